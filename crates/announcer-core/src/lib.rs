@@ -4,12 +4,14 @@
 //! should be here, asking [`ownership`]; [`engine`] is the machine that brings them up, keeps, defends and withdraws them.
 //! Beside it: [`detect`] (is the owner alive?), [`claim`] (who says so on the wire?), [`dhcp_session`] (a lease),
 //! [`record`] (what stands on a Service), [`status`] (the same for people). What stands between the engine and the outside are
-//! machines too: [`swap`] (changes of owner), [`membership`] (this node's Lease), [`kernel_queue`] (the kernel's order).
+//! machines too: [`swap`] (changes of owner), [`membership`] (this node's Lease), [`record_writer`] (what is written on
+//! Services), [`campaigns`] and [`successor`] (elections of the other modes), [`kernel_queue`] (the kernel's order).
 //!
 //! No clock, no client, no socket: `announcer` runs all of it on a node, `announcer-sim` in virtual time.
 
 pub mod annotations;
 pub mod api_clock;
+pub mod campaigns;
 pub mod claim;
 pub mod class;
 pub mod config;
@@ -29,10 +31,12 @@ pub mod pace;
 mod plan;
 mod reason;
 pub mod record;
+pub mod record_writer;
 mod screen;
 pub mod security;
 mod seniority;
 pub mod status;
+pub mod successor;
 pub mod swap;
 pub mod view;
 mod vip_id;

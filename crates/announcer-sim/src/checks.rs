@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::promises::{Limits, Trouble};
+use crate::promises::{Limits, Trouble, number};
 use crate::scenario::Scenario;
 
 /// A promise that was broken.
@@ -20,7 +20,8 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.3} s: {}: {}", self.at.as_secs_f64(), self.promise, self.seen)
+        let Self { at, promise, seen } = self;
+        write!(f, "{:.3} s: P{}, {promise}: {seen}", at.as_secs_f64(), number(promise))
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! | module | what it stands for |
 //! | --- | --- |
-//! | [`election`] | the elections, handing Leases back, seeing who takes them |
-//! | [`membership`] | `node` mode: the membership Lease |
-//! | [`swaps`] | `node` mode: changes of owner |
-//! | [`records`] | the writer of Services |
+//! | [`election`] | requests of the elections |
+//! | [`membership`] | `node` mode: those of the membership Lease |
+//! | [`swaps`] | `node` mode: those of changes of owner |
+//! | [`records`] | those of the writer of Services, and its queue |
 //! | [`clients`] | DHCP clients behind their sockets |
 
 mod clients;
@@ -149,7 +149,7 @@ impl Process {
     pub fn limit(&self, purpose: &Purpose) -> Duration {
         match purpose {
             Purpose::Elect(_) | Purpose::HandBack(_) => self.renew_deadline / 2,
-            Purpose::Successor => Duration::from_secs(2),
+            Purpose::Successor => announcer_core::successor::LIMIT,
             Purpose::Write(_) => Duration::from_secs(5),
             // Their machines wait for what they have patience for.
             Purpose::Swap(_) | Purpose::Membership(_) => Duration::from_secs(15),
@@ -180,7 +180,7 @@ impl Process {
             }
         }
         self.elections.tick(now, wall, &mut self.requests, &mut inputs);
-        self.writer.tick(now, &mut self.requests);
+        self.writer.tick(now, &mut self.requests, &mut inputs);
         self.membership.tick(now, wall, &mut self.requests);
         inputs.extend(self.swapper.tick(now, &mut self.requests));
         self.clients.run(now, self.api_clock.earliest(now, wall), &mut self.sent, &mut inputs);
@@ -238,7 +238,7 @@ impl Process {
         let out = &mut self.requests;
         match purpose {
             Purpose::Elect(id) => self.elections.answered(now, wall, id, answer, out, inputs),
-            Purpose::HandBack(id) => self.elections.handed_back(now, wall, id, &answer, out, inputs),
+            Purpose::HandBack(id) => self.elections.handed_back(now, wall, id, answer, out, inputs),
             Purpose::Successor => self.elections.successor(now, &answer, inputs),
             Purpose::Write(key) => self.writer.written(now, &key, answer, out, inputs),
             Purpose::Swap(id) => inputs.extend(self.swapper.answered(now, id, answer, out)),

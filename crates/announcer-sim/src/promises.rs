@@ -5,6 +5,7 @@ use std::time::Duration;
 use announcer_core::ElectionMode;
 
 use crate::scenario::{Scenario, ServerFault};
+use crate::world::{CLIENT_ASKS, DOUBT};
 
 /// Something that may last for a while, and no longer. Nodes and addresses are counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +30,12 @@ pub enum Trouble {
     Orphaned(usize),
     /// The same where a stranger answers for it.
     Contested(usize),
+    /// This client gets no answer for this address, though a node on its side answers for it.
+    Misled(usize, usize),
+    /// This client gets no answer for this address, after the one fault of the run.
+    Outage(usize, usize),
+    /// This node answers for this address, which was never announced before a stranger began to use it.
+    BesideStranger(usize, usize),
     /// This node, which is well, has an address of a Service that is gone.
     LeftBehind(usize),
     /// The process on this node is dead or hangs, and its addresses are still there.
@@ -45,7 +52,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// The promise that it breaks.
-    pub fn promise(self) -> &'static str {
+    pub const fn promise(self) -> &'static str {
         match self {
             Self::Split(..) => "two nodes that hear each other do not answer for one address",
             Self::Torn(..) => "two nodes that see the API do not answer for one address",
@@ -59,6 +66,9 @@ impl Trouble {
             Self::Contested(_) => {
                 "an address for which a stranger answers is answered by us, once its owner's Lease has run out"
             }
+            Self::Misled(..) => "a client finds the node that answers on its side of the LAN",
+            Self::Outage(..) => "after one fault clients are answered within the bound for its kind",
+            Self::BesideStranger(..) => "what nobody has used before is not announced beside a stranger",
             Self::LeftBehind(_) => "nothing is left behind",
             Self::Unfenced(_) => "addresses do not outlive their process",
             Self::Misplaced(..) => "an address is where it may be served",
@@ -67,6 +77,59 @@ impl Trouble {
             Self::TwoLeaders(..) => "one node at a time holds the Lease",
         }
     }
+}
+
+/// No time is allowed for these.
+pub const ONLY_FROM_WHOM: &str = "ownership is taken only from whom it may be taken";
+/// See the text.
+pub const NOT_CUT_OFF: &str = "nobody who is cut off takes an address from an owner whom clients hear";
+/// See the text.
+pub const LEASE_KEPT: &str = "a lease is given back when its Service goes, and not before";
+/// See the text.
+pub const NO_FALSE_ALARM: &str = "no conflict is told of where no stranger is";
+/// See the text.
+pub const NO_CIRCLES: &str = "no timer stays due";
+/// See the text.
+pub const NO_FLAPPING: &str = "an address does not flap";
+/// See the text.
+pub const ONE_AT_REST: &str = "when all is well, one node answers for each address";
+/// See the text.
+pub const NOTHING_AT_REST: &str = "when all is well, nothing is written and nothing moves";
+
+/// All promises, in the order of their numbers: `docs/announcer.md` lists them. New ones come last.
+pub const PROMISES: [&str; 27] = [
+    Trouble::Split(0, 0, 0).promise(),
+    Trouble::Torn(0, 0, 0).promise(),
+    Trouble::Unproven(0, 0, 0).promise(),
+    Trouble::Lingering(0, 0, 0).promise(),
+    Trouble::SplitLease(0, 0, 0).promise(),
+    Trouble::Unleased(0, 0).promise(),
+    Trouble::Refused(0, 0).promise(),
+    Trouble::Unanswered(0).promise(),
+    Trouble::Orphaned(0).promise(),
+    Trouble::Contested(0).promise(),
+    Trouble::Misled(0, 0).promise(),
+    Trouble::Outage(0, 0).promise(),
+    Trouble::BesideStranger(0, 0).promise(),
+    Trouble::LeftBehind(0).promise(),
+    Trouble::Unfenced(0).promise(),
+    Trouble::Misplaced(0, 0).promise(),
+    Trouble::Misjudged(0).promise(),
+    Trouble::BesideKubeVip(0).promise(),
+    Trouble::TwoLeaders(0, 0).promise(),
+    ONLY_FROM_WHOM,
+    NOT_CUT_OFF,
+    LEASE_KEPT,
+    NO_FALSE_ALARM,
+    NO_CIRCLES,
+    NO_FLAPPING,
+    ONE_AT_REST,
+    NOTHING_AT_REST,
+];
+
+/// The number of a promise.
+pub fn number(promise: &str) -> usize {
+    PROMISES.iter().position(|other| *other == promise).map_or(0, |index| index + 1)
 }
 
 /// How long each may last in one run. The figures are what the protocol needs, plus what the model takes for the way:
@@ -78,7 +141,7 @@ pub struct Limits {
     node_mode: bool,
     /// Lease duration, renew deadline, retry period.
     lease: [Duration; 3],
-    /// A process wakes.
+    /// A process wakes, or its kernel has done what it was asked for.
     late: Duration,
     /// A swap reads and writes, and so does what it follows: a renewal, or a record.
     api: Duration,
@@ -89,6 +152,7 @@ pub struct Limits {
     frames_are_lost: bool,
     /// The DHCP server is silent or slow, refuses, or gives leases away.
     server_is_ill: bool,
+    bound: Duration,
 }
 
 const fn ms(milliseconds: u64) -> Duration {
@@ -105,7 +169,7 @@ const KERNEL: Duration = ms(310);
 impl Limits {
     /// For this run.
     pub fn of(scenario: &Scenario) -> Self {
-        let late = Duration::from_micros(scenario.busy_us);
+        let late = Duration::from_micros(scenario.busy_us) + scenario.kernel_late();
         let ill = [ServerFault::Silent, ServerFault::Slow, ServerFault::Refuses, ServerFault::GivesAway];
         Self {
             node_mode: scenario.mode == ElectionMode::Node,
@@ -117,6 +181,7 @@ impl Limits {
             addresses: u32::try_from(scenario.services.len()).expect("there are few"),
             frames_are_lost: scenario.loss > 0.0,
             server_is_ill: ill.iter().any(|fault| scenario.has(*fault)),
+            bound: scenario.bound.unwrap_or(Duration::MAX),
         }
     }
 
@@ -154,6 +219,12 @@ impl Limits {
             // decisions.md 24: five seconds after the Lease has run out, counted from a renewal of our own; and the
             // wait for whoever comes first.
             Trouble::Contested(_) => duration + duration / 3 + seconds(5) + seconds(7) + api,
+            // The client has missed the announcement, or could not hear it: it asks again when its own cache has run out. In a
+            // storm the question or the answer may be lost, too: eight in a row never are.
+            Trouble::Misled(..) => DOUBT + seconds(1) + 2 * CLIENT_ASKS + 3 * late + self.if_lost(seconds(8)),
+            Trouble::Outage(..) => self.bound,
+            // It notices while it probes, or the next answer makes it give up what it has just begun with.
+            Trouble::BesideStranger(..) => ms(100) + 3 * late,
             Trouble::LeftBehind(_) => relisted + ms(100) + 2 * late,
             Trouble::Unfenced(_) => self.fence + KERNEL,
             // From when another node has said that it may serve: what makes it so is seen in the watch, the successor

@@ -44,6 +44,8 @@ pub struct Scenario {
     pub busy_us: u64,
     /// Addresses go back where they belong (`node` mode).
     pub fail_back: bool,
+    /// The run has one fault, and clients are answered again within this.
+    pub bound: Option<Duration>,
     /// How the DHCP server is set up.
     pub dhcp: DhcpServer,
     /// What goes wrong.
@@ -161,6 +163,8 @@ pub enum Kind {
     KubeVip(bool),
     /// Something is wrong with the DHCP server.
     Server(ServerFault),
+    /// Each request to this node's kernel takes up to so many milliseconds.
+    SlowKernel(usize, u64),
 }
 
 /// What goes wrong with the DHCP server.
@@ -200,7 +204,8 @@ impl Kind {
             | Self::NotReady(n)
             | Self::Cordoned(n)
             | Self::ShutOut(n)
-            | Self::ProxyIll(n) => Some(*n),
+            | Self::ProxyIll(n)
+            | Self::SlowKernel(n, _) => Some(*n),
             Self::ApiDown
             | Self::ApiLate(_)
             | Self::Split(_)
@@ -296,6 +301,15 @@ impl Scenario {
         self.services.iter().enumerate().filter(|(_, wish)| wish.address == Address::Dhcp).map(|(n, _)| n)
     }
 
+    /// How much longer a request to a kernel takes at most.
+    pub fn kernel_late(&self) -> Duration {
+        let late = |fault: &Fault| match fault.kind {
+            Kind::SlowKernel(_, milliseconds) => milliseconds,
+            _ => 0,
+        };
+        Duration::from_millis(self.faults.iter().map(late).max().unwrap_or_default())
+    }
+
     /// How much longer each request takes at most.
     pub fn api_late(&self) -> Duration {
         let late = |fault: &Fault| match fault.kind {
@@ -338,6 +352,9 @@ impl fmt::Display for Scenario {
         )?;
         if self.fail_back {
             write!(f, ", addresses go back where they belong")?;
+        }
+        if let Some(bound) = self.bound {
+            write!(f, ", clients are answered again within {bound:?}")?;
         }
         for (n, service) in self.services.iter().enumerate() {
             write!(f, "\n  Service {n}: {service}")?;

@@ -7,10 +7,12 @@
 //! | [`users`] | Services come and go, endpoints move, others use the API |
 //! | [`run_process`] | a process wakes, is fed, and what it says is done |
 //! | [`lan`] | frames |
+//! | [`clients`] | hosts that ask for the addresses |
 //! | [`dhcp`] | the DHCP server |
 //! | [`requests`] | requests to the API, answers, watches |
 //! | [`judge`] | what users were promised |
 
+mod clients;
 mod dhcp;
 mod faults;
 mod judge;
@@ -26,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use announcer_core::ownership::node::NodeFacts;
 use announcer_core::view::ServiceKey;
+use clients::Clients;
 use dhcp::{Dhcp, Refusal};
 use jiff::Timestamp;
 use judge::Judge;
@@ -38,6 +41,8 @@ use crate::api::{Answer, Api, Change, Request};
 use crate::checks::Violation;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Scenario, WARM_UP};
+
+pub use clients::{DOUBT, EVERY as CLIENT_ASKS};
 
 /// Something that happens at its time. What was meant for a former life of a process, or boot of a node, does not.
 #[derive(Debug)]
@@ -122,6 +127,8 @@ enum Event {
     KubeVip {
         fault: usize,
     },
+    /// Clients ask for every address.
+    ClientsAsk,
     /// All Services are deleted.
     Delete,
 }
@@ -167,6 +174,10 @@ struct World<'a> {
     ipvs: u32,
     /// Many Nodes were not ready together; for so long nothing moves for it.
     storm_until: Duration,
+    /// Since when a host answers for the address of a Service.
+    strange_since: BTreeMap<usize, Duration>,
+    /// When each Service was made last.
+    made: Vec<Duration>,
     /// Until when that may still be felt.
     conflicts: BTreeMap<usize, Duration>,
     /// How often each Service was made.
@@ -181,6 +192,7 @@ struct World<'a> {
     handed: BTreeMap<(usize, ServiceKey), Duration>,
     /// Where each unicast MAC was seen last.
     learned: BTreeMap<Mac, usize>,
+    clients: Clients,
     judge: Judge,
     trace: Option<Vec<String>>,
     events: u64,
@@ -212,6 +224,7 @@ pub fn run(scenario: &Scenario, sabotage: Option<Sabotage>, trace: bool) -> Outc
 
 impl<'a> World<'a> {
     fn new(scenario: &'a Scenario, sabotage: Option<Sabotage>, trace: bool) -> Self {
+        let judge = Judge::new(scenario);
         Self {
             scenario,
             sabotage,
@@ -232,6 +245,8 @@ impl<'a> World<'a> {
             proxies: 0,
             ipvs: 0,
             storm_until: Duration::ZERO,
+            strange_since: BTreeMap::new(),
+            made: vec![Duration::ZERO; scenario.services.len()],
             conflicts: BTreeMap::new(),
             generation: vec![0; scenario.services.len()],
             wanted: BTreeSet::new(),
@@ -241,7 +256,8 @@ impl<'a> World<'a> {
             dhcp: Dhcp::new(scenario),
             handed: BTreeMap::new(),
             learned: BTreeMap::new(),
-            judge: Judge::new(scenario),
+            clients: Clients::new(scenario, judge.moves.len()),
+            judge,
             trace: trace.then(Vec::new),
             events: 0,
         }
@@ -268,6 +284,7 @@ impl<'a> World<'a> {
             self.schedule(at, Event::Weather);
         }
         self.schedule(self.scenario.deletion, Event::Delete);
+        self.schedule(Duration::ZERO, Event::ClientsAsk);
     }
 
     fn schedule(&mut self, after: Duration, event: Event) {
@@ -334,6 +351,7 @@ impl<'a> World<'a> {
             Event::Rob { service, fault } => self.rob(service, fault),
             Event::Ready { node, begins } => self.ready(node, begins),
             Event::KubeVip { fault } => self.renew_kube_vip(fault),
+            Event::ClientsAsk => self.clients_ask(),
             Event::Delete => {
                 self.judge.at_rest = None;
                 for service in 0..self.scenario.services.len() {

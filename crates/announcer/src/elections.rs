@@ -1,11 +1,11 @@
 //! `service` mode: one election per Service, begun and ended as the engine says.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
+use announcer_core::campaigns::{Act, Campaigns};
 use kube::Client;
 use runtime::leader::{Election, HandBack, LeaderConfig};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -31,63 +31,38 @@ async fn run_each<E: Future<Output = HandBack> + Send + 'static>(
     mut asked: mpsc::UnboundedReceiver<BTreeSet<LeaseKey>>,
     inputs: mpsc::UnboundedSender<Input>,
 ) {
+    let mut campaigns = Campaigns::default();
     let mut running: BTreeMap<LeaseKey, CancellationToken> = BTreeMap::new();
-    // Held by each election until its Lease is handed back.
-    let mut turns: BTreeMap<LeaseKey, Arc<Mutex<()>>> = BTreeMap::new();
     let mut tasks = JoinSet::new();
-    // Whether all that ended since then has handed its Lease back.
-    let mut released = true;
     loop {
-        let wanted = tokio::select! {
+        let acts = tokio::select! {
             wanted = asked.recv() => match wanted {
-                Some(wanted) => wanted,
+                Some(wanted) => campaigns.want(wanted),
                 None => break,
             },
-            Some(left) = tasks.join_next() => {
-                released &= matches!(left, Ok(HandBack::Done));
-                if running.is_empty() && tasks.is_empty() {
-                    let _ = inputs.send(Input::Released(released));
-                }
-                continue;
-            }
+            Some(Ok((key, left))) = tasks.join_next() => campaigns.handed_back(&key, left == HandBack::Done),
         };
-        // What was given up earlier, with its Service, is nothing that the engine waits for.
-        while tasks.try_join_next().is_some() {}
-        released = true;
-        running.retain(|key, stop| {
-            let keep = wanted.contains(key);
-            if !keep {
-                stop.cancel();
-            }
-            keep
-        });
-        for key in wanted {
-            if running.contains_key(&key) {
-                continue;
-            }
-            let stop = CancellationToken::new();
-            let election = election(key.clone(), stop.clone());
-            let turn = Arc::clone(turns.entry(key.clone()).or_default());
-            let waiting = stop.clone();
-            tasks.spawn(async move {
-                // A Service that is made anew at once has the Lease of the old one: both elections speak in the name of
-                // this node, and what the old one hands back would be what the new one has just taken.
-                tokio::select! {
-                    biased;
-                    () = waiting.cancelled() => HandBack::Done,
-                    _turn = turn.lock() => election.await,
+        for act in acts {
+            match act {
+                Act::Begin(key) => {
+                    let stop = CancellationToken::new();
+                    let election = election(key.clone(), stop.clone());
+                    running.insert(key.clone(), stop);
+                    tasks.spawn(async move { (key, election.await) });
                 }
-            });
-            running.insert(key, stop);
-        }
-        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-        // The engine waits for this when it is about to end.
-        if running.is_empty() && tasks.is_empty() {
-            let _ = inputs.send(Input::Released(released));
+                Act::HandBack(key) => {
+                    if let Some(stop) = running.remove(&key) {
+                        stop.cancel();
+                    }
+                }
+                Act::Released(confirmed) => {
+                    let _ = inputs.send(Input::Released(confirmed));
+                }
+            }
         }
     }
     // What is still wanted keeps its Lease; what is not hands it back.
-    if running.is_empty() {
+    if !campaigns.are_wanted() {
         while tasks.join_next().await.is_some() {}
     }
 }
@@ -121,6 +96,7 @@ async fn elect(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::time::Duration;
 

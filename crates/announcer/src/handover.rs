@@ -1,7 +1,6 @@
 //! The Lease between the election and the engine: who holds it, giving it back, and who takes it then.
 
-use std::time::Duration;
-
+use announcer_core::successor;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use runtime::error::chain;
@@ -10,11 +9,9 @@ use runtime::shutdown::Token;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
 use crate::engine::Input;
 use crate::ownership::LeaseState;
-
-/// While stopping: how often the Lease is read to see who takes it.
-const SUCCESSOR_POLL: Duration = Duration::from_millis(200);
 
 /// What an election says, in the engine's words.
 pub fn lease_state(leadership: &Leadership) -> LeaseState {
@@ -57,14 +54,17 @@ pub struct Successor {
 
 impl Successor {
     async fn watch(&self) {
-        loop {
-            let read = tokio::time::timeout(Duration::from_secs(2), self.lease.get_opt(&self.name)).await;
-            let holder = read.ok().and_then(Result::ok).flatten().and_then(|lease| lease.spec?.holder_identity);
-            if let Some(holder) = holder.filter(|holder| !holder.is_empty()) {
-                let _ = self.inputs.send(Input::Successor(holder));
-                return;
+        let mut successor = successor::Successor::new(now());
+        while let Some(at) = successor.deadline() {
+            sleep_until(Some(at)).await;
+            if !successor.reads(now()) {
+                continue;
             }
-            tokio::time::sleep(SUCCESSOR_POLL).await;
+            let read = tokio::time::timeout(successor::LIMIT, self.lease.get_opt(&self.name)).await;
+            let holder = read.ok().and_then(Result::ok).flatten().and_then(|lease| lease.spec?.holder_identity);
+            if let Some(holder) = successor.answered(now(), holder) {
+                let _ = self.inputs.send(Input::Successor(holder));
+            }
         }
     }
 }

@@ -1,76 +1,38 @@
 //! Writes on Services what the engine wants there. Apart from Leases and Events, objects of the cluster are changed here
 //! and, where the owner changes, in `swap.rs`.
 //!
-//! GET, compare, PUT; then the status. Objects stay unstructured, so that fields which we do not know survive
-//! (decisions.md 4); PUT and not PATCH, because the roles of the existing charts grant no patch (decisions.md 3).
+//! What is written when, and what an answer means, is decided by [`RecordWriter`]: GET, compare, PUT; then the status.
+//! Objects stay unstructured, so that fields which we do not know survive (decisions.md 4); PUT and not PATCH, because the roles of the existing charts grant no patch (decisions.md 3).
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use announcer_core::record_writer::{Again, Answer, Ask, End, Next, Object, RecordWriter, Write};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
-use kube::api::{ApiResource, DynamicObject, PostParams};
+use kube::api::{ApiResource, DynamicObject, PostParams, TypeMeta};
 use kube::{Api, Client};
-use runtime::error::chain;
+use parking_lot::Mutex;
+use runtime::error::{api_code, chain};
 use runtime::work_queue::{Backoff, QueueMetrics, WorkQueue};
 use tokio::sync::mpsc;
 
-use crate::engine::{Input, Record, Recorded};
-use crate::record::{annotate, is_superseded, publish};
+use crate::engine::{Input, Record};
 use crate::view::ServiceKey;
 
 /// Requests at a time.
 const WORKERS: usize = 8;
 /// At the end: for the writes that are under way.
 const LAST_WRITES: Duration = Duration::from_secs(2);
-const BACKOFF: Backoff = Backoff { min: Duration::from_millis(20), max: Duration::from_secs(30) };
-
-/// Why a Service could not be written.
-#[derive(Debug, thiserror::Error)]
-enum RecordError {
-    /// GET.
-    #[error("failed to read Service {0}")]
-    Read(ServiceKey, #[source] kube::Error),
-    /// PUT of the object.
-    #[error("failed to write the annotations of Service {0}")]
-    Annotations(ServiceKey, #[source] kube::Error),
-    /// PUT of the status.
-    #[error("failed to write the status of Service {0}")]
-    Status(ServiceKey, #[source] kube::Error),
-}
-
-impl RecordError {
-    fn cause(&self) -> &kube::Error {
-        match self {
-            Self::Read(_, cause) | Self::Annotations(_, cause) | Self::Status(_, cause) => cause,
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Wanted {
-    record: Record,
-    /// As the API returned it after our last write, so that the status can be written without reading again.
-    object: Option<Box<DynamicObject>>,
-}
-
-/// What came of a write.
-enum Outcome {
-    /// The object as it is now.
-    Written(Box<DynamicObject>),
-    /// The Service that is meant is gone.
-    Gone,
-    /// Another owner stands there.
-    Superseded,
-}
+/// Between the attempts to write one record.
+pub const BACKOFF: Backoff = Backoff { min: Duration::from_millis(20), max: Duration::from_secs(30) };
 
 /// What is wanted on each Service, and who writes it. Cheap to clone.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
     queue: WorkQueue<ServiceKey>,
-    wanted: Arc<Mutex<BTreeMap<ServiceKey, Wanted>>>,
+    records: Arc<Mutex<RecordWriter>>,
     inputs: mpsc::UnboundedSender<Input>,
 }
 
@@ -83,21 +45,18 @@ impl std::fmt::Debug for Writer {
 impl Writer {
     /// Reports to `inputs`.
     pub fn new(client: Client, metrics: QueueMetrics, inputs: mpsc::UnboundedSender<Input>) -> Self {
-        Self { client, queue: WorkQueue::new(BACKOFF, metrics), wanted: Arc::default(), inputs }
+        Self { client, queue: WorkQueue::new(BACKOFF, metrics), records: Arc::default(), inputs }
     }
 
     /// Writes this, instead of what was wanted before.
     pub fn want(&self, key: ServiceKey, record: Record) {
-        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        let object = wanted.remove(&key).and_then(|old| old.object);
-        wanted.insert(key.clone(), Wanted { record, object });
-        drop(wanted);
+        self.records.lock().want(key.clone(), record);
         self.queue.add(key);
     }
 
     /// Writes nothing there any more.
     pub fn forget(&self, key: &ServiceKey) {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.records.lock().forget(key);
         self.queue.forget(key);
     }
 
@@ -123,116 +82,74 @@ impl Writer {
     }
 
     async fn work(&self, key: &ServiceKey) {
-        let next = {
-            let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-            wanted.get_mut(key).map(|wanted| (wanted.record.clone(), wanted.object.take()))
-        };
-        let Some((record, object)) = next else {
+        let begun = self.records.lock().begin(key);
+        let Some(mut write) = begun else {
             // A retry that was on its way when it was given up.
             self.queue.forget(key);
             return;
         };
-        let fresh = object.is_none();
-        let recorded = match self.write(key, &record, object).await {
-            Ok(Outcome::Written(object)) => {
-                self.queue.forget(key);
-                let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-                match wanted.get_mut(key) {
-                    // Another record has come meanwhile: the queue has the key again.
-                    Some(wanted) if wanted.record != record => {
-                        wanted.object = Some(object);
-                        return;
-                    }
-                    // The status is still to come, within milliseconds.
-                    Some(wanted) if record.ingress.is_none() => wanted.object = Some(object),
-                    // It stands there: a thousand records at rest are not worth their room.
-                    _ => {
-                        wanted.remove(key);
-                    }
-                }
-                Recorded::Done
-            }
-            Ok(Outcome::Gone) if self.give_up(key, &record) => Recorded::Gone,
-            Ok(Outcome::Superseded) if self.give_up(key, &record) => Recorded::Superseded,
-            Ok(Outcome::Gone | Outcome::Superseded) => return,
-            Err(error) => {
-                let code = runtime::error::api_code(error.cause());
-                // An object that we remembered may be old: read it and try at once.
-                if code == Some(409) && !fresh {
-                    self.queue.add(key.clone());
-                    return;
-                }
-                if !self.is_wanted(key) {
-                    // Given up while it was under way: no retry, and the next Service of the name begins without failures.
-                    self.queue.forget(key);
-                    return;
-                }
-                let delay = self.queue.add_rate_limited(key.clone());
-                if code == Some(409) {
+        let (end, error) = self.write(key, &mut write).await;
+        let conflict = end == End::Conflict;
+        let (recorded, again) = self.records.lock().ended(key, &write, end);
+        match again {
+            Again::No => self.queue.forget(key),
+            Again::AtOnce => self.queue.add(key.clone()),
+            Again::Later => {
+                let retry_ms = self.queue.add_rate_limited(key.clone()).as_millis();
+                let error = error.unwrap_or_default();
+                if conflict {
                     tracing::debug!(service = %key, "somebody else wrote the Service meanwhile, reading it again");
                 } else {
-                    tracing::warn!(error = %chain(&error), retry_ms = delay.as_millis(), "cannot write on a Service");
+                    tracing::warn!(service = %key, error, retry_ms, "cannot write on a Service");
                 }
-                Recorded::Failed
+            }
+        }
+        if let Some(recorded) = recorded {
+            let _ = self.inputs.send(Input::Recorded(key.clone(), recorded));
+        }
+    }
+
+    /// Sends one request after the other. What came of it, and what went wrong.
+    async fn write(&self, key: &ServiceKey, write: &mut Write) -> (End, Option<String>) {
+        let (mut answer, mut error) = (None, None);
+        loop {
+            match write.next(Timestamp::now(), answer) {
+                Next::End(end) => return (end, error),
+                Next::Send(ask) => (answer, error) = self.request(key, ask).await,
+            }
+        }
+    }
+
+    async fn request(&self, key: &ServiceKey, ask: Ask) -> (Option<Answer>, Option<String>) {
+        let resource = ApiResource::erase::<Service>(&());
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
+        let params = PostParams::default();
+        let (tried, found) = match ask {
+            Ask::Read => ("read", api.get_opt(&key.name).await),
+            Ask::Annotate(object) => {
+                ("write the annotations of", api.replace(&key.name, &params, &whole(object)).await.map(Some))
+            }
+            Ask::Publish(object) => {
+                ("write the status of", api.replace_status(&key.name, &params, &whole(object)).await.map(Some))
             }
         };
-        let _ = self.inputs.send(Input::Recorded(key.clone(), recorded));
+        match found {
+            Ok(found) => {
+                let parts = |DynamicObject { metadata, data, .. }| Object { metadata, data };
+                (Some(Answer::Service(found.map(parts))), None)
+            }
+            Err(error) => match api_code(&error) {
+                Some(404) => (Some(Answer::Service(None)), None),
+                Some(409) => (Some(Answer::Conflict), None),
+                _ => (Some(Answer::Failed), Some(format!("failed to {tried} the Service: {}", chain(&error)))),
+            },
+        }
     }
+}
 
-    fn is_wanted(&self, key: &ServiceKey) -> bool {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).contains_key(key)
-    }
-
-    /// Wants `record` no more. False if another one has come meanwhile, for a later Service of the name or under a newer
-    /// term: the queue has the key again, and what became of the old one is nobody's concern.
-    fn give_up(&self, key: &ServiceKey, record: &Record) -> bool {
-        self.queue.forget(key);
-        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        if wanted.get(key).is_some_and(|wanted| wanted.record != *record) {
-            return false;
-        }
-        wanted.remove(key);
-        true
-    }
-
-    /// Writes `record`, starting from `object` where that is known, and reading it otherwise.
-    async fn write(
-        &self,
-        key: &ServiceKey,
-        record: &Record,
-        object: Option<Box<DynamicObject>>,
-    ) -> Result<Outcome, RecordError> {
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &key.namespace, &ApiResource::erase::<Service>(&()));
-        let object = match object {
-            Some(object) => Some(*object),
-            None => api.get_opt(&key.name).await.map_err(|error| RecordError::Read(key.clone(), error))?,
-        };
-        let Some(mut object) = object.filter(|object| object.metadata.uid.as_deref() == Some(record.uid.0.as_str()))
-        else {
-            return Ok(Outcome::Gone);
-        };
-        if is_superseded(&object.metadata, record) {
-            return Ok(Outcome::Superseded);
-        }
-        let gone = |error: &kube::Error| runtime::error::api_code(error) == Some(404);
-        if annotate(&mut object.metadata, record) {
-            object = match api.replace(&key.name, &PostParams::default(), &object).await {
-                Ok(object) => object,
-                Err(error) if gone(&error) => return Ok(Outcome::Gone),
-                Err(error) => return Err(RecordError::Annotations(key.clone(), error)),
-            };
-        }
-        if publish(&mut object.data, record, Timestamp::now()) {
-            object = match api.replace_status(&key.name, &PostParams::default(), &object).await {
-                Ok(object) => object,
-                Err(error) if gone(&error) => return Ok(Outcome::Gone),
-                Err(error) => return Err(RecordError::Status(key.clone(), error)),
-            };
-        }
-        object.metadata.managed_fields = None;
-        Ok(Outcome::Written(Box::new(object)))
-    }
+fn whole(Object { metadata, data }: Object) -> DynamicObject {
+    let types = TypeMeta { api_version: "v1".to_owned(), kind: "Service".to_owned() };
+    DynamicObject { types: Some(types), metadata, data }
 }
 
 #[cfg(test)]
@@ -240,6 +157,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::engine::Recorded;
     use crate::ownership::node::{OwnerRecord, Term};
     use crate::record::sit;
     use crate::view::Port;
@@ -290,7 +208,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(50)).await;
         go_on.send(true).unwrap();
         running.await.unwrap();
-        assert!(writer.wanted.lock().unwrap().is_empty(), "what stands there is not remembered");
+        assert!(writer.records.lock().is_empty(), "what stands there is not remembered");
         assert_eq!([requests.try_recv(), requests.try_recv()].map(Result::unwrap), ["PUT web", "PUT status"]);
         assert!(matches!(recorded.try_recv(), Ok(Input::Recorded(_, Recorded::Done))));
     }

@@ -3,6 +3,7 @@
 //! The rules live in [`elector`], which has no clock and no client, so that a simulation can run them too; [`Election`] sends its requests and feeds the answers back.
 
 pub mod elector;
+pub mod hand_back;
 mod lease;
 mod task;
 
@@ -10,8 +11,9 @@ use std::time::Duration;
 
 use crate::shutdown::Token;
 
+pub use hand_back::HandBack;
 pub use lease::Record;
-pub use task::{Election, HandBack, LeaderError};
+pub use task::{Election, LeaderError};
 
 /// Which Lease, who we are, and how patient everybody is.
 #[derive(Debug, Clone, PartialEq, Eq)]

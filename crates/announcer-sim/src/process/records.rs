@@ -1,26 +1,25 @@
-//! What the writer of `record.rs` does in the real process, with the same `annotate` and `publish`.
+//! The queue of [`RecordWriter`], which in the real process is `runtime`'s: a key is worked on once at a time, and comes
+//! again after its back-off.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use announcer_core::engine::{Input, Record, Recorded};
-use announcer_core::record::{annotate, is_superseded, publish};
+use announcer::writer::BACKOFF;
+use announcer_core::engine::{Input, Record};
+use announcer_core::record_writer::{Again, Answer, Ask, Next, Object, RecordWriter, Write};
 use announcer_core::view::ServiceKey;
-
 use jiff::Timestamp;
+use kube::api::DynamicObject;
 
 use super::{Purpose, Requests};
-use crate::api::{Answer, Request};
+use crate::api::{self, Request};
 
-/// First pause after a write that failed; doubled each time.
-const BACKOFF: Duration = Duration::from_millis(20);
-
-#[derive(Debug)]
-struct Job {
-    record: Record,
-    /// The record that the request under way is about.
-    doing: Option<Record>,
-    annotated: bool,
+#[derive(Debug, Default)]
+struct Key {
+    /// Under way.
+    write: Option<Write>,
+    /// It waits to be worked on, or was added meanwhile.
+    added: bool,
     failures: u32,
     retry: Option<Instant>,
 }
@@ -28,101 +27,121 @@ struct Job {
 /// Records that are wanted on Services.
 #[derive(Debug, Default)]
 pub struct Writer {
-    jobs: BTreeMap<ServiceKey, Job>,
+    records: RecordWriter,
+    queue: BTreeMap<ServiceKey, Key>,
 }
 
 impl Writer {
     /// The engine wants this on a Service.
-    pub fn want(&mut self, key: &ServiceKey, record: Record, out: &mut Requests) {
-        if let Some(job) = self.jobs.get_mut(key) {
-            job.record = record;
-            if job.doing.is_some() {
-                return;
-            }
-            job.retry = None;
-        } else {
-            let job = Job { record, doing: None, annotated: false, failures: 0, retry: None };
-            self.jobs.insert(key.clone(), job);
-        }
-        self.write(key, out);
+    pub fn want(&mut self, now: Instant, key: &ServiceKey, record: Record, out: &mut Requests) -> Vec<Input> {
+        self.records.want(key.clone(), record);
+        self.queue.entry(key.clone()).or_default().added = true;
+        let mut inputs = Vec::new();
+        self.work(now, key, out, &mut inputs);
+        inputs
     }
 
     /// Nothing is wanted there any more.
     pub fn forget(&mut self, key: &ServiceKey) {
-        self.jobs.remove(key);
+        self.records.forget(key);
+        if let Some(key) = self.queue.get_mut(key) {
+            key.failures = 0;
+        }
     }
 
     /// When something is due.
     pub fn deadline(&self) -> Option<Instant> {
-        self.jobs.values().filter_map(|job| job.retry).min()
+        self.queue.values().filter_map(|key| key.retry).min()
     }
 
     /// What is due.
-    pub fn tick(&mut self, now: Instant, out: &mut Requests) {
-        let due: Vec<ServiceKey> = self
-            .jobs
-            .iter_mut()
-            .filter_map(|(key, job)| job.retry.take_if(|at| *at <= now).map(|_| key.clone()))
-            .collect();
+    pub fn tick(&mut self, now: Instant, out: &mut Requests, inputs: &mut Vec<Input>) {
+        let mut due = Vec::new();
+        for (name, key) in &mut self.queue {
+            if key.retry.take_if(|at| *at <= now).is_some() {
+                key.added = true;
+                due.push(name.clone());
+            }
+        }
         for key in due {
-            self.write(&key, out);
+            self.work(now, &key, out, inputs);
         }
     }
 
-    fn write(&mut self, key: &ServiceKey, out: &mut Requests) {
-        let Some(job) = self.jobs.get_mut(key) else { return };
-        job.doing = Some(job.record.clone());
-        job.annotated = false;
-        out.push((Purpose::Write(key.clone()), Request::ReadService(key.clone())));
+    fn work(&mut self, now: Instant, name: &ServiceKey, out: &mut Requests, inputs: &mut Vec<Input>) {
+        while let Some(key) = self.queue.get_mut(name).filter(|key| key.write.is_none() && key.added) {
+            key.added = false;
+            match self.records.begin(name) {
+                Some(write) => self.go_on(now, name, write, None, out, inputs),
+                None => key.failures = 0,
+            }
+        }
     }
 
     /// A request was answered.
     pub fn written(
         &mut self,
         now: Instant,
-        key: &ServiceKey,
-        answer: Answer,
+        name: &ServiceKey,
+        answer: api::Answer,
         out: &mut Requests,
         inputs: &mut Vec<Input>,
     ) {
-        let Some(job) = self.jobs.get_mut(key) else { return };
-        let Some(doing) = job.doing.clone() else { return };
-        match answer {
-            Answer::Service(Some((version, mut object))) if object.metadata.uid.as_deref() == Some(&doing.uid.0) => {
-                let superseded = is_superseded(&object.metadata, &doing);
-                let request = if superseded {
-                    None
-                } else if !job.annotated && annotate(&mut object.metadata, &doing) {
-                    job.annotated = true;
-                    Some(Request::Annotate(key.clone(), version, doing.clone()))
-                } else if publish(&mut object.data, &doing, Timestamp::UNIX_EPOCH) {
-                    Some(Request::Publish(key.clone(), version, doing.clone()))
-                } else {
-                    None
-                };
-                if let Some(request) = request {
-                    out.push((Purpose::Write(key.clone()), request));
-                    return;
-                }
-                job.failures = 0;
-                if job.record == doing {
-                    self.jobs.remove(key);
-                    let recorded = if superseded { Recorded::Superseded } else { Recorded::Done };
-                    inputs.push(Input::Recorded(key.clone(), recorded));
-                } else {
-                    self.write(key, out);
-                }
+        let Some(write) = self.queue.get_mut(name).and_then(|key| key.write.take()) else { return };
+        let answer = match answer {
+            api::Answer::Service(found) => Answer::Service(found.map(|(version, object)| read(version, *object))),
+            api::Answer::Conflict => Answer::Conflict,
+            _ => Answer::Failed,
+        };
+        self.go_on(now, name, write, Some(answer), out, inputs);
+        self.work(now, name, out, inputs);
+    }
+
+    fn go_on(
+        &mut self,
+        now: Instant,
+        name: &ServiceKey,
+        mut write: Write,
+        answer: Option<Answer>,
+        out: &mut Requests,
+        inputs: &mut Vec<Input>,
+    ) {
+        let Some(key) = self.queue.get_mut(name) else { return };
+        match write.next(Timestamp::UNIX_EPOCH, answer) {
+            Next::Send(ask) => {
+                out.push((Purpose::Write(name.clone()), request(name, &write, ask)));
+                key.write = Some(write);
             }
-            Answer::Service(_) => {
-                self.jobs.remove(key);
-                inputs.push(Input::Recorded(key.clone(), Recorded::Gone));
-            }
-            _ => {
-                job.doing = None;
-                job.retry = Some(now + BACKOFF * (1 << job.failures.min(10)));
-                job.failures += 1;
-                inputs.push(Input::Recorded(key.clone(), Recorded::Failed));
+            Next::End(end) => {
+                let (recorded, again) = self.records.ended(name, &write, end);
+                match again {
+                    Again::No => key.failures = 0,
+                    Again::AtOnce => key.added = true,
+                    Again::Later => {
+                        key.failures += 1;
+                        key.retry = Some(now + BACKOFF.delay(key.failures));
+                    }
+                }
+                inputs.extend(recorded.map(|recorded| Input::Recorded(name.clone(), recorded)));
             }
         }
+    }
+}
+
+fn read(version: u64, object: DynamicObject) -> Object {
+    let DynamicObject { mut metadata, data, .. } = object;
+    metadata.resource_version = Some(version.to_string());
+    Object { metadata, data }
+}
+
+fn request(key: &ServiceKey, write: &Write, ask: Ask) -> Request {
+    let version = |object: &Object| {
+        let version = object.metadata.resource_version.as_deref();
+        version.and_then(|version| version.parse().ok()).expect("it was read here")
+    };
+    match ask {
+        Ask::Read => Request::ReadService(key.clone()),
+        Ask::Annotate(object) => Request::Annotate(key.clone(), version(&object), write.record().clone()),
+        Ask::Publish(object) => Request::Publish(key.clone(), version(&object), write.record().clone()),
     }
 }

@@ -41,6 +41,7 @@ impl Scenario {
             busy_us: if rng.random_bool(0.3) { 40_000 } else { 300 },
             // Drawn apart: a seed stays the run that it was.
             fail_back: mode == ElectionMode::Node && SmallRng::seed_from_u64(seed ^ 0xfa11_0000_0000).random_bool(0.1),
+            bound: None,
             dhcp: DhcpServer { lease_seconds: 120, authoritative: true },
             faults: Vec::new(),
             calm: Duration::ZERO,

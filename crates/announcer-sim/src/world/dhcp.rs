@@ -10,6 +10,7 @@ use dhcproto::v4::MessageType;
 use super::lan::dhcp_server;
 use super::{Event, World};
 use crate::api::{client_id, key, uid};
+use crate::promises::LEASE_KEPT;
 use crate::scenario::{DhcpServer, Scenario, ServerFault};
 
 /// What it leases.
@@ -85,7 +86,7 @@ impl World<'_> {
         };
         if kind == MessageType::Release && self.wanted.contains(&service) {
             let seen = format!("{} gives back that of Service {service}", self.nodes[from].name);
-            self.broken("a lease is given back when its Service goes, and not before", seen);
+            self.broken(LEASE_KEPT, seen);
         }
         if !self.is_heard_outside(from) || self.chance(self.scenario.loss) || self.dhcp.silent > 0 {
             return;

@@ -64,6 +64,7 @@ impl World<'_> {
                 self.disconnect(n);
             }
             Kind::WallJump(n, seconds) => self.nodes[n].wall_jump += seconds,
+            Kind::SlowKernel(n, milliseconds) => self.nodes[n].kernel_late += Duration::from_millis(milliseconds),
             Kind::Deleted(service) => self.delete(service),
             Kind::Endpoints(service, nodes) => {
                 self.endpoints[service] = nodes;
@@ -71,10 +72,12 @@ impl World<'_> {
             }
             Kind::Thief(service) => {
                 self.robbed.insert(service);
+                self.strange_since.entry(service).or_insert(self.now);
                 self.rob(service, index);
             }
             Kind::Duplicate(service) => {
                 self.duplicated.insert(service);
+                self.strange_since.entry(service).or_insert(self.now);
             }
             Kind::ProxyArp => self.proxies += 1,
             Kind::Ipvs => self.ipvs += 1,
@@ -125,6 +128,7 @@ impl World<'_> {
                 self.schedule(after, Event::Starts { node: n, boot });
             }
             Kind::WallJump(n, seconds) => self.nodes[n].wall_jump -= seconds,
+            Kind::SlowKernel(n, milliseconds) => self.nodes[n].kernel_late -= Duration::from_millis(milliseconds),
             Kind::Deleted(service) => self.create(service),
             Kind::Endpoints(service, _) => {
                 self.endpoints[service] = self.scenario.services[service].local.clone().unwrap_or_default();
@@ -209,6 +213,9 @@ impl World<'_> {
     }
 
     fn after_conflict(&mut self, service: usize) {
+        if !self.robbed.contains(&service) && !self.duplicated.contains(&service) {
+            self.strange_since.remove(&service);
+        }
         self.conflicts.insert(service, self.now + CONFLICT);
         self.schedule(CONFLICT, Event::Weather);
     }

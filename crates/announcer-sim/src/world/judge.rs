@@ -8,24 +8,23 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use announcer_core::ownership::node::{Card, Swap};
+use announcer_core::ownership::node::Swap;
 use announcer_core::view::ServiceKey;
 use announcer_core::{ElectionMode, Reason};
 
 use super::World;
 use super::node::Node;
-use crate::api::{key, uid};
+use crate::api::uid;
 use crate::checks::{Checks, Violation};
-use crate::process::Process;
-use crate::promises::Trouble;
-use crate::scenario::{Fault, Kind, REST, Scenario, ServerFault};
+use crate::promises::{NO_FALSE_ALARM, NOT_CUT_OFF};
+use crate::scenario::{Kind, Scenario, ServerFault};
 
 /// No fence is as long: an address with more was left in order, for the next process (decisions.md 26).
 const LEFT_IN_ORDER: Duration = Duration::from_secs(20);
 
 /// What one node at a time answers for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Vip {
+pub(super) enum Vip {
     /// A given address.
     Given(IpAddr),
     /// Whatever DHCP gives this Service.
@@ -89,6 +88,27 @@ impl Judge {
             alarmed: BTreeSet::new(),
         }
     }
+
+    /// What this address is.
+    pub fn vip(&self, index: usize) -> Vip {
+        self.addresses[index].0
+    }
+
+    /// Whose it is.
+    pub fn services(&self, index: usize) -> &[usize] {
+        &self.addresses[index].1
+    }
+
+    /// The address of this Service.
+    pub fn index_of(&self, service: usize) -> usize {
+        self.addresses.iter().position(|(_, services)| services.contains(&service)).expect("each has one")
+    }
+
+    /// The given addresses that are this one.
+    pub fn indices_of(&self, address: IpAddr) -> Vec<usize> {
+        let is = |(vip, _): &(Vip, Vec<usize>)| *vip == Vip::Given(address);
+        self.addresses.iter().position(is).into_iter().collect()
+    }
 }
 
 impl World<'_> {
@@ -126,7 +146,7 @@ impl World<'_> {
         let quiet = !twice && !deceived && self.scenario.faults.iter().all(|fault| !stranger(&fault.kind));
         if reason == Reason::AddressConflict && quiet && self.scenario.mode == ElectionMode::Node {
             let seen = format!("{} says: {text}", self.nodes[n].name);
-            self.broken("no conflict is told of where no stranger is", seen);
+            self.broken(NO_FALSE_ALARM, seen);
         }
     }
 
@@ -149,7 +169,7 @@ impl World<'_> {
             && self.nodes[owner].deceived_at.is_none()
         {
             let seen = format!("{} takes {} from {}", self.nodes[n].name, self.judge.addresses[index].0, from.host);
-            self.broken("nobody who is cut off takes an address from an owner whom clients hear", seen);
+            self.broken(NOT_CUT_OFF, seen);
         }
     }
 

@@ -51,6 +51,7 @@ impl World<'_> {
         {
             self.ask_server(from, &frame);
         }
+        self.clients_hear(from, &frame);
         let frame: Rc<[u8]> = frame.into();
         for to in 0..self.nodes.len() {
             if from == Some(to) || only.is_some_and(|only| only != to) || !self.reaches(from, to) {
@@ -147,7 +148,7 @@ impl World<'_> {
     }
 }
 
-fn gateway() -> Mac {
+pub(super) fn gateway() -> Mac {
     Mac::new([2, 0, 0, 0, 0xaa, 1])
 }
 

@@ -32,6 +32,8 @@ pub struct Node {
     pub stood_still: Duration,
     pub paused_at: Duration,
     pub wall_jump: i64,
+    /// How much longer each request to its kernel takes at most.
+    pub kernel_late: Duration,
     pub wake_at: Option<Duration>,
     /// The kernel is at work.
     pub performing: bool,
@@ -87,6 +89,7 @@ impl Node {
             stood_still: Duration::ZERO,
             paused_at: Duration::ZERO,
             wall_jump: 0,
+            kernel_late: Duration::ZERO,
             wake_at: None,
             performing: false,
             waiting: BTreeMap::new(),

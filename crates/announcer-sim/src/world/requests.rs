@@ -7,6 +7,7 @@ use rand::RngExt;
 use super::{Event, World};
 use crate::api::{Answer, Change, Request};
 use crate::process::{Mail, Purpose};
+use crate::promises::ONLY_FROM_WHOM;
 use crate::scenario::{Fault, Kind};
 use crate::words::outcome;
 
@@ -86,7 +87,7 @@ impl World<'_> {
     fn commit(&mut self, request: &Request) -> Answer {
         let (answer, change) = self.api.perform(self.now, request);
         if let Some(seen) = self.api.stolen.take() {
-            self.broken("ownership is taken only from whom it may be taken", seen);
+            self.broken(ONLY_FROM_WHOM, seen);
         }
         if let Some(change) = change {
             self.judge.changed |= matches!(change, Change::Member(..));

@@ -12,6 +12,7 @@ use rand::RngExt;
 
 use super::{Event, World};
 use crate::process::{Mail, Process};
+use crate::promises::NO_CIRCLES;
 use crate::sabotage::Sabotage;
 use crate::words::{describe, is_dull, is_dull_input, short};
 
@@ -76,7 +77,7 @@ impl World<'_> {
         }
         if steps.1 > STEPS_AT_ONCE {
             let name = self.nodes[n].name.clone();
-            self.broken("no timer stays due", format!("{name} goes round in circles"));
+            self.broken(NO_CIRCLES, format!("{name} goes round in circles"));
         }
     }
 
@@ -149,16 +150,13 @@ impl World<'_> {
                 process.membership.renew(clock, wall, card, out);
                 Vec::new()
             }
-            Action::Record(key, record) => {
-                process.writer.want(&key, record, out);
-                Vec::new()
-            }
+            Action::Record(key, record) => process.writer.want(clock, &key, record, out),
             Action::Forget(key) => {
                 process.writer.forget(&key);
                 Vec::new()
             }
-            Action::Campaign(wanted) => process.elections.campaign(clock, wall, &wanted, out).into_iter().collect(),
-            Action::ReleaseLease => process.elections.release(wall, out),
+            Action::Campaign(wanted) => process.elections.campaign(clock, wall, wanted, out),
+            Action::ReleaseLease => process.elections.release(clock, wall, out),
             _ => Vec::new(),
         };
         for input in said {
@@ -273,7 +271,8 @@ impl World<'_> {
         if let Some(done) = done {
             self.post(n, Mail::Engine(Input::Wire(done)));
         }
-        let pause = self.between(50, 500);
+        let late = u64::try_from(self.nodes[n].kernel_late.as_micros()).unwrap_or(u64::MAX);
+        let pause = self.between(50, 500 + late);
         self.schedule(pause, Event::Perform { node: n, life });
     }
 

@@ -20,6 +20,7 @@ impl World<'_> {
             return;
         }
         self.generation[n] += 1;
+        self.made[n] = self.now;
         let local = self.scenario.services[n].local.is_some();
         let object = service(n, self.generation[n], self.scenario.address(n), local);
         let change = self.api.put(key(n), object);
@@ -30,6 +31,10 @@ impl World<'_> {
     pub(super) fn delete(&mut self, n: usize) {
         self.wanted.remove(&n);
         self.judge.changed = true;
+        let index = self.judge.index_of(n);
+        if !self.judge.services(index).iter().any(|service| self.wanted.contains(service)) {
+            self.clients.begin_anew(index);
+        }
         if let Some(change) = self.api.delete(&key(n)) {
             self.publish(&change);
         }

@@ -228,6 +228,10 @@ impl Elector {
         self.seen.as_ref().map(|seen| seen.version.as_str())
     }
 
+    pub(super) fn identity(&self) -> &str {
+        &self.config.identity
+    }
+
     /// The write that hands the Lease back, if we hold it: an empty holder and one second, so that the next one in line
     /// takes it at once (client-go's ReleaseOnCancel).
     pub fn release(&self, wall: Timestamp) -> Option<Action> {

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::elector::{Action, Elector, Input, Observation};
+use super::hand_back::{HandBack, Step};
 use super::lease::{self, Record};
 use super::{LeaderConfig, Leadership};
 use crate::error::chain;
@@ -76,15 +77,6 @@ pub enum LeaderError {
         /// Name of the Lease.
         name: String,
     },
-}
-
-/// How [`Election::run`] left the Lease when it was asked to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HandBack {
-    /// It does not bear our name: others may take it at once.
-    Done,
-    /// The API did not confirm it: others may have to wait until the Lease expires.
-    Uncertain,
 }
 
 /// A request on its way, and what the Lease looks like after it.
@@ -337,37 +329,27 @@ impl Election {
     }
 
     async fn release(&self, elector: &Elector, mut latest: Option<DynamicObject>) -> HandBack {
-        let Some(action) = elector.release(Timestamp::now()) else {
-            return if elector.may_name_us() { HandBack::Uncertain } else { HandBack::Done };
+        let (mut handing_back, mut action) = match elector.hand_back(Timestamp::now()) {
+            Ok(begun) => begun,
+            Err(left) => return left,
         };
-        let left = self.hand_back(action, &mut latest).await;
+        let left = loop {
+            let (answer, object) = self.perform(action.clone(), latest.as_ref()).await;
+            if action == Action::Read {
+                latest = object.or(latest);
+            }
+            match handing_back.step(answer) {
+                Step::Send(next) => action = next,
+                Step::End(left) => break left,
+            }
+        };
+        if left == HandBack::Done {
+            tracing::info!(lease = self.config.name, "released the Lease");
+        }
         *self.renewed.lock() = None;
         self.tell(latest.as_ref(), "stopped leading");
         self.leadership.send_replace(Leadership::Following { holder: String::new() });
         left
-    }
-
-    async fn hand_back(&self, mut action: Action, latest: &mut Option<DynamicObject>) -> HandBack {
-        // A renewal that was on its way may have landed: read once and try again.
-        for _ in 0..2 {
-            match self.perform(action.clone(), latest.as_ref()).await {
-                (Input::Wrote(_), _) => {
-                    tracing::info!(lease = self.config.name, "released the Lease");
-                    return HandBack::Done;
-                }
-                (Input::Conflict, _) => match self.perform(Action::Read, None).await {
-                    (Input::Read(Some(seen)), object) if seen.record.holder == self.config.identity => {
-                        let Action::Update { record, .. } = action else { return HandBack::Uncertain };
-                        action = Action::Update { record, version: seen.version };
-                        *latest = object;
-                    }
-                    (Input::Read(_), _) => return HandBack::Done,
-                    _ => return HandBack::Uncertain,
-                },
-                _ => return HandBack::Uncertain,
-            }
-        }
-        HandBack::Uncertain
     }
 }
 

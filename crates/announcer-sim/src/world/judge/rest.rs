@@ -1,6 +1,7 @@
 //! What is looked at over a whole run: that nothing flaps, that all comes to rest, that nothing is left at the end.
 
 use super::{Vip, World};
+use crate::promises::{NO_FLAPPING, NOTHING_AT_REST, ONE_AT_REST, Trouble};
 use crate::scenario::{Fault, Kind, REST};
 
 impl World<'_> {
@@ -14,7 +15,7 @@ impl World<'_> {
         let limit = if self.scenario.fail_back { 2 * limit } else { limit };
         if let Some(index) = self.judge.moves.iter().position(|moves| *moves > limit) {
             let (address, moves) = (self.judge.addresses[index].0, self.judge.moves[index]);
-            self.broken("an address does not flap", format!("{address} moved {moves} times"));
+            self.broken(NO_FLAPPING, format!("{address} moved {moves} times"));
         }
         // The last seconds before the Services are deleted: nothing moves and nothing is written.
         let deletion = self.scenario.deletion;
@@ -31,7 +32,7 @@ impl World<'_> {
                     let lost = matches!(address, Vip::Leased(service) if self.lease_is_due_to_change(service));
                     if nodes != 1 && !lost {
                         let seen = format!("{nodes} answer for {address}");
-                        self.broken("when all is well, one node answers for each address", seen);
+                        self.broken(ONE_AT_REST, seen);
                     }
                 }
             }
@@ -42,7 +43,7 @@ impl World<'_> {
                         moves.saturating_sub(most_moves),
                         writes.saturating_sub(most_writes)
                     );
-                    self.broken("when all is well, nothing is written and nothing moves", seen);
+                    self.broken(NOTHING_AT_REST, seen);
                 }
             }
         }
@@ -66,7 +67,7 @@ impl World<'_> {
             let marked = self.nodes[n].kernel.marked();
             if !marked.is_empty() {
                 let seen = format!("{} still has {marked:?} at the end", self.nodes[n].name);
-                self.broken("nothing is left behind", seen);
+                self.broken(Trouble::LeftBehind(n).promise(), seen);
             }
         }
     }

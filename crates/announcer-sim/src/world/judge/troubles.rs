@@ -33,7 +33,9 @@ impl World<'_> {
             }
             if !kube_vip {
                 troubles.extend(self.missed(index, &well));
+                troubles.extend(self.missed_by_clients(index));
             }
+            troubles.extend(nodes.iter().filter_map(|(n, _)| self.beside_stranger(*n, index)));
         }
         for n in 0..self.nodes.len() {
             if well[n] && self.is_misjudged(n) {
@@ -177,6 +179,52 @@ impl World<'_> {
                 (all && answering.is_empty()).then_some(Trouble::Unanswered(index))
             }
         }
+    }
+
+    /// Clients that get no answer though they could.
+    fn missed_by_clients(&self, index: usize) -> Vec<Trouble> {
+        let services = self.judge.services(index);
+        if !services.iter().any(|service| self.wanted.contains(service)) {
+            return Vec::new();
+        }
+        let given = matches!(self.judge.vip(index), Vip::Given(_));
+        let stranger = services.iter().any(|service| self.is_contested(*service));
+        let mut troubles = Vec::new();
+        for (client, entry) in self.clients.all.iter().map(|client| &client.entries[index]).enumerate() {
+            if entry.lost_since.is_none() || !entry.served_once {
+                continue;
+            }
+            let answering = || self.judge.answering[index].keys();
+            // A leased one has one MAC: frames go where a switch saw it last, and are judged with that.
+            if given && !stranger && answering().any(|n| self.client_reaches(client, *n)) {
+                troubles.push(Trouble::Misled(client, index));
+            }
+            if self.scenario.bound.is_some() && self.is_outside(client) && self.now < self.scenario.deletion {
+                troubles.push(Trouble::Outage(client, index));
+            }
+        }
+        troubles
+    }
+
+    /// A stranger uses the address of this Service, or clients may still feel that one did.
+    fn is_contested(&self, service: usize) -> bool {
+        let one = self.robbed.contains(&service) || self.duplicated.contains(&service);
+        one || self.proxies > 0 || self.ipvs > 0 || self.kube_vips > 0
+    }
+
+    /// RFC 5227: it has begun with an address that a stranger uses.
+    fn beside_stranger(&self, n: usize, index: usize) -> Option<Trouble> {
+        let Vip::Given(IpAddr::V4(_)) = self.judge.vip(index) else { return None };
+        let services = self.judge.services(index);
+        // It answers whoever asks, from before the Service was made, and is heard.
+        let used = |service: &usize| self.strange_since.get(service).is_some_and(|since| *since < self.made[*service]);
+        let new = self.clients.all.iter().all(|client| !client.entries[index].served_once);
+        let heard = self.is_heard_outside(n) && self.nodes[n].deaf == 0 && self.judge.well_since.contains_key(&n);
+        let quiet = self.scenario.loss == 0.0;
+        let was_here = self.judge.answering[index].get(&n).is_some_and(|since| self.made[services[0]] > *since);
+        let alone = services.len() == 1;
+        (alone && new && heard && quiet && !was_here && services.iter().any(used))
+            .then_some(Trouble::BesideStranger(n, index))
     }
 
     /// How bad it is that these two both answer, since then.

@@ -1,0 +1,118 @@
+use serde_json::json;
+
+use super::*;
+use crate::ownership::node::{OwnerRecord, Term};
+use crate::record::sit;
+use crate::view::{Port, Uid};
+
+fn key() -> ServiceKey {
+    ServiceKey::new("default", "web")
+}
+
+fn record(term: u64) -> Record {
+    let ports = vec![Port { port: 80, protocol: "TCP".into() }];
+    Record {
+        uid: Uid("u".into()),
+        vip_host: Some("node-1".into()),
+        term: Some(Term(term)),
+        ingress: Some(vec![("10.0.0.5".parse().unwrap(), ports)]),
+        ..Record::default()
+    }
+}
+
+fn object(uid: &str) -> Object {
+    let metadata = ObjectMeta { uid: Some(uid.into()), ..ObjectMeta::default() };
+    Object { metadata, data: json!({"spec": {"future": true}}) }
+}
+
+/// Answers each request as an API server would with this object. What was sent, in a word each, and the end.
+fn driven(write: &mut Write, mut stands: Option<Object>) -> (Vec<&'static str>, End) {
+    let mut sent = Vec::new();
+    let mut next = write.next(Timestamp::UNIX_EPOCH, None);
+    loop {
+        let answer = match next {
+            Next::End(end) => return (sent, end),
+            Next::Send(ask) => {
+                let (word, written) = match ask {
+                    Ask::Read => ("GET", None),
+                    Ask::Annotate(object) => ("PUT", Some(object)),
+                    Ask::Publish(object) => ("PUT status", Some(object)),
+                };
+                sent.push(word);
+                stands = written.or(stands);
+                Answer::Service(stands.clone())
+            }
+        };
+        next = write.next(Timestamp::UNIX_EPOCH, Some(answer));
+    }
+}
+
+#[test]
+fn a_record_is_written_with_what_is_read_and_what_stands_there_is_not_written_again() {
+    let mut writer = RecordWriter::default();
+    writer.want(key(), record(4));
+    let mut write = writer.begin(&key()).unwrap();
+    let (sent, end) = driven(&mut write, Some(object("u")));
+    assert_eq!(sent, ["GET", "PUT", "PUT status"]);
+    let End::Written(written) = end.clone() else { panic!("{end:?}") };
+    assert_eq!(written.data["spec"]["future"], true);
+    assert_eq!(writer.ended(&key(), &write, end), (Some(Recorded::Done), Again::No));
+    assert!(writer.is_empty(), "what stands there is not remembered");
+    writer.want(key(), record(4));
+    let (sent, end) = driven(&mut writer.begin(&key()).unwrap(), Some(written));
+    assert_eq!(sent, ["GET"]);
+    assert!(matches!(end, End::Written(_)));
+}
+
+#[test]
+fn the_status_follows_without_reading_again_and_an_object_that_was_old_is_read_at_once() {
+    let mut writer = RecordWriter::default();
+    writer.want(key(), Record { ingress: None, ..record(4) });
+    let mut write = writer.begin(&key()).unwrap();
+    let (sent, end) = driven(&mut write, Some(object("u")));
+    assert_eq!((sent, writer.ended(&key(), &write, end).0), (vec!["GET", "PUT"], Some(Recorded::Done)));
+    writer.want(key(), record(4));
+    let mut write = writer.begin(&key()).unwrap();
+    assert!(matches!(write.next(Timestamp::UNIX_EPOCH, None), Next::Send(Ask::Publish(_))));
+    let Next::End(end) = write.next(Timestamp::UNIX_EPOCH, Some(Answer::Conflict)) else { panic!("it goes on") };
+    assert_eq!(writer.ended(&key(), &write, end), (None, Again::AtOnce));
+    let mut write = writer.begin(&key()).unwrap();
+    assert_eq!(write.next(Timestamp::UNIX_EPOCH, None), Next::Send(Ask::Read));
+    let Next::End(end) = write.next(Timestamp::UNIX_EPOCH, Some(Answer::Conflict)) else { panic!("it goes on") };
+    assert_eq!(writer.ended(&key(), &write, end), (Some(Recorded::Failed), Again::Later));
+}
+
+#[test]
+fn what_is_void_is_told_unless_something_else_is_wanted_by_then() {
+    let mut newer = object("u");
+    sit(&mut newer.metadata, &OwnerRecord { host: "node-2".into(), term: Term(5) });
+    for (stands, recorded) in
+        [(None, Recorded::Gone), (Some(object("another")), Recorded::Gone), (Some(newer), Recorded::Superseded)]
+    {
+        for newly_wanted in [false, true] {
+            let mut writer = RecordWriter::default();
+            writer.want(key(), record(4));
+            let mut write = writer.begin(&key()).unwrap();
+            let (sent, end) = driven(&mut write, stands.clone());
+            assert_eq!(sent, ["GET"]);
+            if newly_wanted {
+                writer.want(key(), record(6));
+            }
+            let (told, again) = writer.ended(&key(), &write, end);
+            assert_eq!((told, again), ((!newly_wanted).then(|| recorded.clone()), Again::No));
+            assert_eq!(writer.len(), usize::from(newly_wanted));
+        }
+    }
+}
+
+#[test]
+fn what_was_given_up_under_way_is_not_tried_again() {
+    let mut writer = RecordWriter::default();
+    writer.want(key(), record(4));
+    let mut write = writer.begin(&key()).unwrap();
+    write.next(Timestamp::UNIX_EPOCH, None);
+    writer.forget(&key());
+    assert_eq!(write.next(Timestamp::UNIX_EPOCH, Some(Answer::Failed)), Next::End(End::Failed));
+    assert_eq!(writer.ended(&key(), &write, End::Failed), (None, Again::No));
+    assert!(writer.begin(&key()).is_none());
+}
