@@ -13,8 +13,8 @@ use kube::{Api, Client};
 use runtime::error::api_code;
 use serde_json::{Value, json};
 
-use crate::plan::Step;
 use crate::request::Request;
+use crate::step::Step;
 use crate::view::{ACCOUNT_ANNOTATION, MANAGED_BY, TOKEN_TYPE, Version, binding_name};
 
 /// How long the token controller may take to fill a Secret; it usually needs milliseconds.
@@ -65,14 +65,16 @@ pub enum ApplyError {
         source: kube::runtime::wait::Error,
     },
     /// Nobody filled the Secret.
-    #[error("Secret {name} got no token within {} s: does Harvester's kube-controller-manager run, and does the service account exist?", TOKEN_LIMIT.as_secs())]
+    #[error("Secret {name} got no token within {} s: does Harvester's kube-controller-manager run, and does the \
+        service account exist?", TOKEN_LIMIT.as_secs())]
     NoToken {
         /// Namespace and name.
         name: String,
     },
 }
 
-/// Does one step, unless the object is no longer the one that the plan was made for. What is gone already is as good as deleted.
+/// Does one step, unless the object is no longer the one that the plan was made for. What is gone already is as good
+/// as deleted.
 pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<(), ApplyError> {
     let namespace = request.namespace.as_str();
     let account = request.service_account.as_str();
@@ -94,7 +96,8 @@ pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<
             } else {
                 json!({"op": "add", "path": "/subjects", "value": [subject(request)]})
             };
-            // A failed `test` would be a 422, as many a mistake is; the version itself makes it the conflict that it is.
+            // A failed `test` would be a 422, as many a mistake is; the version itself makes it the conflict that it
+            // is.
             let seen = json!({"op": "replace", "path": "/metadata/resourceVersion", "value": version.resource_version});
             let patch = json!([seen, add]);
             let patch = Patch::<Value>::Json(typed(patch));

@@ -1,6 +1,6 @@
-//! Looks at the Harvester API as a guest would, from the outside in: name, port, certificate, answer, token, rights. The
-//! first thing that fails is what has to be mended; a guest that cannot reach Harvester would otherwise only show nodes that
-//! stay uninitialised.
+//! Looks at the Harvester API as a guest would, from the outside in: name, port, certificate, answer, token, rights.
+//! The first thing that fails is what has to be mended; a guest that cannot reach Harvester would otherwise only show
+//! nodes that stay uninitialised.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use runtime::Product;
 use runtime::client::{Settings, connect, from_document};
 use runtime::error::{api_code, chain};
 
-use crate::plan::{CLUSTER_ROLE_BINDINGS, Right, Step};
 use crate::request::{Request, is_loopback};
+use crate::step::{CLUSTER_ROLE_BINDINGS, Right, Step};
 
 /// Longest wait for an answer.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -50,7 +50,8 @@ pub fn unreachable_for_guests(server: &str) -> Option<String> {
     let own = is_loopback(host) || host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
     own.then(|| {
         format!(
-            "{server} leads a guest to itself, not to Harvester: give --server with Harvester's virtual IP, for example https://192.168.1.10:6443"
+            "{server} leads a guest to itself, not to Harvester: give --server with Harvester's virtual IP, for \
+             example https://192.168.1.10:6443"
         )
     })
 }
@@ -105,8 +106,8 @@ pub async fn check_port(server: &str) -> Vec<Check> {
     checks
 }
 
-/// Certificate and answer. Which authority the certificate behind the URL belongs to: the first of these (PEM) that has signed
-/// it. Behind Rancher's proxy it is another than the API server's (harvester-side.md 10.4).
+/// Certificate and answer. Which authority the certificate behind the URL belongs to: the first of these (PEM) that
+/// has signed it. Behind Rancher's proxy it is another than the API server's (harvester-side.md 10.4).
 pub async fn check_certificate<'a>(
     server: &str,
     authorities: &[&'a str],
@@ -158,8 +159,8 @@ async fn version(server: &str, ca_pem: &str, product: &Product) -> Answer {
     }
 }
 
-/// What to do about a connection that did not come about although the port is open. The TLS library's words are all there is to
-/// tell one trouble from another.
+/// What to do about a connection that did not come about although the port is open. The TLS library's words are all
+/// there is to tell one trouble from another.
 fn certificate_trouble(error: &str) -> String {
     let remedy = [
         ("certificate expired", "renew it on Harvester, and see whether the clocks agree"),

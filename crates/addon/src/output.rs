@@ -68,7 +68,8 @@ pub fn script_text(kubeconfig: &str, cloud_init: &str) -> String {
 /// A Secret of this name for the guest cluster.
 pub fn secret_manifest(kubeconfig: &str, name: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {name}\n  namespace: kube-system\ntype: Opaque\ndata:\n  {GUEST_SECRET_KEY}: {}\n",
+        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {name}\n  namespace: kube-system\ntype: Opaque\ndata:\n  \
+         {GUEST_SECRET_KEY}: {}\n",
         STANDARD.encode(kubeconfig)
     )
 }
@@ -76,7 +77,8 @@ pub fn secret_manifest(kubeconfig: &str, name: &str) -> String {
 /// Values for the chart, with [`secret_manifest`] of the same name applied in the guest.
 pub fn helm_values(cluster_name: &str, secret_name: &str) -> String {
     format!(
-        "cloudConfig:\n  secretName: {secret_name}\n  secretKey: {GUEST_SECRET_KEY}\nglobal:\n  cattle:\n    clusterName: {}\n",
+        "cloudConfig:\n  secretName: {secret_name}\n  secretKey: {GUEST_SECRET_KEY}\nglobal:\n  cattle:\n    \
+         clusterName: {}\n",
         quoted(cluster_name)
     )
 }
@@ -87,13 +89,13 @@ fn helm_chart_config(cluster_name: &str) -> String {
         format!("cloudConfigPath: {RKE2_PATH}\nglobal:\n  cattle:\n    clusterName: {}\n", quoted(cluster_name));
     let indented = values.trim_end().replace('\n', "\n    ");
     format!(
-        "apiVersion: helm.cattle.io/v1\nkind: HelmChartConfig\nmetadata:\n  name: harvester-cloud-provider\n  namespace: kube-system\n\
-         spec:\n  valuesContent: |-\n    {indented}\n"
+        "apiVersion: helm.cattle.io/v1\nkind: HelmChartConfig\nmetadata:\n  name: harvester-cloud-provider\n  \
+         namespace: kube-system\nspec:\n  valuesContent: |-\n    {indented}\n"
     )
 }
 
-/// K3s brings a load balancer and a cloud controller of its own; both would fight with ours. A `+` adds to a list of the user's own
-/// configuration; without it the list of the file that is read last would be the only one.
+/// K3s brings a load balancer and a cloud controller of its own; both would fight with ours. A `+` adds to a list of
+/// the user's own configuration; without it the list of the file that is read last would be the only one.
 fn k3s_config() -> String {
     "disable+:\n- servicelb\ndisable-cloud-controller: true\nkubelet-arg+:\n- cloud-provider=external\n".to_owned()
 }

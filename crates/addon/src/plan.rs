@@ -5,33 +5,8 @@ use std::fmt;
 use harvester_api::keys::harvester::CLOUD_PROVIDER_ROLE;
 
 use crate::request::{Request, Task};
-use crate::view::{Observed, Token, Version, binding_name, first_token};
-
-/// One thing to do. What changes or deletes an object names the version that was seen: nobody looked at any other.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// Make the service account.
-    CreateAccount,
-    /// Give it Harvester's role in its namespace, and there only.
-    CreateBinding,
-    /// Make the binding that is there name our account; the other accounts that it names keep their rights.
-    UpdateBinding {
-        /// It names others.
-        others: bool,
-        /// As seen.
-        version: Version,
-    },
-    /// Make a token Secret of this name.
-    CreateToken(String),
-    /// Delete a token Secret: whoever uses that token is locked out at once.
-    DeleteToken(String, Version),
-    /// Delete the RoleBinding of this name.
-    DeleteBinding(String, Version),
-    /// Delete the ClusterRoleBinding of this name.
-    DeleteWideBinding(String, Version),
-    /// Delete the service account.
-    DeleteAccount(Version),
-}
+use crate::step::Step;
+use crate::view::{Observed, Token, first_token};
 
 /// The steps, and what a person should know about them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,7 +32,8 @@ pub enum PlanError {
     NoRole,
     /// Somebody else's object.
     #[error(
-        "RoleBinding {namespace}/{name} exists and grants another role; a role of a binding cannot be changed: delete it if nobody needs it, or use another service account"
+        "RoleBinding {namespace}/{name} exists and grants another role; a role of a binding cannot be changed: \
+         delete it if nobody needs it, or use another service account"
     )]
     ForeignBinding {
         /// Its namespace.
@@ -67,7 +43,8 @@ pub enum PlanError {
     },
     /// Somebody else's Secret, or one on its way out.
     #[error(
-        "Secret {namespace}/{name} exists and is no token of service account {account}, or is being deleted: delete it if nobody needs it, or use another service account"
+        "Secret {namespace}/{name} exists and is no token of service account {account}, or is being deleted: \
+         delete it if nobody needs it, or use another service account"
     )]
     ForeignSecret {
         /// Its namespace.
@@ -121,7 +98,8 @@ fn ensure(request: &Request, seen: &Observed, stamp: &str) -> Result<Plan, PlanE
         (Task::Rotate, newest) => {
             if let Some(newest) = newest {
                 plan.notes.push(format!(
-                    "the token of Secret {}/{newest} stays valid; when every node has the new one, run with --revoke-old",
+                    "the token of Secret {}/{newest} stays valid; when every node has the new one, run with \
+                     --revoke-old",
                     request.namespace
                 ));
             }
@@ -146,8 +124,8 @@ fn ensure(request: &Request, seen: &Observed, stamp: &str) -> Result<Plan, PlanE
     plan.token = Some(token);
     if let Some(wide) = seen.wide_binding.as_ref().filter(|wide| wide.our_role && wide.our_subject) {
         plan.notes.push(format!(
-            "ClusterRoleBinding {} gives this account the role in every namespace of Harvester, more than it needs. It is not \
-             touched here; to remove it: kubectl delete clusterrolebinding {}",
+            "ClusterRoleBinding {} gives this account the role in every namespace of Harvester, more than it \
+             needs. It is not touched here; to remove it: kubectl delete clusterrolebinding {}",
             wide.name, wide.name
         ));
     }
@@ -194,7 +172,8 @@ fn revoke(request: &Request, seen: &Observed) -> Plan {
             request.service_account, request.namespace
         )),
         None if plan.steps.is_empty() && plan.notes.is_empty() => plan.notes.push(format!(
-            "there is no service account {0} in namespace {1}, nor a token or binding of it: nothing to revoke (kubectl -n {1} get serviceaccounts)",
+            "there is no service account {0} in namespace {1}, nor a token or binding of it: nothing to revoke \
+             (kubectl -n {1} get serviceaccounts)",
             request.service_account, request.namespace
         )),
         None => {}
@@ -204,77 +183,6 @@ fn revoke(request: &Request, seen: &Observed) -> Plan {
 
 fn delete_token(token: &Token) -> Step {
     Step::DeleteToken(token.name.clone(), token.version.clone())
-}
-
-impl Step {
-    /// The Secret whose token goes.
-    pub fn deleted_token(&self) -> Option<&str> {
-        if let Self::DeleteToken(name, _) = self { Some(name) } else { None }
-    }
-
-    /// For people and JSON: verb, kind, name.
-    pub fn describe(&self, request: &Request) -> (&'static str, &'static str, String) {
-        let named = |name: &str| format!("{}/{name}", request.namespace);
-        let account = named(&request.service_account);
-        match self {
-            Self::CreateAccount => ("create", "ServiceAccount", account),
-            Self::CreateBinding => ("create", "RoleBinding", named(&binding_name(request))),
-            Self::UpdateBinding { .. } => ("update", "RoleBinding", named(&binding_name(request))),
-            Self::CreateToken(name) => ("create", "Secret", named(name)),
-            Self::DeleteToken(name, _) => ("delete", "Secret", named(name)),
-            Self::DeleteBinding(name, _) => ("delete", "RoleBinding", named(name)),
-            Self::DeleteWideBinding(name, _) => ("delete", "ClusterRoleBinding", name.clone()),
-            Self::DeleteAccount(_) => ("delete", "ServiceAccount", account),
-        }
-    }
-}
-
-/// How to take back what was done of a plan.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Undo {
-    /// Everything was taken away or is being: there is nothing to take back.
-    Nothing,
-    /// Revoke all of it.
-    Revoke {
-        /// There was nothing before.
-        fresh: bool,
-    },
-    /// Delete this Secret: the account had other tokens, and they are in use.
-    DeleteToken(String),
-}
-
-/// `done` are the steps that were taken.
-pub fn undo(task: Task, done: &[Step]) -> Undo {
-    let fresh = done.contains(&Step::CreateAccount);
-    let token = done.iter().find_map(|step| if let Step::CreateToken(name) = step { Some(name) } else { None });
-    match (task, token) {
-        (Task::RevokeOld | Task::Revoke, _) => Undo::Nothing,
-        (Task::Rotate, Some(name)) if !fresh => Undo::DeleteToken(name.clone()),
-        (Task::Ensure | Task::Rotate, _) => Undo::Revoke { fresh },
-    }
-}
-
-/// API group, resource and verb that somebody needs.
-pub type Right = (&'static str, &'static str, &'static str);
-
-/// The only resource here that is in no namespace.
-pub const CLUSTER_ROLE_BINDINGS: &str = "clusterrolebindings";
-
-impl Step {
-    /// What whoever takes it has to be allowed.
-    pub fn right(&self) -> Right {
-        let rbac = "rbac.authorization.k8s.io";
-        match self {
-            Self::CreateAccount => ("", "serviceaccounts", "create"),
-            Self::CreateBinding => (rbac, "rolebindings", "create"),
-            Self::UpdateBinding { .. } => (rbac, "rolebindings", "patch"),
-            Self::CreateToken(_) => ("", "secrets", "create"),
-            Self::DeleteToken(..) => ("", "secrets", "delete"),
-            Self::DeleteBinding(..) => (rbac, "rolebindings", "delete"),
-            Self::DeleteWideBinding(..) => (rbac, CLUSTER_ROLE_BINDINGS, "delete"),
-            Self::DeleteAccount(_) => ("", "serviceaccounts", "delete"),
-        }
-    }
 }
 
 /// The plan, a line each.
@@ -430,20 +338,6 @@ mod tests {
         let plan = plan(&revoke, &seen, "s").unwrap();
         assert_eq!(plan.steps, [Step::DeleteToken("demo-token".into(), version("demo-token"))]);
         assert_eq!(plan.notes.len(), 2, "{:?}", plan.notes);
-    }
-
-    #[test]
-    fn undoing_a_rotation_spares_the_tokens_that_are_in_use() {
-        let token = Step::CreateToken("demo-token-s".into());
-        for (task, done, expected) in [
-            (Task::Ensure, &[Step::CreateAccount][..], Undo::Revoke { fresh: true }),
-            (Task::Ensure, &[Step::CreateBinding], Undo::Revoke { fresh: false }),
-            (Task::Rotate, std::slice::from_ref(&token), Undo::DeleteToken("demo-token-s".into())),
-            (Task::Rotate, &[Step::CreateAccount, token.clone()], Undo::Revoke { fresh: true }),
-            (Task::Revoke, &[Step::DeleteAccount(version("demo"))], Undo::Nothing),
-        ] {
-            assert_eq!(undo(task, done), expected, "{task} {done:?}");
-        }
     }
 
     #[test]

@@ -53,10 +53,12 @@ pub async fn kubeconfig(client: &Client, request: &Request) -> Result<String, Re
 fn hint(code: Option<u16>) -> &'static str {
     match code {
         Some(401) => {
-            "; it wants to be asked through Rancher or Harvester's own login, not at the API server: use a kubeconfig downloaded from the UI, or --credentials own"
+            "; it wants to be asked through Rancher or Harvester's own login, not at the API server: use a \
+             kubeconfig downloaded from the UI, or --credentials own"
         }
         Some(404) => {
-            "; the API server itself does not have it: use a kubeconfig downloaded from Harvester's UI, or --credentials own"
+            "; the API server itself does not have it: use a kubeconfig downloaded from Harvester's UI, or \
+             --credentials own"
         }
         _ => "",
     }
@@ -69,9 +71,9 @@ mod tests {
     use runtime::error::chain;
     use runtime::scenario::Scenario;
 
-    const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\nclusters: [{name: default, cluster: {server: 'https://10.0.0.9:6443'}}]\n\
-        users: [{name: default, user: {token: t}}]\ncontexts: [{name: default, context: {cluster: default, user: default, namespace: guests}}]\n\
-        current-context: default\n";
+    const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\nclusters: [{name: default, cluster: {server: \
+        'https://10.0.0.9:6443'}}]\nusers: [{name: default, user: {token: t}}]\ncontexts: [{name: default, \
+        context: {cluster: default, user: default, namespace: guests}}]\ncurrent-context: default\n";
 
     #[tokio::test]
     async fn the_answer_is_a_json_string_with_a_kubeconfig_inside() {

@@ -60,7 +60,8 @@ pub enum Task {
 pub enum RequestError {
     /// Not a name that Kubernetes would take.
     #[error(
-        "{field} {value:?} is not a valid name: lower-case letters, digits and '-', at most {limit} characters, first and last a letter or digit"
+        "{field} {value:?} is not a valid name: lower-case letters, digits and '-', at most {limit} characters, \
+         first and last a letter or digit"
     )]
     Name {
         /// Which argument.
@@ -72,18 +73,20 @@ pub enum RequestError {
     },
     /// `--secret-name`.
     #[error(
-        "--secret-name {0:?} is not a name of a Secret; accepted: lower-case letters, digits, '-' and '.', first and last a letter or digit, \
-         such as harvester-cloud-config"
+        "--secret-name {0:?} is not a name of a Secret; accepted: lower-case letters, digits, '-' and '.', first \
+         and last a letter or digit, such as harvester-cloud-config"
     )]
     SecretName(String),
     /// Only our own road can do it.
     #[error(
-        "{0} needs --credentials own: Harvester's own endpoint only makes what is missing and always hands out the same token"
+        "{0} needs --credentials own: Harvester's own endpoint only makes what is missing and always hands out \
+         the same token"
     )]
     NeedsOwnRoad(Task),
     /// It would be written on every machine; and it is not repeated here.
     #[error(
-        "--server must not hold a user or a password: guests show their token. Accepted: an https URL such as https://192.168.1.10:6443"
+        "--server must not hold a user or a password: guests show their token. Accepted: an https URL such as \
+         https://192.168.1.10:6443"
     )]
     UserInServer,
     /// No URL that a client could use.
@@ -91,14 +94,15 @@ pub enum RequestError {
     Server(String),
     /// The administrator's token, and those that are made, would be there for everybody to read.
     #[error(
-        "clusters[].cluster.server {0:?} of the administrator's kubeconfig would send tokens across the network in clear text; accepted: \
-         an https URL such as https://192.168.1.10:6443, or http to this machine alone, such as that of kubectl proxy"
+        "clusters[].cluster.server {0:?} of the administrator's kubeconfig would send tokens across the network \
+         in clear text; accepted: an https URL such as https://192.168.1.10:6443, or http to this machine alone, \
+         such as that of kubectl proxy"
     )]
     ClearText(String),
     /// The administrator's own way in is none for guests.
     #[error(
-        "clusters[].cluster.server {0:?} of the administrator's kubeconfig is of no use to a guest: give --server with an https URL such as \
-         https://192.168.1.10:6443"
+        "clusters[].cluster.server {0:?} of the administrator's kubeconfig is of no use to a guest: give --server \
+         with an https URL such as https://192.168.1.10:6443"
     )]
     NoUrlForGuests(String),
 }
@@ -158,7 +162,8 @@ pub fn check_admin_server(request: &Request, server: &str) -> Result<(), Request
     if !uri.host().is_some_and(is_loopback) {
         return Err(RequestError::ClearText(server.to_owned()));
     }
-    // The proof before a revocation goes where guests go; a kubectl proxy would answer it as the administrator, whatever the token.
+    // The proof before a revocation goes where guests go; a kubectl proxy would answer it as the administrator,
+    // whatever the token.
     let for_guests = match request.task {
         Task::Ensure | Task::Rotate => true,
         Task::RevokeOld => !request.skip_checks,

@@ -9,9 +9,10 @@ use serde::Serialize;
 
 use crate::apply::{self, ApplyError};
 use crate::endpoint::{self, Check, pem};
-use crate::plan::{Lines, Plan, PlanError, Step, Undo, plan, undo};
+use crate::plan::{Lines, Plan, PlanError, plan};
 use crate::remote::{self, RemoteError};
 use crate::request::{Request, RequestError, Road, check_admin_server};
+use crate::step::{Step, Undo, undo};
 use crate::usage::{self, UsageError};
 use crate::view::{ObserveError, observe, root_authority};
 
@@ -59,7 +60,8 @@ pub enum Error {
     Kubeconfig(#[from] CloudConfigError),
     /// Guests would not get through.
     #[error(
-        "the Harvester API is not usable for a guest cluster ({name}): {text}. --server and --ca-file change what is written, --skip-checks leaves this out"
+        "the Harvester API is not usable for a guest cluster ({name}): {text}. --server and --ca-file change what \
+         is written, --skip-checks leaves this out"
     )]
     Endpoint {
         /// Which check.
@@ -93,7 +95,8 @@ pub enum Error {
     },
 }
 
-/// Runs it. `admin` are the administrator's credentials, `say` gets a line of progress at a time, `stamp` names a further token.
+/// Runs it. `admin` are the administrator's credentials, `say` gets a line of progress at a time, `stamp` names a
+/// further token.
 pub async fn run(
     admin: Config,
     request: &Request,
@@ -185,7 +188,8 @@ async fn prove_use(
     say: &mut dyn FnMut(&str),
 ) -> Result<Plan, Error> {
     say(&format!(
-        "watching for {} s which token the guest's cloud provider shows; older ones are deleted only if it has left them",
+        "watching for {} s which token the guest's cloud provider shows; older ones are deleted only if it has \
+         left them",
         request.watch_tokens_for.as_secs()
     ));
     let old: Vec<&str> = before.steps.iter().filter_map(Step::deleted_token).collect();
@@ -205,8 +209,9 @@ struct Guest<'a> {
 }
 
 impl Guest<'_> {
-    /// Before anything is written: an address that no guest can use is a reason not to begin. The authority that has signed the
-    /// certificate, if that could be told already. A dry run looks at all there is to look at, and says what there is not.
+    /// Before anything is written: an address that no guest can use is a reason not to begin. The authority that has
+    /// signed the certificate, if that could be told already. A dry run looks at all there is to look at, and says
+    /// what there is not.
     async fn look(
         &self,
         client: &Client,

@@ -1,6 +1,6 @@
-//! Which token still asks. An API server writes the date on the Secret of a token when the token is used; take the date off, and it comes
-//! back with the next request that shows the token. So the host itself says whether the guest's leader has the new one, whatever the
-//! guest's replicas say of themselves.
+//! Which token still asks. An API server writes the date on the Secret of a token when the token is used; take the
+//! date off, and it comes back with the next request that shows the token. So the host itself says whether the
+//! guest's leader has the new one, whatever the guest's replicas say of themselves.
 
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ pub const USUAL_WINDOW: Duration = Duration::from_secs(330);
 pub enum UsageError {
     /// Whoever uses it would be locked out.
     #[error(
-        "the older token of Secret {secret} is still in use: some replica of the guest's cloud provider has not read the new cloud-config. \
-         Put the new one into the Secret or file that the provider reads (see --secret-name), wait for Event CloudConfigReloaded of each \
-         replica, and try again"
+        "the older token of Secret {secret} is still in use: some replica of the guest's cloud provider has not \
+         read the new cloud-config. Put the new one into the Secret or file that the provider reads (see \
+         --secret-name), wait for Event CloudConfigReloaded of each replica, and try again"
     )]
     OldInUse {
         /// Namespace and name.
@@ -33,9 +33,9 @@ pub enum UsageError {
     },
     /// Nobody has it.
     #[error(
-        "within {} s nobody has asked with the newest token, of Secret {secret}: the guest's leader does not use it, or does not run. Accepted: \
-         a request of the guest with it; --watch-tokens-for watches for longer, --skip-checks leaves this out (a Harvester before \
-         Kubernetes 1.26 does not say which token asks)", window.as_secs()
+        "within {} s nobody has asked with the newest token, of Secret {secret}: the guest's leader does not use \
+         it, or does not run. Accepted: a request of the guest with it; --watch-tokens-for watches for longer, \
+         --skip-checks leaves this out (a Harvester before Kubernetes 1.26 does not say which token asks)", window.as_secs()
     )]
     NewUnused {
         /// Namespace and name.

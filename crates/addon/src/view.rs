@@ -90,8 +90,8 @@ pub struct Binding {
     pub others: bool,
 }
 
-/// Name of the RoleBinding, the one that Harvester's endpoint uses: both roads end at the same object. The name holds the
-/// namespace, so two clusters with equal account names do not take each other's rights (ccm.md W-49).
+/// Name of the RoleBinding, the one that Harvester's endpoint uses: both roads end at the same object. The name holds
+/// the namespace, so two clusters with equal account names do not take each other's rights (ccm.md W-49).
 pub fn binding_name(request: &Request) -> String {
     format!("{}-{}", request.namespace, request.service_account)
 }
@@ -155,7 +155,8 @@ pub async fn observe(client: &Client, request: &Request) -> Result<Observed, Obs
     })
 }
 
-/// The authority of the API server, as every namespace has it; a token will bring the same. `None` where it cannot be read.
+/// The authority of the API server, as every namespace has it; a token will bring the same. `None` where it cannot be
+/// read.
 pub async fn root_authority(client: &Client, request: &Request) -> Option<String> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &request.namespace);
     let mut map = maps.get_opt("kube-root-ca.crt").await.ok()??;

@@ -16,7 +16,8 @@ use crate::stdout::say;
 use crate::words;
 
 const USAGE: &str = "\
-Announces the addresses of Services of type LoadBalancer on the LAN (ARP, NDP, macvlan with DHCP); takes the place of kube-vip.
+Announces the addresses of Services of type LoadBalancer on the LAN (ARP, NDP, macvlan with DHCP); takes the \
+place of kube-vip.
 
 Usage: harvester-cloud-provider announcer [FLAGS]
        harvester-cloud-provider manager [FLAGS]      as kube-vip's manifests call it
@@ -28,8 +29,8 @@ Configuration is kube-vip's: environment variables first, then its flags. Those 
 const NEEDS: &str = "
 kube-vip's other variables and flags are accepted and do nothing; docs/reference.md lists them and every flag.
 
-Needs the capabilities NET_ADMIN and NET_RAW, as user 0. Ends with 0 after SIGTERM, with 1 on an error, with 2 on a word that is no
-command and on a flag or value that is not accepted.
+Needs the capabilities NET_ADMIN and NET_RAW, as user 0. Ends with 0 after SIGTERM, with 1 on an error, with 2 on a
+word that is no command and on a flag or value that is not accepted.
 
 Examples:
   harvester-cloud-provider announcer
@@ -72,7 +73,8 @@ pub fn command() -> clap::Command {
 }
 
 const STATUS_HELP: &str = "\
-Shows which node announces which address, with terms, Leases and DHCP leases, as the API has them: the same from every node.
+Shows which node announces which address, with terms, Leases and DHCP leases, as the API has them: the same from \
+every node.
 
 Usage: harvester-cloud-provider announcer status [-n NAMESPACE] [-o text|json] [FLAGS]
 
@@ -81,17 +83,18 @@ Usage: harvester-cloud-provider announcer status [-n NAMESPACE] [-o text|json] [
       --kubeconfig FILE    credentials of the cluster; without it k8s_config_file or --k8sConfigPath, then KUBECONFIG
   -h, --help               this text
 
-The names of Leases come from the same environment variables and flags as the announcer's own (svc_leasename, svc_namespace, ...); in its
-pod nothing has to be given.
+The names of Leases come from the same environment variables and flags as the announcer's own (svc_leasename,
+svc_namespace, ...); in its pod nothing has to be given.
 
-A VIP is announced, pending (no address told to clients yet), unowned (no node announces it), owner-silent (the Lease of its node
-has run out, by this machine's clock) or lease-expired (its DHCP lease has run out).
+A VIP is announced, pending (no address told to clients yet), unowned (no node announces it), owner-silent (the Lease
+of its node has run out, by this machine's clock) or lease-expired (its DHCP lease has run out).
 
 Ends with 0 if all VIPs are announced, 3 if one is not, 1 if the API cannot be read, 2 on wrong usage.
 
 Examples:
   kubectl -n kube-system exec daemonset/kube-vip -- harvester-cloud-provider announcer status
-  harvester-cloud-provider announcer status --kubeconfig ./kubeconfig -o json | jq '.vips[] | select(.state != \"announced\")'";
+  harvester-cloud-provider announcer status --kubeconfig ./kubeconfig -o json |
+    jq '.vips[] | select(.state != \"announced\")'";
 
 /// Some VIP is not announced.
 const NOT_WELL: u8 = 3;
@@ -184,7 +187,8 @@ fn asked(arguments: &[String]) -> Result<Asked, String> {
     Ok(asked)
 }
 
-/// Which kubeconfig a person means at the desk: the flag, then what the announcer itself reads, then what `kubectl` reads.
+/// Which kubeconfig a person means at the desk: the flag, then what the announcer itself reads, then what `kubectl`
+/// reads.
 fn kubeconfig(flag: Option<String>, announcers: Option<PathBuf>, environment: Option<OsString>) -> Option<PathBuf> {
     let environment = environment.filter(|path| !path.is_empty()).map(PathBuf::from);
     flag.map(PathBuf::from).or(announcers).or(environment)

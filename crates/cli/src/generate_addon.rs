@@ -1,9 +1,5 @@
 //! `generate-addon`: flags to a request, and its outcome to standard output or a file that only its owner may read.
 
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,7 +15,9 @@ use runtime::error::chain;
 use serde_json::json;
 
 use crate::values::go_duration;
-use crate::{PRODUCT, VERSION, stdout};
+use crate::{PRODUCT, VERSION, private_file, stdout};
+
+const COMMAND: &str = "harvester-cloud-provider generate-addon";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,12 +25,14 @@ Examples:
         account `demo` for the machines in namespace `guests`; prints cloud-config and cloud-init user data
   harvester-cloud-provider generate-addon demo guests --dry-run
         what would be done, and whether guests can reach the API
-  harvester-cloud-provider generate-addon demo guests --server https://192.168.1.10:6443 -o cloud-init --distribution rke2
+  harvester-cloud-provider generate-addon demo guests --server https://192.168.1.10:6443 -o cloud-init \\
+    --distribution rke2
         user data for the machines of an RKE2 cluster, with the name of the cluster for the bundled chart
   harvester-cloud-provider generate-addon demo guests -o secret --output-file secret.yaml
   harvester-cloud-provider generate-addon demo guests -o helm-values --output-file values.yaml
         for a cluster that runs already: kubectl apply -f secret.yaml, then helm install -f values.yaml
-  harvester-cloud-provider generate-addon demo guests --rotate        a further token; --revoke-old when all nodes have it
+  harvester-cloud-provider generate-addon demo guests --rotate
+        a further token; --revoke-old when all nodes have it
   harvester-cloud-provider generate-addon demo guests --revoke        no access any more
 
 Exit status: 0 done, 1 failed (the message says what to mend), 2 wrong usage.
@@ -41,7 +41,7 @@ Running it again changes nothing and prints the same credentials. Progress goes 
 #[allow(clippy::struct_excessive_bools)] // flags are what they are
 /// Makes credentials with which a guest cluster's cloud provider may use the Harvester API, and prints them.
 #[derive(Debug, Parser)]
-#[command(name = "harvester-cloud-provider generate-addon", bin_name = "harvester-cloud-provider generate-addon", version = VERSION, after_help = EXAMPLES)]
+#[command(name = COMMAND, bin_name = COMMAND, version = VERSION, after_help = EXAMPLES)]
 pub struct Arguments {
     /// Service account on Harvester, by custom the name of the guest cluster.
     service_account: String,
@@ -167,7 +167,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
     request.validate()?;
     if let Some(path) = &arguments.output_file {
         // Before anything is made on Harvester that could not be handed over afterwards.
-        check_writable(path).with_context(|| unwritable(path))?;
+        private_file::check_writable(path).with_context(|| unwritable(path))?;
     }
     let admin = admin(arguments).await?;
     // Two rotations within a second are one.
@@ -180,7 +180,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.output_file {
         _ if text.is_empty() => Ok(()),
         Some(path) => {
-            write_private(path, &text).with_context(|| unwritable(path))?;
+            private_file::write(path, &text).with_context(|| unwritable(path))?;
             eprintln!("written: {}", path.display());
             Ok(())
         }
@@ -292,61 +292,10 @@ fn unwritable(path: &Path) -> String {
     format!("failed to write --output-file {}", path.display())
 }
 
-/// The file to replace: where a symbolic link leads, so that the link stays. Nothing but a regular file is replaced: a rename over
-/// /dev/stdout would take the device from the whole machine.
-fn destination(path: &Path) -> std::io::Result<PathBuf> {
-    let refused = |why: &str| {
-        let text = format!("{why}; accepted: a regular file or a new one. Leave --output-file out for standard output");
-        std::io::Error::new(ErrorKind::InvalidInput, text)
-    };
-    match std::fs::metadata(path) {
-        Ok(found) if found.is_file() => std::fs::canonicalize(path),
-        Ok(found) if found.is_dir() => Err(refused("it is a directory")),
-        Ok(_) => Err(refused("it is not a regular file")),
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        Err(_) if path.is_symlink() => Err(refused("it is a symbolic link to a file that does not exist")),
-        Err(_) if path.file_name().is_none() || path.as_os_str().as_bytes().ends_with(b"/") => {
-            Err(refused("it does not name a file"))
-        }
-        Err(_) => Ok(path.to_owned()),
-    }
-}
-
-/// A new file for its owner alone, in the same directory.
-fn create_beside(path: &Path) -> std::io::Result<(PathBuf, File)> {
-    let beside = path.with_file_name(format!(
-        ".{}.{}",
-        path.file_name().unwrap_or_default().to_string_lossy(),
-        std::process::id()
-    ));
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-    Ok((beside, file))
-}
-
-/// Whether [`write_private`] would find its way. Leaves nothing behind, also for somebody who interrupts us later.
-fn check_writable(path: &Path) -> std::io::Result<()> {
-    let (beside, _) = create_beside(&destination(path)?)?;
-    std::fs::remove_file(beside)
-}
-
-/// Nobody else may read it, also not while it is being written, and also where a readable file of that name was before.
-fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let path = destination(path)?;
-    let (beside, mut file) = create_beside(&path)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    let result = written.and_then(|()| std::fs::rename(&beside, &path));
-    if result.is_err() {
-        // The first error is the one to report.
-        let _ = std::fs::remove_file(&beside);
-    }
-    result
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use std::os::unix::fs::PermissionsExt;
 
     fn parsed(words: &str) -> Arguments {
         Arguments::try_parse_from(words.split_whitespace()).unwrap()
@@ -377,43 +326,6 @@ mod tests {
         assert_eq!(status(&anyhow::anyhow!("the API is away")), 1);
     }
 
-    #[test]
-    fn a_file_is_private_even_where_a_readable_one_was() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("cloud-config");
-        std::fs::write(&path, "old").unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        write_private(&path, "new").unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn only_regular_files_are_replaced_and_a_link_to_one_stays_a_link() {
-        let directory = tempfile::tempdir().unwrap();
-        let at = |name: &str| directory.path().join(name);
-        std::fs::write(at("file"), "old").unwrap();
-        std::os::unix::fs::symlink(at("file"), at("link")).unwrap();
-        std::os::unix::fs::symlink(at("nothing"), at("dangling")).unwrap();
-        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
-        write_private(&at("link"), "new").unwrap();
-        assert!(at("link").is_symlink());
-        assert_eq!(std::fs::read_to_string(at("file")).unwrap(), "new");
-        for (path, why) in [
-            (at("socket"), "not a regular file"),
-            (at("dangling"), "a symbolic link to a file that does not exist"),
-            (directory.path().to_owned(), "a directory"),
-            (at("new/"), "does not name a file"),
-        ] {
-            for error in [check_writable(&path).unwrap_err(), write_private(&path, "new").unwrap_err()] {
-                let error = error.to_string();
-                assert!(error.contains(why) && error.contains("for standard output"), "{}: {error}", path.display());
-            }
-        }
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 4);
-    }
-
     /// The administrator's kubeconfig comes later, and Harvester after that.
     #[tokio::test]
     async fn a_file_that_cannot_be_written_is_said_first() {
@@ -433,8 +345,8 @@ mod tests {
             parsed("generate-addon demo guests --kubeconfig /a/b --context c -o secret --output-file s.yaml");
         assert_eq!(
             what_now(&arguments, &Undo::Revoke { fresh: true }),
-            "the same command again goes on where this one stopped; to undo: harvester-cloud-provider generate-addon demo guests \
-             --kubeconfig /a/b --context c --revoke"
+            "the same command again goes on where this one stopped; to undo: harvester-cloud-provider \
+             generate-addon demo guests --kubeconfig /a/b --context c --revoke"
         );
         assert!(what_now(&arguments, &Undo::Revoke { fresh: false }).contains("what the account had before"));
         let token = Undo::DeleteToken("demo-token-s".into());

@@ -1,5 +1,5 @@
-//! `identity`: what the record says of who this cluster is, and a human's word about it. The word is written into the record; the
-//! controller that leads compares it with the machines that it sees, writes the card anew and goes on.
+//! `identity`: what the record says of who this cluster is, and a human's word about it. The word is written into the
+//! record; the controller that leads compares it with the machines that it sees, writes the card anew and goes on.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -34,13 +34,15 @@ pub struct Arguments {
 enum Verb {
     /// Print what the record says
     Show(Common),
-    /// The cluster that runs here now is the one in the record: it was restored on new machines, or its machines were moved
+    /// The cluster that runs here now is the one in the record: it was restored on new machines, or its machines were
+    /// moved
     Confirm(Common),
     /// The cluster has this name on Harvester from now on
     Rename {
         /// The new name, as in --cluster-name
         name: String,
-        /// This is a copy of the cluster in the record: it leaves the load balancers of the original alone and gets its own
+        /// This is a copy of the cluster in the record: it leaves the load balancers of the original alone and gets
+        /// its own
         #[arg(long)]
         copy: bool,
         #[command(flatten)]
@@ -111,8 +113,8 @@ async fn run(common: &Common, word: Option<&str>) -> anyhow::Result<String> {
         }
         if Instant::now() >= deadline {
             bail!(
-                "the word is written down, and no controller has followed it within {} s: it does when one leads and can list the \
-                 virtual machines; see the log of deployment harvester-cloud-provider",
+                "the word is written down, and no controller has followed it within {} s: it does when one leads \
+                 and can list the virtual machines; see the log of deployment harvester-cloud-provider",
                 PATIENCE.as_secs()
             );
         }
@@ -124,15 +126,15 @@ async fn run(common: &Common, word: Option<&str>) -> anyhow::Result<String> {
 fn meaning(word: &str) -> String {
     let what = match word.split_once(' ') {
         Some(("copy", name)) => format!(
-            "calls this cluster {name}, takes its machines as they are now, and disowns every load balancer of another name: each \
-             Service gets a new load balancer and a new address"
+            "calls this cluster {name}, takes its machines as they are now, and disowns every load balancer of \
+             another name: each Service gets a new load balancer and a new address"
         ),
         Some((_, name)) => format!(
-            "calls this cluster {name} and takes its machines as they are now: load balancers that exist keep name and address, new \
-             ones are named after {name}"
+            "calls this cluster {name} and takes its machines as they are now: load balancers that exist keep \
+             name and address, new ones are named after {name}"
         ),
-        None => "takes the machines, the namespace and the Harvester of this cluster as they are now; its name and its load balancers \
-                 stay"
+        None => "takes the machines, the namespace and the Harvester of this cluster as they are now; its name \
+            and its load balancers stay"
             .to_owned(),
     };
     format!("The controller that leads {what}.")

@@ -8,6 +8,7 @@ mod cluster_names;
 mod completion;
 mod generate_addon;
 mod identity;
+mod private_file;
 mod probe;
 #[cfg(test)]
 mod reference;

@@ -1,4 +1,5 @@
-//! `probe URL...`: asks until every URL has answered 200. The image holds no other program that the chart's test could run.
+//! `probe URL...`: asks until every URL has answered 200. The image holds no other program that the chart's test
+//! could run.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -21,7 +22,8 @@ const WRONG_USAGE: u8 = 2;
 const PERIOD: Duration = Duration::from_millis(500);
 
 const HELP: &str = "\
-Asks each URL until it answers 200, up to 20 s. Certificates are not checked: the ones served here are made at each start.
+Asks each URL until it answers 200, up to 20 s. Certificates are not checked: the ones served here are made at \
+each start.
 
 Usage: harvester-cloud-provider probe URL...
 
@@ -79,17 +81,19 @@ async fn all(urls: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The chart says behind `#` what stands behind the URL: a refused connection alone tells nobody that no pod runs there.
+/// The chart says behind `#` what stands behind the URL: a refused connection alone tells nobody that no pod runs
+/// there.
 fn where_to_look(url: &str) -> Option<String> {
     let (_, objects) = url.split_once('#')?;
     let objects = objects.replace(',', " ");
     Some(format!(
-        "where a connection is refused or not answered, no pod is ready behind the Service; look at: kubectl get {objects} -o wide, and \
-         kubectl describe {objects}, in the namespace of the release"
+        "where a connection is refused or not answered, no pod is ready behind the Service; look at: kubectl get \
+         {objects} -o wide, and kubectl describe {objects}, in the namespace of the release"
     ))
 }
 
-/// The chart has the host from the environment of its pod, where an IPv6 address stands without the brackets that a URL needs.
+/// The chart has the host from the environment of its pod, where an IPv6 address stands without the brackets that a
+/// URL needs.
 fn bracketed(url: &str) -> Cow<'_, str> {
     let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

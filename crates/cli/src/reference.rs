@@ -1,5 +1,5 @@
-//! Renders `docs/reference.md` from the definitions that the program itself uses, and fails while the file says something else.
-//! `UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference` writes it anew.
+//! Renders `docs/reference.md` from the definitions that the program itself uses, and fails while the file says
+//! something else. `UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference` writes it anew.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -15,8 +15,8 @@ const HARVESTER: &str = include_str!("../../harvester-api/src/keys.rs");
 const INTRODUCTION: &str = "\
 # Reference
 
-Generated from the code (`UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference`); do not edit. The chart's values
-are in its `values.yaml`.
+Generated from the code (`UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference`); do not edit.
+The chart's values are in its `values.yaml`.
 ";
 
 fn render() -> String {
@@ -63,8 +63,8 @@ fn flags(text: &mut String, command: &Command) {
 
 fn variables(text: &mut String) {
     text.push_str(
-        "\n## Variables of the announcer\n\nkube-vip's names. In the chart they are `kube-vip.env`; the environment wins over flags.\n\n\
-         | variable | flag | default | meaning |\n| --- | --- | --- | --- |\n",
+        "\n## Variables of the announcer\n\nkube-vip's names. In the chart they are `kube-vip.env`; the \
+         environment wins over flags.\n\n| variable | flag | default | meaning |\n| --- | --- | --- | --- |\n",
     );
     let code = |value: &str| if value.is_empty() { String::new() } else { format!("`{value}`") };
     let flag = |variable: &Variable| variable.flag.map(|flag| format!("`--{flag}`"));
@@ -83,9 +83,10 @@ fn variables(text: &mut String) {
 
 fn reasons(text: &mut String) {
     text.push_str(
-        "\n## Reasons of Events and conditions\n\n`condition` is the status of `LoadBalancerReady` with this reason; a Service that is served has the \
-         same reason in `LoadBalancerWarning`. `metric` is a value of label `reason` of `harvester_loadbalancer_waiting`, in other letters.\n\n\
-         | reason | on | kind | what has happened | what to do |\n| --- | --- | --- | --- | --- |\n",
+        "\n## Reasons of Events and conditions\n\n`condition` is the status of `LoadBalancerReady` with this \
+         reason; a Service that is served has the same reason in `LoadBalancerWarning`. `metric` is a value of \
+         label `reason` of `harvester_loadbalancer_waiting`, in other letters.\n\n| reason | on | kind | what has \
+         happened | what to do |\n| --- | --- | --- | --- | --- |\n",
     );
     for diagnose::reasons::Reason { word, on, kind, means, remedy } in diagnose::reasons::REASONS {
         writeln!(text, "| `{word}` | {on} | {kind} | {} | {} |", cell(means), cell(remedy))

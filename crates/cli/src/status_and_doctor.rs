@@ -23,6 +23,9 @@ const NOT_WELL: u8 = 3;
 /// How often `--watch` looks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
+const STATUS: &str = "harvester-cloud-provider status";
+const DOCTOR: &str = "harvester-cloud-provider doctor";
+
 const STATUS_EXAMPLES: &str = "\
 Examples:
   harvester-cloud-provider status
@@ -41,8 +44,8 @@ Examples:
   harvester-cloud-provider doctor --cloud-config cloud-config      where it lies on the nodes only
   harvester-cloud-provider doctor -o json | jq -r '.findings[] | .check + \": \" + .remedy'
 
-Exit status: 0 nothing is wrong, 3 warnings, 4 errors, 2 wrong usage. It changes nothing. Give it an administrator's credentials of the
-guest cluster: in the cloud controller's pod it may look at less, and says at what it could not.";
+Exit status: 0 nothing is wrong, 3 warnings, 4 errors, 2 wrong usage. It changes nothing. Give it an administrator's
+credentials of the guest cluster: in the cloud controller's pod it may look at less, and says at what it could not.";
 
 /// Which clusters.
 #[derive(Debug, Args)]
@@ -58,21 +61,24 @@ struct Clusters {
     cloud_config: Option<PathBuf>,
 }
 
-/// Shows every Service of type LoadBalancer with its address, pools, nodes with their machines and hosts, and an upgrade of these hosts.
+/// Shows every Service of type LoadBalancer with its address, pools, nodes with their machines and hosts, and an
+/// upgrade of these hosts.
 #[derive(Debug, Parser)]
-#[command(name = "harvester-cloud-provider status", bin_name = "harvester-cloud-provider status", version = VERSION, after_help = STATUS_EXAMPLES)]
+#[command(name = STATUS, bin_name = STATUS, version = VERSION, after_help = STATUS_EXAMPLES)]
 pub struct StatusArguments {
     /// Services [default: all].
     #[arg(add = ArgValueCompleter::new(cluster_names::services))]
     names: Vec<String>,
     /// Services of this namespace only.
-    #[arg(long, short, value_name = "NAME", conflicts_with = "all_namespaces", add = ArgValueCompleter::new(cluster_names::namespaces))]
+    #[arg(long, short, value_name = "NAME", conflicts_with = "all_namespaces")]
+    #[arg(add = ArgValueCompleter::new(cluster_names::namespaces))]
     namespace: Option<String>,
     /// Services of all namespaces, as without any flag.
     #[arg(long, short = 'A')]
     all_namespaces: bool,
     /// What to print: text, wide (more columns, and what could not be read), json, yaml, jsonpath=TEMPLATE.
-    #[arg(long, short, value_parser = status_format, default_value = "text", value_name = "FORMAT", add = ArgValueCandidates::new(formats))]
+    #[arg(long, short, value_parser = status_format, default_value = "text", value_name = "FORMAT")]
+    #[arg(add = ArgValueCandidates::new(formats))]
     output: StatusFormat,
     /// Print it again whenever it changes.
     #[arg(long, short)]
@@ -109,7 +115,7 @@ fn formats() -> Vec<CompletionCandidate> {
 
 /// Looks for what is wrong: what, why it matters, and the command that mends it.
 #[derive(Debug, Parser)]
-#[command(name = "harvester-cloud-provider doctor", bin_name = "harvester-cloud-provider doctor", version = VERSION, after_help = DOCTOR_EXAMPLES)]
+#[command(name = DOCTOR, bin_name = DOCTOR, version = VERSION, after_help = DOCTOR_EXAMPLES)]
 pub struct DoctorArguments {
     /// What to print.
     #[arg(long, short, value_enum, default_value_t = DoctorFormat::Text)]
@@ -149,7 +155,8 @@ fn run(work: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCode {
 }
 
 async fn look(clusters: &Clusters, thorough: bool) -> anyhow::Result<Snapshot> {
-    // Names of Leases come from the announcer's environment, in whose pod this may run. A desk need not have a node's name.
+    // Names of Leases come from the announcer's environment, in whose pod this may run. A desk need not have a node's
+    // name.
     let words = ["manager".to_owned()];
     let config = announcer::Config::from_env_and_args(std::env::vars(), words, "desk")?;
     let asked = Asked {

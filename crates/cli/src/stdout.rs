@@ -1,4 +1,5 @@
-//! Standard output, which a reader may close when it has seen enough (`| head`): that is no error of ours, and no reason to break off.
+//! Standard output, which a reader may close when it has seen enough (`| head`): that is no error of ours, and no
+//! reason to break off.
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! The first words that choose a command, and the answer to one that is none. A manifest begins with a flag; a word was typed by a person.
+//! The first words that choose a command, and the answer to one that is none. A manifest begins with a flag; a word
+//! was typed by a person.
 
 use std::process::ExitCode;
 

@@ -28,14 +28,16 @@ fn text(output: &Output) -> String {
 fn offered(shell: &str, words: &str) -> Option<String> {
     let script = match shell {
         "bash" => format!(
-            "source <(harvester-cloud-provider completion bash); COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMP_TYPE=63; \
-             _clap_complete_harvester_cloud_provider x \"${{COMP_WORDS[COMP_CWORD]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+            "source <(harvester-cloud-provider completion bash); COMP_WORDS=({words}); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMP_TYPE=63; _clap_complete_harvester_cloud_provider x \
+             \"${{COMP_WORDS[COMP_CWORD]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\""
         ),
         "fish" => format!("harvester-cloud-provider completion fish | source; complete -C '{words}'"),
         "zsh" => format!(
-            "zmodload zsh/zpty; zpty z zsh -f -i; zpty -w z 'autoload -U compinit; compinit -u -D; source <(harvester-cloud-provider completion zsh); \
-             PS1=; echo rea''dy'; while zpty -r z line; do [[ $line == *ready* ]] && break; done; zpty -w -n z $'{words}\\t'; \
-             for i in {{1..50}}; do sleep 0.1; while zpty -r -t z line; do printf '%s' $line; done; done"
+            "zmodload zsh/zpty; zpty z zsh -f -i; zpty -w z 'autoload -U compinit; compinit -u -D; source \
+             <(harvester-cloud-provider completion zsh); PS1=; echo rea''dy'; while zpty -r z line; do [[ $line \
+             == *ready* ]] && break; done; zpty -w -n z $'{words}\\t'; for i in {{1..50}}; do sleep 0.1; while \
+             zpty -r -t z line; do printf '%s' $line; done; done"
         ),
         _ => unreachable!(),
     };

@@ -1,5 +1,5 @@
-//! From flags to a checked configuration (ccm.md 1.3-1.5). The first mistake ends the start with a text that names the flag, the
-//! value and what is accepted.
+//! From flags to a checked configuration (ccm.md 1.3-1.5). The first mistake ends the start with a text that names
+//! the flag, the value and what is accepted.
 
 use std::path::{Path, PathBuf};
 
@@ -71,8 +71,8 @@ pub enum ConfigurationError {
     },
     /// `--management-network`. The Go provider's text, which people search for, comes first in these three.
     #[error(
-        "invalid configuration for --management-network: {0}; accepted: the [namespace/]name of a network attachment definition, \
-         such as default/vlan100"
+        "invalid configuration for --management-network: {0}; accepted: the [namespace/]name of a network \
+         attachment definition, such as default/vlan100"
     )]
     ManagementNetwork(NetworkNameError),
     /// `--node-ip-cidr`.
@@ -109,8 +109,8 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
     };
     if management_network.is_none() {
         warnings.push(
-            "--management-network is not set: node addresses come from the first network of each virtual machine and load balancers \
-             from the first matching pool; name it where machines have several networks"
+            "--management-network is not set: node addresses come from the first network of each virtual machine \
+             and load balancers from the first matching pool; name it where machines have several networks"
                 .to_owned(),
         );
     }

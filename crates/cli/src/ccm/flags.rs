@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
 
+use super::without_effect::{Kind, WITHOUT_EFFECT};
 use crate::values::{address, count, go_bool, go_duration, go_period, log_level, port};
 use crate::words;
 
 /// Cloud controller manager for Kubernetes on Harvester.
 #[derive(Debug, Parser)]
-#[command(name = "harvester-cloud-provider", version = crate::VERSION, disable_version_flag = true, override_usage = USAGE, help_template = TEMPLATE, after_help = EXAMPLES, arg_required_else_help = false)]
+#[command(name = "harvester-cloud-provider", version = crate::VERSION, disable_version_flag = true)]
+#[command(override_usage = USAGE, help_template = TEMPLATE, after_help = EXAMPLES, arg_required_else_help = false)]
 pub struct Flags {
     #[command(flatten)]
     pub cloud: Cloud,
@@ -25,13 +27,15 @@ pub struct Flags {
     #[command(flatten)]
     pub serving: Serving,
     /// Log level as klog counts it: 3 and more is debug, 5 and more is trace
-    #[arg(short = 'v', long = "v", default_value_t = 0, value_parser = log_level, allow_negative_numbers = true, help_heading = "Global")]
+    #[arg(short = 'v', long = "v", default_value_t = 0, value_parser = log_level, allow_negative_numbers = true)]
+    #[arg(help_heading = "Global")]
     pub verbosity: i32,
     /// `text` or `json`
     #[arg(long, default_value = "text", value_parser = ["text", "json"], help_heading = "Global")]
     pub logging_format: String,
     /// Print the version and exit; `raw` prints more
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "raw", help_heading = "Global")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "raw")]
+    #[arg(help_heading = "Global")]
     pub version: Option<String>,
 }
 
@@ -46,7 +50,8 @@ const EXAMPLES: &str = "\
 Examples:
   harvester-cloud-provider --cloud-config=/etc/kubernetes/cloud-config/cloud-config --cluster-name=prod
         run as cloud controller manager, in the cluster's own pod, with the Secret mounted as a directory
-  harvester-cloud-provider --cloud-config=./cloud-config --kubeconfig=./guest.yaml --cluster-name=prod --leader-elect=false
+  harvester-cloud-provider --cloud-config=./cloud-config --kubeconfig=./guest.yaml --cluster-name=prod \\
+    --leader-elect=false
         the same from a workstation
   harvester-cloud-provider announcer
         run as announcer of load balancer addresses (see `harvester-cloud-provider announcer --help`)
@@ -104,14 +109,14 @@ pub struct Cloud {
 #[allow(clippy::struct_excessive_bools)] // flags that have nothing to do with each other
 pub struct Harvester {
     /// Do not watch virtual machine instances for topology, host names and network mapping
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    #[arg(long, action = ArgAction::Set, default_value = "false")]
     pub disable_vmi_controller: bool,
     /// A node is on the virtual machine of its name: do not ask guest agents which machine has another host name
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    #[arg(long, action = ArgAction::Set, default_value = "false")]
     pub disable_hostname_lookup: bool,
     /// Ignore the node annotations alpha.kubernetes.io/provided-node-ip and
     /// cloudprovider.harvesterhci.io/additional-internal-ips
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    #[arg(long, action = ArgAction::Set, default_value = "false")]
     pub disable_annotation_alpha_provided_ip_addr: bool,
     /// Network attachment definition, `[namespace/]name`, whose NIC gives the node addresses
     #[arg(long, default_value = "")]
@@ -128,11 +133,11 @@ pub struct Harvester {
     pub node_out_of_service_after: Duration,
     /// Taint nodes whose Harvester host is being upgraded with PreferNoSchedule, so that new pods go elsewhere where
     /// they can
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    #[arg(long, action = ArgAction::Set, default_value = "false")]
     pub host_upgrade_taint: bool,
     /// Before the upgrade of a Harvester host moves or shuts down a node's virtual machine, hand over the addresses
     /// that the node announces; before a shutdown also cordon and drain it, and uncordon it when it is back
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    #[arg(long, action = ArgAction::Set, default_value = "false")]
     pub host_upgrade_cooperation: bool,
     /// How long such a drain may take; the host waits for nobody
     #[arg(long, default_value = "5m", value_parser = go_duration)]
@@ -141,7 +146,7 @@ pub struct Harvester {
     #[arg(long, default_value_t = 0, value_parser = count)]
     pub max_load_balancers: usize,
     /// Services may share the address of a Service in another namespace without its consent, as with the Go provider
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    #[arg(long, action = ArgAction::Set, default_value = "false")]
     pub share_across_namespaces: bool,
     /// Load balancers on Harvester that no Service has: `off`, `list` (metric and Event), or `delete`
     #[arg(long, default_value = "list", value_parser = ["off", "list", "delete"])]
@@ -151,13 +156,13 @@ pub struct Harvester {
     pub garbage_collection_grace_period: Duration,
     /// Other contexts of the cloud-config with the same user and namespace are further ways to Harvester, once they
     /// have shown a virtual machine of this cluster
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    #[arg(long, action = ArgAction::Set, default_value = "false")]
     pub cloud_config_all_contexts: bool,
     /// Observe and tell, and write nothing, neither in this cluster nor on Harvester
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    #[arg(long, action = ArgAction::Set, default_value = "false")]
     pub paused: bool,
     /// Print this help when the start fails
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    #[arg(long, action = ArgAction::Set, default_value = "false")]
     pub show_full_help_on_error: bool,
 }
 
@@ -165,7 +170,7 @@ pub struct Harvester {
 #[command(next_help_heading = "Leader election")]
 pub struct Election {
     /// Run only while holding the lease
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    #[arg(long, action = ArgAction::Set, default_value = "true")]
     pub leader_elect: bool,
     /// How long others wait after the last renewal before they take the lease
     #[arg(long, default_value = "15s", value_parser = go_duration)]
@@ -213,91 +218,35 @@ pub struct Serving {
     pub authorization_always_allow_paths: Vec<String>,
 }
 
-/// Kind of a flag that is accepted without effect.
-#[derive(Clone, Copy)]
-enum Kind {
-    Bool,
-    Value,
-}
-
-/// Flags of the Go binary that have no effect here, each with the reason; kept so that existing manifests start.
-const WITHOUT_EFFECT: &[(&str, Kind, &str)] = &[
-    ("allow-untagged-cloud", Kind::Bool, "clusters on Harvester have no tags"),
-    ("configure-cloud-routes", Kind::Bool, "Harvester has no routes"),
-    ("route-reconciliation-period", Kind::Value, "Harvester has no routes"),
-    ("allocate-node-cidrs", Kind::Bool, "Harvester has no routes"),
-    ("cluster-cidr", Kind::Value, "Harvester has no routes"),
-    ("cidr-allocator-type", Kind::Value, "Harvester has no routes"),
-    ("external-cloud-volume-plugin", Kind::Value, "volumes are the CSI driver's"),
-    ("node-sync-period", Kind::Value, "had no effect in the Go provider either"),
-    ("use-service-account-credentials", Kind::Bool, "one identity serves all controllers"),
-    ("concurrent-node-status-updates", Kind::Value, "addresses are written when they change"),
-    ("controller-start-interval", Kind::Value, "controllers start together"),
-    ("min-resync-period", Kind::Value, "watches need no resync"),
-    ("kube-api-content-type", Kind::Value, "requests are JSON"),
-    ("enable-leader-migration", Kind::Bool, "there is nothing to migrate from"),
-    ("leader-migration-config", Kind::Value, "there is nothing to migrate from"),
-    ("cert-dir", Kind::Value, "the serving certificate is made in memory"),
-    ("tls-sni-cert-key", Kind::Value, "one certificate is served"),
-    ("http2-max-streams-per-connection", Kind::Value, "HTTP/1.1 is served, HTTP/2 is not"),
-    ("disable-http2-serving", Kind::Bool, "HTTP/1.1 is served, HTTP/2 is not"),
-    ("permit-port-sharing", Kind::Bool, "the port belongs to one process"),
-    ("permit-address-sharing", Kind::Bool, "the port belongs to one process"),
-    ("authentication-kubeconfig", Kind::Value, "the guest cluster's client asks"),
-    ("authentication-skip-lookup", Kind::Bool, "no ConfigMap is looked up"),
-    ("authentication-tolerate-lookup-failure", Kind::Bool, "no ConfigMap is looked up"),
-    ("authentication-token-webhook-cache-ttl", Kind::Value, "answers are kept for 10 s"),
-    ("client-ca-file", Kind::Value, "readers of /metrics show a token"),
-    ("requestheader-client-ca-file", Kind::Value, "readers of /metrics show a token"),
-    ("requestheader-allowed-names", Kind::Value, "readers of /metrics show a token"),
-    ("requestheader-username-headers", Kind::Value, "readers of /metrics show a token"),
-    ("requestheader-uid-headers", Kind::Value, "readers of /metrics show a token"),
-    ("requestheader-group-headers", Kind::Value, "readers of /metrics show a token"),
-    ("requestheader-extra-headers-prefix", Kind::Value, "readers of /metrics show a token"),
-    ("authorization-kubeconfig", Kind::Value, "the guest cluster's client asks"),
-    ("authorization-webhook-cache-authorized-ttl", Kind::Value, "answers are kept for 10 s"),
-    ("authorization-webhook-cache-unauthorized-ttl", Kind::Value, "answers are kept for 10 s"),
-    ("webhooks", Kind::Value, "there are no webhooks"),
-    ("webhook-bind-address", Kind::Value, "there are no webhooks"),
-    ("webhook-secure-port", Kind::Value, "there are no webhooks"),
-    ("webhook-cert-dir", Kind::Value, "there are no webhooks"),
-    ("webhook-tls-cert-file", Kind::Value, "there are no webhooks"),
-    ("webhook-tls-private-key-file", Kind::Value, "there are no webhooks"),
-    ("profiling", Kind::Bool, "there is no profiler to serve"),
-    ("contention-profiling", Kind::Bool, "there is no profiler to serve"),
-    ("feature-gates", Kind::Value, "there are no gates"),
-    ("vmodule", Kind::Value, "use RUST_LOG"),
-    ("log-flush-frequency", Kind::Value, "lines are written at once"),
-    ("log-text-split-stream", Kind::Bool, "lines go to stderr"),
-    ("log-text-info-buffer-size", Kind::Value, "lines are written at once"),
-];
-
-/// Of those, the ones from which somebody may expect protection that they do not give here.
-pub const UNSAFE_TO_IGNORE: &[(&str, &str)] = &[
-    ("client-ca-file", "client certificates are not looked at; readers of /metrics show a token of the guest cluster"),
-    ("requestheader-client-ca-file", "no proxy is believed; readers of /metrics show a token of the guest cluster"),
-    ("authentication-kubeconfig", "who reads /metrics is asked of the guest cluster of --kubeconfig"),
-    ("authorization-kubeconfig", "what a reader of /metrics may do is asked of the guest cluster of --kubeconfig"),
-    ("tls-sni-cert-key", "one certificate is served: that of --tls-cert-file"),
-];
-
 /// The command line with every flag.
 pub fn command() -> Command {
     let before = format!("Commands:\n{}", words::overview());
     let names: Vec<_> = WITHOUT_EFFECT.iter().map(|(name, ..)| format!("--{name}")).collect();
     let after = format!(
-        "{EXAMPLES}\n\nAppendix: flags of the Go provider that are accepted and have no effect here; docs/reference.md has the reasons.\n{}",
+        "{EXAMPLES}\n\nAppendix: flags of the Go provider that are accepted and have no effect here; \
+         docs/reference.md has the reasons.\n{}",
         names.join(", ")
     );
-    Flags::command().before_help(before).after_help(after).args(WITHOUT_EFFECT.iter().map(|&(name, kind, reason)| {
+    let without_effect = WITHOUT_EFFECT.iter().map(|&(name, kind, reason)| {
         let arg =
             Arg::new(name).long(name).hide(true).help_heading("Accepted, without effect").action(ArgAction::Append);
         match kind {
-            Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_parser(go_bool),
+            Kind::Bool => boolean(arg),
             Kind::Value => arg.allow_hyphen_values(true).value_parser(clap::value_parser!(String)),
         }
         .help(reason)
-    }))
+    });
+    let flags = Flags::command().mut_args(|arg| if is_boolean(&arg) { boolean(arg) } else { arg });
+    flags.before_help(before).after_help(after).args(without_effect)
+}
+
+fn is_boolean(arg: &Arg) -> bool {
+    matches!(arg.get_default_values(), [value] if value == "true" || value == "false")
+}
+
+/// A boolean flag as Go takes it: alone, or with a value behind `=`.
+fn boolean(arg: Arg) -> Arg {
+    arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_parser(go_bool)
 }
 
 /// Parses the command line, program name included.
@@ -308,14 +257,6 @@ where
 {
     let matches = command().args_override_self(true).try_get_matches_from(arguments)?;
     Flags::from_arg_matches(&matches)
-}
-
-/// Names of the flags on this command line that have no effect here, for one line in the log.
-pub fn without_effect(arguments: &[String]) -> Vec<&'static str> {
-    let given = |name: &str| {
-        arguments.iter().any(|a| a.strip_prefix("--").is_some_and(|a| a == name || a.starts_with(&format!("{name}="))))
-    };
-    WITHOUT_EFFECT.iter().map(|&(name, ..)| name).filter(|name| given(name)).collect()
 }
 
 #[cfg(test)]
@@ -412,14 +353,5 @@ mod tests {
             assert!(named && error.contains("accepted: "), "{error}");
         }
         assert_eq!(parsed(&["--v=-1"]).unwrap().verbosity, -1);
-    }
-
-    #[test]
-    fn what_has_no_effect_is_named() {
-        let arguments = ["--kube-api-content-type=x".to_owned(), "--profiling".to_owned(), "--v=2".to_owned()];
-        assert_eq!(without_effect(&arguments), ["kube-api-content-type", "profiling"]);
-        for (flag, _) in UNSAFE_TO_IGNORE {
-            assert!(WITHOUT_EFFECT.iter().any(|(name, ..)| name == flag), "{flag}");
-        }
     }
 }

@@ -5,6 +5,7 @@ pub mod flags;
 pub mod plan;
 mod run;
 mod startup_error;
+mod without_effect;
 
 use std::process::ExitCode;
 
@@ -56,8 +57,8 @@ pub fn main(arguments: &[String]) -> ExitCode {
     for warning in &configuration.warnings {
         tracing::warn!("{warning}");
     }
-    let ignored = flags::without_effect(arguments);
-    for (flag, consequence) in flags::UNSAFE_TO_IGNORE.iter().filter(|(flag, _)| ignored.contains(flag)) {
+    let ignored = without_effect::given(arguments);
+    for (flag, consequence) in without_effect::UNSAFE_TO_IGNORE.iter().filter(|(flag, _)| ignored.contains(flag)) {
         tracing::warn!("--{flag} has no effect here: {consequence}");
     }
     if !ignored.is_empty() {
@@ -85,7 +86,8 @@ fn effective(flags: &flags::Flags, configuration: &config::Configuration) -> Str
     let provider = &configuration.provider;
     format!(
         "--cluster-name={} --controllers={} --management-network={} --node-ip-cidr={} --node-exclude-ip-ranges={} \
-         --disable-annotation-alpha-provided-ip-addr={} --disable-vmi-controller={} --disable-hostname-lookup={} --show-full-help-on-error={}",
+         --disable-annotation-alpha-provided-ip-addr={} --disable-vmi-controller={} --disable-hostname-lookup={} \
+         --show-full-help-on-error={}",
         provider.cluster_name.as_str(),
         flags.cloud.controllers.join(","),
         provider.management_network.as_ref().map(ToString::to_string).unwrap_or_default(),

@@ -38,10 +38,10 @@ Examples:
         before the Go provider is replaced: with the flags that the new Deployment is going to have
   harvester-cloud-provider plan ... -o json | jq -r '.writes[] | [.cluster, .action, .kind, .name] | @tsv'
 
-It shows the first look at each object: the address that Harvester books for a new load balancer is published by a later one. Not shown are
-Events, Leases, and what is written while hosts are being upgraded. Nothing is written.
-Exit status: 0 nothing would be written, 3 something would, 4 the controller would be held (paused, or in safe mode), 1 a cluster cannot be
-read, 2 wrong usage.";
+It shows the first look at each object: the address that Harvester books for a new load balancer is published by a
+later one. Not shown are Events, Leases, and what is written while hosts are being upgraded. Nothing is written.
+Exit status: 0 nothing would be written, 3 something would, 4 the controller would be held (paused, or in safe mode),
+1 a cluster cannot be read, 2 wrong usage.";
 
 /// `--output`.
 pub fn output() -> Arg {
@@ -59,7 +59,10 @@ pub fn command() -> Command {
     flags::command()
         .name("harvester-cloud-provider plan")
         .bin_name("harvester-cloud-provider plan")
-        .about("Shows what the cloud controller manager with these flags would write over this cluster now, and writes nothing.")
+        .about(
+            "Shows what the cloud controller manager with these flags would write over this cluster now, and \
+            writes nothing.",
+        )
         .override_usage("harvester-cloud-provider plan [OPTIONS]")
         .before_help(None::<&str>)
         .after_help(EXAMPLES)
@@ -139,7 +142,8 @@ fn to_json(found: &Foresight) -> String {
         .iter()
         .map(|write| {
             let Target { kind, namespace, name } = &write.target;
-            json!({"cluster": cluster(write.place), "action": write.verb.word(), "kind": kind, "namespace": namespace, "name": name,
+            json!({"cluster": cluster(write.place), "action": write.verb.word(),
+                "kind": kind, "namespace": namespace, "name": name,
                 "why": write.why, "body": write.body})
         })
         .collect();

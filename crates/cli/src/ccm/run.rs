@@ -1,4 +1,5 @@
-//! Wires the cloud controller manager: every replica serves and keeps its caches warm, the one that leads runs provider and controllers.
+//! Wires the cloud controller manager: every replica serves and keeps its caches warm, the one that leads runs
+//! provider and controllers.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,8 +25,8 @@ use super::config::Configuration;
 use super::flags::Flags;
 use crate::PRODUCT;
 
-/// How long requests under way may take after SIGTERM. The successor starts when the lease is released, which comes after, so one API
-/// that hangs must not hold it up. What is dropped unanswered is found by whoever leads next.
+/// How long requests under way may take after SIGTERM. The successor starts when the lease is released, which comes
+/// after, so one API that hangs must not hold it up. What is dropped unanswered is found by whoever leads next.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long what it all stands on may take after that: the last Events.
@@ -132,11 +133,7 @@ async fn manage(
         None => election,
     });
     if let Some(loss) = loss {
-        let stop = tasks.stop();
-        tasks.spawn(Controller::NodeLoss.name(), async move {
-            loss.run(stop).await;
-            Ok::<(), Infallible>(())
-        });
+        watch_for_loss(loss, &mut tasks);
     }
     let machines = leading.provider.machines(&leading.caches.nodes);
     let returns = connection
@@ -145,15 +142,7 @@ async fn manage(
         leading.provider = leading.provider.resync_on(&returns);
     }
     let above = async {
-        let result = match election {
-            // Losing the Lease drops all that leads, at once.
-            Some(election) => match Box::pin(run_while_leading(election, stop.clone(), |stop| leading.run(stop))).await
-            {
-                Ok(worked) => worked.unwrap_or(Ok(())),
-                Err(lost) => Err(lost.into()),
-            },
-            None => leading.run(stop.clone()).await,
-        };
+        let result = leading.run_elected(election, stop.clone()).await;
         below.cancel();
         result
     };
@@ -165,6 +154,14 @@ async fn manage(
     let (above, foundation, ()) = tokio::join!(above, tasks.run(PATIENCE_BELOW), fall);
     foundation.map_err(Ended::because)?;
     above.map_err(Ended::because)
+}
+
+fn watch_for_loss(loss: NodeLoss, tasks: &mut Tasks) {
+    let stop = tasks.stop();
+    tasks.spawn(Controller::NodeLoss.name(), async move {
+        loss.run(stop).await;
+        Ok::<(), Infallible>(())
+    });
 }
 
 /// The guest cluster, from one place for everything (W-36).
@@ -276,7 +273,18 @@ impl Leading {
         })
     }
 
-    /// Works until `stop`; passes under way are finished. Nothing is started when `stop` comes before the caches are filled.
+    /// Runs while it is elected; without an election at once.
+    async fn run_elected(self, election: Option<Election>, stop: Token) -> anyhow::Result<()> {
+        let Some(election) = election else { return self.run(stop).await };
+        // Losing the Lease drops all that leads, at once.
+        match Box::pin(run_while_leading(election, stop, |stop| self.run(stop))).await {
+            Ok(worked) => worked.unwrap_or(Ok(())),
+            Err(lost) => Err(lost.into()),
+        }
+    }
+
+    /// Works until `stop`; passes under way are finished. Nothing is started when `stop` comes before the caches are
+    /// filled.
     async fn run(self, stop: Token) -> anyhow::Result<()> {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
