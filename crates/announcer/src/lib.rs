@@ -14,6 +14,7 @@ mod handover;
 mod keep;
 mod kubelet;
 mod listen;
+mod macvlan_probe;
 mod membership;
 pub mod metrics;
 pub mod node;

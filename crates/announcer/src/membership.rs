@@ -31,6 +31,8 @@ pub use views::NodeView;
 
 use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
 use crate::engine::Input;
+use contract::keys::cloudprovider::NO_MACVLANS;
+
 use crate::ownership::node::{CARD, Card, LEASE_PREFIX, SILENCE};
 
 /// For asking about rights.
@@ -50,6 +52,8 @@ pub struct Membership {
     /// The Lease goes with its Node: nobody has the right to delete Leases (decisions.md 3). Asked anew with each new Lease: under
     /// the UID of a Node that was deleted and registered again, the garbage collector would take it each time.
     owner_uid: Option<String>,
+    /// Why this node cannot have macvlans.
+    no_macvlans: Option<String>,
 }
 
 impl Membership {
@@ -63,7 +67,14 @@ impl Membership {
             namespace: namespace.to_owned(),
             duration,
             owner_uid: None,
+            no_macvlans: None,
         }
+    }
+
+    /// What was found when a macvlan was tried here; `None`: this node can have them.
+    pub fn without_macvlans(mut self, why: Option<String>) -> Self {
+        self.no_macvlans = why;
+        self
     }
 
     fn name(&self) -> String {
@@ -180,7 +191,12 @@ impl Membership {
         } else {
             labels.insert(SILENCE.to_owned(), "true".to_owned());
         }
-        object.metadata.annotations.get_or_insert_default().insert(CARD.to_owned(), card.to_annotation());
+        let annotations = object.metadata.annotations.get_or_insert_default();
+        annotations.insert(CARD.to_owned(), card.to_annotation());
+        match &self.no_macvlans {
+            Some(why) => annotations.insert(NO_MACVLANS.to_owned(), why.clone()),
+            None => annotations.remove(NO_MACVLANS),
+        };
         if !object.data["spec"].is_object() {
             object.data = json!({"spec": {}});
         }

@@ -30,6 +30,7 @@ use crate::clock;
 use crate::config::{ApiConfig, Config, ElectionMode};
 use crate::engine::{Engine, Input};
 use crate::keep::keep;
+use crate::macvlan_probe;
 use crate::membership::Membership;
 use crate::metrics::Metrics;
 use crate::node::{self, Liveness, Parts};
@@ -89,7 +90,8 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let api = source(&config.api).load(config.api.server.as_deref()).await?;
     let client = connect(api.clone(), &settings)?;
     let namespace = lease_namespace(&config);
-    let membership = Membership::new(&client, &namespace, &config.node_name, config.lease.duration);
+    let membership = Membership::new(&client, &namespace, &config.node_name, config.lease.duration)
+        .without_macvlans(no_macvlans(&netlink, &config).await);
 
     // The engine outlives `shutdown` until it has handed over; everything it needs ends when it does.
     let everything = Token::new();
@@ -182,6 +184,17 @@ fn check_capabilities() -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Capabilities(missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")))
+}
+
+async fn no_macvlans(netlink: &Netlink, config: &Config) -> Option<String> {
+    let why = macvlan_probe::missing(netlink, config).await;
+    if let Some(error) = &why {
+        tracing::warn!(
+            error,
+            "this node cannot have macvlans: no Service gets an address by DHCP here; load module macvlan"
+        );
+    }
+    why
 }
 
 fn warn_of_obstacles() {

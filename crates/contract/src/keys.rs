@@ -95,6 +95,9 @@ pub mod cloudprovider {
         pub const DHCP6_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp6-lease";
         /// Lease of a node, of the announcer: what the node says about itself (see `Card`).
         pub const CARD: &str = "cloudprovider.harvesterhci.io/announcer-card";
+        /// Lease of a node, of the announcer: why the node cannot have macvlans, which addresses by DHCP need; absent
+        /// where it can.
+        pub const NO_MACVLANS: &str = "cloudprovider.harvesterhci.io/announcer-without-macvlans";
         /// Label of a node's Lease, of the announcer, `"true"`: the card names nodes that are silent. Nobody has to
         /// follow the Leases of a healthy cluster to hear of it.
         pub const SILENCE: &str = "cloudprovider.harvesterhci.io/reports-silence";

@@ -1,7 +1,8 @@
-//! What an operator is told of the whole installation: `status` shows it, `doctor` names what is wrong, why it matters and the command
-//! that mends it.
+//! What an operator is told of the whole installation: `status` shows it, `doctor` names what is wrong, why it
+//! matters and the command that mends it.
 //!
-//! [`collect`] reads both APIs into one plain [`Snapshot`] and is all the I/O there is; everything else is a pure function of that.
+//! [`collect`] reads both APIs into one plain [`Snapshot`] and is all the I/O there is; everything else is a pure
+//! function of that.
 
 pub mod collect;
 pub mod doctor;

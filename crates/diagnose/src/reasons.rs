@@ -117,7 +117,8 @@ pub const REASONS: &[Reason] = &[
         "Annotation network was changed after the load balancer was made; Harvester does not change it.",
         "Set the annotation back, or delete the Service and create it again."),
     reason("NetworkNotKept", "Service", "warning",
-        "Harvester booked an address for another network than the annotation names; up to 1.8 it always chooses by itself.",
+        "Harvester booked an address for another network than the annotation names; up to 1.8 it always chooses \
+         by itself.",
         "Remove annotation network, or upgrade Harvester, and create the Service again."),
     reason("AddressNotAsAsked", "Service", "warning",
         "Harvester booked another address of the pool than annotation ip asks for; that one is served.",
@@ -227,7 +228,8 @@ pub const REASONS: &[Reason] = &[
     reason("NodeSilent", "Node, Pod", "Warning, condition False",
         "A node has fallen silent, and its pods left their Services; the message has the evidence.",
         "See why the node is away: power, network, host. docs/node-loss.md says what was written."),
-    reason("NodeHeardAgain", "Node", "Normal", "A node that was silent is heard again, and its pods are back in their Services.", "Nothing."),
+    reason("NodeHeardAgain", "Node", "Normal", "A node that was silent is heard again, and its pods are back in \
+        their Services.", "Nothing."),
     reason("HarvesterHostMaintenance", "Node", "condition",
         "The host below the machine is being upgraded or maintained.",
         "Wait, or see the progress in Harvester."),

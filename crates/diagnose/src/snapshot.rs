@@ -21,6 +21,8 @@ pub struct Snapshot {
     pub guest: Side,
     /// Harvester's API, by the cloud-config.
     pub harvester: Side,
+    /// What Harvester tells of itself.
+    pub host: Host,
     /// Where the cloud-config was found, in words; empty where none was looked for.
     pub cloud_config: String,
     /// Namespace of the machines on Harvester.
@@ -34,6 +36,8 @@ pub struct Snapshot {
     pub nodes: Vec<Node>,
     /// Leases of `kube-system`.
     pub leases: Vec<Lease>,
+    /// Those of the kubelets.
+    pub kubelet_leases: Vec<Lease>,
     /// All Deployments.
     pub deployments: Vec<Deployment>,
     /// All `DaemonSets`.
@@ -67,6 +71,51 @@ pub struct Side {
     pub trouble: Option<Trouble>,
     /// Rights that our account there needs and has not.
     pub denied: Vec<Right>,
+    /// Certificates by which both sides know each other.
+    pub certificates: Vec<Certificate>,
+    /// Seconds by which its clock is ahead of this machine's; absent where it does not say.
+    pub clock_ahead: Option<i64>,
+}
+
+/// A certificate, as far as it can be looked at from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Certificate {
+    /// Who shows it.
+    pub owner: Owner,
+    /// When it runs out.
+    pub expires: Timestamp,
+}
+
+/// Who shows a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// The API server.
+    Server,
+    /// Whoever uses the credentials.
+    Credentials,
+}
+
+/// What Harvester tells of itself, to a guest that may read next to nothing there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Host {
+    /// Its own version, where these credentials may read it.
+    pub version: String,
+    /// By name; what is not known is absent.
+    pub features: BTreeMap<&'static str, bool>,
+}
+
+/// Names of [`Host::features`].
+pub mod feature {
+    /// Kind LoadBalancer in the version that we write.
+    pub const LOAD_BALANCERS: &str = "load-balancers";
+    /// KubeVirt's kinds.
+    pub const MACHINES: &str = "virtual-machines";
+    /// LoadBalancers may have a second pool.
+    pub const IPV6_POOL: &str = "ipv6-pool";
+    /// A load balancer keeps the network that it was created for.
+    pub const NETWORK_AWARE: &str = "network-aware";
+    /// Kind `UpgradePlan` of the Upgrade Toolkit.
+    pub const UPGRADE_PLANS: &str = "upgrade-plans";
 }
 
 /// Why an API gives nothing.

@@ -4,6 +4,7 @@
 //! the fields somebody decides on; the one object that we write, [`load_balancer::LoadBalancer`], keeps fields it does not know.
 
 pub mod cloud_config;
+pub mod features;
 pub mod ip_pool;
 pub mod keys;
 mod lenient;

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use harvester_api::features::{LOAD_BALANCER_SCHEMA as SCHEMA, has_ipv6_pool};
 use kube::Client;
 use kube::api::ListParams;
 use kube::core::Request;
@@ -17,9 +18,6 @@ use crate::metrics::Metrics;
 
 /// A host that was upgraded without an outage that we noticed.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
-
-/// Where the API server describes LoadBalancers.
-const SCHEMA: &str = "/openapi/v3/apis/loadbalancer.harvesterhci.io/v1beta1";
 
 /// `None`: nothing seen yet that tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,16 +35,6 @@ impl Features {
     pub fn named(self) -> [(&'static str, Option<bool>); 3] {
         [("network-aware", self.network_aware), ("ipv6-pool", self.ipv6_pool), ("watch", self.watch)]
     }
-}
-
-/// Whether the schema of LoadBalancers, in an OpenAPI v3 document, has `spec.ipv6Pool`.
-pub fn has_ipv6_pool(document: &Value) -> Option<bool> {
-    let schemas = document["components"]["schemas"].as_object()?;
-    let specs = schemas.values().map(|schema| &schema["properties"]["spec"]["properties"]);
-    // The list and the options of requests have no spec.
-    let mut specs = specs.filter(|properties| properties["workloadType"].is_object()).peekable();
-    specs.peek()?;
-    Some(specs.any(|properties| properties["ipv6Pool"].is_object()))
 }
 
 /// Follows what the host shows.

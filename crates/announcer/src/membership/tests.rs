@@ -72,6 +72,20 @@ impl Cluster {
     }
 }
 
+/// `doctor` reads it there, before a Service asks for an address by DHCP.
+#[tokio::test]
+async fn a_node_that_cannot_have_macvlans_says_so_on_its_lease_until_it_can() {
+    let cluster = Cluster::default();
+    let api = cluster.api(|_| None);
+    let why = "failed to create macvlan hcp-probe: Operation not supported (os error 95)";
+    for (found, expected) in [(Some(why.to_owned()), json!(why)), (None, Value::Null)] {
+        let mut membership = membership(&api).without_macvlans(found);
+        write(&mut membership, &mut lease(), Card::default()).await.unwrap();
+        let lease = cluster.lease.lock().clone().unwrap();
+        assert_eq!(lease["metadata"]["annotations"][NO_MACVLANS], expected);
+    }
+}
+
 #[tokio::test]
 async fn a_lease_that_was_not_written_is_no_success() {
     for code in [404, 409] {

@@ -13,9 +13,9 @@ use runtime::Product;
 use runtime::client::{Settings, connect};
 use runtime::error::{api_code, chain};
 
-use super::{Asked, list, rights, side, trouble, why};
+use super::{Asked, certificates, clock, host, list, rights, side, trouble, why};
 use crate::facts;
-use crate::snapshot::{Snapshot, TroubleKind, Unread};
+use crate::snapshot::{Snapshot, Trouble, TroubleKind, Unread};
 
 /// For all that is read there.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -53,6 +53,11 @@ pub async fn read(guest: &Client, asked: &Asked, product: &Product, snapshot: &m
     let endpoint = &parsed.endpoints[0];
     let server = endpoint.server.clone();
     let config = Config::from_custom_kubeconfig(parsed.kubeconfig(endpoint), &KubeConfigOptions::default()).await;
+    if let Ok(config) = &config
+        && asked.thorough
+    {
+        snapshot.harvester.certificates = certificates::read(config).await;
+    }
     let client = match config {
         Ok(config) => connect(config, &Settings::new("harvester", product)).map_err(|error| chain(&error)),
         Err(error) => Err(chain(&error)),
@@ -60,14 +65,16 @@ pub async fn read(guest: &Client, asked: &Asked, product: &Product, snapshot: &m
     let client = match client {
         Ok(client) => client,
         Err(text) => {
-            snapshot.harvester = side(&server, TroubleKind::NoCredentials, format!("{origin}: {text}"));
+            snapshot.harvester.trouble =
+                Some(Trouble { kind: TroubleKind::NoCredentials, text: format!("{origin}: {text}") });
+            snapshot.harvester.server = server;
             return;
         }
     };
     snapshot.harvester.server.clone_from(&server);
     if tokio::time::timeout(PATIENCE, objects(&client, asked, snapshot)).await.is_err() {
         let text = format!("no answer within {} s", PATIENCE.as_secs());
-        snapshot.harvester = side(&server, TroubleKind::Unreachable, text);
+        snapshot.harvester.trouble = Some(Trouble { kind: TroubleKind::Unreachable, text });
     }
 }
 
@@ -95,6 +102,8 @@ async fn objects(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
     snapshot.instances = list(instances, "VirtualMachineInstances on Harvester", "", unread).await;
     snapshot.pools = list(Api::all(client.clone()), "IPPools on Harvester", "", unread).await;
     if asked.thorough {
+        snapshot.harvester.clock_ahead = clock::ahead(client).await;
+        snapshot.host = host::read(client, &snapshot.load_balancers).await;
         rights::harvester(client, snapshot).await;
     }
 }

@@ -1,12 +1,17 @@
-//! Reads both APIs into a [`Snapshot`]. What cannot be read is noted and done without; nothing is ever written but questions about
-//! rights.
+//! Reads both APIs into a [`Snapshot`]. What cannot be read is noted and done without; nothing is ever written but
+//! questions about rights.
 
+mod certificates;
+mod clock;
 mod harvester;
+mod host;
 mod rights;
+mod validity;
 
 use std::fmt::Debug;
 use std::path::PathBuf;
 
+use jiff::SignedDuration;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace};
@@ -45,6 +50,9 @@ pub async fn collect(asked: &Asked, announcer: &announcer_core::Config, product:
         }
     };
     snapshot.guest.server = config.cluster_url.to_string();
+    if asked.thorough {
+        snapshot.guest.certificates = certificates::read(&config).await;
+    }
     let client = match connect(config, &Settings::new("guest", product)) {
         Ok(client) => client,
         Err(error) => {
@@ -56,6 +64,9 @@ pub async fn collect(asked: &Asked, announcer: &announcer_core::Config, product:
         snapshot.guest.trouble = Some(trouble(&error));
         return snapshot;
     }
+    snapshot.guest.clock_ahead = clock::ahead(&client).await;
+    // Ages are counted by the clock that has written the times. This machine's may be wrong.
+    snapshot.now += SignedDuration::from_secs(snapshot.guest.clock_ahead.unwrap_or_default());
     // The version is told to everybody.
     let services: Api<k8s_openapi::api::core::v1::Service> = Api::all(client.clone());
     if let Err(error) = services.list(&ListParams::default().limit(1)).await
@@ -115,6 +126,8 @@ async fn guest(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
     if asked.thorough {
         let sets: Api<DaemonSet> = Api::all(client.clone());
         snapshot.daemon_sets = list(sets, "DaemonSets", "", &mut snapshot.unread).await;
+        let kubelets: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
+        snapshot.kubelet_leases = list(kubelets, "Leases in kube-node-lease", "", &mut snapshot.unread).await;
         let events: Api<Event> = Api::all(client.clone());
         snapshot.events = list(events, "Events", "involvedObject.kind=Service", &mut snapshot.unread).await;
     }

@@ -1,4 +1,4 @@
-//! The announcers: that they run, that one of them may have an address, that nobody else announces, and that clocks agree.
+//! The announcers: that they run, that one of them may have an address, and that nobody else announces.
 
 use contract::leases::GLOBAL;
 use harvester_api::keys::{cloudprovider, kube_vip};
@@ -10,9 +10,6 @@ use super::nodes::is_shut_out;
 use crate::facts;
 use crate::snapshot::Snapshot;
 
-/// Clocks that differ by more make Leases look expired, or fresh.
-const SKEW: i64 = 5;
-
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     if snapshot.guest.trouble.is_some() || !snapshot.has_read("Leases in kube-system") {
         return Vec::new();
@@ -21,7 +18,7 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let members: Vec<&Lease> = snapshot.leases.iter().filter(|lease| facts::member(lease).is_some()).collect();
     all.extend(nobody(snapshot, &members));
     all.extend(members.iter().filter_map(|lease| member(snapshot, lease)));
-    all.extend(members.iter().filter_map(|lease| skew(lease)));
+    all.extend(members.iter().filter_map(|lease| no_macvlans(snapshot, lease)));
     all.extend(nobody_eligible(snapshot, &members));
     all.extend(beside(snapshot, &members));
     all
@@ -56,8 +53,8 @@ fn nobody(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
             .what(what)
             .why("no new address is announced; what was announced is served until its node goes")
             .remedy(
-                "kubectl -n kube-system rollout restart daemonset/kube-vip     # DESIRED 0: no node has a control plane label, set value \
-                 kube-vip.affinity to null",
+                "kubectl -n kube-system rollout restart daemonset/kube-vip     # DESIRED 0: no node has a control \
+                 plane label, set value kube-vip.affinity to null",
             ),
     )
 }
@@ -84,7 +81,10 @@ fn member(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
             Finding::warning("announcer-silent", object)
                 .what(format!("it has not renewed its Lease for {}", crate::table::age(ago)))
                 .why("the node gets no new address, and nobody knows whether it serves those that it has")
-                .remedy(format!("kubectl -n kube-system delete pod --field-selector spec.nodeName={name} -l app.kubernetes.io/name=kube-vip"))
+                .remedy(format!(
+                    "kubectl -n kube-system delete pod --field-selector spec.nodeName={name} -l \
+                    app.kubernetes.io/name=kube-vip"
+                ))
         });
     }
     let card = card(lease);
@@ -92,26 +92,36 @@ fn member(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
     (says("serving", false) && !says("leaving", true)).then(|| {
         Finding::error("kube-proxy-not-ready", object)
             .what("kube-proxy does not answer 200 on 127.0.0.1:10256/healthz of that node")
-            .why("traffic for an address there would go nowhere: the node hands its addresses over, and gets none while another one is well")
-            .remedy(format!("kubectl -n kube-system delete pod --field-selector spec.nodeName={name} -l k8s-app=kube-proxy     # RKE2: component=kube-proxy"))
+            .why(
+                "traffic for an address there would go nowhere: the node hands its addresses over, and gets none \
+                while another one is well",
+            )
+            .remedy(format!(
+                "kubectl -n kube-system delete pod --field-selector spec.nodeName={name} -l \
+                k8s-app=kube-proxy     # RKE2: component=kube-proxy"
+            ))
     })
 }
 
-/// When its writer says that it was renewed, and when the API server says that it was written.
-fn skew(lease: &Lease) -> Option<Finding> {
+/// What the announcer found when it tried, before any Service needs it.
+fn no_macvlans(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
     let name = facts::member(lease)?;
-    let said = lease.spec.as_ref()?.renew_time.as_ref()?.0.as_second();
-    let fields = lease.metadata.managed_fields.as_ref()?;
-    let written = fields.iter().filter_map(|entry| entry.time.as_ref()).map(|time| time.0.as_second()).max()?;
-    let off = said - written;
-    (off.abs() > SKEW).then(|| {
-        let direction = if off > 0 { "ahead of" } else { "behind" };
-        Finding::warning("clock-skew", format!("node {name}"))
-            .what(format!("its clock is {} {direction} the API server's", crate::table::age(off.abs())))
-            .why("Leases look expired or fresh to it when they are not, and certificates may not be valid yet or any more")
-            .remedy("on that node: timedatectl set-ntp true && systemctl restart systemd-timesyncd     # or chronyc makestep")
+    let why = facts::annotation(&lease.metadata, cloudprovider::NO_MACVLANS);
+    (!why.is_empty() && node_of(snapshot, lease).is_some()).then(|| {
+        Finding::warning("macvlan-missing", format!("node {name}"))
+            .what(format!("its kernel has no macvlan: {why}"))
+            .why("a Service with ipam dhcp gets no address there; those from a pool are served")
+            .remedy(format!(
+                "on that node: {LOAD_MACVLAN}; then: kubectl -n kube-system delete pod --field-selector \
+                 spec.nodeName={name} -l app.kubernetes.io/name=kube-vip     {NO_SUCH_MODULE}"
+            ))
     })
 }
+
+/// To be typed on a node.
+pub const LOAD_MACVLAN: &str = "modprobe macvlan && echo macvlan > /etc/modules-load.d/macvlan.conf";
+/// What to do where that module is not there.
+pub const NO_SUCH_MODULE: &str = "# not found: SLES minimal has kernel-default-base, install kernel-default";
 
 fn nobody_eligible(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
     let alive: Vec<&&Lease> = members.iter().filter(|lease| facts::is_fresh(snapshot, lease)).collect();
@@ -127,7 +137,11 @@ fn nobody_eligible(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
         Finding::error("no-eligible-node", "all announcers")
             .what(format!("each of their nodes is shut out by a label or taint: {}", names.join(", ")))
             .why("no address is announced")
-            .remedy(format!("kubectl label node {} node.kubernetes.io/exclude-from-external-load-balancers-     # or remove the taint", names[0])),
+            .remedy(format!(
+                "kubectl label node {} node.kubernetes.io/exclude-from-external-load-balancers-     # \
+                or remove the taint",
+                names[0]
+            )),
     )
 }
 
@@ -138,7 +152,13 @@ fn beside(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
     alive.then(|| {
         Finding::error("two-announcers", "Lease kube-system/plndr-svcs-lock")
             .what(format!("{holder} holds kube-vip's Lease beside announcers in mode node"))
-            .why(format!("it is respected: no announcer of ours sets an address while it is renewed ({} is its)", kube_vip::VIP_HOST))
-            .remedy("kubectl get daemonset -A | grep kube-vip     # delete the other one; if its holder is gone: kubectl -n kube-system delete lease plndr-svcs-lock")
+            .why(format!(
+                "it is respected: no announcer of ours sets an address while it is renewed ({} is its)",
+                kube_vip::VIP_HOST
+            ))
+            .remedy(
+                "kubectl get daemonset -A | grep kube-vip     # delete the other one; if its holder is gone: \
+                kubectl -n kube-system delete lease plndr-svcs-lock",
+            )
     })
 }

@@ -1,5 +1,7 @@
-//! The two APIs: whether they answer, whether their certificates and our credentials are taken, and what our accounts may do there.
+//! The two APIs: whether they answer, whether their certificates and our credentials are taken, and what our accounts
+//! may do there.
 
+use super::certificates;
 use super::finding::Finding;
 use crate::snapshot::{Side, Snapshot, TroubleKind};
 
@@ -10,13 +12,14 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     all.extend(snapshot.guest.denied.iter().map(|right| {
         let (group, resource) = split(&right.resource);
         let clusterwide = right.namespace.is_empty();
-        let place = if clusterwide { "in all namespaces".to_owned() } else { format!("in namespace {}", right.namespace) };
+        let place =
+            if clusterwide { "in all namespaces".to_owned() } else { format!("in namespace {}", right.namespace) };
         Finding::error("guest-right-missing", right.account.clone())
             .what(format!("may not {} {} {place} of the guest cluster", right.verb, right.resource))
             .why("what needs this right is not done, or is done late")
             .remedy(format!(
-                "helm -n kube-system upgrade harvester-cloud-provider <chart> --reuse-values     # its roles have it: apiGroup {group:?}, \
-                 resource {resource}, verb {}",
+                "helm -n kube-system upgrade harvester-cloud-provider <chart> --reuse-values     # its roles have \
+                 it: apiGroup {group:?}, resource {resource}, verb {}",
                 right.verb
             ))
     }));
@@ -25,8 +28,8 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
             .what(format!("may not {} {} in namespace {} of Harvester", right.verb, right.resource, right.namespace))
             .why("load balancers are not made, or nodes are not found")
             .remedy(format!(
-                "harvester-cloud-provider generate-addon <account> {} --kubeconfig harvester.yaml     # binds it to role \
-                 harvesterhci.io:cloudprovider again",
+                "harvester-cloud-provider generate-addon <account> {} --kubeconfig harvester.yaml     # binds it \
+                 to role harvesterhci.io:cloudprovider again",
                 right.namespace
             ))
     }));
@@ -39,6 +42,9 @@ fn split(resource: &str) -> (&str, &str) {
 
 fn trouble(which: &'static str, side: &Side, snapshot: &Snapshot) -> Option<Finding> {
     let trouble = side.trouble.as_ref()?;
+    if trouble.kind == TroubleKind::Certificate && certificates::served_has_expired(snapshot, side) {
+        return None;
+    }
     let guest = which == "guest";
     let object = format!("{} API {}", if guest { "guest" } else { "Harvester" }, side.server);
     let why = if guest {
@@ -66,17 +72,22 @@ fn trouble(which: &'static str, side: &Side, snapshot: &Snapshot) -> Option<Find
         ),
         (false, TroubleKind::Unreachable) => (
             "harvester-api-unreachable",
-            format!("curl -k {}/livez     # from a node; if it answers there, check the route and firewall of this machine", side.server),
+            format!(
+                "curl -k {}/livez     # from a node; if it answers there, check the route and firewall of \
+                this machine",
+                side.server
+            ),
         ),
         (false, TroubleKind::Certificate) => (
             "harvester-certificate-refused",
-            "harvester-cloud-provider generate-addon <account> <namespace> --kubeconfig harvester.yaml -o secret | kubectl apply -f -     \
-             # writes the certificate authority that the server uses now"
+            "harvester-cloud-provider generate-addon <account> <namespace> --kubeconfig harvester.yaml -o secret \
+             | kubectl apply -f -     # writes the certificate authority that the server uses now"
                 .to_owned(),
         ),
         (false, TroubleKind::Unauthorized) => (
             "harvester-token-refused",
-            "harvester-cloud-provider generate-addon <account> <namespace> --kubeconfig harvester.yaml --rotate -o secret | kubectl apply -f -"
+            "harvester-cloud-provider generate-addon <account> <namespace> --kubeconfig harvester.yaml --rotate \
+             -o secret | kubectl apply -f -"
                 .to_owned(),
         ),
     };

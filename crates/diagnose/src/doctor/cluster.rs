@@ -39,8 +39,8 @@ fn labels(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
         let namespace = &snapshot.namespace;
         let command = |value: &str| {
             format!(
-                "kubectl --kubeconfig harvester.yaml -n {namespace} label --overwrite virtualmachineinstance/{machine} virtualmachine/{machine} \
-                 {}={value} {}={}",
+                "kubectl --kubeconfig harvester.yaml -n {namespace} label --overwrite \
+                 virtualmachineinstance/{machine} virtualmachine/{machine} {}={value} {}={}",
                 harvester::GUEST_CLUSTER_NAME,
                 harvester::CREATOR,
                 harvester::NODE_DRIVER
@@ -58,8 +58,14 @@ fn labels(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
         } else if !name.is_empty() && label != name {
             all.push(
                 Finding::error("cluster-name-mismatch", format!("VM {namespace}/{machine}"))
-                    .what(format!("the machine of node {node} is labelled as cluster {label}, load balancers are made for {name}"))
-                    .why("Harvester's webhook refuses load balancers of a cluster that has no machines, and deletes those of a removed one")
+                    .what(format!(
+                        "the machine of node {node} is labelled as cluster {label}, load balancers are \
+                        made for {name}"
+                    ))
+                    .why(
+                        "Harvester's webhook refuses load balancers of a cluster that has no machines, and \
+                        deletes those of a removed one",
+                    )
                     .remedy(command(name)),
             );
         }
@@ -94,7 +100,10 @@ fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
     (given != adopted && given != "kubernetes").then(|| {
         Finding::warning("cluster-name-changed", object)
             .what(format!("--cluster-name is {given}, load balancers are made for {adopted}, which is remembered"))
-            .why("the flag is not followed; with a name that no load balancer has all of them would be made anew, with other addresses")
+            .why(
+                "the flag is not followed; with a name that no load balancer has all of them would be made anew, \
+                with other addresses",
+            )
             .remedy(set(adopted))
     })
 }
@@ -142,7 +151,8 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
                     .what(format!("this cluster has no Service {service} of type LoadBalancer any more"))
                     .why("its address stays booked in the pool")
                     .remedy(format!(
-                        "kubectl --kubeconfig harvester.yaml -n {namespace} delete loadbalancers.loadbalancer.harvesterhci.io {}",
+                        "kubectl --kubeconfig harvester.yaml -n {namespace} delete \
+                         loadbalancers.loadbalancer.harvesterhci.io {}",
                         lb.name_any()
                     )),
             );
@@ -152,10 +162,14 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
         all.push(
             Finding::error("cluster-copy", format!("cluster {name} with UID {other}"))
                 .what(format!("another cluster has load balancers under our name: {}", names.join(", ")))
-                .why("a copy of a cluster, or two of one name, write each other's load balancers; what one deletes the other loses")
+                .why(
+                    "a copy of a cluster, or two of one name, write each other's load balancers; what one \
+                    deletes the other loses",
+                )
                 .remedy(
-                    "give one of them another name: helm -n kube-system upgrade harvester-cloud-provider <chart> --reuse-values --set \
-                     global.cattle.clusterName=<other name>     # if that cluster is gone for good, delete these objects on Harvester",
+                    "give one of them another name: helm -n kube-system upgrade harvester-cloud-provider <chart> \
+                     --reuse-values --set global.cattle.clusterName=<other name>     # if that cluster \
+                     is gone for good, delete these objects on Harvester",
                 ),
         );
     }

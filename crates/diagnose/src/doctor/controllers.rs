@@ -34,7 +34,10 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
         Finding::error("controller-missing", "Lease kube-system/cloud-controller-manager")
             .what(what)
             .why("no Service gets an address and no new node is initialised; what is served goes on")
-            .remedy("kubectl -n kube-system rollout restart deployment/harvester-cloud-provider     # if it does not start: kubectl -n kube-system logs deployment/harvester-cloud-provider"),
+            .remedy(
+"kubectl -n kube-system rollout restart deployment/harvester-cloud-provider     # if it does not start: \
+                 kubectl -n kube-system logs deployment/harvester-cloud-provider",
+),
     )
 }
 
@@ -58,7 +61,10 @@ fn two(snapshot: &Snapshot) -> Option<Finding> {
     Some(
         Finding::error("two-controllers", all[0].clone())
             .what(format!("several cloud controllers of Harvester are installed: {}", all.join(", ")))
-            .why("with different Leases both work at once and undo each other's changes; with one Lease either may lead, of another version")
+            .why(
+                "with different Leases both work at once and undo each other's changes; with one Lease either \
+                may lead, of another version",
+            )
             .remedy(format!("{superfluous}     # keep the one that you mean")),
     )
 }
@@ -89,7 +95,11 @@ fn upgrade(snapshot: &Snapshot) -> Option<Finding> {
             Finding::warning("host-upgrade-failed", object)
                 .what(format!("it has failed, on the hosts of nodes {failed}"))
                 .why("these hosts are in no defined state; machines may be shut down again when it is repeated")
-                .remedy("kubectl --kubeconfig harvester.yaml get upgradeplans.management.harvesterhci.io,upgrades.harvesterhci.io -A -o yaml     # its status says why"),
+                .remedy(
+                    "kubectl --kubeconfig harvester.yaml get \
+                    upgradeplans.management.harvesterhci.io,upgrades.harvesterhci.io -A -o yaml     # its status \
+                    says why",
+                ),
         );
     }
     let paused = with("HostUpgradePaused");

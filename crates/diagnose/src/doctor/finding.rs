@@ -1,11 +1,12 @@
 //! What a check has found.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Serialize;
 
-use crate::snapshot::Unread;
+use crate::snapshot::{Host, Side, Snapshot, Unread};
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -86,11 +87,67 @@ impl Finding {
     }
 }
 
+/// What was looked at, for whoever asks which versions these are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Clusters {
+    /// The guest cluster.
+    pub guest: Cluster,
+    /// Harvester.
+    pub harvester: Cluster,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Cluster {
+    /// URL of its API; empty where there is none to ask.
+    pub server: String,
+    /// Version of Kubernetes there; empty where it does not tell.
+    pub kubernetes: String,
+    /// Harvester's own, where it may be read.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub version: String,
+    /// What Harvester can do, as far as it can be seen from the guest.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub features: BTreeMap<&'static str, bool>,
+}
+
+impl Clusters {
+    /// Both.
+    pub fn of(snapshot: &Snapshot) -> Self {
+        let cluster = |side: &Side, host: Host| Cluster {
+            server: side.server.clone(),
+            kubernetes: side.version.clone(),
+            version: host.version,
+            features: host.features,
+        };
+        Self {
+            guest: cluster(&snapshot.guest, Host::default()),
+            harvester: cluster(&snapshot.harvester, snapshot.host.clone()),
+        }
+    }
+}
+
+impl Cluster {
+    /// A line for people; `None` where nothing answers.
+    fn line(&self, name: &str) -> Option<String> {
+        let mut line = format!("{name} {}: Kubernetes {}", self.server, self.kubernetes);
+        if !self.version.is_empty() {
+            let _ = write!(line, ", Harvester {}", self.version);
+        }
+        for (feature, offered) in &self.features {
+            let _ = write!(line, ", {feature} {}", if *offered { "yes" } else { "no" });
+        }
+        (!self.kubernetes.is_empty()).then_some(line)
+    }
+}
+
 /// All findings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Examination {
     /// The worst first.
     pub findings: Vec<Finding>,
+    /// Where they were looked for.
+    pub clusters: Clusters,
     /// What could not be read, and is not judged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<Unread>,
@@ -114,6 +171,13 @@ impl Examination {
     /// For people.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
+        let Clusters { guest, harvester } = &self.clusters;
+        for line in [guest.line("guest API"), harvester.line("Harvester API")].into_iter().flatten() {
+            let _ = writeln!(text, "{line}");
+        }
+        if !text.is_empty() {
+            text.push('\n');
+        }
         for finding in &self.findings {
             let Finding { check, severity, object, what, why, remedy } = finding;
             let word = match severity {

@@ -1,21 +1,27 @@
-//! `doctor`: what is wrong with the installation, why it matters, and the command that mends it. Each check is a pure function of the
-//! snapshot; what could not be read is not judged.
+//! `doctor`: what is wrong with the installation, why it matters, and the command that mends it. Each check is a pure
+//! function of the snapshot; what could not be read is not judged.
 
 mod announcers;
 mod apis;
+mod certificates;
+mod clocks;
 mod cluster;
 mod controllers;
 mod finding;
+mod host;
 mod nodes;
 mod services;
 
 use crate::snapshot::{Snapshot, Unread};
-pub use finding::{Examination, Finding, Severity};
+pub use finding::{Clusters, Examination, Finding, Severity};
 
 /// Looks at everything.
 pub fn examine(snapshot: &Snapshot) -> Examination {
-    let checks: [fn(&Snapshot) -> Vec<Finding>; 6] = [
+    let checks: [fn(&Snapshot) -> Vec<Finding>; 9] = [
         apis::findings,
+        certificates::findings,
+        clocks::findings,
+        host::findings,
         cluster::findings,
         controllers::findings,
         nodes::findings,
@@ -26,7 +32,7 @@ pub fn examine(snapshot: &Snapshot) -> Examination {
     findings.sort();
     findings.dedup();
     let unread: Vec<Unread> = snapshot.unread.clone();
-    Examination { findings, unread }
+    Examination { findings, clusters: Clusters::of(snapshot), unread }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Nodes: that their machine is known, that they may have addresses, and that nothing on them takes a Service's address for its own.
+//! Nodes: that their machine is known, that they may have addresses, and that nothing on them takes a Service's
+//! address for its own.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Container, Node};
@@ -33,8 +34,8 @@ fn of(snapshot: &Snapshot, node: &Node) -> Vec<Finding> {
                 .what(format!("it still has taint {UNINITIALIZED}"))
                 .why("nothing is scheduled on it")
                 .remedy(format!(
-                    "kubectl describe node {name}     # Event NodeInitializationFailed says what is missing: usually its machine has another \
-                     name and no guest agent, or lies in another namespace than {}",
+                    "kubectl describe node {name}     # Event NodeInitializationFailed says what is missing: \
+                     usually its machine has another name and no guest agent, or lies in another namespace than {}",
                     snapshot.namespace
                 )),
         );
@@ -49,8 +50,14 @@ fn of(snapshot: &Snapshot, node: &Node) -> Vec<Finding> {
         all.push(
             Finding::error("node-without-machine", object.clone())
                 .what(format!("no machine in namespace {} of Harvester has UID {uid}", snapshot.namespace))
-                .why("its machine was deleted, or restored from a backup under a new UID; its addresses and zone are not followed")
-                .remedy(format!("kubectl delete node {name}     # its kubelet registers it anew when it is restarted; or correct the namespace in the cloud-config")),
+                .why(
+                    "its machine was deleted, or restored from a backup under a new UID; its addresses and zone \
+                    are not followed",
+                )
+                .remedy(format!(
+                    "kubectl delete node {name}     # its kubelet registers it anew when it is \
+                    restarted; or correct the namespace in the cloud-config"
+                )),
         );
     }
     if node.labels().contains_key(EXCLUDED) {
@@ -89,10 +96,17 @@ fn calico(snapshot: &Snapshot, set: &DaemonSet) -> Option<Finding> {
     };
     (detects && picks_vips && has_addresses(snapshot)).then(|| {
         Finding::warning("cni-autodetection", format!("DaemonSet {}", facts::key(&set.metadata)))
-            .what(format!("Calico finds a node's address by IP_AUTODETECTION_METHOD={method}, which may pick a Service's address"))
-            .why("the node would tell the others an address that moves to another node: its pods lose the network at the next fail-over")
+            .what(format!(
+                "Calico finds a node's address by IP_AUTODETECTION_METHOD={method}, which may pick a \
+                Service's address"
+            ))
+            .why(
+                "the node would tell the others an address that moves to another node: its pods lose the network \
+                 at the next fail-over",
+            )
             .remedy(format!(
-                "kubectl -n {} set env daemonset/{} IP_AUTODETECTION_METHOD=kubernetes-internal-ip     # with the Tigera operator: spec.calicoNetwork.nodeAddressAutodetectionV4.kubernetes: NodeInternalIP",
+                "kubectl -n {} set env daemonset/{} IP_AUTODETECTION_METHOD=kubernetes-internal-ip     # with the \
+                 Tigera operator: spec.calicoNetwork.nodeAddressAutodetectionV4.kubernetes: NodeInternalIP",
                 set.namespace().unwrap_or_default(),
                 set.name_any()
             ))
@@ -117,7 +131,11 @@ fn cilium(snapshot: &Snapshot) -> Option<Finding> {
         Finding::warning("cni-autodetection", "ConfigMap kube-system/cilium-config")
             .what(format!("devices: {devices:?} takes the interfaces of Services (vip-…) for the node's"))
             .why("Cilium would attach its programs to an interface that goes to another node at the next fail-over")
-            .remedy("kubectl -n kube-system patch configmap cilium-config --type merge -p '{\"data\":{\"devices\":\"<NIC of the nodes>\"}}' && kubectl -n kube-system rollout restart daemonset/cilium")
+            .remedy(
+                "kubectl -n kube-system patch configmap cilium-config --type merge -p \
+                '{\"data\":{\"devices\":\"<NIC of the nodes>\"}}' && kubectl -n kube-system rollout restart \
+                daemonset/cilium",
+            )
     })
 }
 

@@ -5,6 +5,7 @@ use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::{Event, Service};
 use kube::ResourceExt;
 
+use super::announcers::{LOAD_MACVLAN, NO_SUCH_MODULE};
 use super::finding::Finding;
 use crate::facts;
 use crate::reasons;
@@ -44,11 +45,17 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
                 Finding::warning("service-class", object(service))
                     .what(format!("it has loadBalancerClass {class} and no address"))
                     .why(match nearest(class, [KUBE_VIP_CLASS]) {
-                        Some(meant) => format!("no program serves that class; the nearest one that the announcer serves is {meant}"),
-                        None => "a Service of another class is left to the program that serves that class; none has".to_owned(),
+                        Some(meant) => format!(
+                            "no program serves that class; the nearest one that the announcer \
+                            serves is {meant}"
+                        ),
+                        None => "a Service of another class is left to the program that serves that class; none \
+                            has"
+                        .to_owned(),
                     })
                     .remedy(format!(
-                        "kubectl -n {namespace} get service {name} -o yaml > service.yaml     # delete it, remove loadBalancerClass and status from the file, apply it; or install what serves {class}"
+                        "kubectl -n {namespace} get service {name} -o yaml > service.yaml     # delete it, remove \
+                         loadBalancerClass and status from the file, apply it; or install what serves {class}"
                     )),
             );
         }
@@ -101,22 +108,31 @@ fn remedy(snapshot: &Snapshot, reason: &str, namespace: &str, name: &str) -> Str
     let annotate =
         |key: &str, value: &str| format!("kubectl -n {namespace} annotate --overwrite service {name} {key}{value}");
     match reason {
-        "PoolExhausted" => "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io <pool>     # widen a range, or delete Services".to_owned(),
+        "PoolExhausted" => "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io <pool>     \
+         # widen a range, or delete Services"
+            .to_owned(),
         "NoMatchingPool" => format!(
-            "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io <pool>     # its selector: the network in the text, scope namespace {}",
+            "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io <pool>     # its \
+             selector: the network in the text, scope namespace {}",
             snapshot.namespace
         ),
         "NoSuchPool" => annotate(cloudprovider::IP_POOL, "-"),
         "WrongFamily" => annotate(cloudprovider::IP_POOL, "=<a pool of the other family>"),
-        "HarvesterSilent" => "kubectl --kubeconfig harvester.yaml -n harvester-system rollout restart deployment/harvester-load-balancer".to_owned(),
+        "HarvesterSilent" => "kubectl --kubeconfig harvester.yaml -n harvester-system rollout restart \
+             deployment/harvester-load-balancer"
+            .to_owned(),
         "HarvesterForbidden" => format!(
             "harvester-cloud-provider generate-addon <account> {} --kubeconfig harvester.yaml",
             snapshot.namespace
         ),
-        "RefusedByHarvester" => "kubectl --kubeconfig harvester.yaml -n harvester-system get pods -l app.kubernetes.io/name=harvester-load-balancer     # its webhook; else mend what its words name".to_owned(),
+        "RefusedByHarvester" => "kubectl --kubeconfig harvester.yaml -n harvester-system get pods -l \
+             app.kubernetes.io/name=harvester-load-balancer     # its webhook; else correct what its words name"
+            .to_owned(),
         "AddressTaken" => annotate(cloudprovider::IP, "=<a free address>"),
         "NoSuchNetwork" | "NetworkNotKept" => annotate(cloudprovider::NETWORK, "-"),
-        "QuotaReached" => "helm -n kube-system upgrade harvester-cloud-provider <chart> --reuse-values --set 'extraArgs={--max-load-balancers=<more>}'".to_owned(),
+        "QuotaReached" => "helm -n kube-system upgrade harvester-cloud-provider <chart> --reuse-values --set \
+         'extraArgs={--max-load-balancers=<more>}'"
+            .to_owned(),
         "UnknownIPAM" => annotate(cloudprovider::IPAM, "-"),
         "NoSuchPrimary" | "PrimaryWithoutAddress" | "PortTaken" => annotate(cloudprovider::PRIMARY_SERVICE, "-"),
         "AddressNotAsAsked" => annotate(cloudprovider::IP, "-"),
@@ -143,13 +159,19 @@ fn unannounced(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
             Finding::warning("owner-silent", object(service))
                 .what(format!("the announcer of node {owner}, which has its address, has not renewed its Lease"))
                 .why("if that node still answers nothing is lost; if not, others take over by what they hear")
-                .remedy(format!("kubectl -n kube-system delete pod --field-selector spec.nodeName={owner} -l app.kubernetes.io/name=kube-vip")),
+                .remedy(format!(
+                    "kubectl -n kube-system delete pod --field-selector spec.nodeName={owner} -l \
+                    app.kubernetes.io/name=kube-vip"
+                )),
         ),
         State::Unowned => Some(
             Finding::error("address-unowned", object(service))
                 .what("no node announces its address")
                 .why("nobody answers for it")
-                .remedy("harvester-cloud-provider status -o wide     # ANNOUNCER of each node tells what keeps it from that"),
+                .remedy(
+                    "harvester-cloud-provider status -o wide     # ANNOUNCER of each node tells what keeps it \
+                    from that",
+                ),
         ),
         State::Announced | State::Pending => None,
     }
@@ -190,8 +212,7 @@ fn of_event(service: &Service, reason: &str, message: &str) -> Option<Finding> {
         "CannotAnnounce" if message.contains("macvlan") => (
             "macvlan-missing",
             "an address by DHCP needs an interface with a MAC of its own",
-            "on each node that may announce: modprobe macvlan && echo macvlan > /etc/modules-load.d/macvlan.conf"
-                .to_owned(),
+            format!("on each node that may announce: {LOAD_MACVLAN}     {NO_SUCH_MODULE}"),
         ),
         "CannotAnnounce" if message.contains("interface") => (
             "interface-missing",
@@ -207,7 +228,8 @@ fn of_event(service: &Service, reason: &str, message: &str) -> Option<Finding> {
             "dhcp-silent",
             "it gets no address",
             format!(
-                "start a DHCP server or relay in that network; or: kubectl -n {namespace} annotate --overwrite service {name} {}=pool",
+                "start a DHCP server or relay in that network; or: kubectl -n {namespace} annotate --overwrite \
+                 service {name} {}=pool",
                 cloudprovider::IPAM
             ),
         ),
@@ -225,7 +247,8 @@ fn of_event(service: &Service, reason: &str, message: &str) -> Option<Finding> {
             "no-local-endpoint",
             "externalTrafficPolicy is Local and the node that announces has no ready pod: traffic is dropped",
             format!(
-                "kubectl -n {namespace} patch service {name} -p '{{\"spec\":{{\"externalTrafficPolicy\":\"Cluster\"}}}}'     # or bring a pod up"
+                "kubectl -n {namespace} patch service {name} -p \
+                 '{{\"spec\":{{\"externalTrafficPolicy\":\"Cluster\"}}}}'     # or bring a pod up"
             ),
         ),
         _ => return None,
@@ -242,7 +265,10 @@ fn pools(snapshot: &Snapshot) -> Vec<Finding> {
         Finding::warning("pool-full", format!("IPPool {name}"))
             .what("it has no free address")
             .why("the next Service that is given this pool waits")
-            .remedy(format!("kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io {name}     # widen a range"))
+            .remedy(format!(
+                "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io {name}     \
+                # widen a range"
+            ))
     };
     snapshot.pools.iter().filter(full).map(finding).collect()
 }

@@ -1,4 +1,5 @@
-//! `status`: every Service that wants a load balancer, the pools, the nodes and their hosts, and an upgrade of these hosts. Pure.
+//! `status`: every Service that wants a load balancer, the pools, the nodes and their hosts, and an upgrade of these
+//! hosts. Pure.
 
 mod rows;
 mod text;

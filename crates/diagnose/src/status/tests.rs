@@ -72,7 +72,8 @@ fn names_and_a_namespace_choose_services() {
 fn an_upgrade_of_the_hosts_and_a_dead_api_come_first_to_the_eye() {
     let mut snapshot = healthy::snapshot();
     let status = json!({"window": {"suspended": true}});
-    let map = json!({"metadata": {"name": "harvester-host-upgrade"}, "data": {"summary": "UpgradePlan p: NodeUpgrading; node1 HostRebooting", "status.json": status.to_string()}});
+    let map = json!({"metadata": {"name": "harvester-host-upgrade"}, "data": {"summary": "UpgradePlan p: \
+        NodeUpgrading; node1 HostRebooting", "status.json": status.to_string()}});
     snapshot.config_maps.insert("harvester-host-upgrade".into(), read(map));
     snapshot.harvester.trouble =
         Some(crate::snapshot::Trouble { kind: crate::snapshot::TroubleKind::Unreachable, text: "no route".into() });

@@ -76,6 +76,11 @@ impl NetlinkError {
         self.raw_os_error().is_some_and(|code| in_use.contains(&code))
     }
 
+    /// Whether the kernel does not know this kind of interface: its module is missing.
+    pub fn is_unsupported(&self) -> bool {
+        self.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error())
+    }
+
     /// The kernel's errno, if it was the kernel that refused.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {

@@ -13,6 +13,7 @@ mod registry;
 mod report;
 mod services;
 mod story;
+mod upgrade;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -166,8 +167,8 @@ async fn tell(args: &RunArgs) -> Result<bool> {
 }
 
 /// The chapters, and the seconds that each takes on two idle processors.
-const CHAPTERS: [(&str, u64); 6] =
-    [("Bring up", 16), ("Install", 5), ("Expose", 4), ("Measure", 5), ("Break", 27), ("Delete", 18)];
+const CHAPTERS: [(&str, u64); 7] =
+    [("Bring up", 16), ("Install", 5), ("Expose", 4), ("Measure", 5), ("Break", 27), ("Upgrade", 7), ("Delete", 18)];
 
 /// A headline, and how long is left from here on.
 fn begin(title: &str) {
@@ -189,6 +190,9 @@ async fn chapters(story: &mut StepLog, figures: &mut Figures, slot: &mut Option<
     services::measure(story, bed, figures).await?;
     begin("Break things");
     failures::fail(story, bed, vips, figures).await?;
+    begin("Upgrade a host of Harvester, and ask the doctor");
+    upgrade::host_upgrade(story, bed, vips).await?;
+    upgrade::doctor(story, bed).await?;
     begin("Delete");
     cleanup::clean(story, bed).await?;
     cleanup::weigh(story, bed, figures).await
