@@ -583,6 +583,40 @@ fn every_alert_fires_on_what_it_is_for_and_not_before() {
     );
 }
 
+/// Who is woken at night needs the page, not a search for it.
+#[test]
+fn every_alert_leads_to_its_heading_in_the_documents_and_few_wake_somebody() {
+    let alerts: Value =
+        serde_saphyr::from_str(&std::fs::read_to_string(chart().join("files/alerts.yaml")).unwrap()).unwrap();
+    let page = std::fs::read_to_string(programs::workspace().join("docs/metrics.md")).unwrap();
+    let mut critical = Vec::new();
+    for alert in alerts["groups"][0]["rules"].as_array().unwrap() {
+        let name = alert["alert"].as_str().unwrap();
+        let link = alert["annotations"]["runbook_url"].as_str().unwrap_or_default();
+        assert_eq!(link, format!("docs/metrics.md#{}", name.to_lowercase()));
+        let severity = alert["labels"]["severity"].as_str().unwrap();
+        let heading = format!("### {name}\n\n{}{}. ", severity[..1].to_uppercase(), &severity[1..]);
+        assert!(page.contains(&heading), "docs/metrics.md has no {heading:?}");
+        if severity == "critical" {
+            critical.push(name);
+        }
+    }
+    // What takes service from more than the author of one Service.
+    let of_all = [
+        "HarvesterCloudProviderWithoutLeader",
+        "HarvesterNoAnnouncer",
+        "HarvesterApiCredentialsRefused",
+        "HarvesterSafeMode",
+    ];
+    assert_eq!(critical, of_all);
+    let helm = Helm::new("helm3").unwrap();
+    let values = ["--set", "prometheusRule.enabled=true,prometheusRule.documents=https://docs.example.org/hcp/"];
+    let chart = chart().display().to_string();
+    let rendered = helm.run(&[&["template", RELEASE, &chart], &values[..]].concat()).unwrap();
+    let link = "runbook_url: https://docs.example.org/hcp/metrics.html#harvesternoannouncer";
+    assert!(rendered.contains(link), "{rendered}");
+}
+
 #[test]
 fn the_values_of_chart_testing_on_kind_render() {
     let values = std::fs::read_to_string(chart().join("ci/kind-values.yaml")).unwrap();

@@ -206,7 +206,7 @@ impl fmt::Display for Lines<'_> {
 mod tests {
     use super::*;
     use crate::request::tests::request;
-    use crate::view::{Account, Binding, Token};
+    use crate::view::{Account, Binding, Token, Version};
 
     fn token(name: &str) -> Token {
         Token { name: name.into(), created: None, version: version(name) }

@@ -104,13 +104,14 @@ mod tests {
 
     #[test]
     fn undoing_a_rotation_spares_the_tokens_that_are_in_use() {
+        let version = Version { uid: "uid of demo".into(), resource_version: "7".into() };
         let token = Step::CreateToken("demo-token-s".into());
         for (task, done, expected) in [
             (Task::Ensure, &[Step::CreateAccount][..], Undo::Revoke { fresh: true }),
             (Task::Ensure, &[Step::CreateBinding], Undo::Revoke { fresh: false }),
             (Task::Rotate, std::slice::from_ref(&token), Undo::DeleteToken("demo-token-s".into())),
             (Task::Rotate, &[Step::CreateAccount, token.clone()], Undo::Revoke { fresh: true }),
-            (Task::Revoke, &[Step::DeleteAccount(version("demo"))], Undo::Nothing),
+            (Task::Revoke, &[Step::DeleteAccount(version)], Undo::Nothing),
         ] {
             assert_eq!(undo(task, done), expected, "{task} {done:?}");
         }

@@ -5,8 +5,10 @@
 //! `decide` says what is due for a Node, `pods` which pods are evicted; here is the loop around them. Runs on the
 //! leader only.
 
+mod at_risk;
 mod decide;
 mod pods;
+mod stay;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -17,7 +19,6 @@ use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::node::reference;
 use cloud_provider::view::{NodeView, Ready};
 use harvester_api::keys::{cloudprovider, kube_vip};
-use harvester_api::quorum;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{EvictParams, ListParams, Patch, PatchParams};
@@ -32,6 +33,7 @@ use super::shown::{NodeStatus, Reason};
 use crate::identity::Identity;
 use decide::{Case, Change};
 use pods::{Fate, fate, key, listed};
+use stay::{Missing, Stay};
 
 /// Deadlines pass although nothing changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -86,7 +88,9 @@ pub struct Cooperation {
     limit: Option<Duration>,
     drains: HashMap<String, Drain>,
     /// Hosts that were told to carry too much of etcd.
-    at_risk: BTreeSet<String>,
+    at_risk: at_risk::Told,
+    /// Nodes that stay cordoned, because too little is known.
+    stay: Stay,
     /// Nodes whose last patch has failed.
     waits: HashMap<String, Instant>,
 }
@@ -107,7 +111,8 @@ impl Cooperation {
             identity,
             limit: None,
             drains: HashMap::new(),
-            at_risk: BTreeSet::new(),
+            at_risk: at_risk::Told::default(),
+            stay: Stay::default(),
             waits: HashMap::new(),
         }
     }
@@ -136,16 +141,40 @@ impl Cooperation {
     /// would uncordon a Node in the middle of the drain that its predecessor has begun.
     async fn look(&mut self, seen: &Seen, events: &Recorder) {
         let held = self.identity.name().is_none() || self.identity.hold().is_some();
+        let nodes = self.sources.nodes.all();
+        self.tell_who_stays(seen, held, &nodes, events);
         if !seen.known || held || !self.sources.nodes.is_synced() || !self.sources.services.is_synced() {
             return;
         }
-        let nodes = self.sources.nodes.all();
-        self.tell_quorum(seen, &nodes, events);
+        self.at_risk.tell(seen, &nodes, events);
         for node in &nodes {
             self.look_at(node, &nodes, seen, events).await;
         }
         self.drains.retain(|name, _| nodes.iter().any(|node| node.name == *name));
         self.waits.retain(|_, until| *until > Instant::now());
+    }
+
+    /// A Node that a former leader has cordoned stays so until its machine is known to run.
+    fn tell_who_stays(&mut self, seen: &Seen, held: bool, nodes: &[Arc<NodeView>], events: &Recorder) {
+        let power = |node: &NodeView| seen.power.get(&node.name).copied().unwrap_or(Power::Unknown);
+        let missing = |node: &NodeView| match () {
+            () if held => Some(Missing::Identity),
+            () if !seen.known => Some(Missing::Lists),
+            () if !seen.open && power(node) == Power::Unknown => Some(Missing::Machine),
+            () => None,
+        };
+        let cordoned = nodes.iter().filter(|node| node.annotations.contains_key(cloudprovider::CORDONED));
+        let waits = cordoned.filter_map(|node| Some((node.name.clone(), missing(node)?))).collect();
+        for (name, missing) in self.stay.look(Instant::now(), &waits) {
+            let Some(node) = nodes.iter().find(|node| node.name == name) else { continue };
+            let message = format!(
+                "The node stays cordoned, as it was for the upgrade of its host: {}. It is uncordoned when its machine is known \
+                 to run; if you know that it runs: kubectl uncordon {name}",
+                missing.words()
+            );
+            tracing::warn!(node = name, "{message}");
+            events.warning(&reference(node), "NodeStaysCordoned", &message);
+        }
     }
 
     async fn look_at(&mut self, node: &NodeView, nodes: &[Arc<NodeView>], seen: &Seen, events: &Recorder) {
@@ -308,38 +337,6 @@ impl Cooperation {
         tracing::warn!(node = node.name, "{message}");
         events.warning(&reference(node), "NodeDrainIncomplete", &message);
     }
-
-    /// Once per host, until it is over.
-    fn tell_quorum(&mut self, seen: &Seen, nodes: &[Arc<NodeView>], events: &Recorder) {
-        let members: Vec<quorum::Member<'_>> = nodes
-            .iter()
-            .map(|node| {
-                let shown = seen.nodes.get(&node.name).map(|status| status.host.as_str());
-                let host = shown.or_else(|| node.labels.get(cloudprovider::HOST)).unwrap_or_default();
-                quorum::Member::new(&node.name, host, |key| node.labels.contains_key(key))
-            })
-            .collect();
-        let risks = quorum::at_risk(&members);
-        // While an upgrade moves machines to and fro one warning for each host is enough.
-        self.at_risk.retain(|host| seen.open || risks.iter().any(|risk| risk.host == host));
-        for risk in risks {
-            if !self.at_risk.insert(risk.host.to_owned()) {
-                continue;
-            }
-            let message = format!(
-                "Harvester host {} carries {} of the {} etcd members of this cluster ({}): while it is down etcd has no quorum and the API does \
-                 not answer. Move one of these VMs to another host and keep them apart with a pod anti-affinity in their VM templates",
-                risk.host,
-                risk.nodes.len(),
-                risk.of,
-                risk.nodes.join(", ")
-            );
-            tracing::warn!("{message}");
-            for node in nodes.iter().filter(|node| risk.nodes.contains(&node.name.as_str())) {
-                events.warning(&reference(node), "QuorumAtRisk", &message);
-            }
-        }
-    }
 }
 
 /// Another Node that is well, takes pods, and whose own machine stays.
@@ -353,45 +350,4 @@ fn has_refuge(name: &str, nodes: &[Arc<NodeView>], seen: &Seen) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use runtime::scenario::Scenario;
-    use serde_json::json;
-
-    use super::*;
-
-    /// A Node that a former leader has cordoned for a drain, and what is sent for it.
-    async fn sent(seen: &Seen, identity: Identity) -> usize {
-        let mut node = crate::load_balancers::build::node("n", &[]);
-        node.annotations.insert(cloudprovider::HAND_OVER, "2026-01-01T00:00:00Z");
-        node.annotations.insert(cloudprovider::CORDONED, "true");
-        let node = NodeView { unschedulable: true, ready: Some(Ready::True), ..node };
-        let server = Scenario::answering(|_| (200, json!({"metadata": {"name": "n"}})));
-        let sources = Sources {
-            nodes: cloud_provider::cache::nodes_with([node]),
-            services: cloud_provider::cache::services_with([]),
-            seen: watch::Sender::<Arc<Seen>>::default().subscribe(),
-        };
-        let mut cooperation = Cooperation::new(&server.client(), sources, identity);
-        cooperation.wanted(Some(Duration::from_mins(5)));
-        let (events, _told) = Recorder::to_channel("test");
-        cooperation.look(seen, &events).await;
-        server.requests().len()
-    }
-
-    #[tokio::test]
-    async fn a_new_leader_takes_nothing_back_before_it_knows_that_it_is_over() {
-        let unknown = || Identity::unknown(harvester_api::names::ClusterName::from_record("demo"));
-        let runs = Seen { power: BTreeMap::from([("n".to_owned(), Power::On)]), ..Seen::default() };
-        let over = Seen { known: true, ..runs.clone() };
-        let blank = Seen { known: true, ..Seen::default() };
-        for (name, seen, identity, requests) in [
-            ("nothing is known", &Seen::default(), Identity::known("demo"), 0),
-            ("the machine runs, and the rest is not known", &runs, Identity::known("demo"), 0),
-            ("who we are is not known", &over, unknown(), 0),
-            ("nothing is known of the machine", &blank, Identity::known("demo"), 0),
-            ("it is over", &over, Identity::known("demo"), 1),
-        ] {
-            assert_eq!(sent(seen, identity).await, requests, "{name}");
-        }
-    }
-}
+mod tests;

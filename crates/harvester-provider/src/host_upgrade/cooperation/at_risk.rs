@@ -1,0 +1,51 @@
+//! Which hosts were told to carry so many members of etcd that their loss costs the quorum.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cloud_provider::node::reference;
+use cloud_provider::view::NodeView;
+use harvester_api::keys::cloudprovider;
+use harvester_api::quorum;
+use runtime::events::Recorder;
+
+use super::Seen;
+
+/// Hosts that were told of.
+#[derive(Debug, Default)]
+pub struct Told(BTreeSet<String>);
+
+impl Told {
+    /// Once per host, until it is over.
+    pub fn tell(&mut self, seen: &Seen, nodes: &[Arc<NodeView>], events: &Recorder) {
+        let members: Vec<quorum::Member<'_>> = nodes
+            .iter()
+            .map(|node| {
+                let shown = seen.nodes.get(&node.name).map(|status| status.host.as_str());
+                let host = shown.or_else(|| node.labels.get(cloudprovider::HOST)).unwrap_or_default();
+                quorum::Member::new(&node.name, host, |key| node.labels.contains_key(key))
+            })
+            .collect();
+        let risks = quorum::at_risk(&members);
+        // While an upgrade moves machines to and fro one warning for each host is enough.
+        self.0.retain(|host| seen.open || risks.iter().any(|risk| risk.host == host));
+        for risk in risks {
+            if !self.0.insert(risk.host.to_owned()) {
+                continue;
+            }
+            let message = format!(
+                "Harvester host {} carries {} of the {} etcd members of this cluster ({}): while it is down etcd has \
+                 no quorum and the API does not answer. Move one of these VMs to another host and keep them apart \
+                 with a pod anti-affinity in their VM templates",
+                risk.host,
+                risk.nodes.len(),
+                risk.of,
+                risk.nodes.join(", ")
+            );
+            tracing::warn!("{message}");
+            for node in nodes.iter().filter(|node| risk.nodes.contains(&node.name.as_str())) {
+                events.warning(&reference(node), "QuorumAtRisk", &message);
+            }
+        }
+    }
+}
