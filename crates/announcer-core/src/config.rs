@@ -67,7 +67,7 @@ pub enum ConfigError {
     #[error("flag {0} needs a value")]
     FlagWithoutValue(String),
     /// A word that is not `manager`.
-    #[error("unexpected argument {0:?}: the only word accepted is `manager`")]
+    #[error("{0:?} is not accepted here: the announcer takes flags of the form --name=value, see --help")]
     UnexpectedArgument(String),
 }
 

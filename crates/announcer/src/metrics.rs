@@ -128,7 +128,7 @@ impl Metrics {
             unprotected: Gauge::default(),
         };
         metrics.register_kept(registry, node, version);
-        metrics.register_ours(registry);
+        metrics.register_ours(registry, node);
         metrics
     }
 
@@ -155,7 +155,9 @@ impl Metrics {
     }
 
     /// What kube-vip does not show.
-    fn register_ours(&self, registry: &mut Registry) {
+    fn register_ours(&self, registry: &mut Registry, node: &str) {
+        // Whoever scrapes by address has the node all the same, as with kube-vip's own.
+        let registry = registry.sub_registry_with_label(("node".into(), node.to_owned().into()));
         registry.register("hcp_announcer_vips", "VIPs of this node by state", self.vips.clone());
         registry.register(
             "hcp_announcer_announcements",

@@ -36,7 +36,7 @@ use crate::metrics::Metrics;
 use crate::node::{self, Liveness, Parts};
 use crate::serving::serve;
 use crate::swap::Swapper;
-use crate::wire::{NetlinkWire, obstacles};
+use crate::wire::{NetlinkWire, obstacles, strict_filter};
 use crate::writer::Writer;
 
 /// Name in Events, in `User-Agent` and in metrics.
@@ -199,7 +199,10 @@ async fn no_macvlans(netlink: &Netlink, config: &Config) -> Option<String> {
 
 fn warn_of_obstacles() {
     match inet_conf_of_all() {
-        Ok(all) => obstacles(all).iter().for_each(|obstacle| tracing::warn!("{obstacle}")),
+        Ok(all) => {
+            obstacles(all).iter().for_each(|obstacle| tracing::warn!("{obstacle}"));
+            strict_filter(all).iter().for_each(|remark| tracing::info!("{remark}"));
+        }
         Err(error) => tracing::warn!(%error, "cannot check the settings of all interfaces"),
     }
 }

@@ -4,7 +4,7 @@ mod netlink;
 pub mod ruleset;
 
 pub use netlink::NetlinkWire;
-pub(crate) use netlink::obstacles;
+pub(crate) use netlink::{obstacles, strict_filter};
 
 use crate::engine::{WireDone, WireOp};
 

@@ -117,10 +117,10 @@ fn a_service_with_leases_of_both_families_shows_both() {
     metrics.vips(&[leased(VipId::Dhcp, "rebinding", at(30)), leased(VipId::Dhcp6, "bound", at(600))], now);
     let text = shown(&registry);
     for line in [
-        r#"hcp_announcer_dhcp_state{namespace="default",name="web",family="IPv4",state="rebinding"} 1"#,
-        r#"hcp_announcer_dhcp_state{namespace="default",name="web",family="IPv6",state="bound"} 1"#,
-        r#"hcp_announcer_dhcp_lease_remaining_seconds{namespace="default",name="web",family="IPv4"} 30.0"#,
-        r#"hcp_announcer_dhcp_lease_remaining_seconds{namespace="default",name="web",family="IPv6"} 600.0"#,
+        r#"hcp_announcer_dhcp_state{node="node-1",namespace="default",name="web",family="IPv4",state="rebinding"} 1"#,
+        r#"hcp_announcer_dhcp_state{node="node-1",namespace="default",name="web",family="IPv6",state="bound"} 1"#,
+        r#"hcp_announcer_dhcp_lease_remaining_seconds{node="node-1",namespace="default",name="web",family="IPv4"} 30.0"#,
+        r#"hcp_announcer_dhcp_lease_remaining_seconds{node="node-1",namespace="default",name="web",family="IPv6"} 600.0"#,
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }

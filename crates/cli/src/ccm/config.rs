@@ -30,6 +30,8 @@ pub struct Configuration {
     pub handshake: Handshake,
     /// What an operator should know although it works.
     pub warnings: Vec<String>,
+    /// What a default leaves to chance, for whoever looks.
+    pub remarks: Vec<String>,
 }
 
 /// Why the configuration cannot be used.
@@ -107,8 +109,9 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
         "" => None,
         value => Some(NetworkName::parse("managementNetwork", value).map_err(ConfigurationError::ManagementNetwork)?),
     };
+    let mut remarks = Vec::new();
     if management_network.is_none() {
-        warnings.push(
+        remarks.push(
             "--management-network is not set: node addresses come from the first network of each virtual machine \
              and load balancers from the first matching pool; name it where machines have several networks"
                 .to_owned(),
@@ -152,6 +155,7 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
         serving_files,
         handshake,
         warnings,
+        remarks,
     })
 }
 

@@ -57,6 +57,9 @@ pub fn main(arguments: &[String]) -> ExitCode {
     for warning in &configuration.warnings {
         tracing::warn!("{warning}");
     }
+    for remark in &configuration.remarks {
+        tracing::info!("{remark}");
+    }
     let ignored = without_effect::given(arguments);
     for (flag, consequence) in without_effect::UNSAFE_TO_IGNORE.iter().filter(|(flag, _)| ignored.contains(flag)) {
         tracing::warn!("--{flag} has no effect here: {consequence}");

@@ -99,7 +99,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
 
 fn foresee(flags: &Flags) -> anyhow::Result<Foresight> {
     let configuration = configure(flags)?;
-    for warning in &configuration.warnings {
+    for warning in configuration.warnings.iter().chain(&configuration.remarks) {
         eprintln!("{warning}");
     }
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(ask(flags, &configuration))

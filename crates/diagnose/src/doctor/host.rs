@@ -48,7 +48,7 @@ fn versions(snapshot: &Snapshot) -> Vec<Finding> {
                     snapshot.guest.version
                 ))
                 .why("nobody has tried this version; parts of the API that are needed may be missing")
-                .remedy("upgrade the guest cluster's Kubernetes, in Rancher or with its distribution"),
+                .remedy("upgrade Kubernetes of the guest cluster, in Rancher or with its distribution"),
         );
     }
     all

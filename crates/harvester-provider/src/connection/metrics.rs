@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn the_manual_names_every_metric_and_none_that_there_is_not() {
-        let manual = include_str!("../../../../docs/operations.md");
+        let manual = include_str!("../../../../docs/metrics.md");
         let (_, table) = manual.split_once("\n| metric (`harvester_…`)").expect("the table is there");
         let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
         let cells = rows.filter_map(|row| row.split('|').nth(1));

@@ -14,14 +14,14 @@ pub enum NetworkError {
     Invalid(String),
     /// The nodes have no network in common.
     #[error(
-        "there is no common NAD mapping: {NAMESPACE}/{NAME} is empty. Attach the network to all machines of this cluster and run \
+        "the nodes have no network in common: ConfigMap {NAMESPACE}/{NAME} is empty. Attach the network to all machines of this cluster and run \
          qemu-guest-agent in them, or remove annotation {key}", key = cloudprovider::NETWORK
     )]
     NothingInCommon,
     /// This network is not one of those that the nodes have in common.
     #[error(
-        "network {} not found in NAD mapping for service {service}. Annotation {key} asks for it; all nodes have {} (ConfigMap \
-         {NAMESPACE}/{NAME}): name one of these, or attach the network to all machines",
+        "service {service} asks for network {} (annotation {key}), which not all nodes have; all nodes have {} \
+         (ConfigMap {NAMESPACE}/{NAME}): name one of these, or attach the network to all machines",
         Quoted(network), listed(known), key = cloudprovider::NETWORK
     )]
     NotInMapping {
@@ -106,21 +106,21 @@ mod tests {
                 "DHCP not in mapping",
                 &[("net", "default/unknown-net"), ("ipam", "dhcp")],
                 Some(&m),
-                Err("network default/unknown-net not found in NAD mapping for service default/web"),
+                Err("service default/web asks for network default/unknown-net (annotation "),
             ),
             ("Pool present", &[("net", "default/net123"), ("ipam", "pool")], Some(&m), Ok(Some("enp2s0"))),
             (
                 "Pool not in mapping",
                 &[("net", "default/unknown-net"), ("ipam", "pool")],
                 Some(&m),
-                Err("network default/unknown-net not found in NAD mapping for service default/web"),
+                Err("service default/web asks for network default/unknown-net (annotation "),
             ),
         ];
         for (name, annotations, mapping, expected) in cases {
             let service = build::service("default/web").short(annotations).done();
             let got = resolve_interface(&service, mapping).map_err(|error| error.to_string());
             match (&got, expected) {
-                (Err(text), Err(start)) => assert!(text.starts_with(&format!("{start}. ")), "{name}: {text}"),
+                (Err(text), Err(start)) => assert!(text.starts_with(start), "{name}: {text}"),
                 _ => assert_eq!(got, expected.map(|name| name.map(str::to_owned)).map_err(str::to_owned), "{name}"),
             }
         }
@@ -146,7 +146,10 @@ mod tests {
         let plain = build::service("default/web").done();
         let with = build::service("default/web").short(&[("net", "a/b")]).done();
         for (mapping, text) in [
-            (NadMapping::Empty, "there is no common NAD mapping: kube-system/harvester-nad-mapping is empty. Attach "),
+            (
+                NadMapping::Empty,
+                "the nodes have no network in common: ConfigMap kube-system/harvester-nad-mapping is empty. Attach ",
+            ),
             (
                 NadMapping::Invalid("expected value".into()),
                 "invalid interface-nad-mapping in ConfigMap kube-system/harvester-nad-mapping: expected value",

@@ -56,18 +56,21 @@ impl Probes {
         let mut all = Self::default();
         for host in bed.lan.hosts() {
             let metrics = e2e::bed::get(host, (Ipv4Addr::LOCALHOST, 2112).into(), "/metrics")?;
-            let read = |name: &str| {
-                let line = metrics.lines().find_map(|line| line.strip_prefix(name));
-                line.and_then(|value| value.trim().parse::<f64>().ok()).unwrap_or_default()
+            // Each has the node among its labels, too.
+            let read = |name: &str, label: &str| {
+                let line = metrics.lines().find(|line| line.starts_with(&format!("{name}{{")) && line.contains(label));
+                let value = line.and_then(|line| line.rsplit_once(' '));
+                value.and_then(|(_, value)| value.parse::<f64>().ok()).unwrap_or_default()
             };
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a counter
-            let count = |what: &str| read(&format!("hcp_announcer_probes_total{{what=\"{what}\"}}")) as u64;
+            let count = |what: &str| read("hcp_announcer_probes_total", &format!("what=\"{what}\"")) as u64;
             all.asked += count("asked");
             all.unanswered += count("unanswered");
             all.late += count("late");
             all.bursts += count("burst");
             all.refuted += count("refuted");
-            all.worst_lateness_ms = all.worst_lateness_ms.max(read("hcp_announcer_worst_lateness_seconds") * 1000.0);
+            all.worst_lateness_ms =
+                all.worst_lateness_ms.max(read("hcp_announcer_worst_lateness_seconds", "") * 1000.0);
         }
         Ok(all)
     }

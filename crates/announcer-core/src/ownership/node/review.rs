@@ -141,7 +141,7 @@ impl Cluster {
             wake.at(due);
             return Vec::new();
         }
-        let text = format!("no node has taken it; what keeps node {} from it: {obstacle}", self.me);
+        let text = format!("no node announces the address; node {} cannot: {obstacle}", self.me);
         standing.members.iter().map(|view| (view.key.clone(), obstacle.reason(), text.clone())).collect()
     }
 

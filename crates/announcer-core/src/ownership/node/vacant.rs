@@ -21,7 +21,7 @@ pub enum Obstacle {
     #[error("{0}")]
     Excluded(&'static str),
     /// Clients' packets would be dropped here; where they would not.
-    #[error("externalTrafficPolicy is Local and the node has no ready endpoint of it, {}", elsewhere(.0))]
+    #[error("externalTrafficPolicy is Local and the node has no ready endpoint of the Service; {}", elsewhere(.0))]
     NoEndpoint(BTreeSet<String>),
     /// There is no interface for it.
     #[error(transparent)]
@@ -33,7 +33,7 @@ pub enum Obstacle {
 
 fn elsewhere(nodes: &BTreeSet<String>) -> String {
     if nodes.is_empty() {
-        return "nor has any other node: it is announced as soon as one is ready".to_owned();
+        return "no other node has one either: the address is announced as soon as one is ready".to_owned();
     }
     let names: Vec<&str> = nodes.iter().map(String::as_str).take(5).collect();
     let more = if nodes.len() > names.len() { " and others" } else { "" };

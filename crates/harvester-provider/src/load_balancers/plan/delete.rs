@@ -150,8 +150,9 @@ pub(super) fn still_used(
     let names: Vec<String> = keys.into_iter().map(ToString::to_string).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "could not delete load balancer for service {key}: service {key} is still used by other services [{}]",
-            names.join(" "),
+            "the load balancer of service {key} stays, because {} share its address: delete them or let them name \
+             another service first",
+            names.join(", "),
             key = service.key
         )
     })

@@ -26,13 +26,19 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
     // A Service that is no load balancer any more gives its address up as soon as nobody who has it is left: nobody joins.
     let stays = primary.is_load_balancer && !primary.has_class;
     let Some(ip) = primary.ingress.first().filter(|_| stays || sharing::has_joined(service, primary)) else {
-        let story = format!("primary service {} has no ingress IP", primary.key);
-        let remedy = if stays {
-            "this Service gets that address as soon as there is one; the Events of that Service say what it waits for"
+        let named = &primary.key;
+        let story = if stays {
+            format!(
+                "primary service {named} has no address yet: this Service gets the same one as soon as there is one; \
+                 the Events of {named} say what it waits for"
+            )
         } else {
-            "it is no Service of type LoadBalancer without loadBalancerClass, name another one"
+            format!(
+                "primary service {named} has no address to share: it is not of type LoadBalancer, or it has a \
+                 loadBalancerClass; name another Service"
+            )
         };
-        return Plan::only(user_wait(format!("{story}: {remedy}"), WaitReason::Primary));
+        return Plan::only(user_wait(story, WaitReason::Primary));
     };
     if let Some((port, by)) = first_clash(service, world.occupants) {
         let (primary, secondary) = (primary.key.clone(), service.key.clone());

@@ -17,7 +17,7 @@ async fn sharing() -> Lab {
     let Ensured::Waiting(waiting) = lab.ensure_named("default/second").await.unwrap() else {
         panic!("it is not first")
     };
-    assert!(waiting.message.starts_with("primary service default/web has no ingress IP: "), "{}", waiting.message);
+    assert!(waiting.message.starts_with("primary service default/web has no address "), "{}", waiting.message);
     assert_eq!(lab.sent(), [], "the older member makes the object, whoever is looked at first");
     lab.served().await;
     assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(true));
@@ -111,7 +111,7 @@ async fn an_address_is_not_released_while_another_member_shows_it() {
     });
     let late = arrives_late(&lab, member("default/second", 2, "TCP/443")).await;
     let Ensured::Waiting(waiting) = lab.ensure_named("default/second").await.unwrap() else { panic!("it is used") };
-    assert!(waiting.message.ends_with("is still used by other services [default/third]"), "{}", waiting.message);
+    assert!(waiting.message.contains("because default/third share its address"), "{}", waiting.message);
     assert_eq!(lab.sent(), []);
 
     assert_eq!(lab.ensure_named("default/third").await.unwrap(), Ensured::ready(true));
@@ -298,7 +298,7 @@ async fn who_names_the_holder_itself_keeps_it_from_going() {
     lab.services.apply(named.key.clone(), named);
     lab.change("default/web", |service| service.deleting = true);
     let Deleted::Waiting(waiting) = lab.delete().await else { panic!("it is used") };
-    assert!(waiting.needs_user && waiting.message.contains("still used by other services"), "{}", waiting.message);
+    assert!(waiting.needs_user && waiting.message.contains("share its address"), "{}", waiting.message);
     assert!(!lab.provider.memory().is_kept(&key("default/web")), "it is not Harvester that keeps it");
     assert_eq!(lab.sent(), []);
 }

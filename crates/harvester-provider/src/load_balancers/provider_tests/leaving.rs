@@ -358,7 +358,11 @@ async fn a_deletion_waits_for_who_is_still_served_at_the_address_and_is_woken_wh
     lab.served().await;
     lab.user_deletes();
     let Deleted::Waiting(waiting) = lab.delete().await else { panic!("it is used") };
-    assert!(waiting.needs_user && waiting.message.contains("[default/former]"), "{}", waiting.message);
+    assert!(
+        waiting.needs_user && waiting.message.contains("because default/former share its address"),
+        "{}",
+        waiting.message
+    );
     assert_eq!(lab.sent(), []);
     let mut wakes = lab.provider.wakes();
     // What is there when the stream begins.

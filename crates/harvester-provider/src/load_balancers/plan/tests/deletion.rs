@@ -74,7 +74,8 @@ fn deletion_goes_by_the_services_own_object_whatever_was_published() {
     assert!(waiting.needs_user);
     assert_eq!(
         waiting.message,
-        "could not delete load balancer for service default/web: service default/web is still used by other services [default/web2]"
+        "the load balancer of service default/web stays, because default/web2 share its address: delete them or let them name \
+         another service first"
     );
 }
 

@@ -357,7 +357,7 @@ fn the_interface_gate_holds_up_new_services_only() {
     let gone = service("default/web").short(&[("net", "a/gone")]).done();
     let refused = scene.plan(&gone, &[], &[]);
     assert_eq!(refused.actions, []);
-    assert!(refusal(&refused).starts_with("network a/gone not found in NAD mapping for service default/web. "));
+    assert!(refusal(&refused).starts_with("service default/web asks for network a/gone "));
 
     let served = service("default/web").short(&[("net", "a/gone"), ("ip", IP), ("if", "enp2s0")]).ingress(IP).done();
     let mut lb = LbView { address: Some(IP.into()), ..lb("lb-name").network_of_host("a/gone").ready(IP).done() };

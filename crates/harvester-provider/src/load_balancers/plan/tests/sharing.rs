@@ -25,7 +25,7 @@ fn a_secondary_waits_for_its_primarys_ingress() {
     let plan = plan(&secondary("default/web2").done(), &[web()], &[]);
     assert_eq!(plan.actions, []);
     let told = waiting(&plan);
-    assert!(told.message.starts_with("primary service default/web has no ingress IP: "), "{}", told.message);
+    assert!(told.message.starts_with("primary service default/web has no address "), "{}", told.message);
     assert!(told.needs_user, "for minutes nobody would know what it waits for");
 }
 
@@ -34,7 +34,7 @@ fn a_primary_that_will_never_have_an_address_is_the_users_trouble() {
     let cluster_ip = ServiceView { is_load_balancer: false, ..web() };
     let plan = plan(&secondary("default/web2").done(), &[cluster_ip], &[]);
     assert!(waiting(&plan).needs_user);
-    assert!(waiting(&plan).message.starts_with("primary service default/web has no ingress IP: "));
+    assert!(waiting(&plan).message.starts_with("primary service default/web has no address "));
 }
 
 /// ../golden 05-share, Service `clash`.
@@ -118,7 +118,8 @@ fn a_primary_with_sharers_cannot_become_a_secondary() {
     assert_eq!(plan.actions, []);
     assert_eq!(
         waiting(&plan).message,
-        "could not delete load balancer for service default/web2: service default/web2 is still used by other services [default/c]"
+        "the load balancer of service default/web2 stays, because default/c share its address: delete them or let them name \
+         another service first"
     );
 }
 
