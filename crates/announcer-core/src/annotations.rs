@@ -67,11 +67,11 @@ impl std::fmt::Display for Meanwhile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Said => "",
-            Self::NotAnnounced => "; it is not announced until that is mended",
+            Self::NotAnnounced => "; it is not announced until that is corrected",
             Self::UsualMac => {
-                "; until that is mended it has the MAC of its macvlan, or where there is none the usual one"
+                "; until that is corrected it has the MAC of its macvlan, or where there is none the usual one"
             }
-            Self::Former => "; what the Service asked for before is announced until that is mended",
+            Self::Former => "; what the Service asked for before is announced until that is corrected",
         })
     }
 }
@@ -219,7 +219,7 @@ pub(crate) fn parse_mac(text: &str) -> Result<Mac, Problem> {
 
 /// A MAC that a machine has already.
 pub(crate) fn mac_of_a_node(mac: Mac) -> Problem {
-    let accepted = "an interface of a node has this MAC; accepted is a unicast MAC address that nobody on the network has, or none; the address is not announced until it is mended or removed";
+    let accepted = "an interface of a node has this MAC; accepted is a unicast MAC address that nobody on the network has, or none; the address is not announced until it is corrected or removed";
     Problem::new(HWADDR, &mac.to_string(), accepted)
 }
 

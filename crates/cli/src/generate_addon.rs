@@ -35,7 +35,7 @@ Examples:
         a further token; --revoke-old when all nodes have it
   harvester-cloud-provider generate-addon demo guests --revoke        no access any more
 
-Exit status: 0 done, 1 failed (the message says what to mend), 2 wrong usage.
+Exit status: 0 done, 1 failed (the message says what to correct), 2 wrong usage.
 Running it again changes nothing and prints the same credentials. Progress goes to standard error.";
 
 #[allow(clippy::struct_excessive_bools)] // flags are what they are

@@ -113,7 +113,7 @@ fn formats() -> Vec<CompletionCandidate> {
     ["text", "wide", "json", "yaml", "jsonpath="].map(CompletionCandidate::new).into()
 }
 
-/// Looks for what is wrong: what, why it matters, and the command that mends it.
+/// Looks for what is wrong: what, why it matters, and the command that corrects it.
 #[derive(Debug, Parser)]
 #[command(name = DOCTOR, bin_name = DOCTOR, version = VERSION, after_help = DOCTOR_EXAMPLES)]
 pub struct DoctorArguments {

@@ -184,7 +184,7 @@ impl Examination {
                 Severity::Warning => "WARNING",
                 Severity::Error => "ERROR",
             };
-            let _ = writeln!(text, "{word}  {object}: {what}\n  why:   {why}\n  mend:  {remedy}\n  check: {check}\n");
+            let _ = writeln!(text, "{word}  {object}: {what}\n  why:   {why}\n  do:    {remedy}\n  check: {check}\n");
         }
         for Unread { what, why } in &self.unread {
             let _ = writeln!(text, "not looked at: {what}: {why}");

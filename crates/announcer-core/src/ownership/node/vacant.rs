@@ -149,7 +149,7 @@ mod tests {
         let excluded = Fitness::Excluded("its announcer is ending");
         for (fitness, only, interface, reason, parts) in [
             (excluded, None, "eth0", Reason::CannotAnnounce, &["ending"][..]),
-            (FIT, Some(nodes(&[])), "eth0", Reason::NoLocalEndpoint, &["Local", "any other"]),
+            (FIT, Some(nodes(&[])), "eth0", Reason::NoLocalEndpoint, &["Local", "no other node"]),
             (FIT, Some(six), "eth0", Reason::NoLocalEndpoint, &["on node-2, node-3", "node-6 and others"]),
             (
                 FIT,
