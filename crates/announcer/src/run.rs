@@ -90,20 +90,19 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let api = source(&config.api).load(config.api.server.as_deref()).await?;
     let client = connect(api.clone(), &settings)?;
     let namespace = lease_namespace(&config);
-    let membership = Membership::new(&client, &namespace, &config.node_name, config.lease.duration)
-        .without_macvlans(no_macvlans(&netlink, &config).await);
+    let membership = Membership::new(&client, &namespace, &config.node_name, config.lease.duration);
 
     // The engine outlives `shutdown` until it has handed over; everything it needs ends when it does.
     let everything = Token::new();
     let mut tasks = Tasks::new(everything.clone());
     let network = Arc::new(Notify::new());
     feeds::network(&mut tasks, Arc::clone(&network), netlink.clone(), connection);
-    let wire = NetlinkWire::new(netlink, api_time.clone());
+    let wire = NetlinkWire::new(netlink.clone(), api_time.clone());
     let keeping = keep(config.clone(), &wire, &network);
-    tokio::select! {
-        () = fall_back_without_rights(&mut config, &membership, &namespace) => {}
+    let membership = tokio::select! {
+        membership = settled(membership, &mut config, &netlink, &namespace) => membership,
         never = keeping => match never {},
-    }
+    };
 
     let (recorder, events) = Recorder::new(client.clone(), COMPONENT);
     let events = tokio::spawn(events);
@@ -184,6 +183,12 @@ fn check_capabilities() -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Capabilities(missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")))
+}
+
+/// What it may, and what it says of this node.
+async fn settled(membership: Membership, config: &mut Config, netlink: &Netlink, namespace: &str) -> Membership {
+    fall_back_without_rights(config, &membership, namespace).await;
+    membership.without_macvlans(no_macvlans(netlink, config).await)
 }
 
 async fn no_macvlans(netlink: &Netlink, config: &Config) -> Option<String> {
