@@ -3,10 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cloud_provider::cache::ServiceCache;
 use harvester_api::names::{ClusterName, NetworkName};
 
-use crate::identity::Identity;
 use crate::identity::proof::cluster_of;
 use crate::load_balancers::view::LbView;
 
@@ -114,13 +112,6 @@ pub struct LoadBalancerConfig {
 }
 
 impl LoadBalancerConfig {
-    /// The same under the name that this cluster has by now, and its UID.
-    pub(crate) fn under(&self, identity: &Identity, services: &ServiceCache) -> Self {
-        let (cluster_uid, cluster_uids) = identity.uids(services);
-        let cluster_names = identity.card().map(|card| card.names.clone()).unwrap_or_default();
-        Self { cluster_name: identity.name_or_flag(), cluster_uid, cluster_uids, cluster_names, ..self.clone() }
-    }
-
     /// The object is called after this cluster, by its present name or a former one. A copy of this cluster has the same UIDs, and
     /// another name.
     pub(crate) fn may_be_ours(&self, lb: &LbView) -> bool {

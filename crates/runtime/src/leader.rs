@@ -5,6 +5,7 @@
 pub mod elector;
 pub mod hand_back;
 mod lease;
+mod outage;
 mod task;
 
 use std::time::Duration;

@@ -2,7 +2,8 @@
 //!
 //! An API server that is away costs freshness, never content: the cache keeps what it has until a complete list replaces it.
 
-use std::collections::BTreeMap;
+mod ingest;
+
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 use crate::cache::{Cache, Key};
 use crate::error::{api_code, chain};
 use crate::health::Check;
+use ingest::{Ingest, Trim};
 
 /// First pause after a failure; doubled up to [`LONGEST_PAUSE`] or what was asked for, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -67,9 +69,6 @@ pub struct Status {
     /// How often something went wrong. Who looks now and then sees by it what has come and gone.
     pub troubles: u64,
 }
-
-/// Makes the view of an object, or nothing if it is not to be kept.
-type Trim<O, V> = Arc<dyn Fn(&O) -> Option<V> + Send + Sync>;
 
 /// Fills one cache from one kind.
 pub struct Reflector<O, K, V> {
@@ -222,7 +221,7 @@ where
     }
 
     async fn watch(&self, returns: &mut Option<watch::Receiver<u64>>) -> Ended {
-        let mut ingest = Ingest::new(self);
+        let mut ingest = Ingest::new(self.cache.clone(), self.key, Arc::clone(&self.view));
         let mut pause = FIRST_PAUSE;
         let mut forbidden_since = None;
         // When a watch that was refused before, and of which nothing has been heard since, has lasted.
@@ -242,7 +241,7 @@ where
                 }
                 () = async { tokio::time::sleep_until(confirm.expect("polled only if set")).await }, if confirm.is_some() => {
                     confirm = None;
-                    ingest = Ingest::new(self);
+                    ingest = Ingest::new(self.cache.clone(), self.key, Arc::clone(&self.view));
                     events.set(self.stream());
                     continue;
                 }
@@ -289,7 +288,7 @@ where
     }
 
     async fn list(&self) {
-        let mut ingest = Ingest::new(self);
+        let mut ingest = Ingest::new(self.cache.clone(), self.key, Arc::clone(&self.view));
         let mut events = std::pin::pin!(self.stream());
         while let Some(event) = events.next().await {
             match event {
@@ -365,36 +364,6 @@ pub async fn returned(returns: &mut Option<watch::Receiver<u64>>) {
 /// A pause, shorter when the server is back: true.
 async fn returned_within(pause: Duration, returns: &mut Option<watch::Receiver<u64>>) -> bool {
     tokio::time::timeout(pause, returned(returns)).await.is_ok()
-}
-
-/// Turns watch events into cache content; holds a list back until it is complete.
-struct Ingest<'a, O, K, V> {
-    reflector: &'a Reflector<O, K, V>,
-    list: BTreeMap<K, V>,
-}
-
-impl<'a, O: Resource, K: Key, V: Send + Sync + 'static> Ingest<'a, O, K, V> {
-    fn new(reflector: &'a Reflector<O, K, V>) -> Self {
-        Self { reflector, list: BTreeMap::new() }
-    }
-
-    fn take(&mut self, event: watcher::Event<O>) {
-        let Reflector { cache, key, view, .. } = self.reflector;
-        match event {
-            watcher::Event::Init => self.list.clear(),
-            watcher::Event::InitApply(object) => {
-                if let Some(view) = view(&object) {
-                    self.list.insert(key(object.meta()), view);
-                }
-            }
-            watcher::Event::InitDone => cache.replace(std::mem::take(&mut self.list)),
-            watcher::Event::Apply(object) => match view(&object) {
-                Some(view) => cache.apply(key(object.meta()), view),
-                None => cache.remove(&key(object.meta())),
-            },
-            watcher::Event::Delete(object) => cache.remove(&key(object.meta())),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The loop: looks at the facts when one of them changes and every few seconds, and writes what has changed. Runs on
 //! the leader only.
 
+mod tell;
+
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -8,25 +10,25 @@ use std::time::Duration;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use futures::FutureExt;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, ObjectReference};
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use runtime::error::{api_code, chain, is_conflict};
-use runtime::events::{EventKind, Recorder};
+use runtime::events::Recorder;
 use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::caution::Caution;
 use super::cooperation::Seen;
-use super::decide::{About, HostUpgrade, Step, Tell};
+use super::decide::HostUpgrade;
 use super::facts::{Facts, PlanView, machines, newest};
 use super::shown::{NodeStatus, Reason, message};
 use super::signals::PlanCaches;
 use super::{show, status};
 use crate::identity::Identity;
-use crate::instances::provider::{VmCache, VmiCache};
+use crate::instances::view::{VmCache, VmiCache};
 use crate::metrics::Metrics;
 
 /// Time passes although nothing changes: silence becomes long, a window settles.
@@ -261,60 +263,6 @@ impl Controller {
         for reason in Reason::ALL {
             let count = self.upgrade.nodes.values().filter(|node| node.reason == reason).count();
             self.metrics.host_upgrade_nodes(reason.word(), count);
-        }
-    }
-
-    fn tell(&self, step: &Step, events: &Recorder) {
-        for Tell { about, warning, reason, message } in &step.told {
-            let kind = if *warning { EventKind::Warning } else { EventKind::Normal };
-            match about {
-                About::Node(name) => {
-                    tracing::info!(node = name, "{message}");
-                    events.record(&self.node(name), kind, reason, message);
-                }
-                About::Services => {
-                    tracing::info!("{message}");
-                    let all = self.sources.services.all();
-                    for service in all.iter().filter(|service| service.is_load_balancer && !service.has_class) {
-                        let object = ObjectReference {
-                            api_version: Some("v1".into()),
-                            kind: Some("Service".into()),
-                            namespace: Some(service.key.namespace.clone()),
-                            name: Some(service.key.name.clone()),
-                            uid: Some(service.uid.0.clone()),
-                            ..ObjectReference::default()
-                        };
-                        events.record(&object, kind, reason, message);
-                    }
-                }
-                About::Upgrade => {
-                    tracing::info!("{message}");
-                    events.record(&self.config_map(), kind, reason, message);
-                }
-            }
-        }
-    }
-
-    fn node(&self, name: &str) -> ObjectReference {
-        // The kubelet's own Events name the Node as UID; those of the API name the UID.
-        let uid = self.sources.nodes.get(&name.to_owned()).map(|node| node.uid.0.clone());
-        ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Node".into()),
-            name: Some(name.to_owned()),
-            uid,
-            ..ObjectReference::default()
-        }
-    }
-
-    fn config_map(&self) -> ObjectReference {
-        ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("ConfigMap".into()),
-            namespace: Some(status::NAMESPACE.into()),
-            name: Some(status::NAME.into()),
-            uid: self.uid.clone(),
-            ..ObjectReference::default()
         }
     }
 

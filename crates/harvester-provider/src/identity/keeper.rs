@@ -28,9 +28,9 @@ use super::Identity;
 use super::decide::{Clues, Decision, Source, decide};
 use super::evidence::node_facts;
 use super::judge::{Contradiction, Facts, Verdict, judge};
-use super::proof::{CLUSTER_SERVICE, cluster_of, is_proven};
+use super::proof::{cluster_of, is_proven, service_uid};
 use super::record::{NAME, NAMESPACE, Note, Record, Records};
-use crate::instances::provider::{VmCache, VmiCache};
+use crate::instances::view::{VmCache, VmiCache};
 use crate::load_balancers::own_writes::LbCache;
 use crate::metrics::Metrics;
 
@@ -60,13 +60,6 @@ pub const NOT_KNOWN: &str = "IdentityNotKnown";
 
 /// Reason of the hold that a user asked for.
 pub const PAUSED: &str = "Paused";
-
-/// UID of Service `default/kubernetes`, if the Services are known.
-pub fn service_uid(services: &ServiceCache) -> Option<String> {
-    let (namespace, name) = CLUSTER_SERVICE;
-    let key = ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() };
-    services.get(&key).map(|service| service.uid.0.clone())
-}
 
 /// What the keeper looks at.
 #[derive(Debug, Clone)]

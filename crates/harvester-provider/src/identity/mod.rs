@@ -22,6 +22,9 @@ use harvester_api::names::ClusterName;
 use tokio::sync::watch;
 
 use card::Card;
+use proof::service_uid;
+
+use crate::config::LoadBalancerConfig;
 
 /// The name in use, once it is known, and whether anything may be written. Clones are the same identity.
 #[derive(Debug, Clone)]
@@ -114,11 +117,24 @@ impl Identity {
 
     /// UIDs of this cluster on objects: the one for new objects, and all that are ours.
     pub(crate) fn uids(&self, services: &ServiceCache) -> (Option<String>, Vec<String>) {
-        let service = keeper::service_uid(services);
+        let service = service_uid(services);
         let card = self.card();
         let cluster = card.as_ref().map(|card| card.cluster_uid.clone()).filter(|uid| !uid.is_empty());
         let former = card.iter().flat_map(|card| card.former_uids.iter().cloned());
         let all = cluster.iter().cloned().chain(service.iter().cloned()).chain(former).collect();
         (cluster.or(service), all)
+    }
+
+    /// The configuration under the name that this cluster has by now, and its UID.
+    pub(crate) fn applied_to(&self, config: &LoadBalancerConfig, services: &ServiceCache) -> LoadBalancerConfig {
+        let (cluster_uid, cluster_uids) = self.uids(services);
+        let cluster_names = self.card().map(|card| card.names.clone()).unwrap_or_default();
+        LoadBalancerConfig {
+            cluster_name: self.name_or_flag(),
+            cluster_uid,
+            cluster_uids,
+            cluster_names,
+            ..config.clone()
+        }
     }
 }

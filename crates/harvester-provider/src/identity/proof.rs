@@ -1,6 +1,7 @@
 //! Which LoadBalancer objects are a Service's, whatever they are called: pure (decision 11).
 
-use cloud_provider::view::ServiceView;
+use cloud_provider::cache::ServiceCache;
+use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::keys::{cloudprovider, loadbalancer};
 use harvester_api::names::ClusterName;
 
@@ -8,6 +9,13 @@ use crate::load_balancers::view::LbView;
 
 /// The Service whose UID identifies the cluster: it lives as long as the cluster and cannot be had twice.
 pub const CLUSTER_SERVICE: (&str, &str) = ("default", "kubernetes");
+
+/// UID of Service `default/kubernetes`, if the Services are known.
+pub fn service_uid(services: &ServiceCache) -> Option<String> {
+    let (namespace, name) = CLUSTER_SERVICE;
+    let key = ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() };
+    services.get(&key).map(|service| service.uid.0.clone())
+}
 
 /// The object's own idea of its cluster.
 pub fn cluster_of(lb: &LbView) -> Option<ClusterName> {

@@ -1,10 +1,10 @@
 //! The trait: look at the caches, let the pure modules decide, ask guest agents in the background.
 
+mod agents;
 mod finding;
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,6 @@ use futures::stream::{BoxStream, StreamExt, select_all};
 use harvester_api::keys::{self, kube_vip};
 use harvester_api::virtual_machine::PrintableStatus;
 use harvester_api::virtual_machine_instance::Phase;
-use runtime::cache::Cache;
 use runtime::reflect::Status;
 use tokio::sync::{mpsc, watch};
 
@@ -31,7 +30,7 @@ use super::hostnames::{Ask, Hostnames};
 use super::lookup::{Found, judge, vm_uid};
 use super::power::{power, standing};
 use super::requests::Requests;
-use super::view::{VmView, VmiView};
+use super::view::{VmCache, VmView, VmiCache, VmiView};
 use crate::config::{ProviderConfig, remedy};
 use crate::host_upgrade::caution::{Caution, each};
 use crate::host_upgrade::{frozen_addresses, frozen_label};
@@ -39,22 +38,8 @@ use crate::identity::Identity;
 use crate::load_balancers::neighbours::addresses;
 use crate::metrics::Metrics;
 
-/// All VMs of our namespace, by name.
-pub type VmCache = Cache<String, VmView>;
-/// Their instances, by name.
-pub type VmiCache = Cache<String, VmiView>;
 /// Questions to guest agents, for [`HarvesterInstances::run`].
 pub type Asked = mpsc::UnboundedReceiver<Ask>;
-
-/// Guest agents asked at one time.
-const ASKED_AT_ONCE: usize = 4;
-/// A hanging guest agent holds up one of these places for so long.
-const AGENT_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Empty caches for reflectors to fill.
-pub fn machine_caches() -> (VmCache, VmiCache) {
-    (Cache::new(|old, new| old != new), Cache::new(|old, new| old != new))
-}
 
 /// VMs of Harvester as machines of Nodes.
 #[derive(Debug)]
@@ -160,56 +145,6 @@ impl HarvesterInstances {
 
     fn memory(&self) -> MutexGuard<'_, InstanceState> {
         lock(&self.memory)
-    }
-
-    /// Asks guest agents, a few at a time.
-    pub async fn run(self: Arc<Self>, mut asked: Asked) -> Infallible {
-        let asked = futures::stream::poll_fn(move |context| asked.poll_recv(context));
-        asked.for_each_concurrent(ASKED_AT_ONCE, |ask| self.ask(ask)).await;
-        // This holds a sender, so that there is always one more question to come.
-        std::future::pending().await
-    }
-
-    async fn ask(&self, ask: Ask) {
-        let answer = tokio::time::timeout(AGENT_PATIENCE, self.requests.hostname(&ask.vm)).await;
-        let hostname = match answer {
-            Ok(Ok(hostname)) => {
-                tracing::debug!(vm = ask.vm, hostname, "get agent info success, using hostname as node name");
-                Some(hostname)
-            }
-            Ok(Err(error)) => {
-                let error = runtime::error::chain(&error);
-                tracing::debug!(
-                    vm = ask.vm,
-                    error,
-                    "failed to get guest agent info, fallback to use vmi name as node name"
-                );
-                None
-            }
-            Err(_) => {
-                tracing::debug!(vm = ask.vm, "guest agent did not answer, fallback to use vmi name as node name");
-                None
-            }
-        };
-        if hostname.is_none() {
-            self.metrics.guest_agent_failures.inc();
-        }
-        let mut memory = self.memory();
-        memory.hostnames.answered(&ask, hostname.as_deref(), Instant::now());
-        #[expect(clippy::cast_precision_loss, reason = "a gauge of a few thousand at most")]
-        self.metrics.known_hostnames.set(memory.hostnames.known() as f64);
-        // Who else waits has to hear of it only when there is nothing more to wait for: a thousand nodes may join at
-        // once.
-        let last = !memory.hostnames.is_asking();
-        let unresolved: Vec<String> = if last {
-            memory.unresolved.keys().cloned().collect()
-        } else {
-            let called = std::iter::once(ask.vm.as_str()).chain(memory.hostnames.names_of(&ask.vm));
-            called.filter(|node| memory.unresolved.contains_key(*node)).map(str::to_owned).collect()
-        };
-        memory.listeners.retain(|listener| {
-            unresolved.iter().all(|node| listener.send(NodeWake::Node(node.clone())).is_ok()) && !listener.is_closed()
-        });
     }
 
     /// Nothing may be concluded before the caches have their first lists (W-18).

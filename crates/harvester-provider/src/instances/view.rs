@@ -4,6 +4,17 @@ use cloud_provider::view::Tags;
 use harvester_api::keys;
 use harvester_api::virtual_machine::{PrintableStatus, VirtualMachine};
 use harvester_api::virtual_machine_instance::{Phase, VirtualMachineInstance};
+use runtime::cache::Cache;
+
+/// All VMs of our namespace, by name.
+pub type VmCache = Cache<String, VmView>;
+/// Their instances, by name.
+pub type VmiCache = Cache<String, VmiView>;
+
+/// Empty caches for reflectors to fill.
+pub fn machine_caches() -> (VmCache, VmiCache) {
+    (Cache::new(|old, new| old != new), Cache::new(|old, new| old != new))
+}
 
 /// A VirtualMachine.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,7 +14,6 @@ use harvester_api::load_balancer::Ipam;
 use harvester_api::names::is_object_name;
 
 use super::quoted::Quoted;
-use super::sharing::named_primary;
 
 /// Values of annotation `ipam`.
 const MODES: [&str; 3] = ["pool", "dhcp", "static"];
@@ -174,7 +173,9 @@ pub fn node_addresses(node: &NodeView) -> BTreeSet<IpAddr> {
 /// The address of a Service that brings its own; a secondary has its primary's.
 pub fn static_address(service: &ServiceView) -> Option<IpAddr> {
     match source(service) {
-        Ok(Source::Static(address)) if named_primary(service).is_none() => Some(address),
+        Ok(Source::Static(address)) if service.annotations.get(cloudprovider::PRIMARY_SERVICE).is_none() => {
+            Some(address)
+        }
         _ => None,
     }
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{KEY, MappingSource, NAME, NAMESPACE, compute, value};
 use crate::identity::Identity;
-use crate::instances::provider::VmiCache;
+use crate::instances::view::VmiCache;
 use crate::metrics::Metrics;
 
 /// A start of many VMs changes the mapping once.

@@ -3,7 +3,6 @@
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -21,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::elector::{Action, Elector, Input, Observation};
 use super::hand_back::{HandBack, Step};
 use super::lease::{self, Record};
+use super::outage::Outage;
 use super::{LeaderConfig, Leadership};
 use crate::error::chain;
 use crate::events::Recorder;
@@ -44,26 +44,6 @@ pub struct Election {
     outage: Outage,
     /// Tells which hosts are silent.
     silent: Option<watch::Receiver<BTreeSet<String>>>,
-}
-
-/// Whether requests fail, so that an outage is told twice and not with each of them.
-#[derive(Debug, Clone, Default)]
-struct Outage(Arc<AtomicBool>);
-
-impl Outage {
-    fn failed(&self, lease: &str, what: &str, error: &str) {
-        if self.0.swap(true, Ordering::Relaxed) {
-            tracing::debug!(lease, error, "failed to {what} the Lease");
-        } else {
-            tracing::warn!(lease, error, "failed to {what} the Lease, trying again");
-        }
-    }
-
-    fn over(&self, lease: &str) {
-        if self.0.swap(false, Ordering::Relaxed) {
-            tracing::info!(lease, "requests for the Lease are answered again");
-        }
-    }
 }
 
 /// Why [`Election::run`] ended without having been asked to.

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Sources;
-use crate::instances::provider::{VmCache, VmiCache};
+use crate::instances::view::{VmCache, VmiCache};
 
 /// What changes together is looked at together.
 const DEBOUNCE: Duration = Duration::from_millis(200);

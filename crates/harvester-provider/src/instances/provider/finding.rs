@@ -11,7 +11,8 @@ use harvester_api::virtual_machine_instance::Phase;
 
 use super::super::hostnames::Resolution;
 use super::super::lookup::{Found, Machines, find, vm_uid};
-use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY, VmiCache, lock};
+use super::super::view::VmiCache;
+use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY, lock};
 
 impl HarvesterInstances {
     /// The usual cases without a look at all machines, because a thousand nodes may join at once: a provider ID that we have met,

@@ -7,6 +7,8 @@
 mod finalizer;
 #[cfg(test)]
 mod host_model;
+#[cfg(test)]
+mod random;
 mod scheduler;
 #[cfg(test)]
 mod simulation;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use cloud_provider::view::ServiceKey;
 use tokio::time::Instant;
 
-use super::host_model::{Host, Lb, Name, Pace, Random, Shown};
+use super::host_model::{Host, Lb, Name, Pace, Shown};
+use super::random::Random;
 use super::scheduler::{Scheduler, Seen, Turn, Work};
 use crate::load_balancers::build::key;
 

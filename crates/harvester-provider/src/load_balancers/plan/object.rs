@@ -1,10 +1,11 @@
 //! What an object that is there means for a Service: whose it is, whether it is the right one, why it has no address yet, and who
 //! else has that address.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use cloud_provider::provider::Waiting;
-use cloud_provider::view::ServiceView;
+use cloud_provider::view::{Family, ServiceView};
 use harvester_api::keys::cloudprovider;
 
 use super::super::choice::Source;
@@ -17,6 +18,9 @@ use crate::config::LoadBalancerConfig;
 
 /// How often a Service looks whether a static one still uses the address that was booked for it.
 const STATIC_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How often a Service looks whether the cluster may have one more load balancer.
+const QUOTA_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Its labels name another Service.
 pub(super) fn foreign(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<Refusal> {
@@ -73,4 +77,25 @@ pub(super) fn used_by_static(
     let reason = WaitReason::AddressTaken;
     let waiting = Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(STATIC_INTERVAL) };
     Some(Verdict::Waiting(waiting, reason))
+}
+
+/// The host knows nothing of families, and books what the pool has.
+pub(super) fn wrong_family(service: &ServiceView, source: &Source, lb: &LbView) -> Option<Refusal> {
+    let booked = lb.usable_address.as_ref().filter(|_| matches!(source, Source::Pool(_)))?.parse::<IpAddr>().ok()?;
+    let wrong = !service.families.is_empty() && !service.families.contains(&Family::from(booked));
+    wrong.then(|| Refusal::WrongFamily { service: service.key.clone(), booked, families: service.families.clone() })
+}
+
+/// The cluster has as many load balancers as it may have.
+pub(super) fn over_quota(limit: usize) -> Verdict {
+    let message = format!(
+        "this cluster may have {limit} load balancers and has them (--max-load-balancers): delete a Service that needs no address, \
+         share one with annotation {}, or raise the limit",
+        cloudprovider::PRIMARY_SERVICE
+    );
+    let reason = WaitReason::Quota;
+    Verdict::Waiting(
+        Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(QUOTA_INTERVAL) },
+        reason,
+    )
 }

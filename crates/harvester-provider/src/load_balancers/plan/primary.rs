@@ -21,11 +21,8 @@ use super::super::sharing::{PortClash, ShareError, first_clash, shares_by};
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::delete::still_booking;
-use super::object::{foreign, network_changed, used_by_static, without_address};
+use super::object::{foreign, network_changed, over_quota, used_by_static, without_address, wrong_family};
 use super::{Action, Plan, Refusal, UNSERVED, Verdict, World, key, moving, user_wait, wait};
-
-/// How often a Service looks whether the cluster may have one more load balancer.
-const QUOTA_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long another one's PATCH may take.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
@@ -124,13 +121,6 @@ fn address(service: &ServiceView, source: &Source, lb: &LbView) -> Option<String
         Source::Dhcp => leases(service),
         Source::Pool(_) => booked,
     })
-}
-
-/// The host knows nothing of families, and books what the pool has.
-pub(super) fn wrong_family(service: &ServiceView, source: &Source, lb: &LbView) -> Option<Refusal> {
-    let booked = lb.usable_address.as_ref().filter(|_| matches!(source, Source::Pool(_)))?.parse::<IpAddr>().ok()?;
-    let wrong = !service.families.is_empty() && !service.families.contains(&Family::from(booked));
-    wrong.then(|| Refusal::WrongFamily { service: service.key.clone(), booked, families: service.families.clone() })
 }
 
 /// Which leases to ask for: one per family, in the Service's order. A Service that is served by one lease gets no second one
@@ -241,19 +231,6 @@ fn create(service: &ServiceView, source: &Source, world: &World<'_>) -> Plan {
     let message =
         format!("ip is not allocated, mode: {}, message: load balancer {} was just created", source.ipam(), key(world));
     Plan { actions, verdict: wait(message, WaitReason::Allocation) }
-}
-
-pub(super) fn over_quota(limit: usize) -> Verdict {
-    let message = format!(
-        "this cluster may have {limit} load balancers and has them (--max-load-balancers): delete a Service that needs no address, \
-         share one with annotation {}, or raise the limit",
-        cloudprovider::PRIMARY_SERVICE
-    );
-    let reason = WaitReason::Quota;
-    Verdict::Waiting(
-        Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(QUOTA_INTERVAL) },
-        reason,
-    )
 }
 
 /// Why an object that is there cannot be used for the Service, now or ever.

@@ -138,7 +138,7 @@ impl HarvesterLoadBalancers {
 
     /// The configuration under the name and UID of this cluster.
     fn config(&self) -> LoadBalancerConfig {
-        self.given.under(&self.identity, &self.services)
+        self.identity.applied_to(&self.given, &self.services)
     }
 
     /// The LoadBalancer objects of a Service.

@@ -25,7 +25,7 @@ impl HarvesterLoadBalancers {
         let by_object = self.lbs.subscribe().filter_map(move |name| {
             let lb = lbs.get(&name);
             pacer.seen(&name, lb.as_deref());
-            let config = given.under(&identity, &services);
+            let config = identity.applied_to(&given, &services);
             let owner = objects.touched(&name, lb.as_deref(), &config, || services.all());
             std::future::ready(owner)
         });

@@ -1,0 +1,64 @@
+//! What the log and Events say of a step of an upgrade, and on which object.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use runtime::events::{EventKind, Recorder};
+
+use super::super::decide::{About, Step, Tell};
+use super::super::status;
+use super::Controller;
+
+impl Controller {
+    pub(super) fn tell(&self, step: &Step, events: &Recorder) {
+        for Tell { about, warning, reason, message } in &step.told {
+            let kind = if *warning { EventKind::Warning } else { EventKind::Normal };
+            match about {
+                About::Node(name) => {
+                    tracing::info!(node = name, "{message}");
+                    events.record(&self.node(name), kind, reason, message);
+                }
+                About::Services => {
+                    tracing::info!("{message}");
+                    let all = self.sources.services.all();
+                    for service in all.iter().filter(|service| service.is_load_balancer && !service.has_class) {
+                        let object = ObjectReference {
+                            api_version: Some("v1".into()),
+                            kind: Some("Service".into()),
+                            namespace: Some(service.key.namespace.clone()),
+                            name: Some(service.key.name.clone()),
+                            uid: Some(service.uid.0.clone()),
+                            ..ObjectReference::default()
+                        };
+                        events.record(&object, kind, reason, message);
+                    }
+                }
+                About::Upgrade => {
+                    tracing::info!("{message}");
+                    events.record(&self.config_map(), kind, reason, message);
+                }
+            }
+        }
+    }
+
+    fn node(&self, name: &str) -> ObjectReference {
+        // The kubelet's own Events name the Node as UID; those of the API name the UID.
+        let uid = self.sources.nodes.get(&name.to_owned()).map(|node| node.uid.0.clone());
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Node".into()),
+            name: Some(name.to_owned()),
+            uid,
+            ..ObjectReference::default()
+        }
+    }
+
+    fn config_map(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("ConfigMap".into()),
+            namespace: Some(status::NAMESPACE.into()),
+            name: Some(status::NAME.into()),
+            uid: self.uid.clone(),
+            ..ObjectReference::default()
+        }
+    }
+}

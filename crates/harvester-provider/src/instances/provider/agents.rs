@@ -1,0 +1,68 @@
+//! Guest agents are asked for their host names, in the background.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cloud_provider::provider::NodeWake;
+use futures::stream::StreamExt;
+
+use super::super::hostnames::Ask;
+use super::{Asked, HarvesterInstances};
+
+/// Guest agents asked at one time.
+const ASKED_AT_ONCE: usize = 4;
+/// A hanging guest agent holds up one of these places for so long.
+const AGENT_PATIENCE: Duration = Duration::from_secs(10);
+
+impl HarvesterInstances {
+    /// Asks guest agents, a few at a time.
+    pub async fn run(self: Arc<Self>, mut asked: Asked) -> Infallible {
+        let asked = futures::stream::poll_fn(move |context| asked.poll_recv(context));
+        asked.for_each_concurrent(ASKED_AT_ONCE, |ask| self.ask(ask)).await;
+        // This holds a sender, so that there is always one more question to come.
+        std::future::pending().await
+    }
+
+    async fn ask(&self, ask: Ask) {
+        let answer = tokio::time::timeout(AGENT_PATIENCE, self.requests.hostname(&ask.vm)).await;
+        let hostname = match answer {
+            Ok(Ok(hostname)) => {
+                tracing::debug!(vm = ask.vm, hostname, "get agent info success, using hostname as node name");
+                Some(hostname)
+            }
+            Ok(Err(error)) => {
+                let error = runtime::error::chain(&error);
+                tracing::debug!(
+                    vm = ask.vm,
+                    error,
+                    "failed to get guest agent info, fallback to use vmi name as node name"
+                );
+                None
+            }
+            Err(_) => {
+                tracing::debug!(vm = ask.vm, "guest agent did not answer, fallback to use vmi name as node name");
+                None
+            }
+        };
+        if hostname.is_none() {
+            self.metrics.guest_agent_failures.inc();
+        }
+        let mut memory = self.memory();
+        memory.hostnames.answered(&ask, hostname.as_deref(), Instant::now());
+        #[expect(clippy::cast_precision_loss, reason = "a gauge of a few thousand at most")]
+        self.metrics.known_hostnames.set(memory.hostnames.known() as f64);
+        // Who else waits has to hear of it only when there is nothing more to wait for: a thousand nodes may join at
+        // once.
+        let last = !memory.hostnames.is_asking();
+        let unresolved: Vec<String> = if last {
+            memory.unresolved.keys().cloned().collect()
+        } else {
+            let called = std::iter::once(ask.vm.as_str()).chain(memory.hostnames.names_of(&ask.vm));
+            called.filter(|node| memory.unresolved.contains_key(*node)).map(str::to_owned).collect()
+        };
+        memory.listeners.retain(|listener| {
+            unresolved.iter().all(|node| listener.send(NodeWake::Node(node.clone())).is_ok()) && !listener.is_closed()
+        });
+    }
+}

@@ -1,0 +1,24 @@
+//! An outage of the API, as the election tells of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether requests fail, so that an outage is told twice and not with each of them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Outage(Arc<AtomicBool>);
+
+impl Outage {
+    pub(super) fn failed(&self, lease: &str, what: &str, error: &str) {
+        if self.0.swap(true, Ordering::Relaxed) {
+            tracing::debug!(lease, error, "failed to {what} the Lease");
+        } else {
+            tracing::warn!(lease, error, "failed to {what} the Lease, trying again");
+        }
+    }
+
+    pub(super) fn over(&self, lease: &str) {
+        if self.0.swap(false, Ordering::Relaxed) {
+            tracing::info!(lease, "requests for the Lease are answered again");
+        }
+    }
+}
