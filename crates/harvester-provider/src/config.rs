@@ -38,10 +38,19 @@ pub struct ProviderConfig {
     pub server: String,
     /// Fingerprint of the authority that the cloud-config trusts, if it names one.
     pub authority: Option<String>,
-    /// Name of the Node that this process runs on, if that is known.
-    pub own_node: Option<String>,
+    /// The Node that this process runs on, if that is known.
+    pub own_node: Option<OwnNode>,
     /// `--paused`.
     pub paused: bool,
+}
+
+/// The Node that this process runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnNode {
+    /// Its name.
+    pub name: String,
+    /// `NODE_NAME` says so: there is such a Node, or there will be. Else it is the name of the host, which may be none.
+    pub told: bool,
 }
 
 /// What is done about load balancers of this cluster that no Service has.

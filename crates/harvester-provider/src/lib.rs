@@ -17,7 +17,7 @@ mod metrics;
 mod nad_mapping;
 mod provider;
 
-pub use config::{GarbageConfig, GarbageMode, GarbagePace, ProviderConfig};
+pub use config::{GarbageConfig, GarbageMode, GarbagePace, OwnNode, ProviderConfig};
 pub use connection::{Connection, ConnectionError};
 pub use identity::card::{Card, fingerprint};
 pub use identity::judge::Word;

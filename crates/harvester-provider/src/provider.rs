@@ -157,6 +157,7 @@ impl HarvesterProvider {
             Arc::clone(&metrics),
         )
         .cautious(caution.clone())
+        .watching(watches.record.status())
         .announced_by(announced.subscribe());
         let (instances, asked) = HarvesterInstances::new(
             (config, identity.clone()),

@@ -7,6 +7,7 @@ pub mod cache;
 pub mod client;
 pub mod error;
 pub mod events;
+pub mod freshness;
 pub mod health;
 pub mod http;
 pub mod leader;

@@ -7,7 +7,7 @@ use cloud_provider::controllers::{Controllers, UnknownController};
 use harvester_api::cloud_config::{CloudConfig, CloudConfigFileError};
 use harvester_api::names::{ClusterName, NetworkName, NetworkNameError, is_dns_1123_label, is_object_name};
 use harvester_api::node_ip::{ExcludeRangeError, NodeIpCidr, NodeIpCidrError, parse_exclude_ranges};
-use harvester_provider::{GarbageConfig, GarbageMode, ProviderConfig};
+use harvester_provider::{GarbageConfig, GarbageMode, OwnNode, ProviderConfig};
 use runtime::http::{Handshake, HandshakeError};
 use runtime::leader::{Timing, TimingError};
 
@@ -160,10 +160,11 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
 }
 
 /// The Node that this process runs on: as the chart tells it, else the name of the host, whose network the pod shares.
-fn own_node() -> Option<String> {
+fn own_node() -> Option<OwnNode> {
     let told = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());
-    told.or_else(host)
+    let told = told.map(|name| OwnNode { name, told: true });
+    told.or_else(|| Some(OwnNode { name: host()?, told: false }))
 }
 
 fn garbage(flags: &Flags) -> GarbageConfig {

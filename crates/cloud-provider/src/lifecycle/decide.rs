@@ -39,6 +39,8 @@ pub(super) struct Answer {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct NodeState {
     absent: u32,
+    /// When the first of these proofs was seen.
+    gone: Option<Instant>,
     uid: Option<Uid>,
     /// Since when the machine has been off, in every pass.
     off: Option<Instant>,
@@ -64,7 +66,7 @@ impl NodeState {
     pub(super) fn refuse(&mut self, now: Instant) {
         let times = self.refused.as_ref().map_or(0, |refused| refused.times);
         self.refused = Some(Refused { at: now, times: times.saturating_add(1) });
-        self.absent = 0;
+        (self.absent, self.gone) = (0, None);
     }
 
     /// Whether nothing could be done about the machine of `node` now, whatever became of it.
@@ -144,6 +146,7 @@ pub(super) fn decide(node: &NodeView, answer: Answer, memory: &mut NodeState, ci
         *memory = NodeState { uid, ..NodeState::default() };
     }
     let before = std::mem::take(&mut memory.absent);
+    let gone_before = memory.gone.take();
     let off_before = memory.off.take();
     if node.deleting {
         return Action::Nothing;
@@ -158,7 +161,11 @@ pub(super) fn decide(node: &NodeView, answer: Answer, memory: &mut NodeState, ci
     }
     match (answer.existence, answer.power) {
         (Some(Existence::Gone(evidence)), _) => {
-            memory.absent = before + 1;
+            // A machine that seemed to be gone before the watches last failed is looked for anew.
+            let Some(steady) = steady_since else { return Action::Nothing };
+            let since = gone_before.filter(|since| *since >= steady);
+            memory.absent = if since.is_some() { before + 1 } else { 1 };
+            memory.gone = Some(since.unwrap_or(now));
             match memory.absent {
                 1 => Action::Watch(evidence),
                 // A Node whose machine was never found under any name may have another name; a kubelet whose Node we deleted does

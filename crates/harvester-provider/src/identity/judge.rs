@@ -84,6 +84,8 @@ pub struct Facts<'a> {
     pub machines: usize,
     /// It has been looked for so long that a Node whose kubelet does not run would say so by now.
     pub settled: bool,
+    /// The Node that this process runs on, by `NODE_NAME`, where no such Node is registered.
+    pub unregistered: Option<&'a str>,
 }
 
 /// Two facts that cannot both be right.
@@ -136,6 +138,13 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
     let contradiction = foreign_record(facts).or_else(|| nowhere(facts));
     if let Some(contradiction) = contradiction {
         return Verdict::SafeMode(contradiction);
+    }
+    // A copy of a cluster may run its controller before its own kubelet has registered: all that the snapshot shows then is the original.
+    if let Some(name) = facts.unregistered {
+        return Verdict::Undecided(format!(
+            "this process runs on Node {name} (NODE_NAME), and no such Node is registered: on which machine this cluster runs is not \
+             known. If {name} is no Node of this cluster, correct NODE_NAME, or run `{CONFIRM}`"
+        ));
     }
     match facts.card.filter(|card| !card.machines.is_empty()) {
         Some(card) => match continuity(facts, card) {

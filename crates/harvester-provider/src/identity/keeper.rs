@@ -30,6 +30,7 @@ use super::evidence::node_facts;
 use super::judge::{Contradiction, Facts, Verdict, judge};
 use super::proof::{cluster_of, is_proven, service_uid};
 use super::record::{NAME, NAMESPACE, Note, Record, Records};
+use crate::config::OwnNode;
 use crate::instances::view::{VmCache, VmiCache};
 use crate::load_balancers::own_writes::LbCache;
 use crate::metrics::Metrics;
@@ -90,7 +91,7 @@ pub struct Place {
     /// Fingerprint of the authority in the cloud-config.
     pub authority: Option<String>,
     /// The Node that this process runs on.
-    pub own_node: Option<String>,
+    pub own_node: Option<OwnNode>,
     /// `--paused`.
     pub paused: bool,
 }
@@ -120,13 +121,15 @@ struct Progress {
     since: Option<Instant>,
     /// The contradiction that was told.
     told: Option<Contradiction>,
+    /// A human has said in this life that all is as it is to be.
+    confirmed: bool,
 }
 
 impl Progress {
     /// `failing`: that the record may not be used was told already.
     fn new(cluster_uid: Option<String>, failing: bool) -> Self {
         let (not_before, pause) = (Instant::now(), TRY_AGAIN);
-        Self { cluster_uid, refused: None, failing, not_before, pause, since: None, told: None }
+        Self { cluster_uid, refused: None, failing, not_before, pause, since: None, told: None, confirmed: false }
     }
 
     /// Whether a write may be sent now: what follows a human's word as soon as the last write did not fail.
@@ -211,7 +214,12 @@ impl Keeper {
         }
         let since = *progress.since.get_or_insert_with(Instant::now);
         let place = &self.place;
-        let facts = node_facts(&nodes, &self.sources.vms.all(), &self.sources.vmis.all(), place.own_node.as_deref());
+        let facts = node_facts(
+            &nodes,
+            &self.sources.vms.all(),
+            &self.sources.vmis.all(),
+            place.own_node.as_ref().map(|own| own.name.as_str()),
+        );
         let service_uid = service_uid(&self.sources.services);
         let known = [Source::Remembered, Source::Adopted].contains(&decision.source) && !decision.name.is_default();
         let facts = Facts {
@@ -226,10 +234,17 @@ impl Keeper {
             nodes: &facts,
             machines: self.sources.vms.len(),
             settled: since.elapsed() >= SETTLED,
+            unregistered: place
+                .own_node
+                .as_ref()
+                .filter(|own| own.told && !progress.confirmed && self.sources.nodes.get(&own.name).is_none())
+                .map(|own| own.name.as_str()),
         };
         // While the record cannot be written a word is not followed: it would be said again and again.
         if let Some(word) = found.word.as_ref().filter(|_| progress.may_write(true)) {
-            return Some(Self::follow(word, &facts, &decision, events));
+            let note = Self::follow(word, &facts, &decision, events);
+            progress.confirmed = true;
+            return Some(note);
         }
         let note = match judge(&facts) {
             Verdict::Normal(card) | Verdict::New(card) => Some(self.go_on(card, &decision, found, progress, events)),

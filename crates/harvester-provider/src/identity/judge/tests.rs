@@ -49,6 +49,7 @@ struct Case<'a> {
     authority: &'a str,
     nodes: Vec<NodeFact>,
     settled: bool,
+    unregistered: Option<&'a str>,
 }
 
 /// Cluster `prod` on machines `a`, `b` and `c`, all well.
@@ -63,6 +64,7 @@ fn prod() -> Case<'static> {
         authority: "ca",
         nodes,
         settled: true,
+        unregistered: None,
     }
 }
 
@@ -81,6 +83,7 @@ impl Case<'_> {
             nodes: &self.nodes,
             machines: 7,
             settled: self.settled,
+            unregistered: self.unregistered,
         })
     }
 
@@ -165,6 +168,26 @@ fn what_happens_to_clusters_and_what_follows() {
             "where this process runs is not known",
             Case { nodes: copied(SILENT, "prod", READY), ..prod() },
             "MachinesReplaced",
+        ),
+        (
+            "a copy whose own Node has not registered: what it shows is the original",
+            Case { unregistered: Some("x1"), nodes: copied(SILENT, "prod", READY)[..3].to_vec(), ..prod() },
+            "Undecided",
+        ),
+        (
+            "the same before the old Nodes are known to be silent",
+            early(Case { unregistered: Some("x1"), nodes: copied(READY, "prod", READY)[..3].to_vec(), ..prod() }),
+            "Undecided",
+        ),
+        (
+            "a copy of a cluster without a card, before its own Node has registered",
+            Case { card: None, unregistered: Some("x1"), ..prod() },
+            "Undecided",
+        ),
+        (
+            "a wrong file is a wrong file, registered or not",
+            Case { unregistered: Some("x1"), nodes: vec![lost("a", "a", READY)], authority: "other", ..prod() },
+            "WrongHarvester",
         ),
         (
             "a copy on a machine labelled otherwise, whatever the flag",

@@ -208,6 +208,11 @@ impl HarvesterLoadBalancers {
         name: &str,
         plan: DeletePlan,
     ) -> Result<Option<Deleted>, ProviderError> {
+        if let DeletePlan::Verify | DeletePlan::Send { .. } = plan
+            && let Some(waiting) = self.not_fresh(&service.key)
+        {
+            return Ok(Some(Deleted::Waiting(waiting)));
+        }
         match plan {
             DeletePlan::HandedOver => Ok(Some(Deleted::Gone { existed: false })),
             DeletePlan::Soon(message) => Ok(Some(Deleted::Waiting(soon(message)))),

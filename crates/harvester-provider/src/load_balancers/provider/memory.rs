@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use cloud_provider::view::{ServiceKey, ServiceView};
 use k8s_openapi::jiff::Timestamp;
+use runtime::freshness::{FirstSeen, Freshness, Health, judge};
 
 use super::super::plan::{Action, Plan};
 use super::super::sharing::{Group, Occupant};
@@ -46,6 +47,8 @@ struct OfService {
     deleting: Option<Instant>,
     /// It shows an address that nobody serves.
     unserved: Option<Unserved>,
+    /// That an object of its is to go, as it was first seen.
+    doomed: FirstSeen,
     /// The object that was handed over to it, for as long as the watch does not show that.
     inherited: Option<String>,
     /// It is to get the address of this group, which has none, so that two members do not begin at once.
@@ -180,6 +183,18 @@ impl ProviderState {
         let mut since = now;
         self.service(service, |entry| since = *entry.deleting.get_or_insert(now));
         since
+    }
+
+    /// Whether it may be acted upon that an object of the Service is to go.
+    pub(super) fn doomed(&mut self, service: &ServiceKey, health: Health) -> Freshness {
+        let mut judged = Freshness::Interrupted;
+        self.service(service, |entry| judged = judge(&mut entry.doomed, health));
+        judged
+    }
+
+    /// Nothing of the Service is to go.
+    pub(super) fn spared(&mut self, service: &ServiceKey) {
+        self.service(service, |entry| entry.doomed = None);
     }
 
     /// Nothing of Harvester's keeps the Service from being deleted.

@@ -3,6 +3,7 @@
 
 mod deletion;
 mod failure;
+mod fresh;
 mod groups;
 mod memory;
 mod observe;
@@ -65,6 +66,8 @@ pub struct HarvesterLoadBalancers {
     lbs: LbCache,
     /// How the reflector of `lbs` is doing.
     watched: watch::Receiver<Status>,
+    /// A watch on the guest cluster, which tells of the troubles of all.
+    guest: watch::Receiver<Status>,
     objects: Objects,
     owners: Owners,
     patched: PatchedServices,
@@ -107,6 +110,7 @@ impl HarvesterLoadBalancers {
             owners: Owners::new(lbs.clone()),
             lbs,
             watched,
+            guest: watch::Sender::default().subscribe(),
             patched: PatchedServices::default(),
             pacer: Arc::default(),
             mapping,
@@ -122,6 +126,12 @@ impl HarvesterLoadBalancers {
     /// What is known of the announcers.
     pub fn announced_by(mut self, announced: watch::Receiver<Announced>) -> Self {
         self.announced = announced;
+        self
+    }
+
+    /// A watch on the guest cluster: while it fails nothing is deleted.
+    pub fn watching(mut self, guest: watch::Receiver<Status>) -> Self {
+        self.guest = guest;
         self
     }
 
@@ -233,6 +243,9 @@ impl HarvesterLoadBalancers {
             let mut not_yet = None;
             let wanted: Vec<_> = actions.iter().filter_map(Action::takes_turn_for).map(str::to_owned).collect();
             self.pacer.wants_only(&service.key, &wanted);
+            if !actions.iter().any(|action| matches!(action, Action::Delete { .. })) {
+                self.memory().spared(&service.key);
+            }
             let mut asked = 0;
             for action in actions {
                 asked += usize::from(action.takes_turn_for().is_some());

@@ -77,6 +77,10 @@ impl HarvesterLoadBalancers {
                 if let Some(waiting) = self.turn_to_delete(&service.key, name) {
                     return Ok(Done::NotYet(waiting));
                 }
+                if let Some(waiting) = self.not_fresh(&service.key) {
+                    self.pacer.failed(name);
+                    return Ok(Done::NotYet(waiting));
+                }
                 // For seconds two processes may both take themselves for the leader, and a watch may be behind: what
                 // nobody uses for the Service as it was may be what serves it now.
                 if !self.is_as_decided(service).await.inspect_err(|_| self.pacer.failed(name))? {

@@ -75,3 +75,34 @@ async fn what_fails_in_an_outage_that_is_over_is_tried_again_at_once() {
     assert!(provider.ensure(&web).await.is_err());
     assert_eq!(server.requests().len(), 3, "what fails without an outage waits for its back-off");
 }
+
+/// An API server that comes back shows for a moment what it had before; two of them need not show the same.
+#[tokio::test]
+async fn nothing_is_deleted_or_released_on_what_was_seen_before_the_watches_last_failed() {
+    for of_harvester in [true, false] {
+        let lab = Lab::new(vec![service("default/web").done()]);
+        lab.served().await;
+        lab.guest(|service| service.deleting = true);
+        let status = watch::Sender::new(Status { synced: true, ..Status::default() });
+        let provider = if of_harvester {
+            HarvesterLoadBalancers { watched: status.subscribe(), ..lab.provider }
+        } else {
+            lab.provider.watching(status.subscribe())
+        };
+        let web = lab.services.get(&key("default/web")).unwrap();
+        let deletions = async || {
+            let answer = provider.delete(&web).await.unwrap();
+            let requests = lab.server.requests();
+            lab.server.clear();
+            assert!(matches!(answer, Deleted::Waiting(_)), "{answer:?}");
+            requests.iter().filter(|seen| seen.method == "DELETE").count()
+        };
+        let error = || Some((tokio::time::Instant::now(), "connection refused".to_owned()));
+        status.send_modify(|status| (status.error, status.troubles) = (error(), 1));
+        assert_eq!(deletions().await, 0, "a watch fails");
+        provider.memory().doomed(&web.key, runtime::freshness::Health { well: true, troubles: 1 });
+        status.send_modify(|status| (status.error, status.troubles) = (None, 3));
+        assert_eq!(deletions().await, 0, "it has failed since the deletion was first seen");
+        assert_eq!(deletions().await, 1, "looked at once more");
+    }
+}

@@ -1,0 +1,31 @@
+//! What cannot be taken back is done on facts that are fresh: [`runtime::freshness`].
+
+use cloud_provider::provider::Waiting;
+use cloud_provider::view::ServiceKey;
+use runtime::freshness::{Freshness, Health};
+
+use super::{HarvesterLoadBalancers, soon};
+
+impl HarvesterLoadBalancers {
+    /// Why it is not to be acted upon yet that an object of the Service is to go; `None`: the fact is fresh.
+    pub(super) fn not_fresh(&self, service: &ServiceKey) -> Option<Waiting> {
+        let (harvester, guest) = (self.watched.borrow().clone(), self.guest.borrow().clone());
+        let story = [("Harvester", &harvester), ("the guest cluster", &guest)];
+        let broken = story.iter().find_map(|(which, status)| Some((*which, status.error.as_ref()?.1.clone())));
+        // A guest whose role does not let us read the record tells nothing of its troubles.
+        let all = if guest.forbidden { vec![harvester] } else { vec![harvester, guest] };
+        match self.memory().doomed(service, Health::of(&all)) {
+            Freshness::Fresh => None,
+            Freshness::SeenAnew => Some(soon(format!(
+                "watches were interrupted since the load balancer of service {service} was first seen to be wanted no more: looking once \
+                 more before it is deleted"
+            ))),
+            Freshness::Interrupted => {
+                let (which, error) = broken.unwrap_or_default();
+                Some(soon(format!(
+                    "the load balancer of service {service} is not deleted while watches on {which} fail: {error}"
+                )))
+            }
+        }
+    }
+}
