@@ -3,7 +3,6 @@
 //! A Node is deleted for one reason only: it is not Ready, and its machine was proven absent in several passes in a
 //! row. Whatever is not known changes nothing.
 
-mod breaker;
 mod decide;
 mod preview;
 
@@ -18,10 +17,10 @@ use runtime::events::Recorder;
 use runtime::shutdown::Token;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use breaker::Allowed;
 use decide::{Action, Circumstances, NodeState, Question};
 pub(crate) use preview::preview;
 
+use crate::breaker::{self, Allowed};
 use crate::cache::NodeCache;
 use crate::node::{Writer, reference, taints_value};
 use crate::provider::{Instances, Power};

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::provider::Hold;
-use cloud_provider::view::ServiceKey;
 use harvester_api::names::ClusterName;
 use runtime::cache::Cache;
 use runtime::error::chain;
@@ -244,6 +243,7 @@ impl Keeper {
         if let Some(word) = found.word.as_ref().filter(|_| progress.may_write(true)) {
             let note = Self::follow(word, &facts, &decision, events);
             progress.confirmed = true;
+            self.identity.confirm();
             return Some(note);
         }
         let note = match judge(&facts) {

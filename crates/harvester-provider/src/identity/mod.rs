@@ -20,6 +20,7 @@ use cloud_provider::cache::ServiceCache;
 use cloud_provider::provider::Hold;
 use harvester_api::names::ClusterName;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use card::Card;
 use proof::service_uid;
@@ -33,12 +34,13 @@ pub struct Identity {
     name: Arc<watch::Sender<Option<ClusterName>>>,
     card: Arc<watch::Sender<Option<Arc<Card>>>>,
     hold: Arc<watch::Sender<Option<Arc<Hold>>>>,
+    word: Arc<watch::Sender<Option<Instant>>>,
 }
 
 impl Identity {
     /// Not known yet; `flag` is what the command line says.
     pub fn unknown(flag: ClusterName) -> Self {
-        Self { flag, name: Arc::default(), card: Arc::default(), hold: Arc::default() }
+        Self { flag, name: Arc::default(), card: Arc::default(), hold: Arc::default(), word: Arc::default() }
     }
 
     /// Known.
@@ -113,6 +115,21 @@ impl Identity {
     /// Tells when writing is forbidden and when it is allowed again.
     pub fn holds(&self) -> watch::Receiver<Option<Arc<Hold>>> {
         self.hold.subscribe()
+    }
+
+    /// A human has said just now that the cluster, its Harvester and what stands there are as they are to be.
+    pub fn confirm(&self) {
+        self.word.send_replace(Some(Instant::now()));
+    }
+
+    /// When a human last said so.
+    pub fn spoken(&self) -> Option<Instant> {
+        *self.word.borrow()
+    }
+
+    /// Tells when a human says so.
+    pub fn words(&self) -> watch::Receiver<Option<Instant>> {
+        self.word.subscribe()
     }
 
     /// UIDs of this cluster on objects: the one for new objects, and all that are ours.

@@ -8,7 +8,7 @@ use runtime::scenario::Scenario;
 use serde_json::json;
 
 use super::super::view::build::{vm, vmi};
-use super::super::view::{InterfaceView, NetworkView};
+use super::super::view::{InterfaceView, NetworkView, machine_caches};
 use super::*;
 use crate::config::{GarbageConfig, GarbageMode};
 

@@ -16,6 +16,7 @@ mod quoted;
 pub mod service_patch;
 pub mod sharing;
 pub mod spelling;
+pub mod unasked;
 mod under_way;
 pub mod view;
 pub mod wait_reason;

@@ -35,6 +35,8 @@ pub enum WaitReason {
     AddressTaken,
     /// The host refuses for another reason.
     Refused,
+    /// A second look, or a human's word: too much has changed at once.
+    TooManyAtOnce,
     /// The user, who asks for what cannot be: a wrong annotation, for instance.
     User,
 }
@@ -58,6 +60,7 @@ impl WaitReason {
             Self::PoolExhausted => "PoolExhausted",
             Self::AddressTaken => "AddressTaken",
             Self::Refused => "RefusedByHarvester",
+            Self::TooManyAtOnce => "TooManyAtOnce",
             // The condition has a word of its own for each such wish.
             Self::User => "NotAccepted",
         }
@@ -81,6 +84,7 @@ impl WaitReason {
             Self::PoolExhausted => "pool_exhausted",
             Self::AddressTaken => "address_taken",
             Self::Refused => "refused",
+            Self::TooManyAtOnce => "too_many_at_once",
             Self::User => "user",
         }
     }

@@ -153,6 +153,23 @@ fn what_a_cache_says_while_it_is_out_of_date_counts_for_nothing() {
 }
 
 #[test]
+fn a_node_is_deleted_on_proofs_that_the_watches_have_not_failed_between() {
+    let start = Instant::now();
+    let lost = with(Some(Ready::Unknown));
+    let mut memory = NodeState::default();
+    let mut look = |seconds, steady: Option<u64>| {
+        let instant = |seconds| start + Duration::from_secs(seconds);
+        let (steady_since, now) = (steady.map(instant), instant(seconds));
+        decide(&lost, gone(), &mut memory, Circumstances { out_of_service_after: None, steady_since, now })
+    };
+    assert!(matches!(look(0, Some(0)), Action::Watch(_)));
+    assert_eq!(look(5, None), Action::Nothing, "the API is away");
+    assert!(matches!(look(10, Some(8)), Action::Watch(_)), "and back");
+    assert!(matches!(look(15, Some(12)), Action::Watch(_)), "an outage between two looks");
+    assert!(matches!(look(20, Some(12)), Action::Delete(_)));
+}
+
+#[test]
 fn a_machine_that_runs_again_is_taken_back_when_the_cloud_says_so_itself() {
     let ours =
         Taint { key: OUT_OF_SERVICE.into(), value: Some(OURS.into()), effect: "NoExecute".into(), time_added: None };

@@ -12,6 +12,7 @@ mod preview;
 mod streams;
 mod unserved;
 mod upgrading;
+mod within_reason;
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +39,7 @@ use super::owned::{Owned, Owners};
 use super::pacing::Pacer;
 use super::plan::{self, Action, Plan, Verdict};
 use super::spelling::misspelt;
+use super::unasked::Breaker;
 use super::wait_reason::WaitReason;
 use crate::config::{LoadBalancerConfig, remedy};
 use crate::host_upgrade::Caution;
@@ -75,6 +77,7 @@ pub struct HarvesterLoadBalancers {
     mapping: MappingSource,
     requests: Requests,
     memory: Mutex<ProviderState>,
+    breaker: Mutex<Breaker>,
     unsettled: Arc<Mutex<Unsettled>>,
     metrics: Arc<Metrics>,
     caution: Caution,
@@ -116,6 +119,7 @@ impl HarvesterLoadBalancers {
             mapping,
             requests,
             memory: Mutex::default(),
+            breaker: Mutex::default(),
             unsettled: Arc::default(),
             metrics,
             caution: Caution::default(),
@@ -144,6 +148,16 @@ impl HarvesterLoadBalancers {
     /// Whoever else deletes pooled load balancers takes turns with us.
     pub fn pacer(&self) -> Arc<Pacer> {
         Arc::clone(&self.pacer)
+    }
+
+    /// Of what was asked for in former passes, what this one does not ask for.
+    fn forget_what_is_over(&self, service: &ServiceView, actions: &[Action]) {
+        if !actions.iter().any(|action| matches!(action, Action::Delete { .. })) {
+            self.memory().spared(&service.key);
+        }
+        if !actions.iter().any(|action| self.is_unasked(service, action)) {
+            self.breaker.lock().over(&service.key);
+        }
     }
 
     /// The configuration under the name and UID of this cluster.
@@ -243,17 +257,15 @@ impl HarvesterLoadBalancers {
             let mut not_yet = None;
             let wanted: Vec<_> = actions.iter().filter_map(Action::takes_turn_for).map(str::to_owned).collect();
             self.pacer.wants_only(&service.key, &wanted);
-            if !actions.iter().any(|action| matches!(action, Action::Delete { .. })) {
-                self.memory().spared(&service.key);
-            }
+            self.forget_what_is_over(&current, &actions);
             let mut asked = 0;
             for action in actions {
                 asked += usize::from(action.takes_turn_for().is_some());
                 match self.perform(&current, &name, action).await {
                     Ok(Done::Seen) => changed = true,
                     Ok(Done::Unseen) => {}
-                    Ok(Done::NotYet(waiting)) => {
-                        not_yet = Some(Verdict::Waiting(waiting, WaitReason::Turn));
+                    Ok(Done::NotYet(waiting, reason)) => {
+                        not_yet = Some(Verdict::Waiting(waiting, reason));
                         break;
                     }
                     Ok(Done::DecideAnew) => {

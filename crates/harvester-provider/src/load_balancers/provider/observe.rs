@@ -185,6 +185,7 @@ impl HarvesterLoadBalancers {
         self.forget_object(name);
         self.pacer.wants_only(service, &[]);
         self.metrics.waits(service, None);
+        self.breaker.lock().over(service);
         self.memory().forget_service(service);
     }
 }

@@ -27,11 +27,11 @@ pub(super) enum Done {
     /// The world is not what the caches showed.
     DecideAnew,
     /// It is not our turn.
-    NotYet(Waiting),
+    NotYet(Waiting, WaitReason),
 }
 
 /// The same object, and nothing in it is different but its version.
-fn is_alike(judged: &LbView, now: &LbView) -> bool {
+pub(super) fn is_alike(judged: &LbView, now: &LbView) -> bool {
     *judged == LbView { resource_version: judged.resource_version.clone(), ..now.clone() }
 }
 
@@ -65,6 +65,9 @@ impl HarvesterLoadBalancers {
         name: &str,
         action: Action,
     ) -> Result<Done, ProviderError> {
+        if let Some(done) = self.within_reason(service, name, &action).await? {
+            return Ok(done);
+        }
         match action {
             Action::Create(object) => {
                 let name = object.metadata.name.clone().unwrap_or_default();
@@ -75,11 +78,11 @@ impl HarvesterLoadBalancers {
             Action::Delete { name, uid, leaks } => {
                 let name = name.as_str();
                 if let Some(waiting) = self.turn_to_delete(&service.key, name) {
-                    return Ok(Done::NotYet(waiting));
+                    return Ok(Done::NotYet(waiting, WaitReason::Turn));
                 }
                 if let Some(waiting) = self.not_fresh(&service.key) {
                     self.pacer.failed(name);
-                    return Ok(Done::NotYet(waiting));
+                    return Ok(Done::NotYet(waiting, WaitReason::Cache));
                 }
                 // For seconds two processes may both take themselves for the leader, and a watch may be behind: what
                 // nobody uses for the Service as it was may be what serves it now.
@@ -133,7 +136,7 @@ impl HarvesterLoadBalancers {
     }
 
     /// Whether the Service is still the one that was decided on, by a read of its own.
-    async fn is_as_decided(&self, service: &ServiceView) -> Result<bool, ProviderError> {
+    pub(super) async fn is_as_decided(&self, service: &ServiceView) -> Result<bool, ProviderError> {
         let live = self.requests.read_service(&service.key).await.map_err(failed)?;
         // A patch that we have sent just now, perhaps in this very pass, is not news.
         let decided = self.patched.see(service);
@@ -152,7 +155,7 @@ impl HarvesterLoadBalancers {
         let again = self.memory().is_backlog(&service.key);
         let work = if again { Work::CreateAgain } else { Work::CreateNew };
         if let Some(waiting) = self.turn(&service.key, name, work) {
-            return Ok(Done::NotYet(waiting));
+            return Ok(Done::NotYet(waiting, WaitReason::Turn));
         }
         if self.pacer.creates(name) {
             desired::preset_finalizer(&mut object);

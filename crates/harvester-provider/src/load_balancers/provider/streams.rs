@@ -63,7 +63,8 @@ impl HarvesterLoadBalancers {
         });
         let by_turn = self.pacer.wakes();
         let services = self.services.clone();
-        let by_identity = select(changes(self.identity.subscribe()), changes(self.identity.holds()));
+        let held = select(changes(self.identity.holds()), changes(self.identity.words()));
+        let by_identity = select(changes(self.identity.subscribe()), held);
         let by_identity = by_identity.flat_map(move |()| {
             let ours = services.all().into_iter();
             let ours = ours.filter(|service| wants_load_balancer(service) || has_finalizer(service));

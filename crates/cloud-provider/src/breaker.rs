@@ -1,29 +1,29 @@
-//! How many Nodes may be deleted at once: pure. One machine after the other is what happens in a healthy cluster; many at once are more
-//! likely a wrong view than a wish.
+//! How many objects of one kind may be changed or deleted at once without having been asked for it: pure. One after the other is what
+//! happens in a healthy cluster; many at once are more likely a wrong view than a wish.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Deletions of the last minute count together.
-pub(super) const WINDOW: Duration = Duration::from_mins(1);
+/// What was done in the last minute counts together.
+pub const WINDOW: Duration = Duration::from_mins(1);
 
 /// So many are always as usual, however small the cluster is.
 const FEW: usize = 3;
 
 /// What is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Allowed {
+pub enum Allowed {
     /// As usual.
     Yes,
-    /// Only those whose machine is proven absent once more.
+    /// Only what is decided once more, on facts that are read anew.
     Confirmed,
-    /// Nothing: a human has to delete them.
+    /// Nothing without a human's word.
     No,
 }
 
-/// `recent`: deleted in the last minute; `wanted`: to be deleted now; `all`: Nodes that there are, with those of the last minute.
-pub(super) fn allowed(recent: usize, wanted: usize, all: usize) -> Allowed {
+/// `recent`: done in the last minute; `wanted`: to be done now; `all`: objects that there are, with those of the last minute.
+pub fn allowed(recent: usize, wanted: usize, all: usize) -> Allowed {
     let count = recent + wanted;
     if count <= FEW.max(all / 10) {
         Allowed::Yes
@@ -34,16 +34,18 @@ pub(super) fn allowed(recent: usize, wanted: usize, all: usize) -> Allowed {
     }
 }
 
-/// Deletions of the last minute.
+/// What was done in the last minute.
 #[derive(Debug, Default)]
-pub(super) struct Recent(Vec<Instant>);
+pub struct Recent(Vec<Instant>);
 
 impl Recent {
-    pub(super) fn note(&mut self, now: Instant) {
+    /// It was done now.
+    pub fn note(&mut self, now: Instant) {
         self.0.push(now);
     }
 
-    pub(super) fn count(&mut self, now: Instant) -> usize {
+    /// How much was done in the last minute.
+    pub fn count(&mut self, now: Instant) -> usize {
         self.0.retain(|at| now.duration_since(*at) < WINDOW);
         self.0.len()
     }

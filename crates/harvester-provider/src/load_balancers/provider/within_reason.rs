@@ -1,0 +1,94 @@
+//! Changes that nobody asked for are made within reason: few at once, many after a second look, most of them not without a human's
+//! word. The rule is [`super::super::unasked`].
+
+use cloud_provider::provider::{ProviderError, Waiting};
+use cloud_provider::service::wants_load_balancer;
+use cloud_provider::view::ServiceView;
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::super::plan::Action;
+use super::super::unasked::{Answer, is_unasked};
+use super::super::wait_reason::WaitReason;
+use super::perform::{Done, is_alike};
+use super::{HarvesterLoadBalancers, failed};
+use crate::identity::judge::CONFIRM;
+
+impl HarvesterLoadBalancers {
+    /// What the action ends in if it may not be performed now; `None`: it may.
+    pub(super) async fn within_reason(
+        &self,
+        service: &ServiceView,
+        name: &str,
+        action: &Action,
+    ) -> Result<Option<Done>, ProviderError> {
+        if !self.is_unasked(service, action) {
+            return Ok(None);
+        }
+        let served = |other: &ServiceView| wants_load_balancer(other) && !other.ingress.is_empty();
+        let all = self.services.all().iter().filter(|other| served(other)).count();
+        let answer = self.breaker.lock().ask(&service.key, all, self.identity.spoken(), Instant::now());
+        let (message, needs_user, retry_after) = match answer {
+            Answer::Yes => {
+                self.breaker.lock().changed(&service.key, Instant::now());
+                return Ok(None);
+            }
+            Answer::Confirmed => {
+                if !self.is_still_so(service, name).await? {
+                    return Ok(Some(Done::DecideAnew));
+                }
+                self.breaker.lock().changed(&service.key, Instant::now());
+                return Ok(None);
+            }
+            Answer::Later(rest) => {
+                let message = format!(
+                    "load balancers of several Services have changed on Harvester within a minute, {}/{name} among them: it is looked \
+                     at once more before another address is published",
+                    self.given.namespace
+                );
+                (message, false, Some(rest))
+            }
+            Answer::No(count) => {
+                let message = format!(
+                    "load balancers of {count} of {all} served Services are missing on Harvester or have another address, {}/{name} \
+                     among them: nothing is changed, because a wrong view of Harvester would look the same. If it is right, run \
+                     `{CONFIRM}`: new addresses are published then",
+                    self.given.namespace
+                );
+                (message, true, None)
+            }
+        };
+        let reason = WaitReason::TooManyAtOnce;
+        Ok(Some(Done::NotYet(Waiting { reason: reason.word(), message, needs_user, retry_after }, reason)))
+    }
+
+    /// Whether clients of the Service would notice the action, and nobody asked for it.
+    pub(super) fn is_unasked(&self, service: &ServiceView, action: &Action) -> bool {
+        if service.ingress.is_empty() || !matches!(action, Action::Create(_) | Action::Patch(_)) {
+            return false;
+        }
+        let owned = self.owned(service, &self.config());
+        let objects: Vec<_> = owned.lb.iter().chain(&owned.others).map(AsRef::as_ref).collect();
+        is_unasked(service, action, &objects, Timestamp::now())
+    }
+
+    /// The Service and its object are as they were decided on, by a read of each.
+    async fn is_still_so(&self, service: &ServiceView, name: &str) -> Result<bool, ProviderError> {
+        if !self.is_as_decided(service).await? {
+            return Ok(false);
+        }
+        let judged = self.objects.get(name);
+        match (judged, self.requests.read(name).await.map_err(failed)?) {
+            (None, None) => Ok(true),
+            (Some(judged), Some(now)) if is_alike(&judged, &now) => Ok(true),
+            (_, Some(now)) => {
+                self.objects.wrote(now);
+                Ok(false)
+            }
+            (Some(_), None) => {
+                self.objects.forget(name);
+                Ok(false)
+            }
+        }
+    }
+}

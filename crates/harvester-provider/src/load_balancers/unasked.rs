@@ -1,0 +1,213 @@
+//! What would change for clients of a served Service although nobody asked for it, and how much of that at once: pure. A load balancer
+//! that has gone missing on Harvester is made anew, and gets another address; a booking that is another one is published. For one
+//! Service that is a repair. For many at once it is what a wrong view of Harvester would look like.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use cloud_provider::breaker::{Allowed, Recent, allowed};
+use cloud_provider::view::{ConditionStatus, ServiceKey, ServiceView};
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::choice::{self, Source};
+use super::plan::Action;
+use super::service_patch::Role;
+use super::view::LbView;
+
+/// A Service that has been served for so long has had an object: whoever takes a thousand Services over from something else, which
+/// are served without one, is done by then.
+const LONG_SERVED: Duration = Duration::from_mins(30);
+
+/// Two looks are so far apart.
+const SECOND_LOOK: Duration = Duration::from_secs(2);
+
+/// For so long a human's word counts.
+const WORD_LASTS: Duration = Duration::from_mins(10);
+
+/// Whether a Service was served long ago and ever since, which our condition on it tells, also of former processes.
+fn is_long_served(service: &ServiceView, now: Timestamp) -> bool {
+    let served = service.conditions.ready.as_ref().filter(|ready| ready.status == ConditionStatus::True);
+    let since = served.and_then(|ready| ready.since.parse::<Timestamp>().ok());
+    let long = i64::try_from(LONG_SERVED.as_secs()).unwrap_or(i64::MAX);
+    !service.ingress.is_empty() && since.is_some_and(|since| now.as_second() - since.as_second() >= long)
+}
+
+/// Whether nobody asked for this action, and clients of the Service would notice it. `objects` are those that the Service has.
+pub fn is_unasked(service: &ServiceView, action: &Action, objects: &[&LbView], now: Timestamp) -> bool {
+    match action {
+        // The object of a move is made beside the one that serves.
+        Action::Create(_) => objects.is_empty() && is_long_served(service, now),
+        Action::Patch(patch) if patch.role == Role::Primary && !service.ingress.is_empty() => {
+            let (Ok(Source::Pool(_)), Ok(booked)) = (choice::source(service), patch.address.parse::<IpAddr>()) else {
+                return false;
+            };
+            // Of a Service that moves to another pool the user knows.
+            !service.ingress.contains(&booked) && objects.len() == 1
+        }
+        _ => false,
+    }
+}
+
+/// What a Service is answered that asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It may go on.
+    Yes,
+    /// It may go on if all that is decided on is read once more, and is as it was.
+    Confirmed,
+    /// It asks again after this time.
+    Later(Duration),
+    /// Nothing without a human's word: so many Services ask.
+    No(usize),
+}
+
+/// Counts.
+#[derive(Debug, Default)]
+pub struct Breaker {
+    recent: Recent,
+    /// Services that ask, since when.
+    asking: BTreeMap<ServiceKey, Instant>,
+}
+
+impl Breaker {
+    /// May this Service be changed unasked? `all`: how many are served. `word`: when a human last said that all is as it is to be.
+    pub fn ask(&mut self, service: &ServiceKey, all: usize, word: Option<Instant>, now: Instant) -> Answer {
+        let since = *self.asking.entry(service.clone()).or_insert(now);
+        if word.is_some_and(|word| now.saturating_duration_since(word) < WORD_LASTS) {
+            return Answer::Yes;
+        }
+        let rest = SECOND_LOOK.saturating_sub(now.saturating_duration_since(since));
+        match allowed(self.recent.count(now), self.asking.len(), all) {
+            Allowed::Yes => Answer::Yes,
+            Allowed::Confirmed if rest.is_zero() => Answer::Confirmed,
+            Allowed::Confirmed => Answer::Later(rest),
+            Allowed::No => Answer::No(self.asking.len()),
+        }
+    }
+
+    /// It is being changed now.
+    pub fn changed(&mut self, service: &ServiceKey, now: Instant) {
+        if self.asking.remove(service).is_some() {
+            self.recent.note(now);
+        }
+    }
+
+    /// It asks no more.
+    pub fn over(&mut self, service: &ServiceKey) {
+        self.asking.remove(service);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cloud_provider::view::Condition;
+
+    use super::super::build::{config, key, lb, service};
+    use super::super::desired::new_object;
+    use super::super::service_patch::publish;
+    use super::*;
+
+    fn served(since: &str) -> ServiceView {
+        let mut web = service("default/web").ingress("10.0.0.1").done();
+        let condition =
+            |status| Condition { status, reason: "Served".into(), message: String::new(), since: since.into() };
+        web.conditions.ready = Some(condition(ConditionStatus::True));
+        web
+    }
+
+    #[test]
+    fn what_nobody_asked_for_and_clients_notice() {
+        let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+        let long = served("2026-01-01T00:00:00Z");
+        let create = Action::Create(Box::new(new_object(&config(), "lb", &long, &Source::Pool(None))));
+        let shows = |address: &str| Action::Patch(publish(&long, address, None));
+        let of = |annotations: &[(&str, &str)]| {
+            let mut web = service("default/web").short(annotations).ingress("10.0.0.1").done();
+            web.conditions = long.conditions.clone();
+            web
+        };
+        let (one, two) = (lb("a").ready("10.0.0.2").done(), lb("b").ready("10.0.0.1").done());
+        let (none, one, both): (Vec<&LbView>, _, _) = (vec![], vec![&one], vec![&one, &two]);
+        for (sentence, service, action, objects, expected) in [
+            ("the object of a served Service is missing", long.clone(), &create, &none, true),
+            ("a new Service", service("default/web").done(), &create, &none, false),
+            ("one that something else served a moment ago", served("2026-01-01T11:59:00Z"), &create, &none, false),
+            (
+                "one that an older version served",
+                ServiceView { conditions: Default::default(), ..long.clone() },
+                &create,
+                &none,
+                false,
+            ),
+            ("a move to another pool", long.clone(), &create, &one, false),
+            ("another booking", long.clone(), &shows("10.0.0.2"), &one, true),
+            ("the same booking", long.clone(), &shows("10.0.0.1"), &one, false),
+            (
+                "a booking of a Service that is not served",
+                service("default/web").done(),
+                &shows("10.0.0.2"),
+                &one,
+                false,
+            ),
+            ("the end of a move", long.clone(), &shows("10.0.0.2"), &both, false),
+            (
+                "another address that the user names",
+                of(&[("ipam", "static"), ("want", "10.0.0.9")]),
+                &shows("10.0.0.9"),
+                &one,
+                false,
+            ),
+            ("a lease", of(&[("ipam", "dhcp")]), &shows("0.0.0.0"), &one, false),
+        ] {
+            assert_eq!(is_unasked(&service, action, objects, now), expected, "{sentence}");
+        }
+    }
+
+    /// Of `all` Services so many ask, one after the other, and again after two seconds; how many are changed in the end?
+    fn changed(breaker: &mut Breaker, all: usize, ask: usize, word: Option<Instant>) -> usize {
+        let start = Instant::now();
+        let mut left: Vec<ServiceKey> = (0..ask).map(|number| key(&format!("default/web-{number}"))).collect();
+        for round in 0..4 {
+            let now = start + SECOND_LOOK * round;
+            left.retain(|service| {
+                let goes = matches!(breaker.ask(service, all, word, now), Answer::Yes | Answer::Confirmed);
+                if goes {
+                    breaker.changed(service, now);
+                }
+                !goes
+            });
+        }
+        ask - left.len()
+    }
+
+    #[test]
+    fn few_go_at_once_more_after_a_second_look_and_more_than_a_third_never() {
+        for (all, ask, expected) in
+            [(1, 1, 1), (5, 3, 3), (5, 4, 3), (30, 4, 4), (30, 10, 10), (30, 11, 3), (300, 30, 30), (300, 200, 30)]
+        {
+            assert_eq!(changed(&mut Breaker::default(), all, ask, None), expected, "{ask} of {all}");
+        }
+    }
+
+    #[test]
+    fn a_humans_word_lets_them_all_go_for_a_while() {
+        let mut breaker = Breaker::default();
+        assert_eq!(changed(&mut breaker, 30, 20, None), 3);
+        let later = Instant::now() + WORD_LASTS;
+        assert_eq!(breaker.ask(&key("default/web-9"), 30, Some(Instant::now()), later + SECOND_LOOK), Answer::No(17));
+        assert_eq!(changed(&mut breaker, 30, 20, Some(Instant::now())), 20);
+    }
+
+    #[test]
+    fn who_asks_no_more_does_not_count() {
+        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        for number in 0..10 {
+            breaker.ask(&key(&format!("default/web-{number}")), 15, None, now);
+        }
+        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), Answer::No(10));
+        (1..10).for_each(|number| breaker.over(&key(&format!("default/web-{number}"))));
+        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), Answer::Yes);
+    }
+}
