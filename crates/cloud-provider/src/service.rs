@@ -293,7 +293,7 @@ impl ServiceController {
 
     async fn clean_up(&self, service: &Arc<ServiceView>, release: Release, memory: &mut ServiceState) -> Next {
         // As above: should the Service vanish before all is done, this is what is left of it.
-        memory.served.get_or_insert_with(|| Arc::clone(service));
+        memory.served = Some(Arc::clone(service));
         let existed = match self.delete(service, Failing::Sync, memory).await {
             Ok(existed) => existed,
             Err(next) => return next,

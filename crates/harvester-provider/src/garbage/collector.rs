@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cloud_provider::breaker::{Allowed, allowed};
 use cloud_provider::preview::{Outlook, Place, Target, Verb, Write};
 use cloud_provider::view::ServiceKey;
 use runtime::error::chain;
@@ -13,11 +14,12 @@ use runtime::events::Recorder;
 use runtime::reflect::Status;
 use tokio::sync::watch;
 
-use super::list::{Garbage, Kind, list};
+use super::list::{Garbage, Kind, count_ours, list};
 use super::sweep::Sweep;
 use crate::config::{GarbageConfig, GarbageMode, LoadBalancerConfig};
 use crate::host_upgrade::Caution;
 use crate::identity::Identity;
+use crate::identity::judge::CONFIRM;
 use crate::identity::keeper::Sources;
 use crate::identity::record::{self, NAME};
 use crate::load_balancers::apply::{Deleted, RequestError, Requests};
@@ -46,6 +48,8 @@ pub struct Collector {
     pacer: Arc<Pacer>,
     metrics: Arc<Metrics>,
     caution: Caution,
+    /// Since when more is due than is deleted without a human's word.
+    barred: Option<tokio::time::Instant>,
 }
 
 /// What was told last.
@@ -66,7 +70,18 @@ impl Collector {
         (requests, pacer): (Requests, Arc<Pacer>),
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { settings, given, identity, sources, watched, requests, pacer, metrics, caution: Caution::default() }
+        Self {
+            settings,
+            given,
+            identity,
+            sources,
+            watched,
+            requests,
+            pacer,
+            metrics,
+            caution: Caution::default(),
+            barred: None,
+        }
     }
 
     /// Asks this before anything is deleted.
@@ -130,15 +145,17 @@ impl Collector {
                 sweep.trouble(Instant::now());
                 continue;
             }
-            if self.caution.may_collect_garbage().is_err() {
+            if self.may_collect().is_err() {
                 sweep.trouble(Instant::now());
             }
             let garbage = self.look();
             self.tell(&garbage, &mut told, &events);
             if self.settings.mode == GarbageMode::Delete {
-                let due: Vec<Garbage> =
-                    sweep.due(Instant::now(), &garbage).into_iter().take(AT_ONCE).cloned().collect();
-                for garbage in due {
+                let due: Vec<Garbage> = sweep.due(Instant::now(), &garbage).into_iter().cloned().collect();
+                if !self.is_within_reason(due.len(), &events) {
+                    continue;
+                }
+                for garbage in due.into_iter().take(AT_ONCE) {
                     let deleted = self.delete(&garbage, seen, &events).await;
                     if self.notice(&mut seen, &mut sweep) {
                         break;
@@ -151,6 +168,37 @@ impl Collector {
                 }
             }
         }
+    }
+
+    /// `Err` with the reason while nothing is deleted because no Service has it.
+    fn may_collect(&self) -> Result<(), Arc<str>> {
+        self.caution.may_collect_garbage()?;
+        if self.identity.suspects_restore(tokio::time::Instant::now()) {
+            return Err("Services have vanished as after a restore of etcd".into());
+        }
+        Ok(())
+    }
+
+    /// More than a third of all load balancers of this cluster are not deleted without a human's word: the view that shows so much
+    /// garbage may be wrong. What is due has been seen, and is read, more than once anyway.
+    fn is_within_reason(&mut self, due: usize, events: &Recorder) -> bool {
+        let config = self.identity.applied_to(&self.given, &self.sources.services);
+        let all = count_ours(&self.sources.lbs.all(), &config);
+        if allowed(0, due, all) != Allowed::No {
+            self.barred = None;
+            return true;
+        }
+        let since = *self.barred.get_or_insert_with(|| {
+            let text = format!(
+                "{due} of {all} load balancers of this cluster have no Service, more than a third: none of them is deleted, because a \
+                 wrong view of the Services would look the same. If it is right, run `{CONFIRM}`"
+            );
+            tracing::warn!("{text}");
+            let uid = self.sources.record.get(&NAME.to_owned()).and_then(|record| record.uid.clone());
+            events.warning(&record::reference(uid), "GarbageNotDeleted", &text);
+            tokio::time::Instant::now()
+        });
+        self.identity.spoken().is_some_and(|word| word >= since)
     }
 
     /// How often an API failed us until now.
@@ -227,7 +275,7 @@ impl Collector {
 
     /// Asks both API servers once more, past every cache, before anything is deleted. Whether something was.
     async fn delete_now(&self, garbage: &Garbage, events: &Recorder) -> Result<bool, RequestError> {
-        if let Err(why) = self.caution.may_collect_garbage() {
+        if let Err(why) = self.may_collect() {
             tracing::info!(lb = garbage.lb.name, %why, "garbage is not deleted now");
             return Ok(false);
         }

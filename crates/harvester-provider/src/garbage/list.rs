@@ -56,6 +56,11 @@ pub fn list<'a>(
     found.collect()
 }
 
+/// How many objects carry the UID of this cluster, whether a Service has them or not.
+pub fn count_ours<'a>(lbs: impl IntoIterator<Item = &'a Arc<LbView>>, config: &LoadBalancerConfig) -> usize {
+    lbs.into_iter().filter(|lb| !lb.terminating && kind(lb, config) == Some(Kind::Ours)).count()
+}
+
 fn kind(lb: &LbView, config: &LoadBalancerConfig) -> Option<Kind> {
     let found = lb.annotation(cloudprovider::CLUSTER_UID);
     if found.is_empty() || config.cluster_uids.is_empty() {

@@ -15,6 +15,7 @@ pub mod proof;
 pub mod record;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cloud_provider::cache::ServiceCache;
 use cloud_provider::provider::Hold;
@@ -27,6 +28,10 @@ use proof::service_uid;
 
 use crate::config::LoadBalancerConfig;
 
+/// After a Service has vanished that bore our finalizer nothing is collected as garbage for so long: the restore that took it may be
+/// followed by another one that brings it back.
+pub const RESTORE_SUSPECTED: Duration = Duration::from_hours(24);
+
 /// The name in use, once it is known, and whether anything may be written. Clones are the same identity.
 #[derive(Debug, Clone)]
 pub struct Identity {
@@ -35,12 +40,14 @@ pub struct Identity {
     card: Arc<watch::Sender<Option<Arc<Card>>>>,
     hold: Arc<watch::Sender<Option<Arc<Hold>>>>,
     word: Arc<watch::Sender<Option<Instant>>>,
+    vanished: Arc<watch::Sender<Option<Instant>>>,
 }
 
 impl Identity {
     /// Not known yet; `flag` is what the command line says.
     pub fn unknown(flag: ClusterName) -> Self {
-        Self { flag, name: Arc::default(), card: Arc::default(), hold: Arc::default(), word: Arc::default() }
+        let (name, card, hold) = (Arc::default(), Arc::default(), Arc::default());
+        Self { flag, name, card, hold, word: Arc::default(), vanished: Arc::default() }
     }
 
     /// Known.
@@ -132,6 +139,19 @@ impl Identity {
         self.word.subscribe()
     }
 
+    /// A Service is gone that bore our finalizer.
+    pub fn service_vanished(&self) {
+        self.vanished.send_replace(Some(Instant::now()));
+    }
+
+    /// Whether what no Service has may be what a restore of etcd has forgotten, and no human has said since that all is as it is to be.
+    pub fn suspects_restore(&self, now: Instant) -> bool {
+        let (vanished, word) = (*self.vanished.borrow(), self.spoken());
+        vanished.is_some_and(|at| {
+            now.saturating_duration_since(at) < RESTORE_SUSPECTED && word.is_none_or(|word| word < at)
+        })
+    }
+
     /// UIDs of this cluster on objects: the one for new objects, and all that are ours.
     pub(crate) fn uids(&self, services: &ServiceCache) -> (Option<String>, Vec<String>) {
         let service = service_uid(services);
@@ -153,5 +173,24 @@ impl Identity {
             cluster_names,
             ..config.clone()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restore_is_suspected_for_a_day_or_until_a_human_speaks() {
+        let identity = Identity::known("demo");
+        assert!(!identity.suspects_restore(Instant::now()));
+        identity.confirm();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        identity.service_vanished();
+        assert!(identity.suspects_restore(Instant::now() + Duration::from_hours(23)), "the word is older");
+        assert!(!identity.suspects_restore(Instant::now() + RESTORE_SUSPECTED));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        identity.confirm();
+        assert!(!identity.suspects_restore(Instant::now()));
     }
 }

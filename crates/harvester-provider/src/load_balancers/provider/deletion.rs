@@ -52,6 +52,9 @@ impl HarvesterLoadBalancers {
         if let Some(name) = self.abandoned(service) {
             return self.abandon(service, &name).await;
         }
+        if let Some(left) = self.leave_if_vanished(service).await? {
+            return Ok(left);
+        }
         let escapable = [WaitReason::Terminating.word(), WaitReason::Cache.word()];
         let result = self.try_delete(service).await;
         let waits_for_harvester = match &result {

@@ -12,6 +12,7 @@ mod preview;
 mod streams;
 mod unserved;
 mod upgrading;
+mod vanished;
 mod within_reason;
 
 use parking_lot::{Mutex, MutexGuard};

@@ -9,6 +9,10 @@ impl Lab {
         self.guest(|service| service.deleting = true);
     }
 
+    fn name_of(&self, service: &ServiceView) -> String {
+        object_name(&config(), service)
+    }
+
     /// As if the deletion had begun two minutes ago.
     fn two_minutes_pass(&self) {
         let begun =
@@ -374,4 +378,37 @@ async fn a_deletion_waits_for_who_is_still_served_at_the_address_and_is_woken_wh
     woken.await.expect("woken");
     lab.delete().await;
     assert_eq!(methods(&lab.written()), ["DELETE"]);
+}
+
+/// Etcd of the guest is restored while the controller goes on: what was made since the snapshot is gone, and nobody deleted it.
+#[tokio::test]
+async fn what_a_restore_of_etcd_has_forgotten_stays_and_is_not_collected_for_a_day() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    let (_guest, lab) = with_record(lab);
+    let web = lab.service();
+    lab.services.remove(&web.key);
+    let Deleted::Left(left) = lab.provider.delete(&web).await.unwrap() else { panic!("nobody asked for its deletion") };
+    assert_eq!((left.reason, left.warning), ("ServiceVanished", true));
+    assert!(left.message.contains(&lab.name_of(&web)), "{}", left.message);
+    assert_eq!(methods(&lab.written()), Vec::<&str>::new());
+    assert!(lab.provider.identity.suspects_restore(tokio::time::Instant::now()));
+
+    // Nobody but us takes the finalizer off: whoever did that by hand wants it gone.
+    for change in [
+        (|web: &mut ServiceView| web.finalizers.clear()) as fn(&mut ServiceView),
+        |web| web.deleting = true,
+        |web| web.is_load_balancer = false,
+    ] {
+        let lab = Lab::new(vec![service("default/web").done()]);
+        lab.served().await;
+        let (_guest, lab) = with_record(lab);
+        let mut web = lab.service();
+        change(&mut web);
+        lab.services.remove(&web.key);
+        lab.later();
+        let answer = lab.provider.delete(&web).await.unwrap();
+        assert!(matches!(answer, Deleted::Waiting(_)), "{answer:?}");
+        assert_eq!(methods(&lab.written()), ["DELETE"]);
+    }
 }
