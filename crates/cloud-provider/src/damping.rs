@@ -23,7 +23,7 @@ struct Repairs<S> {
 
 /// What was repaired last, and how often. Most objects never need it: it has little room in theirs.
 #[derive(Debug)]
-pub(crate) struct Damper<S>(Option<Box<Repairs<S>>>);
+pub struct Damper<S>(Option<Box<Repairs<S>>>);
 
 impl<S> Default for Damper<S> {
     fn default() -> Self {
@@ -47,16 +47,32 @@ impl<S> Repairs<S> {
     }
 }
 
+impl<S> Damper<S> {
+    /// Nothing of it matters any more.
+    pub fn is_over(&self, now: Instant) -> bool {
+        self.0.as_ref().is_none_or(|repairs| repairs.is_over(now))
+    }
+}
+
+/// What is told when somebody undoes what is written on `object`; `whole` is what he is to leave alone.
+pub fn undone(object: &str, by: Option<&str>, whole: &str) -> String {
+    let by = by.unwrap_or("somebody whose name the object does not show");
+    format!(
+        "the same write on {object} was undone more than five times within a minute. It was written last by {by}. It is repeated more \
+         seldom each time: see that the other writer leaves {whole} alone"
+    )
+}
+
 impl<S: PartialEq> Damper<S> {
     /// For how long this state has to stay as it is; `None`: it may be repaired.
-    pub(crate) fn rest(&self, state: &S, now: Instant) -> Option<Duration> {
+    pub fn rest(&self, state: &S, now: Instant) -> Option<Duration> {
         let repairs = self.0.as_ref().filter(|repairs| repairs.state == *state)?;
         let rest = repairs.pause().saturating_sub(now.duration_since(repairs.last));
         (!rest.is_zero()).then_some(rest)
     }
 
     /// This state was repaired. True: somebody undoes it, and that has to be said now.
-    pub(crate) fn repaired(&mut self, state: S, now: Instant) -> bool {
+    pub fn repaired(&mut self, state: S, now: Instant) -> bool {
         if let Some(repairs) = self.0.as_mut().filter(|repairs| repairs.state == state && !repairs.is_over(now)) {
             repairs.times = repairs.times.saturating_add(1);
             repairs.last = now;

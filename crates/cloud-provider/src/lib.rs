@@ -8,8 +8,9 @@
 pub mod breaker;
 pub mod cache;
 pub mod controllers;
-mod damping;
+pub mod damping;
 mod lifecycle;
+pub mod managed_fields;
 pub mod node;
 pub mod node_loss;
 pub mod observe;

@@ -33,6 +33,7 @@ pub(crate) use preview::preview;
 pub(crate) use writer::Writer;
 
 use crate::cache::NodeCache;
+use crate::damping::{Damper, undone};
 use crate::own_write::OwnWrite;
 use crate::provider::{Instances, NodeWake};
 use crate::view::{NodeAddress, NodeView};
@@ -119,6 +120,8 @@ struct NodeState {
     /// The machine is said to be elsewhere.
     moving: Option<topology::Moving>,
     conflicts: u32,
+    /// States of the Node that were corrected again and again. Its version is left out of them.
+    damper: Damper<NodeView>,
 }
 
 impl NodeController {
@@ -208,6 +211,11 @@ impl NodeController {
             tracing::debug!(reason = hold.reason, "held: {}", hold.message);
             return Next::OnChange;
         }
+        let found = NodeView { resource_version: String::new(), ..NodeView::clone(&node) };
+        if let Some(rest) = memory.damper.rest(&found, Instant::now()) {
+            self.remember(stale, &node.name);
+            return Next::After(rest);
+        }
         let mut unsettled = None;
         let plan = if stale || tampered || uninitialized {
             let machine = match self.provider.metadata(&node).await {
@@ -238,8 +246,14 @@ impl NodeController {
             plan::Plan { labels: plan::reconcile_labels(&node), ..plan::Plan::default() }
         };
         let started = Instant::now();
+        let version = node.resource_version.clone();
         match self.apply(node, &plan, memory).await {
             Ok(node) => {
+                if !uninitialized && node.resource_version != version {
+                    let members: &[&str] =
+                        if plan.status_patch(&version).is_some() { &["addresses"] } else { &["labels", "taints"] };
+                    self.corrected(&node, found, members, memory).await;
+                }
                 memory.conflicts = 0;
                 memory.refused_since = None;
                 if stale || tampered || uninitialized {
@@ -293,6 +307,17 @@ impl NodeController {
             }
         }
         Ok(node)
+    }
+
+    /// A Node that is in use was written. Whoever undoes that is named, once.
+    async fn corrected(&self, node: &NodeView, found: NodeView, members: &[&str], memory: &mut NodeState) {
+        if !memory.damper.repaired(found, Instant::now()) {
+            return;
+        }
+        let by = self.writer.other_writer(&node.name, members).await.ok().flatten();
+        let text = undone("this Node", by.as_deref(), "addresses, labels, taints and provider ID");
+        tracing::warn!("{text}");
+        self.recorder.warning(&reference(node), "UndoneByOthers", &text);
     }
 
     /// A step is missing. The user of a Node that cannot be used hears which one, and again while it lasts; for a Node that works it is a log line.

@@ -43,9 +43,6 @@ use crate::provider::{Deleted, Ensured, LoadBalancers};
 use crate::view::{ServiceKey, ServiceView};
 use crate::worker::{self, Next};
 
-/// The name under which the API server notes what we write: the first part of our `User-Agent`.
-const FIELD_MANAGER: &str = "harvester-cloud-provider";
-
 /// Source component of the Events.
 pub(crate) const COMPONENT: &str = "service-controller";
 
@@ -257,7 +254,7 @@ impl ServiceController {
         let later = self.show(&service, answer.as_ref(), memory).await;
         let corrected = add_finalizer || matches!(answer, Ok(Ensured::Ready { changed: true, .. }));
         if settled && corrected && memory.damper.repaired(found, Instant::now()) {
-            let by = self.writer.other_writer(&service, FIELD_MANAGER).await.ok().flatten();
+            let by = self.writer.other_writer(&service).await.ok().flatten();
             let tell = Tell::undone(by.as_deref());
             tracing::warn!("{}", tell.message);
             self.tell(&service, [tell]);

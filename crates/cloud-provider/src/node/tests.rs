@@ -307,3 +307,41 @@ async fn a_machine_that_could_not_be_asked_for_is_asked_for_again() {
     assert_eq!(test.controller.process("n").await, Next::OnChange);
     assert_eq!(test.asked(), 2);
 }
+
+/// As with Services: two writers of one Node do not write as fast as both can.
+#[tokio::test(start_paused = true)]
+async fn what_somebody_undoes_on_a_node_is_repeated_more_seldom_each_time_and_the_other_writer_is_named() {
+    let fields = json!([
+        {"manager": "labeller", "operation": "Update", "time": "2026-01-01T00:05:00Z",
+            "fieldsV1": {"f:metadata": {"f:labels": {}}}},
+        {"manager": "kubelet", "operation": "Update", "time": "2026-01-01T00:05:02Z", "fieldsV1": {"f:status": {}}},
+    ]);
+    let without_label = |version: u32| {
+        let mut view = NodeView { resource_version: version.to_string(), ..settled("n") };
+        view.labels.remove("topology.kubernetes.io/zone");
+        view
+    };
+    let mut test = Test::with([without_label(10)], move |request| match request.method.as_str() {
+        "PATCH" => patched(request),
+        _ => {
+            let metadata = json!({"name": "n", "managedFields": fields});
+            (200, json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata}))
+        }
+    });
+    let start = Instant::now();
+    let mut version = 10;
+    while start.elapsed() < Duration::from_mins(10) {
+        // Undone: the same state under another version.
+        version += 10;
+        test.cache.apply("n".into(), without_label(version));
+        match test.controller.process("n").await {
+            Next::After(rest) => tokio::time::advance(rest).await,
+            _ => tokio::time::advance(Duration::from_millis(7)).await,
+        }
+    }
+    let repairs = test.requests().iter().filter(|request| request.starts_with("PATCH")).count();
+    assert!((10..20).contains(&repairs), "{repairs}");
+    let told: Vec<String> = test.told().into_iter().filter(|told| told.contains("UndoneByOthers")).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("\"labeller\" (Update at 2026-01-01T00:05:00Z)"), "{}", told[0]);
+}

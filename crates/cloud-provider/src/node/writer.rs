@@ -5,6 +5,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::Value;
 
+use crate::managed_fields::other_writer;
 use crate::observe;
 use crate::view::NodeView;
 
@@ -28,6 +29,12 @@ impl Writer {
     pub(crate) async fn patch_status(&self, name: &str, patch: Value) -> Result<NodeView, kube::Error> {
         let node = self.api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(observe::node(&node))
+    }
+
+    /// Who writes these members of the Node beside us, by its managed fields.
+    pub(crate) async fn other_writer(&self, name: &str, members: &[&str]) -> Result<Option<String>, kube::Error> {
+        let found = self.api.get_metadata(name).await?;
+        Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), members))
     }
 
     /// Deletes the Node as it was judged and no other: one that was registered anew under the same name stays, and so does one

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ObjectReference, Service};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::Value;
 
 use super::decide;
+use crate::managed_fields::other_writer;
 use crate::observe;
 use crate::view::{Condition, ServiceView};
 
@@ -57,10 +57,10 @@ impl Writer {
     }
 
     /// Who writes this Service beside us, by its managed fields.
-    pub(super) async fn other_writer(&self, service: &ServiceView, us: &str) -> Result<Option<String>, kube::Error> {
+    pub(super) async fn other_writer(&self, service: &ServiceView) -> Result<Option<String>, kube::Error> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &service.key.namespace);
         let found = api.get_metadata(&service.key.name).await?;
-        Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), us))
+        Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), &[]))
     }
 
     /// Finalizers travel through the status subresource too: the API server takes them there, and the charts grant
@@ -70,16 +70,6 @@ impl Writer {
         let patched = api.patch_status(&service.key.name, &PatchParams::default(), patch).await?;
         Ok(observe::service(&patched))
     }
-}
-
-/// The manager that wrote last and is not `us`, with what it did and when.
-fn other_writer(fields: &[ManagedFieldsEntry], us: &str) -> Option<String> {
-    let others = fields.iter().filter(|entry| entry.manager.as_deref().is_some_and(|manager| manager != us));
-    let last = others.max_by_key(|entry| entry.time.as_ref().map(|time| time.0))?;
-    let manager = last.manager.as_deref().unwrap_or_default();
-    let operation = last.operation.as_deref().unwrap_or_default();
-    let time = last.time.as_ref().map(|time| format!(" at {}", time.0)).unwrap_or_default();
-    Some(format!("{manager:?} ({operation}{time})"))
 }
 
 /// What Events about a Service refer to.
@@ -92,28 +82,5 @@ pub(super) fn reference(service: &ServiceView) -> ObjectReference {
         uid: Some(service.uid.0.clone()),
         resource_version: Some(service.resource_version.clone()).filter(|version| !version.is_empty()),
         ..ObjectReference::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_other_writer_is_the_last_one_that_is_not_us() {
-        let entry = |manager: &str, time: &str| ManagedFieldsEntry {
-            manager: Some(manager.into()),
-            operation: Some("Update".into()),
-            time: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time.parse().unwrap())),
-            ..ManagedFieldsEntry::default()
-        };
-        let fields = [
-            entry("kubectl", "2026-01-01T00:00:00Z"),
-            entry("argocd", "2026-01-01T00:05:00Z"),
-            entry("us", "2026-01-01T00:06:00Z"),
-        ];
-        let found = other_writer(&fields, "us").unwrap();
-        assert_eq!(found, "\"argocd\" (Update at 2026-01-01T00:05:00Z)");
-        assert_eq!(other_writer(&fields[2..], "us"), None);
     }
 }

@@ -7,6 +7,7 @@ use runtime::events::EventKind;
 use tokio::time::Instant;
 
 use super::condition::shows;
+use crate::damping::undone;
 use crate::provider::{Deleted, Ensured, Remark, Waiting};
 use crate::view::Condition;
 
@@ -37,14 +38,8 @@ impl Tell {
 
     /// `by`: who writes the Service beside us, if that can be told.
     pub(super) fn undone(by: Option<&str>) -> Self {
-        let by = by.unwrap_or("somebody whose name the object does not show");
-        Self::warning(
-            "UndoneByOthers",
-            format!(
-                "the same write on this Service was undone more than five times within a minute. It was written last by {by}. It is repeated more \
-                 seldom each time: see that the other writer leaves the finalizer, the labels and the annotations of this program alone"
-            ),
-        )
+        let whole = "the finalizer, the labels and the annotations of this program";
+        Self::warning("UndoneByOthers", undone("this Service", by, whole))
     }
 
     fn ensuring() -> Self {

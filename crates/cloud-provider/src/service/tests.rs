@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::decide::FINALIZER;
 use super::*;
 use crate::cache;
+use crate::managed_fields::FIELD_MANAGER;
 use crate::provider::{Announced, Hold, ProviderError, Remark, Waiting};
 use crate::test_support::service;
 use crate::view::{Condition, ConditionStatus, Conditions, LOAD_BALANCER_READY, LOAD_BALANCER_WARNING, Uid};

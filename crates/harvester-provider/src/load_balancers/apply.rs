@@ -6,6 +6,7 @@
 //! [`Requests::create`] and [`Requests::delete`] are the only ways to create and delete an object. They know of no turns: who calls
 //! them for an object with a pool address has asked the `Pacer` before (`provider/perform.rs`, `garbage/collector.rs`).
 
+use cloud_provider::managed_fields::other_writer;
 use cloud_provider::view::{ServiceKey, ServiceView, Uid};
 use harvester_api::load_balancer::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
@@ -199,6 +200,13 @@ impl Requests {
                 Err(error) => return Err(failed(error)),
             }
         }
+    }
+
+    /// Who writes the object beside us, by its managed fields.
+    pub async fn other_writer(&self, name: &str) -> Result<Option<String>, RequestError> {
+        let found = self.objects().get_metadata(name).await;
+        let found = found.map_err(|source| RequestError::Read { lb: self.lb(name), source })?;
+        Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), &[]))
     }
 
     /// DELETE of exactly this object.

@@ -10,6 +10,8 @@ mod leaving;
 mod outages;
 #[path = "provider_tests/static_addresses.rs"]
 mod static_addresses;
+#[path = "provider_tests/undone.rs"]
+mod undone;
 #[path = "provider_tests/within_reason.rs"]
 mod within_reason;
 

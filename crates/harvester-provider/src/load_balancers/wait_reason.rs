@@ -37,6 +37,8 @@ pub enum WaitReason {
     Refused,
     /// A second look, or a human's word: too much has changed at once.
     TooManyAtOnce,
+    /// The end of a fight with another writer.
+    Undone,
     /// The user, who asks for what cannot be: a wrong annotation, for instance.
     User,
 }
@@ -61,6 +63,7 @@ impl WaitReason {
             Self::AddressTaken => "AddressTaken",
             Self::Refused => "RefusedByHarvester",
             Self::TooManyAtOnce => "TooManyAtOnce",
+            Self::Undone => "UndoneByOthers",
             // The condition has a word of its own for each such wish.
             Self::User => "NotAccepted",
         }
@@ -85,6 +88,7 @@ impl WaitReason {
             Self::AddressTaken => "address_taken",
             Self::Refused => "refused",
             Self::TooManyAtOnce => "too_many_at_once",
+            Self::Undone => "undone",
             Self::User => "user",
         }
     }

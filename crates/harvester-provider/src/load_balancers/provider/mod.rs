@@ -10,6 +10,7 @@ mod observe;
 mod perform;
 mod preview;
 mod streams;
+mod undone;
 mod unserved;
 mod upgrading;
 mod vanished;
@@ -50,6 +51,7 @@ use crate::nad_mapping::MappingSource;
 use failure::{failed, refused};
 use memory::{Now, ProviderState};
 use perform::Done;
+use undone::Undone;
 
 /// How often one call decides anew because the world was not as the caches showed it.
 const ROUNDS: usize = 3;
@@ -79,6 +81,7 @@ pub struct HarvesterLoadBalancers {
     requests: Requests,
     memory: Mutex<ProviderState>,
     breaker: Mutex<Breaker>,
+    undone: Mutex<Undone>,
     unsettled: Arc<Mutex<Unsettled>>,
     metrics: Arc<Metrics>,
     caution: Caution,
@@ -121,6 +124,7 @@ impl HarvesterLoadBalancers {
             requests,
             memory: Mutex::default(),
             breaker: Mutex::default(),
+            undone: Mutex::default(),
             unsettled: Arc::default(),
             metrics,
             caution: Caution::default(),

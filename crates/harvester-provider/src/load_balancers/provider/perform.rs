@@ -73,7 +73,10 @@ impl HarvesterLoadBalancers {
                 let name = object.metadata.name.clone().unwrap_or_default();
                 self.create_in_turn(service, &name, object).await
             }
-            Action::Update { uid, changes } => self.update(name, &uid, &changes, false).await,
+            Action::Update { uid, changes } => match self.rests(name, &changes) {
+                Some(rests) => Ok(rests),
+                None => self.update(name, &uid, &changes, false).await,
+            },
             Action::Readmit { uid } => self.update(name, &uid, &[], true).await,
             Action::Delete { name, uid, leaks } => {
                 let name = name.as_str();
@@ -257,7 +260,12 @@ impl HarvesterLoadBalancers {
             self.memory().sent(name, Instant::now());
         }
         match self.requests.update(name, uid, changes, readmit).await.map_err(failed)? {
-            Updated::Written(view) | Updated::Unchanged(view) => {
+            Updated::Written(view) => {
+                self.objects.wrote(view);
+                self.changed(name, changes).await;
+                Ok(Done::Unseen)
+            }
+            Updated::Unchanged(view) => {
                 self.objects.wrote(view);
                 Ok(Done::Unseen)
             }
