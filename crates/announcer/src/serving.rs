@@ -26,6 +26,7 @@ pub async fn serve(
         let server = Server {
             address,
             tls: Tls::Off,
+            client_ca: None,
             handshake: Handshake::default(),
             access: Access::Open,
             health: health.clone(),

@@ -101,6 +101,9 @@ pub mod cloudprovider {
         /// Label of a node's Lease, of the announcer, `"true"`: the card names nodes that are silent. Nobody has to
         /// follow the Leases of a healthy cluster to hear of it.
         pub const SILENCE: &str = "cloudprovider.harvesterhci.io/reports-silence";
+        /// Lease of the cloud controller, of the cloud controller: the reason of its safe mode, while it is in it or
+        /// does not know yet whether the cluster is a copy. Announcers follow the Leases of that namespace anyway.
+        pub const SAFE_MODE: &str = "cloudprovider.harvesterhci.io/safe-mode";
         /// ConfigMap `kube-system/harvester-cloud-provider`: a changed value makes the cloud provider look for garbage
         /// at once.
         pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";

@@ -4,6 +4,7 @@ mod access;
 mod admission;
 mod handshake;
 mod serve;
+mod subject;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use axum::routing::get;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, StatusCode};
 
+use access::Certified;
 pub use access::{Access, Delegated};
 pub use handshake::{Handshake, HandshakeError};
 pub use serve::{Bound, ServeError, Server, Tls};
@@ -52,9 +54,10 @@ fn router(health: Health, metrics: Metrics, access: Access) -> Router {
 }
 
 async fn guard(State(content): State<Content>, request: Request, next: Next) -> Response {
+    let certified = request.extensions().get::<Certified>();
     let token = bearer(request.headers());
     let verb = request.method().as_str().to_lowercase();
-    match content.access.check(token, request.uri().path(), &verb).await {
+    match content.access.check(certified, token, request.uri().path(), &verb).await {
         Ok(()) => next.run(request).await,
         Err(refusal) => plain(refusal.status, refusal.text),
     }

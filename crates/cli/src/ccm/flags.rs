@@ -213,6 +213,9 @@ pub struct Serving {
     /// Cipher suites of TLS 1.2 that are served, by Go's names; those of TLS 1.3 cannot be chosen
     #[arg(long, value_delimiter = ',', action = ArgAction::Append, value_name = "NAMES")]
     pub tls_cipher_suites: Vec<String>,
+    /// Authority whose client certificates count as users, beside tokens of the guest cluster; read at the start
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
     /// Paths served without asking who reads them
     #[arg(long, value_delimiter = ',', default_value = "/healthz,/readyz,/livez", action = ArgAction::Append)]
     pub authorization_always_allow_paths: Vec<String>,

@@ -3,12 +3,14 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use cloud_provider::controllers::Controller;
 use cloud_provider::node_loss::NodeLoss;
 use cloud_provider::start::{Caches, CloudProvider, ControllerMetrics, Settings};
+use contract::keys::cloudprovider::SAFE_MODE;
 use harvester_provider::{Connection, HarvesterProvider};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -128,6 +130,8 @@ async fn manage(
     let loss = leading.node_loss().filter(|_| !configuration.provider.paused);
     let silent = loss.as_ref().map(NodeLoss::silent);
     let election = election(flags, configuration, &leading.guest, &leading.recorder, &leading.health);
+    let doubts: Arc<dyn Fn() -> Option<String> + Send + Sync> = Arc::new(leading.provider.doubts());
+    let election = election.map(|election| election.with_annotation(SAFE_MODE, doubts));
     let election = election.map(|election| match silent {
         Some(silent) => election.with_silent_hosts(silent),
         None => election,
@@ -192,6 +196,7 @@ async fn serve(
     let server = Server {
         address: SocketAddr::new(flags.serving.bind_address, flags.serving.secure_port),
         tls,
+        client_ca: flags.serving.client_ca_file.clone(),
         handshake: configuration.handshake.clone(),
         access: Access::delegated(guest.clone(), always_allow),
         health: health.clone(),

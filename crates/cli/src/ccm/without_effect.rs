@@ -34,7 +34,6 @@ pub const WITHOUT_EFFECT: &[(&str, Kind, &str)] = &[
     ("authentication-skip-lookup", Kind::Bool, "no ConfigMap is looked up"),
     ("authentication-tolerate-lookup-failure", Kind::Bool, "no ConfigMap is looked up"),
     ("authentication-token-webhook-cache-ttl", Kind::Value, "answers are kept for 10 s"),
-    ("client-ca-file", Kind::Value, "readers of /metrics show a token"),
     ("requestheader-client-ca-file", Kind::Value, "readers of /metrics show a token"),
     ("requestheader-allowed-names", Kind::Value, "readers of /metrics show a token"),
     ("requestheader-username-headers", Kind::Value, "readers of /metrics show a token"),
@@ -61,7 +60,6 @@ pub const WITHOUT_EFFECT: &[(&str, Kind, &str)] = &[
 
 /// Of those, the ones from which somebody may expect protection that they do not give here.
 pub const UNSAFE_TO_IGNORE: &[(&str, &str)] = &[
-    ("client-ca-file", "client certificates are not looked at; readers of /metrics show a token of the guest cluster"),
     ("requestheader-client-ca-file", "no proxy is believed; readers of /metrics show a token of the guest cluster"),
     ("authentication-kubeconfig", "who reads /metrics is asked of the guest cluster of --kubeconfig"),
     ("authorization-kubeconfig", "what a reader of /metrics may do is asked of the guest cluster of --kubeconfig"),

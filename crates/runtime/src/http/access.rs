@@ -1,6 +1,6 @@
 //! Who may read: everybody, or whom the cluster says (TokenReview and SubjectAccessReview), as delegated authorisation does it in
-//! Kubernetes' own programs. Client certificates are not looked at: the chart has no use for them, and they would need the
-//! `extension-apiserver-authentication` ConfigMap, which the Go provider skips too.
+//! Kubernetes' own programs. A client certificate counts if the authority of `--client-ca-file` signed it; that of the cluster's
+//! `extension-apiserver-authentication` ConfigMap is not looked up, which the Go provider skips too.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -14,6 +14,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::time::Instant;
 
+use super::subject::{Subject, subject};
 use crate::error::{api_code, chain};
 
 /// How long an answer of the cluster is kept (`--authentication-token-webhook-cache-ttl` and its kin).
@@ -56,6 +57,23 @@ enum User {
     Known { name: String, uid: Option<String>, groups: Vec<String>, extra: BTreeMap<String, Vec<String>> },
 }
 
+/// Whose client certificate it is, by its subject: the common name is the user, organisations are its groups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Certified {
+    name: String,
+    groups: Vec<String>,
+}
+
+impl Certified {
+    /// `None`: it names nobody. The handshake has verified it.
+    pub(super) fn of(certificate: &[u8]) -> Option<Self> {
+        let Subject { name, mut groups } = subject(certificate)?;
+        let name = name.filter(|name| !name.is_empty())?;
+        groups.push("system:authenticated".to_owned());
+        Some(Self { name, groups })
+    }
+}
+
 /// Why somebody may not read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
@@ -76,10 +94,16 @@ impl Access {
         Self::Delegated(Box::new(Delegated::new(client, always_allow)))
     }
 
-    pub(super) async fn check(&self, token: Option<&str>, path: &str, verb: &str) -> Result<(), Refusal> {
+    pub(super) async fn check(
+        &self,
+        certified: Option<&Certified>,
+        token: Option<&str>,
+        path: &str,
+        verb: &str,
+    ) -> Result<(), Refusal> {
         match self {
             Self::Open => Ok(()),
-            Self::Delegated(delegated) => delegated.check(token, path, verb).await,
+            Self::Delegated(delegated) => delegated.check(certified, token, path, verb).await,
         }
     }
 }
@@ -95,16 +119,26 @@ impl Delegated {
         }
     }
 
-    async fn check(&self, token: Option<&str>, path: &str, verb: &str) -> Result<(), Refusal> {
+    async fn check(
+        &self,
+        certified: Option<&Certified>,
+        token: Option<&str>,
+        path: &str,
+        verb: &str,
+    ) -> Result<(), Refusal> {
         if self.always_allow.iter().any(|allowed| covers(allowed, path)) {
             return Ok(());
         }
-        let user = match token {
-            Some(token) => self
+        let user = match (certified, token) {
+            (Some(Certified { name, groups }), _) => {
+                let (name, groups) = (name.clone(), groups.clone());
+                User::Known { name, uid: None, groups, extra: BTreeMap::new() }
+            }
+            (None, Some(token)) => self
                 .user(token)
                 .await
                 .map_err(|error| self.cannot_tell(&error, "tokenreviews.authentication.k8s.io"))?,
-            None => User::Known {
+            (None, None) => User::Known {
                 name: "system:anonymous".into(),
                 uid: None,
                 groups: vec!["system:unauthenticated".into()],

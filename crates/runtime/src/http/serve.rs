@@ -2,21 +2,25 @@
 
 use std::error::Error;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
+use super::access::Certified;
 use super::admission::Admission;
 use super::handshake::Handshake;
 use super::{Access, router};
@@ -50,6 +54,8 @@ pub struct Server {
     pub address: SocketAddr,
     /// How the connection is protected.
     pub tls: Tls,
+    /// `--client-ca-file`: whose client certificates count, PEM. Nobody has to show one.
+    pub client_ca: Option<PathBuf>,
     /// How the parties agree.
     pub handshake: Handshake,
     /// Who may read what.
@@ -82,6 +88,14 @@ pub enum ServeError {
         /// Cause.
         source: pem::Error,
     },
+    /// No authority can be made of it.
+    #[error("cannot use --client-ca-file {}", path.display())]
+    ClientCa {
+        /// Which.
+        path: PathBuf,
+        /// Cause.
+        source: VerifierBuilderError,
+    },
     /// Certificate and key do not fit.
     #[error("cannot use the serving certificate")]
     Certificate(#[source] tokio_rustls::rustls::Error),
@@ -104,14 +118,27 @@ impl std::fmt::Debug for Bound {
 impl Server {
     /// Reads the certificates and binds the port.
     pub async fn bind(self) -> Result<Bound, ServeError> {
-        let Self { address, tls, handshake, access, health, metrics } = self;
-        let acceptor = acceptor(&tls, &handshake)?;
+        let Self { address, tls, client_ca, handshake, access, health, metrics } = self;
+        let acceptor = acceptor(&tls, client_ca.as_deref(), &handshake)?;
         let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, source })?;
         Ok(Bound { listener, acceptor, router: router(health, metrics, access), patience: PATIENCE })
     }
 }
 
-fn acceptor(tls: &Tls, handshake: &Handshake) -> Result<Option<TlsAcceptor>, ServeError> {
+/// Asks for a client certificate of that authority, and takes whoever shows none.
+fn verifier(authority: &Path, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, ServeError> {
+    let path = || authority.to_owned();
+    let found = CertificateDer::pem_file_iter(authority).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let mut roots = RootCertStore::empty();
+    for certificate in found.map_err(|source| ServeError::File { path: path(), source })? {
+        roots.add(certificate).map_err(ServeError::Certificate)?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let built = verifier.allow_unauthenticated().build();
+    built.map(|verifier| verifier as _).map_err(|source| ServeError::ClientCa { path: path(), source })
+}
+
+fn acceptor(tls: &Tls, client_ca: Option<&Path>, handshake: &Handshake) -> Result<Option<TlsAcceptor>, ServeError> {
     let (chain, key) = match tls {
         Tls::Off => return Ok(None),
         Tls::SelfSigned => {
@@ -127,12 +154,15 @@ fn acceptor(tls: &Tls, handshake: &Handshake) -> Result<Option<TlsAcceptor>, Ser
             (chain, PrivateKeyDer::from_pem_file(key).map_err(|source| file(key, source))?)
         }
     };
-    let mut config = ServerConfig::builder_with_provider(Arc::new(handshake.provider()))
+    let provider = Arc::new(handshake.provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&handshake.versions())
-        .map_err(ServeError::Certificate)?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
         .map_err(ServeError::Certificate)?;
+    let builder = match client_ca {
+        Some(authority) => builder.with_client_cert_verifier(verifier(authority, &provider)?),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(ServeError::Certificate)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Some(TlsAcceptor::from(Arc::new(config))))
 }
@@ -189,159 +219,22 @@ async fn converse(
     let mut http = http1::Builder::new();
     // From the first byte on, and between requests: there is no other limit on a silent client.
     http.timer(TokioTimer::new()).header_read_timeout(patience);
-    let service = TowerToHyperService::new(router);
     match acceptor {
-        None => http.serve_connection(TokioIo::new(stream), service).await?,
+        None => http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await?,
         Some(acceptor) => {
             let handshake = tokio::time::timeout(patience, acceptor.accept(stream)).await;
             let stream = handshake.map_err(|_| "TLS handshake timed out")??;
-            http.serve_connection(TokioIo::new(stream), service).await?;
+            let shown = stream.get_ref().1.peer_certificates().and_then(|chain| Certified::of(chain.first()?));
+            let router = match shown {
+                Some(certified) => router.layer(Extension(certified)),
+                None => router,
+            };
+            http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await?;
         }
     }
     Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio_rustls::TlsConnector;
-    use tokio_rustls::rustls::crypto::ring;
-    use tokio_rustls::rustls::pki_types::ServerName;
-    use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-
-    use super::super::admission::NODE;
-    use super::*;
-    use crate::error::chain;
-
-    fn server(tls: Tls) -> Server {
-        Server {
-            address: "127.0.0.1:0".parse().unwrap(),
-            tls,
-            handshake: Handshake::default(),
-            access: Access::Open,
-            health: Health::new(),
-            metrics: Metrics::new(&crate::Product::TEST),
-        }
-    }
-
-    const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-
-    #[tokio::test]
-    async fn plain_http_answers_and_stops() {
-        let bound = server(Tls::Off).bind().await.unwrap();
-        let address = bound.address().unwrap();
-        let stop = Token::new();
-        let task = tokio::spawn(bound.run(stop.clone()));
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(REQUEST).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
-        stop.cancel();
-        task.await.unwrap();
-    }
-
-    /// `text` is sent on each of many connections, then nothing.
-    async fn silent(address: SocketAddr, text: &[u8]) -> Vec<TcpStream> {
-        let mut silent = Vec::new();
-        for _ in 0..NODE {
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(text).await.unwrap();
-            silent.push(stream);
-        }
-        silent
-    }
-
-    /// Ends when the server has hung up.
-    async fn hung_up(stream: &mut TcpStream) {
-        let mut rest = Vec::new();
-        let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await;
-        assert!(ended.is_ok(), "still connected");
-    }
-
-    #[tokio::test]
-    async fn who_says_nothing_takes_nobodys_place_for_long() {
-        for (tls, text) in [
-            (Tls::Off, &b""[..]),
-            (Tls::Off, b"GET /healthz HTTP/1.1\r\n"),
-            (Tls::Off, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
-            (Tls::Off, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-            (Tls::SelfSigned, b""),
-        ] {
-            let bound = Bound { patience: Duration::from_millis(300), ..server(tls.clone()).bind().await.unwrap() };
-            let address = bound.address().unwrap();
-            let stop = Token::new();
-            let task = tokio::spawn(bound.run(stop.clone()));
-            let mut all = silent(address, text).await;
-            for stream in &mut all {
-                hung_up(stream).await;
-            }
-            if tls == Tls::Off {
-                let mut stream = TcpStream::connect(address).await.unwrap();
-                stream.write_all(REQUEST).await.unwrap();
-                let mut answer = String::new();
-                stream.read_to_string(&mut answer).await.unwrap();
-                assert!(answer.starts_with("HTTP/1.1 200"), "{text:?}: {answer}");
-            }
-            stop.cancel();
-            task.await.unwrap();
-        }
-    }
-
-    #[tokio::test]
-    async fn who_has_no_place_is_hung_up_on_at_once() {
-        let bound = server(Tls::Off).bind().await.unwrap();
-        let address = bound.address().unwrap();
-        let stop = Token::new();
-        let task = tokio::spawn(bound.run(stop.clone()));
-        let silent = silent(address, b"").await;
-        let begin = std::time::Instant::now();
-        hung_up(&mut TcpStream::connect(address).await.unwrap()).await;
-        assert!(begin.elapsed() < PATIENCE && silent.len() == NODE);
-        stop.cancel();
-        task.await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn https_serves_the_given_certificate() {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let directory = std::env::temp_dir().join(format!("hcp-serve-{}", uuid::Uuid::new_v4()));
-        std::fs::create_dir(&directory).unwrap();
-        let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
-        std::fs::write(&certificate, made.cert.pem()).unwrap();
-        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-        let bound = server(Tls::Files { certificate, key }).bind().await.unwrap();
-        let address = bound.address().unwrap();
-        let stop = Token::new();
-        let task = tokio::spawn(bound.run(stop.clone()));
-
-        let mut roots = RootCertStore::empty();
-        roots.add(made.cert.der().clone()).unwrap();
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let stream = TcpStream::connect(address).await.unwrap();
-        let name = ServerName::try_from("localhost").unwrap();
-        let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
-        stream.write_all(REQUEST).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        stop.cancel();
-        task.await.unwrap();
-        std::fs::remove_dir_all(&directory).unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_port_that_is_taken_and_a_file_that_is_missing_are_named() {
-        let bound = server(Tls::SelfSigned).bind().await.unwrap();
-        let address = bound.address().unwrap();
-        let error = Server { address, ..server(Tls::Off) }.bind().await.unwrap_err();
-        assert!(chain(&error).starts_with(&format!("cannot listen on {address}: Address already in use")));
-        let missing = Tls::Files { certificate: "/does/not/exist".into(), key: "/does/not/exist".into() };
-        let error = server(missing).bind().await.unwrap_err();
-        assert!(chain(&error).starts_with("cannot read /does/not/exist: "), "{}", chain(&error));
-    }
-}
+#[path = "serve_tests.rs"]
+mod tests;

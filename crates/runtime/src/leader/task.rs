@@ -33,8 +33,10 @@ const WATCH_AGAIN: Duration = Duration::from_mins(10);
 /// Who waits for so long has been refused for longer than a server needs to start: it is told.
 const WATCH_REFUSED: Duration = Duration::from_secs(8);
 
+/// What an annotation is to say now, if anything.
+pub type AnnotationValue = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
 /// One replica's part in an election. [`Election::run`] does the work; [`Election::leadership`] tells the result.
-#[derive(Debug)]
 pub struct Election {
     api: Api<DynamicObject>,
     config: LeaderConfig,
@@ -42,6 +44,8 @@ pub struct Election {
     leadership: watch::Sender<Leadership>,
     renewed: Arc<Mutex<Option<Instant>>>,
     outage: Outage,
+    /// An annotation that the Lease bears while there is a value for it.
+    annotation: Option<(&'static str, AnnotationValue)>,
     /// Tells which hosts are silent.
     silent: Option<watch::Receiver<BTreeSet<String>>>,
 }
@@ -62,6 +66,12 @@ pub enum LeaderError {
 /// A request on its way, and what the Lease looks like after it.
 type Request = BoxFuture<'static, (Input, Option<DynamicObject>)>;
 
+impl std::fmt::Debug for Election {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Election").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
 impl Election {
     /// An election that has not started. `recorder` reports `<id> became leader` and `<id> stopped leading` on the
     /// Lease.
@@ -69,7 +79,23 @@ impl Election {
         let api = Api::namespaced_with(client, &config.namespace, &lease::resource());
         let recorder = recorder.map(|recorder| recorder.for_component(&config.component));
         let leadership = watch::Sender::new(Leadership::Unknown);
-        Self { api, config, recorder, leadership, renewed: Arc::default(), outage: Outage::default(), silent: None }
+        Self {
+            api,
+            config,
+            recorder,
+            leadership,
+            renewed: Arc::default(),
+            outage: Outage::default(),
+            annotation: None,
+            silent: None,
+        }
+    }
+
+    /// The Lease bears this annotation while we hold it and there is a value for it: brought up to date with each renewal, so that
+    /// it costs no request.
+    pub fn with_annotation(mut self, key: &'static str, value: AnnotationValue) -> Self {
+        self.annotation = Some((key, value));
+        self
     }
 
     /// Takes the Lease of a holder whose host this calls silent as soon as two renewals are missing. Holders are known
@@ -303,6 +329,13 @@ impl Election {
             Action::Update { record, version } => (latest.cloned().unwrap_or_else(new), record, Some(version.clone())),
         };
         lease::write(&mut object, record);
+        if let Some((key, value)) = &self.annotation {
+            let annotations = object.metadata.annotations.get_or_insert_default();
+            match value() {
+                Some(value) => drop(annotations.insert((*key).to_owned(), value)),
+                None => drop(annotations.remove(*key)),
+            }
+        }
         object.metadata.resource_version = version;
         object.metadata.managed_fields = None;
         Some(object)

@@ -122,6 +122,32 @@ async fn seconds(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_annotation_goes_with_the_renewals_while_there_is_something_to_say() {
+    let server = Server::new();
+    let says: Arc<Mutex<Option<String>>> = Arc::default();
+    let value = {
+        let says = Arc::clone(&says);
+        Arc::new(move || says.lock().clone())
+    };
+    let election =
+        Election::new(server.scenario.client(), config("first", OnLoss::End), None).with_annotation("key", value);
+    let task = tokio::spawn(election.run(CancellationToken::new()));
+    let shown = || server.lease.lock().as_ref().unwrap()["metadata"]["annotations"]["key"].as_str().map(str::to_owned);
+    let writes = || server.scenario.requests().iter().filter(|seen| seen.method == "PUT").count();
+    seconds(60).await;
+    let usual = writes();
+    assert_eq!(shown(), None);
+    *says.lock() = Some("MachinesReplaced".into());
+    seconds(3).await;
+    assert_eq!(shown().as_deref(), Some("MachinesReplaced"));
+    *says.lock() = None;
+    seconds(57).await;
+    assert_eq!(shown(), None);
+    assert!(writes() - usual <= usual + 1, "no write more than the renewals");
+    task.abort();
+}
+
 /// A right that is missing must not be asked for all the time, and one that is granted later must be noticed.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_is_refused_is_tried_again_less_and_less_often() {
