@@ -202,6 +202,7 @@ impl Engine {
             Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.node(now, name, facts)),
             Input::NodesSynced { readable } => self.tell_cluster(|cluster| cluster.nodes_synced(readable)),
             Input::Foreign(lock) => self.tell_cluster(|cluster| cluster.foreign(now, lock)),
+            Input::SafeMode(yes) => self.safe_mode(yes),
             Input::KubeProxy(healthy) => self.kube_proxy(healthy),
             Input::Kubelet { node, answers } => self.kubelet(now, &node, answers),
             Input::Swapped(key, asked, swapped) => self.swapped(now, &key, &asked, swapped),

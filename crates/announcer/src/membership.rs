@@ -233,7 +233,11 @@ pub async fn watch_leases(
             (Some(node), _) => Input::Member(node.to_owned(), None),
             (None, Some(LeaseView::Lock(lock))) => Input::Foreign(Some(lock.clone())),
             (None, _) if name == lock => Input::Foreign(None),
-            (None, _) => return,
+            (None, view) => {
+                let safe_mode = view.is_some();
+                tracing::info!(lease = name, safe_mode, "{}", in_safe_mode(safe_mode));
+                Input::SafeMode(safe_mode)
+            }
         };
         let _ = inputs.send(input);
     };
@@ -246,6 +250,14 @@ pub async fn watch_leases(
     tokio::select! {
         never = reflector.run() => match never {},
         () = feed => {}
+    }
+}
+
+fn in_safe_mode(yes: bool) -> &'static str {
+    if yes {
+        "the cloud controller is in safe mode: nothing new is announced, and what another node had only where nobody answers for it"
+    } else {
+        "the cloud controller is not in safe mode any more"
     }
 }
 

@@ -56,6 +56,8 @@ pub enum Input {
     },
     /// `node` mode: kube-vip's Lease for all Services was read; absent: there is none.
     Foreign(Option<ForeignLock>),
+    /// `node` mode: whether the cloud controller is in safe mode.
+    SafeMode(bool),
     /// Whether kube-proxy is healthy on this node, as far as can be told.
     KubeProxy(bool),
     /// Answer to an [`Action::AskKubelet`].

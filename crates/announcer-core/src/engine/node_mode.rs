@@ -54,6 +54,8 @@ pub(super) struct NodeMode {
     judge: Judge,
     targets: Targets,
     nodes: NodeWatch,
+    /// The cloud controller is in safe mode.
+    safe_mode: bool,
     node_targets: Targets,
     /// How long a node has been silent when the detector says so.
     silent_for: Duration,
@@ -79,6 +81,7 @@ impl NodeMode {
             judge: Judge::default(),
             targets: Targets::new(),
             nodes: NodeWatch::default(),
+            safe_mode: false,
             node_targets: Targets::new(),
             silent_for: timers.period * timers.patience(0) + timers.confirm,
             landmarks: Landmarks::default(),
@@ -129,6 +132,10 @@ impl Engine {
         }
     }
 
+    pub(super) fn safe_mode(&mut self, yes: bool) {
+        self.out.replan_if(std::mem::replace(&mut self.node_mode.safe_mode, yes) != yes);
+    }
+
     pub(super) fn kube_proxy(&mut self, healthy: bool) {
         self.out.replan_if(std::mem::replace(&mut self.node_mode.serving, healthy) != healthy);
     }
@@ -167,6 +174,7 @@ impl Engine {
             holding: &holding,
             stopping: leaving,
             stays: self.shutdown.stays(),
+            safe_mode: self.node_mode.safe_mode,
         };
         let review = cluster.review(now, &context);
         let uses: BTreeSet<u32> = review.links.iter().map(|(link, _)| *link).collect();

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::ownership::node::{CARD, Card, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts};
+use crate::ownership::node::{CARD, Card, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SAFE_MODE};
 
 /// A holder whose last renewal is older than its duration by this much is a leftover: clocks of nodes do not differ so
 /// much, and if they do its next renewal shows it.
@@ -22,6 +22,8 @@ pub enum LeaseView {
     Member(Member),
     /// kube-vip's for all Services.
     Lock(ForeignLock),
+    /// The cloud controller's, while that is in safe mode.
+    SafeMode,
 }
 
 impl LeaseView {
@@ -40,8 +42,11 @@ impl LeaseView {
             let leftover = age.is_none_or(|age| Duration::try_from(age).is_ok_and(|age| age > duration + LEFTOVER));
             return Some(Self::Lock(ForeignLock { holder, renewal, duration, leftover }));
         }
-        name.strip_prefix(LEASE_PREFIX)?;
-        let card = lease.metadata.annotations.as_ref().and_then(|all| all.get(CARD));
+        let annotation = |key| lease.metadata.annotations.as_ref().and_then(|all| all.get(key));
+        if !name.starts_with(LEASE_PREFIX) {
+            return annotation(SAFE_MODE).map(|_| Self::SafeMode);
+        }
+        let card = annotation(CARD);
         Some(Self::Member(Member {
             renewal,
             duration,

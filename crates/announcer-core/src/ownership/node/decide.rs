@@ -73,6 +73,8 @@ pub struct Case<'a> {
     pub stopping: bool,
     /// Its node goes on, so the next process is here soon: what is here stays for it.
     pub stays: bool,
+    /// The cloud controller is in safe mode: this cluster may be a copy of another one, which serves the addresses.
+    pub safe_mode: bool,
     /// How many candidates before this node have had their time and have not taken what nobody owns.
     pub passed_over: usize,
     /// Nobody that we know has had it for as long as a Lease needs to come into view.
@@ -98,10 +100,24 @@ pub enum Step {
 
 /// failover-protocol.md 1 and R8, decisions.md 20, 21, 24 and 26.
 pub fn decide(case: &Case<'_>) -> Step {
-    match case.owner_record {
+    let step = match case.owner_record {
         Some(owner_record) if owner_record.host == case.me => keep(case),
         Some(owner_record) => succeed(case, &owner_record.host),
         None => settle(case),
+    };
+    if case.safe_mode { carefully(case, step) } else { step }
+}
+
+/// Of what would be taken: what is here stays, what clients know and nobody answers for is taken all the same, and
+/// nothing new begins.
+fn carefully(case: &Case<'_>, step: Step) -> Step {
+    let Step::Take(why) = step else { return step };
+    match case.asked {
+        _ if case.holding => Step::Take(why),
+        _ if !case.published => Step::Rest,
+        Asked::NotYet => Step::Ask,
+        Asked::Silence => Step::Take(why),
+        Asked::Waiting | Asked::Answered => Step::Rest,
     }
 }
 

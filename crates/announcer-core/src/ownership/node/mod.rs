@@ -41,7 +41,9 @@ pub(crate) use cluster::Cluster;
 pub use contract::{OwnerRecord, Term};
 use l2_types::Mac;
 pub(crate) use member::card_links;
-pub use member::{CARD, Card, CardLink, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SILENCE};
+pub use member::{
+    CARD, Card, CardLink, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SAFE_MODE, SILENCE,
+};
 #[cfg(test)]
 pub(crate) use place::preferred;
 pub(crate) use round::{Review, ReviewContext};

@@ -216,6 +216,7 @@ impl World {
             asked: Asked::NotYet,
             stopping: false,
             stays: false,
+            safe_mode: false,
             passed_over: 0,
             vacant_long_enough: false,
             home: None,

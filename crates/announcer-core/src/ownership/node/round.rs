@@ -39,6 +39,8 @@ pub struct ReviewContext<'a> {
     pub stopping: bool,
     /// Its node goes on, and another process will come.
     pub stays: bool,
+    /// The cloud controller is in safe mode.
+    pub safe_mode: bool,
 }
 
 /// What comes of it.

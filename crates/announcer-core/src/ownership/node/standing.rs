@@ -192,6 +192,7 @@ impl Cluster {
             others_had_their_time: self.strangers_until(round, standing, holder).is_some_and(|until| until <= now),
             asked: self.asked(now, &primary.key),
             stopping: context.stopping,
+            safe_mode: context.safe_mode,
             // Endpoints move while nobody follows them here: these are handed over.
             stays: context.stays && standing.only.is_none(),
             passed_over: self.passed_over(round, standing),

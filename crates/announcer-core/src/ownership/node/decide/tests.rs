@@ -33,6 +33,7 @@ fn case<'a>(me: &'a str, owner_record: Option<&'a OwnerRecord>) -> Case<'a> {
         asked: Asked::NotYet,
         stopping: false,
         stays: false,
+        safe_mode: false,
         passed_over: 0,
         vacant_long_enough: false,
         home: None,
@@ -251,5 +252,45 @@ fn an_owner_hands_over_when_it_ends_when_it_may_not_serve_and_when_fail_back_is_
             Step::Give(to, _) => assert!(gives && to != "node-1", "{name}"),
             step => assert!(!gives && step == Step::Rest, "{name}: {step:?}"),
         }
+    }
+}
+
+/// A copy of the cluster has Services that show the original's addresses, and nodes of its own.
+#[test]
+fn in_safe_mode_only_what_nobody_answers_for_is_taken_and_nothing_new() {
+    let owner_record = owner_record("node-1");
+    let dead = Case {
+        safe_mode: true,
+        silent: silent(Side::Greater),
+        holder: Holder::Expired,
+        ..case("node-2", Some(&owner_record))
+    };
+    let new = Case { safe_mode: true, ..case("node-2", None) };
+    let first = Case { passed_over: 9, ..new.clone() };
+    for (what, case, expected) in [
+        ("its node is silent: everybody is asked", dead.clone(), "ask"),
+        ("the original answers", Case { asked: Asked::Answered, ..dead.clone() }, "rest"),
+        (
+            "also when all have had their time",
+            Case { asked: Asked::Answered, others_had_their_time: true, ..dead.clone() },
+            "rest",
+        ),
+        ("nobody answers", Case { asked: Asked::Silence, ..dead.clone() }, "take"),
+        ("a new Service", Case { published: false, ..first.clone() }, "rest"),
+        (
+            "one whose owner nobody knows, and the original answers",
+            Case { asked: Asked::Answered, ..first.clone() },
+            "rest",
+        ),
+        ("the same, and nobody answers", Case { asked: Asked::Silence, ..first }, "take"),
+        ("what is here stays", Case { holding: true, ..new }, "take"),
+    ] {
+        let step = match decide(&case) {
+            Step::Rest => "rest",
+            Step::Ask => "ask",
+            Step::Take(_) => "take",
+            Step::Give(..) => "give",
+        };
+        assert_eq!(step, expected, "{what}");
     }
 }
