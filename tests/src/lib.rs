@@ -56,6 +56,7 @@ use std::time::Duration;
 pub mod bed;
 pub mod beds;
 pub mod case;
+pub mod copycat;
 pub mod cost;
 pub mod documents;
 pub mod facts;

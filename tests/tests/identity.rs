@@ -7,19 +7,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use e2e::host::OtherHarvester;
+use e2e::copycat::Copycat;
+use e2e::host::{CCM_LEASE, OtherHarvester};
 use e2e::watch::let_it_happen;
 use e2e::{Bed, Beds, NodeSketch, PATIENCE, VM_NAMESPACE, service, wait_for};
 use harvester_api::load_balancer::LoadBalancer;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::MutexGuard;
 
 // What a copy leaves is no place for another test.
 static WRONG: Beds = Beds::new();
 static COPY: Beds = Beds::new();
+static BESIDE: Beds = Beds::new();
+static ROADS: Beds = Beds::new();
 
 /// One node, a controller of its own, no announcers.
 async fn alone(beds: &'static Beds) -> (MutexGuard<'static, ()>, Arc<Bed>) {
@@ -28,7 +32,11 @@ async fn alone(beds: &'static Beds) -> (MutexGuard<'static, ()>, Arc<Bed>) {
 }
 
 async fn record(bed: &Bed) -> BTreeMap<String, String> {
-    let maps: Api<ConfigMap> = Api::namespaced(bed.client().await.unwrap(), "kube-system");
+    record_of(bed.client().await.unwrap()).await
+}
+
+async fn record_of(cluster: Client) -> BTreeMap<String, String> {
+    let maps: Api<ConfigMap> = Api::namespaced(cluster, "kube-system");
     let found = maps.get_opt("harvester-cloud-provider").await.unwrap();
     found.and_then(|map| map.data).unwrap_or_default()
 }
@@ -40,6 +48,20 @@ async fn wait_for_record(bed: &Bed, what: &str, look: impl Fn(&BTreeMap<String, 
     })
     .await
     .unwrap();
+}
+
+/// What `identity confirm` and `identity rename` write.
+async fn say(cluster: Client, word: &str) {
+    let maps: Api<ConfigMap> = Api::namespaced(cluster, "kube-system");
+    let word = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/identity": word}}});
+    maps.patch("harvester-cloud-provider", &PatchParams::default(), &Patch::Merge(&word)).await.unwrap();
+}
+
+/// What the controller tells announcers on its Lease.
+async fn doubt(cluster: Client) -> Option<String> {
+    let leases: Api<Lease> = Api::namespaced(cluster, "kube-system");
+    let lease = leases.get_opt(CCM_LEASE).await.unwrap()?;
+    lease.annotations().get("cloudprovider.harvesterhci.io/safe-mode").cloned()
 }
 
 /// Versions of all load balancers on Harvester and all Services of the guest: what is written changes them.
@@ -154,9 +176,7 @@ async fn a_copy_serves_none_of_the_originals_addresses_until_it_has_a_name_of_it
     assert_eq!(versions(&bed).await, before, "the copy writes nothing");
 
     // A human says what it is.
-    let maps: Api<ConfigMap> = Api::namespaced(bed.client().await.unwrap(), "kube-system");
-    let word = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/identity": "copy copied"}}});
-    maps.patch("harvester-cloud-provider", &PatchParams::default(), &Patch::Merge(&word)).await.unwrap();
+    say(bed.client().await.unwrap(), "copy copied").await;
     let own = Mutex::new(Vec::new());
     for (name, former) in names.iter().zip(&addresses) {
         let web = case.named(name);
@@ -177,4 +197,127 @@ async fn a_copy_serves_none_of_the_originals_addresses_until_it_has_a_name_of_it
     for (lb, version) in before.iter().filter(|(key, _)| key.starts_with("lb ")) {
         assert_eq!(after.get(lb), Some(version), "{lb} of the original is left alone");
     }
+}
+
+/// Both controllers run, each with an API server of its own, on one Harvester.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_beside_its_original_leaves_it_alone_and_gets_load_balancers_of_its_own_by_a_humans_word() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone(&BESIDE).await;
+    let case = bed.case("beside").await.unwrap();
+    let mut originals = BTreeMap::new();
+    for name in ["one", "two"] {
+        let web = case.create(service(name).tcp(80)).await.unwrap();
+        let address = web.published().await.unwrap();
+        originals.insert(name, (address, web.load_balancer().await.unwrap().unwrap().uid()));
+    }
+    wait_for_record(&bed, "a card with the machine", |data| {
+        data.get("identity").is_some_and(|card| !card.contains("\"machines\":[]"))
+    })
+    .await;
+    let_it_happen(2).await;
+    assert_eq!(doubt(bed.client().await.unwrap()).await, None);
+
+    let copycat = Copycat::begin(&bed, true).await.unwrap();
+    let copy = copycat.client().await.unwrap();
+    wait_for("safe mode of the copy, on its record and its Lease", PATIENCE, || async {
+        let (data, doubt) = (record_of(copy.clone()).await, doubt(copy.clone()).await);
+        let said = data.get("safe-mode").is_some_and(|text| text.starts_with("AnotherClusterName: "));
+        let told = doubt.as_deref() == Some("AnotherClusterName");
+        if said && told { Ok(()) } else { Err(format!("{data:?} {doubt:?}\n{}", copycat.log())) }
+    })
+    .await
+    .unwrap();
+    // The original works on beside it.
+    let three = case.create(service("three").tcp(80)).await.unwrap();
+    three.published().await.unwrap();
+    three.delete().await.unwrap();
+    three.wait_until_gone().await.unwrap();
+    let_it_happen(5).await;
+    assert_eq!(copycat.writes(&bed).unwrap(), Vec::<String>::new(), "{}", copycat.log());
+    assert_eq!(doubt(bed.client().await.unwrap()).await, None, "the original has no doubt");
+
+    say(copy.clone(), "copy copied").await;
+    let services: Api<Service> = Api::namespaced(copy.clone(), case.namespace());
+    for (name, (address, _)) in &originals {
+        wait_for(&format!("an address of its own for {name} of the copy"), PATIENCE, || async {
+            let web = services.get(name).await.map_err(|error| error.to_string())?;
+            let shown = web.annotations().get("kube-vip.io/loadbalancerIPs").cloned().unwrap_or_default();
+            if shown.is_empty() || shown == *address { Err(format!("{shown}\n{}", copycat.log())) } else { Ok(()) }
+        })
+        .await
+        .unwrap();
+    }
+    assert_eq!(doubt(copy).await, None, "safe mode is over");
+    // What is deleted in the copy is the copy's.
+    services.delete("one", &kube::api::DeleteParams::default()).await.unwrap();
+    wait_for("the deletion of a Service of the copy", PATIENCE, || async {
+        match services.get_opt("one").await {
+            Ok(None) => Ok(()),
+            other => Err(format!("{other:?}\n{}", copycat.log())),
+        }
+    })
+    .await
+    .unwrap();
+    copycat.end();
+    for (name, (address, uid)) in &originals {
+        assert_eq!(case.named(name).published().await.unwrap(), *address);
+        assert_eq!(case.named(name).load_balancer().await.unwrap().map(|lb| lb.uid()), Some(uid.clone()), "{name}");
+    }
+}
+
+/// docs/operations.md: a new name, and machines that were moved and have other UIDs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_renamed_and_moved_by_a_humans_word_and_keeps_its_addresses() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone(&ROADS).await;
+    let case = bed.case("roads").await.unwrap();
+    let web = case.create(service("web").tcp(80)).await.unwrap();
+    let address = web.published().await.unwrap();
+    let uid = web.load_balancer().await.unwrap().unwrap().uid();
+    wait_for_record(&bed, "a card with the machine", |data| {
+        data.get("identity").is_some_and(|card| !card.contains("\"machines\":[]"))
+    })
+    .await;
+    let kept = async || {
+        assert_eq!(web.published().await.unwrap(), address);
+        assert_eq!(web.load_balancer().await.unwrap().map(|lb| lb.uid()), uid.clone().into());
+    };
+
+    say(bed.client().await.unwrap(), "rename renamed").await;
+    wait_for_record(&bed, "the new name", |data| data.get("cluster-name").is_some_and(|name| name == "renamed")).await;
+    let new = case.create(service("new").tcp(80)).await.unwrap();
+    new.published().await.unwrap();
+    let lb = new.load_balancer().await.unwrap().unwrap();
+    assert_eq!(lb.labels().get("cloudprovider.harvesterhci.io/cluster").map(String::as_str), Some("renamed"));
+    kept().await;
+
+    // Restored on Harvester from a backup: the same name, and another UID.
+    bed.ccm().stop().unwrap();
+    let machines = bed.machines().await.unwrap();
+    let machine = machines.load(VM_NAMESPACE, "node1").await.unwrap();
+    machines.delete(VM_NAMESPACE, "node1", false).await.unwrap();
+    wait_for("the end of the machine", PATIENCE, || async {
+        machines.load(VM_NAMESPACE, "node1").await.map_or(Ok(()), |_| Err("it is there".to_owned()))
+    })
+    .await
+    .unwrap();
+    machines.save(&machine).await.unwrap();
+    bed.ccm().start().unwrap();
+    wait_for_record(&bed, "safe mode", |data| {
+        data.get("safe-mode").is_some_and(|text| text.starts_with("MachinesNotSeen: "))
+    })
+    .await;
+    let before = versions(&bed).await;
+    let_it_happen(5).await;
+    assert_eq!(versions(&bed).await, before, "nothing is written");
+    say(bed.client().await.unwrap(), "confirm").await;
+    wait_for_record(&bed, "the end of safe mode", |data| !data.contains_key("safe-mode")).await;
+    let moved = case.create(service("moved").tcp(80)).await.unwrap();
+    moved.published().await.unwrap();
+    kept().await;
 }
