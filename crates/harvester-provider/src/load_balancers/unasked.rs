@@ -2,7 +2,7 @@
 //! that has gone missing on Harvester is made anew, and gets another address; a booking that is another one is published. For one
 //! Service that is a repair. For many at once it is what a wrong view of Harvester would look like.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -69,11 +69,16 @@ pub struct Breaker {
     recent: Recent,
     /// Services that ask, since when.
     asking: BTreeMap<ServiceKey, Instant>,
+    /// Services that may be changed, and may have to wait for their turn: they do not count twice.
+    granted: BTreeSet<ServiceKey>,
 }
 
 impl Breaker {
     /// May this Service be changed unasked? `all`: how many are served. `word`: when a human last said that all is as it is to be.
     pub fn ask(&mut self, service: &ServiceKey, all: usize, word: Option<Instant>, now: Instant) -> Answer {
+        if self.granted.contains(service) {
+            return Answer::Yes;
+        }
         let since = *self.asking.entry(service.clone()).or_insert(now);
         if word.is_some_and(|word| now.saturating_duration_since(word) < WORD_LASTS) {
             return Answer::Yes;
@@ -87,9 +92,9 @@ impl Breaker {
         }
     }
 
-    /// It is being changed now.
+    /// It is changed from now on.
     pub fn changed(&mut self, service: &ServiceKey, now: Instant) {
-        if self.asking.remove(service).is_some() {
+        if self.asking.remove(service).is_some() && self.granted.insert(service.clone()) {
             self.recent.note(now);
         }
     }
@@ -97,6 +102,7 @@ impl Breaker {
     /// It asks no more.
     pub fn over(&mut self, service: &ServiceKey) {
         self.asking.remove(service);
+        self.granted.remove(service);
     }
 }
 
@@ -198,6 +204,18 @@ mod tests {
         let later = Instant::now() + WORD_LASTS;
         assert_eq!(breaker.ask(&key("default/web-9"), 30, Some(Instant::now()), later + SECOND_LOOK), Answer::No(17));
         assert_eq!(changed(&mut breaker, 30, 20, Some(Instant::now())), 20);
+    }
+
+    #[test]
+    fn who_waits_for_its_turn_counts_once() {
+        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        for _ in 0..9 {
+            assert_eq!(breaker.ask(&key("default/web"), 5, None, now), Answer::Yes);
+            breaker.changed(&key("default/web"), now);
+        }
+        assert_eq!(breaker.ask(&key("default/other"), 5, None, now), Answer::Yes);
+        breaker.over(&key("default/web"));
+        assert_eq!(breaker.recent.count(now), 1);
     }
 
     #[test]

@@ -16,6 +16,10 @@ impl HarvesterLoadBalancers {
         if !(wants_load_balancer(service) && has_finalizer(service)) || self.not_synced(false).is_some() {
             return Ok(None);
         }
+        // As it is now: the watch has to show it gone, or made anew.
+        if self.service(&service.key).is_some_and(|shown| shown.uid == service.uid) {
+            return Ok(None);
+        }
         let owned = self.owned(service, &self.config());
         let Some(name) = owned.lb.as_ref().or(owned.others.first()).map(|lb| lb.name.clone()) else { return Ok(None) };
         let live = self.requests.read_service(&service.key).await.map_err(failed)?;
