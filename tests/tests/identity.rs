@@ -268,7 +268,7 @@ async fn a_copy_beside_its_original_leaves_it_alone_and_gets_load_balancers_of_i
     }
 }
 
-/// docs/operations.md: a new name, and machines that were moved and have other UIDs.
+/// docs/backup.md: a new name, and machines that were moved and have other UIDs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_renamed_and_moved_by_a_humans_word_and_keeps_its_addresses() {
     if e2e::skip() {
