@@ -15,6 +15,8 @@ use super::{LeaderConfig, Leadership, OnLoss};
 /// A holder has missed two renewals when it has not renewed for so many retry periods: the second one may be a little
 /// late.
 const MISSED: f64 = 2.2;
+/// While the watch shows each renewal, nothing needs to be asked: only when one is late by half a period.
+const LATE: f64 = 1.5;
 
 /// A Lease as the API showed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,6 +144,9 @@ impl Elector {
                 if unchanged_holder {
                     // A renewal, ours or another's: nothing to do but to note the time.
                     self.look(now, observation);
+                    if let Some(seen) = self.seen.as_ref().filter(|_| self.leading.is_none()) {
+                        self.next = self.expiry(seen).min(now + self.config.timing.retry_period.mul_f64(LATE));
+                    }
                     return None;
                 }
                 return self.decide(now, wall, observation);

@@ -478,3 +478,24 @@ fn a_leader_that_was_called_silent_and_lives_stops_at_its_next_renewal() {
     assert_eq!(run.at(2.2, Input::Read(Some(held_by("node-2_b", 2.0, "2")))), None);
     assert!(!run.leads() && run.elector.has_ended());
 }
+
+#[test]
+fn a_replica_that_waits_asks_nothing_while_the_watch_shows_each_renewal() {
+    let mut run = Run::new(OnLoss::KeepTrying);
+    run.at(0.0, Input::Tick);
+    run.at(0.0, Input::Read(Some(held_by("other", 0.0, "1"))));
+    for (round, second) in (1_u32..).zip([1.9, 3.9, 5.9, 7.9, 9.9]) {
+        let renewed = held_by("other", second, &(round + 1).to_string());
+        assert_eq!(run.at(second, Input::Watched(Some(renewed))), None);
+        assert_eq!(run.at(second + 1.9, Input::Tick), None, "nothing is asked");
+    }
+    // A renewal is late, or the watch has died in silence.
+    assert_eq!(run.at(12.9, Input::Tick), Some(Action::Read));
+    assert_eq!(run.at(12.9, Input::Read(Some(held_by("other", 12.0, "7")))), None);
+    assert_eq!(run.at(14.9, Input::Tick), Some(Action::Read), "it is asked until the watch speaks again");
+    assert_eq!(run.at(14.9, Input::Read(Some(held_by("other", 14.0, "8")))), None);
+    assert_eq!(run.at(15.0, Input::Watched(Some(held_by("other", 15.0, "9")))), None);
+    assert_eq!(run.at(17.9, Input::Tick), None);
+    // Handed back: taken at once.
+    assert!(matches!(run.at(17.9, Input::Watched(Some(held_by("", 17.9, "10")))), Some(Action::Update { .. })));
+}
