@@ -9,6 +9,7 @@
 mod back;
 mod case;
 mod decide;
+mod kubelet;
 mod mark;
 mod metrics;
 mod plan;
@@ -53,6 +54,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// When it is looked again after the mark: whether a kubelet has put it right, and what was written meanwhile.
 const LOOKS: [Duration; 4] =
     [Duration::from_millis(700), Duration::from_secs(2), Duration::from_secs(5), Duration::from_secs(20)];
+/// No machine starts in so short a time: what is heard again sooner has not lost its containers.
+const BOOT: Duration = Duration::from_secs(2);
 /// After the last of them: the Node is unready by then, and Kubernetes goes on by itself. Also while a right is
 /// missing.
 const SELDOM: Duration = Duration::from_mins(5);
@@ -67,6 +70,7 @@ pub struct NodeLoss {
     nodes: NodeCache,
     instances: Arc<dyn Instances>,
     requests: Requests,
+    kubelet: kubelet::Ask,
     recorder: Recorder,
     metrics: NodeLossMetrics,
     silent: watch::Sender<BTreeSet<String>>,
@@ -99,6 +103,7 @@ impl NodeLoss {
             nodes,
             instances,
             requests: Requests::new(client.clone()),
+            kubelet: kubelet::accepts,
             recorder: recorder.for_component(COMPONENT),
             metrics,
             silent: watch::Sender::default(),
@@ -166,10 +171,9 @@ impl NodeLoss {
         let enough = agreed.iter().filter(|(_, word)| word.enough).map(|(name, _)| name);
         let silent: BTreeSet<String> =
             self.cases.iter().filter(lost).map(|(name, _)| name).chain(enough).cloned().collect();
-        let host_upgrade = decide::host_upgrade(&nodes);
         for (name, case) in &mut self.cases {
             let enough = agreed.get(name).is_some_and(|word| word.enough);
-            if case.is_stirred(enough, silent.len(), host_upgrade) {
+            if case.is_stirred(enough, silent.len()) {
                 case.next = now;
             }
         }
@@ -236,6 +240,14 @@ impl NodeLoss {
         }
     }
 
+    /// Its kubelet accepts connections from here.
+    async fn lives(&self, node: &NodeView) -> bool {
+        match kubelet::address(node) {
+            Some(address) => (self.kubelet)(address).await,
+            None => false,
+        }
+    }
+
     /// Watchers call it silent.
     async fn follow(
         &mut self,
@@ -267,8 +279,7 @@ impl NodeLoss {
         silent: &BTreeSet<String>,
         nodes: &[Arc<NodeView>],
     ) {
-        let host_upgrade = decide::host_upgrade(nodes);
-        let judge = |case: &Case, machine| {
+        let judge = |case: &Case, machine, host_upgrade| {
             let known = Circumstances {
                 now: Instant::now(),
                 since: case.since,
@@ -279,19 +290,24 @@ impl NodeLoss {
             };
             decide::decide(word, known)
         };
-        let said = case.machine.filter(|(at, _)| at.elapsed() < SAID).map(|(_, machine)| machine);
-        let many = matches!(judge(case, Standing::Unknown), Finding::Refused(Doubt::TooMany { .. }));
-        let machine = match said {
-            Some(machine) => machine,
-            None if many => Standing::Unknown,
+        let said = case.machine.filter(|(at, ..)| at.elapsed() < SAID).map(|(_, machine, upgrade)| (machine, upgrade));
+        let many = matches!(judge(case, Standing::Unknown, false), Finding::Refused(Doubt::TooMany { .. }));
+        let (machine, host_upgrade) = match said {
+            Some(said) => said,
+            None if many => (Standing::Unknown, false),
             None => {
-                let asked = tokio::time::timeout(ASK, self.instances.standing(node)).await;
-                let machine = asked.unwrap_or(Standing::Unknown);
-                case.machine = Some((Instant::now(), machine));
-                machine
+                let standing = tokio::time::timeout(ASK, self.instances.standing(node));
+                let (standing, upgrade) = tokio::join!(standing, self.requests.host_upgrade());
+                let upgrade = match upgrade {
+                    Ok(upgrade) => upgrade,
+                    Err(error) => return self.failed(&node.name, case, &error),
+                };
+                let machine = standing.unwrap_or(Standing::Unknown);
+                case.machine = Some((Instant::now(), machine, upgrade));
+                (machine, upgrade)
             }
         };
-        let (doubt, until) = match judge(case, machine) {
+        let (doubt, until) = match judge(case, machine, host_upgrade) {
             Finding::Lost => {
                 // A doubt is over: if the mark fails, nothing but its own pause says when to try again.
                 case.stage = Stage::Open(None);

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::case::{Case, Stage};
 use super::plan::Tenants;
-use super::{AGAIN, KUBELET_LIVES, LOOKS, NodeLoss, SELDOM};
+use super::{AGAIN, BOOT, KUBELET_LIVES, LOOKS, NodeLoss, SELDOM};
 use crate::node::reference;
 use crate::view::{NodeView, Ready};
 
@@ -24,9 +24,10 @@ impl NodeLoss {
             );
         }
         let last = at.elapsed() >= KUBELET_LIVES;
+        let short = at.duration_since(case.since) < BOOT;
         case.stage = Stage::Heard(at, looks + 1);
         let taken_back = match self.requests.tenants(&node.name, true).await {
-            Ok(tenants) => self.take_back(node, case, &tenants, last && node.ready == Some(Ready::True)).await,
+            Ok(tenants) => self.take_back(node, case, &tenants, short || last && node.ready == Some(Ready::True)).await,
             Err(error) => {
                 self.failed(&node.name, case, &error);
                 false
@@ -44,13 +45,17 @@ impl NodeLoss {
     /// The verdict was wrong, and taking back what it did to endpoints has failed so far.
     pub(super) async fn withdraw(&mut self, node: &NodeView, case: &mut Case) {
         match self.requests.tenants(&node.name, true).await {
-            Ok(tenants) => self.take_back_refuted(node, case, &tenants).await,
+            Ok(tenants) => {
+                let lives = self.lives(node).await;
+                self.take_back_refuted(node, case, &tenants, lives).await;
+            }
             Err(error) => self.failed(&node.name, case, &error),
         }
     }
 
-    pub(super) async fn take_back_refuted(&mut self, node: &NodeView, case: &mut Case, tenants: &Tenants) {
-        let taken_back = self.take_back(node, case, tenants, false).await;
+    /// `lives`: its kubelet is there, and pods need not wait until it compares them.
+    pub(super) async fn take_back_refuted(&mut self, node: &NodeView, case: &mut Case, tenants: &Tenants, lives: bool) {
+        let taken_back = self.take_back(node, case, tenants, lives).await;
         case.stage = Stage::Refuted(taken_back);
         if taken_back {
             case.next = Instant::now() + SELDOM;

@@ -32,7 +32,8 @@ pub struct Case {
     pub since: Instant,
     pub stage: Stage,
     pub next: Instant,
-    pub machine: Option<(Instant, Standing)>,
+    /// What the cloud has said: about its machine, and whether hosts are being upgraded.
+    pub machine: Option<(Instant, Standing, bool)>,
     /// Pods that are known to bear the mark: the API server has said so. That one of them is ready shows that a kubelet
     /// lives; of a pod whose mark was refused by a conflict it shows nothing.
     pub pods: BTreeSet<String>,
@@ -98,11 +99,10 @@ impl Case {
 
     /// Whether what it waits for has come about, as far as that is known without a request: the pause has grown
     /// meanwhile.
-    pub fn is_stirred(&self, enough: bool, silent: usize, host_upgrade: bool) -> bool {
+    pub fn is_stirred(&self, enough: bool, silent: usize) -> bool {
         match &self.stage {
             Stage::Open(Some(Doubt::OneWatcher)) => enough,
             Stage::Open(Some(Doubt::TooMany { silent: told, .. })) => *told != silent,
-            Stage::Open(Some(Doubt::HostUpgrade)) => !host_upgrade,
             _ => false,
         }
     }
@@ -125,6 +125,8 @@ mod tests {
         let mut doubted = |doubt| (case.doubted(doubt, None), pauses(&case));
         assert_eq!([(); 3].map(|()| doubted(Doubt::OneWatcher)), [(true, 2000), (false, 4000), (false, 8000)]);
         assert_eq!(doubted(Doubt::HostUpgrade), (true, 2000));
-        assert!(case.is_stirred(true, 1, false) && !case.is_stirred(true, 1, true));
+        assert!(!case.is_stirred(true, 1));
+        case.doubted(Doubt::OneWatcher, None);
+        assert!(case.is_stirred(true, 1) && !case.is_stirred(false, 1));
     }
 }

@@ -1,6 +1,6 @@
 //! Whether a node is lost: what watchers say, weighed against what else is known. Pure.
 //!
-//! A verdict may be wrong, and its harm is small: a kubelet that lives puts its pods right within a second. What must
+//! A verdict may be wrong, and its harm is small: a kubelet that lives is found within a second. What must
 //! not be is that a fault of the network empties half a cluster, so nothing is done for many nodes at once, on one word
 //! alone, or on words that contradict one another.
 
@@ -9,7 +9,6 @@ use std::fmt;
 use std::time::Duration;
 
 use contract::Silence;
-use contract::keys::cloudprovider::HOST_UPGRADE_PLAN;
 use tokio::time::Instant;
 
 use super::report::Report;
@@ -191,11 +190,6 @@ pub fn decide(word: &Agreed, known: Circumstances<'_>) -> Finding {
         return Finding::Refused(Doubt::HostUpgrade);
     }
     Finding::Lost
-}
-
-/// Whether hosts are being upgraded, as the leading replica has noted on the Nodes for everybody.
-pub fn host_upgrade(nodes: &[impl AsRef<NodeView>]) -> bool {
-    nodes.iter().any(|node| node.as_ref().annotations.get(HOST_UPGRADE_PLAN).is_some())
 }
 
 #[cfg(test)]

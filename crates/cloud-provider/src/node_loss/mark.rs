@@ -9,17 +9,28 @@ use super::{AGAIN, LOOKS, NodeLoss};
 use crate::node::reference;
 use crate::view::NodeView;
 
+/// Why nothing may be written.
+type Held = Result<Option<&'static str>, kube::Error>;
+
 impl NodeLoss {
     /// What is on the node, if anything may be written: one that does not lead learns only from the record that nothing
     /// may be. It is asked before the first write, together with the node's pods, so that it costs no time.
-    async fn tenants(&mut self, node: &NodeView, case: &mut Case, again: bool) -> Option<Tenants> {
-        let mut held = Ok(self.instances.hold().map(|_| "the controller is held"));
-        let mut tenants = Ok(Tenants::default());
-        if let Ok(None) = held {
-            let first = async { if again { Ok(None) } else { self.requests.held().await } };
-            (tenants, held) = tokio::join!(self.requests.tenants(&node.name, again), first);
+    async fn requests_of(&self, node: &NodeView, again: bool) -> (Result<Tenants, kube::Error>, Held) {
+        if self.instances.hold().is_some() {
+            return (Ok(Tenants::default()), Ok(Some("the controller is held")));
         }
-        match (tenants, held) {
+        let held = async { if again { Ok(None) } else { self.requests.held().await } };
+        tokio::join!(self.requests.tenants(&node.name, again), held)
+    }
+
+    fn settled(
+        &mut self,
+        node: &NodeView,
+        case: &mut Case,
+        again: bool,
+        answers: (Result<Tenants, kube::Error>, Held),
+    ) -> Option<Tenants> {
+        match answers {
             (Ok(tenants), Ok(None)) => return Some(tenants),
             (_, Ok(Some(why))) => {
                 if case.back_off() && !again {
@@ -35,15 +46,16 @@ impl NodeLoss {
     /// False: it did not go well, and `case` says when to try again.
     pub(super) async fn mark(&mut self, node: &NodeView, word: &Agreed, case: &mut Case) -> bool {
         let again = case.is_lost() || !case.is_untouched();
-        let Some(tenants) = self.tenants(node, case, again).await else { return false };
-        if again && tenants.is_refuted(&case.pods) {
+        let (tenants, lives) = tokio::join!(self.requests_of(node, again), async { again && self.lives(node).await });
+        let Some(tenants) = self.settled(node, case, again, tenants) else { return false };
+        if lives || again && tenants.is_refuted(&case.pods) {
             tracing::warn!(
                 node = node.name,
                 evidence = word.evidence,
                 "the kubelet of a node that was called silent lives"
             );
             self.metrics.is_false();
-            self.take_back_refuted(node, case, &tenants).await;
+            self.take_back_refuted(node, case, &tenants, lives).await;
             return true;
         }
         let plan = tenants.marks();

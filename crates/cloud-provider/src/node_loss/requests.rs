@@ -1,5 +1,6 @@
 //! Every request about pods and endpoints of a lost node.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -23,6 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const RECORD: (&str, &str) = ("kube-system", "harvester-cloud-provider");
 const PAUSED: &str = "paused";
 const SAFE_MODE: &str = "safe-mode";
+/// Where the leading replica keeps what it knows of an upgrade of the cloud's hosts (crate `harvester-provider`,
+/// `host_upgrade/status.rs`). Its window closes with the upgrade, also with one that fails, and is over when it has
+/// lasted for too long.
+const HOST_UPGRADE: (&str, &str) = ("kube-system", "harvester-host-upgrade");
+const STATUS: &str = "status.json";
 
 /// What came of a plan.
 #[derive(Debug, Default)]
@@ -57,16 +63,27 @@ impl Requests {
     /// Why nothing may be written now, as the record says. A replica that does not lead has no other way to know.
     /// Without the right to read it, or without the record, there is nobody who could have forbidden it.
     pub async fn held(&self) -> Result<Option<&'static str>, kube::Error> {
-        let (namespace, name) = RECORD;
-        let api = Api::<ConfigMap>::namespaced(self.client.clone(), namespace);
-        let found = tokio::time::timeout(PATIENCE, api.get(name)).await.unwrap_or_else(|_| Err(too_late()));
-        let record = match found {
-            Ok(record) => record.data.unwrap_or_default(),
-            Err(error) if matches!(api_code(&error), Some(403 | 404)) => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let record = self.data(RECORD).await?;
         let is_paused = record.get(PAUSED).is_some_and(|paused| paused.trim() == "true");
         Ok(is_paused.then_some("it is paused").or(record.contains_key(SAFE_MODE).then_some("it is in safe mode")))
+    }
+
+    /// Whether hosts are being upgraded, as the leading replica has noted it.
+    pub async fn host_upgrade(&self) -> Result<bool, kube::Error> {
+        let status = self.data(HOST_UPGRADE).await?.remove(STATUS).unwrap_or_default();
+        let status: Value = serde_json::from_str(&status).unwrap_or_default();
+        Ok(status["window"]["suspended"] == true)
+    }
+
+    /// Of a ConfigMap; nothing where it is not there or may not be read.
+    async fn data(&self, (namespace, name): (&str, &str)) -> Result<BTreeMap<String, String>, kube::Error> {
+        let api = Api::<ConfigMap>::namespaced(self.client.clone(), namespace);
+        let found = tokio::time::timeout(PATIENCE, api.get(name)).await.unwrap_or_else(|_| Err(too_late()));
+        match found {
+            Ok(found) => Ok(found.data.unwrap_or_default()),
+            Err(error) if matches!(api_code(&error), Some(403 | 404)) => Ok(BTreeMap::new()),
+            Err(error) => Err(error),
+        }
     }
 
     /// What is on a node. `now`: as it is at this moment; else as the API server has it in memory, which is sooner.

@@ -12,6 +12,10 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::provider::{Existence, InstanceMetadata, NodeWake, Power, ProviderError};
 use crate::test_support::node;
+use crate::view::{NodeAddress, NodeAddressKind};
+
+const RECORD: &str = "/kube-system/configmaps/harvester-cloud-provider";
+const UPGRADE: &str = "/kube-system/configmaps/harvester-host-upgrade";
 
 struct Cloud(Standing);
 
@@ -108,10 +112,15 @@ impl Lab {
         answer: impl Fn(&Request) -> (u16, Value) + Send + Sync + 'static,
     ) -> Self {
         let server = Scenario::answering(answer);
-        let nodes = crate::cache::nodes_with(["node-1", "node-2", "node-3"].map(node));
+        let with_address = |name: &str| {
+            let address = NodeAddress { kind: NodeAddressKind::InternalIp, address: "192.0.2.1".into() };
+            NodeView { addresses: vec![address], ..node(name) }
+        };
+        let nodes = crate::cache::nodes_with(["node-1", "node-2", "node-3"].map(with_address));
         let (recorder, events) = Recorder::to_channel("test");
         let cloud: Arc<dyn Instances> = Arc::new(Cloud(machine));
-        let loss = NodeLoss::new(&server.client(), cloud, nodes, &recorder, NodeLossMetrics::default());
+        let mut loss = NodeLoss::new(&server.client(), cloud, nodes, &recorder, NodeLossMetrics::default());
+        loss.kubelet = |_| Box::pin(std::future::ready(false));
         Self { api, server, loss, events }
     }
 
@@ -197,6 +206,7 @@ async fn a_mark_that_no_kubelet_puts_right_is_taken_back_when_the_node_has_been_
     lab.say("node-1", true);
     lab.say("node-3", true);
     lab.pass().await;
+    lab.work(3).await;
     lab.say("node-1", false);
     lab.say("node-3", false);
     lab.work(55).await;
@@ -219,6 +229,35 @@ async fn a_kubelet_that_puts_the_mark_right_refutes_the_verdict_until_the_node_w
     let writes = lab.writes();
     lab.work(10).await;
     assert_eq!((lab.api.ready(), lab.writes()), (serving(), writes), "it is not fought over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_accepts_connections_refutes_the_verdict_before_it_puts_anything_right() {
+    let mut lab = Lab::new(Standing::Running);
+    lab.loss.kubelet = |address| Box::pin(std::future::ready(address.to_string() == "192.0.2.1:10250"));
+    lab.say("node-1", true);
+    lab.say("node-3", true);
+    lab.pass().await;
+    assert_eq!(lab.api.ready(), out(), "the first mark waits for nobody");
+    lab.work(1).await;
+    assert_eq!((lab.api.ready(), lab.loss.metrics.wrong.get(), lab.writes()), (serving(), 1, 4));
+    assert!(lab.loss.silent().borrow().is_empty(), "nobody is succeeded because of it");
+    lab.work(10).await;
+    assert_eq!((lab.api.ready(), lab.writes()), (serving(), 4), "it is not marked again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_heard_again_before_any_machine_could_have_started_gets_its_pods_back_at_once() {
+    let mut lab = Lab::new(Standing::Running);
+    lab.say("node-1", true);
+    lab.say("node-3", true);
+    lab.pass().await;
+    assert_eq!(lab.api.ready(), out());
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    lab.say("node-1", false);
+    lab.say("node-3", false);
+    lab.pass().await;
+    assert_eq!(lab.api.ready(), serving());
 }
 
 #[tokio::test(start_paused = true)]
@@ -348,12 +387,37 @@ async fn nothing_is_written_while_the_record_forbids_it_or_cannot_be_read() {
         ((404, Scenario::status(404, "NotFound", "no")), true),
     ] {
         let told = answer.clone();
-        let mut lab = lab_where(move |request| {
-            request.path.ends_with("/kube-system/configmaps/harvester-cloud-provider").then(|| told.clone())
-        });
+        let mut lab = lab_where(move |request| request.path.ends_with(RECORD).then(|| told.clone()));
         lab.work(14).await;
         assert_eq!(lab.writes() > 0, writes, "{answer:?}");
-        let asked = lab.server.requests().iter().filter(|request| request.path.contains("configmaps")).count();
+        let asked = lab.server.requests().iter().filter(|request| request.path.ends_with(RECORD)).count();
         assert!(if writes { asked == 1 } else { (4..=6).contains(&asked) }, "{asked}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_of_hosts_is_waited_out_for_as_long_as_its_window_is_open_and_nodes_say_nothing_about_it() {
+    let open = json!({"window": {"opened": "2026-01-01T00:00:00Z", "cause": "UpgradePlan p", "suspended": true}});
+    let spent = json!({"window": {"opened": "2026-01-01T00:00:00Z", "cause": "UpgradePlan p", "suspended": false}});
+    for (status, lost) in [(open.clone(), false), (spent, true), (json!({"lastReport": "failed"}), true)] {
+        let data = json!({"status.json": status.to_string(), "summary": "for people"});
+        let found = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {}, "data": data});
+        let mut lab = lab_where(move |request| request.path.ends_with(UPGRADE).then(|| (200, found.clone())));
+        lab.work(14).await;
+        assert_eq!(lab.writes() > 0, lost, "{status}");
+    }
+    // It closes while the node is silent.
+    let closed = Arc::new(Mutex::new(false));
+    let is_closed = closed.clone();
+    let mut lab = lab_where(move |request| {
+        let status = if *is_closed.lock() { json!({}) } else { open.clone() };
+        let data = json!({"status.json": status.to_string()});
+        let found = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {}, "data": data});
+        request.path.ends_with(UPGRADE).then_some((200, found))
+    });
+    lab.work(3).await;
+    assert_eq!(lab.writes(), 0);
+    *closed.lock() = true;
+    lab.work(8).await;
+    assert_eq!(lab.api.ready(), out());
 }
