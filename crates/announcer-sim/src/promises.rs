@@ -48,6 +48,10 @@ pub enum Trouble {
     BesideKubeVip(usize),
     /// These nodes both believe to hold the Lease.
     TwoLeaders(usize, usize),
+    /// The first node says that the second one is silent, which answers it.
+    Slandered(usize, usize),
+    /// This node has lost its power, and two others that are well have not said that it is silent.
+    Unmissed(usize),
 }
 
 impl Trouble {
@@ -75,6 +79,8 @@ impl Trouble {
             Self::Misjudged(_) => "what a node says of itself is so",
             Self::BesideKubeVip(_) => "a living kube-vip is left alone",
             Self::TwoLeaders(..) => "one node at a time holds the Lease",
+            Self::Slandered(..) => "a node that answers is not called silent",
+            Self::Unmissed(_) => "a node that is lost is called silent by two",
         }
     }
 }
@@ -97,7 +103,7 @@ pub const ONE_AT_REST: &str = "when all is well, one node answers for each addre
 pub const NOTHING_AT_REST: &str = "when all is well, nothing is written and nothing moves";
 
 /// All promises, in the order of their numbers: `docs/announcer.md` lists them. New ones come last.
-pub const PROMISES: [&str; 27] = [
+pub const PROMISES: [&str; 29] = [
     Trouble::Split(0, 0, 0).promise(),
     Trouble::Torn(0, 0, 0).promise(),
     Trouble::Unproven(0, 0, 0).promise(),
@@ -125,6 +131,8 @@ pub const PROMISES: [&str; 27] = [
     NO_FLAPPING,
     ONE_AT_REST,
     NOTHING_AT_REST,
+    Trouble::Slandered(0, 0).promise(),
+    Trouble::Unmissed(0).promise(),
 ];
 
 /// The number of a promise.
@@ -236,6 +244,10 @@ impl Limits {
             }
             // A write that was under way is given up after three seconds, and done again after one.
             Trouble::Misjudged(_) => api + seconds(4) + ms(100) + 3 * late,
+            // It is asked again in its turn, and the card is written anew, as above.
+            Trouble::Slandered(..) => api + seconds(4) + seconds(2) + 3 * late,
+            // Three periods, a burst and the kubelet's port, then the card, as above.
+            Trouble::Unmissed(_) => api + seconds(4) + seconds(1) + 3 * late,
             // decisions.md 19.
             Trouble::BesideKubeVip(_) => seconds(2) + relisted + ms(100) + 2 * late,
         }

@@ -16,6 +16,10 @@ pub enum Sabotage {
     NoInitReboot,
     /// Whoever hands an address over gives its lease back.
     ReleaseAtHandOver,
+    /// Whoever asks for a kubelet is told that it answers.
+    KubeletsAnswer,
+    /// Each node calls another one silent.
+    Slander,
 }
 
 impl FromStr for Sabotage {
@@ -28,8 +32,10 @@ impl FromStr for Sabotage {
             "no-cas" => Ok(Self::NoCompareAndSwap),
             "no-init-reboot" => Ok(Self::NoInitReboot),
             "release" => Ok(Self::ReleaseAtHandOver),
+            "kubelets-answer" => Ok(Self::KubeletsAnswer),
+            "slander" => Ok(Self::Slander),
             _ => Err(format!(
-                "{text:?} is no sabotage: accepted are no-fence, no-sweep, no-cas, no-init-reboot and release"
+                "{text:?} is no sabotage: accepted are no-fence, no-sweep, no-cas, no-init-reboot, release, kubelets-answer and slander"
             )),
         }
     }

@@ -309,6 +309,35 @@ fn a_loser_that_gives_the_lease_back_is_found_out() {
     is_found_out(Sabotage::ReleaseAtHandOver, &[ElectionMode::Node], &[promise]);
 }
 
+/// Three nodes are well for half a minute, and then one of them loses its power.
+fn power_is_lost(seed: u64, sabotage: Option<Sabotage>) -> Option<announcer_sim::Violation> {
+    let mut scenario = Scenario::of(seed, ElectionMode::Node);
+    (scenario.nodes, scenario.loss, scenario.refusals, scenario.fail_back) = (3, 0.0, 0.0, false);
+    scenario.services = vec![Wish { address: Address::V4, local: None }];
+    scenario.hosts.clear();
+    let (at, lasts) = (Duration::from_secs(30), Duration::from_secs(20));
+    let node = usize::try_from(seed % 3).unwrap();
+    scenario.faults = vec![Fault { at, lasts, kind: Kind::PowerLoss(node) }];
+    scenario.calm = at + lasts + Duration::from_secs(15);
+    scenario.deletion = scenario.calm + Duration::from_mins(1);
+    scenario.end = scenario.deletion + Duration::from_secs(20);
+    run(&scenario, sabotage, false).violation
+}
+
+#[test]
+fn a_node_that_loses_its_power_is_called_silent_by_two_and_without_asking_kubelets_that_is_found_out() {
+    for seed in 0..6 {
+        assert_eq!(power_is_lost(seed, None), None, "seed {seed}");
+        let found = power_is_lost(seed, Some(Sabotage::KubeletsAnswer)).expect("a broken promise");
+        assert_eq!(found.promise, "a node that is lost is called silent by two", "seed {seed}");
+    }
+}
+
+#[test]
+fn a_node_that_is_called_silent_and_answers_is_found_out() {
+    is_found_out(Sabotage::Slander, &[ElectionMode::Node], &["a node that answers is not called silent"]);
+}
+
 #[test]
 fn what_breaks_a_promise_is_told_as_a_short_story() {
     let (_, story) = first_broken(ElectionMode::Global, Some(Sabotage::NoFence)).expect("a broken promise");

@@ -2,6 +2,7 @@
 
 mod rest;
 mod troubles;
+mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,5 +1,6 @@
 //! A process wakes, is fed with what waits, and what it says is done; and its node's kernel at work.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use announcer_core::VipId;
@@ -7,6 +8,7 @@ use announcer_core::detect::Ask;
 use announcer_core::engine::{Action, ClientStart, DhcpStart, Input, WireOp};
 use announcer_core::frames;
 use announcer_core::network::Family;
+use announcer_core::ownership::node::Card;
 use announcer_core::view::Uid;
 use rand::RngExt;
 
@@ -110,7 +112,8 @@ impl World<'_> {
             Action::AskKubelet { node, .. } => {
                 // A kernel answers, whatever its processes do; a machine that stands still does not.
                 let there = self.nodes.iter().position(|other| other.name == node);
-                let answers = there.is_none_or(|to| self.nodes[to].paused == 0 && self.hear_each_other(n, to));
+                let answers = there.is_none_or(|to| self.nodes[to].paused == 0 && self.hear_each_other(n, to))
+                    || self.sabotage == Some(Sabotage::KubeletsAnswer);
                 self.post(n, Mail::Engine(Input::Kubelet { node, answers }));
             }
             Action::Claim { mac, address, to, payload, .. } => {
@@ -142,11 +145,19 @@ impl World<'_> {
     /// What goes to the API.
     fn ask_api(&mut self, n: usize, action: Action) {
         let (clock, wall) = (self.clock(n), self.wall(n));
+        let slandered = if self.sabotage == Some(Sabotage::Slander) {
+            let other = &self.nodes[(n + 1) % self.nodes.len()].name;
+            let said = format!("{{\"silent\":{{\"{other}\":{{\"uid\":\"u\",\"ms\":0,\"unanswered\":[]}}}}}}");
+            Card::parse(&said).silent
+        } else {
+            BTreeMap::new()
+        };
         let process = self.process(n);
         let out = &mut process.requests;
         let said = match action {
             Action::Swap(key, swap) => process.swapper.begin(clock, key, swap, out),
-            Action::Membership(card) => {
+            Action::Membership(mut card) => {
+                card.silent.extend(slandered);
                 process.membership.renew(clock, wall, card, out);
                 Vec::new()
             }

@@ -57,6 +57,7 @@ impl World<'_> {
                 }
             }
         }
+        troubles.extend(self.misheard(&well));
         let refused = self.dhcp.refusals.iter().filter(|refusal| self.is_refused(refusal));
         troubles.extend(refused.map(|refusal| Trouble::Refused(refusal.node, refusal.service)));
         troubles

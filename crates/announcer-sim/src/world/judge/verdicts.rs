@@ -1,0 +1,46 @@
+//! `node` mode: what nodes say of one another's silence, held against what is so.
+
+use std::time::Duration;
+
+use announcer_core::ElectionMode;
+
+use super::World;
+use crate::promises::Trouble;
+
+/// Others have seen a node for so long that they watch it: Leases have been renewed, and those of nodes that are lost
+/// have run
+/// out.
+const KNOWN: Duration = Duration::from_secs(20);
+
+impl World<'_> {
+    /// Nodes that are called silent and are not, and nodes that are lost and not called so by two.
+    pub(super) fn misheard(&self, well: &[bool]) -> Vec<Trouble> {
+        let mut troubles = Vec::new();
+        if self.scenario.mode != ElectionMode::Node {
+            return troubles;
+        }
+        // Nothing is watched while nothing is announced.
+        let announced = self.judge.answering.iter().any(|answering| !answering.is_empty());
+        for (of, node) in self.nodes.iter().enumerate() {
+            let others = || (0..self.nodes.len()).filter(move |by| *by != of);
+            let accused_by = |by: &usize| {
+                self.api.card(&self.nodes[*by].name).is_some_and(|card| card.silent.contains_key(&node.name))
+            };
+            let answers = |by: &usize| node.powered && node.paused == 0 && self.hear_each_other(*by, of);
+            troubles.extend(
+                others().filter(|by| well[*by] && accused_by(by) && answers(by)).map(|by| Trouble::Slandered(by, of)),
+            );
+            let known =
+                |by: usize| well[by] && self.judge.well_since.get(&by).is_some_and(|since| *since + KNOWN <= self.now);
+            if !node.powered
+                && announced
+                && others().count() >= 2
+                && others().all(known)
+                && others().filter(accused_by).count() < 2
+            {
+                troubles.push(Trouble::Unmissed(of));
+            }
+        }
+        troubles
+    }
+}
