@@ -1,10 +1,11 @@
 //! `chaos`: Services come and go on real API servers while both APIs, the stand-in for Harvester, the replicas of the
 //! cloud controller manager, the pool and the machines behave as on a bad day, the cloud-config is another Harvester's,
-//! a copy of the cluster is up beside it, or somebody undoes what is written. In the end every Service is at its
+//! a copy of the cluster is up beside it, somebody undoes what is written, or a node that lives is called silent. In the end every Service is at its
 //! address, nothing has leaked, and nothing was deleted that should be there; nothing was written to the other
 //! Harvester, nor by the copy. Exit status 1 if a rule was broken; the seed that is printed repeats the decisions.
 
 mod dice;
+mod slander;
 mod strangers;
 mod trouble;
 mod truth;
@@ -26,6 +27,7 @@ use serde_json::json;
 use testbed::echo;
 
 use crate::dice::Dice;
+use crate::slander::Slander;
 use crate::strangers::{Copycat, Other};
 use crate::trouble::{Broken, Trouble};
 use crate::truth::Truth;
@@ -73,6 +75,10 @@ fn main() -> ExitCode {
     }
 }
 
+fn ghost_address(index: usize) -> String {
+    format!("192.168.100.{}", 60 + index)
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Deed {
     Create,
@@ -113,6 +119,7 @@ struct Chaos {
     /// Another Harvester, and a copy of the cluster, once they were needed.
     other: Option<Other>,
     copycat: Option<Copycat>,
+    slander: Slander,
     /// What may break at all.
     troubles: Vec<Broken>,
     /// What will break before anything breaks again.
@@ -126,6 +133,15 @@ async fn run(seed: u64, cli: &Cli) -> Result<()> {
     let bed = builder.start().await?;
     let namespace = bed.control_plane.test_namespace("chaos").await?;
     let second = bed.ccm().program().twin();
+    for (index, ghost) in GHOSTS.into_iter().enumerate() {
+        bed.machines()
+            .await?
+            .save(&bed.machine(&format!("vm-{ghost}"), &[&ghost_address(index)]).called(ghost))
+            .await?;
+        bed.register_node(&NodeSketch::new(ghost)).await?;
+    }
+    let watchers = [GHOSTS[1], bed.lan.host(1).name()];
+    let slander = Slander::prepare(bed.client().await?, &namespace, GHOSTS[0], watchers).await?;
     let mut chaos = Chaos {
         second,
         services: Api::namespaced(bed.client().await?, &namespace),
@@ -136,6 +152,7 @@ async fn run(seed: u64, cli: &Cli) -> Result<()> {
         right_file: bed.fresh_cloud_config()?,
         other: None,
         copycat: None,
+        slander,
         troubles: if cli.only.is_empty() { Broken::value_variants().to_vec() } else { cli.only.clone() },
         ahead: Vec::new(),
         made: 0,
@@ -143,10 +160,7 @@ async fn run(seed: u64, cli: &Cli) -> Result<()> {
         bed,
     };
     for (index, ghost) in GHOSTS.into_iter().enumerate() {
-        let address = format!("192.168.100.{}", 60 + index);
-        chaos.machines.save(&chaos.bed.machine(&format!("vm-{ghost}"), &[&address]).called(ghost)).await?;
-        chaos.bed.register_node(&NodeSketch::new(ghost)).await?;
-        chaos.truth.machines.insert(ghost.to_owned(), address);
+        chaos.truth.machines.insert(ghost.to_owned(), ghost_address(index));
     }
     chaos.second().start()?;
     chaos.recover("before anything breaks").await?;
@@ -289,7 +303,8 @@ impl Chaos {
                 }
             }
             self.truth.look().await;
-            let missing = self.truth.missing().await?;
+            let mut missing = self.truth.missing().await?;
+            missing.extend(self.slander.missing().await?);
             if missing.is_empty() {
                 break;
             }

@@ -49,6 +49,8 @@ pub enum Broken {
     Copy,
     /// Somebody takes away what is written on Services.
     Operator,
+    /// Two announcers say that a node is silent, which lives.
+    FalseVerdict,
 }
 
 impl Broken {
@@ -113,6 +115,7 @@ impl Chaos {
                     none => *none = Some(Copycat::begin(&self.bed, renamed).await?),
                 }
             }
+            Broken::FalseVerdict => self.slander.begin().await?,
             Broken::Operator => operator = Some(Operator::begin(self.services.clone())),
             _ => {}
         }
@@ -138,6 +141,10 @@ impl Chaos {
                 let _ = self.bed.ccm().resume();
             }
             Broken::Swap => self.bed.write_cloud_config(&self.right_file)?,
+            Broken::FalseVerdict => {
+                let fought = self.slander.end().await?;
+                self.truth.violations.extend(fought);
+            }
             Broken::Copy => {
                 if let Some(copycat) = &self.copycat {
                     copycat.end();
