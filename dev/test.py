@@ -32,9 +32,9 @@ ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "test"
 CARGO = os.environ.get("CARGO", "cargo")
 # Kubelets and containerd on a machine that does something else lose their races; nobody shares it with these.
-ALONE = {"installed", "newcomer", "testbed-nodes"}
+ALONE = {"installed", "newcomer", "node_loss", "testbed-nodes"}
 # The longest first, so that no core is idle at the end; what the last run took is better known (target/test/durations.json).
-LONG = ["failover", "bad_input", "installed", "newcomer", "faults", "asking", "handover", "survival", "impaired", "chart_live",
+LONG = ["failover", "bad_input", "installed", "node_loss", "newcomer", "faults", "asking", "handover", "survival", "impaired", "chart_live",
         "chaos", "announcer-sim-seeds", "harvester-sim-real_api_server", "testbed-hosts"]
 RESULT = re.compile(r"\btest (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)")
 

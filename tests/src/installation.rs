@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -107,6 +107,49 @@ impl Installation {
         let range = format!("{}/24,start={},end={}", lan.ipv4(0), lan.ipv4(100), lan.ipv4(149));
         harvester.create_pool("edge", "guests/lan", &range)?;
         Ok(Self { machines, harvester, control_plane, lan, _images: images })
+    }
+
+    /// The virtual machine behind a node, counted from 1.
+    pub fn machine(&self, n: usize) -> &Machine {
+        &self.machines[n - 1]
+    }
+
+    /// All of them.
+    pub fn machines(&self) -> &[Machine] {
+        &self.machines
+    }
+
+    /// Waits for so many running pods of ours, all of them ready.
+    pub async fn pods_ready(&self, namespace: &str, selector: &str, wanted: usize) -> Result<Vec<Pod>> {
+        let pods: Api<Pod> = Api::namespaced(self.control_plane.client().await?, namespace);
+        let params = ListParams::default().labels(selector);
+        let is_ready = |pod: &Pod| {
+            let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+            pod.metadata.deletion_timestamp.is_none()
+                && conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        };
+        wait_for(&format!("{wanted} ready pods with {selector}"), PATIENCE * 2, || async {
+            let found = pods.list(&params).await.map_err(|error| error.to_string())?.items;
+            let ready = found.iter().filter(|pod| is_ready(pod)).count();
+            if ready == wanted && found.len() == wanted {
+                return Ok(found);
+            }
+            Err(format!("{ready} of {} are ready", found.len()))
+        })
+        .await
+    }
+
+    /// The node that answers ARP for an address, by its MAC; counted from 1. Two of them are as bad as none.
+    pub fn owner_on_the_wire(&self, address: Ipv4Addr) -> Result<usize> {
+        let macs = self.lan.client().who_has(address)?;
+        let [mac] = &macs[..] else { bail!("{address} should be answered by one node, but is by {macs:?}") };
+        for (index, machine) in self.machines.iter().enumerate().filter(|(_, machine)| machine.is_on()) {
+            let links = machine.host()?.namespace().ip_json("link show")?;
+            if links.iter().any(|link| link["address"].as_str() == Some(mac)) {
+                return Ok(index + 1);
+            }
+        }
+        bail!("{address} is answered by somebody with MAC {mac}")
     }
 
     /// The cloud-config that Rancher makes, on every node where RKE2 writes it: mode 0600, owned by root. The file, outside.

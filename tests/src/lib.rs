@@ -14,6 +14,7 @@
 //! | [`journal`] | attempts and figures, for `make test` to sum up |
 //! | [`watch`] | clients that ask all the time while something happens, and what may not happen meanwhile |
 //! | [`installation`] | [`installation::Installation`]: real nodes without the product, for tests that install it |
+//! | [`lost_node`] | [`lost_node::Stage`]: real nodes with the product and several clients, for what happens when a node dies |
 //! | [`repositories`] | where charts come from: a web server, an OCI registry |
 //! | [`prometheus`] | a real Prometheus with the chart's alerts and the dashboard's queries |
 //! | [`documents`] | the documents: their blocks by section |
@@ -63,6 +64,7 @@ pub mod facts;
 pub mod host;
 pub mod installation;
 pub mod journal;
+pub mod lost_node;
 pub mod machines;
 pub mod neighbour;
 pub mod product;

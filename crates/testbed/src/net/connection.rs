@@ -84,6 +84,13 @@ impl Connection {
         lock(&self.journal).broken.clone()
     }
 
+    /// How long ago the last answer came; for ever, once it is broken.
+    pub fn silence(&self) -> Duration {
+        let journal = lock(&self.journal);
+        let last = journal.last.filter(|_| journal.broken.is_none());
+        last.map_or(Duration::MAX, |last| last.elapsed())
+    }
+
     /// The node that answers.
     pub fn answered_by(&self) -> Option<String> {
         lock(&self.journal).answered_by.clone()

@@ -1,6 +1,7 @@
 //! The *hosts* level's wires: namespaces, bridges, hosts, DHCP, and the eyes on them (prober, capture).
 
 pub mod capture;
+pub mod clients;
 pub mod connection;
 pub mod dhcp;
 pub mod host;

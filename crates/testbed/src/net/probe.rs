@@ -1,5 +1,7 @@
 //! A client that asks all the time and remembers what it missed.
 
+mod missed;
+
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+pub use missed::{IN_TIME, Missed};
 use tokio::net::{TcpStream, UdpSocket};
 
 use crate::echo;
@@ -162,6 +165,13 @@ impl Probe {
             std::thread::sleep(Duration::from_millis(5));
         }
         self.summary(end)
+    }
+
+    /// What it has missed since an event, when the requests that are open now have met their fate.
+    pub fn missed_since(&self, event: Instant) -> Missed {
+        self.settled_report();
+        let journal = lock(&self.journal);
+        missed::missed_since(&journal, &stall::since(journal.start), event)
     }
 
     fn summary(&self, end: Instant) -> ProbeReport {

@@ -32,7 +32,7 @@ use crate::wait::wait_for;
 
 const INIT: &str = include_str!("init.sh");
 /// All pods of a cluster of machines. IPv4 only, like the pod network that the CNI files make.
-const PODS: &str = "10.244.0.0/16";
+pub(super) const PODS: &str = "10.244.0.0/16";
 
 /// What a machine shall be.
 #[derive(Debug, Clone)]
@@ -57,16 +57,16 @@ pub struct MachineSpec {
 /// A machine, with or without power. Dropping it destroys it, disk and all.
 #[derive(Debug)]
 pub struct Machine {
-    spec: MachineSpec,
+    pub(super) spec: MachineSpec,
     running: Mutex<Option<Running>>,
     segment: Arc<Segment>,
     management: Arc<Segment>,
     management_address: Ipv4Addr,
     subnet: u8,
-    config: PathBuf,
+    pub(super) config: PathBuf,
     disk: PathBuf,
     script: PathBuf,
-    dir: Arc<RunDir>,
+    pub(super) dir: Arc<RunDir>,
 }
 
 #[derive(Debug)]
@@ -96,27 +96,15 @@ impl Machine {
             &[&spec.name],
         )?;
         let config = dir.path().join("config");
-        let mode = match spec.proxy {
-            ProxyMode::Nftables => "nftables",
-            ProxyMode::Iptables => "iptables",
-            ProxyMode::None => bail!("a machine without kube-proxy serves nothing: choose nftables or iptables"),
-        };
+        if spec.proxy == ProxyMode::None {
+            bail!("a machine without kube-proxy serves nothing: choose nftables or iptables");
+        }
         let json = |value: serde_json::Value| value.to_string();
         dir.write("config/cni/10-pods.conflist", json(config::cni(&format!("{}/24", pod4(spec.number, 0)))))?;
         dir.write("config/containerd.toml", config::containerd(&config))?;
         dir.write(
             "config/kubelet.json",
             json(config::kubelet(&config, &control_plane.ca_file(), Ipv4Addr::new(10, 96, 0, 10))),
-        )?;
-        dir.write(
-            "config/kube-proxy.json",
-            json(config::kube_proxy(
-                &config.join("kube-proxy.kubeconfig"),
-                &spec.name,
-                mode,
-                PODS,
-                spec.proxy_min_sync,
-            )),
         )?;
         dir.write("config/kubelet.crt", serving.certificate_pem)?;
         dir.write("config/kubelet.key", serving.key_pem)?;
@@ -137,6 +125,7 @@ impl Machine {
             dir,
             spec,
         };
+        machine.write_proxy_config(machine.spec.proxy_min_sync)?;
         machine.power_on()?;
         Ok(machine)
     }

@@ -2,6 +2,7 @@
 
 pub mod cgroups;
 pub mod config;
+mod disturb;
 pub mod images;
 pub mod machine;
 

@@ -5,6 +5,7 @@
 //! standard output, everything to a JSON file. Figures are no tests: nothing here judges whether one is good.
 
 mod cases;
+mod lost_node;
 mod many;
 mod renew;
 mod report;
@@ -31,7 +32,7 @@ struct Cli {
     #[arg(long, default_value_t = 10)]
     runs: usize,
     /// Only this case; may be repeated
-    #[arg(long, value_name = "CASE", value_parser = clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(["200-vips", "dhcp-renew"])))]
+    #[arg(long, value_name = "CASE", value_parser = clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(["200-vips", "dhcp-renew", "lost-node"])))]
     only: Vec<String>,
     /// Add to the runs that are in the report already, instead of beginning it anew
     #[arg(long)]
@@ -97,6 +98,13 @@ fn run(cli: &Cli) -> Result<usize> {
         match runtime.block_on(renew::measure(cli.runs)) {
             Ok(found) => report.renew = Some(found),
             Err(error) => report.failures.push(format!("dhcp-renew: {error:#}")),
+        }
+        report.write(&cli.report)?;
+    }
+    if wanted("lost-node") {
+        match runtime.block_on(lost_node::measure(cli.runs)) {
+            Ok(found) => report.lost_node = found,
+            Err(error) => report.failures.push(format!("lost-node: {error:#}")),
         }
         report.write(&cli.report)?;
     }

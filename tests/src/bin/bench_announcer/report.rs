@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::cases::{Found, Run};
+use crate::lost_node::{self, Row};
 use crate::many::Many;
 use crate::renew::Renew;
 use crate::soak::Soak;
@@ -25,6 +26,9 @@ pub struct Report {
     pub many: Option<Many>,
     /// DHCP leases over their life.
     pub renew: Option<Renew>,
+    /// A node is lost.
+    #[serde(default)]
+    pub lost_node: Vec<Row>,
     /// A soak.
     pub soak: Option<Soak>,
     /// What could not be measured beside the cases.
@@ -39,7 +43,17 @@ impl Report {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         eprintln!("measuring {}, load {load}", binary.display());
         let binary = binary.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self { binary, load, cores, cases: Vec::new(), many: None, renew: None, soak: None, failures: Vec::new() }
+        Self {
+            binary,
+            load,
+            cores,
+            cases: Vec::new(),
+            many: None,
+            renew: None,
+            lost_node: Vec::new(),
+            soak: None,
+            failures: Vec::new(),
+        }
     }
 
     /// One that was written before, to go on with it.
@@ -61,7 +75,8 @@ impl Report {
 
     /// How many measurements failed.
     pub fn failed(&self) -> usize {
-        self.failures.len() + self.cases.iter().map(|case| case.failures.len()).sum::<usize>()
+        let lost = self.lost_node.iter().map(|row| row.failures.len()).sum::<usize>();
+        lost + self.failures.len() + self.cases.iter().map(|case| case.failures.len()).sum::<usize>()
     }
 
     /// As JSON.
@@ -101,7 +116,15 @@ impl Report {
         if let Some(renew) = &self.renew {
             println!("\n{renew:?}");
         }
-        for failure in self.failures.iter().chain(self.cases.iter().flat_map(|case| &case.failures)) {
+        if !self.lost_node.is_empty() {
+            lost_node::print(&self.lost_node);
+        }
+        for failure in self
+            .failures
+            .iter()
+            .chain(self.lost_node.iter().flat_map(|row| &row.failures))
+            .chain(self.cases.iter().flat_map(|case| &case.failures))
+        {
             println!("failed: {failure}");
         }
     }

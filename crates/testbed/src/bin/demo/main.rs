@@ -6,9 +6,11 @@
 mod bed;
 mod cleanup;
 mod conformance;
+mod eyes;
 mod failures;
 mod install;
 mod keep;
+mod node_loss;
 mod registry;
 mod report;
 mod services;
@@ -189,7 +191,8 @@ async fn chapters(story: &mut StepLog, figures: &mut Figures, slot: &mut Option<
     begin("Measure");
     services::measure(story, bed, figures).await?;
     begin("Break things");
-    failures::fail(story, bed, vips, figures).await?;
+    let owner = failures::fail(story, bed, vips, figures).await?;
+    node_loss::lose(story, bed, vips, &owner, figures).await?;
     begin("Upgrade a host of Harvester, and ask the doctor");
     upgrade::host_upgrade(story, bed, vips).await?;
     upgrade::doctor(story, bed).await?;

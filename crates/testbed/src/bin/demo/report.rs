@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use testbed::{ProbeReport, Request};
+use testbed::{ProbeReport, Request, Users};
 
 use crate::story::{Step, StepLog};
 
@@ -22,6 +22,8 @@ pub struct Figures {
     pub writes_per_service: BTreeMap<&'static str, Writes>,
     /// The owner of a VIP loses power.
     pub failover: Option<Outage>,
+    /// What several clients at once missed of it.
+    pub node_loss: Option<NodeLoss>,
     /// The announcer's process on the owner is killed.
     pub announcer_killed: Option<Outage>,
     /// All requests of ours, by API server and user, from the audit logs.
@@ -89,6 +91,25 @@ pub struct Outage {
     pub lost: u64,
 }
 
+/// A node that was lost, as its users count.
+#[derive(Debug, Clone, Serialize)]
+pub struct NodeLoss {
+    /// Clients.
+    pub clients: usize,
+    /// Requests since the loss.
+    pub sent: u64,
+    /// Of them without an answer within a second.
+    pub missed: u64,
+    /// Answered in time, but only when TCP had sent something again.
+    pub late: u64,
+    /// The last one that was missed was sent so long after the loss; the machine's stalls are subtracted.
+    pub missed_for_ms: u64,
+    /// Connections that were open.
+    pub open: usize,
+    /// Of them broken.
+    pub broken: usize,
+}
+
 /// One of our processes.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProcessFigure {
@@ -134,10 +155,19 @@ impl Outage {
     }
 }
 
-/// What a client lost, beside its longest time without any answer.
-pub fn losses(report: &ProbeReport) -> String {
-    let percent = (report.lost * 100).checked_div(report.sent).unwrap_or_default();
-    format!("{} of {} requests ({percent} %)", report.lost, report.sent)
+impl NodeLoss {
+    /// From what clients saw.
+    pub fn new(users: &Users) -> Self {
+        Self {
+            clients: users.clients.len(),
+            sent: users.sent(),
+            missed: users.missed(),
+            late: users.late(),
+            missed_for_ms: u64::try_from(users.lasted().as_millis()).unwrap_or(u64::MAX),
+            open: users.open,
+            broken: users.broken,
+        }
+    }
 }
 
 impl Writes {
@@ -200,13 +230,6 @@ pub fn write(path: &Path, story: &StepLog, figures: &Figures) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn losses_are_told_as_a_share_of_what_was_sent() {
-        let report = ProbeReport { sent: 400, lost: 110, ..ProbeReport::default() };
-        assert_eq!(losses(&report), "110 of 400 requests (27 %)");
-        assert_eq!(losses(&ProbeReport::default()), "0 of 0 requests (0 %)");
-    }
 
     #[test]
     fn the_median_of_five_is_the_third() {

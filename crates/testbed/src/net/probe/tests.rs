@@ -1,3 +1,4 @@
+use super::missed::missed_since;
 use super::*;
 
 fn journal(fates: &[(u64, bool)]) -> (Journal, Instant) {
@@ -109,4 +110,34 @@ async fn an_answer_may_take_longer_than_a_connection() {
     let (stream, _) = server.accept().await.unwrap();
     tokio::spawn(async move { echo::answer_http(stream, "pod=p node=slow client=c").await });
     assert_eq!(answerer(&asked.await.unwrap().unwrap()), "slow");
+}
+
+#[test]
+fn what_has_no_answer_within_a_second_is_missed_and_what_tcp_repeats_in_time_is_late() {
+    let start = Instant::now();
+    let at = |ms| start + Duration::from_millis(ms);
+    let ms = Duration::from_millis;
+    let answer = |sent, back| (at(sent), at(back), Ok("pod=p node=n1 client=c".to_owned()));
+    let lost = |sent| (at(sent), at(sent + 900), Err("no connection in time".to_owned()));
+    let fates = vec![
+        lost(500), // long before
+        answer(5000, 5300),
+        lost(4200), // under way
+        lost(5100),
+        answer(5200, 6250),
+        answer(5400, 5410),
+        lost(5900),
+        answer(5950, 5960),
+    ];
+    let journal = Journal { sends: 8, fates, ..Journal::new(start) };
+    let idle = missed_since(&journal, &Stalls::default(), at(5000));
+    let how = Some("no connection in time".to_owned());
+    let expected = Missed { sent: 7, missed: 4, late: 1, last: Some(ms(900)), how, stalled: ms(0) };
+    assert_eq!((idle.lasted(), idle.unexplained(ms(10)), idle), (ms(900), 4, expected));
+    // The machine stood still meanwhile: one answer was in time, and the outage was shorter.
+    let busy = missed_since(&journal, &Stalls::of(vec![(at(5210), at(5610))], Vec::new()), at(5000));
+    assert_eq!((busy.missed, busy.late, busy.lasted()), (3, 1 + 1, ms(500)));
+    assert_eq!(busy.unexplained(ms(10)), 0);
+    let none = missed_since(&journal, &Stalls::default(), at(7000));
+    assert_eq!((none.lasted(), none), (ms(0), Missed::default()));
 }

@@ -1,0 +1,130 @@
+//! A node loses its power: the address, the endpoints, and what several clients notice of it.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use testbed::{Clients, ProbeReport, Users, wait_for};
+
+use crate::bed::{Bed, NODES, PATIENCE, REPLICAS};
+use crate::eyes::{only_owner, probe, stopped};
+use crate::report::{Figures, NodeLoss, Outage};
+use crate::services::Vips;
+use crate::story::{self, StepLog};
+
+/// A take-over after a power loss takes a quarter of a second on an idle machine.
+const LONGEST_GAP_MS: u64 = 1000;
+/// Clients that ask at the same time.
+const CLIENTS: u8 = 3;
+/// For each of them, beside what kube-proxy waits for.
+const MISSED_MS: u64 = 1000;
+/// Answers that end the watch: two seconds of them.
+const ENOUGH: u64 = 200;
+
+/// A machine that was busy with something else is no fault of the failure detector: what it kept waiting is subtracted.
+fn is_too_long(outage: &Outage) -> bool {
+    outage.outage_ms > LONGEST_GAP_MS
+}
+
+/// Power off, and on again.
+pub async fn lose(story: &mut StepLog, bed: &Bed, vips: Vips, owner: &str, figures: &mut Figures) -> Result<()> {
+    story::command(&format!("# {owner} loses power"));
+    let clients = Clients::start(&bed.lan, SocketAddr::from((vips.pool, 80)), CLIENTS, 0)?;
+    let (outage, users) = story.step("failover", power_loss(bed, vips, owner, &clients)).await?;
+    drop(clients);
+    figures.failover = Some(outage.clone());
+    figures.node_loss = Some(NodeLoss::new(&users));
+    story::command(&format!("# {owner} is switched on again"));
+    story.step("node-back", node_back(bed, vips, owner)).await?;
+    ensure!(
+        !is_too_long(&outage),
+        "clients had no answer for {} ms after a power loss, of which the machine's stalls explain all but {} ms, more than {LONGEST_GAP_MS} ms",
+        outage.gap_ms,
+        outage.outage_ms
+    );
+    let within = Duration::from_millis(MISSED_MS + figures.kube_proxy_min_sync_ms);
+    // By their number, not by the last of them: a busy machine can make an address move once more.
+    let missed = Duration::from_millis(10 * users.worst());
+    ensure!(missed <= within, "a client missed requests of {missed:?}, more than {within:?}: {users}");
+    Ok(())
+}
+
+async fn power_loss(bed: &Bed, vips: Vips, owner: &str, clients: &Clients) -> Result<((Outage, Users), String)> {
+    let probes = [probe(bed, vips.pool)?, probe(bed, vips.dhcp)?];
+    for probe in &probes {
+        probe.wait_for_answers(20, PATIENCE)?;
+    }
+    let lost = Instant::now();
+    bed.machine(owner)?.power_off()?;
+    for (probe, vip) in probes.iter().zip([vips.pool, vips.dhcp]) {
+        wait_for(&format!("another node to answer for {vip}"), PATIENCE, || async {
+            // The wire, not the API: a node without the VIP may still forward what is sent to its MAC.
+            let owners = bed.owner_on_the_wire(vip).map_err(|error| format!("{error:#}"))?;
+            if owners.len() == 1 && owners[0] != owner {
+                Ok(())
+            } else {
+                Err(format!("{owners:?} answers; {}", probe.report()))
+            }
+        })
+        .await?;
+    }
+    let [pool, dhcp] = stopped(probes)?;
+    let after = only_owner(bed, vips.pool)?;
+    let users = clients.since(lost, ENOUGH)?;
+    let gap = Outage::new(owner, &after, &pool);
+    let text = format!(
+        "{owner} lost power; {after} took over, and the pods of {owner} left their Services. A client that asks every 10 ms had no answer \
+         for {:.2} s from {} and {:.2} s from {}{}. Of several clients at once: {users}",
+        pool.longest_gap.as_secs_f64(),
+        vips.pool,
+        dhcp.longest_gap.as_secs_f64(),
+        vips.dhcp,
+        stalls(&[&pool, &dhcp])
+    );
+    Ok(((gap, users), text))
+}
+
+/// What of the longer gap the machine's own stalls were, where that is worth a word.
+fn stalls(reports: &[&ProbeReport]) -> String {
+    let stalled =
+        reports.iter().map(|report| report.longest_gap.saturating_sub(report.outage)).max().unwrap_or_default();
+    if stalled < Duration::from_millis(20) {
+        String::new()
+    } else {
+        format!(" (this machine stalled for {:.2} s of it)", stalled.as_secs_f64())
+    }
+}
+
+async fn node_back(bed: &Bed, vips: Vips, lost: &str) -> Result<((), String)> {
+    let machine = bed.machine(lost)?;
+    machine.power_on()?;
+    machine.wait_until_ready(&bed.control_plane).await?;
+    bed.pods_ready("kube-system", "app.kubernetes.io/name=kube-vip", NODES.into()).await?;
+    bed.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", REPLICAS).await?;
+    bed.pods_ready("default", "app=web", NODES.into()).await?;
+    let owner = only_owner(bed, vips.pool)?;
+    only_owner(bed, vips.dhcp)?;
+    Ok(((), format!("{lost} is back and Ready, its pods run; {} is still answered by {owner} alone", vips.pool)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_of_more_than_a_second_fails_the_demo_unless_the_machine_stood_still() {
+        let outage = |gap_ms: u64, outage_ms: u64| Outage {
+            from: "a".into(),
+            to: "b".into(),
+            gap_ms,
+            outage_ms,
+            prober_stall_ms: 0,
+            late: 0,
+            sent: 1,
+            lost: 0,
+        };
+        assert!(!is_too_long(&outage(230, 230)) && !is_too_long(&outage(1000, 1000)));
+        assert!(is_too_long(&outage(1001, 1001)) && is_too_long(&outage(2500, 2200)));
+        assert!(!is_too_long(&outage(2500, 900)));
+    }
+}

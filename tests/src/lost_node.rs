@@ -1,0 +1,266 @@
+//! Three real nodes with the chart installed, a web server on each of them behind one address, and what is done to a
+//! node.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use testbed::helm::{RELEASE, VERSIONS, package};
+use testbed::{Audit, Clients, Helm, Users, stall, wait_for};
+
+use crate::installation::{IMAGE, Installation, VERSION};
+use crate::{PATIENCE, host};
+
+/// How many nodes.
+pub const NODES: usize = 3;
+/// Clients that ask at the same time.
+const CLIENTS: u8 = 3;
+/// Answers that end a watch: two seconds of them, so that what comes after the first second is seen.
+const ENOUGH: u64 = 200;
+const OURS: &str = ":harvester-cloud-provider";
+const CARD: &str = "cloudprovider.harvesterhci.io/announcer-card";
+const SILENCE: &str = "cloudprovider.harvesterhci.io/reports-silence";
+
+/// One pod on each node, also on one that is not well.
+const WEB: &str = r"
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      tolerations: [{operator: Exists}]
+      containers:
+      - name: web
+        image: localhost/echo:1
+        env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+";
+
+/// What became of a node that lost its power.
+#[derive(Debug)]
+pub struct Loss {
+    /// What clients saw.
+    pub users: Users,
+    /// Its endpoints had left before.
+    pub left: Duration,
+}
+
+/// What became of a node that is switched on again.
+#[derive(Debug)]
+pub struct Back {
+    /// From the power to its pods ready.
+    pub ready: Duration,
+    /// From then on until they got traffic.
+    pub traffic: Duration,
+    /// So much of that the machine stalled.
+    pub stalled: Duration,
+}
+
+/// Everything; field order is the order in which it goes down.
+pub struct Stage {
+    /// They ask all the time.
+    pub clients: Mutex<Clients>,
+    /// The guest cluster's API.
+    pub client: Client,
+    /// Of the web servers.
+    pub address: Ipv4Addr,
+    _helm: Helm,
+    /// Nodes, control plane, Harvester, LAN.
+    pub cluster: Installation,
+}
+
+impl Stage {
+    /// Everything is installed and well.
+    pub async fn start() -> Result<Self> {
+        let cluster = Installation::start(u8::try_from(NODES)?).await?;
+        let file =
+            cluster.control_plane.dir().write("cloud-config", cluster.harvester.cloud_config("guests", "prod")?)?;
+        let from = format!("--from-file=cloud-config={}", file.display());
+        cluster.kubectl(&["create", "secret", "generic", "cloud-config", "-n=kube-system", &from]);
+        let helm = Helm::of(VERSIONS[0], &cluster.control_plane)?;
+        let archive = package(&helm.dir().join("charts"), "109.1.0")?.plain.display().to_string();
+        let values = format!(
+            "global.cattle.clusterName=prod,cloudConfig.secretName=cloud-config,image.repository={IMAGE},image.tag={VERSION}"
+        );
+        helm.run(&["install", RELEASE, &archive, "-n=kube-system", "--wait", "--timeout=2m", "--set", &values])?;
+        let client = cluster.control_plane.client().await?;
+        let web = cluster.control_plane.dir().write("web.yaml", WEB)?;
+        cluster.kubectl(&["apply", "-f", &web.display().to_string()]);
+        cluster.nodes_are_initialised().await?;
+        cluster.pods_ready("default", "app=web", NODES).await?;
+        let address = expose(&cluster, "web").await?;
+        let clients = Clients::start(&cluster.lan, SocketAddr::from((address, 80)), CLIENTS, 0)?;
+        let stage = Self { clients: Mutex::new(clients), client, address, _helm: helm, cluster };
+        stage.is_well().await?;
+        Ok(stage)
+    }
+
+    /// Everything runs everywhere, and all endpoints get traffic.
+    pub async fn is_well(&self) -> Result<()> {
+        for machine in self.cluster.machines() {
+            machine.wait_until_ready(&self.cluster.control_plane).await?;
+        }
+        self.cluster.pods_ready("kube-system", "app.kubernetes.io/name=kube-vip", NODES).await?;
+        self.cluster.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", 2).await?;
+        self.cluster.pods_ready("default", "app=web", NODES).await?;
+        self.endpoints_are(NODES).await?;
+        for machine in self.cluster.machines() {
+            self.clients.lock().wait_for_answers_by(machine.name(), PATIENCE)?;
+        }
+        // Watchers have told one another that all are heard.
+        wait_for("nobody to be called silent", PATIENCE, || async {
+            let leases: Api<Lease> = Api::namespaced(self.client.clone(), "kube-system");
+            let reports = ListParams::default().labels(&format!("{SILENCE}=true"));
+            let reports = leases.list_metadata(&reports).await.map_err(|error| error.to_string())?;
+            if reports.items.is_empty() { Ok(()) } else { Err(format!("{} reports", reports.items.len())) }
+        })
+        .await
+    }
+
+    /// How many endpoints of the Service get traffic.
+    pub async fn serving(&self) -> Result<usize> {
+        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), "default");
+        let of_web = ListParams::default().labels("kubernetes.io/service-name=web");
+        let slices = slices.list(&of_web).await.context("failed to list EndpointSlices")?;
+        let endpoints = slices.iter().flat_map(|slice| &slice.endpoints);
+        Ok(endpoints.filter(|end| end.conditions.as_ref().is_none_or(|all| all.ready.unwrap_or(true))).count())
+    }
+
+    /// Waits until so many get traffic.
+    pub async fn endpoints_are(&self, wanted: usize) -> Result<()> {
+        wait_for(&format!("{wanted} endpoints that serve"), PATIENCE, || async {
+            let found = self.serving().await.map_err(|error| format!("{error:#}"))?;
+            if found == wanted { Ok(()) } else { Err(format!("{found}")) }
+        })
+        .await
+    }
+
+    /// The node that answers for the address.
+    pub fn owner(&self) -> Result<usize> {
+        self.cluster.owner_on_the_wire(self.address)
+    }
+
+    /// The node of the leading cloud controller.
+    pub async fn leader(&self) -> Result<usize> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), "kube-system");
+        let lease = leases.get(host::CCM_LEASE).await.context("failed to read the Lease")?;
+        let holder = lease.spec.and_then(|spec| spec.holder_identity).context("nobody leads")?;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), "kube-system");
+        let pods = pods.list(&ListParams::default()).await.context("failed to list pods")?;
+        let named = |pod: &&Pod| holder.starts_with(&format!("{}_", pod.name_any()));
+        let by_pod = pods.iter().find(named).and_then(|pod| pod.spec.as_ref()?.node_name.clone());
+        let node = by_pod.unwrap_or_else(|| holder.split('_').next().unwrap_or_default().to_owned());
+        let found = self.cluster.machines().iter().position(|machine| machine.name() == node);
+        found.map(|index| index + 1).with_context(|| format!("{holder} leads, who is on no node"))
+    }
+
+    /// A node loses its power, and its pods leave their Services.
+    pub async fn lose(&self, n: usize) -> Result<Loss> {
+        stall::begin();
+        self.clients.lock().reopen()?;
+        let at = Instant::now();
+        self.cluster.machine(n).power_off()?;
+        self.endpoints_are(NODES - 1).await.with_context(|| self.verdicts())?;
+        let left = at.elapsed();
+        Ok(Loss { users: self.clients.lock().since(at, ENOUGH)?, left })
+    }
+
+    /// It is switched on again: its pods get traffic soon after they are ready, and no address moves.
+    pub async fn give_back(&self, n: usize) -> Result<Back> {
+        let owner = self.owner()?;
+        let machine = self.cluster.machine(n);
+        let begun = Instant::now();
+        machine.power_on()?;
+        machine.wait_until_ready(&self.cluster.control_plane).await?;
+        self.cluster.pods_ready("default", "app=web", NODES).await.with_context(|| self.verdicts())?;
+        let ready = Instant::now();
+        self.clients.lock().wait_for_answers_by(machine.name(), PATIENCE)?;
+        let traffic = ready.elapsed();
+        let stalled = stall::since(ready).within(ready, Instant::now(), &[]);
+        self.is_well().await?;
+        ensure!(self.owner()? == owner, "the address has moved from node{owner}");
+        Ok(Back { ready: ready - begun, traffic, stalled })
+    }
+
+    /// What the cloud controllers have written about pods and endpoints.
+    pub fn writes_since(&self, mark: Audit) -> Result<Vec<String>> {
+        let writes = self.cluster.control_plane.audit().writes_by(mark, OURS)?;
+        let of_pods = writes.into_iter().filter(|write| ["pods", "endpointslices"].contains(&write.resource.as_str()));
+        Ok(of_pods.map(|write| format!("{} {}", write.verb, write.uri)).collect())
+    }
+
+    /// Who has written pods and endpoints since then, for the message of a test that failed.
+    pub fn writers_since(&self, mark: Audit) -> Result<String> {
+        let requests = self.cluster.control_plane.audit().since(mark)?;
+        let writes = requests.iter().filter(|write| write.is_write());
+        let writes = writes.filter(|write| ["pods", "endpointslices"].contains(&write.resource.as_str()));
+        let line = |write: &testbed::Request| {
+            let at = write.at.map(|at| at.to_string()).unwrap_or_default();
+            format!("{at} {} {} {}: {}", write.user, write.verb, write.uri, write.code)
+        };
+        Ok(writes.map(line).collect::<Vec<_>>().join("\n"))
+    }
+
+    /// Both other nodes say that this one is silent, which it is not.
+    pub async fn accuse(&self, n: usize) -> Result<()> {
+        let accused = self.cluster.machine(n).name();
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let uid = nodes.get(accused).await.context("failed to read the Node")?.uid();
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), "kube-system");
+        for watcher in self.cluster.machines().iter().filter(|machine| machine.name() != accused) {
+            let name = format!("harvester-announcer-{}", watcher.name());
+            let lease = leases.get(&name).await.with_context(|| format!("failed to read Lease {name}"))?;
+            let card = lease.annotations().get(CARD).context("it has no card")?;
+            let mut card: Value = serde_json::from_str(card).context("a card is JSON")?;
+            card["silent"][accused] = json!({"uid": uid, "ms": 200, "unanswered": ["arp", "tcp"], "gateway": true});
+            let patch = json!({"metadata": {"annotations": {CARD: card.to_string()}, "labels": {SILENCE: "true"}}});
+            leases.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.context("failed to accuse")?;
+        }
+        Ok(())
+    }
+
+    /// For the message of a test that failed.
+    pub fn verdicts(&self) -> String {
+        let get = |words: &[&str]| self.cluster.control_plane.kubectl(words).unwrap_or_default();
+        format!(
+            "{}\n{}\n{}",
+            get(&["get", "leases", "-n=kube-system", "-o=yaml", &format!("-l={SILENCE}=true")]),
+            get(&["get", "events", "-A", "--field-selector=involvedObject.kind=Node"]),
+            self.cluster.state()
+        )
+    }
+
+    /// A node that is none of these.
+    pub fn other_than(taken: &BTreeSet<usize>) -> Option<usize> {
+        (1..=NODES).find(|n| !taken.contains(n))
+    }
+}
+
+/// A Service for the web servers; its address once that answers.
+pub async fn expose(cluster: &Installation, name: &str) -> Result<Ipv4Addr> {
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
+    });
+    let file = cluster.control_plane.dir().write(&format!("{name}.json"), service.to_string())?;
+    cluster.control_plane.kubectl(&["apply", "-f", &file.display().to_string()])?;
+    wait_for(&format!("Service {name} to answer"), PATIENCE, || async {
+        let address = cluster.address_of(name).map_err(|error| format!("{error:#}"))?;
+        let reply = cluster.lan.client().http_get(SocketAddr::from((address, 80)), Duration::from_millis(500));
+        reply.map_err(|error| format!("{error:#}"))?;
+        Ok(address)
+    })
+    .await
+}

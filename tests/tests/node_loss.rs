@@ -1,0 +1,199 @@
+//! A node dies: real kubelets, kube-proxies and controllers, endpoints on every node, several clients at once. Bounds
+//! are those of an idle
+//! machine: its stalls are subtracted ([`testbed::stall`]).
+//!
+//! The API server of this bed has a machine of its own, so that a node that takes an API server along is not here.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use e2e::PATIENCE;
+use e2e::lost_node::{NODES, Stage, expose};
+use e2e::watch::one_of_three;
+use harvester_sim::guest::machines::{Machines, MigrationOutcome};
+use testbed::stall;
+
+/// What clients may notice of a lost node.
+#[derive(Debug, Clone, Copy)]
+struct Bound {
+    /// No request that is missed was sent later than this after the loss.
+    within: Duration,
+    /// So many in all, of each client.
+    missed: u64,
+}
+
+/// kube-proxy with `minSyncPeriod` 100 ms.
+const QUICK: Bound = Bound { within: Duration::from_secs(1), missed: 60 };
+/// kube-proxy as it is delivered: `minSyncPeriod` 1 s.
+const DEFAULT: Bound = Bound { within: Duration::from_secs(2), missed: 120 };
+/// From the loss of the leader's node to the first reply of a Service that was made then.
+const LED_AGAIN: Duration = Duration::from_secs(6);
+/// A pod that is ready gets traffic.
+const SOON: Duration = Duration::from_secs(3);
+/// A false verdict is over.
+const HEALED: Duration = Duration::from_secs(2);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_node_is_out_of_all_services_within_a_second_and_comes_back() {
+    if e2e::skip() {
+        return;
+    }
+    let stage = Stage::start().await.unwrap();
+    let only = std::env::var("HCP_CASE").unwrap_or_default();
+    let wanted = |name: &str| only.is_empty() || only.split(',').any(|one| one == name);
+
+    if wanted("rest") {
+        one_of_three("at rest", async || at_rest(&stage).await).await.unwrap();
+    }
+    if wanted("pause") {
+        one_of_three("a machine stands still", async || pauses(&stage).await).await.unwrap();
+    }
+    if wanted("false") {
+        one_of_three("a false verdict", async || false_verdict(&stage).await).await.unwrap();
+    }
+    if wanted("other") {
+        one_of_three("another node is lost", async || {
+            let taken = [stage.owner()?, stage.leader().await?].into();
+            let n = Stage::other_than(&taken).unwrap_or(1);
+            lost_and_back(&stage, "another node", n, QUICK).await
+        })
+        .await
+        .unwrap();
+    }
+    if wanted("owner") {
+        one_of_three("the owner's node is lost", async || {
+            lost_and_back(&stage, "the owner's node", stage.owner()?, QUICK).await
+        })
+        .await
+        .unwrap();
+    }
+    if wanted("leader") {
+        one_of_three("the leader's node is lost", async || leader(&stage).await).await.unwrap();
+    }
+    if wanted("default") {
+        for n in 1..=NODES {
+            stage.cluster.machine(n).set_proxy_min_sync(Duration::from_secs(1)).unwrap();
+        }
+        stage.is_well().await.unwrap();
+        one_of_three("the owner's node is lost, kube-proxy as it is delivered", async || {
+            lost_and_back(&stage, "the owner's node, minSyncPeriod 1 s", stage.owner()?, DEFAULT).await
+        })
+        .await
+        .unwrap();
+    }
+}
+
+/// Everything is as before, also after an attempt that failed.
+async fn lost_and_back(stage: &Stage, what: &str, n: usize, bound: Bound) -> Result<()> {
+    let lost = stage.lose(n).await;
+    let back = is_back(stage, what, n).await;
+    let lost = lost?;
+    eprintln!("{what}: node{n} lost; its endpoints left before {} ms; {}", lost.left.as_millis(), lost.users);
+    let users = &lost.users;
+    ensure!(users.lasted() <= bound.within && users.worst() < bound.missed, "{what}, {bound:?}: {lost:#?}");
+    back
+}
+
+async fn is_back(stage: &Stage, what: &str, n: usize) -> Result<()> {
+    let back = stage.give_back(n).await?;
+    eprintln!("{what}: node{n} is back: {back:?}");
+    ensure!(back.traffic.saturating_sub(back.stalled) < SOON, "{what}: {back:?}");
+    Ok(())
+}
+
+/// Two controllers cost the API what one leader does: the other one follows its Lease by a watch. Announcers renew
+/// their Leases.
+async fn at_rest(stage: &Stage) -> Result<()> {
+    const LOOK: Duration = Duration::from_secs(20);
+    let mark = stage.cluster.control_plane.audit().mark();
+    tokio::time::sleep(LOOK).await;
+    let requests = stage.cluster.control_plane.audit().since(mark)?;
+    let by = |user: &str| -> Vec<String> {
+        let ours = requests.iter().filter(|request| request.user.ends_with(user));
+        ours.map(|request| format!("{} {}", request.verb, request.uri)).collect()
+    };
+    let (controllers, announcers) = (by(":harvester-cloud-provider"), by(":kube-vip"));
+    eprintln!("at rest for {LOOK:?}: controllers {}, announcers {} requests", controllers.len(), announcers.len());
+    // The leader renews every 2 s; watches begin anew every few minutes.
+    let asked =
+        controllers.iter().filter(|request| request.starts_with("get ") && request.contains("/leases/")).count();
+    ensure!(asked <= 1, "the replica that waits asks for the Lease: {controllers:#?}");
+    ensure!(controllers.len() <= 20, "{controllers:#?}");
+    ensure!(announcers.len() <= 24, "{announcers:#?}");
+    Ok(())
+}
+
+/// Of a machine that is known to be moved nothing is concluded, nor of one that nobody had the time to miss.
+async fn pauses(stage: &Stage) -> Result<()> {
+    let machines = Machines::new(stage.cluster.harvester.client().await?);
+    for (milliseconds, migrating) in [(100, false), (500, true), (2000, true)] {
+        let n = stage.owner()?;
+        let machine = stage.cluster.machine(n);
+        let mark = stage.cluster.control_plane.audit().mark();
+        if migrating {
+            machines.start_migration("guests", machine.name(), "host-2").await?;
+        }
+        let stood = machine.pause(Duration::from_millis(milliseconds))?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        if migrating {
+            machines.finish_migration("guests", machine.name(), MigrationOutcome::Failed).await?;
+        }
+        let (writes, serving) = (stage.writes_since(mark)?, stage.serving().await?);
+        eprintln!("node{n} stood still for {} ms: {} writes", stood.as_millis(), writes.len());
+        stage.is_well().await?;
+        ensure!(writes.is_empty() && serving == NODES, "after {stood:?}: {serving} endpoints serve, {writes:?}");
+    }
+    Ok(())
+}
+
+/// Its kubelet and the controller put it right, and no client notices.
+async fn false_verdict(stage: &Stage) -> Result<()> {
+    let n = stage.owner()?;
+    let mark = stage.cluster.control_plane.audit().mark();
+    let begun = Instant::now();
+    stage.accuse(n).await?;
+    stage.endpoints_are(NODES - 1).await?;
+    let marked = Instant::now();
+    stage.endpoints_are(NODES).await?;
+    let (healed, stalled) = (marked.elapsed(), stall::since(marked).within(marked, Instant::now(), &[]));
+    let users = stage.clients.lock().since(begun, 100)?;
+    eprintln!(
+        "a false verdict about node{n}: marked after {} ms, healed {} ms later (stalls: {} ms); {users}",
+        (marked - begun).as_millis(),
+        healed.as_millis(),
+        stalled.as_millis()
+    );
+    stage.is_well().await?;
+    ensure!(!stage.writes_since(mark)?.is_empty(), "nothing was written");
+    let writers = stage.writers_since(mark)?;
+    ensure!(healed.saturating_sub(stalled) < HEALED, "it took {healed:?}, stalls {stalled:?}:\n{writers}");
+    ensure!(users.worst() == 0, "{users}");
+    Ok(())
+}
+
+/// A Service that is made while nobody leads is served soon.
+async fn leader(stage: &Stage) -> Result<()> {
+    let (n, owner) = (stage.leader().await?, stage.owner()?);
+    stall::begin();
+    let at = Instant::now();
+    stage.cluster.machine(n).power_off()?;
+    let served = expose(&stage.cluster, "late").await;
+    let (took, stalled) = (at.elapsed(), stall::since(at).within(at, Instant::now(), &[]));
+    eprintln!(
+        "the leader's node: node{n} (node{owner} had the address); a new Service is served after {} ms (stalls: {} ms)",
+        took.as_millis(),
+        stalled.as_millis()
+    );
+    let verdicts = if served.is_err() { stage.verdicts() } else { String::new() };
+    stage.cluster.control_plane.kubectl(&["delete", "service", "late", "--wait=false"])?;
+    let back = is_back(stage, "the leader's node", n).await;
+    served.map_err(|error| error.context(verdicts))?;
+    ensure!(took.saturating_sub(stalled) < LED_AGAIN, "served after {took:?}, stalls {stalled:?}");
+    testbed::wait_for("the Service to be gone", PATIENCE, || async {
+        let left = stage.cluster.control_plane.kubectl(&["get", "services", "-o=name"]).unwrap_or_default();
+        if left.contains("late") { Err(left) } else { Ok(()) }
+    })
+    .await?;
+    back
+}
