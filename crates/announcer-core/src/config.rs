@@ -159,6 +159,8 @@ pub struct Config {
     pub fail_back: bool,
     /// `vip_handover`: in `node` mode, hand all addresses over when the process ends, also if its node goes on.
     pub hand_over_on_stop: bool,
+    /// `vip_claim_keys`: the directory with the keys of claims; absent: they are made with the UIDs of Services.
+    pub claim_keys: Option<PathBuf>,
     /// The Lease of `global` mode.
     pub lease: LeaseConfig,
     /// Which classes are ours.
@@ -246,6 +248,7 @@ impl Config {
             profile: values.profile()?,
             fail_back: values.boolean("vip_failback")?.unwrap_or(false),
             hand_over_on_stop: values.boolean("vip_handover")?.unwrap_or(false),
+            claim_keys: values.text("vip_claim_keys").map(PathBuf::from),
             lease: values.lease()?,
             class,
             controller: values.boolean("svc_controller")?,

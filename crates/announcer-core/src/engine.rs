@@ -203,6 +203,7 @@ impl Engine {
             Input::NodesSynced { readable } => self.tell_cluster(|cluster| cluster.nodes_synced(readable)),
             Input::Foreign(lock) => self.tell_cluster(|cluster| cluster.foreign(now, lock)),
             Input::SafeMode(yes) => self.safe_mode(yes),
+            Input::ClaimKeys(secrets) => self.claim_keys(now, secrets),
             Input::KubeProxy(healthy) => self.kube_proxy(healthy),
             Input::Kubelet { node, answers } => self.kubelet(now, &node, answers),
             Input::Swapped(key, asked, swapped) => self.swapped(now, &key, &asked, swapped),

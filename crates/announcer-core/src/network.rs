@@ -2,7 +2,7 @@
 
 mod macvlans;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
@@ -244,17 +244,53 @@ impl Network {
         IpNet::new(address, length.min(host)).expect("the length is at most that of the family")
     }
 
-    /// The interface on which `address` stands although neither we nor kube-vip have set it: it is the node's own, and
-    /// neither to be announced nor to be replaced.
-    pub fn own_interface(&self, address: IpAddr, except: impl Fn(&Address) -> bool) -> Option<&Link> {
-        self.addresses
-            .iter()
-            .filter(|own| own.net.addr() == address && !except(own))
+    /// Where `address` stands although nothing proves it to be a VIP of ours: it is the node's own or somebody's, and
+    /// neither to be announced nor to be replaced. `except`: what is proved to be ours.
+    pub fn own_interface(&self, address: IpAddr, except: impl Fn(&Address) -> bool) -> Option<(&Address, &Link)> {
+        self.somebodys(except).find(|(own, _)| own.net.addr() == address)
+    }
+
+    /// All of those addresses.
+    fn somebodys(&self, except: impl Fn(&Address) -> bool) -> impl Iterator<Item = (&Address, &Link)> {
+        let unmarked = self.addresses.iter().filter(|own| !own.is_ours());
+        unmarked
             .filter_map(|own| Some((own, self.link(own.interface)?)))
-            // The interface of kube-proxy's IPVS mode carries every address that is published.
-            .filter(|(own, link)| !looks_like_a_vip(own, link) && link.name != "kube-ipvs0")
-            .map(|(_, link)| link)
-            .next()
+            // The interface of kube-proxy's IPVS mode carries every address that is published. On a Service's macvlan
+            // nobody else has anything.
+            .filter(|(_, link)| link.name != "kube-ipvs0" && !is_own_macvlan(link))
+            .filter(move |(own, _)| !except(own))
+    }
+
+    /// Whether a kube-vip, or an announcer before us, has left `address` here for a Service: it has a VIP's form, and
+    /// `is_on_record` says that a Service's record has put the address on this node. Of the form alone are also the VIP
+    /// of a control plane and what other daemons set.
+    pub fn is_left_over(&self, address: &Address, is_on_record: impl Fn(IpAddr) -> bool) -> bool {
+        self.link(address.interface).is_some_and(|link| looks_like_a_vip(address, link))
+            && (address.is_ours() || is_on_record(address.net.addr()))
+    }
+
+    /// Addresses that somebody else has on this node, by interface, beyond those that `links` name: what is not proved
+    /// to be ours. Those that each node has are none.
+    pub fn occupied(
+        &self,
+        links: &[contract::CardLink<Mac>],
+        except: impl Fn(&Address) -> bool,
+    ) -> BTreeMap<String, BTreeSet<IpAddr>> {
+        let named: BTreeSet<IpAddr> = links.iter().flat_map(|link| link.addresses.iter().map(IpNet::addr)).collect();
+        let mut occupied: BTreeMap<String, BTreeSet<IpAddr>> = BTreeMap::new();
+        let everywhere = |address: IpAddr| {
+            let link_local = match address {
+                IpAddr::V4(v4) => v4.is_link_local(),
+                IpAddr::V6(v6) => v6.is_unicast_link_local(),
+            };
+            address.is_loopback() || address.is_unspecified() || link_local
+        };
+        let others = self.somebodys(except).map(|(own, link)| (own.net.addr(), link));
+        let others = others.filter(|(own, _)| !named.contains(own) && !everywhere(*own));
+        for (address, link) in others.take(MOST_OCCUPIED) {
+            occupied.entry(link.name.clone()).or_default().insert(address);
+        }
+        occupied
     }
 
     /// Whether we have set `address` on a kernel that keeps no marks (before 5.18): with a prefix of a subnet nothing but
@@ -285,6 +321,9 @@ impl Network {
         if names.is_empty() { "none".into() } else { names.join(", ") }
     }
 }
+
+/// A card is small.
+const MOST_OCCUPIED: usize = 200;
 
 /// Whether somebody's VIP looks like this: a host prefix that is never chosen as source address. The interface of
 /// kube-proxy's IPVS mode carries every Service address and is none of our business.

@@ -101,16 +101,7 @@ pub fn plan(world: &World<'_>) -> Plan {
             Some((running.or(view.told_leased6().map(IpAddr::V6))?, &view.uid))
         })
         .collect();
-    // Its secondaries go on with it at the other node.
-    let retired = services.iter().filter(|(view, owner)| view.retired && *owner == Owner::Theirs);
-    plan.elsewhere.extend(
-        retired
-            .filter(|(view, _)| {
-                let address = view.told_leased().map(|v4| Wanted::Static(v4.into()));
-                address.is_some_and(|address| services.iter().any(|(other, _)| other.wanted.contains(&address)))
-            })
-            .map(|(view, _)| view.uid.clone()),
-    );
+    plan.elsewhere.extend(retired_elsewhere(&services));
 
     for (view, owner) in &services {
         if *owner == Owner::Theirs {
@@ -150,6 +141,16 @@ pub fn plan(world: &World<'_>) -> Plan {
     let faults = without_interface(&plan);
     plan.told.extend(faults);
     plan
+}
+
+/// Services on their way out whose lease another node has: their secondaries go on with it there.
+fn retired_elsewhere(services: &[(&ServiceView, Owner)]) -> Vec<Uid> {
+    let retired = services.iter().filter(|(view, owner)| view.retired && *owner == Owner::Theirs);
+    let is_shared = |(view, _): &&(&ServiceView, Owner)| {
+        let address = view.told_leased().map(|v4| Wanted::Static(v4.into()));
+        address.is_some_and(|address| services.iter().any(|(other, _)| other.wanted.contains(&address)))
+    };
+    retired.filter(is_shared).map(|(view, _)| view.uid.clone()).collect()
 }
 
 /// What authors of Services hear whose interface cannot be used.

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use l2_types::Link;
 use l2_types::Mac;
 
@@ -35,13 +36,40 @@ pub struct Refusal {
     pub reporter: Reporter,
 }
 
+/// What the author of a Service reads whose address stands on a node, as `net`, without a mark or a record of ours. One
+/// of a subnet is most probably the node's own.
+pub fn somebodys(net: IpNet, interface: &str, node: &str) -> String {
+    let address = net.addr();
+    if net.prefix_len() < net.max_prefix_len() {
+        return format!(
+            "address {address} is this node's own address on {interface}: it is not announced. Give this Service another one"
+        );
+    }
+    format!(
+        "address {address} stands on interface {interface} of node {node}, and no record of a Service has put it there: it is the node's own, \
+         that of a control plane, or another program's. It is not announced. Give this Service another address; if nobody uses it there \
+         any more, remove it on that node: ip address del {net} dev {interface}"
+    )
+}
+
 /// An address that belongs to a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// What it is, for people.
     pub what: String,
+    /// The interface of the reporter on which somebody has it; absent: it is the machine's own.
+    pub interface: Option<String>,
     /// The node that speaks about it.
     pub reporter: String,
+}
+
+impl Machine {
+    fn why(&self, address: IpAddr) -> String {
+        match &self.interface {
+            Some(interface) => somebodys(IpNet::from(address), interface, &self.reporter),
+            None => format!("address {address} is {}: it is not announced. Give this Service another one", self.what),
+        }
+    }
 }
 
 /// Which Service has which address inside the cluster. On a node it would take what all pods there send to that
@@ -106,10 +134,7 @@ pub fn refusals(
                 {
                     None
                 } else if let Some(machine) = machines.get(&address) {
-                    let text = format!(
-                        "address {address} is {}: it is not announced. Give this Service another one",
-                        machine.what
-                    );
+                    let text = machine.why(address);
                     Some(Refusal { address, text, reporter: Reporter::Node(machine.reporter.clone()) })
                 } else if let Some(holder) = cluster_ips.holders.get(&address) {
                     let text = format!(
@@ -213,7 +238,8 @@ mod tests {
 
     fn refused(services: Vec<(ServiceKey, ServiceView)>, machines: &[(&str, &str)]) -> Vec<String> {
         let machine = |(address, node): &(&str, &str)| {
-            let machine = Machine { what: format!("node {node}'s own address"), reporter: (*node).to_owned() };
+            let machine =
+                Machine { what: format!("node {node}'s own address"), interface: None, reporter: (*node).to_owned() };
             (address.parse().unwrap(), machine)
         };
         let machines = machines.iter().map(machine).collect();
@@ -302,8 +328,11 @@ mod tests {
     #[test]
     fn a_leased_address_is_taken_if_clients_know_it_as_another_services_given_one_or_it_is_a_machines() {
         let address: IpAddr = "10.0.0.5".parse().unwrap();
-        let machines: BTreeMap<IpAddr, Machine> =
-            [(address, Machine { what: "the own address of node node-1".into(), reporter: "node-1".into() })].into();
+        let machines: BTreeMap<IpAddr, Machine> = [(
+            address,
+            Machine { what: "the own address of node node-1".into(), interface: None, reporter: "node-1".into() },
+        )]
+        .into();
         let none = BTreeMap::new();
         let dhcp = crate::plan::tests::view("dhcp", &["dhcp"]);
         let told = crate::plan::tests::told(dhcp.clone(), "10.0.0.5");

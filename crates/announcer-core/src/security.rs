@@ -9,7 +9,7 @@ use l2_types::LinkKind;
 
 use crate::annotations::Wanted;
 use crate::network::Network;
-use crate::view::{ServiceKey, ServiceView, Uid};
+use crate::view::{ServiceKey, ServiceView, Uid, is_on_record};
 
 /// A port of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,6 +68,8 @@ pub(crate) struct RuleInputs<'a> {
     pub leased: &'a BTreeMap<IpAddr, Vec<ServiceKey>>,
     /// Services with a macvlan here.
     pub dhcp: &'a BTreeSet<Uid>,
+    /// Its name.
+    pub node: &'a str,
     /// Longest deadline of our addresses, which tells them from the node's own on old kernels.
     pub fence: Duration,
     /// Whether traffic to VIPs is filtered at all (`enable_service_security`).
@@ -117,7 +119,9 @@ pub(crate) fn protection(context: &RuleInputs<'_>) -> Protection {
                 || context
                     .network
                     .own_interface(*address, |found| {
-                        found.is_ours() || context.network.is_ours_without_mark(found, context.fence)
+                        let on_record = |address| is_on_record(context.services, context.node, address);
+                        context.network.is_left_over(found, on_record)
+                            || context.network.is_ours_without_mark(found, context.fence)
                     })
                     .is_none())
     });
@@ -159,6 +163,7 @@ mod tests {
             network: &network(),
             leased: &leased.iter().map(|(vip, key)| (*vip, vec![key.clone()])).collect(),
             dhcp: &dhcp.iter().cloned().collect(),
+            node: "node-1",
             fence: Duration::from_secs(5),
             enabled,
         })

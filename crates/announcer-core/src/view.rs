@@ -97,6 +97,16 @@ pub(crate) fn is_told(services: &BTreeMap<ServiceKey, ServiceView>, uid: &Uid, a
     services.values().any(|view| view.uid == *uid && view.published.has(address))
 }
 
+/// Whether a Service's record puts `address` on `node`: its status says so, which nobody but controllers writes. Where
+/// announcers in `node` mode have written a term, the record also names the node; kube-vip's and the other modes' says
+/// who announced it last, and a node that crashed before may have it still.
+pub(crate) fn is_on_record(services: &BTreeMap<ServiceKey, ServiceView>, node: &str, address: IpAddr) -> bool {
+    services.values().any(|view| {
+        let names_it = || view.published.vip_host.as_deref().is_some_and(|host| host.eq_ignore_ascii_case(node));
+        view.published.has(address) && (view.published.term.is_none() || names_it())
+    })
+}
+
 /// A Service that is ours to announce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceView {
@@ -237,12 +247,7 @@ impl ServiceView {
             giver,
             interface,
             dhcp,
-            ports: spec
-                .ports
-                .iter()
-                .flatten()
-                .map(|port| Port { port: port.port, protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()) })
-                .collect(),
+            ports: read::ports(spec),
             published,
             problems,
             without_effect: keys::without_effect(&annotation).filter(|_| !retired),

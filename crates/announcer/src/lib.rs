@@ -5,6 +5,7 @@
 //! (`swap`), elections. [`metrics`] and [`status`] tell people. [`run()`] wires it up. What is decided, is decided in the core.
 
 pub mod api_time;
+mod claim_keys;
 mod clients;
 mod clock;
 pub mod dhcp_driver;

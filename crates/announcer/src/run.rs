@@ -26,6 +26,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::api_time::ApiTime;
+use crate::claim_keys::{self, KeysError};
 use crate::clock;
 use crate::config::{ApiConfig, Config, ElectionMode};
 use crate::engine::{Engine, Input};
@@ -55,6 +56,9 @@ pub enum Error {
     /// The kernel does not say what we may do.
     #[error("failed to read the capabilities of this process")]
     ReadCapabilities(#[source] std::io::Error),
+    /// No keys of claims where there should be some.
+    #[error(transparent)]
+    ClaimKeys(#[from] KeysError),
     /// No netlink socket.
     #[error("failed to prepare the network of this node")]
     Netlink(#[from] l2::netlink::NetlinkError),
@@ -81,6 +85,7 @@ struct Shared<'a> {
 pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Result<(), Error> {
     greet(&config);
     check_capabilities()?;
+    let claim_keys = config.claim_keys.as_deref().map(claim_keys::read).transpose()?;
     let (netlink, connection) = Netlink::open()?;
     warn_of_obstacles();
 
@@ -115,6 +120,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let writer = Writer::new(client.clone(), queue_metrics.queue("records"), inputs.clone());
     tasks.spawn("writer of Services", plain(writer.clone().run(everything.clone())));
     feeds::services(&mut tasks, &shared);
+    feeds::claim_keys(&mut tasks, &shared, claim_keys);
     feeds::shutdown(&mut tasks, &inputs, shutdown);
     serve_health(&mut tasks, &config, &registry, &liveness, &health);
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -72,6 +73,10 @@ pub struct Card<M> {
     /// Groups whose addresses its kernel refuses.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unable: BTreeSet<String>,
+    /// Addresses on its interfaces that are neither its links' own nor those of Services: the VIP of a control plane,
+    /// what another program has set. No Service gets them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub occupied: BTreeMap<String, BTreeSet<IpAddr>>,
     /// Nodes that it watches and does not hear any more, by name. Its Lease bears the label
     /// [`crate::keys::cloudprovider::SILENCE`] while there are any.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -88,6 +93,7 @@ impl<M> Default for Card<M> {
             yields: false,
             hears: BTreeMap::new(),
             unable: BTreeSet::new(),
+            occupied: BTreeMap::new(),
             silent: BTreeMap::new(),
         }
     }

@@ -35,9 +35,9 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// `key` and `ours`: of the Service whose VIP `claim` is about, and the newest term that we know of it.
-    pub fn judge(&mut self, now: Instant, claim: &Frame, key: &Key, ours: Term) -> Judgement {
-        match tag::open(key, claim.address, claim.mac, claim.payload.as_ref()) {
+    /// `keys` and `ours`: of the Service whose VIP `claim` is about, and the newest term that we know of it.
+    pub fn judge(&mut self, now: Instant, claim: &Frame, keys: &[Key], ours: Term) -> Judgement {
+        match tag::open_with(keys, claim) {
             Ok(term) if term > ours => Judgement::Yield(term),
             Ok(term) if term < ours => Judgement::Outdated(term),
             Ok(_) => Judgement::Ignore,
@@ -97,7 +97,7 @@ mod tests {
         {
             // Each time: a rate limit that delays the former owner would be a double answer.
             for _ in 0..100 {
-                assert_eq!(judge.judge(now, &claim(5, Some(term)), &key(), Term(7)), expected);
+                assert_eq!(judge.judge(now, &claim(5, Some(term)), &[key()], Term(7)), expected);
             }
         }
     }
@@ -107,7 +107,7 @@ mod tests {
         let (mut judge, start) = (Judge::default(), Instant::now());
         let mut doubts = |at_ms: u64, last| {
             let now = start + Duration::from_millis(at_ms);
-            judge.judge(now, &claim(last, None), &key(), Term(7)) == Judgement::Doubt
+            judge.judge(now, &claim(last, None), &[key()], Term(7)) == Judgement::Doubt
         };
         assert!(doubts(0, 5));
         assert!(!doubts(0, 5) && !doubts(999, 5));
@@ -122,9 +122,9 @@ mod tests {
         let (mut judge, now) = (Judge::default(), Instant::now());
         let mut forged = claim(5, Some(9));
         forged.payload.as_mut().unwrap()[17] ^= 1;
-        assert_eq!(judge.judge(now, &forged, &key(), Term(7)), Judgement::Doubt);
-        assert_eq!(judge.judge(now, &forged, &key(), Term(7)), Judgement::Ignore);
+        assert_eq!(judge.judge(now, &forged, &[key()], Term(7)), Judgement::Doubt);
+        assert_eq!(judge.judge(now, &forged, &[key()], Term(7)), Judgement::Ignore);
         assert_eq!(judge.forged(), 2);
-        assert_eq!(judge.judge(now, &claim(5, Some(9)), &key(), Term(7)), Judgement::Yield(Term(9)), "still heard");
+        assert_eq!(judge.judge(now, &claim(5, Some(9)), &[key()], Term(7)), Judgement::Yield(Term(9)), "still heard");
     }
 }

@@ -6,6 +6,7 @@
 //! * [`tag`]: what the claim carries beside the announcement. [`Judge`]: the other side, what a heard claim is worth.
 
 mod judge;
+mod keys;
 pub mod tag;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 pub use judge::{Judge, Judgement};
+pub(crate) use keys::ClaimKeys;
+pub use keys::ClaimSecret;
 use l2_types::Mac;
 use l2_types::ethernet::Payload;
 pub use tag::Key;
@@ -20,6 +23,7 @@ pub use tag::Key;
 use crate::detect::Ask;
 use crate::frames::{Frame, Heard};
 use crate::ownership::node::{HAND_OVER_LINGER, Term};
+use crate::view::Uid;
 
 /// While the former owner is silent, one claim in this time: it meets a VM in the first moments of its new life.
 const SLOW: Duration = Duration::from_millis(50);
@@ -27,9 +31,12 @@ const SLOW: Duration = Duration::from_millis(50);
 const FAST: Duration = Duration::from_millis(10);
 const SPELL: Duration = Duration::from_secs(1);
 /// No VM is paused for so long on purpose; from then on the former owner is taken for switched off. Switches forget its
-/// port and send our claims to everybody, so they become rare.
+/// port and send our claims to everybody, so they become rare, and ever rarer: one in a [`RARER`]th of the time for
+/// which nothing was heard of it, until its Lease or its Node is gone.
 const SWITCHED_OFF: Duration = Duration::from_mins(10);
 const RARE: Duration = Duration::from_secs(1);
+const RAREST: Duration = Duration::from_secs(10);
+const RARER: u32 = 600;
 /// The first one, after the announcement that everybody hears.
 const FIRST: Duration = Duration::from_millis(1);
 /// Questions in a row without an answer after which a former owner is silent about a VIP.
@@ -64,8 +71,11 @@ pub(crate) struct Won {
     /// Since when it is ours.
     pub term: Term,
     /// Of its Service.
+    pub uid: Uid,
+    /// What its claims are sealed with.
     pub key: Key,
-    /// The former owner may never have had it: unless it answers it is told less often soon, and not for ever.
+    /// The former owner may never have had it, as far as a process knows that has just begun: unless it answers it is
+    /// told less often soon.
     pub suspected: bool,
 }
 
@@ -95,6 +105,7 @@ pub(crate) enum Output {
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)] // five things that happen in any order
 struct Claimed {
+    uid: Uid,
     mac: Mac,
     loser_mac: Mac,
     on_macvlan: bool,
@@ -154,6 +165,7 @@ impl Claims {
             next_silent: now,
         });
         let claimed = Claimed {
+            uid: won.uid.clone(),
             mac: won.mac,
             loser_mac: won.loser_mac,
             on_macvlan: won.on_macvlan,
@@ -183,6 +195,13 @@ impl Claims {
             !claiming.vips.is_empty()
         });
         taken
+    }
+
+    /// From now on claims are sealed with other keys.
+    pub fn seal_anew(&mut self, key: impl Fn(&Uid) -> Key) {
+        for (address, claimed) in self.former_owners.values_mut().flat_map(|claiming| &mut claiming.vips) {
+            claimed.payload = tag::seal(&key(&claimed.uid), *address, claimed.mac, claimed.term);
+        }
     }
 
     fn forget(&mut self, address: IpAddr, which: impl Fn(&Claimed) -> bool) {
@@ -276,7 +295,6 @@ impl Claiming {
         for vip in self.vips.values_mut() {
             vip.settled = now >= vip.begun + HAND_OVER;
         }
-        self.vips.retain(|_, vip| !(vip.suspected && now >= vip.begun + SWITCHED_OFF));
         let only_suspected = self.vips.values().all(|vip| vip.suspected && vip.settled);
         let answering = self.spell.is_some_and(|begun| now < begun + SPELL);
         // From now, not from when it was due: what was missed is not made up for.
@@ -284,7 +302,7 @@ impl Claiming {
             + if answering {
                 FAST
             } else if only_suspected || now >= self.last_sign + SWITCHED_OFF {
-                RARE
+                (now.saturating_duration_since(self.last_sign) / RARER).clamp(RARE, RAREST)
             } else {
                 SLOW
             };

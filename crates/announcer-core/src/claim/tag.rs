@@ -15,6 +15,7 @@ use l2_types::Mac;
 use l2_types::ethernet::{PAYLOAD_LEN, Payload};
 use ring::hmac;
 
+use crate::frames::Frame;
 use crate::ownership::node::Term;
 use crate::view::Uid;
 
@@ -23,8 +24,8 @@ const VERSION: u8 = 1;
 const TAG: usize = 10;
 const TAG_LEN: usize = PAYLOAD_LEN - TAG;
 
-/// What the tags of a Service are made with: its UID, of the primary's where several share the address. Whoever is on
-/// the LAN but may not read Services does not know it.
+/// What the tags of a Service are made with: its UID, of the primary's where several share the address, which nobody
+/// knows who is on the LAN but may not read Services; or what a Secret of the announcers makes of that UID.
 #[derive(Clone)]
 pub struct Key(hmac::Key);
 
@@ -37,6 +38,14 @@ impl fmt::Debug for Key {
 impl From<&Uid> for Key {
     fn from(uid: &Uid) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, uid.0.as_bytes()))
+    }
+}
+
+impl Key {
+    /// Of a Service, from a secret that all announcers have.
+    pub fn of(secret: &[u8], uid: &Uid) -> Self {
+        let of_it = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), uid.0.as_bytes());
+        Self(hmac::Key::new(hmac::HMAC_SHA256, of_it.as_ref()))
     }
 }
 
@@ -83,6 +92,12 @@ pub fn open(key: &Key, address: IpAddr, mac: Mac, payload: Option<&Payload>) -> 
     }
     let term = payload[2..TAG].first_chunk().expect("eight bytes");
     Some(Term(u64::from_be_bytes(*term))).filter(|term| term.is_plausible()).ok_or(Unproven::Forged)
+}
+
+/// The same, made with any of these keys.
+pub fn open_with(keys: &[Key], claim: &Frame) -> Result<Term, Unproven> {
+    let open = |key| open(key, claim.address, claim.mac, claim.payload.as_ref());
+    keys.iter().fold(Err(Unproven::NoTag), |found, key| found.or_else(|_| open(key)))
 }
 
 fn tag(key: &Key, payload: &Payload, address: IpAddr, mac: Mac) -> [u8; TAG_LEN] {

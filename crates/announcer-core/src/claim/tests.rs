@@ -17,7 +17,16 @@ fn former_owner() -> FormerOwner {
 
 fn won(last: u8, term: u64) -> Won {
     let key = Key::from(&Uid("uid-1".into()));
-    Won { address: vip(last), mac: OURS, loser_mac: LOSER, on_macvlan: false, term: Term(term), key, suspected: false }
+    Won {
+        address: vip(last),
+        mac: OURS,
+        loser_mac: LOSER,
+        on_macvlan: false,
+        term: Term(term),
+        uid: Uid("uid-1".into()),
+        key,
+        suspected: false,
+    }
 }
 
 /// A former owner on the wire: which VIPs it still has, and since when it hears.
@@ -152,14 +161,27 @@ fn a_take_over_is_finished_when_the_loser_is_silent_and_its_node_knows() {
 
 /// All members that do not know the term of what was ours before this process began.
 #[test]
-fn who_is_only_suspected_is_told_less_often_soon_and_not_for_ever_unless_it_answers() {
+fn who_is_only_suspected_is_told_ever_less_often_until_it_answers_or_its_lease_is_gone() {
     let suspect = |claims: &mut Claims, now| claims.begin(now, former_owner(), &Won { suspected: true, ..won(5, 5) });
     let mut wire = Wire::new(&[]);
     suspect(&mut wire.claims, wire.start);
     assert_eq!((wire.claims_per_second(), wire.claims.len()), (20, 0), "it is nobody's loss as far as we know");
     wire.run(HAND_OVER);
     assert!(wire.claims_per_second() <= 2);
-    wire.run(SWITCHED_OFF);
+    wire.run(SWITCHED_OFF * 6);
+    assert!(!wire.claims.is_empty(), "a machine may be paused for longer than any limit");
+    let pause = wire.claims.deadline().unwrap().saturating_duration_since(wire.now);
+    assert!(pause <= RAREST, "{pause:?}");
+    let before = wire.claimed.len();
+    wire.run(Duration::from_mins(1));
+    let told = wire.claimed.len() - before;
+    assert!((6..=12).contains(&told), "{told} claims in a minute after an hour");
+    // It goes on at last, and hears us within a moment.
+    wire.held.insert(vip(5));
+    (wire.hears, wire.obeys) = (true, true);
+    wire.run(RAREST + Duration::from_secs(1));
+    assert!(!wire.held.contains(&vip(5)));
+    wire.claims.gone("node-2");
     assert!(wire.claims.is_empty());
 
     let mut wire = Wire::new(&[]);
@@ -264,5 +286,5 @@ fn the_claim_that_is_sent_is_believed_by_its_reader() {
     let bytes = crate::frames::claim(mac, address, LOSER, &payload);
     let frame = crate::frames::read(LINK, &bytes).unwrap();
     let key = Key::from(&Uid("uid-1".into()));
-    assert_eq!(Judge::default().judge(now, &frame, &key, Term(4)), Judgement::Yield(Term(5)));
+    assert_eq!(Judge::default().judge(now, &frame, &[key], Term(4)), Judgement::Yield(Term(5)));
 }

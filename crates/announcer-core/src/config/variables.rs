@@ -110,6 +110,12 @@ pub const VARIABLES: &[Variable] = &[
         "Mode `node`: a process that ends hands its addresses over, and with them all connections end, also if its node goes on. `false`: they stay for the next process, for 300 s",
     ),
     text(
+        "vip_claim_keys",
+        None,
+        "",
+        "Mode `node`: directory in which a Secret is mounted; each of its files is a key of claims, of 16 bytes or more. All are accepted; a new one is sent with after 5 min, the last in the order of names. Without it claims are proved by the UIDs of Services",
+    ),
+    text(
         "svc_leasename",
         Some("servicesLeaseName"),
         "plndr-svcs-lock",

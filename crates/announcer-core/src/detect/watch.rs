@@ -252,7 +252,7 @@ impl Watch {
         let found: BTreeSet<Mac> = doubt.found.iter().chain(doubt.since.keys()).copied().collect();
         // On the clients' side by now; or there already, and hearing more hosts, which may be as many as the owner
         // hears.
-        let better = doubt.side == Side::Lesser || found.len() > doubt.found.len();
+        let better = doubt.side != Side::Greater || found.len() > doubt.found.len();
         if before.side(&found) == Side::Greater && better {
             self.vips.values_mut().filter(|vip| vip.verdicts > 0).for_each(|vip| vip.rest_until = None);
         } else if context.now >= doubt.ask_at {
@@ -347,7 +347,7 @@ impl Watch {
         if silent.is_empty() && taken.is_empty() {
             return;
         }
-        if side != Side::Alone && !certain {
+        if !certain {
             self.doubt = Some(Doubt { side, found, since: BTreeMap::new(), ask_at: now });
         }
         // What somebody else answers for: the record will say who, and until then asking every period is no use.

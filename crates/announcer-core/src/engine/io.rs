@@ -17,6 +17,7 @@ pub use record::{LostLeases, Record, Recorded};
 pub use status::{Observations, VipStatus};
 
 use crate::annotations::{LeaseFacts, LeaseFacts6};
+use crate::claim::ClaimSecret;
 use crate::detect::Ask;
 use crate::frames::Frame;
 use crate::network::{Family, LeaseEnd, Network};
@@ -58,6 +59,8 @@ pub enum Input {
     Foreign(Option<ForeignLock>),
     /// `node` mode: whether the cloud controller is in safe mode.
     SafeMode(bool),
+    /// `node` mode: with these keys claims are made and checked, in the order of their names.
+    ClaimKeys(Vec<ClaimSecret>),
     /// Whether kube-proxy is healthy on this node, as far as can be told.
     KubeProxy(bool),
     /// Answer to an [`Action::AskKubelet`].

@@ -12,18 +12,17 @@ use std::time::{Duration, Instant};
 
 use card::WrittenCard;
 use claims::Unclaimed;
-use l2_types::Mac;
+use l2_types::{Address, Mac};
 
 pub(super) use changes::Announced;
 use changes::OwnerChanges;
 
-use super::observer::Observer;
 use super::{Action, Engine, Observations, Phase, Vip};
-use crate::claim::{self, Claims, Judge};
+use crate::claim::{self, ClaimKeys, Claims, Judge};
 use crate::config::Config;
 use crate::detect::{self, Ask, Detector, Landmark, Timers};
 use crate::frames::Frame;
-use crate::network::{Family, Network, looks_like_a_vip};
+use crate::network::{Family, Network};
 use crate::node_watch::{Finding, NodeWatch};
 use crate::ownership::Owners;
 use crate::ownership::node::{
@@ -31,7 +30,7 @@ use crate::ownership::node::{
 };
 use crate::plan::VipId;
 use crate::reason::Reason;
-use crate::view::ServiceKey;
+use crate::view::{ServiceKey, is_on_record};
 
 /// An address that the kernel refuses that often in a row, or its macvlan, may be better off at another node.
 const REFUSALS: u32 = 4;
@@ -52,6 +51,7 @@ pub(super) struct NodeMode {
     pub claims: Claims,
     unclaimed: Unclaimed,
     judge: Judge,
+    keys: ClaimKeys,
     targets: Targets,
     nodes: NodeWatch,
     /// The cloud controller is in safe mode.
@@ -79,6 +79,7 @@ impl NodeMode {
             claims: Claims::new(),
             unclaimed: Unclaimed::default(),
             judge: Judge::default(),
+            keys: ClaimKeys::default(),
             targets: Targets::new(),
             nodes: NodeWatch::default(),
             safe_mode: false,
@@ -94,7 +95,7 @@ impl NodeMode {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        self.detector.deadline().into_iter().chain(self.claims.deadline()).min()
+        self.detector.deadline().into_iter().chain(self.claims.deadline()).chain(self.keys.deadline()).min()
     }
 
     /// What detector, claims and changes have counted, for metrics.
@@ -154,15 +155,22 @@ impl Engine {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         let used: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
         let (serving, leaving) = (self.node_mode.serving, self.shutdown.has_begun());
+        let (services, config) = (&self.services, &self.config);
+        let observer = &self.observer;
+        let left_over = |found: &Address| {
+            let on_record = |address| is_on_record(services, &config.node_name, address);
+            network.is_left_over(found, on_record) || network.is_ours_without_mark(found, config.fence())
+        };
         let hears = self.node_mode.detector.hears(now);
         let silent = self.node_mode.nodes.on_card();
         let card = |used: &BTreeSet<u32>| {
             let links = card_links(network, |index| used.contains(&index));
             let hears = card::hears(network, &links, &hears);
-            Card { links, serving, leaving, hears, silent: silent.clone(), ..Card::default() }
+            let occupied = network.occupied(&links, |found| observer.is_removed(found) || left_over(found));
+            Card { links, serving, leaving, hears, occupied, silent: silent.clone(), ..Card::default() }
         };
         cluster.set_card(now, card(&used));
-        let holding = holding(network, &self.vips, &self.observer);
+        let holding = holding(network, &self.vips, |found| !observer.is_removed(found) && left_over(found));
         let refused = refused(&self.vips);
         let context = ReviewContext {
             refused: &refused,
@@ -314,6 +322,9 @@ impl Engine {
                 }
             }
         }
+        if self.node_mode.keys.take_due(now) {
+            self.seal_anew(now);
+        }
         for output in self.node_mode.claims.tick(now) {
             match output {
                 claim::Output::Claim { link, mac, address, to, payload } => {
@@ -321,8 +332,9 @@ impl Engine {
                 }
                 claim::Output::Ask(ask) => self.ask(ask),
                 claim::Output::Announce(address) => {
-                    if let Some(vip) = self.vip_with(address).and_then(|id| self.vips.get_mut(&id)) {
-                        vip.announce_now(now);
+                    if let Some(id) = self.vip_with(address) {
+                        self.vips.get_mut(&id).into_iter().for_each(|vip| vip.announce_now(now));
+                        self.vip_timer(now, &id);
                     }
                 }
             }
@@ -348,12 +360,13 @@ impl Engine {
 }
 
 /// VIPs that are on this node, or were when we began.
-fn holding(network: &Network, vips: &BTreeMap<VipId, Vip>, observer: &Observer) -> BTreeSet<IpAddr> {
+fn holding(
+    network: &Network,
+    vips: &BTreeMap<VipId, Vip>,
+    mut left_over: impl FnMut(&Address) -> bool,
+) -> BTreeSet<IpAddr> {
     let up = vips.values().filter(|vip| matches!(vip.phase, Phase::Adding(_) | Phase::Up { .. }));
-    let found = network.addresses.iter().filter(|address| {
-        !observer.is_removed(address)
-            && network.link(address.interface).is_some_and(|link| looks_like_a_vip(address, link))
-    });
+    let found = network.addresses.iter().filter(|address| left_over(address));
     up.filter_map(Vip::address).chain(found.map(|address| address.net.addr())).collect()
 }
 

@@ -133,6 +133,7 @@ impl Engine {
             network,
             leased: &leased,
             dhcp: &dhcp,
+            node: &self.config.node_name,
             fence: self.config.fence(),
             enabled: self.config.service_security,
         });

@@ -17,7 +17,8 @@ use crate::claim::tag;
 use crate::frames::Frame;
 use crate::network::{LeaseEnd, Network, is_own_macvlan, looks_like_a_vip, owner_in};
 use crate::plan::VipId;
-use crate::view::{ServiceView, Uid};
+use crate::reason::Reason;
+use crate::view::{ServiceView, Uid, is_on_record};
 
 /// How long an address without our mark, which is kube-vip's and has no deadline, may wait on an adopted macvlan for its
 /// client to confirm the lease.
@@ -45,6 +46,16 @@ fn known_addresses(view: &ServiceView) -> impl Iterator<Item = IpAddr> + '_ {
         .chain(view.published.ingress.iter().filter_map(|ingress| ingress.ip))
         .chain(view.last_leased().map(IpAddr::V4))
         .chain(view.dhcp.lease6.as_ref().map(|lease| lease.address.into()))
+}
+
+/// What the author of a Service reads whose address also stands where its record has never put it.
+fn not_on_record(net: IpNet, interface: &str, node: &str) -> String {
+    format!(
+        "address {} of this Service also stands on interface {interface} of node {node}, and neither a mark nor the Service's record says that \
+         an announcer has put it there: it is left alone, and that node may answer clients. Find the program that has set it (a kube-vip, \
+         its control plane's VIP, another daemon), or remove it on that node: ip address del {net} dev {interface}",
+        net.addr()
+    )
 }
 
 fn is_macvlan(link: &Link) -> bool {
@@ -189,7 +200,7 @@ impl Engine {
             (is_own_macvlan(link) && (!guest || link.alias.is_some()))
                 || (is_macvlan(link) && link.alias.as_deref().is_some_and(|alias| uids.contains(owner_in(alias))))
         };
-        let (mut links, mut addresses) = (Vec::new(), Vec::new());
+        let (mut links, mut addresses, mut told) = (Vec::new(), Vec::new(), Vec::new());
         let mut doomed = BTreeSet::new();
         for link in network.links.iter().filter(|link| ours(link)) {
             if names.contains(link.name.as_str())
@@ -204,14 +215,20 @@ impl Engine {
                 links.push(link.index);
             }
         }
-        let wanted: BTreeSet<IpAddr> = self.services.values().flat_map(known_addresses).collect();
         let carried: BTreeSet<(u32, IpNet)> =
             self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| (carrier.link, carrier.net)).collect();
+        let on_record = |address| is_on_record(&self.services, &self.config.node_name, address);
         let (awaited, confirming4) = (self.awaited6(), self.confirming4(now));
         for address in &network.addresses {
             let Some(link) = network.link(address.interface) else { continue };
-            let candidate = address.is_ours()
-                || (!guest && looks_like_a_vip(address, link) && wanted.contains(&address.net.addr()));
+            if !guest && looks_like_a_vip(address, link) && !network.is_left_over(address, on_record) {
+                let answered = self.services.values().filter(|view| view.published.has(address.net.addr()));
+                told.extend(
+                    answered
+                        .map(|view| (view.key.clone(), not_on_record(address.net, &link.name, &self.config.node_name))),
+                );
+            }
+            let candidate = address.is_ours() || (!guest && network.is_left_over(address, on_record));
             // What has our mark has a deadline too: the kernel ends the wait, however late the API came.
             let confirming = if address.is_ours() {
                 confirming4.contains_key(link.name.as_str()) || awaited.contains(&(link.index, address.net.addr()))
@@ -237,6 +254,9 @@ impl Engine {
         }
         for (link, net) in addresses {
             self.remove_address(link, net);
+        }
+        for (key, text) in told {
+            self.out.warn(now, &key, Reason::AddressConflict, &text);
         }
     }
 }

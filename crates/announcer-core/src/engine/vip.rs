@@ -4,17 +4,17 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use l2_types::Link;
-use l2_types::Mac;
+use l2_types::{Address, Link, Mac};
 
 use super::carrier::Carrier;
 use super::dhcp_state::Source;
 use super::due::Timed;
 use super::{Engine, Put, VipStatus};
-use crate::network::looks_like_a_vip;
+use crate::network::Network;
 use crate::plan::VipId;
 use crate::reason::Reason;
-use crate::view::ServiceKey;
+use crate::screen::somebodys;
+use crate::view::{ServiceKey, is_on_record};
 
 /// failover-protocol.md 1.5; the last one covers a receiver that was just busy.
 pub(super) const BURST_MS: [u64; 5] = [0, 20, 60, 150, 500];
@@ -286,33 +286,37 @@ impl Engine {
     /// Whether a former life, or kube-vip, has left the address there.
     pub(super) fn is_found(&self, carrier: Carrier) -> bool {
         let Some(network) = self.observer.network() else { return false };
-        let Some(link) = network.link(carrier.link) else { return false };
         let mut there =
             network.addresses.iter().filter(|found| (found.interface, found.net) == (carrier.link, carrier.net));
-        there.any(|found| looks_like_a_vip(found, link) && !self.observer.is_removed(found))
+        there.any(|found| self.is_left_over(network, found) && !self.observer.is_removed(found))
     }
 
-    /// The interface on which the node has `address` as its own.
-    pub(super) fn own_interface_of(&self, address: IpAddr) -> Option<&Link> {
+    /// Whether what stands there is proved to be a VIP that a former life, or kube-vip, has left.
+    pub(super) fn is_left_over(&self, network: &Network, found: &Address) -> bool {
+        let on_record = |address| is_on_record(&self.services, &self.config.node_name, address);
+        network.is_left_over(found, on_record) || network.is_ours_without_mark(found, self.config.fence())
+    }
+
+    /// Where somebody has `address` on this node: the node itself, a control plane, another daemon.
+    pub(super) fn own_interface_of(&self, address: IpAddr) -> Option<(&Address, &Link)> {
         let network = self.observer.network()?;
-        let ours =
-            |found: &_| self.observer.is_removed(found) || network.is_ours_without_mark(found, self.config.fence());
-        network.own_interface(address, ours)
+        network.own_interface(address, |found| self.observer.is_removed(found) || self.is_left_over(network, found))
     }
 
-    /// An address that stands on this node without our mark or kube-vip's form is the node's own. Set as a VIP it would
-    /// get a lifetime, and go with the Service.
+    /// An address that stands on this node and is not proved to be ours is somebody's. Set as a VIP it would get a
+    /// lifetime, and go with the Service.
     fn refuse_own_address(&mut self, now: Instant, id: &VipId) -> bool {
         let Some(carrier) = self.vips[id].carrier else { return false };
         let address = carrier.net.addr();
-        let Some(interface) = self.own_interface_of(address).map(|link| link.name.clone()) else { return false };
+        let Some((net, interface)) = self.own_interface_of(address).map(|(own, link)| (own.net, link.name.clone()))
+        else {
+            return false;
+        };
         if let Some(vip) = self.vips.get_mut(id) {
             vip.phase = Phase::Blocked { until: now + CONFLICT_RETRY };
             vip.announcing = Announcing::Silent;
         }
-        let text = format!(
-            "address {address} is this node's own address on {interface}: it is not announced. Give this Service another one"
-        );
+        let text = somebodys(net, &interface, &self.config.node_name);
         tracing::debug!(%address, interface, "refusing to announce an address of this node itself");
         self.tell_members(now, id, Reason::CannotAnnounce, &text);
         true

@@ -86,6 +86,7 @@ fn the_nodes_own_addresses_are_known_wherever_they_stand() {
     network.addresses.push(own_address(2, "10.0.0.5/24"));
     network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.6/32") });
     network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.8/24") });
+    network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.10/32") });
     for (text, on) in [
         ("10.0.0.1", Some("eth0")),
         ("10.1.0.1", Some("eth1")),
@@ -93,13 +94,33 @@ fn the_nodes_own_addresses_are_known_wherever_they_stand() {
         ("10.9.9.9", Some("lo")),
         ("10.0.0.8", Some("eth0")),
         ("10.0.0.5", None),
+        // kube-vip has left it for a Service, and this one is that of a control plane.
         ("10.0.0.6", None),
+        ("10.0.0.10", Some("eth0")),
         ("10.0.0.7", None),
         ("10.0.0.9", None),
     ] {
-        let found = network.own_interface(text.parse().unwrap(), |_| false);
-        assert_eq!(found.map(|link| link.name.as_str()), on, "{text}");
+        let on_record = |address: IpAddr| address.to_string() == "10.0.0.6";
+        let found = network.own_interface(text.parse().unwrap(), |own| network.is_left_over(own, on_record));
+        assert_eq!(found.map(|(_, link)| link.name.as_str()), on, "{text}");
     }
+    let own = |address: &Address| network.is_left_over(address, |_| false);
+    let link = contract::CardLink {
+        name: "eth0".into(),
+        mac: Mac::ZERO,
+        addresses: vec!["10.0.0.1/24".parse().unwrap()],
+        no_ipv6: false,
+    };
+    let occupied = network.occupied(&[link], own);
+    let all: Vec<(&str, Vec<String>)> =
+        occupied.iter().map(|(link, all)| (link.as_str(), all.iter().map(ToString::to_string).collect())).collect();
+    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let expected = [
+        ("eth0", texts(&["10.0.0.6", "10.0.0.8", "10.0.0.10"])),
+        ("eth1", texts(&["10.1.0.1", "fd00::1"])),
+        ("lo", texts(&["10.9.9.9"])),
+    ];
+    assert_eq!(all, expected);
 }
 
 #[test]

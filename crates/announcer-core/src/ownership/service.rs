@@ -89,6 +89,8 @@ pub(crate) struct Leases {
     states: BTreeMap<LeaseKey, LeaseState>,
     /// `service` mode: the Lease that decides about each Service; absent: this node takes no part.
     decides: BTreeMap<ServiceKey, LeaseKey>,
+    /// The Leases of those that share its address, as far as their names come before that one.
+    rivals: BTreeMap<ServiceKey, BTreeSet<LeaseKey>>,
     wanted: BTreeSet<LeaseKey>,
     /// The elections that were joined last.
     joined: BTreeSet<LeaseKey>,
@@ -115,6 +117,7 @@ impl Leases {
             scope,
             states: BTreeMap::new(),
             decides: BTreeMap::new(),
+            rivals: BTreeMap::new(),
             wanted: BTreeSet::new(),
             joined: BTreeSet::new(),
             handing_back: false,
@@ -215,6 +218,7 @@ impl Leases {
             return;
         }
         self.decides.clear();
+        self.rivals.clear();
         for members in groups(services).members.values() {
             let views: Vec<&ServiceView> = members.iter().filter_map(|key| services.get(key)).collect();
             let eligible = eligible_nodes(views.iter().copied(), endpoints);
@@ -225,7 +229,9 @@ impl Leases {
             let decides = self.lease_of(first);
             self.decides.extend(members.iter().map(|key| (key.clone(), decides.clone())));
             if matches!(self.states.get(&decides), Some(LeaseState::Held { .. })) {
-                let all: Vec<LeaseKey> = views.iter().map(|view| self.lease_of(view)).collect();
+                let all: BTreeSet<LeaseKey> = views.iter().map(|view| self.lease_of(view)).collect();
+                let before: BTreeSet<LeaseKey> = all.iter().filter(|key| **key < decides).cloned().collect();
+                self.rivals.extend(members.iter().map(|key| (key.clone(), before.clone())));
                 self.wanted.extend(all);
             }
             self.wanted.insert(decides);
@@ -255,126 +261,14 @@ impl Ownership for Leases {
         self.deciding(&service.key).map_or(Owner::Theirs, |key| self.state(key).owner(&self.node))
     }
 
+    /// Not while another node holds the Lease of one that shares the address, by whose name it comes first: that node
+    /// may know the Services otherwise, one of them deleted and made anew, and each of the two would defend the address.
     fn confirmed(&self, service: &ServiceView) -> bool {
+        let is_held = |key: &LeaseKey| matches!(self.state(key), LeaseState::Other(holder) if !holder.is_empty());
         self.deciding(&service.key).is_some_and(|key| *self.state(key) == LeaseState::Held { confirmed: true })
+            && !self.rivals.get(&service.key).into_iter().flatten().any(is_held)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::tests::view;
-
-    const MINE: LeaseState = LeaseState::Held { confirmed: true };
-
-    fn services(views: &[ServiceView]) -> BTreeMap<ServiceKey, ServiceView> {
-        views.iter().map(|view| (view.key.clone(), view.clone())).collect()
-    }
-
-    /// The elections that the node is in from now on.
-    fn joined(leases: &mut Leases, all: &BTreeMap<ServiceKey, ServiceView>, stopping: bool) -> Vec<String> {
-        leases.join(all, &Endpoints::new(), stopping);
-        leases.joined.iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn leases_have_kube_vips_names() {
-        let infra = BTreeSet::from(["infra".to_owned()]);
-        for (annotation, expected) in [
-            (None, Some("default/kubevip-web")),
-            (Some("common"), Some("default/common")),
-            (Some("default/common.2"), Some("default/common.2")),
-            (Some("infra/common"), Some("infra/common")),
-            (Some("kube-system/kube-controller-manager"), None),
-            (Some("/common"), None),
-            (Some("infra/"), None),
-            (Some("infra/a/b"), None),
-            (Some("Common"), None),
-            (Some("-common"), None),
-            (Some("a..b"), None),
-            (Some(&"a".repeat(254)), None),
-        ] {
-            let view = ServiceView { lease_name: annotation.map(str::to_owned), ..view("web", &["10.0.0.5"]) };
-            let key = LeaseKey::of(&view, &infra).ok().map(|key| key.to_string());
-            assert_eq!(key.as_deref(), expected, "{annotation:?}");
-        }
-    }
-
-    #[test]
-    fn a_service_that_names_a_lease_of_somebody_else_competes_for_its_own() {
-        let lease_name = Some("kube-system/kube-controller-manager".to_owned());
-        let web = ServiceView { lease_name, ..view("web", &["10.0.0.5"]) };
-        let all = services(std::slice::from_ref(&web));
-        let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
-        assert_eq!(joined(&mut leases, &all, false), ["default/kubevip-web"]);
-        leases.lease(&LeaseKey::usual(&web), MINE);
-        assert_eq!(joined(&mut leases, &all, false), ["default/kubevip-web"]);
-        assert!(leases.problem(&web).is_some());
-    }
-
-    #[test]
-    fn each_service_has_its_own_owner() {
-        let all = services(&[view("a", &["10.0.0.5"]), view("b", &["10.0.0.6"])]);
-        let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
-        assert_eq!(joined(&mut leases, &all, false), ["default/kubevip-a", "default/kubevip-b"]);
-        let owner = |leases: &Leases, name: &str| leases.of(&view(name, &[]));
-        assert_eq!(owner(&leases, "a"), Owner::Undecided);
-        let key = |name: &str| LeaseKey { namespace: "default".into(), name: format!("kubevip-{name}") };
-        assert!(leases.lease(&key("a"), MINE) && !leases.lease(&key("a"), MINE), "news once");
-        assert!(leases.lease(&key("b"), LeaseState::Other("node-2".into())));
-        assert_eq!((owner(&leases, "a"), owner(&leases, "b")), (Owner::Mine, Owner::Theirs));
-        assert!(!leases.lease(&key("c"), MINE), "a Lease of nobody here");
-    }
-
-    #[test]
-    fn services_on_one_address_follow_the_oldest_and_its_holder_takes_the_other_leases_too() {
-        let old = ServiceView { created: 1, ..view("old", &["10.0.0.5"]) };
-        let young = ServiceView { created: 2, ..view("young", &["10.0.0.5"]) };
-        let all = services(&[old.clone(), young.clone()]);
-        let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
-        assert_eq!(joined(&mut leases, &all, false), ["default/kubevip-old"]);
-        leases.lease(&LeaseKey::usual(&old), MINE);
-        assert_eq!(leases.of(&young), Owner::Mine);
-        assert_eq!(joined(&mut leases, &all, false).len(), 2);
-        leases.lease(&LeaseKey::usual(&young), LeaseState::Other("node-2".into()));
-        assert_eq!(leases.of(&young), Owner::Mine, "never on two nodes");
-    }
-
-    #[test]
-    fn where_a_local_service_has_no_endpoint_no_part_is_taken() {
-        let web = ServiceView { local_traffic: true, ..view("web", &["10.0.0.5"]) };
-        let all = services(std::slice::from_ref(&web));
-        let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
-        let endpoints = Endpoints::from([(web.key.clone(), BTreeSet::from(["node-2".to_owned()]))]);
-        assert_eq!(leases.join(&all, &endpoints, false), None);
-        assert_eq!(leases.of(&web), Owner::Theirs);
-    }
-
-    #[test]
-    fn the_end_leaves_all_elections_and_keeps_what_is_served() {
-        let web = view("web", &["10.0.0.5"]);
-        let all = services(std::slice::from_ref(&web));
-        let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
-        joined(&mut leases, &all, false);
-        leases.lease(&LeaseKey::usual(&web), MINE);
-        assert!(joined(&mut leases, &all, true).is_empty() && leases.has_any(), "it is being handed back");
-        leases.handed_back();
-        assert!(!leases.has_any());
-        assert_eq!(leases.of(&web), Owner::Mine);
-    }
-
-    #[test]
-    fn one_lease_for_all_decides_about_each_service_and_is_left_only_at_the_end() {
-        let web = view("web", &["10.0.0.5"]);
-        let all = services(std::slice::from_ref(&web));
-        let lock = LeaseKey { namespace: "kube-system".into(), name: "plndr-svcs-lock".into() };
-        let mut leases = Leases::one_for_all("node-1".into(), lock.clone());
-        assert_eq!((leases.unknown(), leases.of(&web)), (Some("the holder of the Lease"), Owner::Undecided));
-        assert!(leases.join(&all, &Endpoints::new(), false).is_none(), "it is in from the start");
-        assert!(leases.lease(&lock, LeaseState::Other("node-2".into())) && !leases.has_any());
-        assert_eq!((leases.unknown(), leases.of(&web)), (None, Owner::Theirs));
-        assert!(leases.lease(&lock, MINE) && leases.has_any() && leases.confirmed(&web));
-        assert!(!leases.lease(&LeaseKey::usual(&web), MINE), "no other Lease decides");
-        assert!(leases.join(&all, &Endpoints::new(), true).is_some_and(BTreeSet::is_empty));
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use contract::{Term, Uid};
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 use l2_types::check_interface_name;
 
 use super::{DhcpWishes, Ingress, InterfaceWish, Port, Published, ServiceKey, grant};
@@ -115,6 +115,13 @@ pub(super) fn dhcp_wishes<'a>(
         requested6: present(keys::REQUESTED_IP).and_then(keys::parse_requested6),
         lease6: published.lease6.clone(),
     }
+}
+
+pub(super) fn ports(spec: &ServiceSpec) -> Vec<Port> {
+    let ports = spec.ports.iter().flatten();
+    ports
+        .map(|port| Port { port: port.port, protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()) })
+        .collect()
 }
 
 /// On which interface it is to be.

@@ -14,7 +14,9 @@ use runtime::shutdown::Token;
 use runtime::tasks::Tasks;
 use tokio::sync::{Notify, mpsc};
 
-use super::{Shared, at_most_until, plain};
+use super::{Shared, at_most_until, plain, until};
+use crate::claim::ClaimSecret;
+use crate::claim_keys;
 use crate::config::Config;
 use crate::endpoint_watch;
 use crate::engine::Input;
@@ -58,6 +60,15 @@ pub(super) fn network(
             () = connection => Err(std::io::Error::other("the netlink socket broke")),
         }
     });
+}
+
+/// The keys of claims as they were read at the start, and whenever they change.
+pub(super) fn claim_keys(tasks: &mut Tasks, shared: &Shared<'_>, keys: Option<Vec<ClaimSecret>>) {
+    if let (Some(directory), Some(keys)) = (shared.config.claim_keys.clone(), keys) {
+        let _ = shared.inputs.send(Input::ClaimKeys(keys.clone()));
+        let follow = claim_keys::follow(directory, keys, shared.inputs.clone());
+        tasks.spawn("keys of claims", until(tasks.stop(), follow));
+    }
 }
 
 /// That the process is to end.

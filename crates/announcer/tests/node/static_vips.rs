@@ -181,3 +181,27 @@ fn the_nodes_own_address_is_refused_and_keeps_its_life() {
         assert!(bench.api.published("web").is_empty());
     });
 }
+
+/// As kube-vip's control plane mode has it on a node.
+#[test]
+fn an_address_that_another_program_has_here_is_refused_left_open_and_never_removed() {
+    on_a_bench(async |bench| {
+        shell("ip", "addr add 10.77.0.50/32 dev eth0 preferred_lft 0");
+        let theirs = || shell("ip", "-4 -o addr show dev eth0 to 10.77.0.50");
+        let before = theirs();
+        bench.create("web", &[(IPS, "10.77.0.50")]);
+        bench.start();
+        bench.eventually("it is told", |bench| bench.told("CannotAnnounce").is_some()).await;
+        let text = bench.told("CannotAnnounce").unwrap();
+        for part in ["10.77.0.50", "interface eth0", "ip address del 10.77.0.50/32 dev eth0"] {
+            assert!(text.contains(part), "{part:?} is missing in {text}");
+        }
+        bench.delete("web");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(theirs(), before, "neither extended nor removed");
+        assert!(bench.api.published("web").is_empty());
+        bench.create("next", &[(IPS, "10.77.0.50")]);
+        shell("ip", "addr del 10.77.0.50/32 dev eth0");
+        bench.eventually("it is free", |bench| bench.api.published("next").len() == 1).await;
+    });
+}

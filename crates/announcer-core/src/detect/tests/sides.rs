@@ -159,3 +159,21 @@ fn a_gateway_that_moved_to_another_router_is_still_the_gateway() {
         assert_eq!(last(&lan), Some((true, true, 2)), "{moved:?} ago");
     }
 }
+
+/// Its verdicts back off to 16 s while it hears nobody at all.
+#[test]
+fn who_was_alone_finds_the_silent_owner_at_once_when_the_lan_is_whole_again() {
+    let mut lan = with_strangers(&[100, 101]);
+    let lan_before = lan.holders.clone();
+    lan.holders.clear();
+    lan.run(Duration::from_secs(40));
+    assert_eq!(last(&lan).map(|(greater, ..)| greater), Some(false));
+    lan.verdicts.clear();
+    lan.holders = lan_before;
+    lan.kill(2);
+    let whole = lan.now;
+    while last(&lan).is_none_or(|(greater, ..)| !greater) {
+        lan.run(ms(1));
+        assert!(lan.now < whole + ms(400), "{:?}", lan.verdicts);
+    }
+}

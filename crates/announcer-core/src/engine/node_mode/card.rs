@@ -1,6 +1,7 @@
 //! This node's card, in its membership Lease: when it is written again. Each write renews the Lease.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use contract::Silence;
@@ -41,10 +42,16 @@ impl WrittenCard {
     }
 }
 
-type Urgent<'a> = (&'a [CardLink], bool, bool, bool, &'a BTreeSet<String>, &'a BTreeMap<String, Silence>);
+type Urgent<'a> = (
+    &'a [CardLink],
+    [bool; 3],
+    &'a BTreeSet<String>,
+    &'a BTreeMap<String, BTreeSet<IpAddr>>,
+    &'a BTreeMap<String, Silence>,
+);
 
 fn by_which_others_decide(card: &Card) -> Urgent<'_> {
-    (&card.links, card.serving, card.leaving, card.yields, &card.unable, &card.silent)
+    (&card.links, [card.serving, card.leaving, card.yields], &card.unable, &card.occupied, &card.silent)
 }
 
 /// Whom this node hears on each interface of its card; also nobody: a card that does not say it is one of an older
@@ -90,6 +97,14 @@ mod tests {
             ("other hosts", Card { hears: [("eth0".to_owned(), 3)].into(), ..written.clone() }, lease / 3),
             ("kube-proxy", Card { serving: false, ..written.clone() }, Duration::ZERO),
             ("what it cannot have", Card { unable: ["10.0.0.5".to_owned()].into(), ..written.clone() }, Duration::ZERO),
+            (
+                "somebody's address",
+                Card {
+                    occupied: [("eth0".to_owned(), ["10.0.0.9".parse().unwrap()].into())].into(),
+                    ..written.clone()
+                },
+                Duration::ZERO,
+            ),
             ("a kube-vip", Card { yields: true, ..written.clone() }, Duration::ZERO),
             ("the end", Card { leaving: true, ..written.clone() }, Duration::ZERO),
         ] {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use super::super::{Action, Engine, Heard};
-use crate::claim::{self, Judgement, Key, Won};
+use crate::claim::{self, ClaimSecret, Judgement, Won};
 use crate::frames::Frame;
 use crate::ownership::Owners;
 use crate::ownership::node::{LostVip, Term};
@@ -78,7 +78,8 @@ impl Engine {
                 loser_mac: former_owner.mac,
                 on_macvlan: matches!(id, VipId::Dhcp(_)),
                 term: former_owner.term,
-                key: Key::from(&view.uid),
+                uid: view.uid.clone(),
+                key: self.node_mode.keys.sending(now, &view.uid),
                 suspected: former_owner.suspected,
             };
             self.node_mode.claims.begin(
@@ -87,6 +88,18 @@ impl Engine {
                 &won,
             );
         }
+    }
+
+    /// The keys of claims were read; in the order of their names.
+    pub(in crate::engine) fn claim_keys(&mut self, now: Instant, secrets: Vec<ClaimSecret>) {
+        self.node_mode.keys.set(now, secrets);
+        self.seal_anew(now);
+    }
+
+    /// Claims that go on for long are sealed with the key that counts by now.
+    pub(super) fn seal_anew(&mut self, now: Instant) {
+        let keys = &self.node_mode.keys;
+        self.node_mode.claims.seal_anew(|uid| keys.sending(now, uid));
     }
 
     /// A former owner whose Lease says that it knows the new term has withdrawn, and so has one whose Node is gone.
@@ -141,7 +154,8 @@ impl Engine {
         // believed at once only while our own record is in doubt; else the record is read.
         let known = self.is_peer(frame.mac) || self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
         let confirmed = self.is_confirmed(&self.vips[id].members);
-        match self.node_mode.judge.judge(now, frame, &Key::from(&uid), term) {
+        let keys = self.node_mode.keys.accepted(&uid);
+        match self.node_mode.judge.judge(now, frame, &keys, term) {
             Judgement::Yield(_) if !known && confirmed && !lingering => {
                 if self.node_mode.judge.may_doubt(now, frame.address)
                     && let Some(swap) = self.cluster().and_then(|cluster| cluster.read_again(now, &primary, &uid))
@@ -190,7 +204,7 @@ impl Engine {
     pub(in crate::engine) fn judge_claim_of_lease(&mut self, now: Instant, frame: &Frame) {
         let Some(id) = self.lease_of(frame) else { return };
         let Some(Ours { primary, uid, term: ours, .. }) = self.ours(&id) else { return };
-        let claimed = claim::tag::open(&Key::from(&uid), frame.address, frame.mac, frame.payload.as_ref());
+        let claimed = claim::tag::open_with(&self.node_mode.keys.accepted(&uid), frame);
         if let Ok(term) = claimed
             && term > ours
         {

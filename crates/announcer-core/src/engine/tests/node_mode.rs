@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use l2_types::{Address, AddressLifetime};
 
 use super::*;
-use crate::claim::{Key, tag};
+use crate::claim::{ClaimSecret, Key, tag};
 use crate::ownership::node::{CardLink, ForeignLock, Member, NodeFacts, OwnerRecord, Swapped, Term};
 
 const FACTS: NodeFacts =
@@ -491,7 +491,7 @@ fn what_a_kube_vip_has_on_this_very_node_is_left_alone_while_it_lives() {
         network.addresses.extend([bare(2, "10.0.0.5/32"), bare(50, "10.0.0.6/32"), own_address(2, "10.0.0.7/32")]);
         let mut node = Node::new(&[("election_mode", "node")], network);
         node.feed(lock(holder, 1));
-        node.start_with(&[view("web", &["10.0.0.5"])], LeaseState::Unknown);
+        node.start_with(&[published("web", "10.0.0.5", "node-1")], LeaseState::Unknown);
         let mut cluster = Cluster { node, renewals: 0 };
         cluster.node.feed(Input::KubeProxy(true));
         cluster.node.feed(Input::NodesSynced { readable: false });

@@ -185,6 +185,56 @@ fn what_kube_vip_left_is_adopted() {
     assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"], "it carries our mark from now on");
 }
 
+/// As kube-vip's control plane mode has it on a node, or another daemon: without our mark.
+fn of_somebody(net: &str) -> Address {
+    Address { protocol: None, valid: l2_types::AddressLifetime::Forever, ..own_address(2, net) }
+}
+
+#[test]
+fn what_stands_here_and_is_not_proved_to_be_a_services_is_somebodys() {
+    let seated = |host: &str| {
+        let mut view = published("web", "10.0.0.5", host);
+        view.published.term = Some(crate::ownership::node::Term(4));
+        view
+    };
+    let mut copied = view("web", &["10.0.0.5"]);
+    copied.published.vip_host = Some("node-1".into());
+    for (name, view, lease, stays, ours) in [
+        ("it is only asked for", view("web", &["10.0.0.5"]), MINE, true, false),
+        ("the same, and another node owns the Service", view("web", &["10.0.0.5"]), theirs(), true, false),
+        ("an annotation says that it was here", copied, MINE, true, false),
+        ("clients know it as the Service's", published("web", "10.0.0.5", "node-1"), MINE, true, true),
+        ("the same, and another node owns it", published("web", "10.0.0.5", "node-1"), theirs(), false, false),
+        ("an announcer's record names this node", seated("node-1"), MINE, true, true),
+        ("an announcer's record names another node", seated("node-2"), theirs(), true, false),
+    ] {
+        let mut network = network();
+        network.addresses.push(of_somebody("10.0.0.5/32"));
+        let mut node = Node::started(&[view], lease, network);
+        node.pass(Duration::from_secs(70));
+        assert_eq!(node.kernel.has("eth0", "10.0.0.5/32"), stays, "{name}");
+        assert_eq!(node.kernel.own() == ["eth0 10.0.0.5/32"], ours, "{name}");
+        let guarded = node.kernel.protection.vips.keys().any(|vip| vip.to_string() == "10.0.0.5");
+        assert!(!stays || guarded == ours, "{name}: its ports");
+    }
+}
+
+#[test]
+fn the_author_of_a_service_that_asks_for_somebodys_address_reads_where_it_is_and_what_to_do() {
+    let mut network = network();
+    network.addresses.push(of_somebody("10.0.0.5/32"));
+    let node = Node::started(&[view("web", &["10.0.0.5"])], MINE, network);
+    let told: Vec<&str> = node.told.iter().map(|(_, tell)| tell.text.as_str()).collect();
+    for part in ["10.0.0.5", "eth0", "node-1", "another address", "ip address del 10.0.0.5/32 dev eth0"] {
+        assert!(told.iter().any(|text| text.contains(part)), "{part:?} is missing in {told:?}");
+    }
+    let mut node = node;
+    node.kernel.remove(2, "10.0.0.5/32".parse().unwrap());
+    node.feed(Input::NetworkChanged);
+    node.pass(Duration::from_secs(15));
+    assert!(node.kernel.own() == ["eth0 10.0.0.5/32"], "nothing is refused for ever");
+}
+
 #[test]
 fn the_periodic_sweep_finds_what_appears_later() {
     let mut node = Node::leading(&[]);

@@ -123,12 +123,12 @@ impl Cluster {
         if let Some(reporter) = self.facts.members().next() {
             for server in &self.facts.api_servers {
                 let what = "the address of an API server of this cluster".to_owned();
-                machines.insert(*server, Machine { what, reporter: reporter.to_owned() });
+                machines.insert(*server, Machine { what, interface: None, reporter: reporter.to_owned() });
             }
         }
         for (node, net) in self.facts.own_addresses() {
             let mut note = |address: IpAddr, what: String| {
-                machines.entry(address).or_insert(Machine { what, reporter: node.to_owned() });
+                machines.entry(address).or_insert(Machine { what, interface: None, reporter: node.to_owned() });
             };
             note(net.addr(), format!("the own address of node {node}"));
             // Links between two and single addresses have neither (RFC 3021); in IPv6 nobody has (RFC 4291).
@@ -136,6 +136,11 @@ impl Cluster {
                 note(net.network(), format!("the network address of {}", net.trunc()));
                 note(net.broadcast(), format!("the broadcast address of {}", net.trunc()));
             }
+        }
+        for (node, interface, address) in self.facts.occupied() {
+            let what = format!("on interface {interface} of node {node}");
+            let machine = Machine { what, interface: Some(interface.to_owned()), reporter: node.to_owned() };
+            machines.entry(address).or_insert(machine);
         }
         machines
     }

@@ -239,6 +239,14 @@ impl Facts {
         })
     }
 
+    /// Addresses that somebody else has on their interfaces, as members have said.
+    pub fn occupied(&self) -> impl Iterator<Item = (&str, &str, IpAddr)> {
+        self.members.iter().flat_map(|(node, seen)| {
+            let by_link = seen.member.card.occupied.iter();
+            by_link.flat_map(move |(link, all)| all.iter().map(move |address| (node.as_str(), link.as_str(), *address)))
+        })
+    }
+
     pub fn members(&self) -> impl Iterator<Item = &str> {
         self.members.keys().map(String::as_str)
     }

@@ -42,6 +42,27 @@ fn a_stranger_with_a_good_tag_has_the_record_read_once_a_second_and_gets_nothing
     assert!(cluster.has());
 }
 
+/// Keys of a Secret, old and new: whoever reads Services alone proves nothing any more.
+#[test]
+fn with_keys_of_a_secret_a_claim_by_each_of_them_counts_and_one_by_the_uid_does_not() {
+    let texts = ["an old key of some bytes", "a new key of some bytes"];
+    let key = |text: &str| Key::of(text.as_bytes(), &uid("web"));
+    for (name, sealed, withdraws) in [
+        ("the old key", key(texts[0]), true),
+        ("the new key", key(texts[1]), true),
+        ("a key that is none", key("another key of some bytes"), false),
+        ("the UID", Key::from(&uid("web")), false),
+    ] {
+        let mut cluster = owner(&ALL);
+        let secrets = texts.iter().filter_map(|text| ClaimSecret::new(text.as_bytes().to_vec())).collect();
+        cluster.node.feed(Input::ClaimKeys(secrets));
+        let (address, mac) = (IpAddr::from([10, 0, 0, 5]), Mac::new(mac("node-2")));
+        let payload = Some(tag::seal(&sealed, address, mac, Term(5)));
+        cluster.node.feed(Input::Heard(Frame { link: 2, address, mac, what: Heard::Claim, to_us: true, payload }));
+        assert_eq!(!cluster.has(), withdraws, "{name}");
+    }
+}
+
 #[test]
 fn an_unproven_claim_is_defended_against_while_the_record_stands() {
     let mut cluster = owner(&ALL);

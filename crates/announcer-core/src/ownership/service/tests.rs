@@ -1,0 +1,134 @@
+use super::*;
+use crate::plan::tests::view;
+
+const MINE: LeaseState = LeaseState::Held { confirmed: true };
+
+fn services(views: &[ServiceView]) -> BTreeMap<ServiceKey, ServiceView> {
+    views.iter().map(|view| (view.key.clone(), view.clone())).collect()
+}
+
+/// The elections that the node is in from now on.
+fn joined(leases: &mut Leases, all: &BTreeMap<ServiceKey, ServiceView>, stopping: bool) -> Vec<String> {
+    leases.join(all, &Endpoints::new(), stopping);
+    leases.joined.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn leases_have_kube_vips_names() {
+    let infra = BTreeSet::from(["infra".to_owned()]);
+    for (annotation, expected) in [
+        (None, Some("default/kubevip-web")),
+        (Some("common"), Some("default/common")),
+        (Some("default/common.2"), Some("default/common.2")),
+        (Some("infra/common"), Some("infra/common")),
+        (Some("kube-system/kube-controller-manager"), None),
+        (Some("/common"), None),
+        (Some("infra/"), None),
+        (Some("infra/a/b"), None),
+        (Some("Common"), None),
+        (Some("-common"), None),
+        (Some("a..b"), None),
+        (Some(&"a".repeat(254)), None),
+    ] {
+        let view = ServiceView { lease_name: annotation.map(str::to_owned), ..view("web", &["10.0.0.5"]) };
+        let key = LeaseKey::of(&view, &infra).ok().map(|key| key.to_string());
+        assert_eq!(key.as_deref(), expected, "{annotation:?}");
+    }
+}
+
+#[test]
+fn a_service_that_names_a_lease_of_somebody_else_competes_for_its_own() {
+    let lease_name = Some("kube-system/kube-controller-manager".to_owned());
+    let web = ServiceView { lease_name, ..view("web", &["10.0.0.5"]) };
+    let all = services(std::slice::from_ref(&web));
+    let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
+    assert_eq!(joined(&mut leases, &all, false), ["default/kubevip-web"]);
+    leases.lease(&LeaseKey::usual(&web), MINE);
+    assert_eq!(joined(&mut leases, &all, false), ["default/kubevip-web"]);
+    assert!(leases.problem(&web).is_some());
+}
+
+#[test]
+fn each_service_has_its_own_owner() {
+    let all = services(&[view("a", &["10.0.0.5"]), view("b", &["10.0.0.6"])]);
+    let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
+    assert_eq!(joined(&mut leases, &all, false), ["default/kubevip-a", "default/kubevip-b"]);
+    let owner = |leases: &Leases, name: &str| leases.of(&view(name, &[]));
+    assert_eq!(owner(&leases, "a"), Owner::Undecided);
+    let key = |name: &str| LeaseKey { namespace: "default".into(), name: format!("kubevip-{name}") };
+    assert!(leases.lease(&key("a"), MINE) && !leases.lease(&key("a"), MINE), "news once");
+    assert!(leases.lease(&key("b"), LeaseState::Other("node-2".into())));
+    assert_eq!((owner(&leases, "a"), owner(&leases, "b")), (Owner::Mine, Owner::Theirs));
+    assert!(!leases.lease(&key("c"), MINE), "a Lease of nobody here");
+}
+
+#[test]
+fn services_on_one_address_follow_the_oldest_and_its_holder_takes_the_other_leases_too() {
+    let old = ServiceView { created: 1, ..view("old", &["10.0.0.5"]) };
+    let young = ServiceView { created: 2, ..view("young", &["10.0.0.5"]) };
+    let all = services(&[old.clone(), young.clone()]);
+    let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
+    assert_eq!(joined(&mut leases, &all, false), ["default/kubevip-old"]);
+    leases.lease(&LeaseKey::usual(&old), MINE);
+    assert_eq!(leases.of(&young), Owner::Mine);
+    assert_eq!(joined(&mut leases, &all, false).len(), 2);
+    leases.lease(&LeaseKey::usual(&young), LeaseState::Other("node-2".into()));
+    assert_eq!(leases.of(&young), Owner::Mine, "never on two nodes");
+}
+
+/// By the name, which both of two nodes know that go by different Leases for one address.
+#[test]
+fn of_two_nodes_with_a_lease_each_for_one_address_one_is_in_doubt() {
+    for (first, other, confirmed) in [("a", "b", true), ("b", "a", false)] {
+        let old = ServiceView { created: 1, ..view(first, &["10.0.0.5"]) };
+        let young = ServiceView { created: 2, ..view(other, &["10.0.0.5"]) };
+        let all = services(&[old.clone(), young.clone()]);
+        let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
+        joined(&mut leases, &all, false);
+        leases.lease(&LeaseKey::usual(&old), MINE);
+        joined(&mut leases, &all, false);
+        assert!(leases.confirmed(&old), "nothing is known of the other one");
+        leases.lease(&LeaseKey::usual(&young), LeaseState::Other("node-2".into()));
+        assert_eq!((leases.of(&old), leases.confirmed(&old)), (Owner::Mine, confirmed), "{first}");
+        leases.lease(&LeaseKey::usual(&young), LeaseState::Other(String::new()));
+        assert!(leases.confirmed(&old), "nobody holds it any more");
+    }
+}
+
+#[test]
+fn where_a_local_service_has_no_endpoint_no_part_is_taken() {
+    let web = ServiceView { local_traffic: true, ..view("web", &["10.0.0.5"]) };
+    let all = services(std::slice::from_ref(&web));
+    let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
+    let endpoints = Endpoints::from([(web.key.clone(), BTreeSet::from(["node-2".to_owned()]))]);
+    assert_eq!(leases.join(&all, &endpoints, false), None);
+    assert_eq!(leases.of(&web), Owner::Theirs);
+}
+
+#[test]
+fn the_end_leaves_all_elections_and_keeps_what_is_served() {
+    let web = view("web", &["10.0.0.5"]);
+    let all = services(std::slice::from_ref(&web));
+    let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
+    joined(&mut leases, &all, false);
+    leases.lease(&LeaseKey::usual(&web), MINE);
+    assert!(joined(&mut leases, &all, true).is_empty() && leases.has_any(), "it is being handed back");
+    leases.handed_back();
+    assert!(!leases.has_any());
+    assert_eq!(leases.of(&web), Owner::Mine);
+}
+
+#[test]
+fn one_lease_for_all_decides_about_each_service_and_is_left_only_at_the_end() {
+    let web = view("web", &["10.0.0.5"]);
+    let all = services(std::slice::from_ref(&web));
+    let lock = LeaseKey { namespace: "kube-system".into(), name: "plndr-svcs-lock".into() };
+    let mut leases = Leases::one_for_all("node-1".into(), lock.clone());
+    assert_eq!((leases.unknown(), leases.of(&web)), (Some("the holder of the Lease"), Owner::Undecided));
+    assert!(leases.join(&all, &Endpoints::new(), false).is_none(), "it is in from the start");
+    assert!(leases.lease(&lock, LeaseState::Other("node-2".into())) && !leases.has_any());
+    assert_eq!((leases.unknown(), leases.of(&web)), (None, Owner::Theirs));
+    assert!(leases.lease(&lock, MINE) && leases.has_any() && leases.confirmed(&web));
+    assert!(!leases.lease(&LeaseKey::usual(&web), MINE), "no other Lease decides");
+    assert!(leases.join(&all, &Endpoints::new(), true).is_some_and(BTreeSet::is_empty));
+}

@@ -1,0 +1,161 @@
+//! The keys of claims, from the directory in which their Secret is mounted (decisions.md 16). The kubelet replaces what
+//! is in it as a whole when the Secret changes.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::claim::ClaimSecret;
+use crate::engine::Input;
+
+/// A new key is only accepted for minutes before anything is sent with it.
+const LOOK: Duration = Duration::from_secs(10);
+/// More than this is no Secret of keys.
+const MOST: usize = 16;
+
+/// Why there are no keys.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// The directory or a file in it.
+    #[error("failed to read the keys of claims in {path} (vip_claim_keys)")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// No file, or too many.
+    #[error("{path} (vip_claim_keys) has {found} files; accepted are 1 to {MOST}, each a key")]
+    Count {
+        /// The directory.
+        path: PathBuf,
+        /// So many.
+        found: usize,
+    },
+    /// It could be guessed.
+    #[error("key {path} (vip_claim_keys) has {length} bytes; accepted are {} or more", ClaimSecret::LEAST)]
+    Short {
+        /// The file.
+        path: PathBuf,
+        /// Of so many bytes.
+        length: usize,
+    },
+}
+
+/// All keys, in the order of their names. What begins with a dot is the kubelet's own.
+pub fn read(directory: &Path) -> Result<Vec<ClaimSecret>, KeysError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| KeysError::Read { path, source }
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(failed(directory))? {
+        let path = entry.map_err(failed(directory))?.path();
+        let hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
+        if !hidden && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    if files.is_empty() || files.len() > MOST {
+        return Err(KeysError::Count { path: directory.to_owned(), found: files.len() });
+    }
+    let mut keys = Vec::new();
+    for path in files {
+        let bytes = std::fs::read(&path).map_err(failed(&path))?;
+        let length = bytes.len();
+        keys.push(ClaimSecret::new(bytes).ok_or(KeysError::Short { path, length })?);
+    }
+    Ok(keys)
+}
+
+/// Tells the engine the keys whenever they change. What cannot be read is told once, and the last keys go on.
+pub async fn follow(directory: PathBuf, mut known: Vec<ClaimSecret>, inputs: mpsc::UnboundedSender<Input>) {
+    let mut looks = tokio::time::interval(LOOK);
+    let mut told = String::new();
+    loop {
+        looks.tick().await;
+        match read(&directory) {
+            Ok(keys) => {
+                told.clear();
+                if keys != known {
+                    tracing::info!(keys = keys.len(), "the keys of claims have changed");
+                    known.clone_from(&keys);
+                    let _ = inputs.send(Input::ClaimKeys(keys));
+                }
+            }
+            Err(error) => {
+                let text = runtime::error::chain(&error);
+                if text != told {
+                    tracing::warn!("{text}: going on with the keys that were read last");
+                    told = text;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn secret(text: &str) -> ClaimSecret {
+        ClaimSecret::new(text.as_bytes().to_vec()).unwrap()
+    }
+
+    /// As the kubelet mounts a Secret: `a -> ..data/a`, `..data -> ..1`.
+    fn mounted(version: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), version, files);
+        directory
+    }
+
+    fn write(directory: &Path, version: &str, files: &[(&str, &str)]) {
+        std::fs::create_dir(directory.join(version)).unwrap();
+        for (name, text) in files {
+            std::fs::write(directory.join(version).join(name), text).unwrap();
+            let _ = symlink(format!("..data/{name}"), directory.join(name));
+        }
+        symlink(version, directory.join("..new")).unwrap();
+        std::fs::rename(directory.join("..new"), directory.join("..data")).unwrap();
+    }
+
+    const OLD: &str = "an old key of some bytes";
+    const NEW: &str = "a new key of some bytes";
+
+    #[test]
+    fn each_file_is_a_key_in_the_order_of_names_and_what_the_kubelet_needs_itself_is_none() {
+        let directory = mounted("..1", &[("b", NEW), ("a", OLD)]);
+        assert_eq!(read(directory.path()).unwrap(), [secret(OLD), secret(NEW)]);
+    }
+
+    #[test]
+    fn an_error_names_file_and_what_is_accepted() {
+        let directory = mounted("..1", &[("short", "123")]);
+        let text = read(directory.path()).unwrap_err().to_string();
+        assert!(text.contains("short") && text.contains("3 bytes") && text.contains("16 or more"), "{text}");
+        let empty = tempfile::tempdir().unwrap();
+        assert!(read(empty.path()).unwrap_err().to_string().contains("1 to 16"));
+        assert!(matches!(read(&empty.path().join("none")), Err(KeysError::Read { .. })));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rotated_secret_is_told_and_one_that_vanishes_leaves_the_last_keys() {
+        let directory = mounted("..1", &[("a", OLD)]);
+        let (inputs, mut told) = mpsc::unbounded_channel();
+        let following = tokio::spawn(follow(directory.path().to_owned(), read(directory.path()).unwrap(), inputs));
+        tokio::time::sleep(LOOK * 3).await;
+        assert!(told.try_recv().is_err(), "nothing has changed");
+        write(directory.path(), "..2", &[("a", OLD), ("b", NEW)]);
+        tokio::time::sleep(LOOK * 2).await;
+        assert!(matches!(told.try_recv(), Ok(Input::ClaimKeys(keys)) if keys == [secret(OLD), secret(NEW)]));
+        std::fs::remove_file(directory.path().join("..data")).unwrap();
+        tokio::time::sleep(LOOK * 3).await;
+        assert!(told.try_recv().is_err());
+        following.abort();
+    }
+}
