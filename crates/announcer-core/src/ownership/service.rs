@@ -261,12 +261,16 @@ impl Ownership for Leases {
         self.deciding(&service.key).map_or(Owner::Theirs, |key| self.state(key).owner(&self.node))
     }
 
-    /// Not while another node holds the Lease of one that shares the address, by whose name it comes first: that node
+    /// Not while another node holds, or may hold, the Lease of one that shares the address, by whose name it comes first: that node
     /// may know the Services otherwise, one of them deleted and made anew, and each of the two would defend the address.
     fn confirmed(&self, service: &ServiceView) -> bool {
-        let is_held = |key: &LeaseKey| matches!(self.state(key), LeaseState::Other(holder) if !holder.is_empty());
+        let may_be_held = |key: &LeaseKey| match self.state(key) {
+            LeaseState::Held { .. } => false,
+            LeaseState::Other(holder) => !holder.is_empty(),
+            LeaseState::Unknown => true,
+        };
         self.deciding(&service.key).is_some_and(|key| *self.state(key) == LeaseState::Held { confirmed: true })
-            && !self.rivals.get(&service.key).into_iter().flatten().any(is_held)
+            && !self.rivals.get(&service.key).into_iter().flatten().any(may_be_held)
     }
 }
 

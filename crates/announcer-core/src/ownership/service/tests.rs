@@ -87,7 +87,7 @@ fn of_two_nodes_with_a_lease_each_for_one_address_one_is_in_doubt() {
         joined(&mut leases, &all, false);
         leases.lease(&LeaseKey::usual(&old), MINE);
         joined(&mut leases, &all, false);
-        assert!(leases.confirmed(&old), "nothing is known of the other one");
+        assert_eq!(leases.confirmed(&old), confirmed, "{first}: nothing is known of the other one");
         leases.lease(&LeaseKey::usual(&young), LeaseState::Other("node-2".into()));
         assert_eq!((leases.of(&old), leases.confirmed(&old)), (Owner::Mine, confirmed), "{first}");
         leases.lease(&LeaseKey::usual(&young), LeaseState::Other(String::new()));
