@@ -121,7 +121,7 @@ fn claim(bytes: &[u8]) {
         return;
     };
     let mut judge = Judge::default();
-    let judgement = judge.judge(Instant::now(), &frame, &key(), Term(7));
+    let judgement = judge.judge(Instant::now(), &frame, &[key()], Term(7));
     if let Judgement::Yield(term) | Judgement::Outdated(term) = judgement {
         let sealed = tag::seal(&key(), frame.address, frame.mac, term);
         assert_eq!(frame.payload, Some(sealed), "only a seal of ours is believed");
