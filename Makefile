@@ -84,6 +84,9 @@ sim: ## simulate announcers under faults (SEEDS=100000, MODE='global service nod
 	@cargo build --locked --profile tools -p announcer-sim --bin sim && \
 	  for mode in $(or $(MODE),global service node); do $(OUT)/tools/sim --mode $$mode --seeds $(SEEDS) || exit 1; done
 
+model: ## every order of the steps of ownership, for two and three nodes and several faults (minutes); docs/announcer.md
+	@cargo test --locked --profile tools -p announcer-core --lib ownership::node::model -- --include-ignored --nocapture
+
 release: ## the static binary that is shipped
 	@RUSTC_WRAPPER='$(CURDIR)/dev/rustc.sh' RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --locked --release --target $(TARGET) -p harvester-cloud-provider
 	@ls -l $(BINARY) | awk '{printf "%s: %.1f MB\n", $$NF, $$5 / 1e6}'

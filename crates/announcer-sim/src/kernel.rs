@@ -311,6 +311,12 @@ impl Kernel {
         Ok(())
     }
 
+    /// Addresses are taken away by somebody's hand.
+    pub fn drop_addresses(&mut self, addresses: &[IpAddr]) {
+        self.changes += 1;
+        self.addresses.retain(|(own, _)| !addresses.contains(&own.net.addr()));
+    }
+
     fn delete(&mut self, index: u32) {
         self.changes += 1;
         self.links.retain(|link| link.index != index);

@@ -33,7 +33,7 @@ pub mod words;
 pub mod world;
 
 pub use checks::Violation;
-pub use sabotage::Sabotage;
+pub use sabotage::{SABOTAGES, Sabotage};
 pub use scenario::Scenario;
 pub use shrink::shrink;
 pub use world::{Outcome, run};

@@ -25,7 +25,7 @@ struct Cli {
     /// Ownership mode: global, service or node
     #[arg(long, default_value = "global", value_parser = mode)]
     mode: ElectionMode,
-    /// Break the engines: no-fence, no-sweep, no-cas, no-init-reboot or release
+    /// Break the engines, as no-fence; with a wrong name all are told
     #[arg(long)]
     sabotage: Option<Sabotage>,
     /// Do not look for a shorter run that fails in the same way

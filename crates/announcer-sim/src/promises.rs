@@ -151,8 +151,10 @@ pub struct Limits {
     lease: [Duration; 3],
     /// A process wakes, or its kernel has done what it was asked for.
     late: Duration,
-    /// A swap reads and writes, and so does what it follows: a renewal, or a record.
+    /// A swap reads and writes, and so does what it follows: a renewal, or a record. Of an API that refuses or forgets up to
+    /// three in ten requests some are sent several times.
     api: Duration,
+    requests_are_refused: bool,
     /// A list that broke off begins anew within a second and its way back.
     relisted: Duration,
     fence: Duration,
@@ -183,7 +185,8 @@ impl Limits {
             node_mode: scenario.mode == ElectionMode::Node,
             lease: scenario.lease.map(seconds),
             late,
-            api: 4 * scenario.api_late(),
+            api: 4 * scenario.api_late() + if scenario.refusals > 0.0 { seconds(10) } else { Duration::ZERO },
+            requests_are_refused: scenario.refusals > 0.0,
             relisted: ms(1050) + late,
             fence: scenario.fence(),
             addresses: u32::try_from(scenario.services.len()).expect("there are few"),
@@ -242,8 +245,11 @@ impl Limits {
                 let lease = if self.server_is_ill { seconds(2) } else { Duration::ZERO };
                 api + relisted + ms(500) + 6 * late + lease
             }
-            // A write that was under way is given up after three seconds, and done again after one.
-            Trouble::Misjudged(_) => api + seconds(4) + ms(100) + 3 * late,
+            // A write that was under way is given up after three seconds, and done again after one, two and four.
+            Trouble::Misjudged(_) => {
+                let tries = if self.requests_are_refused { seconds(20) } else { Duration::ZERO };
+                api + seconds(4) + ms(100) + 3 * late + tries
+            }
             // It is asked again in its turn, and the card is written anew, as above.
             Trouble::Slandered(..) => api + seconds(4) + seconds(2) + 3 * late,
             // Three periods, a burst and the kubelet's port, then the card, as above.

@@ -20,23 +20,42 @@ pub enum Sabotage {
     KubeletsAnswer,
     /// Each node calls another one silent.
     Slander,
+    /// A node takes every landmark for heard: it asks nobody whether it is cut off.
+    NoWitness,
+    /// An owner that was missed is not asked for once more by everybody.
+    NoBurst,
+    /// Whoever hands an address over gives it up at once.
+    NoMakeBeforeBreak,
+    /// Nobody tells a former owner what it has lost.
+    NoClaims,
+    /// An address is used without having asked whether somebody has it.
+    NoProbe,
 }
+
+/// All of them, with their names.
+pub const SABOTAGES: [(&str, Sabotage); 12] = [
+    ("no-fence", Sabotage::NoFence),
+    ("no-sweep", Sabotage::NoSweep),
+    ("no-cas", Sabotage::NoCompareAndSwap),
+    ("no-init-reboot", Sabotage::NoInitReboot),
+    ("release", Sabotage::ReleaseAtHandOver),
+    ("no-witness", Sabotage::NoWitness),
+    ("no-burst", Sabotage::NoBurst),
+    ("no-make-before-break", Sabotage::NoMakeBeforeBreak),
+    ("no-claims", Sabotage::NoClaims),
+    ("no-probe", Sabotage::NoProbe),
+    ("kubelets-answer", Sabotage::KubeletsAnswer),
+    ("slander", Sabotage::Slander),
+];
 
 impl FromStr for Sabotage {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "no-fence" => Ok(Self::NoFence),
-            "no-sweep" => Ok(Self::NoSweep),
-            "no-cas" => Ok(Self::NoCompareAndSwap),
-            "no-init-reboot" => Ok(Self::NoInitReboot),
-            "release" => Ok(Self::ReleaseAtHandOver),
-            "kubelets-answer" => Ok(Self::KubeletsAnswer),
-            "slander" => Ok(Self::Slander),
-            _ => Err(format!(
-                "{text:?} is no sabotage: accepted are no-fence, no-sweep, no-cas, no-init-reboot, release, kubelets-answer and slander"
-            )),
-        }
+        let found = SABOTAGES.iter().find(|(name, _)| *name == text).map(|(_, sabotage)| *sabotage);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = SABOTAGES.iter().map(|(name, _)| *name).collect();
+            format!("{text:?} is no sabotage: accepted are {}", names.join(", "))
+        })
     }
 }

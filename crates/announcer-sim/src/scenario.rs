@@ -2,6 +2,7 @@
 //! `scenario/make.rs` makes one from a seed.
 
 mod make;
+mod wide;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use announcer_core::ElectionMode;
+pub use wide::WIDE;
 
 /// Faults begin after this: by then every node has started and every Service is announced.
 pub const WARM_UP: Duration = Duration::from_secs(15);

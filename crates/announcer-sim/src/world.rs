@@ -176,7 +176,7 @@ struct World<'a> {
     storm_until: Duration,
     /// Since when a host answers for the address of a Service.
     strange_since: BTreeMap<usize, Duration>,
-    /// When each Service was made last.
+    /// When each Service was made last, if nobody had its address.
     made: Vec<Duration>,
     /// Until when that may still be felt.
     conflicts: BTreeMap<usize, Duration>,

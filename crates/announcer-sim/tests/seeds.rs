@@ -46,17 +46,6 @@ fn no_seed_breaks_a_promise(mode: ElectionMode) {
     }
 }
 
-/// One of the first seeds, in every mode in which it can, shows what is broken by this promise.
-fn is_found_out(sabotage: Sabotage, modes: &[ElectionMode], promises: &[&str]) {
-    for mode in modes {
-        let broken = |seed: &u64| run(&Scenario::of(*seed, *mode), Some(sabotage), false).violation;
-        let found = (0..150).find_map(|seed| broken(&seed).map(|violation| (seed, violation)));
-        let (seed, violation) =
-            found.unwrap_or_else(|| panic!("{sabotage:?} goes unnoticed in mode {}", mode.as_str()));
-        assert!(promises.contains(&violation.promise), "mode {}, seed {seed}: {violation}", mode.as_str());
-    }
-}
-
 /// A seed that broke a promise once.
 fn keeps_its_promises(seed: u64, mode: ElectionMode) {
     let outcome = run(&Scenario::of(seed, mode), None, true);
@@ -175,6 +164,15 @@ fn a_lease_that_its_server_has_shortened_is_used_by_a_successor_no_longer_than_t
     keeps_its_promises(5_008_426, ElectionMode::Node);
 }
 
+/// What these had shown was the model's: watches stood still for a fault that had not begun, and a DHCP server that refuses,
+/// gives away or is slow was not given the time that a silent one was given.
+#[test]
+fn a_hand_over_is_given_the_time_that_its_watch_and_its_lease_take() {
+    for seed in [5_007_146, 5_015_793, 5_016_706] {
+        keeps_its_promises(seed, ElectionMode::Node);
+    }
+}
+
 #[test]
 fn a_node_that_hears_nobody_takes_what_a_dead_owner_had_after_those_that_hear_somebody() {
     keeps_its_promises(6_000_145, ElectionMode::Node);
@@ -284,63 +282,8 @@ fn no_stranger_makes_an_owner_withdraw() {
 }
 
 #[test]
-fn an_engine_without_fence_is_found_out() {
-    is_found_out(Sabotage::NoFence, &ALL, &["addresses do not outlive their process"]);
-}
-
-#[test]
-fn an_engine_without_sweep_is_found_out() {
-    is_found_out(Sabotage::NoSweep, &ALL, &["nothing is left behind"]);
-}
-
-#[test]
-fn an_api_without_compare_and_swap_is_found_out() {
-    is_found_out(Sabotage::NoCompareAndSwap, &ALL, &["ownership is taken only from whom it may be taken"]);
-}
-
-#[test]
-fn a_successor_that_begins_with_discover_is_found_out() {
-    is_found_out(Sabotage::NoInitReboot, &[ElectionMode::Node], &["an address with a healthy node is answered"]);
-}
-
-#[test]
-fn a_loser_that_gives_the_lease_back_is_found_out() {
-    let promise = "a lease is given back when its Service goes, and not before";
-    is_found_out(Sabotage::ReleaseAtHandOver, &[ElectionMode::Node], &[promise]);
-}
-
-/// Three nodes are well for half a minute, and then one of them loses its power.
-fn power_is_lost(seed: u64, sabotage: Option<Sabotage>) -> Option<announcer_sim::Violation> {
-    let mut scenario = Scenario::of(seed, ElectionMode::Node);
-    (scenario.nodes, scenario.loss, scenario.refusals, scenario.fail_back) = (3, 0.0, 0.0, false);
-    scenario.services = vec![Wish { address: Address::V4, local: None }];
-    scenario.hosts.clear();
-    let (at, lasts) = (Duration::from_secs(30), Duration::from_secs(20));
-    let node = usize::try_from(seed % 3).unwrap();
-    scenario.faults = vec![Fault { at, lasts, kind: Kind::PowerLoss(node) }];
-    scenario.calm = at + lasts + Duration::from_secs(15);
-    scenario.deletion = scenario.calm + Duration::from_mins(1);
-    scenario.end = scenario.deletion + Duration::from_secs(20);
-    run(&scenario, sabotage, false).violation
-}
-
-#[test]
-fn a_node_that_loses_its_power_is_called_silent_by_two_and_without_asking_kubelets_that_is_found_out() {
-    for seed in 0..6 {
-        assert_eq!(power_is_lost(seed, None), None, "seed {seed}");
-        let found = power_is_lost(seed, Some(Sabotage::KubeletsAnswer)).expect("a broken promise");
-        assert_eq!(found.promise, "a node that is lost is called silent by two", "seed {seed}");
-    }
-}
-
-#[test]
-fn a_node_that_is_called_silent_and_answers_is_found_out() {
-    is_found_out(Sabotage::Slander, &[ElectionMode::Node], &["a node that answers is not called silent"]);
-}
-
-#[test]
 fn what_breaks_a_promise_is_told_as_a_short_story() {
     let (_, story) = first_broken(ElectionMode::Global, Some(Sabotage::NoFence)).expect("a broken promise");
     let faults = story.lines().filter(|line| line.contains(" s, for ")).count();
-    assert!(faults <= 2 && story.contains("BROKEN: addresses do not outlive their process"), "{story}");
+    assert!(faults <= 2 && story.contains("BROKEN: P15, addresses do not outlive their process"), "{story}");
 }

@@ -8,10 +8,11 @@ use announcer_core::ElectionMode;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use super::wide::{self, WIDE};
 use super::{Address, CONFLICT, DhcpServer, Fault, Kind, REST, Scenario, ServerFault, WARM_UP, Wish};
 
 /// Faults of a mixture are over by then.
-const LATEST: Duration = Duration::from_mins(1);
+pub(super) const LATEST: Duration = Duration::from_mins(1);
 /// To set what was free in the end.
 const MARGIN: Duration = Duration::from_secs(5);
 /// A DHCP client that nobody has answered, or whom the server has refused, for the half of this asks again within it.
@@ -26,8 +27,16 @@ impl Scenario {
     pub fn of(seed: u64, mode: ElectionMode) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed_0000_0000);
         // Alone there is nobody to quarrel with.
-        let nodes = if rng.random_bool(0.05) { 1 } else { rng.random_range(2..=5) };
-        let services = services(&mut rng, nodes, mode);
+        let wide = seed >= WIDE;
+        let nodes = if wide {
+            wide::nodes(&mut rng)
+        } else if rng.random_bool(0.05) {
+            1
+        } else {
+            rng.random_range(2..=5)
+        };
+        let count = wide.then(|| wide::services(&mut rng)).flatten();
+        let services = services(&mut rng, nodes, mode, count);
         let lease: [u64; 3] = if rng.random_bool(0.5) { [15, 10, 2] } else { [5, 3, 1] };
         let mut scenario = Self {
             seed,
@@ -62,13 +71,21 @@ impl Scenario {
         if leases {
             scenario.faults.extend(server_faults(&mut rng));
         }
+        let alone = wide && wide::is_alone(&mut rng, mode);
+        if wide {
+            wide::more(&mut rng, &mut scenario);
+        }
         // Drawn apart: what a seed did before it still does.
         if mode == ElectionMode::Node {
             hostilities(&mut SmallRng::seed_from_u64(seed ^ 0x057a_6e00_0000), &mut scenario);
         }
+        if alone {
+            wide::alone(&mut rng, &mut scenario);
+        }
         scenario.faults.sort_by_key(|fault| fault.at);
         scenario.calm = scenario.faults.iter().map(Fault::is_over_at).max().unwrap_or_default().max(WARM_UP);
         // Whoever has lost something in the last moment waits for a Lease to expire, and asks again after that long.
+        let leases = scenario.leasing().next().is_some();
         let back_off = if leases { BACK_OFF } else { Duration::ZERO };
         let back_off = if scenario.fail_back { back_off + FAIL_BACK } else { back_off };
         let ill = |fault: &Fault| matches!(fault.kind, Kind::ProxyIll(_) | Kind::NotReady(_) | Kind::AllNotReady);
@@ -87,9 +104,10 @@ impl Scenario {
     }
 }
 
-fn services(rng: &mut SmallRng, nodes: usize, mode: ElectionMode) -> Vec<Wish> {
+fn services(rng: &mut SmallRng, nodes: usize, mode: ElectionMode, count: Option<usize>) -> Vec<Wish> {
     let mut services: Vec<Wish> = Vec::new();
-    for n in 0..rng.random_range(1..=3) {
+    let count = count.unwrap_or_else(|| rng.random_range(1..=3));
+    for n in 0..count {
         // Only whole groups: what policy Local means for an address of two Services is for table tests.
         let primaries: Vec<usize> = (0..n)
             .filter(|other| services[*other].local.is_none() && services[*other].address == Address::V4)
@@ -274,7 +292,7 @@ fn fault(rng: &mut SmallRng, scenario: &Scenario) -> Fault {
     Fault { at, lasts, kind }
 }
 
-fn millis(rng: &mut SmallRng, low: u64, high: u64) -> Duration {
+pub(super) fn millis(rng: &mut SmallRng, low: u64, high: u64) -> Duration {
     Duration::from_millis(rng.random_range(low..=high))
 }
 

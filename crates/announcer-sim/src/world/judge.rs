@@ -17,7 +17,7 @@ use super::World;
 use super::node::Node;
 use crate::api::uid;
 use crate::checks::{Checks, Violation};
-use crate::promises::{NO_FALSE_ALARM, NOT_CUT_OFF};
+use crate::promises::{NO_FALSE_ALARM, NOT_CUT_OFF, number};
 use crate::scenario::{Kind, Scenario, ServerFault};
 
 /// No fence is as long: an address with more was left in order, for the next process (decisions.md 26).
@@ -105,6 +105,11 @@ impl Judge {
         self.addresses.iter().position(|(_, services)| services.contains(&service)).expect("each has one")
     }
 
+    /// Whether a node answers for it.
+    pub fn is_answered(&self, index: usize) -> bool {
+        !self.answering[index].is_empty()
+    }
+
     /// The given addresses that are this one.
     pub fn indices_of(&self, address: IpAddr) -> Vec<usize> {
         let is = |(vip, _): &(Vip, Vec<usize>)| *vip == Vip::Given(address);
@@ -115,7 +120,7 @@ impl Judge {
 impl World<'_> {
     pub(super) fn broken(&mut self, promise: &'static str, seen: String) {
         let at = self.now;
-        self.note(|| format!("BROKEN: {promise}: {seen}"));
+        self.note(|| format!("BROKEN: P{}, {promise}: {seen}", number(promise)));
         self.judge.violation.get_or_insert(Violation { at, promise, seen });
     }
 

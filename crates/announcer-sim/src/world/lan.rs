@@ -138,7 +138,7 @@ impl World<'_> {
         }
     }
 
-    fn is_vip(&self, address: IpAddr) -> bool {
+    pub(super) fn is_vip(&self, address: IpAddr) -> bool {
         (0..self.scenario.services.len()).any(|service| self.scenario.address(service) == address)
     }
 

@@ -1,15 +1,17 @@
 //! A process wakes, is fed with what waits, and what it says is done; and its node's kernel at work.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use announcer_core::VipId;
 use announcer_core::detect::Ask;
 use announcer_core::engine::{Action, ClientStart, DhcpStart, Input, WireOp};
-use announcer_core::frames;
+use announcer_core::frames::{self, Frame, Heard};
 use announcer_core::network::Family;
 use announcer_core::ownership::node::Card;
-use announcer_core::view::Uid;
+use announcer_core::view::{ServiceKey, Uid};
+use l2::Mac;
 use rand::RngExt;
 
 use super::{Event, World};
@@ -96,6 +98,9 @@ impl World<'_> {
         {
             self.process(n).listening.insert((*link, Family::of(*address)));
         }
+        if self.is_withheld(n, &action) {
+            return true;
+        }
         match action {
             Action::Wire(op) => self.ask_kernel(n, op),
             Action::Announce { mac, address, .. } => {
@@ -140,6 +145,40 @@ impl World<'_> {
             action => self.ask_api(n, action),
         }
         true
+    }
+
+    /// A broken engine would not do this; what it would do instead is done.
+    fn is_withheld(&mut self, n: usize, action: &Action) -> bool {
+        match (self.sabotage, action) {
+            (Some(Sabotage::NoClaims), Action::Claim { .. }) | (Some(Sabotage::NoProbe), Action::Probe { .. }) => true,
+            (Some(Sabotage::NoBurst), Action::Ask { ask, .. }) => ask.to == Mac::BROADCAST && self.is_vip(ask.address),
+            (Some(Sabotage::NoWitness), Action::Ask { ask, .. }) if !self.is_vip(ask.address) => {
+                let Ask { link, address, to: mac } = *ask;
+                let heard = Frame { link, address, mac, what: Heard::Answer, to_us: true, payload: None };
+                if mac != Mac::BROADCAST {
+                    self.process(n).frames.push_back(Input::Heard(heard));
+                    self.rouse(n);
+                }
+                false
+            }
+            (Some(Sabotage::NoMakeBeforeBreak), Action::Swap(key, swap)) => {
+                if swap.owner_record.host != self.nodes[n].name {
+                    self.break_before_make(n, key);
+                }
+                false
+            }
+            _ => false,
+        }
+    }
+
+    fn break_before_make(&mut self, n: usize, key: &ServiceKey) {
+        let services = 0..self.scenario.services.len();
+        let addresses: Vec<IpAddr> = services
+            .filter(|service| crate::api::key(*service) == *key)
+            .map(|service| self.scenario.address(service))
+            .collect();
+        self.nodes[n].kernel.drop_addresses(&addresses);
+        self.judge.changed = true;
     }
 
     /// What goes to the API.

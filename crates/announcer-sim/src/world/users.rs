@@ -20,7 +20,9 @@ impl World<'_> {
             return;
         }
         self.generation[n] += 1;
-        self.made[n] = self.now;
+        // What a node still has is no new address.
+        let is_new = !self.judge.is_answered(self.judge.index_of(n));
+        self.made[n] = if is_new { self.now } else { Duration::ZERO };
         let local = self.scenario.services[n].local.is_some();
         let object = service(n, self.generation[n], self.scenario.address(n), local);
         let change = self.api.put(key(n), object);

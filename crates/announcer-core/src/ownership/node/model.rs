@@ -4,10 +4,11 @@
 //! take as long as it likes, and its answer may be lost.
 //!
 //! What decides is the production code: [`decide`], [`Candidates`], [`Before::side`] and [`Swap::may_replace`]. What
-//! surrounds it is abstract: no clock, no frames. Four facts about time are assumed: a kernel drops the addresses of a
+//! surrounds it is abstract: no clock, no frames. Five facts about time are assumed: a kernel drops the addresses of a
 //! dead process before its Lease runs out; a verdict of the detector is true when it is given; a card that counts for
-//! "hears fewer hosts" was written since the owner fell silent; and an owner that can learn of its record answers
-//! before anybody suspects it (R5).
+//! "hears fewer hosts" was written since the owner fell silent; an owner that can learn of its record answers before
+//! anybody suspects it (R5); and who suspects an owner has renewed its own Lease since it started, or since the API came
+//! back, which takes less than the five seconds of R5.
 //!
 //! One fault in each run: with several, pauses between two take-overs count, which are not here yet.
 
@@ -228,7 +229,7 @@ impl World {
     /// What its decision makes it write.
     fn wants(&self, bound: Bound, n: usize) -> Option<Record> {
         let node = &self.nodes[n];
-        if !node.process || node.away || node.write.is_some() || node.answer.is_some() {
+        if !node.process || node.away || node.lease > 0 || node.write.is_some() || node.answer.is_some() {
             return None;
         }
         let to = match self.step(bound, n) {

@@ -78,7 +78,6 @@ impl World<'_> {
             } else {
                 self.splits.is_empty()
             }
-            && !(self.stormy() && self.scenario.has_weather())
     }
 
     /// It may serve this address, as far as it is known outside of the node.
@@ -200,7 +199,8 @@ impl World<'_> {
             if given && !stranger && answering().any(|n| self.client_reaches(client, *n)) {
                 troubles.push(Trouble::Misled(client, index));
             }
-            if self.scenario.bound.is_some() && self.is_outside(client) && self.now < self.scenario.deletion {
+            let bound = self.scenario.bound.is_some() && self.now < self.scenario.deletion;
+            if bound && self.clients.all[client].behind.is_none() {
                 troubles.push(Trouble::Outage(client, index));
             }
         }
@@ -219,13 +219,10 @@ impl World<'_> {
         let services = self.judge.services(index);
         // It answers whoever asks, from before the Service was made, and is heard.
         let used = |service: &usize| self.strange_since.get(service).is_some_and(|since| *since < self.made[*service]);
-        let new = self.clients.all.iter().all(|client| !client.entries[index].served_once);
         let heard = self.is_heard_outside(n) && self.nodes[n].deaf == 0 && self.judge.well_since.contains_key(&n);
         let quiet = self.scenario.loss == 0.0;
-        let was_here = self.judge.answering[index].get(&n).is_some_and(|since| self.made[services[0]] > *since);
         let alone = services.len() == 1;
-        (alone && new && heard && quiet && !was_here && services.iter().any(used))
-            .then_some(Trouble::BesideStranger(n, index))
+        (alone && heard && quiet && services.iter().any(used)).then_some(Trouble::BesideStranger(n, index))
     }
 
     /// How bad it is that these two both answer, since then.

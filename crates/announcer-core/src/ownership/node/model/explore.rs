@@ -112,6 +112,13 @@ fn in_every_order_of_one_fault_and_the_steps_that_follow_the_address_has_one_own
     assert!(states.values().all(|states| *states > 100), "{states:?}");
 }
 
+/// Two and three nodes, several faults.
+#[test]
+#[ignore = "minutes: `make model` runs it"]
+fn in_every_order_of_several_faults_and_the_steps_that_follow_the_address_has_one_owner_whom_clients_hear() {
+    explore_all(&[(2, 2), (2, 3), (3, 2)]);
+}
+
 #[test]
 #[should_panic(expected = "it does not come to rest")]
 fn nodes_that_ask_no_landmark_take_it_to_and_fro_and_are_found_out() {
