@@ -86,7 +86,7 @@ fn nodes_that_do_not_ask_once_more_before_they_take_over_are_found_out() {
             (scenario.fail_back, scenario.bound) = (false, None);
             scenario.services = vec![Wish { address: Address::V4, local: None }];
             scenario.hosts.clear();
-            let (at, lasts) = (Duration::from_secs(30), Duration::from_millis(190));
+            let (at, lasts) = (Duration::from_secs(30), Duration::from_millis(170));
             let node = usize::try_from(seed % 3).expect("it is small");
             scenario.faults = vec![Fault { at, lasts, kind: Kind::Cut(node) }];
             (scenario.calm, scenario.deletion) = (at, at + Duration::from_secs(15));

@@ -173,6 +173,14 @@ fn a_hand_over_is_given_the_time_that_its_watch_and_its_lease_take() {
     }
 }
 
+/// A process that started while the API was away keeps what it found; the first in line is cut off with the owner.
+#[test]
+fn what_wider_seeds_have_shown_is_judged_by_what_can_be_known() {
+    for seed in [20_100_112, 20_100_305] {
+        keeps_its_promises(seed, ElectionMode::Node);
+    }
+}
+
 #[test]
 fn a_node_that_hears_nobody_takes_what_a_dead_owner_had_after_those_that_hear_somebody() {
     keeps_its_promises(6_000_145, ElectionMode::Node);

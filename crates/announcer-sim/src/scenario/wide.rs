@@ -52,7 +52,7 @@ pub(super) fn alone(rng: &mut SmallRng, scenario: &mut Scenario) {
         3 => (ONE_NODE, Kind::Mute(node), millis(rng, 5_000, 30_000)),
         4 => (ONE_NODE, Kind::Deaf(node), millis(rng, 5_000, 30_000)),
         5 => (ONE_NODE, Kind::Pause(node, true), millis(rng, 5_000, 20_000)),
-        6 if !scenario.hosts.is_empty() => {
+        6 if !scenario.hosts.is_empty() && nodes > 2 => {
             let lasts = millis(rng, 5_000, 20_000);
             faults.extend((0..nodes).filter(|other| other / 2 == node / 2 && *other != node).map(|other| Fault {
                 at: WARM_UP + WARM_UP,
@@ -61,7 +61,12 @@ pub(super) fn alone(rng: &mut SmallRng, scenario: &mut Scenario) {
             }));
             (ONE_HOST, Kind::PowerLoss(node), lasts)
         }
-        6 | 7 => (ONE_NODE, Kind::Split(minority(rng, nodes)), millis(rng, 5_000, 20_000)),
+        6 | 7 => {
+            let group = minority(rng, nodes);
+            // The first in line may be cut off with the owner.
+            let bound = if group.len() > 1 { ONE_HOST } else { ONE_NODE };
+            (bound, Kind::Split(group), millis(rng, 5_000, 20_000))
+        }
         8 => (NOTHING, Kind::Kill(node), millis(rng, 300, 3_000)),
         9 => (NOTHING, Kind::Terminate(node), millis(rng, 300, 3_000)),
         10 => (NOTHING, Kind::Freeze(node), millis(rng, 300, 3_000)),

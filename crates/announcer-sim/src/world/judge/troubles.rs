@@ -271,11 +271,13 @@ impl World<'_> {
     }
 
     fn is_behind(&self, n: usize, index: usize) -> bool {
-        let seen = |service: usize| self.nodes[n].process.as_ref().and_then(|process| process.seen(&key(service)));
-        let services = &self.judge.addresses[index].1;
-        services
-            .iter()
-            .any(|service| seen(*service).is_some_and(|seen| seen.0 != uid(*service, self.generation[*service])))
+        let Some(process) = &self.nodes[n].process else { return false };
+        // One that has started while the API is away keeps what it found and knows of no Service.
+        let knows = |service: usize| match process.seen(&key(service)) {
+            Some(seen) => seen.0 == uid(service, self.generation[service]),
+            None => process.has_listed(),
+        };
+        !self.judge.services(index).iter().all(|service| knows(*service))
     }
 
     /// An address of a Service that is gone.
