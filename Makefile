@@ -95,8 +95,8 @@ release: ## the static binary that is shipped
 release-check: ## builds binary, image and chart of this commit in two other directories and compares them (minutes)
 	@dev/release-check.sh
 
-image: release ## the image, as a docker-archive in target/, with the list of what it is made of
-	@dev/tools.sh --packages && REVISION=$(COMMIT) dev/image.sh $(BINARY)
+image: release ## the image, as a docker-archive in target/, with checksums, the list of its parts, and how it was made (SLSA provenance)
+	@dev/tools.sh --packages && REVISION=$(COMMIT) RELEASE_FLAGS='$(RELEASE_FLAGS)' dev/image.sh $(BINARY)
 
 chart: ## the chart's archives and indexes in target/charts, for Helm and for Rancher's catalogue (LINE=109.1.0)
 	@tools=$$(dev/tools.sh) && HELM=$$tools/helm3 dev/chart.sh
@@ -123,8 +123,9 @@ lint: ## formatting and clippy, warnings denied
 	@cargo fmt --all --check
 	@cargo clippy --locked --workspace --all-targets -- -D warnings
 
-deny: ## licences, versions and sources of the dependencies (DENY_ADVISORIES=1: known vulnerabilities, too)
+deny: ## licences, versions and sources of the dependencies, none taken back by its authors, and known vulnerabilities where their list is reachable
 	@dev/deny.sh
+	@dev/yanked.py
 
 clean: ## remove what was built here (the cache of programs outside the tree stays)
 	@cargo clean

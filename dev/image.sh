@@ -29,7 +29,11 @@ compressed=$(gzip -9nc "$work/image.tar" | wc -c)
 mkdir -p "$(dirname "$OUT")"
 mv "$work/image.tar" "$OUT"
 cp "$work/context/root/usr/share/sbom/harvester-cloud-provider.cdx.json" "${OUT%.tar}.cdx.json"
+dev/provenance.sh "$binary" "$(realpath "$OUT")" "$(realpath "${OUT%.tar}.cdx.json")" >"$work/provenance.json"
+mv "$work/provenance.json" "${OUT%.tar}.intoto.json"
+( cd "$(dirname "$OUT")" && name=$(basename "${OUT%.tar}") && sha256sum "$name.tar" "$name.cdx.json" "$name.intoto.json" >"$name.sha256" )
 echo "$OUT: $(stat -c %s "$OUT") bytes, $compressed compressed; ${OUT%.tar}.cdx.json: $(jq '.components | length' "${OUT%.tar}.cdx.json") components"
+echo "${OUT%.tar}.intoto.json: what it was made of (in-toto, SLSA provenance v1, not signed); ${OUT%.tar}.sha256: checksums of the three"
 echo "Push it to a registry that the nodes reach, then install the chart with these two values, for example:"
 echo "  skopeo copy docker-archive:$OUT docker://REGISTRY/harvester-cloud-provider:${IMAGE##*:}"
 echo "  --set image.repository=REGISTRY/harvester-cloud-provider --set image.tag=${IMAGE##*:}"

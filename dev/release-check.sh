@@ -12,7 +12,7 @@ for place in one another/that-is-longer; do
   ( cd "$work/$place" && [ "$place" = one ] || find . -path ./.git -prune -o -type f -exec touch -d '2001-02-03' {} +
     cd "$work/$place" && ${RELEASE_CHECK_NICE:-} make --no-print-directory image chart ) >&2
   ( cd "$work/$place/target" && sha256sum "$(uname -m)"-unknown-linux-gnu/release/harvester-cloud-provider \
-      harvester-cloud-provider.tar harvester-cloud-provider.cdx.json charts/*/*.tgz charts/*/index.yaml ) >"$work/${place%%/*}.sums"
+      harvester-cloud-provider.{tar,cdx.json,intoto.json,sha256} charts/*/*.tgz charts/*/index.yaml ) >"$work/${place%%/*}.sums"
 done
 cat "$work/one.sums"
 diff "$work/one.sums" "$work/another.sums" || { echo "release-check: these differ" >&2; exit 1; }

@@ -219,8 +219,11 @@ async fn a_wish_is_not_announced_while_the_controller_has_not_granted_it() {
             wait_for_condition(&web, "True Served, True AddressNotAsAsked").await;
         } else {
             wait_for_condition(&web, "False UnknownIPAM").await;
-            // The announcers have had the time to take it.
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            // Who serves a Service that was made later has seen this one before.
+            let later = case.expose(service(&format!("after-{name}")).tcp(80)).await.unwrap();
+            let address = later.settled().await.unwrap();
+            later.reply(address, 80).await.unwrap();
+            later.delete_with(address).await.unwrap();
             let output = web.annotation(harvester_api::keys::kube_vip::LOADBALANCER_IPS).await.unwrap();
             assert_eq!(
                 (web.get().await.unwrap().status.and_then(|it| it.load_balancer?.ingress), output),

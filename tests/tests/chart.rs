@@ -5,19 +5,25 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use testbed::helm::{RELEASE, VERSIONS, chart, package};
-use testbed::{Helm, programs};
+use testbed::Helm;
+use testbed::helm::{RELEASE, VERSIONS, chart};
 
 #[path = "chart/announcer_values.rs"]
 mod announcer_values;
+#[path = "chart/archives.rs"]
+mod archives;
 #[path = "chart/defects.rs"]
 mod defects;
+#[path = "chart/monitoring.rs"]
+mod monitoring;
 #[path = "chart/names.rs"]
 mod names;
 #[path = "chart/notes.rs"]
 mod notes;
 #[path = "chart/refusals.rs"]
 mod refusals;
+#[path = "chart/rights.rs"]
+mod rights;
 
 /// Values, and the file in which what they render is written down.
 struct Case {
@@ -176,78 +182,6 @@ fn defaults_give_the_reference_objects_and_one_role_more() {
     assert_eq!((image(&ccm(&objects)), image(&announcer(&objects))), (&*own_image(), &*own_image()));
 }
 
-/// What a program sends, by the requests in its code, as `group/resource verb`; what it reads is left out.
-const CCM_WRITES: &[&str] = &[
-    "/configmaps create",
-    "/configmaps update",
-    "/events create",
-    "/events patch",
-    "/nodes delete",
-    "/nodes patch",
-    "/nodes/status patch",
-    "/pods/status patch",
-    "/services patch",
-    "/services/status patch",
-    "authentication.k8s.io/tokenreviews create",
-    "authorization.k8s.io/subjectaccessreviews create",
-    "coordination.k8s.io/leases create",
-    "coordination.k8s.io/leases update",
-    "discovery.k8s.io/endpointslices patch",
-];
-const ANNOUNCER_WRITES: &[&str] = &[
-    "/events create",
-    "/events patch",
-    "/services update",
-    "/services/status update",
-    "coordination.k8s.io/leases create",
-    "coordination.k8s.io/leases update",
-];
-
-fn rules<'a>(objects: &'a [Value], account: &'a str) -> impl Iterator<Item = &'a Value> {
-    let roles = ["ClusterRole", "Role"].map(|kind| find(objects, &format!("{kind} {account}")));
-    roles.into_iter().flat_map(|role| role["rules"].as_array().expect("a role has rules"))
-}
-
-/// The end-to-end tests run with these rights and show that none is missing; this shows that none is too much.
-#[test]
-fn an_account_may_write_what_its_program_writes_and_nothing_else() {
-    let objects = render("");
-    for (account, writes) in [("harvester-cloud-provider", CCM_WRITES), ("kube-vip", ANNOUNCER_WRITES)] {
-        let texts = |value: &Value| -> Vec<String> {
-            value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-        };
-        let mut granted = std::collections::BTreeSet::new();
-        for rule in rules(&objects, account) {
-            let verbs = texts(&rule["verbs"]).into_iter().filter(|verb| !["get", "list", "watch"].contains(&&**verb));
-            for verb in verbs {
-                let groups = texts(&rule["apiGroups"]);
-                let resources = texts(&rule["resources"]);
-                let pairs = groups.iter().flat_map(|group| resources.iter().map(move |one| format!("{group}/{one}")));
-                granted.extend(pairs.map(|pair| format!("{pair} {verb}")));
-            }
-        }
-        assert_eq!(granted.into_iter().collect::<Vec<_>>(), writes, "{account}");
-    }
-}
-
-#[test]
-fn of_the_leases_the_provider_writes_its_own_whatever_it_is_called() {
-    for (values, name) in [
-        ("", "cloud-controller-manager"),
-        ("extraArgs: ['--leader-elect-resource-name=mine']", "mine"),
-        ("extraArgs: ['--leader-elect-resource-name', 'mine', '--v=3']", "mine"),
-    ] {
-        let objects = render(values);
-        let update = |rule: &&Value| {
-            rule["resources"] == serde_json::json!(["leases"])
-                && rule["verbs"].as_array().is_some_and(|verbs| verbs.iter().any(|verb| verb == "update"))
-        };
-        let named: Vec<&Value> = rules(&objects, "harvester-cloud-provider").filter(update).collect();
-        assert_eq!(named.len(), 1);
-        assert_eq!(named[0]["resourceNames"], serde_json::json!([name]), "{values}");
-    }
-}
-
 #[test]
 fn the_cluster_name_comes_second_and_further_arguments_follow_as_given() {
     for (values, expected) in [
@@ -358,94 +292,6 @@ fn a_security_context_that_names_only_capabilities_keeps_user_0() {
 }
 
 #[test]
-fn leases_outside_its_namespace_are_granted_only_where_they_are_used() {
-    let everywhere = |values: &str| {
-        let objects = render(values);
-        let rules = find(&objects, "ClusterRole kube-vip")["rules"].as_array().unwrap().clone();
-        rules.iter().any(|rule| rule["resources"][0] == "leases")
-    };
-    assert!(!everywhere(""));
-    assert!(everywhere("kube-vip: {env: {svc_election: 'true'}}"));
-    assert!(everywhere("kube-vip: {env: {svc_election: true}}"));
-    assert!(everywhere("kube-vip: {env: {election_mode: service}}"));
-    assert!(!everywhere("kube-vip: {env: {svc_election: 'true', election_mode: node}}"));
-    assert!(everywhere("kube-vip: {env: {svc_leasename: other/lock}}"));
-    assert!(!everywhere("kube-vip: {env: {svc_leasename: 7}}"));
-}
-
-#[test]
-fn metrics_are_reachable_where_somebody_is_asked_to_read_them() {
-    let monitored = "podMonitor: {enabled: true}";
-    for (server, port) in [(":2112", 2112), ("0.0.0.0:2113", 2113), ("192.0.2.7:2114", 2114)] {
-        let objects = render(&format!("kube-vip: {{{monitored}, env: {{prometheus_server: '{server}'}}}}"));
-        let container = &announcer(&objects)["containers"][0];
-        assert_eq!(container["ports"][0]["name"], "monitoring");
-        assert_eq!(container["ports"][0]["containerPort"], port, "{server}");
-        find(&objects, "PodMonitor kube-vip");
-    }
-    // The environment counts before the flag, as in the program.
-    for (variable, port) in [("null", 2115), ("''", 2115), ("':2116'", 2116)] {
-        let by_flag = format!(
-            "kube-vip: {{{monitored}, env: {{prometheus_server: {variable}}}, extraArgs: {{prometheusHTTPServer: ':2115'}}}}"
-        );
-        assert_eq!(announcer(&render(&by_flag))["containers"][0]["ports"][0]["containerPort"], port, "{variable}");
-    }
-    let null = render(&format!("kube-vip: {{{monitored}, env: {{prometheus_server: null}}}}"));
-    assert_eq!(announcer(&null)["containers"][0]["ports"][0]["containerPort"], 2112, "the program's own default");
-    let local = render("kube-vip: {env: {prometheus_server: 'localhost:2112'}}");
-    assert_eq!(announcer(&local)["containers"][0]["readinessProbe"]["httpGet"]["host"], "127.0.0.1");
-    let unreachable = refusal(&format!("kube-vip: {{{monitored}, env: {{prometheus_server: '127.0.0.1:2112'}}}}"));
-    assert!(unreachable.contains("kube-vip.env.prometheus_server"), "{unreachable}");
-}
-
-#[test]
-fn probes_go_where_the_flags_let_the_provider_listen() {
-    let probe = |values: &str| ccm(&render(values))["containers"][0]["readinessProbe"]["httpGet"].clone();
-    let moved = "extraArgs: [--secure-port=10300, --bind-address=127.0.0.1]";
-    assert_eq!(probe(moved)["host"], "127.0.0.1");
-    assert_eq!(ccm(&render(moved))["containers"][0]["ports"][0]["containerPort"], 10300);
-    assert!(probe("extraArgs: ['--bind-address=::']")["host"].is_null());
-    let apart = "extraArgs: [--secure-port, 10300, --v, '4', --bind-address, 127.0.0.1]";
-    assert_eq!(probe(apart)["host"], "127.0.0.1");
-    assert_eq!(ccm(&render(apart))["containers"][0]["ports"][0]["containerPort"], 10300);
-}
-
-#[test]
-fn helm_test_asks_the_announcers_where_its_pod_can_find_them() {
-    for (values, announcers) in [
-        ("", true),
-        ("kube-vip: {namespaceOverride: kube-system}", true),
-        ("kube-vip: {namespaceOverride: elsewhere}", false),
-        ("kube-vip: {enabled: false}", false),
-        ("kube-vip: {env: {prometheus_server: '127.0.0.1:2112'}}", false),
-    ] {
-        for helm in helms() {
-            let file = helm.write("values.yaml", values).unwrap();
-            let objects = helm.tests(&chart(), &["--values", &file]).unwrap();
-            let pod = find(&objects, "Pod harvester-cloud-provider-test");
-            assert_eq!(
-                pod["metadata"]["annotations"]["helm.sh/hook-output-log-policy"], "hook-failed",
-                "Helm is silent"
-            );
-            assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], 1, "the next test waits for this pod to go");
-            let container = pod["spec"]["containers"][0].clone();
-            assert_eq!(container["terminationMessagePolicy"], "FallbackToLogsOnError", "describe has no reason");
-            let asked = container["args"].clone();
-            let mut expected = vec![
-                "probe",
-                "https://$(HARVESTER_CLOUD_PROVIDER_TEST_SERVICE_HOST)/readyz#deployment/harvester-cloud-provider,service/harvester-cloud-provider-test",
-            ];
-            expected.extend(
-                announcers
-                    .then_some("http://$(KUBE_VIP_TEST_SERVICE_HOST)/readyz#daemonset/kube-vip,service/kube-vip-test"),
-            );
-            assert_eq!(asked, serde_json::json!(expected), "{values}");
-            assert_eq!(titles(&objects).iter().any(|title| title == "Service kube-vip-test"), announcers, "{values}");
-        }
-    }
-}
-
-#[test]
 fn scheduling_fields_can_be_taken_away_and_names_changed() {
     let bare = ccm(&render("affinity: null\ntolerations: []\nnodeSelector: null"));
     for field in ["affinity", "tolerations", "nodeSelector"] {
@@ -477,37 +323,6 @@ fn two_replicas_fit_on_one_node_at_least_once_and_have_a_budget() {
 }
 
 #[test]
-fn a_lost_node_is_met_with_rights_on_its_pods_unless_that_is_switched_off() {
-    let rules = |objects: &[Value]| find(objects, "ClusterRole harvester-cloud-provider")["rules"].to_string();
-    for (values, on, flag) in [
-        ("", true, None),
-        ("nodeLoss: {enabled: false}", false, Some("--controllers=*,-node-loss")),
-        (
-            "nodeLoss: {enabled: 'false'}\nextraArgs: ['--controllers=*,-service,-node-loss']",
-            false,
-            Some("--controllers=*,-service,-node-loss"),
-        ),
-    ] {
-        let objects = render(values);
-        // `helm template` sees no node, so it cannot know that a second replica would find a place.
-        assert_eq!(find(&objects, "Deployment harvester-cloud-provider")["spec"]["replicas"], 1, "{values}");
-        assert_eq!(
-            (rules(&objects).contains("pods/status"), rules(&objects).contains("endpointslices")),
-            (on, on),
-            "{values}"
-        );
-        let pod = ccm(&objects);
-        let found: Vec<&str> = args(&pod).into_iter().filter(|arg| arg.contains("--controllers")).collect();
-        assert_eq!(found, flag.into_iter().collect::<Vec<_>>(), "{values}");
-    }
-    let tolerated = ccm(&render(""))["tolerations"].to_string();
-    assert!(
-        tolerated.contains(r#""key":"node.kubernetes.io/unreachable","operator":"Exists","tolerationSeconds":10"#),
-        "{tolerated}"
-    );
-}
-
-#[test]
 fn values_that_rke2_and_rancher_inject_change_nothing_else() {
     let plain = render("cloudConfigPath: /a/b\nglobal: {cattle: {clusterName: gc1}}");
     let injected = render(
@@ -524,97 +339,6 @@ fn values_that_rke2_and_rancher_inject_change_nothing_else() {
         .map(|(object, _)| title(object))
         .collect();
     assert_eq!(changed, ["Deployment harvester-cloud-provider"]);
-}
-
-#[test]
-fn the_same_tree_gives_the_same_archives_in_both_forms() {
-    let helm = Helm::new("helm3").unwrap();
-    let places = ["a", "b"].map(|name| helm.dir().join(name));
-    let made = places.each_ref().map(|place| package(place, "107.0.2").unwrap());
-    let read = |path: &Path| std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    assert!(read(&made[0].plain) == read(&made[1].plain) && read(&made[0].rancher) == read(&made[1].rancher));
-    for form in ["plain", "rancher"] {
-        let index = |place: &Path| String::from_utf8(read(&place.join(form).join("index.yaml"))).unwrap();
-        assert_eq!(index(&places[0]), index(&places[1]));
-    }
-
-    // chart.md 3.2 and 11.2: Rancher chooses by these without downloading anything.
-    let up = env!("CARGO_PKG_VERSION");
-    let index: Value = serde_saphyr::from_slice(&read(&places[0].join("rancher/index.yaml"))).unwrap();
-    let entry = &index["entries"][RELEASE][0];
-    assert_eq!(entry["version"], format!("107.0.2+up{up}"));
-    assert_eq!(entry["urls"][0], format!("{RELEASE}-107.0.2+up{up}.tgz"));
-    for (annotation, value) in [
-        ("upstream-version", up),
-        ("rancher-version", ">= 2.12.0-0 < 2.13.0-0"),
-        ("kube-version", ">= 1.23.0-0 < 1.34.0-0"),
-        ("permits-os", "linux"),
-        ("release-name", RELEASE),
-        ("namespace", "kube-system"),
-    ] {
-        assert_eq!(entry["annotations"][format!("catalog.cattle.io/{annotation}")], value, "{annotation}");
-    }
-    let objects = try_render(&made[0].rancher, "").unwrap();
-    let label = &find(&objects, "Deployment harvester-cloud-provider")["metadata"]["labels"]["helm.sh/chart"];
-    assert_eq!(*label, format!("{RELEASE}-107.0.2_up{up}"));
-
-    // A further version stays beside the first one, and comes first.
-    package(&places[0], "107.0.3").unwrap();
-    let index: Value = serde_saphyr::from_slice(&read(&places[0].join("rancher/index.yaml"))).unwrap();
-    let versions = index["entries"][RELEASE].as_array().unwrap();
-    let versions: Vec<_> = versions.iter().map(|entry| entry["version"].as_str().unwrap()).collect();
-    assert_eq!(versions, [format!("107.0.3+up{up}"), format!("107.0.2+up{up}")]);
-}
-
-#[test]
-fn every_alert_fires_on_what_it_is_for_and_not_before() {
-    let helm = Helm::new("helm3").unwrap();
-    let alerts = std::fs::read_to_string(chart().join("files/alerts.yaml")).unwrap();
-    assert_eq!(alerts.matches("- alert:").count(), 20, "a new alert needs a test in alerts-test.yaml");
-    helm.write("alerts.yaml", alerts).unwrap();
-    let test = helm.write("alerts-test.yaml", include_str!("chart-golden/alerts-test.yaml")).unwrap();
-    let mut promtool = std::process::Command::new(programs::tool("promtool").unwrap());
-    let said = promtool.args(["test", "rules", &test]).output().unwrap();
-    assert!(
-        said.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&said.stdout),
-        String::from_utf8_lossy(&said.stderr)
-    );
-}
-
-/// Who is woken at night needs the page, not a search for it.
-#[test]
-fn every_alert_leads_to_its_heading_in_the_documents_and_few_wake_somebody() {
-    let alerts: Value =
-        serde_saphyr::from_str(&std::fs::read_to_string(chart().join("files/alerts.yaml")).unwrap()).unwrap();
-    let page = std::fs::read_to_string(programs::workspace().join("docs/metrics.md")).unwrap();
-    let mut critical = Vec::new();
-    for alert in alerts["groups"][0]["rules"].as_array().unwrap() {
-        let name = alert["alert"].as_str().unwrap();
-        let link = alert["annotations"]["runbook_url"].as_str().unwrap_or_default();
-        assert_eq!(link, format!("docs/metrics.md#{}", name.to_lowercase()));
-        let severity = alert["labels"]["severity"].as_str().unwrap();
-        let heading = format!("### {name}\n\n{}{}. ", severity[..1].to_uppercase(), &severity[1..]);
-        assert!(page.contains(&heading), "docs/metrics.md has no {heading:?}");
-        if severity == "critical" {
-            critical.push(name);
-        }
-    }
-    // What takes service from more than the author of one Service.
-    let of_all = [
-        "HarvesterCloudProviderWithoutLeader",
-        "HarvesterNoAnnouncer",
-        "HarvesterApiCredentialsRefused",
-        "HarvesterSafeMode",
-    ];
-    assert_eq!(critical, of_all);
-    let helm = Helm::new("helm3").unwrap();
-    let values = ["--set", "prometheusRule.enabled=true,prometheusRule.documents=https://docs.example.org/hcp/"];
-    let chart = chart().display().to_string();
-    let rendered = helm.run(&[&["template", RELEASE, &chart], &values[..]].concat()).unwrap();
-    let link = "runbook_url: https://docs.example.org/hcp/metrics.html#harvesternoannouncer";
-    assert!(rendered.contains(link), "{rendered}");
 }
 
 #[test]

@@ -22,29 +22,35 @@ fn named(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// Test functions below a directory, with what stands above each.
-fn functions(directory: &Path, found: &mut BTreeMap<String, String>) {
+/// Shows each source file below a directory.
+fn sources(directory: &Path, look: &mut impl FnMut(&Path, &str)) {
     for entry in std::fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display())) {
         let path = entry.expect("an entry of a directory").path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if path.is_dir() && name != "target" && !name.starts_with('.') {
-            functions(&path, found);
+            sources(&path, look);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = std::fs::read_to_string(&path).expect("a source file is readable");
-            let (mut attributed, mut above) = (false, String::new());
-            for line in text.lines().map(str::trim) {
-                attributed |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
-                if let Some(comment) = line.strip_prefix("///") {
-                    above.push_str(comment);
-                } else if let Some((_, rest)) = line.split_once("fn ").filter(|_| attributed) {
-                    found.extend(rest.split('(').next().map(|name| (name.to_owned(), std::mem::take(&mut above))));
-                    attributed = false;
-                } else if !line.starts_with("#[") {
-                    above.clear();
-                }
-            }
+            look(&path, &std::fs::read_to_string(&path).expect("a source file is readable"));
         }
     }
+}
+
+/// Test functions below a directory, with what stands above each.
+fn functions(directory: &Path, found: &mut BTreeMap<String, String>) {
+    sources(directory, &mut |_, text| {
+        let (mut attributed, mut above) = (false, String::new());
+        for line in text.lines().map(str::trim) {
+            attributed |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+            if let Some(comment) = line.strip_prefix("///") {
+                above.push_str(comment);
+            } else if let Some((_, rest)) = line.split_once("fn ").filter(|_| attributed) {
+                found.extend(rest.split('(').next().map(|name| (name.to_owned(), std::mem::take(&mut above))));
+                attributed = false;
+            } else if !line.starts_with("#[") {
+                above.clear();
+            }
+        }
+    });
 }
 
 fn all_functions() -> BTreeMap<String, String> {
@@ -117,6 +123,46 @@ fn every_defect_of_the_reference_chart_has_one_row_with_a_test() {
         let [id, what, here, tests] = row.as_slice() else { panic!("{row:?}") };
         assert!(![what, here].iter().any(|cell| cell.is_empty()) && named(tests).next().is_some(), "{id}: {tests:?}");
     }
+}
+
+/// W-42: what is configured reaches who needs it as an argument.
+#[test]
+fn nothing_of_the_product_is_global_but_the_beginning_of_its_clock() {
+    const PRODUCT: [&str; 12] = [
+        "addon",
+        "announcer",
+        "announcer-core",
+        "cli",
+        "cloud-provider",
+        "dhcp-client",
+        "diagnose",
+        "harvester-api",
+        "harvester-provider",
+        "l2",
+        "l2-types",
+        "runtime",
+    ];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a member of the workspace");
+    let (mut files, mut found) = (0, Vec::new());
+    let mut look = |path: &Path, text: &str| {
+        files += 1;
+        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for line in product.lines().map(str::trim) {
+            let item =
+                line.trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ").trim_start_matches("pub ");
+            let changes = ["Cell<", "OnceLock<", "LazyLock<", "Mutex<", "RwLock<", "Atomic"]
+                .iter()
+                .any(|kind| item.contains(kind));
+            if item.starts_with("static ") && changes || item.contains("thread_local!") || item.contains("static mut") {
+                found.push(format!("{}: {line}", path.file_name().unwrap_or_default().display()));
+            }
+        }
+    };
+    for name in PRODUCT {
+        sources(&root.join("crates").join(name).join("src"), &mut look);
+    }
+    assert_eq!(found, ["clock.rs: static ORIGIN: OnceLock<Origin> = OnceLock::new();"]);
+    assert!(files > 300, "{files} files");
 }
 
 #[test]

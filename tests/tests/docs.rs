@@ -206,6 +206,10 @@ fn one_command_runs_every_test() {
     let pretended = Pretended::new();
     let told = pretended.run();
     assert!(told.ends_with("\n3 passed, 0 failed\n"), "{told}");
+    // Of a whole run, rows of the documents want their tests to have passed.
+    let whole = pretended.run_of(&[]);
+    let missed = "FAILED row W-48: its test one_command_runs_every_test has not passed";
+    assert!(whole.contains(missed) && whole.contains("rows: "), "{whole}");
     // A program that ends well without a word about one of its tests, and a retry that nothing explains.
     pretended.say("three", "test a ... ok");
     let told = pretended.run();
@@ -270,11 +274,12 @@ impl Pretended {
     }
 
     fn run(&self) -> String {
+        self.run_of(&["one-lib", "two-lib", "three-lib"])
+    }
+
+    fn run_of(&self, programs: &[&str]) -> String {
         let mut runner = Command::new(root().join("dev/test.py"));
-        runner
-            .args(["one-lib", "two-lib", "three-lib"])
-            .env("CARGO", self.0.join("cargo"))
-            .env("CARGO_TARGET_DIR", &self.0);
+        runner.args(programs).env("CARGO", self.0.join("cargo")).env("CARGO_TARGET_DIR", &self.0);
         let output = runner.env_remove("HCP_JOURNAL").output().unwrap();
         let told = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.success(), told.ends_with(" 0 failed\n"), "{told}");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::programs;
 
 fn script(name: &str) -> Command {
@@ -48,6 +48,57 @@ fn the_bill_of_materials_names_version_licence_and_checksum_of_every_part_and_is
     {
         assert_eq!(names.contains(name), shipped, "{name}");
     }
+}
+
+/// Who gets an image learns from which commit, with which flags and of which parts it was made; the same twice.
+#[test]
+fn the_provenance_names_what_was_made_and_of_what() {
+    let lock = programs::workspace().join("Cargo.lock");
+    let make = || run(script("provenance.sh").arg(&lock).env("RELEASE_FLAGS", "-C flag").env_remove("BUILDER_ID"));
+    let first = make();
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    assert!(first.stdout == make().stdout, "two runs differ");
+    let said: Value = serde_json::from_slice(&first.stdout).unwrap();
+    assert_eq!(said["_type"], "https://in-toto.io/Statement/v1");
+    assert_eq!(said["predicateType"], "https://slsa.dev/provenance/v1");
+    let sum = text(&run(Command::new("sha256sum").arg(&lock)).stdout)[..64].to_owned();
+    assert_eq!(said["subject"], json!([{"name": "Cargo.lock", "digest": {"sha256": sum}}]));
+    let definition = &said["predicate"]["buildDefinition"];
+    assert_eq!(definition["externalParameters"]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(definition["internalParameters"]["rustflags"], "-C flag");
+    let of = definition["resolvedDependencies"].as_array().unwrap();
+    assert_eq!(
+        of.iter().map(|part| part["name"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["source", "Cargo.lock", "rustc"]
+    );
+    assert_eq!(of[1]["digest"]["sha256"], sum);
+    let builder = said["predicate"]["runDetails"]["builder"]["id"].as_str().unwrap();
+    assert!(builder.contains("unsigned"), "nobody is pretended to have signed it: {builder}");
+}
+
+/// A version that its authors took back is named, and so is one of which the index says nothing.
+#[test]
+fn a_dependency_that_was_taken_back_is_refused() {
+    let index = std::env::temp_dir().join(format!("hcp-index-{}", std::process::id()));
+    std::fs::create_dir_all(index.join("go/od")).unwrap();
+    let versions = [("1.0.0", false), ("1.1.0", true)].map(|(version, yanked)| {
+        format!("{version}\0{}\0", json!({"name": "good", "vers": version, "yanked": yanked}))
+    });
+    std::fs::write(index.join("go/od/good"), versions.concat()).unwrap();
+    let lock = index.join("Cargo.lock");
+    let judge = |name: &str, version: &str| {
+        let source = "registry+https://github.com/rust-lang/crates.io-index";
+        let text = format!("[[package]]\nname = \"{name}\"\nversion = \"{version}\"\nsource = \"{source}\"\n");
+        std::fs::write(&lock, text).unwrap();
+        let output = run(script("yanked.py").args([&lock, &index]));
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(judge("good", "1.0.0"), (true, String::new()));
+    let (fine, said) = judge("good", "1.1.0");
+    assert!(!fine && said.contains("taken back by their authors: good 1.1.0"), "{said}");
+    let (fine, said) = judge("good", "2.0.0");
+    assert!(!fine && said.contains("nothing is known of good 2.0.0"), "{said}");
+    std::fs::remove_dir_all(&index).unwrap();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Rows of `docs/compatibility.md` that only a running product can show: what it watches, says once, ignores and serves.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -55,6 +55,43 @@ fn requests(bed: &Bed) -> [Vec<Request>; 2] {
 fn parameter<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
     let (_, query) = request.uri.split_once('?')?;
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// W-36.
+#[tokio::test]
+async fn the_flag_counts_before_the_environment_and_one_client_asks_for_everything() {
+    if e2e::skip() {
+        return;
+    }
+    // A bed of its own: it is started anew with other arguments.
+    let bed = Bed::builder().nodes(1).without_announcers().start().await.unwrap();
+    let file =
+        bed.control_plane.service_account("kube-system", CCM_ACCOUNT).await.unwrap().inside.display().to_string();
+    for (flag, variable) in [(file.as_str(), "/does/not/exist"), ("", file.as_str())] {
+        bed.ccm().set_arg(&format!("--kubeconfig={flag}"));
+        bed.ccm().set_env("KUBECONFIG", variable);
+        bed.ccm().restart().unwrap();
+        bed.wait_until_ccm_is_ready().await.unwrap();
+    }
+    let case = bed.case("clients").await.unwrap();
+    case.create(service("web").tcp(80)).await.unwrap().published().await.unwrap();
+    let [here, there] = requests(&bed);
+    let kinds: BTreeSet<&str> = here.iter().map(|request| request.resource.as_str()).collect();
+    for kind in ["services", "nodes", "leases", "events"] {
+        assert!(kinds.contains(kind), "nobody asked for {kind}: {kinds:?}");
+    }
+    for requests in [here, there] {
+        let agents: BTreeSet<String> = requests.into_iter().map(|request| request.user_agent).collect();
+        assert_eq!(agents.len(), 1, "each client has its own name: {agents:?}");
+    }
+    // Neither of them, and no pod around it: it says where it looked.
+    bed.ccm().set_env("KUBECONFIG", "");
+    bed.ccm().stop().unwrap();
+    let _ = bed.ccm().start();
+    let status = bed.ccm().wait(PATIENCE).unwrap().expect("without an API server it ends");
+    assert_ne!(status.code(), Some(0));
+    let log = bed.ccm().log_tail(20);
+    assert!(log.contains("KUBERNETES_SERVICE_HOST") || log.contains("in-cluster"), "{log}");
 }
 
 /// W-38.

@@ -1,11 +1,11 @@
 //! `plan` over scripted clusters: what it says, and that it sends nothing but reads.
 
-use std::time::Duration;
+mod support;
 
 use cloud_provider::preview::{Place, Verb};
 use cloud_provider::start::{Caches, Settings};
 use harvester_api::names::ClusterName;
-use harvester_provider::{Card, Foresight, GarbageConfig, GarbageMode, HarvesterProvider, ProviderConfig, Unreadable};
+use harvester_provider::{Card, Foresight, HarvesterProvider, Unreadable};
 use prometheus_client::registry::Registry;
 use runtime::health::Health;
 use runtime::scenario::{Scenario, Seen};
@@ -69,23 +69,7 @@ async fn plan(guest: &Scenario, harvester: &Scenario) -> Result<Foresight, Unrea
     let (guest, harvester) = (guest.client(), harvester.client());
     let mut tasks = Tasks::new(Token::new());
     let caches = Caches::watch(&guest, &Health::new(), &mut tasks);
-    let config = ProviderConfig {
-        cluster_name: ClusterName::from_record("prod"),
-        management_network: None,
-        node_ip_cidr: Vec::new(),
-        node_exclude_ip_ranges: Vec::new(),
-        ignore_node_annotations: false,
-        disable_vmi_controller: false,
-        disable_hostname_lookup: false,
-        garbage: GarbageConfig::new(GarbageMode::List, Duration::from_hours(1)),
-        max_load_balancers: None,
-        share_across_namespaces: false,
-        namespace: "guests".to_owned(),
-        server: "https://harvester:6443".to_owned(),
-        authority: None,
-        own_node: None,
-        paused: false,
-    };
+    let config = support::config(ClusterName::from_record("prod"));
     let both = (&caches.services, &caches.nodes);
     let provider = HarvesterProvider::new(&config, &guest, &harvester, both, &mut Registry::default());
     Box::pin(provider.foresee(&caches, &Settings::default())).await

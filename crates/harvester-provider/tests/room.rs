@@ -1,12 +1,14 @@
 //! How much memory a healthy Service takes at rest, in everything that looks after it. A program of its own: it counts what the whole
 //! process allocates.
 
+mod support;
+
 use std::alloc::System;
 use std::time::Duration;
 
 use cloud_provider::start::{Caches, CloudProvider, ControllerMetrics, Settings};
 use harvester_api::names::ClusterName;
-use harvester_provider::{Card, GarbageConfig, GarbageMode, HarvesterProvider, ProviderConfig};
+use harvester_provider::{Card, HarvesterProvider};
 use runtime::Product;
 use runtime::events::Recorder;
 use runtime::health::Health;
@@ -132,23 +134,7 @@ async fn at_rest(count: usize) -> usize {
     let metrics = Metrics::new(&Product { name: "test", metrics_prefix: "test", version: "1" });
     let mut tasks = Tasks::new(stop.clone());
     let caches = Caches::watch(&client, &health, &mut tasks);
-    let config = ProviderConfig {
-        cluster_name: cluster(),
-        management_network: None,
-        node_ip_cidr: Vec::new(),
-        node_exclude_ip_ranges: Vec::new(),
-        ignore_node_annotations: false,
-        disable_vmi_controller: false,
-        disable_hostname_lookup: false,
-        garbage: GarbageConfig::new(GarbageMode::List, Duration::from_hours(1)),
-        max_load_balancers: None,
-        share_across_namespaces: false,
-        namespace: "guests".to_owned(),
-        server: "https://harvester:6443".to_owned(),
-        authority: None,
-        own_node: None,
-        paused: false,
-    };
+    let config = support::config(cluster());
     let provider = metrics.register(|registry| {
         HarvesterProvider::new(&config, &client, &client, (&caches.services, &caches.nodes), registry)
     });

@@ -45,19 +45,29 @@ async fn rotate(desk: &Desk) -> Result<()> {
     const SAVE: &str =
         "kubectl -n kube-system get secret harvester-cloud-config -o jsonpath='{.data.cloud-config}' | base64 -d >";
     const USE: &str = "get loadbalancers.loadbalancer.harvesterhci.io";
+    const NEW: &str = "kubectl create service loadbalancer asks --tcp=80";
+    const GONE: &str = "kubectl delete service asks";
     desk.runs(&format!("{SAVE} before.yaml; kubectl --kubeconfig before.yaml {USE}"))?;
+    let (mut waited, mut revoked) = (false, false);
     for line in page("docs/credentials.md").section("Credentials", "sh")[0].text.lines() {
-        if !line.contains("# wait until it appears") {
+        if line.contains("reason=CloudConfigReloaded") {
+            // A kubelet of the bed looks at Secrets every ten seconds or so.
+            wait_for("the new credentials to be read", Duration::from_mins(2), || async {
+                let said = desk.runs(line).map_err(|error| format!("{error:#}"))?;
+                if said.contains("CloudConfigReloaded") { Ok(()) } else { Err(said) }
+            })
+            .await?;
+            waited = true;
+        } else if line.contains("--revoke-old") {
+            // As long as the life of a watch is waited for a request with either token; here a new Service makes one.
+            let command = line.split('#').next().unwrap_or_default();
+            desk.runs(&format!("(sleep 12; {NEW}) >&2 & {command} --watch-tokens-for 35s; wait; {GONE}"))?;
+            revoked = true;
+        } else {
             desk.runs(line)?;
-            continue;
         }
-        // A kubelet looks at Secrets once a minute or so.
-        wait_for("the new credentials to be read", Duration::from_mins(4), || async {
-            let said = desk.runs(line).map_err(|error| format!("{error:#}"))?;
-            if said.contains("CloudConfigReloaded") { Ok(()) } else { Err(said) }
-        })
-        .await?;
     }
+    assert!(waited && revoked, "the page has other words than this test knows");
     desk.runs(&format!("{SAVE} after.yaml; kubectl --kubeconfig after.yaml {USE}"))?;
     // The API server believes in a token for some seconds more.
     wait_for("the former token to be refused", PATIENCE, || async {

@@ -1,0 +1,131 @@
+//! Where probes, metrics, alerts and `helm test` ask.
+
+use testbed::helm::{RELEASE, chart};
+use testbed::{Helm, programs};
+
+use serde_json::Value;
+
+use super::{announcer, ccm, find, helms, refusal, render, titles};
+
+#[test]
+fn metrics_are_reachable_where_somebody_is_asked_to_read_them() {
+    let monitored = "podMonitor: {enabled: true}";
+    for (server, port) in [(":2112", 2112), ("0.0.0.0:2113", 2113), ("192.0.2.7:2114", 2114)] {
+        let objects = render(&format!("kube-vip: {{{monitored}, env: {{prometheus_server: '{server}'}}}}"));
+        let container = &announcer(&objects)["containers"][0];
+        assert_eq!(container["ports"][0]["name"], "monitoring");
+        assert_eq!(container["ports"][0]["containerPort"], port, "{server}");
+        find(&objects, "PodMonitor kube-vip");
+    }
+    // The environment counts before the flag, as in the program.
+    for (variable, port) in [("null", 2115), ("''", 2115), ("':2116'", 2116)] {
+        let by_flag = format!(
+            "kube-vip: {{{monitored}, env: {{prometheus_server: {variable}}}, extraArgs: {{prometheusHTTPServer: ':2115'}}}}"
+        );
+        assert_eq!(announcer(&render(&by_flag))["containers"][0]["ports"][0]["containerPort"], port, "{variable}");
+    }
+    let null = render(&format!("kube-vip: {{{monitored}, env: {{prometheus_server: null}}}}"));
+    assert_eq!(announcer(&null)["containers"][0]["ports"][0]["containerPort"], 2112, "the program's own default");
+    let local = render("kube-vip: {env: {prometheus_server: 'localhost:2112'}}");
+    assert_eq!(announcer(&local)["containers"][0]["readinessProbe"]["httpGet"]["host"], "127.0.0.1");
+    let unreachable = refusal(&format!("kube-vip: {{{monitored}, env: {{prometheus_server: '127.0.0.1:2112'}}}}"));
+    assert!(unreachable.contains("kube-vip.env.prometheus_server"), "{unreachable}");
+}
+
+#[test]
+fn helm_test_asks_the_announcers_where_its_pod_can_find_them() {
+    for (values, announcers) in [
+        ("", true),
+        ("kube-vip: {namespaceOverride: kube-system}", true),
+        ("kube-vip: {namespaceOverride: elsewhere}", false),
+        ("kube-vip: {enabled: false}", false),
+        ("kube-vip: {env: {prometheus_server: '127.0.0.1:2112'}}", false),
+    ] {
+        for helm in helms() {
+            let file = helm.write("values.yaml", values).unwrap();
+            let objects = helm.tests(&chart(), &["--values", &file]).unwrap();
+            let pod = find(&objects, "Pod harvester-cloud-provider-test");
+            assert_eq!(
+                pod["metadata"]["annotations"]["helm.sh/hook-output-log-policy"], "hook-failed",
+                "Helm is silent"
+            );
+            assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], 1, "the next test waits for this pod to go");
+            let container = pod["spec"]["containers"][0].clone();
+            assert_eq!(container["terminationMessagePolicy"], "FallbackToLogsOnError", "describe has no reason");
+            let asked = container["args"].clone();
+            let mut expected = vec![
+                "probe",
+                "https://$(HARVESTER_CLOUD_PROVIDER_TEST_SERVICE_HOST)/readyz#deployment/harvester-cloud-provider,service/harvester-cloud-provider-test",
+            ];
+            expected.extend(
+                announcers
+                    .then_some("http://$(KUBE_VIP_TEST_SERVICE_HOST)/readyz#daemonset/kube-vip,service/kube-vip-test"),
+            );
+            assert_eq!(asked, serde_json::json!(expected), "{values}");
+            assert_eq!(titles(&objects).iter().any(|title| title == "Service kube-vip-test"), announcers, "{values}");
+        }
+    }
+}
+
+#[test]
+fn every_alert_fires_on_what_it_is_for_and_not_before() {
+    let helm = Helm::new("helm3").unwrap();
+    let alerts = std::fs::read_to_string(chart().join("files/alerts.yaml")).unwrap();
+    assert_eq!(alerts.matches("- alert:").count(), 20, "a new alert needs a test in alerts-test.yaml");
+    helm.write("alerts.yaml", alerts).unwrap();
+    let test = helm.write("alerts-test.yaml", include_str!("../chart-golden/alerts-test.yaml")).unwrap();
+    let mut promtool = std::process::Command::new(programs::tool("promtool").unwrap());
+    let said = promtool.args(["test", "rules", &test]).output().unwrap();
+    assert!(
+        said.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&said.stdout),
+        String::from_utf8_lossy(&said.stderr)
+    );
+}
+
+/// Who is woken at night needs the page, not a search for it.
+#[test]
+fn every_alert_leads_to_its_heading_in_the_documents_and_few_wake_somebody() {
+    let alerts: Value =
+        serde_saphyr::from_str(&std::fs::read_to_string(chart().join("files/alerts.yaml")).unwrap()).unwrap();
+    let page = std::fs::read_to_string(programs::workspace().join("docs/metrics.md")).unwrap();
+    let mut critical = Vec::new();
+    for alert in alerts["groups"][0]["rules"].as_array().unwrap() {
+        let name = alert["alert"].as_str().unwrap();
+        let link = alert["annotations"]["runbook_url"].as_str().unwrap_or_default();
+        assert_eq!(link, format!("docs/metrics.md#{}", name.to_lowercase()));
+        let severity = alert["labels"]["severity"].as_str().unwrap();
+        let heading = format!("### {name}\n\n{}{}. ", severity[..1].to_uppercase(), &severity[1..]);
+        assert!(page.contains(&heading), "docs/metrics.md has no {heading:?}");
+        if severity == "critical" {
+            critical.push(name);
+        }
+    }
+    // What takes service from more than the author of one Service.
+    let of_all = [
+        "HarvesterCloudProviderWithoutLeader",
+        "HarvesterNoAnnouncer",
+        "HarvesterApiCredentialsRefused",
+        "HarvesterSafeMode",
+    ];
+    assert_eq!(critical, of_all);
+    let helm = Helm::new("helm3").unwrap();
+    let values = ["--set", "prometheusRule.enabled=true,prometheusRule.documents=https://docs.example.org/hcp/"];
+    let chart = chart().display().to_string();
+    let rendered = helm.run(&[&["template", RELEASE, &chart], &values[..]].concat()).unwrap();
+    let link = "runbook_url: https://docs.example.org/hcp/metrics.html#harvesternoannouncer";
+    assert!(rendered.contains(link), "{rendered}");
+}
+
+#[test]
+fn probes_go_where_the_flags_let_the_provider_listen() {
+    let probe = |values: &str| ccm(&render(values))["containers"][0]["readinessProbe"]["httpGet"].clone();
+    let moved = "extraArgs: [--secure-port=10300, --bind-address=127.0.0.1]";
+    assert_eq!(probe(moved)["host"], "127.0.0.1");
+    assert_eq!(ccm(&render(moved))["containers"][0]["ports"][0]["containerPort"], 10300);
+    assert!(probe("extraArgs: ['--bind-address=::']")["host"].is_null());
+    let apart = "extraArgs: [--secure-port, 10300, --v, '4', --bind-address, 127.0.0.1]";
+    assert_eq!(probe(apart)["host"], "127.0.0.1");
+    assert_eq!(ccm(&render(apart))["containers"][0]["ports"][0]["containerPort"], 10300);
+}
