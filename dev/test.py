@@ -33,6 +33,8 @@ OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "test"
 CARGO = os.environ.get("CARGO", "cargo")
 # Kubelets and containerd on a machine that does something else lose their races; nobody shares it with these.
 ALONE = {"installed", "newcomer", "node_loss", "testbed-nodes"}
+# These wait for time-outs nearly all the time: so many of their tests run at once, each on a bed of its own.
+WAITING = {"survival": 6, "impaired": 4}
 # The longest first, so that no core is idle at the end; what the last run took is better known (target/test/durations.json).
 LONG = ["failover", "bad_input", "installed", "node_loss", "newcomer", "faults", "asking", "handover", "survival", "impaired", "chart_live",
         "chaos", "announcer-sim-seeds", "harvester-sim-real_api_server", "testbed-hosts"]
@@ -76,6 +78,8 @@ class Program:
 
     def start(self, environment):
         words = self.command or [CARGO, "test", "--locked", "--workspace", "--doc", "--no-fail-fast"]
+        if self.name in WAITING:
+            environment = {**environment, "RUST_TEST_THREADS": str(WAITING[self.name])}
         self.began = time.time()
         self.process = subprocess.Popen([ROOT / "dev/private.sh", *words], cwd=self.directory, env=environment, stdin=subprocess.DEVNULL,
                                         stdout=self.log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True)

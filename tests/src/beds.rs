@@ -8,14 +8,15 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::bed::Bed;
 
-/// Two beds of one kind: a test has its bed alone, and two tests run at a time.
-pub struct Beds([(Mutex<()>, Shared<Bed>); 2]);
+/// Some beds of one kind, two unless said otherwise: a test has its bed alone, and as many tests run at a time. More are for tests that
+/// wait nearly all the time.
+pub struct Beds<const N: usize = 2>([(Mutex<()>, Shared<Bed>); N]);
 
-impl Beds {
+impl<const N: usize> Beds<N> {
     /// Nothing is started yet.
     #[allow(clippy::new_without_default)] // for statics, where there is no `default()`
     pub const fn new() -> Self {
-        Self([const { (Mutex::const_new(()), Shared::new()) }; 2])
+        Self([const { (Mutex::const_new(()), Shared::new()) }; N])
     }
 
     /// A bed that nobody else uses until the guard is dropped; `start` makes it if it is not there yet.
@@ -27,14 +28,10 @@ impl Beds {
         Ok((guard, bed.get(start).await?))
     }
 
-    /// Who finds both taken waits for whichever is free first.
+    /// Who finds all taken waits for whichever is free first.
     async fn free(&'static self) -> (MutexGuard<'static, ()>, &'static Shared<Bed>) {
-        let [first, second] = &self.0;
-        tokio::select! {
-            biased;
-            guard = first.0.lock() => (guard, &first.1),
-            guard = second.0.lock() => (guard, &second.1),
-        }
+        let locks = self.0.iter().map(|(lock, bed)| Box::pin(async move { (lock.lock().await, bed) }));
+        futures::future::select_all(locks).await.0
     }
 }
 
@@ -43,10 +40,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_finds_both_beds_taken_gets_the_one_that_is_free_first() {
-        static BEDS: Beds = Beds::new();
-        for freed in 0..2 {
-            let mut taken = vec![BEDS.free().await, BEDS.free().await];
+    async fn who_finds_all_beds_taken_gets_the_one_that_is_free_first() {
+        static BEDS: Beds<3> = Beds::new();
+        for freed in 0..3 {
+            let mut taken = vec![BEDS.free().await, BEDS.free().await, BEDS.free().await];
             let waiting = tokio::spawn(BEDS.free());
             tokio::task::yield_now().await;
             assert!(!waiting.is_finished());

@@ -12,7 +12,7 @@ use tokio::sync::MutexGuard;
 
 pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 /// The bed with all nodes alive and well, also after a test that failed.
-pub async fn alone(beds: &'static Beds) -> (MutexGuard<'static, ()>, Arc<Bed>) {
+pub async fn alone<const N: usize>(beds: &'static Beds<N>) -> (MutexGuard<'static, ()>, Arc<Bed>) {
     let builder = Bed::builder()
         .nodes(3)
         .without_ccm()
