@@ -30,8 +30,8 @@ help: ## what there is
 
 demo: ## see the main job working on real components (KEEP=1 leaves it up), as root
 	@dev/tools.sh --packages
-	@dev/together.py --then 80 'etcd, Kubernetes, Helm=900=dev/tools.sh --demo' 'what is shipped=400=$(MAKE) --no-print-directory release' \
-	  'demo=200=$(MAKE) --no-print-directory demo-programs'
+	@dev/together.py --then 60 'etcd, Kubernetes, Helm=620=dev/tools.sh --demo' 'what is shipped=450=$(MAKE) --no-print-directory release' \
+	  'demo=215=$(MAKE) --no-print-directory demo-programs'
 	@HCP_TOOLS=$$(dev/tools.sh --demo) HCP_BINARY=$(BINARY) $(OUT)/debug/demo run $(if $(KEEP),--keep)
 
 demo-programs:

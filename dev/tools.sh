@@ -37,6 +37,11 @@ T0=$SECONDS
 say() { printf '%4ds  %s\n' "$((SECONDS - T0))" "$*" >&2; }
 die() { printf 'tools: %s\n' "$*" >&2; exit 1; }
 
+# memory GIGABYTES: as much is available.
+memory() { (( $(awk '/^MemAvailable/ {print int($2 / 1e6)}' /proc/meminfo) >= $1 )); }
+# Go's compilers and linkers spend a fifth of their time on collecting garbage, where memory to spare would do.
+[ -n "${GOGC:-}" ] || ! memory 12 || export GOGC=400
+
 helm_file() { echo "$CACHE/helm-$1-$(uname -m)"; }
 present() { local b; for b; do [ -x "$DIR/$b" ] || return 1; done; }
 complete_for_the_demo() { present etcd "${KUBE[@]}" && [ "$DIR/helm3" -ef "$(helm_file "$HELM3")" ]; }
@@ -76,7 +81,7 @@ take() {
 # [VERB='test -c'] build LDFLAGS PACKAGE...: programs called as the last parts of their packages, in the module of the working directory. All at once: while
 # one is linked, which takes one processor, others are compiled. A heartbeat shows that it is alive.
 build() {
-  local t=$SECONDS pid new=$DIR/.new.$$ program flags=$1
+  local t=$SECONDS pid new=$DIR/.new.$BASHPID program flags=$1
   shift
   say "${*##*/}: building from the Go module (takes some minutes)"
   mkdir -p "$new"
@@ -168,9 +173,10 @@ get_helm() {
 
 # tidy WHOSE: resolves the module of the working directory. What a proxy does not answer is asked once more.
 tidy() {
-  go mod tidy 2>"$CACHE/gomod.log" && return
+  local log=$CACHE/gomod-${1%%\'*}.log
+  go mod tidy 2>"$log" && return
   say "resolving $1 Go module has failed, once more"
-  go mod tidy 2>"$CACHE/gomod.log" || die "cannot resolve $1 Go module, see $CACHE/gomod.log"
+  go mod tidy 2>"$log" || die "cannot resolve $1 Go module, see $log"
 }
 
 get_programs() {
@@ -264,8 +270,15 @@ exec 9>"$CACHE/tools.lock"
 flock -n 9 || { say "another run is filling the cache, waiting for it"; flock 9; }
 get_packages "${PACKAGES[@]}"
 [ "${1:-}" != --packages ] || exit 0
+# Helm beside Kubernetes: while one links, which takes one processor, the other compiles.
+helm=
+if [ "$DIR/helm3" -ef "$(helm_file "$HELM3")" ]; then :
+elif memory 8; then ( get_helm "$HELM3" helm3 ) & helm=$!
+else get_helm "$HELM3" helm3; fi
+trap '[ -z "$helm" ] || kill "$helm" 2>/dev/null || true' EXIT
 present etcd "${KUBE[@]}" || ( get_programs )
-complete "${1:-}" || get_helm "$HELM3" helm3
+[ -z "$helm" ] || wait "$helm" || die "cannot get Helm $HELM3"
+helm=
 complete "${1:-}" || { unpack; unpack_dhcp_servers; get_helm "$HELM4" helm4; }
 complete "${1:-}" || die "some programs are still missing in $DIR"
 if [ "${1:-}" = --conformance ]; then
