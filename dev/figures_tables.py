@@ -241,7 +241,7 @@ CCM = ["ccm-one", "ccm-fast-100", "ccm-fast-1000", "ccm-real", "ccm-backlog", "c
 
 
 def with_unit(value, unit):
-    return f"{value:g} {unit}".strip()
+    return f"{value * 1000:.0f} ms" if unit == "s" and 0 < value < 1 else f"{round(value, 2):g} {unit}".strip()
 
 
 def ccm(data):
@@ -251,7 +251,7 @@ def ccm(data):
             for figure in part.get("figures", []):
                 bound = with_unit(figure["bound"], figure["unit"]) if "bound" in figure else "none"
                 wrong = "" if figure["holds"] else " **missed**"
-                out.append([figure["what"], bound, with_unit(round(figure["value"], 2), figure["unit"]) + wrong, figure.get("go_provider", "")])
+                out.append([figure["what"], bound, with_unit(figure["value"], figure["unit"]) + wrong, figure.get("go_provider", "")])
         return out or None
     return table(data, "ccm", ["case", "bound", "measured", "Go provider 0.2.7, measured elsewhere"], [([step], cells, "") for step in CCM])
 
