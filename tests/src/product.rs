@@ -153,8 +153,9 @@ impl Program {
     /// nothing but the capabilities named, `/` and `/proc/sys` read-only.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.binary);
-        command.args(&*lock(&self.args)).envs(lock(&self.env).iter().cloned());
+        // What the machine's own user has, never; what a test sets, yes.
         command.env_remove("KUBECONFIG").env("RUST_BACKTRACE", "1");
+        command.args(&*lock(&self.args)).envs(lock(&self.env).iter().cloned());
         let capabilities: Vec<&str> = self.capabilities.iter().map(String::as_str).collect();
         let confined = confined(&command, &capabilities);
         let mut wrapped = Command::new("unshare");
