@@ -58,7 +58,7 @@ docs: ## the site of the documents, in target/book, with mdBook; follows each li
 	@dev/book.sh
 
 docs-test: docs ## links, commands and manifests of the documents
-	@$(BUILD) -q && cargo test -q --workspace --test docs
+	@$(BUILD) -q && cargo test -q --locked --workspace --test docs
 
 bench: release ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md
 	@tools=$$(dev/tools.sh) && cargo build --locked --profile tools -p harvester-sim -p e2e --bins && \
