@@ -267,10 +267,14 @@ impl Handle<'_> {
 
     /// Adds an argument, or replaces the one of the same flag (`--flag=value`), from the next start on.
     pub fn set_arg(&self, arg: &str) {
+        self.unset_arg(arg.split_once('=').map_or(arg, |(flag, _)| flag));
+        lock(&self.program.args).push(arg.to_owned());
+    }
+
+    /// Takes a flag away, from the next start on.
+    pub fn unset_arg(&self, flag: &str) {
         let mut args = lock(&self.program.args);
-        let flag = arg.split_once('=').map_or(arg, |(flag, _)| flag);
         args.retain(|known| known.split_once('=').map_or(known.as_str(), |(flag, _)| flag) != flag);
-        args.push(arg.to_owned());
     }
 
     /// Sets a variable of its environment from the next start on.

@@ -67,11 +67,12 @@ async fn the_flag_counts_before_the_environment_and_one_client_asks_for_everythi
     let bed = Bed::builder().nodes(1).without_announcers().start().await.unwrap();
     let file =
         bed.control_plane.service_account("kube-system", CCM_ACCOUNT).await.unwrap().inside.display().to_string();
-    for (flag, variable) in [(file.as_str(), "/does/not/exist"), ("", file.as_str())] {
-        bed.ccm().set_arg(&format!("--kubeconfig={flag}"));
+    bed.ccm().set_arg(&format!("--kubeconfig={file}"));
+    for variable in ["/does/not/exist", file.as_str()] {
         bed.ccm().set_env("KUBECONFIG", variable);
         bed.ccm().restart().unwrap();
         bed.wait_until_ccm_is_ready().await.unwrap();
+        bed.ccm().unset_arg("--kubeconfig");
     }
     let case = bed.case("clients").await.unwrap();
     case.create(service("web").tcp(80)).await.unwrap().published().await.unwrap();
