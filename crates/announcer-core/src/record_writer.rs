@@ -33,16 +33,16 @@ pub enum Ask {
     /// The Service as it stands.
     Read,
     /// PUT of the object, whose annotations have changed.
-    Annotate(Object),
+    Annotate(Box<Object>),
     /// PUT of its status.
-    Publish(Object),
+    Publish(Box<Object>),
 }
 
 /// What came back.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     /// The Service as it stands, after a write too; or there is none of that name.
-    Service(Option<Object>),
+    Service(Option<Box<Object>>),
     /// Somebody else has written it meanwhile.
     Conflict,
     /// Whatever else went wrong.
@@ -62,7 +62,7 @@ pub enum Next {
 #[derive(Debug, Clone, PartialEq)]
 pub enum End {
     /// The record stands there, on this object.
-    Written(Object),
+    Written(Box<Object>),
     /// The Service that is meant is gone.
     Gone,
     /// Another owner stands there.
@@ -146,7 +146,7 @@ impl RecordWriter {
     pub fn ended(&mut self, key: &ServiceKey, write: &Write, end: End) -> (Option<Recorded>, Again) {
         let superseded = end == End::Superseded;
         match end {
-            End::Written(object) => (self.written(key, &write.record, object), Again::No),
+            End::Written(object) => (self.written(key, &write.record, *object), Again::No),
             End::Gone | End::Superseded => {
                 // Another record has come meanwhile, for a later Service of the name or under a newer term: the queue has the
                 // key again, and what became of the old one is nobody's concern.
@@ -191,7 +191,7 @@ impl Write {
     pub fn next(&mut self, wall: Timestamp, answer: Option<Answer>) -> Next {
         let object = match answer {
             None => match self.remembered.take() {
-                Some(object) => object,
+                Some(object) => Box::new(object),
                 None => return Next::Send(Ask::Read),
             },
             Some(Answer::Service(Some(object))) => object,
@@ -202,7 +202,7 @@ impl Write {
         self.compare(wall, object)
     }
 
-    fn compare(&mut self, wall: Timestamp, mut object: Object) -> Next {
+    fn compare(&mut self, wall: Timestamp, mut object: Box<Object>) -> Next {
         if self.stage == Stage::Read {
             if object.metadata.uid.as_deref() != Some(self.record.uid.0.as_str()) {
                 return Next::End(End::Gone);

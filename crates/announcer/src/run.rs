@@ -211,8 +211,12 @@ async fn no_macvlans(netlink: &Netlink, config: &Config) -> Option<String> {
 fn warn_of_obstacles() {
     match inet_conf_of_all() {
         Ok(all) => {
-            obstacles(all).iter().for_each(|obstacle| tracing::warn!("{obstacle}"));
-            strict_filter(all).iter().for_each(|remark| tracing::info!("{remark}"));
+            for obstacle in obstacles(all) {
+                tracing::warn!("{obstacle}");
+            }
+            for remark in strict_filter(all) {
+                tracing::info!("{remark}");
+            }
         }
         Err(error) => tracing::warn!(%error, "cannot check the settings of all interfaces"),
     }

@@ -127,15 +127,15 @@ impl Writer {
         let (tried, found) = match ask {
             Ask::Read => ("read", api.get_opt(&key.name).await),
             Ask::Annotate(object) => {
-                ("write the annotations of", api.replace(&key.name, &params, &whole(object)).await.map(Some))
+                ("write the annotations of", api.replace(&key.name, &params, &whole(*object)).await.map(Some))
             }
             Ask::Publish(object) => {
-                ("write the status of", api.replace_status(&key.name, &params, &whole(object)).await.map(Some))
+                ("write the status of", api.replace_status(&key.name, &params, &whole(*object)).await.map(Some))
             }
         };
         match found {
             Ok(found) => {
-                let parts = |DynamicObject { metadata, data, .. }| Object { metadata, data };
+                let parts = |DynamicObject { metadata, data, .. }| Box::new(Object { metadata, data });
                 (Some(Answer::Service(found.map(parts))), None)
             }
             Err(error) => match api_code(&error) {

@@ -26,7 +26,8 @@ fn object(uid: &str) -> Object {
 }
 
 /// Answers each request as an API server would with this object. What was sent, in a word each, and the end.
-fn driven(write: &mut Write, mut stands: Option<Object>) -> (Vec<&'static str>, End) {
+fn driven(write: &mut Write, stands: Option<Object>) -> (Vec<&'static str>, End) {
+    let mut stands = stands.map(Box::new);
     let mut sent = Vec::new();
     let mut next = write.next(Timestamp::UNIX_EPOCH, None);
     loop {
@@ -59,7 +60,7 @@ fn a_record_is_written_with_what_is_read_and_what_stands_there_is_not_written_ag
     assert_eq!(writer.ended(&key(), &write, end), (Some(Recorded::Done), Again::No));
     assert!(writer.is_empty(), "what stands there is not remembered");
     writer.want(key(), record(4));
-    let (sent, end) = driven(&mut writer.begin(&key()).unwrap(), Some(written));
+    let (sent, end) = driven(&mut writer.begin(&key()).unwrap(), Some(*written));
     assert_eq!(sent, ["GET"]);
     assert!(matches!(end, End::Written(_)));
 }

@@ -89,7 +89,9 @@ impl Writer {
     ) {
         let Some(write) = self.queue.get_mut(name).and_then(|key| key.write.take()) else { return };
         let answer = match answer {
-            api::Answer::Service(found) => Answer::Service(found.map(|(version, object)| read(version, *object))),
+            api::Answer::Service(found) => {
+                Answer::Service(found.map(|(version, object)| Box::new(read(version, *object))))
+            }
             api::Answer::Conflict => Answer::Conflict,
             _ => Answer::Failed,
         };
@@ -134,11 +136,12 @@ fn read(version: u64, object: DynamicObject) -> Object {
     Object { metadata, data }
 }
 
+fn version(object: &Object) -> u64 {
+    let version = object.metadata.resource_version.as_deref();
+    version.and_then(|version| version.parse().ok()).expect("it was read here")
+}
+
 fn request(key: &ServiceKey, write: &Write, ask: Ask) -> Request {
-    let version = |object: &Object| {
-        let version = object.metadata.resource_version.as_deref();
-        version.and_then(|version| version.parse().ok()).expect("it was read here")
-    };
     match ask {
         Ask::Read => Request::ReadService(key.clone()),
         Ask::Annotate(object) => Request::Annotate(key.clone(), version(&object), write.record().clone()),

@@ -48,7 +48,6 @@ impl HandingBack {
     /// The request was answered.
     pub fn step(&mut self, answer: Input) -> Step {
         match answer {
-            Input::Wrote(_) => Step::End(HandBack::Done),
             Input::Conflict => Step::Send(Action::Read),
             Input::Read(Some(seen)) if seen.record.holder == self.identity => {
                 if let Action::Update { version, .. } = &mut self.write
@@ -60,7 +59,7 @@ impl HandingBack {
                 }
                 Step::End(HandBack::Uncertain)
             }
-            Input::Read(_) => Step::End(HandBack::Done),
+            Input::Wrote(_) | Input::Read(_) => Step::End(HandBack::Done),
             Input::Tick | Input::Watched(_) | Input::Failed | Input::Silent(_) => Step::End(HandBack::Uncertain),
         }
     }
