@@ -97,7 +97,7 @@ async fn a_wrong_file_is_not_used_nor_anything_written_and_the_right_one_is_with
 
     // While it runs: the one before stays in use.
     bed.write_cloud_config(&other.cloud_config(&bed).unwrap()).unwrap();
-    let about = ("kube-system", "Lease", e2e::host::CCM_LEASE);
+    let about = ("kube-system", "Lease", CCM_LEASE);
     let told =
         bed.wait_for_event(about.0, about.1, about.2, "CloudConfigInvalid", "none of this cluster's").await.unwrap();
     assert!(told.message.contains("identity confirm"), "{}", told.message);

@@ -70,8 +70,11 @@ async fn an_owner_that_hears_nobody_is_replaced_once() {
     is_replaced_once("deaf owner", 182, |nic| nic.segment().deafen(nic)).await;
 }
 
+/// What is done to the cards of nodes.
+type Impairment<'a> = &'a dyn Fn(&[Arc<Nic>]) -> Vec<Fault>;
+
 /// What is wrong with the nodes that do not own the VIP, one after the other, each for longer than a Lease lasts: nothing moves.
-async fn standbys_take_nothing_over(last: u8, faults: &[&dyn Fn(&[Arc<Nic>]) -> Vec<Fault>]) {
+async fn standbys_take_nothing_over(last: u8, faults: &[Impairment<'_>]) {
     let (_alone, bed) = alone().await;
     let case = bed.case("standby").await.unwrap();
     let vip = Vip::new(&bed, &case, last).await;

@@ -64,7 +64,7 @@ impl LeaseState {
 #[derive(Debug)]
 pub(crate) enum Owners {
     /// `global` and `service`.
-    Elected(service::Leases),
+    Elected(Box<service::Leases>),
     /// `node`.
     Node(Box<node::Cluster>),
 }
@@ -74,9 +74,11 @@ impl Owners {
     pub fn new(config: &Config) -> Self {
         let node = config.node_name.clone();
         match config.election_mode {
-            ElectionMode::Global => Self::Elected(service::Leases::one_for_all(node, LeaseKey::for_all(&config.lease))),
+            ElectionMode::Global => {
+                Self::Elected(Box::new(service::Leases::one_for_all(node, LeaseKey::for_all(&config.lease))))
+            }
             ElectionMode::Service => {
-                Self::Elected(service::Leases::one_for_each(node, config.lease_namespaces.clone()))
+                Self::Elected(Box::new(service::Leases::one_for_each(node, config.lease_namespaces.clone())))
             }
             ElectionMode::Node => Self::Node(Box::new(node::Cluster::new(node, config.lease.duration))),
         }

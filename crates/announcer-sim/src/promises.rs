@@ -154,7 +154,8 @@ pub struct Limits {
     /// A swap reads and writes, and so does what it follows: a renewal, or a record. Of an API that refuses or forgets up to
     /// three in ten requests some are sent several times.
     api: Duration,
-    requests_are_refused: bool,
+    /// Before a write that is tried again and again has come through.
+    tries: Duration,
     /// A list that broke off begins anew within a second and its way back.
     relisted: Duration,
     fence: Duration,
@@ -186,7 +187,7 @@ impl Limits {
             lease: scenario.lease.map(seconds),
             late,
             api: 4 * scenario.api_late() + if scenario.refusals > 0.0 { seconds(10) } else { Duration::ZERO },
-            requests_are_refused: scenario.refusals > 0.0,
+            tries: if scenario.refusals > 0.0 { seconds(20) } else { Duration::ZERO },
             relisted: ms(1050) + late,
             fence: scenario.fence(),
             addresses: u32::try_from(scenario.services.len()).expect("there are few"),
@@ -246,10 +247,7 @@ impl Limits {
                 api + relisted + ms(500) + 6 * late + lease
             }
             // A write that was under way is given up after three seconds, and done again after one, two and four.
-            Trouble::Misjudged(_) => {
-                let tries = if self.requests_are_refused { seconds(20) } else { Duration::ZERO };
-                api + seconds(4) + ms(100) + 3 * late + tries
-            }
+            Trouble::Misjudged(_) => api + seconds(4) + ms(100) + 3 * late + self.tries,
             // It is asked again in its turn, and the card is written anew, as above.
             Trouble::Slandered(..) => api + seconds(4) + seconds(2) + 3 * late,
             // Three periods, a burst and the kubelet's port, then the card, as above.

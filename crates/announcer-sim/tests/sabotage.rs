@@ -121,7 +121,7 @@ fn power_is_lost(seed: u64, sabotage: Option<Sabotage>) -> Option<Violation> {
     scenario.services = vec![Wish { address: Address::V4, local: None }];
     scenario.hosts.clear();
     let (at, lasts) = (Duration::from_secs(30), Duration::from_secs(20));
-    let node = usize::try_from(seed % 3).unwrap();
+    let node = usize::try_from(seed % 3).expect("less than three");
     scenario.faults = vec![Fault { at, lasts, kind: Kind::PowerLoss(node) }];
     scenario.calm = at + lasts + Duration::from_secs(15);
     scenario.deletion = scenario.calm + Duration::from_mins(1);

@@ -214,7 +214,7 @@ fn warn_of_obstacles() {
             for obstacle in obstacles(all) {
                 tracing::warn!("{obstacle}");
             }
-            for remark in strict_filter(all) {
+            if let Some(remark) = strict_filter(all) {
                 tracing::info!("{remark}");
             }
         }

@@ -97,7 +97,14 @@ pub fn open(key: &Key, address: IpAddr, mac: Mac, payload: Option<&Payload>) -> 
 /// The same, made with any of these keys.
 pub fn open_with(keys: &[Key], claim: &Frame) -> Result<Term, Unproven> {
     let open = |key| open(key, claim.address, claim.mac, claim.payload.as_ref());
-    keys.iter().fold(Err(Unproven::NoTag), |found, key| found.or_else(|_| open(key)))
+    let mut refusal = Unproven::NoTag;
+    for key in keys {
+        match open(key) {
+            Ok(term) => return Ok(term),
+            Err(why) => refusal = why,
+        }
+    }
+    Err(refusal)
 }
 
 fn tag(key: &Key, payload: &Payload, address: IpAddr, mac: Mac) -> [u8; TAG_LEN] {

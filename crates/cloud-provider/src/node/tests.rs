@@ -321,12 +321,12 @@ async fn what_somebody_undoes_on_a_node_is_repeated_more_seldom_each_time_and_th
         view.labels.remove("topology.kubernetes.io/zone");
         view
     };
-    let mut test = Test::with([without_label(10)], move |request| match request.method.as_str() {
-        "PATCH" => patched(request),
-        _ => {
-            let metadata = json!({"name": "n", "managedFields": fields});
-            (200, json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata}))
+    let mut test = Test::with([without_label(10)], move |request| {
+        if request.method == "PATCH" {
+            return patched(request);
         }
+        let metadata = json!({"name": "n", "managedFields": fields});
+        (200, json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata}))
     });
     let start = Instant::now();
     let mut version = 10;

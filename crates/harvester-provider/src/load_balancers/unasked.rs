@@ -142,7 +142,7 @@ mod tests {
             ("one that something else served a moment ago", served("2026-01-01T11:59:00Z"), &create, &none, false),
             (
                 "one that an older version served",
-                ServiceView { conditions: Default::default(), ..long.clone() },
+                ServiceView { conditions: cloud_provider::view::Conditions::default(), ..long.clone() },
                 &create,
                 &none,
                 false,

@@ -257,13 +257,13 @@ impl Cluster {
     }
 
     /// A record was seen, by watch or by swap.
-    pub(super) fn learn(&mut self, now: Instant, key: &ServiceKey, uid: &Uid, owner_record: OwnerRecord) {
+    pub(super) fn learn(&mut self, now: Instant, key: &ServiceKey, uid: &Uid, owner_record: &OwnerRecord) {
         let Some(Learnt { before, regained }) = self.records.learn(&self.me, key, uid, owner_record.clone()) else {
             return;
         };
         // The watch may be faster than the answer, and the answer may never come.
-        if self.swaps.pending.get(key).is_some_and(|pending| pending.asked_for(uid, &owner_record)) {
-            self.achieved(now, key, &owner_record);
+        if self.swaps.pending.get(key).is_some_and(|pending| pending.asked_for(uid, owner_record)) {
+            self.achieved(now, key, owner_record);
         } else {
             // Gone on from the one to whom it was handed, who most probably was found silent: then nobody has heard us
             // either, when everybody was asked, and the claims go to that one. Clients are not served from here any more.
@@ -289,7 +289,7 @@ impl Cluster {
     }
 
     /// The watch has shown a record.
-    pub(super) fn learn_from_watch(&mut self, now: Instant, view: &ServiceView, owner_record: OwnerRecord) {
+    pub(super) fn learn_from_watch(&mut self, now: Instant, view: &ServiceView, owner_record: &OwnerRecord) {
         self.records.note_watched(owner_record.term);
         let known = self.records.get(&view.key).is_some_and(|(uid, _)| *uid == view.uid);
         // Nobody knows whom the process before this one has told.

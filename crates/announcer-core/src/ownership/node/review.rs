@@ -94,7 +94,7 @@ impl Cluster {
         self.retain(now, context.services);
         for view in context.services.values() {
             if let (Some(host), Some(term)) = (&view.published.vip_host, view.published.term) {
-                self.learn_from_watch(now, view, OwnerRecord { host: host.clone(), term });
+                self.learn_from_watch(now, view, &OwnerRecord { host: host.clone(), term });
             }
         }
     }

@@ -22,7 +22,7 @@ impl Cluster {
                 Swapped::Gone | Swapped::Failed(_) | Swapped::Refused(_) => None,
             };
             if let Some(owner_record) = stands {
-                self.learn(now, key, &asked.uid, owner_record);
+                self.learn(now, key, &asked.uid, &owner_record);
             }
             return;
         }
@@ -68,7 +68,7 @@ impl Cluster {
             }
         };
         if let Some(owner_record) = stands {
-            self.learn(now, key, &uid, owner_record);
+            self.learn(now, key, &uid, &owner_record);
         }
         self.swaps.pending.remove(key);
     }

@@ -87,7 +87,7 @@ fn what_is_far_enough_away_or_not_known_is_no_finding() {
         Box::new(control_plane(["", "", ""])),
         Box::new(|snapshot| snapshot.harvester.version = "v1.25.9+rke2r1".into()),
         Box::new(|snapshot| {
-            snapshot.host.features = [(feature::UPGRADE_PLANS, false), (feature::IPV6_POOL, false)].into()
+            snapshot.host.features = [(feature::UPGRADE_PLANS, false), (feature::IPV6_POOL, false)].into();
         }),
     ];
     for (at, plant) in plants.iter().enumerate() {

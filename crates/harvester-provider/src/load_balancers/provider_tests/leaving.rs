@@ -9,10 +9,6 @@ impl Lab {
         self.guest(|service| service.deleting = true);
     }
 
-    fn name_of(&self, service: &ServiceView) -> String {
-        object_name(&config(), service)
-    }
-
     /// As if the deletion had begun two minutes ago.
     fn two_minutes_pass(&self) {
         let begun =
@@ -390,7 +386,7 @@ async fn what_a_restore_of_etcd_has_forgotten_stays_and_is_not_collected_for_a_d
     lab.services.remove(&web.key);
     let Deleted::Left(left) = lab.provider.delete(&web).await.unwrap() else { panic!("nobody asked for its deletion") };
     assert_eq!((left.reason, left.warning), ("ServiceVanished", true));
-    assert!(left.message.contains(&lab.name_of(&web)), "{}", left.message);
+    assert!(left.message.contains(&object_name(&config(), &web)), "{}", left.message);
     assert_eq!(methods(&lab.written()), Vec::<&str>::new());
     assert!(lab.provider.identity.suspects_restore(tokio::time::Instant::now()));
 

@@ -81,7 +81,7 @@ pub async fn doctor(story: &mut StepLog, bed: &Bed) -> Result<()> {
     story
         .step("doctor-finds", async {
             let finding = wait_for("doctor to name the fault", PATIENCE, || async {
-                let said = examine(bed).await.map_err(|error| format!("{error:#}"))?;
+                let said = examine(bed).map_err(|error| format!("{error:#}"))?;
                 let found = said.lines().find(|line| line.starts_with("WARNING") && line.contains(SHUT_OUT));
                 found.map(str::to_owned).ok_or(said)
             })
@@ -95,7 +95,7 @@ pub async fn doctor(story: &mut StepLog, bed: &Bed) -> Result<()> {
     story
         .step("doctor-is-content", async {
             wait_for("doctor to find nothing", PATIENCE, || async {
-                let said = examine(bed).await.map_err(|error| format!("{error:#}"))?;
+                let said = examine(bed).map_err(|error| format!("{error:#}"))?;
                 if said.contains("nothing is wrong\nstatus 0") { Ok(()) } else { Err(said) }
             })
             .await?;
@@ -105,7 +105,7 @@ pub async fn doctor(story: &mut StepLog, bed: &Bed) -> Result<()> {
 }
 
 /// What it says, and its exit status in the last line.
-async fn examine(bed: &Bed) -> Result<String> {
+fn examine(bed: &Bed) -> Result<String> {
     let kubeconfig = bed.control_plane.admin()?.inside;
     let script = format!("{} doctor --kubeconfig {} 2>&1; echo status $?", bed.binary.display(), kubeconfig.display());
     let node = bed.machine("node1")?;
