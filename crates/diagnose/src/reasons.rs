@@ -183,7 +183,7 @@ pub const REASONS: &[Reason] = &[
         "The load balancer of a Service that is gone cannot be deleted.",
         "Do what the message says; it is tried again."),
     reason("ServiceVanished", "Service", "Warning",
-        "A Service is gone with its finalizer on, as after a restore of etcd; its load balancer stays on Harvester.",
+        "A Service is gone with its finalizer on, as after a restore from a snapshot; its load balancer stays on Harvester.",
         "Nothing if the restore is to stay: the load balancer is reported as garbage. See docs/backup.md."),
     reason("UndoneByOthers", "Service, Node", "Warning, condition True",
         "Another program undoes what this program writes on the Service, its load balancer or the Node.",
