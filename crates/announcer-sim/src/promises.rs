@@ -237,7 +237,8 @@ impl Limits {
             Trouble::Outage(..) => self.bound,
             // It notices while it probes, or the next answer makes it give up what it has just begun with.
             Trouble::BesideStranger(..) => ms(100) + 3 * late,
-            Trouble::LeftBehind(_) => relisted + ms(100) + 2 * late,
+            // Whoever elects by Lease has to read its Lease first.
+            Trouble::LeftBehind(_) => api + relisted + ms(100) + 2 * late,
             Trouble::Unfenced(_) => self.fence + KERNEL,
             // From when another node has said that it may serve: what makes it so is seen in the watch, the successor
             // is written, sees that, and announces. One that gets no lease is waited for as long as for one that is not
