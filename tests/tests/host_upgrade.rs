@@ -83,6 +83,28 @@ async fn machines_that_are_off_keep_their_nodes_and_addresses_and_the_window_has
     .unwrap();
 }
 
+/// Nobody knows why it does not answer: nothing is concluded, and nothing is shown on Nodes.
+#[tokio::test]
+async fn a_host_that_does_not_answer_suspends_deletions_and_nothing_else_until_it_is_back() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = Bed::builder().nodes(2).ccm_arg("--node-monitor-period=1s").start().await.unwrap();
+    let case = bed.case("away").await.unwrap();
+    let web = case.expose(service("web").tcp(PORT)).await.unwrap();
+    let stage = Stage::new(&bed, &web).await;
+    let mark = bed.mark();
+    stage.play("host-away", true).await;
+    let costs = bed.costs(mark).unwrap();
+    let about_map = |request: &&testbed::Request| request.name.as_deref() == Some("harvester-host-upgrade");
+    let told = costs.ccm_guest.iter().filter(about_map).count();
+    assert_eq!(told, 3, "when the silence is long, when the host answers, and when it is over: {costs}");
+    assert!(
+        bed.events("default", "Node", "node1").await.unwrap().iter().all(|event| !event.reason.starts_with("Host"))
+    );
+    assert!(web.events().await.unwrap().iter().all(|event| event.reason != "HostUpgradeStarted"));
+}
+
 #[tokio::test]
 async fn a_machine_that_even_vanishes_during_an_upgrade_keeps_its_node() {
     if e2e::skip() {

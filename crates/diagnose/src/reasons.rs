@@ -304,8 +304,8 @@ pub const REASONS: &[Reason] = &[
         "An upgrade of the hosts of Harvester is over; the message says what it did to the nodes.",
         "Nothing."),
     reason("HostUpgradeStale", "ConfigMap", "Warning",
-        "An upgrade of the hosts of Harvester shows no progress, and nothing waits for it any more.",
-        "See the upgrade in Harvester."),
+        "An upgrade of the hosts of Harvester, or a silence of its API, shows no progress: nothing waits for it.",
+        "See the upgrade in Harvester, or what keeps its API from answering."),
 ];
 
 #[cfg(test)]

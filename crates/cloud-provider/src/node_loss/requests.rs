@@ -72,7 +72,9 @@ impl Requests {
     pub async fn host_upgrade(&self) -> Result<bool, kube::Error> {
         let status = self.data(HOST_UPGRADE).await?.remove(STATUS).unwrap_or_default();
         let status: Value = serde_json::from_str(&status).unwrap_or_default();
-        Ok(status["window"]["suspended"] == true)
+        let window = &status["window"];
+        // A window of mere silence is marked: a host that has lost its power is silent too, and its node is lost.
+        Ok(window["suspended"] == true && window["upgrade"] != false)
     }
 
     /// Of a ConfigMap; nothing where it is not there or may not be read.

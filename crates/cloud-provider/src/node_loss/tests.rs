@@ -399,7 +399,10 @@ async fn nothing_is_written_while_the_record_forbids_it_or_cannot_be_read() {
 async fn an_upgrade_of_hosts_is_waited_out_for_as_long_as_its_window_is_open_and_nodes_say_nothing_about_it() {
     let open = json!({"window": {"opened": "2026-01-01T00:00:00Z", "cause": "UpgradePlan p", "suspended": true}});
     let spent = json!({"window": {"opened": "2026-01-01T00:00:00Z", "cause": "UpgradePlan p", "suspended": false}});
-    for (status, lost) in [(open.clone(), false), (spent, true), (json!({"lastReport": "failed"}), true)] {
+    let silence = json!({"window": {"cause": "no usable answer", "suspended": true, "upgrade": false}});
+    for (status, lost) in
+        [(open.clone(), false), (spent, true), (silence, true), (json!({"lastReport": "failed"}), true)]
+    {
         let data = json!({"status.json": status.to_string(), "summary": "for people"});
         let found = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {}, "data": data});
         let mut lab = lab_where(move |request| request.path.ends_with(UPGRADE).then(|| (200, found.clone())));

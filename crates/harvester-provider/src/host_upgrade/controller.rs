@@ -287,9 +287,8 @@ impl Controller {
         self.shown.retain(|name, _| self.upgrade.nodes.contains_key(name));
         self.marked.retain(|name, _| self.upgrade.nodes.contains_key(name));
         // Not over what a former process knew, before that was read.
-        if let Some(data) = status::data(&self.upgrade)
-            && self.restored
-            && self.written.as_ref() != Some(&data)
+        if self.restored
+            && let Some(data) = status::news(&self.upgrade, self.written.as_ref())
         {
             match self.put(data.clone()).await {
                 Ok(()) => self.written = Some(data),

@@ -173,6 +173,9 @@ impl HostUpgrade {
                 self.open(opened, facts, cause, upgrade, signals, step);
                 return;
             }
+        } else if !window.upgrade && facts.silent_seconds.is_some() {
+            // A new process counts from its own first failure: the silence that another one saw is not over.
+            window.called = now;
         } else {
             let (called, upgrade) = (window.called, window.upgrade);
             let at_rest =
@@ -189,9 +192,14 @@ impl HostUpgrade {
             window.spent = true;
             // What was suspended is due now.
             step.resync = true;
+            let remedy = if window.upgrade {
+                "Look at the upgrade on Harvester; if it is over, its object there does not say so"
+            } else {
+                "Look for what keeps Harvester from answering"
+            };
             let message = format!(
                 "{}: nothing has changed for {} or it has lasted for {}. Nodes, zones and load balancers are treated as usual again. \
-                 Look at the upgrade on Harvester; if it is over, its object there does not say so",
+                 {remedy}",
                 window.cause,
                 span(now - window.changed),
                 span(now - window.opened)

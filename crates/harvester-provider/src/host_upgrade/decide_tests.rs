@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::super::facts::{PlanView, machines, newest};
 use super::super::shown::Expect;
-use super::super::status::{data, restore};
+use super::super::status::{data, news, restore};
 use std::collections::BTreeSet;
 
 use super::*;
@@ -97,28 +97,30 @@ fn play(file: &str, restarts: bool) -> ReplayCost {
                     shown.insert(name.clone(), new);
                 }
             }
-            let new = data(&upgrade);
-            if new.is_some() && new != written {
+            if let Some(new) = news(&upgrade, written.as_ref()) {
                 told.written += 1;
-                written.clone_from(&new);
+                written = Some(new);
             }
             if now == begin {
                 check(file, scene, &upgrade);
+                let suspended = written.as_ref().is_some_and(|data| is_suspended(data));
+                assert_eq!(suspended, upgrade.suspended().is_some(), "ConfigMap of {file} at {}", scene.minute);
             }
             if restarts && now == begin {
-                let taken_up = new.as_ref().map_or_else(HostUpgrade::default, |data| restore(data, now));
-                assert_eq!(
-                    data(&HostUpgrade { plan: upgrade.plan.clone(), ..taken_up.clone() }),
-                    new,
-                    "{file} at {}",
-                    scene.minute
-                );
+                let taken_up = written.as_ref().map_or_else(HostUpgrade::default, |data| restore(data, now));
+                let same = HostUpgrade { plan: upgrade.plan.clone(), ..taken_up.clone() };
+                assert_eq!(news(&same, written.as_ref()), None, "{file} at {}", scene.minute);
                 upgrade = taken_up;
             }
             now += 10;
         }
     }
     told
+}
+
+fn is_suspended(data: &BTreeMap<String, String>) -> bool {
+    let status: serde_json::Value = serde_json::from_str(&data["status.json"]).unwrap();
+    status["window"]["suspended"] == true
 }
 
 fn check(file: &str, scene: &Scene, upgrade: &HostUpgrade) {
@@ -164,7 +166,8 @@ fn at_each_step_of_each_replay_conditions_and_suspension_are_right_and_writes_ar
         assert!(told.shown.values().all(|changes| *changes <= 16), "{file}: {:?}", told.shown);
         assert!(told.written <= 45, "{file}: {}", told.written);
         if windows == 0 {
-            assert_eq!((told.shown.len(), told.written), (0, 0), "{file}: nothing to show");
+            // Of a silence: that it began, that the host answers, and that nothing is suspended any more.
+            assert_eq!((told.shown.len(), told.written), (0, 3 * silent), "{file}: nothing to show on Nodes");
         }
     }
 }
@@ -172,9 +175,6 @@ fn at_each_step_of_each_replay_conditions_and_suspension_are_right_and_writes_ar
 #[test]
 fn a_process_that_takes_over_at_any_step_goes_on_as_if_it_had_been_there() {
     for (file, windows) in FILES {
-        if file == "host-away" {
-            continue;
-        }
         let told = play(file, true);
         let to_services = told.events.iter().filter(|tell| tell.about == About::Services).count();
         assert_eq!(to_services, windows, "{file}: once per window");
@@ -331,6 +331,32 @@ fn everything_is_looked_at_again_when_a_window_is_spent_or_a_silence_ends() {
 }
 
 #[test]
+fn a_silence_is_written_down_as_no_upgrade_and_its_end_too_and_a_new_process_does_not_doubt_it_meanwhile() {
+    let (calm, _) = two_off(Power::Off);
+    let mut upgrade = HostUpgrade::default();
+    upgrade.step(0, &calm);
+    assert_eq!(news(&upgrade, None), None, "there was never anything to tell");
+    upgrade.step(100, &Facts { silent_seconds: Some(SILENT), ..calm.clone() });
+    let written = news(&upgrade, None).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&written["status.json"]).unwrap();
+    assert_eq!((&status["window"]["suspended"], &status["window"]["upgrade"]), (&true.into(), &false.into()));
+    assert!(written["summary"].starts_with("The Harvester API gives no usable answer"), "{written:?}");
+
+    // A new process finds the host silent, and has to wait itself until that is long enough.
+    upgrade = restore(&written, 110);
+    for second in 0..=60 {
+        let silent = Facts { silent_seconds: (second > 3).then(|| second - 3), ..Facts::default() };
+        assert!(!upgrade.step(110 + second, &silent).resync);
+        assert!(upgrade.suspended().is_some_and(|window| !window.upgrade), "second {second}");
+    }
+    assert!(!upgrade.step(169 + SETTLES, &calm).resync);
+    assert!(upgrade.step(170 + SETTLES, &calm).resync);
+    let over = news(&upgrade, Some(&written)).unwrap();
+    assert!(!is_suspended(&over) && over["summary"].starts_with("no upgrade"), "{over:?}");
+    assert_eq!(news(&upgrade, Some(&over)), None);
+}
+
+#[test]
 fn a_plan_that_never_ends_suspends_nothing_after_a_day_whatever_it_does() {
     let all = scenes("paused");
     let mut upgrade = HostUpgrade::default();
@@ -349,7 +375,7 @@ fn a_controller_that_restarts_does_not_make_a_stale_plan_look_fresh() {
     upgrade.step(0, &facts(&all[0], None));
     for hour in 1..6 {
         let now = hour * 3600;
-        upgrade = restore(&data(&upgrade).unwrap(), now);
+        upgrade = restore(&data(&upgrade), now);
         // The lists come one after the other.
         upgrade.step(now, &Facts::default());
         upgrade.step(now + 1, &facts(&all[0], None));

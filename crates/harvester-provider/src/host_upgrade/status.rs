@@ -19,19 +19,27 @@ pub const SUMMARY: &str = "summary";
 /// Key of the JSON.
 pub const STATUS: &str = "status.json";
 
-/// Data of the ConfigMap; `None`: there is nothing to write.
-pub fn data(upgrade: &HostUpgrade) -> Option<BTreeMap<String, String>> {
-    let told = upgrade.window.as_ref().is_some_and(|window| window.upgrade);
-    if !told && upgrade.nodes.is_empty() && upgrade.report.is_empty() {
+/// Data of the ConfigMap that are to be written where `written` is what stands there; `None`: there is nothing to
+/// write. Where there is nothing to tell, only a window that stands there is told to be over.
+pub fn news(upgrade: &HostUpgrade, written: Option<&BTreeMap<String, String>>) -> Option<BTreeMap<String, String>> {
+    let told = upgrade.window.is_some() || !upgrade.nodes.is_empty() || !upgrade.report.is_empty();
+    let stands_open = || written.is_some_and(|data| restore(data, 0).window.is_some());
+    if !told && !stands_open() {
         return None;
     }
+    Some(data(upgrade)).filter(|data| written != Some(data))
+}
+
+/// Data of the ConfigMap.
+pub(super) fn data(upgrade: &HostUpgrade) -> BTreeMap<String, String> {
     let text = serde_json::to_string_pretty(&json(upgrade)).expect("plain values are always valid JSON");
-    Some(BTreeMap::from([(SUMMARY.to_owned(), summary(upgrade)), (STATUS.to_owned(), text)]))
+    BTreeMap::from([(SUMMARY.to_owned(), summary(upgrade)), (STATUS.to_owned(), text)])
 }
 
 fn summary(upgrade: &HostUpgrade) -> String {
     let plan = upgrade.plan.as_ref().map(|(title, phase, _)| format!("{title}: {phase}")).unwrap_or_default();
-    match upgrade.window.as_ref().filter(|window| window.upgrade) {
+    match upgrade.window.as_ref() {
+        Some(window) if !window.upgrade => format!("{}{}", window.cause, spent(window)),
         Some(window) => {
             let active: Vec<String> = upgrade
                 .nodes
@@ -40,13 +48,16 @@ fn summary(upgrade: &HostUpgrade) -> String {
                 .map(|(name, node)| format!("{name} {}", node.reason.word()))
                 .collect();
             let nodes = if active.is_empty() { "no node is touched now".to_owned() } else { active.join(", ") };
-            let spent = if window.spent { "; it has lasted for too long, nothing is suspended" } else { "" };
             let plan = if plan.is_empty() { &window.cause } else { &plan };
-            format!("{plan}; {nodes}{spent}")
+            format!("{plan}; {nodes}{}", spent(window))
         }
         None if upgrade.report.is_empty() => "no upgrade of Harvester's hosts is under way".to_owned(),
         None => format!("no upgrade of Harvester's hosts is under way; the last one: {}", upgrade.report),
     }
+}
+
+fn spent(window: &Window) -> &'static str {
+    if window.spent { "; it has lasted for too long, nothing is suspended" } else { "" }
 }
 
 fn time(seconds: i64) -> String {
@@ -55,9 +66,10 @@ fn time(seconds: i64) -> String {
 
 fn json(upgrade: &HostUpgrade) -> Value {
     let mut all = Map::new();
-    if let Some(window) = upgrade.window.as_ref().filter(|window| window.upgrade) {
-        let Window { opened, cause, changed, spent, .. } = window;
-        let window = json!({"opened": time(*opened), "changed": time(*changed), "cause": cause, "suspended": !spent});
+    if let Some(window) = &upgrade.window {
+        let Window { opened, cause, changed, spent, upgrade: known, .. } = window;
+        let window = json!({"opened": time(*opened), "changed": time(*changed), "cause": cause, "suspended": !spent,
+            "upgrade": known});
         all.insert("window".to_owned(), window);
         let courses = upgrade.courses.iter().map(|(name, course)| (name.clone(), course_json(course)));
         all.insert("courses".to_owned(), courses.collect::<Map<_, _>>().into());
@@ -103,7 +115,7 @@ pub fn restore(data: &BTreeMap<String, String>, now: i64) -> HostUpgrade {
             cause: text(&window["cause"]),
             changed: seconds(&window["changed"])?,
             called: now,
-            upgrade: true,
+            upgrade: window["upgrade"] != false,
             spent: window["suspended"] == false,
             signals: None,
         })
