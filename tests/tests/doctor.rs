@@ -198,11 +198,7 @@ const FAULTS: [Fault; 23] = [
     ),
     Fault {
         // The copy is gone for good.
-        fill: &[
-            ("give one of them another name: helm ", "true helm "),
-            ("<chart>", "chart"),
-            ("<other name>", "other"),
-        ],
+        fill: &[("kubectl -n kube-system exec ", "true kubectl -n kube-system exec "), ("<name>", "other")],
         after: "$H delete loadbalancers.loadbalancer.harvesterhci.io demo-default-copy-1",
         ..fault(
             "cluster-copy",

@@ -22,6 +22,9 @@ pub const NODE_CONDITION: &str = "HarvesterHostMaintenance";
 pub const CONTROLLER_LEASE: &str = "cloud-controller-manager";
 /// `ConfigMap` with the cluster's name.
 pub const RECORD: &str = "harvester-cloud-provider";
+/// Its keys that say that nothing is written: why, and that somebody wants it so.
+pub const SAFE_MODE: &str = "safe-mode";
+pub const PAUSED: &str = "paused";
 /// `ConfigMap` of host upgrades.
 pub const HOST_UPGRADE: &str = "harvester-host-upgrade";
 

@@ -54,7 +54,7 @@ fn nobody(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
             .why("no new address is announced; what was announced is served until its node goes")
             .remedy(
                 "kubectl -n kube-system rollout restart daemonset/kube-vip     # DESIRED 0: no node has a control \
-                 plane label, set value kube-vip.affinity to null",
+                 plane label, set value kube-vip.nodes to all",
             ),
     )
 }

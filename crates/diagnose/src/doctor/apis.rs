@@ -18,8 +18,8 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
             .what(format!("may not {} {} {place} of the guest cluster", right.verb, right.resource))
             .why("what needs this right is not done, or is done late")
             .remedy(format!(
-                "helm -n kube-system upgrade harvester-cloud-provider <chart> --reuse-values     # its roles have \
-                 it: apiGroup {group:?}, resource {resource}, verb {}",
+                "helm -n kube-system upgrade harvester-cloud-provider <chart> --reset-then-reuse-values     # its \
+                 roles have it: apiGroup {group:?}, resource {resource}, verb {}",
                 right.verb
             ))
     }));

@@ -7,6 +7,7 @@ use harvester_api::keys::{cloudprovider, harvester};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
+use super::controllers::{IDENTITY, IN_SAFE_MODE};
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
@@ -66,7 +67,7 @@ fn labels(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
                         "Harvester's webhook refuses load balancers of a cluster that has no machines, and \
                         deletes those of a removed one",
                     )
-                    .remedy(command(name)),
+                    .remedy(unless_in_safe_mode(snapshot, command(name))),
             );
         }
     }
@@ -83,19 +84,23 @@ fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
     let object = format!("Deployment {}", facts::key(&deployment.metadata));
     let set = |value: &str| {
         format!(
-            "helm -n {} upgrade {} <chart> --reuse-values --set global.cattle.clusterName={value}",
+            "helm -n {} upgrade {} <chart> --reset-then-reuse-values --set global.cattle.clusterName={value}",
             deployment.namespace().unwrap_or_default(),
             deployment.name_any()
         )
     };
     let adopted = if name.is_empty() { given } else { name };
     if adopted == "kubernetes" {
-        return Some(
-            Finding::warning("cluster-name-default", object)
-                .what("no cluster name is given, so that it is \"kubernetes\"")
-                .why("two clusters in one namespace of Harvester would take each other's load balancers for their own")
-                .remedy(set("<name of this cluster>")),
-        );
+        let default = Finding::warning("cluster-name-default", object)
+            .why("two clusters in one namespace of Harvester would take each other's load balancers for their own");
+        // What the record says wins over the flag.
+        return Some(if name.is_empty() {
+            default.what("no cluster name is given, so that it is \"kubernetes\"").remedy(set("<name of this cluster>"))
+        } else {
+            default
+                .what("load balancers are made for \"kubernetes\", which is remembered")
+                .remedy(format!("{IDENTITY} rename <name>"))
+        });
     }
     (given != adopted && given != "kubernetes").then(|| {
         Finding::warning("cluster-name-changed", object)
@@ -104,7 +109,7 @@ fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
                 "the flag is not followed; with a name that no load balancer has all of them would be made anew, \
                 with other addresses",
             )
-            .remedy(set(adopted))
+            .remedy(unless_in_safe_mode(snapshot, set(adopted)))
     })
 }
 
@@ -114,6 +119,25 @@ fn uids(snapshot: &Snapshot) -> Vec<String> {
     let is_api = |service: &&Service| facts::key(&service.metadata) == "default/kubernetes";
     let former = snapshot.services.iter().find(is_api).and_then(Service::uid);
     snapshot.cluster_uid.iter().cloned().chain(former).collect()
+}
+
+/// In safe mode the name in the record may be that of the cluster that this one is a copy of.
+fn unless_in_safe_mode(snapshot: &Snapshot, remedy: String) -> String {
+    let safe = snapshot.config(facts::RECORD, facts::SAFE_MODE).is_some();
+    if safe { IN_SAFE_MODE.to_owned() } else { remedy }
+}
+
+/// How load balancers are deleted on Harvester. A copy of a cluster has its UID, and so has one that was restored: what
+/// no Service here has may serve clients of the original.
+fn deletion(snapshot: &Snapshot, name: &str) -> String {
+    if snapshot.config(facts::RECORD, facts::SAFE_MODE).is_some() {
+        return format!("nothing here, it may be another cluster's: {IN_SAFE_MODE}");
+    }
+    format!(
+        "kubectl --kubeconfig harvester.yaml -n {} delete loadbalancers.loadbalancer.harvesterhci.io {name}     # only \
+         if no snapshot or copy of this cluster is in use",
+        snapshot.namespace
+    )
 }
 
 fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
@@ -150,11 +174,7 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
                 Finding::warning("load-balancer-orphaned", format!("LoadBalancer {namespace}/{}", lb.name_any()))
                     .what(format!("this cluster has no Service {service} of type LoadBalancer any more"))
                     .why("its address stays booked in the pool")
-                    .remedy(format!(
-                        "kubectl --kubeconfig harvester.yaml -n {namespace} delete \
-                         loadbalancers.loadbalancer.harvesterhci.io {}",
-                        lb.name_any()
-                    )),
+                    .remedy(deletion(snapshot, &lb.name_any())),
             );
         }
     }
@@ -166,11 +186,13 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
                     "a copy of a cluster, or two of one name, write each other's load balancers; what one \
                     deletes the other loses",
                 )
-                .remedy(
-                    "give one of them another name: helm -n kube-system upgrade harvester-cloud-provider <chart> \
-                     --reuse-values --set global.cattle.clusterName=<other name>     # if that cluster \
-                     is gone for good, delete these objects on Harvester",
-                ),
+                .remedy(unless_in_safe_mode(
+                    snapshot,
+                    format!(
+                        "{IDENTITY} rename <name>     # in one of them; with --copy where that one is a copy of the \
+                         other. If the other is gone for good, delete these objects on Harvester"
+                    ),
+                )),
         );
     }
     all
@@ -187,9 +209,6 @@ fn orphans(snapshot: &Snapshot) -> Option<Finding> {
         Finding::warning("load-balancer-abandoned", "ConfigMap kube-system/harvester-cloud-provider")
             .what(format!("load balancers were left on Harvester at somebody's request: {}", left.join("; ")))
             .why("their addresses stay booked in the pool")
-            .remedy(format!(
-                "kubectl --kubeconfig harvester.yaml -n {} delete loadbalancers.loadbalancer.harvesterhci.io <name>",
-                snapshot.namespace
-            ))
+            .remedy(deletion(snapshot, "<name>"))
     })
 }

@@ -1,4 +1,5 @@
-//! The cloud controller: that there is one, and one only; and the upgrade of hosts that it follows.
+//! The cloud controller: that there is one, and one only, that nothing holds it; and the upgrade of hosts that it
+//! follows.
 
 use serde_json::Value;
 
@@ -9,10 +10,18 @@ use crate::snapshot::Snapshot;
 /// Who leads renews every two seconds.
 const SILENT: i64 = 60;
 
+/// Where an administrator says who this cluster is; a verb follows.
+pub const IDENTITY: &str = "kubectl -n kube-system exec deployment/harvester-cloud-provider -- \
+                            harvester-cloud-provider identity";
+/// What to do before anything else while the controller is in safe mode.
+pub const IN_SAFE_MODE: &str = "first end the safe mode, docs/backup.md says how";
+
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();
     all.extend(lease(snapshot));
     all.extend(two(snapshot));
+    all.extend(safe_mode(snapshot));
+    all.extend(paused(snapshot));
     all.extend(upgrade(snapshot));
     all
 }
@@ -75,6 +84,33 @@ fn name(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -
 
 fn namespace(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> &str {
     metadata.namespace.as_deref().unwrap_or_default()
+}
+
+/// The text is the controller's own.
+fn safe_mode(snapshot: &Snapshot) -> Option<Finding> {
+    let text = snapshot.config(facts::RECORD, facts::SAFE_MODE)?;
+    Some(
+        Finding::error("safe-mode", "ConfigMap kube-system/harvester-cloud-provider")
+            .what(format!("the cloud controller is in safe mode: {text}"))
+            .why("no Service, Node or load balancer is changed until it is known which cluster this is")
+            .remedy(format!(
+                "{IDENTITY} show     # compares; then the command that the text names. docs/backup.md says what fits \
+                 a copy, a restore and a move"
+            )),
+    )
+}
+
+fn paused(snapshot: &Snapshot) -> Option<Finding> {
+    let is_paused = snapshot.config(facts::RECORD, facts::PAUSED)?.trim() == "true";
+    is_paused.then(|| {
+        Finding::warning("paused", "ConfigMap kube-system/harvester-cloud-provider")
+            .what("the cloud controller is paused by key paused of this ConfigMap")
+            .why("no Service gets an address and no new node is initialised; what is served goes on")
+            .remedy(
+                "kubectl -n kube-system patch configmap harvester-cloud-provider --type merge -p \
+                 '{\"data\":{\"paused\":null}}'",
+            )
+    })
 }
 
 fn upgrade(snapshot: &Snapshot) -> Option<Finding> {

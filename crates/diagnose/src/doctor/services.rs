@@ -130,9 +130,11 @@ fn remedy(snapshot: &Snapshot, reason: &str, namespace: &str, name: &str) -> Str
             .to_owned(),
         "AddressTaken" => annotate(cloudprovider::IP, "=<a free address>"),
         "NoSuchNetwork" | "NetworkNotKept" => annotate(cloudprovider::NETWORK, "-"),
-        "QuotaReached" => "helm -n kube-system upgrade harvester-cloud-provider <chart> --reuse-values --set \
-         'extraArgs={--max-load-balancers=<more>}'"
-            .to_owned(),
+        "QuotaReached" => {
+            "set --max-load-balancers=<more> in extraArgs of your values file, then helm -n kube-system upgrade \
+         harvester-cloud-provider <chart> -f values.yaml"
+                .to_owned()
+        }
         "UnknownIPAM" => annotate(cloudprovider::IPAM, "-"),
         "NoSuchPrimary" | "PrimaryWithoutAddress" | "PortTaken" => annotate(cloudprovider::PRIMARY_SERVICE, "-"),
         "AddressNotAsAsked" => annotate(cloudprovider::IP, "-"),

@@ -154,6 +154,18 @@ fn faults() -> Vec<(&'static str, Plant)> {
             }),
         ),
         plant(
+            "cluster-name-default",
+            Box::new(|snapshot| {
+                record("cluster-name", "kubernetes")(snapshot);
+                snapshot.load_balancers.clear();
+                snapshot.instances = ["node1", "node2"].map(|name| read(healthy::instance(name, "kubernetes"))).into();
+                snapshot.deployments =
+                    vec![read(healthy::deployment("harvester-cloud-provider", &["--cloud-config=/x"]))];
+            }),
+        ),
+        plant("safe-mode", Box::new(record("safe-mode", "MachinesReplaced: the whole story"))),
+        plant("paused", Box::new(record("paused", "true\n"))),
+        plant(
             "load-balancer-abandoned",
             Box::new(record("possible-orphans", "guests/demo-default-web left by default/web\n")),
         ),
@@ -313,6 +325,55 @@ fn each_planted_fault_is_named_with_why_it_matters_and_what_mends_it() {
         // What goes into a shell has its quotes closed.
         assert!(finding.remedy.matches('\'').count() % 2 == 0, "{}", finding.remedy);
     }
+}
+
+/// A copy has the UID of the original, whose younger load balancers have no Service here.
+#[test]
+fn in_a_copy_nobody_is_told_to_delete_what_the_original_serves_or_to_take_its_name() {
+    let remedy = |snapshot: &Snapshot, check: &str| {
+        let found = examine(snapshot).findings;
+        found.into_iter().find(|finding| finding.check == check).map(|finding| finding.remedy).unwrap_or_default()
+    };
+    let mut copy = healthy::snapshot();
+    for (service, uid) in [("younger", "cluster-uid"), ("api", "uid-of-another")] {
+        copy.load_balancers.push(read(healthy::load_balancer(service, "demo", uid)));
+    }
+    record("possible-orphans", "guests/demo-default-web left by default/web\n")(&mut copy);
+    copy.instances[0] = read(healthy::instance("node1", "demo2"));
+    let arguments = ["--cloud-config=/x", "--cluster-name=demo2"];
+    copy.deployments = vec![read(healthy::deployment("harvester-cloud-provider", &arguments))];
+    let checks = [
+        "load-balancer-orphaned",
+        "load-balancer-abandoned",
+        "cluster-copy",
+        "cluster-name-mismatch",
+        "cluster-name-changed",
+    ];
+    for check in &checks[..2] {
+        let remedy = remedy(&copy, check);
+        assert!(remedy.contains(" delete ") && remedy.contains("only if no snapshot or copy"), "{remedy}");
+    }
+    record("safe-mode", "MachinesReplaced: the whole story")(&mut copy);
+    for check in checks {
+        let remedy = remedy(&copy, check);
+        assert!(remedy.contains("docs/backup.md") && !remedy.contains("kubectl"), "{check}: {remedy}");
+    }
+    let said = examine(&copy).to_text();
+    assert!(said.contains("MachinesReplaced: the whole story"), "{said}");
+}
+
+/// The name in the record wins over the flag: to set the flag changes nothing.
+#[test]
+fn a_name_that_is_remembered_is_changed_by_identity_rename() {
+    let remedies = |check: &str| -> Vec<String> {
+        let planted = faults().into_iter().filter(|(planted, _)| *planted == check).map(|(_, plant)| planted(&plant));
+        planted.flat_map(|found| found.findings).map(|finding| finding.remedy).collect()
+    };
+    let default = remedies("cluster-name-default");
+    assert!(default[0].contains("--set global.cattle.clusterName="), "{default:?}");
+    assert!(default[1].contains("identity rename <name>"), "{default:?}");
+    let copy = remedies("cluster-copy");
+    assert!(copy[0].contains("identity rename <name>") && copy[0].contains("--copy"), "{copy:?}");
 }
 
 #[test]
