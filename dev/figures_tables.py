@@ -200,23 +200,28 @@ def quantiles(found):
     return f"{s(found['median_ms'])} ({s(found['max_ms'])})" if found else "-"
 
 
+def inner(report):
+    """What the demo wrote: with other data around it, or by itself."""
+    return report.get("figures", report)
+
+
 def demo(data):
     def series(key, field):
         def cells(report):
-            found = report["figures"][key] if "figures" in report else report.get(key)
+            found = inner(report).get(key)
             return found and [s(found[field]), f"median of {len(found['samples'])}"]
         return cells
     def outage(key):
         def cells(report):
-            found = report["figures"][key] if "figures" in report else report.get(key)
+            found = inner(report).get(key)
             return found and [f"{s(found['gap_ms'])} ({found['lost']} of {found['sent']} requests lost)" if found["lost"] else f"0 of {found['sent']} requests lost",
                               f"one run; the prober itself stood still for {s(found['prober_stall_ms'])} of it" if found["lost"] else "one run"]
         return cells
     def processes(report):
-        found = (report["figures"] if "figures" in report else report)["processes"]
+        found = inner(report)["processes"]
         return found and [[f"{one['name']} on {one['node']}: memory, processor", f"{one['rss_mb']:.1f} MB, {one['cpu_ms']} ms", f"after {one['up_s']} s"] for one in found]
     def binary(report):
-        return [f"{(report['figures'] if 'figures' in report else report)['binary_bytes'] / 1e6:.1f} MB", "`make release`"]
+        return [f"{inner(report)['binary_bytes'] / 1e6:.1f} MB", "`make release`"]
     one = [("pool Service: created to address in its status", series("pool", "median_address_ms")),
            ("pool Service: created to first HTTP reply, kube-proxy's `minSyncPeriod` 100 ms", series("pool", "median_reply_ms")),
            ("DHCP Service: to address", series("dhcp", "median_address_ms")), ("DHCP Service: to first HTTP reply", series("dhcp", "median_reply_ms")),
@@ -256,18 +261,17 @@ def ccm(data):
     return table(data, "ccm", ["case", "bound", "measured", "Go provider 0.2.7, measured elsewhere"], [([step], cells, "") for step in CCM])
 
 
-PROMISES = {"global": "sim-global", "service": "sim-service", "node": "sim-node"}
+SIMULATIONS = {"global": "sim-global", "service": "sim-service", "node": "sim-node"}
 
 
 def simulation(data):
     def mode(name):
         def cells(report):
-            longest = max(report["longest"].items(), key=lambda one: one[1]["seconds"], default=None)
             rows = [[f"`{name}`", f"{report['seeds']:,}", f"{report['events']:,}", f"{report['moves']:,}", "a broken promise" if report["broken"] else "none broken",
-                     "; ".join(f"{promise} {found['seconds']:.2f} s" for promise, found in sorted(report["longest"].items())) if longest else ""]]
+                     "; ".join(f"{promise} {found['seconds']:.2f} s" for promise, found in sorted(report["longest"].items()))]]
             return rows
         return cells
-    rows = [([step], mode(name), name) for name, step in PROMISES.items()]
+    rows = [([step], mode(name), name) for name, step in SIMULATIONS.items()]
     return table(data, "sim", ["mode", "seeds", "events", "moves of an address", "promises", "the longest time in which it was not so that"], rows)
 
 
@@ -291,15 +295,11 @@ def peers(data):
     return ["| what | who | figure | conditions |", "| --- | --- | --- | --- |", *("| " + " | ".join(row) + " |" for row in rows)]
 
 
-def origin(data):
-    return taken(data)
-
-
 def readme(data):
     """Rows with figures; what a test asserts, and what is no figure, is text."""
     def first_reply(untuned, tuned):
         creation = [report["parts"][0]["creation"]["reply"] for report in (untuned, tuned)]
-        return ["2.5 to 5.1 s, on a busy machine", f"{s(creation[0]['median_ms'])} with kube-proxy as it is shipped, which pauses for 1 s between two updates;"
+        return [f"{peer(data, 'pool')}, on a {data.peers['pool']['conditions']}", f"{s(creation[0]['median_ms'])} with kube-proxy as it is shipped, which pauses for 1 s between two updates;"
                 f" {s(creation[1]['median_ms'])} where it pauses for 0.1 s"]
     def hundred(report):
         value = next(f["value"] for part in report["parts"] for f in part["figures"] if f["what"].endswith("100 Services at once, all published"))
@@ -336,5 +336,5 @@ def readme(data):
     return table(data, "readme", ["", "Go provider 0.2.7 + kube-vip 1.2.3, measured elsewhere", "this"], rows)
 
 
-TABLES = {"readme": readme, "origin": origin, "demo": demo, "services": services, "announcer": announcer, "200-vips": vips, "lost-node": lost_node, "long": long_runs,
+TABLES = {"readme": readme, "origin": taken, "demo": demo, "services": services, "announcer": announcer, "200-vips": vips, "lost-node": lost_node, "long": long_runs,
           "tests": tests, "simulation": simulation, "ccm": ccm, "peers": peers}

@@ -54,11 +54,11 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// When it is looked again after the mark: whether a kubelet has put it right, and what was written meanwhile.
 const LOOKS: [Duration; 4] =
     [Duration::from_millis(700), Duration::from_secs(2), Duration::from_secs(5), Duration::from_secs(20)];
-/// No machine starts in so short a time: what is heard again sooner has not lost its containers.
-const BOOT: Duration = Duration::from_secs(2);
 /// After the last of them: the Node is unready by then, and Kubernetes goes on by itself. Also while a right is
 /// missing.
 const SELDOM: Duration = Duration::from_mins(5);
+/// No machine starts in so short a time: what is heard again sooner has not lost its containers.
+const BOOT: Duration = Duration::from_secs(2);
 /// A Node that is Ready so long after its last silence has a kubelet that lives: without one it would be unready. What
 /// still bears our mark then, nobody else will put right.
 const KUBELET_LIVES: Duration = Duration::from_mins(1);

@@ -19,7 +19,8 @@ pub enum Stage {
     Open(Option<Doubt>),
     /// Its pods are marked; so many looks since.
     Marked(usize),
-    /// A kubelet has put a mark right: it lives. Nothing more until it is heard; `true`: our endpoints are taken back.
+    /// Its kubelet accepts connections or has put a mark right: it lives. Nothing more until it is heard; `true`: our
+    /// endpoints are taken back.
     Refuted(bool),
     /// It is heard again since then; so many looks since.
     Heard(Instant, usize),

@@ -167,7 +167,7 @@ pub struct Circumstances<'a> {
     pub nodes: usize,
     /// Hosts are being upgraded.
     pub host_upgrade: bool,
-    /// What Harvester says at this moment; `None`: it was not asked yet.
+    /// What Harvester says at this moment; `Unknown`: it was not asked, or did not answer.
     pub machine: Standing,
 }
 

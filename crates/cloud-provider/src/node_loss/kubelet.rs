@@ -1,8 +1,7 @@
 //! Whether the kubelet of a node lives, seen from here: somebody accepts a connection at its port.
 //!
-//! A kubelet that lives puts a pod's status right only when it compares all of them, each 10 s. So it is asked
-//! before: whoever is marked
-//! and accepts connections was not lost.
+//! A kubelet that lives puts a pod's status right only when it compares all of them, each 10 s. So it is asked before:
+//! whoever is marked and accepts connections was not lost.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -24,7 +24,7 @@ impl NodeLossMetrics {
         );
         registry.register(
             "node_loss_false_verdicts",
-            "Nodes that were called lost and whose kubelet put its pods right",
+            "Nodes that were called lost while their kubelet accepted a connection or had put its pods right",
             metrics.wrong.clone(),
         );
         registry.register("node_loss_nodes", "Nodes that are called lost now", metrics.lost.clone());
