@@ -103,7 +103,7 @@ fn play(file: &str, restarts: bool) -> ReplayCost {
             }
             if now == begin {
                 check(file, scene, &upgrade);
-                let suspended = written.as_ref().is_some_and(|data| is_suspended(data));
+                let suspended = written.as_ref().is_some_and(is_suspended);
                 assert_eq!(suspended, upgrade.suspended().is_some(), "ConfigMap of {file} at {}", scene.minute);
             }
             if restarts && now == begin {
