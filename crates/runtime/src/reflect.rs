@@ -246,9 +246,10 @@ where
                     continue;
                 }
             };
-            (lasted, confirm) = (None, None);
+            lasted = None;
             match event {
                 Ok(event) => {
+                    confirm = None;
                     let done = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
                     // A list does not show yet that a watch which was refused is granted now.
                     let polling = matches!(event, watcher::Event::InitDone) && self.is_polling();
@@ -274,7 +275,8 @@ where
                     forbidden_since =
                         (api_code(&error) == Some(403)).then(|| forbidden_since.unwrap_or_else(Instant::now));
                     pause = (pause * 2).min(self.longest_after(forbidden_since));
-                    confirm = Some(Instant::now() + CONFIRM);
+                    // Not later with each failure: who resets every watch soon would put it off for ever.
+                    confirm = confirm.or(Some(Instant::now() + CONFIRM));
                 }
             }
         }

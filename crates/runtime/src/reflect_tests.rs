@@ -287,6 +287,24 @@ async fn what_rests_after_a_failed_watch_is_listed_once_and_is_not_taken_for_out
     task.abort();
 }
 
+/// A balancer that resets every connection on which nothing is said.
+#[tokio::test(start_paused = true)]
+async fn watches_that_are_reset_again_and_again_are_confirmed_by_a_list() {
+    let scenario = Scenario::answering(move |request| {
+        if !is_watch(&request.query) {
+            return (200, list(&[("a", "1")]));
+        }
+        (500, Scenario::status(500, "InternalError", "reset"))
+    });
+    let (reflector, cache) = reflector(&scenario);
+    let task = tokio::spawn(reflector.run());
+    cache.wait_synced().await;
+    tokio::time::sleep(CONFIRM * 10).await;
+    let lists = scenario.requests().iter().filter(|seen| !is_watch(&seen.query)).count();
+    assert!((5..=11).contains(&lists), "one about each {CONFIRM:?}: {lists}");
+    task.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_must_know_soon_asks_often_while_the_api_server_is_away() {
     let attempts = |longest: Option<Duration>| async move {
