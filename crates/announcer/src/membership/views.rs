@@ -11,6 +11,8 @@ use crate::ownership::node::{CARD, Card, ForeignLock, HAND_OVER, HOST, LEASE_PRE
 /// A holder whose last renewal is older than its duration by this much is a leftover: clocks of nodes do not differ so
 /// much, and if they do its next renewal shows it.
 const LEFTOVER: Duration = Duration::from_mins(1);
+/// For so long a safe mode counts of which its controller is not heard again.
+const SAFE_MODE_LASTS: Duration = Duration::from_hours(24);
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const AUTOSCALER: &str = "ToBeDeletedByClusterAutoscaler";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -42,9 +44,11 @@ impl LeaseView {
             let leftover = age.is_none_or(|age| Duration::try_from(age).is_ok_and(|age| age > duration + LEFTOVER));
             return Some(Self::Lock(ForeignLock { holder, renewal, duration, leftover }));
         }
-        let annotation = |key| lease.metadata.annotations.as_ref().and_then(|all| all.get(key));
+        let annotation = |key: &str| lease.metadata.annotations.as_ref().and_then(|all| all.get(key));
         if !name.starts_with(LEASE_PREFIX) {
-            return annotation(SAFE_MODE).map(|_| Self::SafeMode);
+            let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
+            let by = annotation(&format!("{SAFE_MODE}-holder")).map(String::as_str);
+            return (annotation(SAFE_MODE).is_some() && counts(by, holder, renewed, wall)).then_some(Self::SafeMode);
         }
         let card = annotation(CARD);
         Some(Self::Member(Member {
@@ -53,6 +57,15 @@ impl LeaseView {
             card: card.map_or_else(Card::default, |text| Card::parse(text)),
         }))
     }
+}
+
+/// Whether what the cloud controller says of its safe mode counts: `by` is who has said it. A successor that knows nothing
+/// of it, as another version, leaves the annotation and does not stand for it. Of a Lease that was handed back it counts until
+/// somebody takes it, and of one that nobody renews for a day.
+fn counts(by: Option<&str>, holder: &str, renewed: Option<Timestamp>, wall: Timestamp) -> bool {
+    let lives =
+        renewed.is_some_and(|at| Duration::try_from(wall.duration_since(at)).map_or(true, |age| age < SAFE_MODE_LASTS));
+    lives && (holder.is_empty() || by.is_none_or(|by| by == holder))
 }
 
 /// A Node.
@@ -137,6 +150,37 @@ mod tests {
             ("excluded", json!({}), json!({EXCLUDED: ""}), "True", NodeFacts { shut_out: true, ..fine }),
         ] {
             assert_eq!(node(&spec, &labels, ready), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_safe_mode_counts_of_who_holds_the_lease_and_for_a_day_after_it_was_renewed() {
+        let wall: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
+        let (now, earlier, long_ago) = ("2026-01-01T23:59:59Z", "2026-01-01T00:00:01Z", "2025-12-31T23:59:59Z");
+        for (says, by, holder, renewed, expected) in [
+            (true, Some("a"), "a", Some(now), true),
+            (false, None, "a", Some(now), false),
+            (true, Some("a"), "b", Some(now), false),
+            (true, Some("a"), "", Some(now), true),
+            (true, None, "a", Some(now), true),
+            (true, Some("a"), "a", Some(earlier), true),
+            (true, Some("a"), "a", Some(long_ago), false),
+            (true, Some("a"), "", Some(long_ago), false),
+            (true, Some("a"), "a", Some("2026-01-02T00:10:00Z"), true),
+            (true, Some("a"), "a", None, false),
+        ] {
+            let mut annotations = serde_json::Map::new();
+            if says {
+                annotations.insert(SAFE_MODE.to_owned(), json!("MachinesReplaced"));
+            }
+            if let Some(by) = by {
+                annotations.insert(format!("{SAFE_MODE}-holder"), json!(by));
+            }
+            let renewed = renewed.map(|at| at.replace('Z', ".000000Z"));
+            let lease = json!({"metadata": {"name": "ccm", "annotations": annotations},
+                "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}});
+            let view = LeaseView::of(&serde_json::from_value(lease).unwrap(), "plndr-svcs-lock", wall);
+            assert_eq!(view == Some(LeaseView::SafeMode), expected, "{says} {by:?} {holder:?} {renewed:?}");
         }
     }
 
