@@ -31,7 +31,7 @@ use crate::features::Detector;
 use crate::garbage::collector::Collector;
 use crate::host_upgrade::{self, Caution, Controller, Cooperation, CooperationSources, PlanCaches, Signals};
 use crate::identity::Identity;
-use crate::identity::keeper::{Keeper, PAUSED, Place, Sources, record_cache};
+use crate::identity::keeper::{Keeper, Place, Sources, record_cache};
 use crate::identity::record::{self, Record, Records};
 use crate::instances;
 use crate::instances::provider::{Asked, HarvesterInstances};
@@ -254,9 +254,10 @@ impl HarvesterProvider {
     }
 
     /// Why this cluster may not be the one that its record describes, while that is so: announcers are told by the Lease.
-    pub fn doubts(&self) -> impl Fn() -> Option<String> + Send + Sync + 'static {
+    /// `None`: nothing was judged yet, and a former leader may have known more.
+    pub fn doubts(&self) -> impl Fn() -> Option<Option<String>> + Send + Sync + 'static {
         let identity = self.identity.clone();
-        move || identity.hold().filter(|hold| hold.reason != PAUSED).map(|hold| hold.reason.to_owned())
+        move || identity.doubt().map(|doubt| doubt.map(|hold| hold.reason.to_owned()))
     }
 
     /// UIDs of the machines that this cluster's Nodes run on: by their provider IDs, and as an administrator has confirmed.

@@ -14,7 +14,7 @@ use crate::shutdown::Token;
 
 pub use hand_back::HandBack;
 pub use lease::Record;
-pub use task::{Election, LeaderError};
+pub use task::{AnnotationValue, Election, LeaderError};
 
 /// Which Lease, who we are, and how patient everybody is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use runtime::client::{self, ApiMetrics, Source};
 use runtime::events::Recorder;
 use runtime::health::{Health, Matters};
 use runtime::http::{Access, Server, Tls};
-use runtime::leader::{Election, LeaderConfig, OnLoss, run_while_leading, unique_identity};
+use runtime::leader::{AnnotationValue, Election, LeaderConfig, OnLoss, run_while_leading, unique_identity};
 use runtime::metrics::Metrics;
 use runtime::shutdown::{self, Token};
 use runtime::tasks::Tasks;
@@ -130,7 +130,7 @@ async fn manage(
     let loss = leading.node_loss().filter(|_| !configuration.provider.paused);
     let silent = loss.as_ref().map(NodeLoss::silent);
     let election = election(flags, configuration, &leading.guest, &leading.recorder, &leading.health);
-    let doubts: Arc<dyn Fn() -> Option<String> + Send + Sync> = Arc::new(leading.provider.doubts());
+    let doubts: AnnotationValue = Arc::new(leading.provider.doubts());
     let election = election.map(|election| election.with_annotation(SAFE_MODE, doubts));
     let election = election.map(|election| match silent {
         Some(silent) => election.with_silent_hosts(silent),

@@ -252,7 +252,8 @@ impl Keeper {
             Verdict::Undecided(message) => {
                 // Who was sure before has no reason to doubt.
                 if self.identity.name().is_none() {
-                    self.identity.set_hold(Some(Hold { reason: NOT_KNOWN, message, initialises_nodes: true }));
+                    let hold = Hold { reason: NOT_KNOWN, message, initialises_nodes: true };
+                    self.identity.judged(Some(hold), self.is_paused(found));
                 }
                 None
             }

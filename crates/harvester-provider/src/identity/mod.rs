@@ -20,6 +20,7 @@ use std::time::Duration;
 use cloud_provider::cache::ServiceCache;
 use cloud_provider::provider::Hold;
 use harvester_api::names::ClusterName;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -39,6 +40,8 @@ pub struct Identity {
     name: Arc<watch::Sender<Option<ClusterName>>>,
     card: Arc<watch::Sender<Option<Arc<Card>>>>,
     hold: Arc<watch::Sender<Option<Arc<Hold>>>>,
+    /// What the facts say, whether the controller is paused or not.
+    doubt: Arc<Mutex<Option<Option<Arc<Hold>>>>>,
     word: Arc<watch::Sender<Option<Instant>>>,
     vanished: Arc<watch::Sender<Option<Instant>>>,
 }
@@ -47,7 +50,7 @@ impl Identity {
     /// Not known yet; `flag` is what the command line says.
     pub fn unknown(flag: ClusterName) -> Self {
         let (name, card, hold) = (Arc::default(), Arc::default(), Arc::default());
-        Self { flag, name, card, hold, word: Arc::default(), vanished: Arc::default() }
+        Self { flag, name, card, hold, doubt: Arc::default(), word: Arc::default(), vanished: Arc::default() }
     }
 
     /// Known.
@@ -117,6 +120,20 @@ impl Identity {
             }
             news
         });
+    }
+
+    /// The facts were judged: they contradict each other or do not suffice, which is why nothing may be written, or they agree.
+    /// A pause that somebody has asked for lasts.
+    pub fn judged(&self, doubt: Option<Hold>, paused: bool) {
+        *self.doubt.lock() = Some(doubt.clone().map(Arc::new));
+        if !paused {
+            self.set_hold(doubt);
+        }
+    }
+
+    /// What is in doubt by the last judgement; `None`: nothing was judged yet.
+    pub fn doubt(&self) -> Option<Option<Arc<Hold>>> {
+        self.doubt.lock().clone()
     }
 
     /// Tells when writing is forbidden and when it is allowed again.

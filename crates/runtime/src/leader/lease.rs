@@ -60,6 +60,24 @@ pub fn write(lease: &mut DynamicObject, record: &Record) {
     spec["leaseTransitions"] = json!(record.transitions);
 }
 
+/// The annotation says `Some(Some(value))`, does not stand there with `Some(None)`, and with `None`, which is not known yet,
+/// says what it said before. A second one, `<key>-holder`, names who stands for that: what a former holder has said, and its
+/// successor does not know of, ends with the change of holder.
+pub fn annotate(lease: &mut DynamicObject, key: &str, holder: &str, value: Option<Option<String>>) {
+    let annotations = lease.metadata.annotations.get_or_insert_default();
+    let by = format!("{key}-holder");
+    match value {
+        Some(Some(value)) => drop(annotations.insert(key.to_owned(), value)),
+        Some(None) => drop(annotations.remove(key)),
+        None => {}
+    }
+    if annotations.contains_key(key) {
+        annotations.insert(by, holder.to_owned());
+    } else {
+        annotations.remove(&by);
+    }
+}
+
 /// MicroTime: six digits, always.
 fn time(time: Option<Timestamp>) -> Value {
     time.map_or(Value::Null, |time| json!(format!("{time:.6}")))
@@ -68,6 +86,27 @@ fn time(time: Option<Timestamp>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A new process leads before it has looked: what its predecessor has said of this cluster stands until it knows better.
+    #[test]
+    fn what_is_not_known_yet_leaves_the_annotation_as_it_stands() {
+        for (before, value, after) in [
+            (None, None, None),
+            (None, Some(Some("Doubt")), Some("Doubt")),
+            (Some("Doubt"), None, Some("Doubt")),
+            (Some("Doubt"), Some(Some("Other")), Some("Other")),
+            (Some("Doubt"), Some(None), None),
+        ] {
+            let mut lease = DynamicObject::new("l", &resource());
+            let text = |value: &str| value.to_owned();
+            lease.metadata.annotations =
+                before.map(|value| [(text("key"), text(value)), (text("key-holder"), text("old"))].into());
+            annotate(&mut lease, "key", "new", value.map(|value| value.map(text)));
+            let shown = lease.metadata.annotations.unwrap_or_default();
+            assert_eq!(shown.get("key").map(String::as_str), after, "{before:?} {value:?}");
+            assert_eq!(shown.get("key-holder").map(String::as_str), after.map(|_| "new"), "{before:?} {value:?}");
+        }
+    }
 
     #[test]
     fn a_record_survives_the_lease_and_unknown_fields_survive_the_record() {

@@ -33,8 +33,8 @@ const WATCH_AGAIN: Duration = Duration::from_mins(10);
 /// Who waits for so long has been refused for longer than a server needs to start: it is told.
 const WATCH_REFUSED: Duration = Duration::from_secs(8);
 
-/// What an annotation is to say now, if anything.
-pub type AnnotationValue = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+/// What an annotation is to say now, see [`lease::annotate`].
+pub type AnnotationValue = Arc<dyn Fn() -> Option<Option<String>> + Send + Sync>;
 
 /// One replica's part in an election. [`Election::run`] does the work; [`Election::leadership`] tells the result.
 pub struct Election {
@@ -330,11 +330,7 @@ impl Election {
         };
         lease::write(&mut object, record);
         if let Some((key, value)) = &self.annotation {
-            let annotations = object.metadata.annotations.get_or_insert_default();
-            match value() {
-                Some(value) => drop(annotations.insert((*key).to_owned(), value)),
-                None => drop(annotations.remove(*key)),
-            }
+            lease::annotate(&mut object, key, &self.config.identity, value());
         }
         object.metadata.resource_version = version;
         object.metadata.managed_fields = None;

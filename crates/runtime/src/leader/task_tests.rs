@@ -125,7 +125,7 @@ async fn seconds(seconds: u64) {
 #[tokio::test(start_paused = true)]
 async fn an_annotation_goes_with_the_renewals_while_there_is_something_to_say() {
     let server = Server::new();
-    let says: Arc<Mutex<Option<String>>> = Arc::default();
+    let says: Arc<Mutex<Option<Option<String>>>> = Arc::default();
     let value = {
         let says = Arc::clone(&says);
         Arc::new(move || says.lock().clone())
@@ -138,11 +138,14 @@ async fn an_annotation_goes_with_the_renewals_while_there_is_something_to_say() 
     seconds(60).await;
     let usual = writes();
     assert_eq!(shown(), None);
-    *says.lock() = Some("MachinesReplaced".into());
+    *says.lock() = Some(Some("MachinesReplaced".into()));
     seconds(3).await;
     assert_eq!(shown().as_deref(), Some("MachinesReplaced"));
     *says.lock() = None;
-    seconds(57).await;
+    seconds(7).await;
+    assert_eq!(shown().as_deref(), Some("MachinesReplaced"), "not known: as it stands");
+    *says.lock() = Some(None);
+    seconds(50).await;
     assert_eq!(shown(), None);
     assert!(writes() - usual <= usual + 1, "no write more than the renewals");
     task.abort();

@@ -1,6 +1,7 @@
 //! What follows from the verdict: what is taken into use, told, and written down.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use cloud_provider::provider::Hold;
 use runtime::events::Recorder;
@@ -39,9 +40,7 @@ impl Keeper {
             events.normal(&record::reference(found.uid.clone()), "SafeModeEnded", &text);
         }
         self.metrics.safe_mode.set(0);
-        if !self.is_paused(found) {
-            self.identity.set_hold(None);
-        }
+        self.identity.judged(None, self.is_paused(found));
         let name = decision.is_to_be_remembered().then(|| decision.name.clone());
         Note { name, card: Some(card), safe_mode: None, followed: false }
     }
@@ -81,7 +80,8 @@ impl Keeper {
         let message = contradiction.message();
         let safe_mode = Some(format!("{}: {message}", contradiction.reason));
         self.metrics.safe_mode.set(1);
-        self.identity.set_hold(Some(Hold { reason: contradiction.reason, message, initialises_nodes: true }));
+        let hold = Hold { reason: contradiction.reason, message, initialises_nodes: true };
+        self.identity.judged(Some(hold), self.is_paused(record));
         progress.told = Some(contradiction);
         // What a former process wrote of the same contradiction says the same.
         let reason = |text: &String| text.split(':').next().map(str::to_owned);
@@ -113,7 +113,7 @@ impl Keeper {
         Note { name, card: Some(card), safe_mode: None, followed: true }
     }
 
-    fn is_paused(&self, record: &Record) -> bool {
+    pub(super) fn is_paused(&self, record: &Record) -> bool {
         self.place.paused || record.paused
     }
 
@@ -128,7 +128,9 @@ impl Keeper {
             );
             self.identity.set_hold(Some(Hold { reason: PAUSED, message, initialises_nodes: false }));
         } else if self.identity.hold().is_some_and(|hold| hold.reason == PAUSED) {
-            self.identity.set_hold(None);
+            // What was in doubt before is so still.
+            let doubt = self.identity.doubt().flatten();
+            self.identity.set_hold(doubt.map(Arc::unwrap_or_clone));
         }
     }
 
