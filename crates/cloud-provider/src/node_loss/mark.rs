@@ -14,12 +14,12 @@ type Held = Result<Option<&'static str>, kube::Error>;
 
 impl NodeLoss {
     /// What is on the node, if anything may be written: one that does not lead learns only from the record that nothing
-    /// may be. It is asked before the first write, together with the node's pods, so that it costs no time.
+    /// may be. It is asked before each mark, together with the node's pods, so that it costs no time.
     async fn requests_of(&self, node: &NodeView, again: bool) -> (Result<Tenants, kube::Error>, Held) {
-        if self.instances.hold().is_some() {
-            return (Ok(Tenants::default()), Ok(Some("the controller is held")));
-        }
-        let held = async { if again { Ok(None) } else { self.requests.held().await } };
+        let held = async {
+            let here = self.instances.hold().map(|_| "the controller is held");
+            if here.is_some() { Ok(here) } else { self.requests.held().await }
+        };
         tokio::join!(self.requests.tenants(&node.name, again), held)
     }
 
@@ -47,6 +47,11 @@ impl NodeLoss {
     pub(super) async fn mark(&mut self, node: &NodeView, word: &Agreed, case: &mut Case) -> bool {
         let again = case.is_lost() || !case.is_untouched();
         let (tenants, lives) = tokio::join!(self.requests_of(node, again), async { again && self.lives(node).await });
+        // What was marked may be put right also while nothing may be marked.
+        let tenants = match tenants {
+            (Ok(found), Ok(Some(_))) if again && (lives || found.is_refuted(&case.pods)) => (Ok(found), Ok(None)),
+            answers => answers,
+        };
         let Some(tenants) = self.settled(node, case, again, tenants) else { return false };
         if lives || again && tenants.is_refuted(&case.pods) {
             tracing::warn!(

@@ -391,7 +391,7 @@ async fn nothing_is_written_while_the_record_forbids_it_or_cannot_be_read() {
         lab.work(14).await;
         assert_eq!(lab.writes() > 0, writes, "{answer:?}");
         let asked = lab.server.requests().iter().filter(|request| request.path.ends_with(RECORD)).count();
-        assert!(if writes { asked == 1 } else { (4..=6).contains(&asked) }, "{asked}");
+        assert!(if writes { asked > 1 } else { (4..=6).contains(&asked) }, "{asked}");
     }
 }
 
