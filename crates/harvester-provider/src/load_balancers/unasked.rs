@@ -23,6 +23,12 @@ const LONG_SERVED: Duration = Duration::from_mins(30);
 /// Two looks are so far apart.
 const SECOND_LOOK: Duration = Duration::from_secs(2);
 
+/// Who is refused asks again after this time: what has kept it may have ended.
+pub const ASK_AGAIN: Duration = Duration::from_mins(1);
+
+/// Who has not asked for so long is paused or held, and no part of what is seen now.
+const ASKS_NO_MORE: Duration = Duration::from_mins(5);
+
 /// For so long a human's word counts.
 const WORD_LASTS: Duration = Duration::from_mins(10);
 
@@ -67,8 +73,8 @@ pub enum Answer {
 #[derive(Debug, Default)]
 pub struct Breaker {
     recent: Recent,
-    /// Services that ask, since when.
-    asking: BTreeMap<ServiceKey, Instant>,
+    /// Services that ask, since when, and when they last did.
+    asking: BTreeMap<ServiceKey, (Instant, Instant)>,
     /// Services that may be changed, and may have to wait for their turn: they do not count twice.
     granted: BTreeSet<ServiceKey>,
 }
@@ -79,7 +85,10 @@ impl Breaker {
         if self.granted.contains(service) {
             return Answer::Yes;
         }
-        let since = *self.asking.entry(service.clone()).or_insert(now);
+        self.asking.retain(|_, (_, last)| now.saturating_duration_since(*last) < ASKS_NO_MORE);
+        let (since, last) = self.asking.entry(service.clone()).or_insert((now, now));
+        *last = now;
+        let since = *since;
         if word.is_some_and(|word| now.saturating_duration_since(word) < WORD_LASTS) {
             return Answer::Yes;
         }
@@ -99,8 +108,13 @@ impl Breaker {
         }
     }
 
-    /// It asks no more.
+    /// It asks no more. What it was granted lasts until it is done: of an object that is made anew the address follows.
     pub fn over(&mut self, service: &ServiceKey) {
+        self.asking.remove(service);
+    }
+
+    /// It is repaired, or is no Service any more.
+    pub fn done(&mut self, service: &ServiceKey) {
         self.asking.remove(service);
         self.granted.remove(service);
     }
@@ -201,8 +215,8 @@ mod tests {
     fn a_humans_word_lets_them_all_go_for_a_while() {
         let mut breaker = Breaker::default();
         assert_eq!(changed(&mut breaker, 30, 20, None), 3);
-        let later = Instant::now() + WORD_LASTS;
-        assert_eq!(breaker.ask(&key("default/web-9"), 30, Some(Instant::now()), later + SECOND_LOOK), Answer::No(17));
+        let (now, old) = (Instant::now() + SECOND_LOOK * 4, Instant::now().checked_sub(WORD_LASTS));
+        assert_eq!(breaker.ask(&key("default/web-9"), 30, old, now), Answer::No(17));
         assert_eq!(changed(&mut breaker, 30, 20, Some(Instant::now())), 20);
     }
 
@@ -214,8 +228,36 @@ mod tests {
             breaker.changed(&key("default/web"), now);
         }
         assert_eq!(breaker.ask(&key("default/other"), 5, None, now), Answer::Yes);
-        breaker.over(&key("default/web"));
+        breaker.done(&key("default/web"));
         assert_eq!(breaker.recent.count(now), 1);
+    }
+
+    /// The object is made, the next passes wait for its booking, and then the booking is published.
+    #[test]
+    fn a_repair_in_two_steps_counts_once() {
+        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        let services: Vec<ServiceKey> = (0..3).map(|number| key(&format!("default/web-{number}"))).collect();
+        for step in ["create", "publish"] {
+            for service in &services {
+                assert_eq!(breaker.ask(service, 9, None, now), Answer::Yes, "{step} {service}");
+                breaker.changed(service, now);
+                breaker.over(service);
+            }
+        }
+        services.iter().for_each(|service| breaker.done(service));
+        assert_eq!((breaker.recent.count(now), breaker.granted.len()), (3, 0));
+        assert_ne!(breaker.ask(&services[0], 9, None, now), Answer::Yes, "another loss of the same is another one");
+    }
+
+    /// It was paused, or may not be written for another reason.
+    #[test]
+    fn who_has_not_asked_for_long_does_not_count() {
+        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        for number in 0..10 {
+            breaker.ask(&key(&format!("default/web-{number}")), 15, None, now);
+        }
+        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), Answer::No(10));
+        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now + ASKS_NO_MORE), Answer::Yes);
     }
 
     #[test]

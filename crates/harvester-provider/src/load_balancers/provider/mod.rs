@@ -297,6 +297,9 @@ impl HarvesterLoadBalancers {
                 Verdict::Ready | Verdict::Served(_) => None,
             };
             self.metrics.waits(&service.key, reason);
+            if matches!(verdict, Verdict::Ready | Verdict::Served(_)) {
+                self.breaker.lock().done(&service.key);
+            }
             return match verdict {
                 Verdict::Ready => Ok(Ensured::Ready { changed, remark: misspelt(&current.annotations) }),
                 Verdict::Served(less) => Ok(Ensured::Ready { changed, remark: Some(less.remark()) }),

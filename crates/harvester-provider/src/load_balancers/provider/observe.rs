@@ -185,7 +185,7 @@ impl HarvesterLoadBalancers {
         self.forget_object(name);
         self.pacer.wants_only(service, &[]);
         self.metrics.waits(service, None);
-        self.breaker.lock().over(service);
+        self.breaker.lock().done(service);
         self.memory().forget_service(service);
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::super::plan::Action;
-use super::super::unasked::{Answer, is_unasked};
+use super::super::unasked::{ASK_AGAIN, Answer, is_unasked};
 use super::super::wait_reason::WaitReason;
 use super::perform::{Done, is_alike};
 use super::{HarvesterLoadBalancers, failed};
@@ -55,7 +55,7 @@ impl HarvesterLoadBalancers {
                      `{CONFIRM}`: new addresses are published then",
                     self.given.namespace
                 );
-                (message, true, None)
+                (message, true, Some(ASK_AGAIN))
             }
         };
         let reason = WaitReason::TooManyAtOnce;
