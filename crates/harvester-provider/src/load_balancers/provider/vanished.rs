@@ -1,5 +1,5 @@
-//! A Service that is gone although it wanted its load balancer and bore our finalizer, which nobody takes off but us. No user can do
-//! that: the etcd of the guest cluster was restored from a snapshot that is older than the Service. What was made for it is left where
+//! A Service that is gone although it wanted its load balancer and bore our finalizer, which nobody takes off but us, or a
+//! user by hand. Else the etcd of the guest cluster was restored from a snapshot that is older than the Service. What was made for it is left where
 //! it is. It is garbage from then on, and its collection waits ([`Identity::suspects_restore`](crate::identity::Identity)).
 
 use cloud_provider::provider::{Deleted, ProviderError, Remark};
@@ -30,8 +30,8 @@ impl HarvesterLoadBalancers {
         self.forget(service, &name);
         let message = format!(
             "service {} is gone with its finalizer on, as after a restore of etcd: load balancer {}/{name} stays on Harvester with its \
-             address. It is garbage unless an older or newer snapshot brings the Service back, and is not collected for {} h, or until \
-             `{}`",
+             address. It is garbage unless an older or newer snapshot brings the Service back, and is not collected for {} h by this \
+             process, or until `{}`; set --garbage-collection=list before a restart",
             service.key,
             self.given.namespace,
             RESTORE_SUSPECTED.as_secs() / 3600,
