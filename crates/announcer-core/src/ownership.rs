@@ -92,6 +92,14 @@ impl Owners {
         }
     }
 
+    /// Whether what was given up in doubt may be probed again.
+    pub fn ends_yielding(&self, service: &ServiceView) -> bool {
+        match self {
+            Self::Elected(leases) => leases.holds(service),
+            Self::Node(cluster) => cluster.confirmed(service),
+        }
+    }
+
     /// Whether a kube-vip that lives on this very node has everything.
     pub fn is_guest(&self, now: Instant) -> bool {
         match self {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use l2_types::Mac;
 
 use super::vip::{Announcing, CONFLICT_RETRY, Phase};
-use super::{Action, Engine, Heard, Ownership};
+use super::{Action, Engine, Heard};
 use crate::frames::Frame;
 use crate::ownership::Owners;
 use crate::plan::VipId;
@@ -249,7 +249,7 @@ impl Engine {
         let (services, ownership) = (&self.services, &self.ownership);
         self.yielded.end_confirmed(|id| {
             let members = plan.vips.get(id).into_iter().flat_map(|planned| &planned.members);
-            members.filter_map(|key| services.get(key)).any(|view| ownership.confirmed(view))
+            members.filter_map(|key| services.get(key)).any(|view| ownership.ends_yielding(view))
         });
     }
 }

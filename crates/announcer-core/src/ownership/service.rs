@@ -89,7 +89,8 @@ pub(crate) struct Leases {
     states: BTreeMap<LeaseKey, LeaseState>,
     /// `service` mode: the Lease that decides about each Service; absent: this node takes no part.
     decides: BTreeMap<ServiceKey, LeaseKey>,
-    /// The Leases of those that share its address, as far as their names come before that one.
+    /// The Leases of those that share its address, as far as their names come before that one and they decide about no
+    /// other address.
     rivals: BTreeMap<ServiceKey, BTreeSet<LeaseKey>>,
     wanted: BTreeSet<LeaseKey>,
     /// The elections that were joined last.
@@ -219,14 +220,16 @@ impl Leases {
         }
         self.decides.clear();
         self.rivals.clear();
+        let mut deciding = BTreeSet::new();
         for members in groups(services).members.values() {
             let views: Vec<&ServiceView> = members.iter().filter_map(|key| services.get(key)).collect();
+            let Some(first) = views.iter().find(|view| !view.retired).or(views.first()) else { continue };
+            let decides = self.lease_of(first);
+            deciding.insert(decides.clone());
             let eligible = eligible_nodes(views.iter().copied(), endpoints);
             if !eligible.includes(&self.node) {
                 continue;
             }
-            let Some(first) = views.iter().find(|view| !view.retired).or(views.first()) else { continue };
-            let decides = self.lease_of(first);
             self.decides.extend(members.iter().map(|key| (key.clone(), decides.clone())));
             if matches!(self.states.get(&decides), Some(LeaseState::Held { .. })) {
                 let all: BTreeSet<LeaseKey> = views.iter().map(|view| self.lease_of(view)).collect();
@@ -236,7 +239,17 @@ impl Leases {
             }
             self.wanted.insert(decides);
         }
+        // Who holds the Lease that decides about another address holds it for that one.
+        for rivals in self.rivals.values_mut() {
+            rivals.retain(|key| !deciding.contains(key));
+        }
         self.states.retain(|key, _| self.wanted.contains(key));
+    }
+
+    /// Whether this node is known to hold the Lease that decides, whoever holds the others. What was given up in doubt is
+    /// probed again then: a rival that announces the address answers, and one that does not must not keep it down.
+    pub fn holds(&self, service: &ServiceView) -> bool {
+        self.deciding(&service.key).is_some_and(|key| *self.state(key) == LeaseState::Held { confirmed: true })
     }
 
     /// Services of which no owner can be told for this long, with the Lease that should say it.
@@ -269,8 +282,7 @@ impl Ownership for Leases {
             LeaseState::Other(holder) => !holder.is_empty(),
             LeaseState::Unknown => true,
         };
-        self.deciding(&service.key).is_some_and(|key| *self.state(key) == LeaseState::Held { confirmed: true })
-            && !self.rivals.get(&service.key).into_iter().flatten().any(may_be_held)
+        self.holds(service) && !self.rivals.get(&service.key).into_iter().flatten().any(may_be_held)
     }
 }
 

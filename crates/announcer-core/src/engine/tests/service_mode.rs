@@ -141,3 +141,25 @@ fn who_names_a_lease_of_another_namespace_is_told_and_served_by_the_usual_one() 
         assert!(warnings.iter().all(|tell| tell.text.contains("kube-vip.io/leaseName")));
     }
 }
+
+#[test]
+fn an_announcement_of_a_stranger_takes_a_shared_address_down_for_the_length_of_a_lease_and_not_for_ever() {
+    // Nobody knows who holds the Lease of `a`, which comes first by its name.
+    for rival in [LeaseState::Unknown, theirs()] {
+        let (mut b, mut a) = (view("b", &["10.0.0.5"]), view("a", &["10.0.0.5"]));
+        (b.created, a.created) = (1, 2);
+        a.ports[0].port = 8080;
+        let mut node = Node::new(&[("svc_election", "true"), ("election_mode", "service")], network());
+        node.start_with(&[b, a], LeaseState::Unknown);
+        node.feed(Input::ServiceLease(key("b"), MINE));
+        node.pass_ms(1000);
+        // For a moment `a` alone was known to clients, and its Lease decided.
+        node.feed(Input::ServiceLease(key("b"), MINE));
+        node.feed(Input::ServiceLease(key("a"), rival));
+        assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+        node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
+        assert_eq!(node.kernel.own(), Vec::<String>::new(), "the rival may be the owner");
+        node.pass(Duration::from_secs(20));
+        assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"], "nobody answers for it");
+    }
+}

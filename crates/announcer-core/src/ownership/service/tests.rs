@@ -95,6 +95,37 @@ fn of_two_nodes_with_a_lease_each_for_one_address_one_is_in_doubt() {
     }
 }
 
+/// `common` is that of `a`, which shares an address, and perhaps the one that decides about `c`.
+#[test]
+fn a_lease_that_decides_about_another_address_makes_no_rival_of_its_holder() {
+    let common = |view| ServiceView { lease_name: Some("common".into()), ..view };
+    let (b, a) = (
+        ServiceView { created: 1, ..view("b", &["10.0.0.5"]) },
+        ServiceView { created: 2, ..view("a", &["10.0.0.5"]) },
+    );
+    let c = common(view("c", &["10.0.0.6"]));
+    let without_endpoint = ServiceView { local_traffic: true, ..c.clone() };
+    for (name, all, confirmed) in [
+        ("no other address", vec![b.clone(), common(a.clone())], false),
+        ("it decides about c", vec![b.clone(), common(a.clone()), c.clone()], true),
+        ("it decides about c, on other nodes", vec![b.clone(), common(a.clone()), without_endpoint], true),
+    ] {
+        let all = services(&all);
+        let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
+        let endpoints = Endpoints::from([(c.key.clone(), BTreeSet::from(["node-2".to_owned()]))]);
+        leases.join(&all, &endpoints, false);
+        leases.lease(&LeaseKey::usual(&b), MINE);
+        leases.join(&all, &endpoints, false);
+        let key = LeaseKey { namespace: "default".into(), name: "common".into() };
+        for state in [LeaseState::Unknown, LeaseState::Other("node-2".into())] {
+            leases.lease(&key, state);
+            assert_eq!((leases.confirmed(&b), leases.holds(&b)), (confirmed, true), "{name}");
+        }
+        leases.lease(&LeaseKey::usual(&b), LeaseState::Held { confirmed: false });
+        assert!(!leases.holds(&b), "{name}");
+    }
+}
+
 #[test]
 fn where_a_local_service_has_no_endpoint_no_part_is_taken() {
     let web = ServiceView { local_traffic: true, ..view("web", &["10.0.0.5"]) };
