@@ -294,11 +294,14 @@ impl Network {
     }
 
     /// Whether we have set `address` on a kernel that keeps no marks (before 5.18): with a prefix of a subnet nothing but
-    /// its short deadline tells it from one of the node.
+    /// its short deadline tells it from one of the node. A host prefix that is no source address has a VIP's form, and
+    /// may have the longer deadline with which a process ends in order.
     pub fn is_ours_without_mark(&self, address: &Address, fence: Duration) -> bool {
+        let is_host = address.net.prefix_len() == address.net.max_prefix_len();
+        let longest = if is_host { fence.max(LEFT_BEHIND) } else { fence };
         self.addresses.iter().all(|address| address.protocol.is_none())
             && address.preferred == AddressLifetime::For(Duration::ZERO)
-            && matches!(address.valid, AddressLifetime::For(left) if left <= fence)
+            && matches!(address.valid, AddressLifetime::For(left) if left <= longest)
     }
 
     /// What a user may choose from.
@@ -321,6 +324,9 @@ impl Network {
         if names.is_empty() { "none".into() } else { names.join(", ") }
     }
 }
+
+/// How long what an ended process has left is there for the next one of its node (decisions.md 26).
+pub(crate) const LEFT_BEHIND: Duration = Duration::from_mins(5);
 
 /// A card is small.
 const MOST_OCCUPIED: usize = 200;

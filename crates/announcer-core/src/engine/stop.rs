@@ -19,10 +19,9 @@ use std::time::{Duration, Instant};
 
 use super::vip::{Adding, Phase};
 use super::{Action, Engine, Owners, WireOp};
+use crate::network::LEFT_BEHIND;
 use crate::plan::VipId;
 
-/// decisions.md 26.
-const LEFT_BEHIND: Duration = Duration::from_mins(5);
 /// For the request that releases the Lease.
 const RELEASE_LIMIT: Duration = Duration::from_secs(4);
 /// Between seeing the successor's name and withdrawing, if its claim is not heard before: it is setting its addresses

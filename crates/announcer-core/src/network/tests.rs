@@ -134,6 +134,19 @@ fn without_marks_a_short_deadline_is_ours() {
     assert!(network().is_ours_without_mark(&unmarked(12), fence));
     assert!(!network().is_ours_without_mark(&unmarked(3600), fence));
     assert!(!network().is_ours_without_mark(&address(2, "10.0.0.5/24"), fence));
+    // With a host prefix also what a process has left that ended in order.
+    for (net, seconds, ours) in [
+        ("10.0.0.5/32", 300, true),
+        ("fd00::5/128", 300, true),
+        ("10.0.0.5/32", 301, false),
+        ("10.0.0.5/24", 13, false),
+        ("10.0.0.5/24", 300, false),
+    ] {
+        let address = Address { net: net.parse().unwrap(), ..unmarked(seconds) };
+        assert_eq!(network().is_ours_without_mark(&address, fence), ours, "{net} {seconds}");
+        let valid = AddressLifetime::Forever;
+        assert!(!network().is_ours_without_mark(&Address { valid, ..address }, fence), "{net}");
+    }
     let mut marked = network();
     marked.addresses[0].protocol = Some(1);
     assert!(!marked.is_ours_without_mark(&unmarked(12), fence));
