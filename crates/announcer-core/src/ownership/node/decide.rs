@@ -69,6 +69,8 @@ pub struct Case<'a> {
     pub others_had_their_time: bool,
     /// The broadcast question.
     pub asked: Asked,
+    /// It was a node that takes part which has answered it.
+    pub answered_by_member: bool,
     /// This process is about to end.
     pub stopping: bool,
     /// Its node goes on, so the next process is here soon: what is here stays for it.
@@ -109,7 +111,7 @@ pub fn decide(case: &Case<'_>) -> Step {
 }
 
 /// Of what would be taken: what is here stays, what clients know and nobody answers for is taken all the same, and
-/// nothing new begins.
+/// nothing new begins. A member that answers is no original: its kube-proxy, or proxy ARP, answers for what it does not own.
 fn carefully(case: &Case<'_>, step: Step) -> Step {
     let Step::Take(why) = step else { return step };
     match case.asked {
@@ -117,6 +119,7 @@ fn carefully(case: &Case<'_>, step: Step) -> Step {
         _ if !case.published => Step::Rest,
         Asked::NotYet => Step::Ask,
         Asked::Silence => Step::Take(why),
+        Asked::Answered if case.answered_by_member && case.others_had_their_time => Step::Take(why),
         Asked::Waiting | Asked::Answered => Step::Rest,
     }
 }

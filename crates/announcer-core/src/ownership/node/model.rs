@@ -216,6 +216,7 @@ impl World {
             outdone: silent.is_some_and(|silent| fresh && theirs < silent.outside),
             others_had_their_time: self.nodes[owner].lease == 2,
             asked: Asked::NotYet,
+            answered_by_member: false,
             stopping: false,
             stays: false,
             safe_mode: false,

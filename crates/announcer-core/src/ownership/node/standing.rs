@@ -191,6 +191,7 @@ impl Cluster {
             outdone: silent.is_some_and(|silent| self.is_outdone(round, standing, silent)),
             others_had_their_time: self.strangers_until(round, standing, holder).is_some_and(|until| until <= now),
             asked: self.asked(now, &primary.key),
+            answered_by_member: self.answered_by(&primary.key).is_some_and(|mac| self.facts.member_of(mac).is_some()),
             stopping: context.stopping,
             safe_mode: context.safe_mode,
             // Endpoints move while nobody follows them here: these are handed over.
