@@ -5,6 +5,7 @@
 mod card;
 mod changes;
 mod claims;
+mod left;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use card::WrittenCard;
 use claims::Unclaimed;
 use l2_types::{Address, Mac};
+use left::Left;
 
 pub(super) use changes::Announced;
 use changes::OwnerChanges;
@@ -55,7 +57,7 @@ pub(super) struct NodeMode {
     targets: Targets,
     nodes: NodeWatch,
     /// The cloud controller is in safe mode.
-    safe_mode: bool,
+    pub safe_mode: bool,
     node_targets: Targets,
     /// How long a node has been silent when the detector says so.
     silent_for: Duration,
@@ -67,6 +69,7 @@ pub(super) struct NodeMode {
     written: WrittenCard,
     /// Services without an owner whose addresses this node tells clients of (decisions.md 33).
     pub unannounced: BTreeSet<ServiceKey>,
+    pub left: Left,
 }
 
 impl NodeMode {
@@ -91,6 +94,7 @@ impl NodeMode {
             serving: false,
             written: WrittenCard::new(config.lease.duration),
             unannounced: BTreeSet::new(),
+            left: Left::default(),
         }
     }
 
@@ -154,12 +158,15 @@ impl Engine {
     pub(super) fn review(&mut self, now: Instant) {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         let used: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
+        self.node_mode.left.note(network, &self.services);
         let (serving, leaving) = (self.node_mode.serving, self.shutdown.has_begun());
         let (services, config) = (&self.services, &self.config);
-        let observer = &self.observer;
+        let (observer, left) = (&self.observer, &self.node_mode.left);
         let left_over = |found: &Address| {
             let on_record = |address| is_on_record(services, &config.node_name, address);
-            network.is_left_over(found, on_record) || network.is_ours_without_mark(found, config.fence())
+            network.is_left_over(found, on_record)
+                || left.has(found)
+                || network.is_ours_without_mark(found, config.fence())
         };
         let hears = self.node_mode.detector.hears(now);
         let silent = self.node_mode.nodes.on_card();

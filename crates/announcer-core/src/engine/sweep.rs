@@ -218,17 +218,18 @@ impl Engine {
         let carried: BTreeSet<(u32, IpNet)> =
             self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| (carrier.link, carrier.net)).collect();
         let on_record = |address| is_on_record(&self.services, &self.config.node_name, address);
+        let left = |address: &Address| network.is_left_over(address, on_record) || self.node_mode.left.has(address);
         let (awaited, confirming4) = (self.awaited6(), self.confirming4(now));
         for address in &network.addresses {
             let Some(link) = network.link(address.interface) else { continue };
-            if !guest && looks_like_a_vip(address, link) && !network.is_left_over(address, on_record) {
+            if !guest && looks_like_a_vip(address, link) && !left(address) {
                 let answered = self.services.values().filter(|view| view.published.has(address.net.addr()));
                 told.extend(
                     answered
                         .map(|view| (view.key.clone(), not_on_record(address.net, &link.name, &self.config.node_name))),
                 );
             }
-            let candidate = address.is_ours() || (!guest && network.is_left_over(address, on_record));
+            let candidate = address.is_ours() || (!guest && left(address));
             // What has our mark has a deadline too: the kernel ends the wait, however late the API came.
             let confirming = if address.is_ours() {
                 confirming4.contains_key(link.name.as_str()) || awaited.contains(&(link.index, address.net.addr()))

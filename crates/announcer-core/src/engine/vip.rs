@@ -274,8 +274,9 @@ impl Engine {
         let known = self.services.was_in_use(&vip.members, carrier.net.addr());
         // Given up to somebody who claimed it: as long as that one answers, it is not ours to take.
         let yielded = self.yielded.contains(id);
+        // What clients know may be known to those of the original, if this cluster is a copy.
         // The DHCP client has probed what it was given.
-        if id.is_dhcp() || carrier.mac == Mac::ZERO || ((adopted || known) && !yielded) {
+        if id.is_dhcp() || carrier.mac == Mac::ZERO || ((adopted || (known && !self.node_mode.safe_mode)) && !yielded) {
             self.add(now, id);
         } else {
             self.set_phase(id, Phase::Probing(Probe::begin(now)));
@@ -294,7 +295,9 @@ impl Engine {
     /// Whether what stands there is proved to be a VIP that a former life, or kube-vip, has left.
     pub(super) fn is_left_over(&self, network: &Network, found: &Address) -> bool {
         let on_record = |address| is_on_record(&self.services, &self.config.node_name, address);
-        network.is_left_over(found, on_record) || network.is_ours_without_mark(found, self.config.fence())
+        network.is_left_over(found, on_record)
+            || self.node_mode.left.has(found)
+            || network.is_ours_without_mark(found, self.config.fence())
     }
 
     /// Where somebody has `address` on this node: the node itself, a control plane, another daemon.

@@ -509,6 +509,42 @@ fn what_a_kube_vip_has_on_this_very_node_is_left_alone_while_it_lives() {
 }
 
 #[test]
+fn what_a_kube_vip_left_goes_when_another_node_writes_the_first_term_and_what_was_never_on_record_stays() {
+    for (name, known, stays) in [("clients knew it", true, false), ("it was only asked for", false, true)] {
+        let mut network = network();
+        let bare = Address { protocol: None, ..crate::network::fixtures::own_address(2, "10.0.0.5/32") };
+        network.addresses.push(Address { valid: AddressLifetime::Forever, ..bare });
+        let mut node = Node::new(&[("election_mode", "node")], network);
+        let before = if known { published("web", "10.0.0.5", "node-1") } else { view("web", &["10.0.0.5"]) };
+        node.start_with(&[before], LeaseState::Unknown);
+        node.upsert(seated("web", "10.0.0.5", "node-2", 4));
+        let mut cluster = Cluster { node, renewals: 0 };
+        cluster.node.feed(Input::KubeProxy(true));
+        cluster.node.feed(Input::NodesSynced { readable: false });
+        cluster.renew(&ALL);
+        cluster.node.feed(Input::MembersSynced);
+        cluster.node.pass_ms(1000);
+        assert_eq!(cluster.has(), stays, "{name}");
+    }
+}
+
+#[test]
+fn in_safe_mode_what_clients_know_is_probed_before_it_is_set() {
+    for safe_mode in [false, true] {
+        let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-1", 4)]);
+        cluster.shows("web", "node-2", 5);
+        cluster.node.pass_ms(1000);
+        cluster.node.take_log();
+        cluster.node.feed(Input::SafeMode(safe_mode));
+        cluster.shows("web", "node-1", 6);
+        let log = cluster.node.take_log();
+        assert_eq!(log.iter().any(|line| line.starts_with("probe")), safe_mode, "{log:?}");
+        cluster.node.pass_ms(1000);
+        assert!(cluster.has(), "nobody answers");
+    }
+}
+
+#[test]
 fn who_wrote_his_name_without_a_term_is_the_owner_for_everybody() {
     // kube-vip, or an announcer in another mode, keeps the annotations that it does not know.
     let mut cluster = owner(&ALL);
