@@ -26,13 +26,17 @@ pub enum KeysError {
         /// Why.
         source: io::Error,
     },
-    /// No file, or too many.
-    #[error("{path} (vip_claim_keys) has {found} files; accepted are 1 to {MOST}, each a key")]
-    Count {
+    /// No file.
+    #[error("{path} (vip_claim_keys) has no files; accepted are 1 to {MOST}, each a key")]
+    None {
         /// The directory.
         path: PathBuf,
-        /// So many.
-        found: usize,
+    },
+    /// It comes after as many as are used.
+    #[error("key {path} (vip_claim_keys) is one too many; accepted are 1 to {MOST}")]
+    TooMany {
+        /// The file.
+        path: PathBuf,
     },
     /// It could be guessed.
     #[error("key {path} (vip_claim_keys) has {length} bytes; accepted are {} or more", ClaimSecret::LEAST)]
@@ -44,8 +48,36 @@ pub enum KeysError {
     },
 }
 
+/// What a directory has.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The keys, in the order of the names of their files.
+    pub keys: Vec<ClaimSecret>,
+    /// Files that are none, and why: the good ones are used all the same.
+    skipped: Vec<KeysError>,
+}
+
+impl Found {
+    fn tell(&self) {
+        for error in &self.skipped {
+            tracing::warn!("{error}: it is left out, {} keys are used", self.keys.len());
+        }
+    }
+
+    fn skipped(&self) -> String {
+        self.skipped.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// The same, with a warning for each file that is no key: announcers start with the good ones.
+pub fn read_first(directory: &Path) -> Result<Found, KeysError> {
+    let found = read(directory)?;
+    found.tell();
+    Ok(found)
+}
+
 /// All keys, in the order of their names. What begins with a dot is the kubelet's own.
-pub fn read(directory: &Path) -> Result<Vec<ClaimSecret>, KeysError> {
+fn read(directory: &Path) -> Result<Found, KeysError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| KeysError::Read { path, source }
@@ -59,31 +91,39 @@ pub fn read(directory: &Path) -> Result<Vec<ClaimSecret>, KeysError> {
         }
     }
     files.sort();
-    if files.is_empty() || files.len() > MOST {
-        return Err(KeysError::Count { path: directory.to_owned(), found: files.len() });
-    }
-    let mut keys = Vec::new();
+    let mut found = Found::default();
     for path in files {
         let bytes = std::fs::read(&path).map_err(failed(&path))?;
         let length = bytes.len();
-        keys.push(ClaimSecret::new(bytes).ok_or(KeysError::Short { path, length })?);
+        match ClaimSecret::new(bytes) {
+            Some(_) if found.keys.len() == MOST => found.skipped.push(KeysError::TooMany { path }),
+            Some(key) => found.keys.push(key),
+            None => found.skipped.push(KeysError::Short { path, length }),
+        }
     }
-    Ok(keys)
+    if found.keys.is_empty() {
+        return Err(found.skipped.into_iter().next().unwrap_or(KeysError::None { path: directory.to_owned() }));
+    }
+    Ok(found)
 }
 
 /// Tells the engine the keys whenever they change. What cannot be read is told once, and the last keys go on.
-pub async fn follow(directory: PathBuf, mut known: Vec<ClaimSecret>, inputs: mpsc::UnboundedSender<Input>) {
+pub async fn follow(directory: PathBuf, first: Found, inputs: mpsc::UnboundedSender<Input>) {
     let mut looks = tokio::time::interval(LOOK);
-    let mut told = String::new();
+    let (mut told, mut skipped, mut known) = (String::new(), first.skipped(), first.keys);
     loop {
         looks.tick().await;
         match read(&directory) {
-            Ok(keys) => {
+            Ok(found) => {
                 told.clear();
-                if keys != known {
-                    tracing::info!(keys = keys.len(), "the keys of claims have changed");
-                    known.clone_from(&keys);
-                    let _ = inputs.send(Input::ClaimKeys(keys));
+                if found.skipped() != skipped {
+                    found.tell();
+                    skipped = found.skipped();
+                }
+                if found.keys != known {
+                    tracing::info!(keys = found.keys.len(), "the keys of claims have changed");
+                    known.clone_from(&found.keys);
+                    let _ = inputs.send(Input::ClaimKeys(found.keys));
                 }
             }
             Err(error) => {
@@ -130,7 +170,7 @@ mod tests {
     #[test]
     fn each_file_is_a_key_in_the_order_of_names_and_what_the_kubelet_needs_itself_is_none() {
         let directory = mounted("..1", &[("b", NEW), ("a", OLD)]);
-        assert_eq!(read(directory.path()).unwrap(), [secret(OLD), secret(NEW)]);
+        assert_eq!(read(directory.path()).unwrap().keys, [secret(OLD), secret(NEW)]);
     }
 
     #[test]
@@ -141,6 +181,23 @@ mod tests {
         let empty = tempfile::tempdir().unwrap();
         assert!(read(empty.path()).unwrap_err().to_string().contains("1 to 16"));
         assert!(matches!(read(&empty.path().join("none")), Err(KeysError::Read { .. })));
+    }
+
+    #[test]
+    fn a_file_that_is_no_key_is_left_out_and_named_while_another_one_is_good() {
+        let names: Vec<String> = (0..=MOST).map(|number| format!("k{number:02}")).collect();
+        let many: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), OLD)).collect();
+        for (files, keys, named) in [
+            (vec![("a", "123"), ("b", OLD)], 1, "/a "),
+            (vec![("a", OLD), ("b", "")], 1, "/b "),
+            (many.clone(), MOST, "/k16 "),
+            ([vec![("a", "123")], many[..MOST].to_vec()].concat(), MOST, "/a "),
+        ] {
+            let directory = mounted("..1", &files);
+            let found = read(directory.path()).unwrap();
+            assert_eq!((found.keys.len(), found.skipped.len()), (keys, 1), "{files:?}");
+            assert!(found.skipped().contains(named), "{}", found.skipped());
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -85,7 +85,7 @@ struct Shared<'a> {
 pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Result<(), Error> {
     greet(&config);
     check_capabilities()?;
-    let claim_keys = config.claim_keys.as_deref().map(claim_keys::read).transpose()?;
+    let claim_keys = config.claim_keys.as_deref().map(claim_keys::read_first).transpose()?;
     let (netlink, connection) = Netlink::open()?;
     warn_of_obstacles();
 

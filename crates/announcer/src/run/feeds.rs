@@ -15,7 +15,6 @@ use runtime::tasks::Tasks;
 use tokio::sync::{Notify, mpsc};
 
 use super::{Shared, at_most_until, plain, until};
-use crate::claim::ClaimSecret;
 use crate::claim_keys;
 use crate::config::Config;
 use crate::endpoint_watch;
@@ -63,10 +62,10 @@ pub(super) fn network(
 }
 
 /// The keys of claims as they were read at the start, and whenever they change.
-pub(super) fn claim_keys(tasks: &mut Tasks, shared: &Shared<'_>, keys: Option<Vec<ClaimSecret>>) {
-    if let (Some(directory), Some(keys)) = (shared.config.claim_keys.clone(), keys) {
-        let _ = shared.inputs.send(Input::ClaimKeys(keys.clone()));
-        let follow = claim_keys::follow(directory, keys, shared.inputs.clone());
+pub(super) fn claim_keys(tasks: &mut Tasks, shared: &Shared<'_>, found: Option<claim_keys::Found>) {
+    if let (Some(directory), Some(found)) = (shared.config.claim_keys.clone(), found) {
+        let _ = shared.inputs.send(Input::ClaimKeys(found.keys.clone()));
+        let follow = claim_keys::follow(directory, found, shared.inputs.clone());
         tasks.spawn("keys of claims", until(tasks.stop(), follow));
     }
 }
