@@ -270,7 +270,8 @@ impl Network {
     }
 
     /// Addresses that somebody else has on this node, by interface, beyond those that `links` name: what is not proved
-    /// to be ours. Those that each node has are none.
+    /// to be ours. Those that each node has are none, nor are the ends of pods' links, which come and go. What has a VIP's
+    /// form comes first: Services ask for such addresses.
     pub fn occupied(
         &self,
         links: &[contract::CardLink<Mac>],
@@ -285,10 +286,14 @@ impl Network {
             };
             address.is_loopback() || address.is_unspecified() || link_local
         };
-        let others = self.somebodys(except).map(|(own, link)| (own.net.addr(), link));
-        let others = others.filter(|(own, _)| !named.contains(own) && !everywhere(*own));
-        for (address, link) in others.take(MOST_OCCUPIED) {
-            occupied.entry(link.name.clone()).or_default().insert(address);
+        let is_of_a_pod = |link: &Link| matches!(&link.kind, LinkKind::Virtual(kind) if kind == "veth");
+        let others = self.somebodys(except).filter(|(_, link)| !is_of_a_pod(link));
+        let others = others.filter(|(own, _)| !named.contains(&own.net.addr()) && !everywhere(own.net.addr()));
+        let mut others: Vec<_> =
+            others.map(|(own, link)| (!looks_like_a_vip(own, link), own.net.addr(), link.name.as_str())).collect();
+        others.sort_unstable();
+        for (_, address, link) in others.into_iter().take(MOST_OCCUPIED) {
+            occupied.entry(link.to_owned()).or_default().insert(address);
         }
         occupied
     }

@@ -124,6 +124,24 @@ fn the_nodes_own_addresses_are_known_wherever_they_stand() {
 }
 
 #[test]
+fn of_many_addresses_of_others_those_of_a_vips_form_are_told_and_those_of_pods_are_not() {
+    let mut network = network();
+    let pod = Link { kind: LinkKind::Virtual("veth".into()), ..link(9, "cali0") };
+    network.links.extend([pod, link(8, "other")]);
+    network.addresses.push(address(9, "10.7.0.1/32"));
+    for number in 0..=u8::MAX {
+        network.addresses.push(address(8, &format!("10.8.0.{number}/24")));
+    }
+    let bare = Address { protocol: None, valid: AddressLifetime::Forever, ..own_address(2, "10.200.0.1/32") };
+    network.addresses.push(bare);
+    let occupied = network.occupied(&[], |address| address.is_ours());
+    assert_eq!(occupied.values().map(BTreeSet::len).sum::<usize>(), MOST_OCCUPIED);
+    assert!(occupied["eth0"].contains(&"10.200.0.1".parse().unwrap()) && !occupied.contains_key("cali0"));
+    network.addresses.reverse();
+    assert_eq!(network.occupied(&[], |address| address.is_ours()), occupied, "whatever the kernel's order");
+}
+
+#[test]
 fn without_marks_a_short_deadline_is_ours() {
     let fence = Duration::from_secs(12);
     let unmarked = |seconds| Address {

@@ -33,25 +33,25 @@ impl WrittenCard {
         let (written, at) = self.last.as_ref()?;
         let urgent = by_which_others_decide(card) != by_which_others_decide(written);
         // What it hears changes all the time: that waits for the renewal.
-        let pause = match (urgent, card.term == written.term) {
+        let soon = card.term != written.term || occupied(card) != occupied(written);
+        let pause = match (urgent, soon) {
             (true, _) => Duration::ZERO,
-            (false, false) => CARD_PAUSE,
-            (false, true) => self.renewal,
+            (false, true) => CARD_PAUSE,
+            (false, false) => self.renewal,
         };
         Some(*at + pause)
     }
 }
 
-type Urgent<'a> = (
-    &'a [CardLink],
-    [bool; 3],
-    &'a BTreeSet<String>,
-    &'a BTreeMap<String, BTreeSet<IpAddr>>,
-    &'a BTreeMap<String, Silence>,
-);
+type Urgent<'a> = (&'a [CardLink], [bool; 3], &'a BTreeSet<String>, &'a BTreeMap<String, Silence>);
 
 fn by_which_others_decide(card: &Card) -> Urgent<'_> {
-    (&card.links, [card.serving, card.leaving, card.yields], &card.unable, &card.occupied, &card.silent)
+    (&card.links, [card.serving, card.leaving, card.yields], &card.unable, &card.silent)
+}
+
+/// No Service gets these, on whatever interface they are. Other daemons set and remove them at any time.
+fn occupied(card: &Card) -> BTreeSet<IpAddr> {
+    card.occupied.values().flatten().copied().collect()
 }
 
 /// Whom this node hears on each interface of its card; also nobody: a card that does not say it is one of an older
@@ -103,7 +103,7 @@ mod tests {
                     occupied: [("eth0".to_owned(), ["10.0.0.9".parse().unwrap()].into())].into(),
                     ..written.clone()
                 },
-                Duration::ZERO,
+                CARD_PAUSE,
             ),
             ("a kube-vip", Card { yields: true, ..written.clone() }, Duration::ZERO),
             ("the end", Card { leaving: true, ..written.clone() }, Duration::ZERO),
