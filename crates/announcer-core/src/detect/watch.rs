@@ -107,6 +107,8 @@ pub(super) struct Watch {
     subject: Subject,
     /// A node that was found silent is not asked before.
     seldom: Option<Instant>,
+    /// What rested was put to the test early, and is not again before.
+    released_until: Option<Instant>,
 }
 
 /// The last burst has shown that we are not on the clients' side, or that we may not be.
@@ -135,6 +137,7 @@ impl Watch {
             doubt: None,
             subject,
             seldom: None,
+            released_until: None,
         }
     }
 
@@ -246,14 +249,18 @@ impl Watch {
         self.burst = Some(Burst::begin(context.now, suspects, owner, before, found, by_unicast));
     }
 
-    /// Those that did not answer in the last burst are asked again. If they do, what rests is put to the test at once.
+    /// Those that did not answer in the last burst are asked again. If they do, what rests is put to the test at once, but
+    /// not more often than after the first verdict: where frames are lost in one direction hosts are heard now and then.
     fn ask_landmarks(&mut self, context: &Context<'_>, out: &mut Vec<Output>) {
         let (Some(doubt), Some(before)) = (&mut self.doubt, &self.before) else { return };
-        let found: BTreeSet<Mac> = doubt.found.iter().chain(doubt.since.keys()).copied().collect();
+        let since = doubt.since.iter().filter(|(_, at)| context.now < **at + STILL_COUNTS).map(|(mac, _)| mac);
+        let found: BTreeSet<Mac> = doubt.found.iter().chain(since).copied().collect();
         // On the clients' side by now; or there already, and hearing more hosts, which may be as many as the owner
         // hears.
         let better = doubt.side != Side::Greater || found.len() > doubt.found.len();
-        if before.side(&found) == Side::Greater && better {
+        let released = self.released_until.is_some_and(|until| context.now < until);
+        if before.side(&found) == Side::Greater && better && !released {
+            self.released_until = Some(context.now + FIRST_REST);
             self.vips.values_mut().filter(|vip| vip.verdicts > 0).for_each(|vip| vip.rest_until = None);
         } else if context.now >= doubt.ask_at {
             doubt.ask_at = context.now + ASK_AGAIN;

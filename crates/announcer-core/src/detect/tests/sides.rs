@@ -177,3 +177,25 @@ fn who_was_alone_finds_the_silent_owner_at_once_when_the_lan_is_whole_again() {
         assert!(lan.now < whole + ms(400), "{:?}", lan.verdicts);
     }
 }
+
+/// Questions are lost and answers to a few of them come: each host is heard now and then.
+#[test]
+fn who_hears_its_landmarks_one_by_one_does_not_put_a_silent_owner_to_the_test_all_the_time() {
+    let hosts: Vec<u8> = (100..109).collect();
+    let mut lan = with_strangers(&hosts);
+    lan.kill(2);
+    lan.holders.remove(&GATEWAY);
+    for host in &hosts {
+        lan.holders.remove(&vip(*host));
+    }
+    lan.run(ms(300));
+    let before = lan.detector.counters().bursts;
+    for round in 0..100 {
+        lan.heard(GATEWAY, GATEWAY_MAC, Heard::Answer);
+        let host = hosts[round % hosts.len()];
+        lan.heard(vip(host), mac(host), Heard::Answer);
+        lan.run(ms(50));
+    }
+    let bursts = lan.detector.counters().bursts - before;
+    assert!((1..=11).contains(&bursts), "{bursts} in 5 s: accepted is one in half a second");
+}
