@@ -18,6 +18,7 @@ use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use runtime::events::Recorder;
 use runtime::health::Check;
+use runtime::leader::Annotation;
 use runtime::reflect::{Reflector, returned};
 use runtime::tasks::Tasks;
 use tokio::sync::watch;
@@ -30,9 +31,9 @@ use crate::connection::Machines;
 use crate::features::Detector;
 use crate::garbage::collector::Collector;
 use crate::host_upgrade::{self, Caution, Controller, Cooperation, CooperationSources, PlanCaches, Signals};
-use crate::identity::Identity;
 use crate::identity::keeper::{Keeper, Place, Sources, record_cache};
 use crate::identity::record::{self, Record, Records};
+use crate::identity::{Doubt, Identity};
 use crate::instances;
 use crate::instances::provider::{Asked, HarvesterInstances};
 use crate::instances::view::machine_caches;
@@ -255,9 +256,13 @@ impl HarvesterProvider {
 
     /// Why this cluster may not be the one that its record describes, while that is so: announcers are told by the Lease.
     /// `None`: nothing was judged yet, and a former leader may have known more.
-    pub fn doubts(&self) -> impl Fn() -> Option<Option<String>> + Send + Sync + 'static {
+    pub fn doubts(&self) -> impl Fn() -> Annotation + Send + Sync + 'static {
         let identity = self.identity.clone();
-        move || identity.doubt().map(|doubt| doubt.map(|hold| hold.reason.to_owned()))
+        move || match identity.doubt() {
+            Doubt::NotJudged => Annotation::Keep,
+            Doubt::No => Annotation::Remove,
+            Doubt::Of(hold) => Annotation::Set(hold.reason.to_owned()),
+        }
     }
 
     /// UIDs of the machines that this cluster's Nodes run on: by their provider IDs, and as an administrator has confirmed.

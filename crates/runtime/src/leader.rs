@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::shutdown::Token;
 
 pub use hand_back::HandBack;
-pub use lease::Record;
+pub use lease::{Annotation, Record};
 pub use task::{AnnotationValue, Election, LeaderError};
 
 /// Which Lease, who we are, and how patient everybody is.

@@ -134,11 +134,11 @@ fn of_many_addresses_of_others_those_of_a_vips_form_are_told_and_those_of_pods_a
     }
     let bare = Address { protocol: None, valid: AddressLifetime::Forever, ..own_address(2, "10.200.0.1/32") };
     network.addresses.push(bare);
-    let occupied = network.occupied(&[], |address| address.is_ours());
+    let occupied = network.occupied(&[], Address::is_ours);
     assert_eq!(occupied.values().map(BTreeSet::len).sum::<usize>(), MOST_OCCUPIED);
     assert!(occupied["eth0"].contains(&"10.200.0.1".parse().unwrap()) && !occupied.contains_key("cali0"));
     network.addresses.reverse();
-    assert_eq!(network.occupied(&[], |address| address.is_ours()), occupied, "whatever the kernel's order");
+    assert_eq!(network.occupied(&[], Address::is_ours), occupied, "whatever the kernel's order");
 }
 
 #[test]

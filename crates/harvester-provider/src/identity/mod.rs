@@ -33,6 +33,18 @@ use crate::config::LoadBalancerConfig;
 /// followed by another one that brings it back.
 pub const RESTORE_SUSPECTED: Duration = Duration::from_hours(24);
 
+/// What the last judgement of the facts has put in doubt.
+#[derive(Debug, Clone, Default)]
+pub enum Doubt {
+    /// Nothing was judged yet.
+    #[default]
+    NotJudged,
+    /// Nothing is.
+    No,
+    /// This.
+    Of(Arc<Hold>),
+}
+
 /// The name in use, once it is known, and whether anything may be written. Clones are the same identity.
 #[derive(Debug, Clone)]
 pub struct Identity {
@@ -41,7 +53,7 @@ pub struct Identity {
     card: Arc<watch::Sender<Option<Arc<Card>>>>,
     hold: Arc<watch::Sender<Option<Arc<Hold>>>>,
     /// What the facts say, whether the controller is paused or not.
-    doubt: Arc<Mutex<Option<Option<Arc<Hold>>>>>,
+    doubt: Arc<Mutex<Doubt>>,
     word: Arc<watch::Sender<Option<Instant>>>,
     vanished: Arc<watch::Sender<Option<Instant>>>,
 }
@@ -125,14 +137,14 @@ impl Identity {
     /// The facts were judged: they contradict each other or do not suffice, which is why nothing may be written, or they agree.
     /// A pause that somebody has asked for lasts.
     pub fn judged(&self, doubt: Option<Hold>, paused: bool) {
-        *self.doubt.lock() = Some(doubt.clone().map(Arc::new));
+        *self.doubt.lock() = doubt.clone().map_or(Doubt::No, |hold| Doubt::Of(Arc::new(hold)));
         if !paused {
             self.set_hold(doubt);
         }
     }
 
-    /// What is in doubt by the last judgement; `None`: nothing was judged yet.
-    pub fn doubt(&self) -> Option<Option<Arc<Hold>>> {
+    /// What is in doubt by the last judgement.
+    pub fn doubt(&self) -> Doubt {
         self.doubt.lock().clone()
     }
 

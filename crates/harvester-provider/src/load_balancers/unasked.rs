@@ -244,7 +244,9 @@ mod tests {
                 breaker.over(service);
             }
         }
-        services.iter().for_each(|service| breaker.done(service));
+        for service in &services {
+            breaker.done(service);
+        }
         assert_eq!((breaker.recent.count(now), breaker.granted.len()), (3, 0));
         assert_ne!(breaker.ask(&services[0], 9, None, now), Answer::Yes, "another loss of the same is another one");
     }

@@ -60,16 +60,26 @@ pub fn write(lease: &mut DynamicObject, record: &Record) {
     spec["leaseTransitions"] = json!(record.transitions);
 }
 
-/// The annotation says `Some(Some(value))`, does not stand there with `Some(None)`, and with `None`, which is not known yet,
-/// says what it said before. A second one, `<key>-holder`, names who stands for that: what a former holder has said, and its
-/// successor does not know of, ends with the change of holder.
-pub fn annotate(lease: &mut DynamicObject, key: &str, holder: &str, value: Option<Option<String>>) {
+/// What an annotation of the Lease is to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Annotation {
+    /// What it says already: nothing else is known yet.
+    Keep,
+    /// It does not stand there.
+    Remove,
+    /// This.
+    Set(String),
+}
+
+/// Makes the annotation say that. A second one, `<key>-holder`, names the holder who stands for it: what a former holder
+/// has said, and its successor does not know of, ends with the change of holder.
+pub fn annotate(lease: &mut DynamicObject, key: &str, holder: &str, value: Annotation) {
     let annotations = lease.metadata.annotations.get_or_insert_default();
     let by = format!("{key}-holder");
     match value {
-        Some(Some(value)) => drop(annotations.insert(key.to_owned(), value)),
-        Some(None) => drop(annotations.remove(key)),
-        None => {}
+        Annotation::Set(value) => drop(annotations.insert(key.to_owned(), value)),
+        Annotation::Remove => drop(annotations.remove(key)),
+        Annotation::Keep => {}
     }
     if annotations.contains_key(key) {
         annotations.insert(by, holder.to_owned());
@@ -91,17 +101,17 @@ mod tests {
     #[test]
     fn what_is_not_known_yet_leaves_the_annotation_as_it_stands() {
         for (before, value, after) in [
-            (None, None, None),
-            (None, Some(Some("Doubt")), Some("Doubt")),
-            (Some("Doubt"), None, Some("Doubt")),
-            (Some("Doubt"), Some(Some("Other")), Some("Other")),
-            (Some("Doubt"), Some(None), None),
+            (None, Annotation::Keep, None),
+            (None, Annotation::Set("Doubt".into()), Some("Doubt")),
+            (Some("Doubt"), Annotation::Keep, Some("Doubt")),
+            (Some("Doubt"), Annotation::Set("Other".into()), Some("Other")),
+            (Some("Doubt"), Annotation::Remove, None),
         ] {
             let mut lease = DynamicObject::new("l", &resource());
             let text = |value: &str| value.to_owned();
             lease.metadata.annotations =
                 before.map(|value| [(text("key"), text(value)), (text("key-holder"), text("old"))].into());
-            annotate(&mut lease, "key", "new", value.map(|value| value.map(text)));
+            annotate(&mut lease, "key", "new", value.clone());
             let shown = lease.metadata.annotations.unwrap_or_default();
             assert_eq!(shown.get("key").map(String::as_str), after, "{before:?} {value:?}");
             assert_eq!(shown.get("key-holder").map(String::as_str), after.map(|_| "new"), "{before:?} {value:?}");

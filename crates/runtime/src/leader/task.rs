@@ -34,7 +34,7 @@ const WATCH_AGAIN: Duration = Duration::from_mins(10);
 const WATCH_REFUSED: Duration = Duration::from_secs(8);
 
 /// What an annotation is to say now, see [`lease::annotate`].
-pub type AnnotationValue = Arc<dyn Fn() -> Option<Option<String>> + Send + Sync>;
+pub type AnnotationValue = Arc<dyn Fn() -> lease::Annotation + Send + Sync>;
 
 /// One replica's part in an election. [`Election::run`] does the work; [`Election::leadership`] tells the result.
 pub struct Election {

@@ -1,5 +1,6 @@
 //! Two replicas on a scripted API server that keeps one Lease with compare-and-swap.
 
+use crate::leader::Annotation;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
@@ -125,7 +126,7 @@ async fn seconds(seconds: u64) {
 #[tokio::test(start_paused = true)]
 async fn an_annotation_goes_with_the_renewals_while_there_is_something_to_say() {
     let server = Server::new();
-    let says: Arc<Mutex<Option<Option<String>>>> = Arc::default();
+    let says = Arc::new(Mutex::new(Annotation::Keep));
     let value = {
         let says = Arc::clone(&says);
         Arc::new(move || says.lock().clone())
@@ -138,13 +139,13 @@ async fn an_annotation_goes_with_the_renewals_while_there_is_something_to_say() 
     seconds(60).await;
     let usual = writes();
     assert_eq!(shown(), None);
-    *says.lock() = Some(Some("MachinesReplaced".into()));
+    *says.lock() = Annotation::Set("MachinesReplaced".into());
     seconds(3).await;
     assert_eq!(shown().as_deref(), Some("MachinesReplaced"));
-    *says.lock() = None;
+    *says.lock() = Annotation::Keep;
     seconds(7).await;
     assert_eq!(shown().as_deref(), Some("MachinesReplaced"), "not known: as it stands");
-    *says.lock() = Some(None);
+    *says.lock() = Annotation::Remove;
     seconds(50).await;
     assert_eq!(shown(), None);
     assert!(writes() - usual <= usual + 1, "no write more than the renewals");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cloud_provider::provider::Hold;
 use runtime::events::Recorder;
 
+use super::super::Doubt;
 use super::super::card::Card;
 use super::super::decide::Decision;
 use super::super::judge::{Contradiction, Facts, Word, confirmed_card};
@@ -129,8 +130,11 @@ impl Keeper {
             self.identity.set_hold(Some(Hold { reason: PAUSED, message, initialises_nodes: false }));
         } else if self.identity.hold().is_some_and(|hold| hold.reason == PAUSED) {
             // What was in doubt before is so still.
-            let doubt = self.identity.doubt().flatten();
-            self.identity.set_hold(doubt.map(Arc::unwrap_or_clone));
+            let doubt = match self.identity.doubt() {
+                Doubt::Of(hold) => Some(Arc::unwrap_or_clone(hold)),
+                Doubt::NotJudged | Doubt::No => None,
+            };
+            self.identity.set_hold(doubt);
         }
     }
 
