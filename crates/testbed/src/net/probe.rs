@@ -2,16 +2,19 @@
 
 mod missed;
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 pub use missed::{IN_TIME, Missed};
-use tokio::net::{TcpStream, UdpSocket};
+use parking_lot::Mutex;
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
 use crate::echo;
 use crate::net::namespace::{Namespace, Task};
@@ -260,7 +263,7 @@ async fn ask(traffic: Traffic, number: u64, flow: Option<&Flow>, options: ProbeO
 
 async fn exchange(traffic: Traffic, number: u64, flow: Option<&Flow>, connect: Duration) -> Result<String> {
     let connected = async |target: SocketAddr| {
-        tokio::time::timeout(connect, TcpStream::connect(target))
+        tokio::time::timeout(connect, connect_afresh(target))
             .await
             .context("no connection in time")?
             .context("no connection")
@@ -284,6 +287,34 @@ async fn exchange(traffic: Traffic, number: u64, flow: Option<&Flow>, connect: D
             Ok(answer)
         }
         Traffic::UdpFlow(_) => flow.context("failed to open a UDP socket")?.ask(number).await,
+    }
+}
+
+/// Ports that connections are made from.
+const PORTS: Range<u32> = 10_000..60_000;
+/// The next one, for all probes of this process.
+static NEXT_PORT: AtomicU32 = AtomicU32::new(0);
+
+/// Connects from a port that was not used lately. A connection that was never answered, because its pod is lost, stays in
+/// the node's table of connections for two minutes: one from the same port would be sent to the lost pod again.
+async fn connect_afresh(target: SocketAddr) -> std::io::Result<TcpStream> {
+    let any: IpAddr = if target.is_ipv4() { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    loop {
+        let step = NEXT_PORT.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start);
+        let port = u16::try_from(PORTS.start + step).expect("below 60000");
+        let socket = if target.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        let connected = match socket.bind((any, port).into()) {
+            Ok(()) => socket.connect(target).await,
+            Err(error) => Err(error),
+        };
+        // Somebody else's, on this host; the limit of time around ends a search without success.
+        let is_taken =
+            |error: &std::io::Error| matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable);
+        match connected {
+            Err(error) if is_taken(&error) => tokio::task::yield_now().await,
+            connected => return connected,
+        }
     }
 }
 
