@@ -8,7 +8,8 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::bed::Bed;
 
-/// Some beds of one kind, two unless said otherwise: a test has its bed alone, and as many tests run at a time. More are for tests that
+/// Some beds of one kind, two unless said otherwise: a test has its bed alone, and as many tests run at a time. More
+/// are for tests that
 /// wait nearly all the time.
 pub struct Beds<const N: usize = 2>([(Mutex<()>, Shared<Bed>); N]);
 

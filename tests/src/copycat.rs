@@ -1,4 +1,5 @@
-//! A copy of the cluster beside it: restored from a snapshot of its etcd, with API server, machine and controller of its own, in the
+//! A copy of the cluster beside it: restored from a snapshot of its etcd, with API server, machine and controller of
+//! its own, in the
 //! same namespace of the same Harvester.
 
 use anyhow::Result;

@@ -73,7 +73,8 @@ async fn an_owner_that_hears_nobody_is_replaced_once() {
 /// What is done to the cards of nodes.
 type Impairment<'a> = &'a dyn Fn(&[Arc<Nic>]) -> Vec<Fault>;
 
-/// What is wrong with the nodes that do not own the VIP, one after the other, each for longer than a Lease lasts: nothing moves.
+/// What is wrong with the nodes that do not own the VIP, one after the other, each for longer than a Lease lasts:
+/// nothing moves.
 async fn standbys_take_nothing_over(last: u8, faults: &[Impairment<'_>]) {
     let (_alone, bed) = alone().await;
     let case = bed.case("standby").await.unwrap();
@@ -104,7 +105,8 @@ fn mute(nic: &Nic) -> Fault {
     nic.segment().mute(nic).unwrap()
 }
 
-/// To a node that hears no answers everybody is dead; it takes nothing over, because no witness answers it either. Both at a time: of the
+/// To a node that hears no answers everybody is dead; it takes nothing over, because no witness answers it either. Both
+/// at a time: of the
 /// owner's two successors none is well.
 #[tokio::test]
 async fn standbys_that_hear_nobody_take_nothing_over() {

@@ -270,7 +270,8 @@ impl Network {
     }
 
     /// Addresses that somebody else has on this node, by interface, beyond those that `links` name: what is not proved
-    /// to be ours. Those that each node has are none, nor are the ends of pods' links, which come and go. What has a VIP's
+    /// to be ours. Those that each node has are none, nor are the ends of pods' links, which come and go. What has a
+    /// VIP's
     /// form comes first: Services ask for such addresses.
     pub fn occupied(
         &self,

@@ -1,7 +1,8 @@
 //! Writes records on Services: read, compare, write the object, then its status. What is wanted on each Service, which
 //! request comes next, what an answer means, and when it is tried again.
 //!
-//! A machine without I/O: whoever drives it keeps a queue in which a key waits once and is worked on once at a time, asks
+//! A machine without I/O: whoever drives it keeps a queue in which a key waits once and is worked on once at a time,
+//! asks
 //! [`RecordWriter::begin`] for the key whose turn it is, sends what [`Write::next`] says, and does with the key what
 //! [`RecordWriter::ended`] says.
 
@@ -148,7 +149,8 @@ impl RecordWriter {
         match end {
             End::Written(object) => (self.written(key, &write.record, *object), Again::No),
             End::Gone | End::Superseded => {
-                // Another record has come meanwhile, for a later Service of the name or under a newer term: the queue has the
+                // Another record has come meanwhile, for a later Service of the name or under a newer term: the queue
+                // has the
                 // key again, and what became of the old one is nobody's concern.
                 if self.0.get(key).is_some_and(|wanted| wanted.record != write.record) {
                     return (None, Again::No);

@@ -16,7 +16,8 @@ pub enum VipId {
     Static(IpAddr),
     /// An address that DHCP gives, on the macvlan of this Service.
     Dhcp(Uid),
-    /// An address that DHCPv6 gives, on an interface of the node: servers tell clients apart by their DUID, so it needs no
+    /// An address that DHCPv6 gives, on an interface of the node: servers tell clients apart by their DUID, so it needs
+    /// no
     /// MAC of its own.
     Dhcp6(Uid),
 }

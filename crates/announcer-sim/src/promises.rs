@@ -151,7 +151,8 @@ pub struct Limits {
     lease: [Duration; 3],
     /// A process wakes, or its kernel has done what it was asked for.
     late: Duration,
-    /// A swap reads and writes, and so does what it follows: a renewal, or a record. Of an API that refuses or forgets up to
+    /// A swap reads and writes, and so does what it follows: a renewal, or a record. Of an API that refuses or forgets
+    /// up to
     /// three in ten requests some are sent several times.
     api: Duration,
     /// Before a write that is tried again and again has come through.
@@ -216,7 +217,8 @@ impl Limits {
             Trouble::Unleased(..) => KERNEL + late,
             Trouble::Refused(..) => 3 * late + ms(20),
             // A request that was under way is given up after half the deadline; then the Lease is read each retry
-            // period. The old one believes in it for the renew deadline, the new one waits for the longer duration; with a
+            // period. The old one believes in it for the renew deadline, the new one waits for the longer duration;
+            // with a
             // clock that has stood still it is told by the API.
             Trouble::Torn(..) | Trouble::TwoLeaders(..) => api + deadline / 2 + retry + retry / 5 + ms(100) + late,
             // Node mode's worst: a process that has just started needs five seconds to suspect an owner that it has
@@ -231,7 +233,8 @@ impl Limits {
             // decisions.md 24: five seconds after the Lease has run out, counted from a renewal of our own; and the
             // wait for whoever comes first.
             Trouble::Contested(_) => duration + duration / 3 + seconds(5) + seconds(7) + api,
-            // The client has missed the announcement, or could not hear it: it asks again when its own cache has run out. In a
+            // The client has missed the announcement, or could not hear it: it asks again when its own cache has run
+            // out. In a
             // storm the question or the answer may be lost, too: eight in a row never are.
             Trouble::Misled(..) => DOUBT + seconds(1) + 2 * CLIENT_ASKS + 3 * late + self.if_lost(seconds(8)),
             Trouble::Outage(..) => self.bound,

@@ -2,7 +2,8 @@
 //! and, where the owner changes, in `swap.rs`.
 //!
 //! What is written when, and what an answer means, is decided by [`RecordWriter`]: GET, compare, PUT; then the status.
-//! Objects stay unstructured, so that fields which we do not know survive (decisions.md 4); PUT and not PATCH, because the roles of the existing charts grant no patch (decisions.md 3).
+//! Objects stay unstructured, so that fields which we do not know survive (decisions.md 4); PUT and not PATCH, because
+//! the roles of the existing charts grant no patch (decisions.md 3).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! How many objects of one kind may be changed or deleted at once without having been asked for it: pure. One after the other is what
+//! How many objects of one kind may be changed or deleted at once without having been asked for it: pure. One after the
+//! other is what
 //! happens in a healthy cluster; many at once are more likely a wrong view than a wish.
 
 use std::time::Duration;
@@ -22,7 +23,8 @@ pub enum Allowed {
     No,
 }
 
-/// `recent`: done in the last minute; `wanted`: to be done now; `all`: objects that there are, with those of the last minute.
+/// `recent`: done in the last minute; `wanted`: to be done now; `all`: objects that there are, with those of the last
+/// minute.
 pub fn allowed(recent: usize, wanted: usize, all: usize) -> Allowed {
     let count = recent + wanted;
     if count <= FEW.max(all / 10) {

@@ -5,7 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 /// The name under which API servers note what we write: the first part of our `User-Agent`.
 pub const FIELD_MANAGER: &str = "harvester-cloud-provider";
 
-/// The manager that wrote last and is not we, with what it did and when. `members`: of those that own one of these members, as
+/// The manager that wrote last and is not we, with what it did and when. `members`: of those that own one of these
+/// members, as
 /// `labels` or `addresses`, where there are such; a kubelet writes its Node every few seconds, and something else.
 pub fn other_writer(fields: &[ManagedFieldsEntry], members: &[&str]) -> Option<String> {
     let others =

@@ -254,7 +254,8 @@ impl HarvesterProvider {
         self
     }
 
-    /// Why this cluster may not be the one that its record describes, while that is so: announcers are told by the Lease.
+    /// Why this cluster may not be the one that its record describes, while that is so: announcers are told by the
+    /// Lease.
     /// `None`: nothing was judged yet, and a former leader may have known more.
     pub fn doubts(&self) -> impl Fn() -> Annotation + Send + Sync + 'static {
         let identity = self.identity.clone();

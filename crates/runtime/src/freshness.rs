@@ -1,5 +1,7 @@
-//! Whether a fact that a cache shows may be acted upon for good: pure. What is deleted, released or given up is so on a fact that was
-//! seen while the watches worked, and that no trouble with them has come after; the object itself is read once more all the same.
+//! Whether a fact that a cache shows may be acted upon for good: pure. What is deleted, released or given up is so on a
+//! fact that was
+//! seen while the watches worked, and that no trouble with them has come after; the object itself is read once more all
+//! the same.
 
 use crate::reflect::Status;
 
@@ -30,7 +32,8 @@ pub type FirstSeen = Option<u64>;
 pub enum Freshness {
     /// It may be acted upon.
     Fresh,
-    /// The watches have failed since it was first seen, and work again: it counts as seen now, and one more look decides.
+    /// The watches have failed since it was first seen, and work again: it counts as seen now, and one more look
+    /// decides.
     SeenAnew,
     /// The watches do not work.
     Interrupted,

@@ -89,7 +89,8 @@ impl Exposed<'_> {
         .await
     }
 
-    /// Waits until it is served by every node: a kube-proxy that comes back from an outage of the API is late by up to 30 s.
+    /// Waits until it is served by every node: a kube-proxy that comes back from an outage of the API is late by up to
+    /// 30 s.
     pub async fn wait_until_every_node_serves(&self, port: u16) -> Result<()> {
         let cluster_ip = self.get().await?.spec.and_then(|spec| spec.cluster_ip).unwrap_or_default();
         let cluster_ip: IpAddr = cluster_ip.parse().with_context(|| format!("Service {self} has no cluster IP"))?;

@@ -55,7 +55,8 @@ async fn two_hundred_addresses_at_once() {
         assert!((20..=140).contains(&here), "node{node} has {here} of {COUNT}");
     }
     let_it_happen(3).await;
-    // A node that had no time to answer may be asked for by broadcast, and replaced; what is sent or written now and then at rest leaves
+    // A node that had no time to answer may be asked for by broadcast, and replaced; what is sent or written now and
+    // then at rest leaves
     // no window quiet.
     let rest = async || {
         let capture = bed.lan.client().capture("eth0", "arp and ether broadcast")?;

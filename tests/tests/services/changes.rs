@@ -23,7 +23,8 @@ async fn type_and_ports_change(protocol: &str) {
         if udp { web.udp_reply(address, port).await } else { web.reply(address, port).await }
     };
 
-    // From the lower band, which the API server leaves to those who choose themselves: any other port may be a Service's of another test.
+    // From the lower band, which the API server leaves to those who choose themselves: any other port may be a
+    // Service's of another test.
     let (first_port, second_port) = if udp { (30_001, 30_002) } else { (30_003, 30_004) };
     let port = |port: u16, node_port: i32| json!({"spec": {"ports": [{"name": "p", "protocol": protocol, "port": port, "targetPort": 8080, "nodePort": node_port}]}});
 

@@ -43,7 +43,8 @@ async fn a_second_service_shares_the_first_ones_address() {
     assert!(web.load_balancer().await.unwrap().is_none());
 }
 
-/// The members name the group and not each other: whoever of them goes, the address stays, and the client notices nothing.
+/// The members name the group and not each other: whoever of them goes, the address stays, and the client notices
+/// nothing.
 #[tokio::test]
 async fn members_of_a_group_share_an_address_that_outlives_the_one_who_asked_for_it() {
     if e2e::skip() {

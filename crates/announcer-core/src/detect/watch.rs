@@ -249,8 +249,10 @@ impl Watch {
         self.burst = Some(Burst::begin(context.now, suspects, owner, before, found, by_unicast));
     }
 
-    /// Those that did not answer in the last burst are asked again. If they do, what rests is put to the test at once, but
-    /// not more often than after the first verdict: where frames are lost in one direction hosts are heard now and then.
+    /// Those that did not answer in the last burst are asked again. If they do, what rests is put to the test at once,
+    /// but
+    /// not more often than after the first verdict: where frames are lost in one direction hosts are heard now and
+    /// then.
     fn ask_landmarks(&mut self, context: &Context<'_>, out: &mut Vec<Output>) {
         let (Some(doubt), Some(before)) = (&mut self.doubt, &self.before) else { return };
         let since = doubt.since.iter().filter(|(_, at)| context.now < **at + STILL_COUNTS).map(|(mac, _)| mac);

@@ -246,7 +246,8 @@ impl Leases {
         self.states.retain(|key, _| self.wanted.contains(key));
     }
 
-    /// Whether this node is known to hold the Lease that decides, whoever holds the others. What was given up in doubt is
+    /// Whether this node is known to hold the Lease that decides, whoever holds the others. What was given up in doubt
+    /// is
     /// probed again then: a rival that announces the address answers, and one that does not must not keep it down.
     pub fn holds(&self, service: &ServiceView) -> bool {
         self.deciding(&service.key).is_some_and(|key| *self.state(key) == LeaseState::Held { confirmed: true })
@@ -274,8 +275,10 @@ impl Ownership for Leases {
         self.deciding(&service.key).map_or(Owner::Theirs, |key| self.state(key).owner(&self.node))
     }
 
-    /// Not while another node holds, or may hold, the Lease of one that shares the address, by whose name it comes first: that node
-    /// may know the Services otherwise, one of them deleted and made anew, and each of the two would defend the address.
+    /// Not while another node holds, or may hold, the Lease of one that shares the address, by whose name it comes
+    /// first: that node
+    /// may know the Services otherwise, one of them deleted and made anew, and each of the two would defend the
+    /// address.
     fn confirmed(&self, service: &ServiceView) -> bool {
         let may_be_held = |key: &LeaseKey| match self.state(key) {
             LeaseState::Held { .. } => false,

@@ -1,4 +1,5 @@
-//! The queue of [`RecordWriter`], which in the real process is `runtime`'s: a key is worked on once at a time, and comes
+//! The queue of [`RecordWriter`], which in the real process is `runtime`'s: a key is worked on once at a time, and
+//! comes
 //! again after its back-off.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! Seeds from [`WIDE`] on: one fault alone, whose loss at clients has a bound; and mixtures in which clusters are larger, the
+//! Seeds from [`WIDE`] on: one fault alone, whose loss at clients has a bound; and mixtures in which clusters are
+//! larger, the
 //! API is slow for everybody or away for several nodes, kernels are slow, and strangers come at any time.
 
 use std::collections::BTreeSet;

@@ -1,5 +1,7 @@
-//! Clients of the addresses: one where the gateway is, and one behind the switch of each group that a fault cuts off. Each
-//! has a neighbour cache as a host has it, asks for every address all the time, and notes since when nobody has answered.
+//! Clients of the addresses: one where the gateway is, and one behind the switch of each group that a fault cuts off.
+//! Each
+//! has a neighbour cache as a host has it, asks for every address all the time, and notes since when nobody has
+//! answered.
 //!
 //! They draw from a source of their own: a seed makes the same run with and without them.
 

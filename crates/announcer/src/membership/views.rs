@@ -59,8 +59,10 @@ impl LeaseView {
     }
 }
 
-/// Whether what the cloud controller says of its safe mode counts: `by` is who has said it. A successor that knows nothing
-/// of it, as another version, leaves the annotation and does not stand for it. Of a Lease that was handed back it counts until
+/// Whether what the cloud controller says of its safe mode counts: `by` is who has said it. A successor that knows
+/// nothing
+/// of it, as another version, leaves the annotation and does not stand for it. Of a Lease that was handed back it
+/// counts until
 /// somebody takes it, and of one that nobody renews for a day.
 fn counts(by: Option<&str>, holder: &str, renewed: Option<Timestamp>, wall: Timestamp) -> bool {
     let lives =

@@ -6,7 +6,8 @@ use tokio::sync::mpsc;
 use crate::engine::{Input, WireDone, WireOp};
 use crate::wire::Wire;
 
-/// Performs requests to the kernel in the order of [`KernelQueue`], one after the other and rules beside them, until all that
+/// Performs requests to the kernel in the order of [`KernelQueue`], one after the other and rules beside them, until
+/// all that
 /// was asked for is done.
 pub(super) async fn perform<W: Wire>(
     wire: W,

@@ -42,7 +42,8 @@ impl NodeLoss {
         None
     }
 
-    /// Marks what is not marked. If some of it was done before, a kubelet that accepts a connection now, or that has put
+    /// Marks what is not marked. If some of it was done before, a kubelet that accepts a connection now, or that has
+    /// put
     /// a mark right since, shows that it lives. False: it did not go well, and `case` says when to try again.
     pub(super) async fn mark(&mut self, node: &NodeView, word: &Agreed, case: &mut Case) -> bool {
         let again = case.is_lost() || !case.is_untouched();

@@ -1,4 +1,5 @@
-//! Harvester: that it is of a version that can be worked with, that it serves what is needed, and that none of its hosts
+//! Harvester: that it is of a version that can be worked with, that it serves what is needed, and that none of its
+//! hosts
 //! takes etcd's quorum with it.
 
 use harvester_api::keys::cloudprovider;

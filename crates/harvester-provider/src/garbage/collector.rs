@@ -179,7 +179,8 @@ impl Collector {
         Ok(())
     }
 
-    /// More than a third of all load balancers of this cluster are not deleted without a human's word: the view that shows so much
+    /// More than a third of all load balancers of this cluster are not deleted without a human's word: the view that
+    /// shows so much
     /// garbage may be wrong. What is due has been seen, and is read, more than once anyway.
     fn is_within_reason(&mut self, due: usize, events: &Recorder) -> bool {
         let config = self.identity.applied_to(&self.given, &self.sources.services);

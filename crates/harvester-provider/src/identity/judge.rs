@@ -139,7 +139,8 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
     if let Some(contradiction) = contradiction {
         return Verdict::SafeMode(contradiction);
     }
-    // A copy of a cluster may run its controller before its own kubelet has registered: all that the snapshot shows then is the original.
+    // A copy of a cluster may run its controller before its own kubelet has registered: all that the snapshot shows
+    // then is the original.
     if let Some(name) = facts.unregistered {
         return Verdict::Undecided(format!(
             "this process runs on Node {name} (NODE_NAME), and no such Node is registered: on which machine this cluster runs is not \

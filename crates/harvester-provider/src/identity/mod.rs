@@ -29,7 +29,8 @@ use proof::service_uid;
 
 use crate::config::LoadBalancerConfig;
 
-/// After a Service has vanished that bore our finalizer nothing is collected as garbage for so long: the restore that took it may be
+/// After a Service has vanished that bore our finalizer nothing is collected as garbage for so long: the restore that
+/// took it may be
 /// followed by another one that brings it back.
 pub const RESTORE_SUSPECTED: Duration = Duration::from_hours(24);
 
@@ -134,7 +135,8 @@ impl Identity {
         });
     }
 
-    /// The facts were judged: they contradict each other or do not suffice, which is why nothing may be written, or they agree.
+    /// The facts were judged: they contradict each other or do not suffice, which is why nothing may be written, or
+    /// they agree.
     /// A pause that somebody has asked for lasts.
     pub fn judged(&self, doubt: Option<Hold>, paused: bool) {
         *self.doubt.lock() = doubt.clone().map_or(Doubt::No, |hold| Doubt::Of(Arc::new(hold)));
@@ -173,7 +175,8 @@ impl Identity {
         self.vanished.send_replace(Some(Instant::now()));
     }
 
-    /// Whether what no Service has may be what a restore of etcd has forgotten, and no human has said since that all is as it is to be.
+    /// Whether what no Service has may be what a restore of etcd has forgotten, and no human has said since that all is
+    /// as it is to be.
     pub fn suspects_restore(&self, now: Instant) -> bool {
         let (vanished, word) = (*self.vanished.borrow(), self.spoken());
         vanished.is_some_and(|at| {

@@ -1,5 +1,7 @@
-//! What would change for clients of a served Service although nobody asked for it, and how much of that at once: pure. A load balancer
-//! that has gone missing on Harvester is made anew, and gets another address; a booking that is another one is published. For one
+//! What would change for clients of a served Service although nobody asked for it, and how much of that at once: pure.
+//! A load balancer
+//! that has gone missing on Harvester is made anew, and gets another address; a booking that is another one is
+//! published. For one
 //! Service that is a repair. For many at once it is what a wrong view of Harvester would look like.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +18,8 @@ use super::plan::Action;
 use super::service_patch::Role;
 use super::view::LbView;
 
-/// A Service that has been served for so long has had an object: whoever takes a thousand Services over from something else, which
+/// A Service that has been served for so long has had an object: whoever takes a thousand Services over from something
+/// else, which
 /// are served without one, is done by then.
 const LONG_SERVED: Duration = Duration::from_mins(30);
 
@@ -40,7 +43,8 @@ fn is_long_served(service: &ServiceView, now: Timestamp) -> bool {
     !service.ingress.is_empty() && since.is_some_and(|since| now.as_second() - since.as_second() >= long)
 }
 
-/// Whether nobody asked for this action, and clients of the Service would notice it. `objects` are those that the Service has.
+/// Whether nobody asked for this action, and clients of the Service would notice it. `objects` are those that the
+/// Service has.
 pub fn is_unasked(service: &ServiceView, action: &Action, objects: &[&LbView], now: Timestamp) -> bool {
     match action {
         // The object of a move is made beside the one that serves.
@@ -80,7 +84,8 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// May this Service be changed unasked? `all`: how many are served. `word`: when a human last said that all is as it is to be.
+    /// May this Service be changed unasked? `all`: how many are served. `word`: when a human last said that all is as
+    /// it is to be.
     pub fn ask(&mut self, service: &ServiceKey, all: usize, word: Option<Instant>, now: Instant) -> Answer {
         if self.granted.contains(service) {
             return Answer::Yes;
@@ -185,7 +190,8 @@ mod tests {
         }
     }
 
-    /// Of `all` Services so many ask, one after the other, and again after two seconds; how many are changed in the end?
+    /// Of `all` Services so many ask, one after the other, and again after two seconds; how many are changed in the
+    /// end?
     fn changed(breaker: &mut Breaker, all: usize, ask: usize, word: Option<Instant>) -> usize {
         let start = Instant::now();
         let mut left: Vec<ServiceKey> = (0..ask).map(|number| key(&format!("default/web-{number}"))).collect();

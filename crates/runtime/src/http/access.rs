@@ -1,5 +1,6 @@
 //! Who may read: everybody, or whom the cluster says (TokenReview and SubjectAccessReview), as delegated authorisation does it in
-//! Kubernetes' own programs. A client certificate counts if the authority of `--client-ca-file` signed it; that of the cluster's
+//! Kubernetes' own programs. A client certificate counts if the authority of `--client-ca-file` signed it; that of the
+//! cluster's
 //! `extension-apiserver-authentication` ConfigMap is not looked up, which the Go provider skips too.
 
 use parking_lot::Mutex;

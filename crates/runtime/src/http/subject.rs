@@ -1,4 +1,5 @@
-//! The subject of a certificate: as much of X.509 (RFC 5280, 4.1) as it takes to read names. The handshake has verified the
+//! The subject of a certificate: as much of X.509 (RFC 5280, 4.1) as it takes to read names. The handshake has verified
+//! the
 //! certificate; whatever is not as expected here names nobody.
 
 /// `id-at-commonName` and `id-at-organizationName`, in DER.

@@ -71,7 +71,8 @@ pub enum Annotation {
     Set(String),
 }
 
-/// Makes the annotation say that. A second one, `<key>-holder`, names the holder who stands for it: what a former holder
+/// Makes the annotation say that. A second one, `<key>-holder`, names the holder who stands for it: what a former
+/// holder
 /// has said, and its successor does not know of, ends with the change of holder.
 pub fn annotate(lease: &mut DynamicObject, key: &str, holder: &str, value: Annotation) {
     let annotations = lease.metadata.annotations.get_or_insert_default();
@@ -97,7 +98,8 @@ fn time(time: Option<Timestamp>) -> Value {
 mod tests {
     use super::*;
 
-    /// A new process leads before it has looked: what its predecessor has said of this cluster stands until it knows better.
+    /// A new process leads before it has looked: what its predecessor has said of this cluster stands until it knows
+    /// better.
     #[test]
     fn what_is_not_known_yet_leaves_the_annotation_as_it_stands() {
         for (before, value, after) in [

@@ -91,7 +91,8 @@ impl Election {
         }
     }
 
-    /// The Lease bears this annotation while we hold it and there is a value for it: brought up to date with each renewal, so that
+    /// The Lease bears this annotation while we hold it and there is a value for it: brought up to date with each
+    /// renewal, so that
     /// it costs no request.
     pub fn with_annotation(mut self, key: &'static str, value: AnnotationValue) -> Self {
         self.annotation = Some((key, value));

@@ -1,4 +1,5 @@
-//! What a kube-vip has left on this node: it carries no mark, and once a term names another node the record does not say
+//! What a kube-vip has left on this node: it carries no mark, and once a term names another node the record does not
+//! say
 //! any more that it was ever here.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -111,7 +111,8 @@ pub fn decide(case: &Case<'_>) -> Step {
 }
 
 /// Of what would be taken: what is here stays, what clients know and nobody answers for is taken all the same, and
-/// nothing new begins. A member that answers is no original: its kube-proxy, or proxy ARP, answers for what it does not own.
+/// nothing new begins. A member that answers is no original: its kube-proxy, or proxy ARP, answers for what it does not
+/// own.
 fn carefully(case: &Case<'_>, step: Step) -> Step {
     let Step::Take(why) = step else { return step };
     match case.asked {

@@ -1,4 +1,5 @@
-//! The newest record of each Service that was seen, by watch or by swap, and whom the records have named before. A record
+//! The newest record of each Service that was seen, by watch or by swap, and whom the records have named before. A
+//! record
 //! outlives the annotation: somebody may have replaced all annotations.
 
 use std::collections::BTreeMap;

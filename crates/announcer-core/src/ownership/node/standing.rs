@@ -237,7 +237,8 @@ impl Cluster {
         Some(((owner_record.host.clone(), link, rank), vips.collect()))
     }
 
-    /// Whose wish says on which interface a group is: that of the first, unless no node has what it names. All nodes know
+    /// Whose wish says on which interface a group is: that of the first, unless no node has what it names. All nodes
+    /// know
     /// the same of one another; who names what there is nowhere would take the address off the others.
     pub(super) fn placed_by<'a>(&self, context: &ReviewContext<'_>, members: &[&'a ServiceView]) -> &'a ServiceView {
         let address = addresses(members).first().map(|(address, _)| *address);

@@ -145,7 +145,8 @@ impl Cluster {
         }
     }
 
-    /// decisions.md 23: somebody claims what is ours and cannot prove it. The record is read again, as a swap that changes
+    /// decisions.md 23: somebody claims what is ours and cannot prove it. The record is read again, as a swap that
+    /// changes
     /// nothing: if another owner stands there, that is what comes of it.
     pub fn read_again(&mut self, now: Instant, key: &ServiceKey, uid: &Uid) -> Option<Swap> {
         if self.swaps.pending.contains_key(key) {

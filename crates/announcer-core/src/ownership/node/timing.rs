@@ -31,12 +31,14 @@ pub(super) const PASS_OVER: Duration = Duration::from_secs(2);
 pub(super) const STRANGERS_TIME: Duration = Duration::from_secs(5);
 /// What an owner has written after it was silent for so long shows whom it has lost.
 pub(super) const TOLD_AFTER: Duration = Duration::from_secs(13);
-/// A swap without an answer is asked for again: with hundreds of them and an API that does not answer, the last ones have
+/// A swap without an answer is asked for again: with hundreds of them and an API that does not answer, the last ones
+/// have
 /// to wait for their turn.
 pub(super) const SWAP_LIMIT: Duration = Duration::from_secs(10);
 /// Between two attempts while the API does not answer: someone is waiting for this address.
 pub(super) const SWAP_RETRY: Duration = Duration::from_millis(50);
-/// What the API server refuses it refuses again, until somebody has changed something: this, doubled with each refusal up
+/// What the API server refuses it refuses again, until somebody has changed something: this, doubled with each refusal
+/// up
 /// to the longest, and up to a quarter more so that not all Services come at once.
 pub(super) const REFUSED_RETRY: Duration = Duration::from_millis(50);
 pub(super) const LONGEST_REFUSED_RETRY: Duration = Duration::from_secs(30);
@@ -45,7 +47,8 @@ pub(super) const LONGEST_REFUSED_RETRY: Duration = Duration::from_secs(30);
 pub(super) const RETAKE: Duration = Duration::from_secs(2);
 /// A take-over that lasted this long was a good one.
 pub(super) const SETTLED: Duration = Duration::from_mins(2);
-/// What the kernel has refused again and again is not tried again for so long: this, doubled each time that it comes to nothing again.
+/// What the kernel has refused again and again is not tried again for so long: this, doubled each time that it comes to
+/// nothing again.
 pub(super) const UNABLE_FOR: Duration = Duration::from_mins(10);
 /// Each node knows an interface only by its own kernel; meanwhile one that has it may be taking the group.
 pub(super) const INTERFACE_GRACE: Duration = Duration::from_secs(3);

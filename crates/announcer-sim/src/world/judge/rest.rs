@@ -6,7 +6,8 @@ use crate::scenario::{Fault, Kind, REST};
 
 impl World<'_> {
     pub(super) fn check_rest(&mut self) {
-        // Where the network falls in two, each half misses the owner, takes the address back, and waits for longer each time
+        // Where the network falls in two, each half misses the owner, takes the address back, and waits for longer each
+        // time
         // before it does so again.
         let halves = |fault: &Fault| if matches!(fault.kind, Kind::Split(_)) { fault.lasts.as_secs() / 20 } else { 0 };
         let faults: u64 = self.scenario.faults.iter().map(|fault| 1 + halves(fault)).sum();
@@ -49,10 +50,14 @@ impl World<'_> {
         }
     }
 
-    /// Moves and writes that are nobody's fault. The end of a lease is written again when it has moved far enough. A server
-    /// that has lost its book, or given an address away, says so when it is asked for that lease, or never: then the lease
-    /// ends, long after everything else has come to rest. The kernel, which counts whole seconds, drops the address a moment
-    /// before; a successor may find the owner silent for it, and one of them writes the next lease, annotations and status.
+    /// Moves and writes that are nobody's fault. The end of a lease is written again when it has moved far enough. A
+    /// server
+    /// that has lost its book, or given an address away, says so when it is asked for that lease, or never: then the
+    /// lease
+    /// ends, long after everything else has come to rest. The kernel, which counts whole seconds, drops the address a
+    /// moment
+    /// before; a successor may find the owner silent for it, and one of them writes the next lease, annotations and
+    /// status.
     fn bearable_at_rest(&self) -> (u64, u64) {
         let of = |service| if self.lease_is_due_to_change(service) { (1, 4) } else { (0, 1) };
         self.scenario.leasing().map(of).fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1))

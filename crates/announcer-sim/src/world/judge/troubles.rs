@@ -254,7 +254,8 @@ impl World<'_> {
         // that hears neither keeps the address: `node` mode is for that.
         let later = a.1.max(b.1);
         let ran = pair.iter().all(|n| self.judge.runs_since.get(n).is_some_and(|since| *since < later));
-        // By a clock that has stood still a Lease is valid that has expired: what it says is defended until the API is read.
+        // By a clock that has stood still a Lease is valid that has expired: what it says is defended until the API is
+        // read.
         let lease = Duration::from_secs(2 * self.scenario.lease[0]);
         let deceived = |n: &usize| self.nodes[*n].deceived_at.is_some_and(|at| self.now < at + lease);
         if contact <= later && ran && !pair.iter().any(deceived) {
@@ -264,7 +265,8 @@ impl World<'_> {
         (!refused && pair.iter().all(told)).then_some(Trouble::Torn(a.0, b.0, index))
     }
 
-    /// Its process knows a Service of this address that is not there any more, and not the one that was made in its place.
+    /// Its process knows a Service of this address that is not there any more, and not the one that was made in its
+    /// place.
     fn has_just_handed_over(&self, n: usize, index: usize) -> bool {
         let at = |service: &usize| self.handed.get(&(n, key(*service)));
         self.judge.addresses[index].1.iter().filter_map(at).any(|at| self.now < *at + JUST)

@@ -1,6 +1,9 @@
-//! A Service that is gone although it wanted its load balancer and bore our finalizer, which nobody takes off but us, or a
-//! user by hand. Else the etcd of the guest cluster was restored from a snapshot that is older than the Service. What was made for it is left where
-//! it is. It is garbage from then on, and its collection waits ([`Identity::suspects_restore`](crate::identity::Identity)).
+//! A Service that is gone although it wanted its load balancer and bore our finalizer, which nobody takes off but us,
+//! or a
+//! user by hand. Else the etcd of the guest cluster was restored from a snapshot that is older than the Service. What
+//! was made for it is left where
+//! it is. It is garbage from then on, and its collection waits
+//! ([`Identity::suspects_restore`](crate::identity::Identity)).
 
 use cloud_provider::provider::{Deleted, ProviderError, Remark};
 use cloud_provider::service::{has_finalizer, wants_load_balancer};
@@ -10,7 +13,8 @@ use super::{HarvesterLoadBalancers, failed};
 use crate::identity::RESTORE_SUSPECTED;
 
 impl HarvesterLoadBalancers {
-    /// What becomes of the load balancer of a Service that has vanished; `None`: it has not, or there is nothing to leave.
+    /// What becomes of the load balancer of a Service that has vanished; `None`: it has not, or there is nothing to
+    /// leave.
     pub(super) async fn leave_if_vanished(&self, service: &ServiceView) -> Result<Option<Deleted>, ProviderError> {
         // As it was last seen.
         if !(wants_load_balancer(service) && has_finalizer(service)) || self.not_synced(false).is_some() {

@@ -1,4 +1,5 @@
-//! Changes that nobody asked for are made within reason: few at once, many after a second look, most of them not without a human's
+//! Changes that nobody asked for are made within reason: few at once, many after a second look, most of them not
+//! without a human's
 //! word. The rule is [`super::super::unasked`].
 
 use cloud_provider::provider::{ProviderError, Waiting};

@@ -376,7 +376,8 @@ async fn a_deletion_waits_for_who_is_still_served_at_the_address_and_is_woken_wh
     assert_eq!(methods(&lab.written()), ["DELETE"]);
 }
 
-/// Etcd of the guest is restored while the controller goes on: what was made since the snapshot is gone, and nobody deleted it.
+/// Etcd of the guest is restored while the controller goes on: what was made since the snapshot is gone, and nobody
+/// deleted it.
 #[tokio::test]
 async fn what_a_restore_of_etcd_has_forgotten_stays_and_is_not_collected_for_a_day() {
     let lab = Lab::new(vec![service("default/web").done()]);

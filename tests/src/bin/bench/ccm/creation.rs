@@ -47,7 +47,8 @@ pub async fn one(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     theatre.stage.wait_until_quiet().await?;
     let tally = theatre.stage.tally(mark)?;
     let (guest, host) = (tally.side(Side::CcmGuest), tally.side(Side::CcmHarvester));
-    // Serving the twenty others writes their status.address, one GET and one PUT each, and here their condition with an Event.
+    // Serving the twenty others writes their status.address, one GET and one PUT each, and here their condition with an
+    // Event.
     let others = RUNS;
     let (host_writes, guest_writes) = (host.writes.saturating_sub(others), guest.writes.saturating_sub(others));
     let what = "writes per Service, guest (Events apart, with the condition that it is served)";
