@@ -5,7 +5,6 @@ use std::time::Duration;
 use announcer_core::ElectionMode;
 
 use crate::scenario::{Scenario, ServerFault};
-use crate::world::{CLIENT_ASKS, DOUBT};
 
 /// Something that may last for a while, and no longer. Nodes and addresses are counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -166,6 +165,12 @@ pub struct Limits {
     server_is_ill: bool,
     bound: Duration,
 }
+
+/// How often a client asks for each address. What it loses is known to this.
+pub const CLIENT_ASKS: Duration = ms(20);
+/// After so long without an answer a client does not believe an entry of its cache any more: Linux needs 8 s from when it
+/// doubts.
+pub const DOUBT: Duration = seconds(8);
 
 const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)

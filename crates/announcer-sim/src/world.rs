@@ -42,8 +42,6 @@ use crate::checks::Violation;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Scenario, WARM_UP};
 
-pub use clients::{DOUBT, EVERY as CLIENT_ASKS};
-
 /// Something that happens at its time. What was meant for a former life of a process, or boot of a node, does not.
 #[derive(Debug)]
 enum Event {

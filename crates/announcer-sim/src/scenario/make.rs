@@ -8,11 +8,9 @@ use announcer_core::ElectionMode;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::wide::{self, WIDE};
+use super::wide::{self, LATEST, WIDE, millis};
 use super::{Address, CONFLICT, DhcpServer, Fault, Kind, REST, Scenario, ServerFault, WARM_UP, Wish};
 
-/// Faults of a mixture are over by then.
-pub(super) const LATEST: Duration = Duration::from_mins(1);
 /// To set what was free in the end.
 const MARGIN: Duration = Duration::from_secs(5);
 /// A DHCP client that nobody has answered, or whom the server has refused, for the half of this asks again within it.
@@ -290,10 +288,6 @@ fn fault(rng: &mut SmallRng, scenario: &Scenario) -> Fault {
     let latest = LATEST.saturating_sub(lasts);
     let at = Duration::from_micros(rng.random_range(micros(WARM_UP)..micros(latest)));
     Fault { at, lasts, kind }
-}
-
-pub(super) fn millis(rng: &mut SmallRng, low: u64, high: u64) -> Duration {
-    Duration::from_millis(rng.random_range(low..=high))
 }
 
 fn micros(duration: Duration) -> u64 {

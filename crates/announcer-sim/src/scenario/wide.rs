@@ -9,12 +9,13 @@ use announcer_core::ElectionMode;
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
-use super::make::{LATEST, millis};
 use super::{Address, Fault, Kind, Scenario, WARM_UP, Wish};
 
 /// The first seed of these. What older seeds do stays as it was.
 pub const WIDE: u64 = 20_000_000;
 
+/// Faults of a mixture are over by then.
+pub(super) const LATEST: Duration = Duration::from_mins(1);
 /// A client asks every 20 ms: what it loses is known to twice that.
 const NOTHING: Duration = Duration::from_millis(60);
 /// One machine, or its cable.
@@ -148,4 +149,8 @@ pub(super) fn more(rng: &mut SmallRng, scenario: &mut Scenario) {
 /// Whether this seed has one fault alone.
 pub(super) fn is_alone(rng: &mut SmallRng, mode: ElectionMode) -> bool {
     mode == ElectionMode::Node && rng.random_bool(0.4)
+}
+
+pub(super) fn millis(rng: &mut SmallRng, low: u64, high: u64) -> Duration {
+    Duration::from_millis(rng.random_range(low..=high))
 }

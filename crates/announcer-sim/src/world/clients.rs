@@ -18,12 +18,9 @@ use super::lan::{gateway, thief};
 use super::{Event, World};
 use crate::api::uid;
 use crate::kernel::ETH0;
+use crate::promises::{CLIENT_ASKS, DOUBT};
 use crate::scenario::{Kind, Scenario};
 
-/// How often a client asks for each address. What it loses is known to this.
-pub const EVERY: Duration = Duration::from_millis(20);
-/// After so long without an answer an entry of the cache is not believed any more: Linux needs 8 s from when it doubts.
-pub const DOUBT: Duration = Duration::from_secs(8);
 /// Between two questions to everybody.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -149,7 +146,7 @@ impl World<'_> {
             }
         }
         if self.now < self.scenario.end {
-            self.schedule(EVERY, Event::ClientsAsk);
+            self.schedule(CLIENT_ASKS, Event::ClientsAsk);
         }
     }
 
