@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo conformance demo-down demo-programs test test-unit test-e2e docs docs-test sim model fuzz chaos bench bench-ccm bench-announcer figures release release-check image chart dashboard-png tools fmt lint deny clean
+.PHONY: help demo conformance demo-down demo-programs test test-unit test-e2e docs docs-test sim model fuzz chaos bench bench-ccm bench-announcer figures release release-check image chart dashboard-png tools fmt lint house deny clean
 
 , := ,
 ARCH := $(shell uname -m)
@@ -80,9 +80,12 @@ figures: release ## every figure of docs/performance.md and README on an idle ma
 	  HCP_TOOLS=$$tools HCP_BINARY=$(abspath $(BINARY)) dev/figures.py measure $(ARGS)
 
 SEEDS ?= 10000
-sim: ## simulate announcers under faults (SEEDS=100000, MODE='global service node'); prints a shrunk trace of what fails
+FROM ?= 0
+sim: ## simulate announcers under faults (SEEDS=100000 FROM=30000000 JOBS=1 MODE='global service node'); prints a shrunk trace of what fails
 	@cargo build --locked --profile tools -p announcer-sim --bin sim && \
-	  for mode in $(or $(MODE),global service node); do $(OUT)/tools/sim --mode $$mode --seeds $(SEEDS) || exit 1; done
+	  for mode in $(or $(MODE),global service node); do \
+	    $(OUT)/tools/sim --mode $$mode --from $(FROM) --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS)) $(ARGS) || exit 1; \
+	  done
 
 model: ## every order of the steps of ownership, for two and three nodes and several faults (minutes); docs/announcer.md
 	@cargo test --locked --profile tools -p announcer-core --lib ownership::node::model -- --include-ignored --nocapture
@@ -119,9 +122,12 @@ tools: ## get etcd, Kubernetes and Debian packages for demo and tests
 fmt: ## format the code
 	@cargo fmt --all
 
-lint: ## formatting and clippy, warnings denied
+lint: house ## formatting, clippy with warnings denied, and the limits of make house
 	@cargo fmt --all --check
 	@cargo clippy --locked --workspace --all-targets -- -D warnings
+
+house: ## lines, files, functions, fields and circles of the code, against the limits of docs/architecture.md (ARGS=--json, --lines)
+	@dev/house.py $(ARGS)
 
 deny: ## licences, versions and sources of the dependencies, none taken back by its authors, and known vulnerabilities where their list is reachable
 	@dev/deny.sh

@@ -92,10 +92,14 @@ STEPS = [
     announcer("200-vips", 480, 300, runs=2, quick_runs=1), bench("ccm-healthy-500", 240, 240), bench("ccm-outage", 200, 200),
     bench("ccm-pools", 300, 300), bench("ccm-nodes-1000", 60, 60), bench("ccm-fast-1000", 150, 150), bench("dhcp-1", 150, 80),
     bench("rest", 120, 60), announcer("pause-300", 200, 70), announcer("pause-1000", 200, 70), announcer("pause-3000", 220, 80),
-    announcer("power-loss-spread", 240, 90), announcer("power-loss-etcd", 260, 100), announcer("lost-node", 700, 260, runs=10, quick_runs=3),
+    announcer("power-loss-spread", 240, 90), announcer("power-loss-etcd", 260, 100), announcer("lost-node", 2400, 800, runs=10, quick_runs=3),
+    announcer("at-rest", 900, 900),
     bench("real-100", 150, 150),
     simulation("node", 130, 20, 10_000, 1_500), simulation("global", 15, 8, 5_000, 2_500), simulation("service", 15, 8, 5_000, 2_500),
+    bench("ccm-fast-3000", 900, 900), bench("ccm-fast-10000", 2400, 2400), bench("ccm-nodes-5000", 600, 600), bench("ccm-safe-mode", 720, 720),
     announcer("dhcp-renew", 1260, 1260, runs=10, quick_runs=10),
+    Step("announcer-false-verdicts", "bench-announcer", ["--only", "false-verdicts", "--minutes", "30", "--report", "REPORT"],
+         ["--only", "false-verdicts", "--minutes", "5", "--report", "REPORT"], 1920, 420),
     Step("announcer-soak", "bench-announcer", ["--soak", "30", "--report", "REPORT"], ["--soak", "5", "--report", "REPORT"], 1830, 330),
 ]
 

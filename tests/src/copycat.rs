@@ -62,7 +62,8 @@ impl Copycat {
         let labels = json!({"kubernetes.io/hostname": COPIED, "kubernetes.io/os": "linux"});
         let node = json!({"metadata": {"name": COPIED, "labels": labels}, "spec": {"taints": [taint]}});
         nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
-        let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Test", "message": "joined"}]}});
+        let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Test",
+            "message": "joined"}]}});
         nodes.patch_status(COPIED, &PatchParams::default(), &Patch::Strategic(&ready)).await?;
         // A backup is older than a Lease lasts: nobody holds the copy's.
         let leases: Api<Lease> = Api::namespaced(self.copy.client().await?, "kube-system");
@@ -75,6 +76,11 @@ impl Copycat {
     /// The API of the copy.
     pub async fn client(&self) -> Result<Client> {
         self.copy.client().await
+    }
+
+    /// Runs a command of the program in the place of its controller's pod; what it printed.
+    pub fn exec(&self, words: &[&str]) -> Result<String> {
+        self.program.on(&self.host).exec(words)
     }
 
     /// Its machines are switched off. A controller that has ended by itself is as good.

@@ -1,4 +1,5 @@
-//! What is left of an object when identities, times and random parts are taken away: small enough to be written down in a file.
+//! What is left of an object when identities, times and random parts are taken away: small enough to be written down in
+//! a file.
 
 use std::collections::BTreeMap;
 
@@ -43,11 +44,12 @@ impl Names {
 
 /// A Service: metadata that controllers write, and the status.
 pub fn service(service: &Service) -> Value {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     json!({
         "labels": service.labels(),
         "annotations": service.annotations(),
         "finalizers": service.finalizers(),
-        "ingress": service.status.as_ref().and_then(|s| s.load_balancer.as_ref()).and_then(|lb| lb.ingress.clone()).unwrap_or_default(),
+        "ingress": status.and_then(|balancer| balancer.ingress.clone()).unwrap_or_default(),
     })
 }
 

@@ -118,15 +118,16 @@ impl Bed {
         self.dir().write("cloud-config/cloud-config", text).map(drop)
     }
 
-    /// A cloud-config with fresh credentials, as Harvester makes them. After an outage its controller manager may need a minute until
-    /// it fills a new token.
+    /// A cloud-config with fresh credentials, as Harvester makes them. After an outage its controller manager may need
+    /// a minute until it fills a new token.
     pub fn fresh_cloud_config(&self) -> Result<String> {
         let make = || self.harvester.cloud_config(VM_NAMESPACE, CLUSTER);
         make().or_else(|_| make()).or_else(|_| make())
     }
 
-    /// In the place of the Harvester API a server that is no API server, such as an ingress without its backend: 404 without a Status
-    /// for everything. The API server has to be killed first, and the cloud-config to trust `authority`.
+    /// In the place of the Harvester API a server that is no API server, such as an ingress without its backend: 404
+    /// without a Status for everything. The API server has to be killed first, and the cloud-config to trust
+    /// `authority`.
     pub fn impostor(&self, authority: &Authority) -> Result<Impostor> {
         let acceptor = authority.acceptor(&[HARVESTER.to_string()])?;
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -177,7 +178,8 @@ impl Bed {
         Ok(self.spec_of_ccm_lease().await?.renew_time.map(|time| time.0))
     }
 
-    /// The cloud controller manager's metrics cannot be read without a token; its Lease can: holder and number of changes of hands.
+    /// The cloud controller manager's metrics cannot be read without a token; its Lease can: holder and number of
+    /// changes of hands.
     pub async fn ccm_lease(&self) -> Result<(String, i32)> {
         let spec = self.spec_of_ccm_lease().await?;
         Ok((spec.holder_identity.unwrap_or_default(), spec.lease_transitions.unwrap_or_default()))

@@ -9,7 +9,10 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use testbed::node::{ImageStore, Machine, MachineSpec};
-use testbed::{ControlPlane, DhcpOptions, HarvesterSide, Lan, Probe, ProxyMode, Traffic, VmSpec, programs, wait_for};
+use testbed::{
+    ControlPlane, ControlPlaneBuilder, DhcpOptions, HarvesterSide, Lan, Probe, ProxyMode, Traffic, VmSpec, programs,
+    wait_for,
+};
 
 use crate::machines::is_initialized;
 use crate::product;
@@ -22,8 +25,8 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub const RKE2_FILE: &str = "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config";
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane=true";
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Two Services never share a pod here: connections by way of two addresses would meet in its socket table with the same source port
-/// and other timestamps, and it drops such a first packet (PAWS) while the older one is in TIME_WAIT.
+/// Two Services never share a pod here: connections by way of two addresses would meet in its socket table with the
+/// same source port and other timestamps, and it drops such a first packet (PAWS) while the older one is in TIME_WAIT.
 const WEB: &str = r"
 apiVersion: apps/v1
 kind: Deployment
@@ -67,6 +70,11 @@ pub struct Rights {
 impl Installation {
     /// So many nodes of a control plane, each with its virtual machine; a pool; nothing of ours.
     pub async fn start(nodes: u8) -> Result<Self> {
+        Self::with(nodes, ControlPlane::builder()).await
+    }
+
+    /// The same with this control plane.
+    pub async fn with(nodes: u8, control_plane: ControlPlaneBuilder) -> Result<Self> {
         let images = ImageStore::new()?;
         images.build_pause()?;
         images.build_program("localhost/echo:1", &programs::own("testbed", "echo")?)?;
@@ -76,7 +84,7 @@ impl Installation {
         images.build_program(&format!("{IMAGE}:{VERSION}"), &product::binary()?)?;
         let lan = Lan::builder().hosts(0).dhcp(DhcpOptions { range: (200, 239), ..DhcpOptions::default() }).build()?;
         let side = HarvesterSide::builder().namespace("guests").network("guests/lan");
-        let (control_plane, harvester) = ControlPlane::builder().controllers("*").scheduler().start_with(side).await?;
+        let (control_plane, harvester) = control_plane.controllers("*").scheduler().start_with(side).await?;
         let mut machines = Vec::new();
         for number in 1..=nodes {
             let spec = MachineSpec {
@@ -152,7 +160,8 @@ impl Installation {
         bail!("{address} is answered by somebody with MAC {mac}")
     }
 
-    /// The cloud-config that Rancher makes, on every node where RKE2 writes it: mode 0600, owned by root. The file, outside.
+    /// The cloud-config that Rancher makes, on every node where RKE2 writes it: mode 0600, owned by root. The file,
+    /// outside.
     pub fn provision(&self) -> Result<PathBuf> {
         let file = self.control_plane.dir().write("cloud-config", self.harvester.cloud_config("guests", "prod")?)?;
         self.place(

@@ -1,5 +1,6 @@
-//! What the test runner does not show of a test that passes: how often something was tried, and what clients have seen. One line of JSON
-//! each, appended to the file that [`VARIABLE`] names; without it nothing is written. `make test` prints the sum.
+//! What the test runner does not show of a test that passes: how often something was tried, and what clients have seen.
+//! One line of JSON each, appended to the file that [`VARIABLE`] names; without it nothing is written. `make test`
+//! prints the sum.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -12,8 +13,8 @@ use testbed::{AnswerReport, ProbeReport};
 /// Names the file.
 pub const VARIABLE: &str = "HCP_JOURNAL";
 
-/// One attempt at something that a busy machine can spoil: the error of one that failed, and for how long the machine let others wait in
-/// the worst second of it.
+/// One attempt at something that a busy machine can spoil: the error of one that failed, and for how long the machine
+/// let others wait in the worst second of it.
 pub fn attempt(what: &str, number: usize, error: Option<&str>, stalled: Duration) {
     let line = json!({"kind": "attempt", "what": what, "number": number, "error": error, "stalled_ms": ms(stalled)});
     write(line);

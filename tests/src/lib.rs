@@ -8,6 +8,7 @@
 //! | [`case`] | [`Case`]: one test's place on a shared bed; Services, and waiting for what a user sees |
 //! | [`machines`] | virtual machines and Node objects without a host behind them |
 //! | [`neighbour`] | [`Neighbour`]: another cluster on the same LAN |
+//! | [`churn`] | everything that the cloud controller looks at changes all the time, also while it is in safe mode |
 //! | [`cost`] | API writes of the product, from the audit logs |
 //! | [`host`] | what goes wrong at Harvester, and how the cloud controller manager says that it is |
 //! | [`wire`] | who answers for an address, where it is, and who may announce |
@@ -22,8 +23,8 @@
 //!
 //! # How to write a test
 //!
-//! Tests of one file share a bed where they do not break anything that others use; each works in a Kubernetes namespace of its own.
-//! A test that kills or cuts what others need builds its own.
+//! Tests of one file share a bed where they do not break anything that others use; each works in a Kubernetes namespace
+//! of its own. A test that kills or cuts what others need builds its own.
 //!
 //! ```no_run
 //! use e2e::{Bed, Case, Shared, service};
@@ -44,19 +45,21 @@
 //! }
 //! ```
 //!
-//! The product's binary is the one that `HCP_BINARY` names: `make test-e2e` builds what is shipped, and drives that. Without it the debug
-//! build is taken as it lies in the target directory, and built where it is missing.
+//! The product's binary is the one that `HCP_BINARY` names: `make test-e2e` builds what is shipped, and drives that.
+//! Without it the debug build is taken as it lies in the target directory, and built where it is missing.
 //!
-//! Everything that waits has a generous deadline ([`PATIENCE`]) and says what it saw last. What a machine without time for an announcer can
-//! spoil, and rightly, is tried up to three times ([`watch::one_of_three`]), each time seen. Limits of time are those of an idle machine: its
-//! stalls are subtracted. Nothing has to be cleaned up: a bed has no
-//! name outside its process, and the kernel ends it with the process (see [`testbed`]). `TESTBED_KEEP_LOGS=1` keeps logs and data.
+//! Everything that waits has a generous deadline ([`PATIENCE`]) and says what it saw last. What a machine without time
+//! for an announcer can spoil, and rightly, is tried up to three times ([`watch::one_of_three`]), each time seen.
+//! Limits of time are those of an idle machine: its stalls are subtracted. Nothing has to be cleaned up: a bed has no
+//! name outside its process, and the kernel ends it with the process (see [`testbed`]). `TESTBED_KEEP_LOGS=1` keeps
+//! logs and data.
 
 use std::time::Duration;
 
 pub mod bed;
 pub mod beds;
 pub mod case;
+pub mod churn;
 pub mod copycat;
 pub mod cost;
 pub mod documents;
@@ -85,13 +88,15 @@ pub use testbed::{Shared, wait_for};
 /// A deadline for what the product does at once on an idle machine: long enough for a busy one.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Answers after an event that end a watch: what comes right after the event belongs to it, and a short watch proves little.
+/// Answers after an event that end a watch: what comes right after the event belongs to it, and a short watch proves
+/// little.
 pub const ENOUGH: u64 = 50;
 
 /// Requires root, so that nobody takes a skipped run for a passed one.
 pub const REQUIRE_ROOT_VARIABLE: &str = "HCP_REQUIRE_ROOT";
 
-/// True, with a message, where these tests cannot run: namespaces need root. Panics instead if [`REQUIRE_ROOT_VARIABLE`] is `1`.
+/// True, with a message, where these tests cannot run: namespaces need root. Panics instead if
+/// [`REQUIRE_ROOT_VARIABLE`] is `1`.
 pub fn skip() -> bool {
     if rustix::process::geteuid().is_root() {
         return false;

@@ -1,5 +1,6 @@
 //! Three real nodes with the chart installed, a web server on each of them behind one address, and what is done to a
-//! node.
+//! node. The control plane has three machines, each with an API server and a member of etcd; the second and the third
+//! lose their power together with the node of their number, if they shall.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +15,7 @@ use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testbed::helm::{RELEASE, VERSIONS, package};
-use testbed::{Audit, Clients, Helm, Users, stall, wait_for};
+use testbed::{Audit, Clients, ControlPlane, Helm, Users, stall, wait_for};
 
 use crate::installation::{IMAGE, Installation, VERSION};
 use crate::{PATIENCE, host};
@@ -84,7 +85,7 @@ pub struct Stage {
 impl Stage {
     /// Everything is installed and well.
     pub async fn start() -> Result<Self> {
-        let cluster = Installation::start(u8::try_from(NODES)?).await?;
+        let cluster = Installation::with(u8::try_from(NODES)?, ControlPlane::builder().api_servers()).await?;
         let file =
             cluster.control_plane.dir().write("cloud-config", cluster.harvester.cloud_config("guests", "prod")?)?;
         let from = format!("--from-file=cloud-config={}", file.display());
@@ -121,12 +122,18 @@ impl Stage {
         }
         // Watchers have told one another that all are heard.
         wait_for("nobody to be called silent", PATIENCE, || async {
-            let leases: Api<Lease> = Api::namespaced(self.client.clone(), "kube-system");
-            let reports = ListParams::default().labels(&format!("{SILENCE}=true"));
-            let reports = leases.list_metadata(&reports).await.map_err(|error| error.to_string())?;
-            if reports.items.is_empty() { Ok(()) } else { Err(format!("{} reports", reports.items.len())) }
+            let reports = self.reports().await.map_err(|error| format!("{error:#}"))?;
+            if reports.is_empty() { Ok(()) } else { Err(format!("reports of {reports:?}")) }
         })
         .await
+    }
+
+    /// The Leases of watchers that call a node silent.
+    pub async fn reports(&self) -> Result<Vec<String>> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), "kube-system");
+        let reports = ListParams::default().labels(&format!("{SILENCE}=true"));
+        let reports = leases.list_metadata(&reports).await.context("failed to list Leases")?;
+        Ok(reports.iter().map(ResourceExt::name_any).collect())
     }
 
     /// How many endpoints of the Service get traffic.
@@ -168,19 +175,40 @@ impl Stage {
 
     /// A node loses its power, and its pods leave their Services.
     pub async fn lose(&self, n: usize) -> Result<Loss> {
+        self.lost(|| self.cluster.machine(n).power_off()).await
+    }
+
+    /// The same, and an API server and a member of etcd are lost with it. See [`Stage::node_with_a_server`].
+    pub async fn lose_with_its_server(&self, n: usize) -> Result<Loss> {
+        self.lost(|| {
+            self.cluster.control_plane.cut_server(n)?;
+            self.cluster.machine(n).power_off()
+        })
+        .await
+    }
+
+    /// A node that may be lost with its API server; the first of owner, leading member of etcd and leader that is one.
+    pub async fn node_with_a_server(&self) -> Result<usize> {
+        let wanted = [self.owner()?, self.cluster.control_plane.etcd_leader()?, self.leader().await?];
+        Ok(wanted.into_iter().find(|n| *n > 1).unwrap_or(NODES))
+    }
+
+    async fn lost(&self, power_off: impl FnOnce() -> Result<()>) -> Result<Loss> {
         stall::begin();
         self.clients.lock().reopen()?;
         let at = Instant::now();
-        self.cluster.machine(n).power_off()?;
+        power_off()?;
         self.endpoints_are(NODES - 1).await.with_context(|| self.verdicts())?;
         let left = at.elapsed();
         Ok(Loss { users: self.clients.lock().since(at, ENOUGH)?, left })
     }
 
-    /// It is switched on again: its pods get traffic soon after they are ready, and no address moves.
+    /// It is switched on again, and its API server if that was lost too: its pods get traffic soon after they are
+    /// ready, and no address moves.
     pub async fn give_back(&self, n: usize) -> Result<Back> {
         let owner = self.owner()?;
         let machine = self.cluster.machine(n);
+        self.cluster.control_plane.mend_servers().await?;
         let begun = Instant::now();
         machine.power_on()?;
         machine.wait_until_ready(&self.cluster.control_plane).await?;

@@ -1,5 +1,5 @@
-//! Virtual machines, and Node objects that have no host behind them: for tests of the node controllers, which need neither pods nor
-//! a data plane.
+//! Virtual machines, and Node objects that have no host behind them: for tests of the node controllers, which need
+//! neither pods nor a data plane.
 
 use anyhow::{Context, Result};
 use harvester_sim::guest::machines::Machines;
@@ -37,7 +37,8 @@ impl NodeSketch {
     }
 }
 
-/// Whether a cloud provider has initialised this Node. A `PreferNoSchedule` taint of the same key asks for another look only.
+/// Whether a cloud provider has initialised this Node. A `PreferNoSchedule` taint of the same key asks for another look
+/// only.
 pub fn is_initialized(node: &Node) -> bool {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     !taints.into_iter().any(|taint| taint.key == UNINITIALIZED)
@@ -61,7 +62,8 @@ impl Bed {
         let name = &sketch.name;
         let mut node = json!({
             "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}, "annotations": {}},
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
+                "annotations": {}},
             "spec": {},
         });
         if let Some(ip) = &sketch.provided_ip {
@@ -84,7 +86,8 @@ impl Bed {
     pub async fn set_ready(&self, name: &str, ready: bool) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client().await?);
         let status = if ready { "True" } else { "Unknown" };
-        let condition = json!({"status": {"conditions": [{"type": "Ready", "status": status, "reason": "Test", "message": "set by a test"}]}});
+        let condition = json!({"status": {"conditions": [{"type": "Ready", "status": status, "reason": "Test",
+            "message": "set by a test"}]}});
         let patched = nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(&condition)).await;
         patched.map(drop).with_context(|| format!("failed to set the Ready condition of Node {name}"))
     }

@@ -1,4 +1,5 @@
-//! Another cluster on the same LAN: its own control plane, and a node with kube-proxy and announcer. It knows nothing of the bed's.
+//! Another cluster on the same LAN: its own control plane, and a node with kube-proxy and announcer. It knows nothing
+//! of the bed's.
 
 use std::net::IpAddr;
 

@@ -219,6 +219,19 @@ impl Handle<'_> {
         Ok(self.host.run(move || command.output())?)
     }
 
+    /// Runs one of its commands on the same host with its rights on the guest cluster, as `kubectl exec` into its pod
+    /// does; what it printed. Fails with its complaint if it fails.
+    pub fn exec(&self, words: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.program.binary);
+        command.args(words).env_remove("KUBECONFIG");
+        command.args(lock(&self.program.args).iter().filter(|arg| arg.starts_with("--kubeconfig=")));
+        let output = self.host.run(move || command.output())?;
+        if !output.status.success() {
+            bail!("{words:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     /// SIGTERM, as the kubelet does, and waits for the end.
     pub fn stop(&self) -> Result<ExitStatus> {
         self.with(|process| process.stop(GRACE))

@@ -1,5 +1,5 @@
-//! A real Prometheus that reads the metrics of both workloads, as an outsider with a token, with the chart's alerts, and is asked what
-//! the chart's dashboard asks.
+//! A real Prometheus that reads the metrics of both workloads, as an outsider with a token, with the chart's alerts,
+//! and is asked what the chart's dashboard asks.
 
 use std::net::Ipv4Addr;
 

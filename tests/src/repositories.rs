@@ -1,7 +1,8 @@
-//! The two kinds of places that charts come from: any web server with an index, and an OCI registry.
+//! The two kinds of places that charts come from: any web server with an index, and an OCI registry. Each also behind
+//! TLS and for those only who know a password.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,10 +49,45 @@ fn started(name: &str, dir: &RunDir, command: impl Fn(SocketAddr) -> Result<Comm
     bail!("{name} ended five times, see {}", dir.log(name).display())
 }
 
-/// `python3 -m http.server`.
+/// The only user of a repository that asks for one, and the password.
+pub const READER: (&str, &str) = ("reader", "secret");
+/// The same for the registry: the bcrypt hash of that password, at the least cost.
+const HTPASSWD: &str = "reader:$2b$04$xwQBBqh82D1f2n38Yks2k.45ZvQ4XgUmx6jT6wn5S/WmAXBzAvH.y\n";
+
+/// Serves a directory by TLS to those who know the password.
+const GUARDED: &str = "\
+import base64, functools, http.server, ssl, sys
+port, directory, certificate, key, who = sys.argv[1:]
+wanted = 'Basic ' + base64.b64encode(who.encode()).decode()
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self):
+        if self.headers.get('Authorization') == wanted:
+            return super().do_GET()
+        self.send_response(401)
+        self.send_header('WWW-Authenticate', 'Basic realm=\"charts\"')
+        self.end_headers()
+handler = functools.partial(Handler, directory=directory)
+server = http.server.ThreadingHTTPServer(('127.0.0.1', int(port)), handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(certificate, key)
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+";
+
+/// Files with a certificate for 127.0.0.1 and its key.
+#[derive(Debug)]
+pub struct Identity {
+    /// PEM.
+    pub certificate: PathBuf,
+    /// PEM.
+    pub key: PathBuf,
+}
+
+/// `python3 -m http.server`, or the like of it with TLS.
 #[derive(Debug)]
 pub struct WebServer {
     _process: Process,
+    scheme: &'static str,
     address: SocketAddr,
     _dir: Arc<RunDir>,
 }
@@ -67,12 +103,24 @@ impl WebServer {
                 .arg(directory);
             Ok(command)
         })?;
-        Ok(Self { _process: process, address, _dir: dir })
+        Ok(Self { _process: process, scheme: "http", address, _dir: dir })
+    }
+
+    /// Serves a directory by TLS, to [`READER`] only.
+    pub fn guarded(directory: &Path, identity: &Identity) -> Result<Self> {
+        let dir = RunDir::new("web-server")?;
+        let (process, address) = started("https.server", &dir, |address| {
+            let mut command = Command::new("python3");
+            command.args(["-c", GUARDED, &address.port().to_string()]).arg(directory);
+            command.args([&identity.certificate, &identity.key]).arg(format!("{}:{}", READER.0, READER.1));
+            Ok(command)
+        })?;
+        Ok(Self { _process: process, scheme: "https", address, _dir: dir })
     }
 
     /// Where it is.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
 }
 
@@ -87,15 +135,29 @@ pub struct OciRegistry {
 impl OciRegistry {
     /// An empty one.
     pub fn start() -> Result<Self> {
+        Self::serving(None)
+    }
+
+    /// An empty one behind TLS, for [`READER`] only.
+    pub fn guarded(identity: &Identity) -> Result<Self> {
+        Self::serving(Some(identity))
+    }
+
+    fn serving(identity: Option<&Identity>) -> Result<Self> {
         let dir = RunDir::new("registry")?;
         let storage = dir.path().join("storage");
         let (process, address) = started("docker-registry", &dir, |address| {
-            let config = serde_json::json!({
+            let mut config = serde_json::json!({
                 "version": 0.1,
                 "log": { "level": "warn" },
                 "storage": { "filesystem": { "rootdirectory": storage } },
                 "http": { "addr": address.to_string() },
             });
+            if let Some(Identity { certificate, key }) = identity {
+                config["http"]["tls"] = serde_json::json!({ "certificate": certificate, "key": key });
+                let path = dir.write("htpasswd", HTPASSWD)?;
+                config["auth"]["htpasswd"] = serde_json::json!({ "realm": "charts", "path": path });
+            }
             let config = dir.write("config.yml", config.to_string())?;
             let mut command = Command::new(programs::tool("docker-registry")?);
             command.arg("serve").arg(config);
@@ -107,6 +169,11 @@ impl OciRegistry {
     /// Where it is.
     pub fn url(&self) -> String {
         format!("oci://{}/charts", self.address)
+    }
+
+    /// What one logs in to.
+    pub fn host(&self) -> String {
+        self.address.to_string()
     }
 }
 

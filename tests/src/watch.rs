@@ -1,4 +1,5 @@
-//! Clients that ask an address all the time while something happens, and what may not happen meanwhile: losses, long gaps, writes.
+//! Clients that ask an address all the time while something happens, and what may not happen meanwhile: losses, long
+//! gaps, writes.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +10,14 @@ use crate::bed::Bed;
 use crate::cost::Mark;
 use crate::{ENOUGH, PATIENCE, journal};
 
-/// In `node` mode another node answers a quarter of a second after its owner was lost: clients go without answers for less than this. What
-/// the machine kept waiting is subtracted ([`stall`]).
+/// In `node` mode another node answers a quarter of a second after its owner was lost: clients go without answers for
+/// less than this. What the machine kept waiting is subtracted ([`stall`]).
 pub const FAILOVER: Duration = Duration::from_secs(1);
 /// While an address moves, two nodes answer for less than this, again without the machine's stalls.
 pub const OVERLAP: Duration = Duration::from_millis(100);
 
-/// An attempt may be made again if processes were kept waiting for this long in one second of it: a node that does not get its turn for
-/// three periods of the detector is replaced, and rightly.
+/// An attempt may be made again if processes were kept waiting for this long in one second of it: a node that does not
+/// get its turn for three periods of the detector is replaced, and rightly.
 const EXPLAINS: Duration = Duration::from_millis(150);
 
 /// Asks from the client host every 10 ms, and is answered.
@@ -47,8 +48,8 @@ pub fn nothing_was_lost(what: &str, probes: impl IntoIterator<Item = Probe>) -> 
     Ok(())
 }
 
-/// Ends the watch: only what was under way when the address moved may have lost its answer. kube-proxy's translation of a connection stays
-/// behind on the node where it began, so the next node refuses it.
+/// Ends the watch: only what was under way when the address moved may have lost its answer. kube-proxy's translation of
+/// a connection stays behind on the node where it began, so the next node refuses it.
 pub fn only_what_was_under_way_was_lost(what: &str, probe: Probe) -> Result<()> {
     let report = stop(what, probe)?;
     ensure!(report.lost <= 3 && report.outage < Duration::from_millis(500), "{what}: {report}");
@@ -66,7 +67,8 @@ pub fn at_most(bound: Duration, what: &str, probes: impl IntoIterator<Item = Pro
     Ok(())
 }
 
-/// The product has written nothing since `mark`. Leases are renewed all the time, and who leads is an Event about one of them.
+/// The product has written nothing since `mark`. Leases are renewed all the time, and who leads is an Event about one
+/// of them.
 pub fn nothing_was_written(bed: &Bed, mark: Mark) -> Result<()> {
     let mut costs = bed.costs(mark)?;
     for events in [&mut costs.ccm_events, &mut costs.announcer_events] {
@@ -76,9 +78,9 @@ pub fn nothing_was_written(bed: &Bed, mark: Mark) -> Result<()> {
     Ok(())
 }
 
-/// What a machine that is busy with other things can spoil is tried up to three times, but only if the machine was busy: what fails while
-/// nobody had to wait is a fault of the product at the first attempt. Each attempt is written down ([`journal`]), and leaves nothing
-/// behind, also one that fails.
+/// What a machine that is busy with other things can spoil is tried up to three times, but only if the machine was
+/// busy: what fails while nobody had to wait is a fault of the product at the first attempt. Each attempt is written
+/// down ([`journal`]), and leaves nothing behind, also one that fails.
 pub async fn one_of_three<T>(what: &str, attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     stall::begin();
     let stalled = |begun| stall::since(begun).worst(begun, Instant::now(), Duration::from_secs(1));

@@ -21,8 +21,8 @@ use crate::bed::Bed;
 /// The Lease of `global` mode, kube-vip's.
 pub const GLOBAL_LEASE: &str = "plndr-svcs-lock";
 
-/// A Lease that somebody renews every second, until this ends or is dropped. A test that has one needs a runtime with several threads:
-/// whatever else it does, also without await, the renewals go on.
+/// A Lease that somebody renews every second, until this ends or is dropped. A test that has one needs a runtime with
+/// several threads: whatever else it does, also without await, the renewals go on.
 pub struct Renewal {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -151,7 +151,8 @@ impl Bed {
         .await
     }
 
-    /// For how many seconds more the kernel of node `n` keeps this address; `u32::MAX` is for ever, `None` is not at all.
+    /// For how many seconds more the kernel of node `n` keeps this address; `u32::MAX` is for ever, `None` is not at
+    /// all.
     pub fn lifetime(&self, n: usize, address: IpAddr) -> Result<Option<u32>> {
         for link in self.lan.host(n).namespace().ip_json("addr show")? {
             for info in link["addr_info"].as_array().into_iter().flatten() {
@@ -177,8 +178,8 @@ impl Bed {
         text.trim().parse().with_context(|| format!("{setting} of {interface} is {text:?}"))
     }
 
-    /// Starts every kube-proxy again. After an outage of the API client-go waits for up to a minute until it looks again; nothing that
-    /// comes next in this bed shall wait for that.
+    /// Starts every kube-proxy again. After an outage of the API client-go waits for up to a minute until it looks
+    /// again; nothing that comes next in this bed shall wait for that.
     pub fn restart_proxies(&self) -> Result<()> {
         self.nodes
             .iter()
@@ -186,8 +187,8 @@ impl Bed {
             .try_for_each(|(node, host)| node.start_proxy(host, ProxyMode::default()))
     }
 
-    /// After [`Bed::power_off`]: cables in, kube-proxy and announcer run again. Unlike a real machine that boots, this one still has
-    /// what its kernel had before, which is the harder case.
+    /// After [`Bed::power_off`]: cables in, kube-proxy and announcer run again. Unlike a real machine that boots, this
+    /// one still has what its kernel had before, which is the harder case.
     pub fn power_on(&self, n: usize) -> Result<()> {
         let host = self.lan.host(n);
         host.plug_in()?;

@@ -1,5 +1,5 @@
-//! `generate-addon` against a real Harvester-shaped API: what it prints drives a guest cluster, a second run changes nothing,
-//! rotation and revocation do what they say.
+//! `generate-addon` against a real Harvester-shaped API: what it prints drives a guest cluster, a second run changes
+//! nothing, rotation and revocation do what they say.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::os::unix::fs::PermissionsExt;
@@ -79,7 +79,8 @@ fn token_of(kubeconfig: &str) -> String {
     document["users"][0]["user"]["token"].as_str().unwrap().to_owned()
 }
 
-/// An account that lost its place in the binding gets it back beside the one who took it; a patch for an older state is a conflict.
+/// An account that lost its place in the binding gets it back beside the one who took it; a patch for an older state is
+/// a conflict.
 async fn keeps_what_others_write(bed: &Bed, harvester: &Client) {
     let bindings: Api<RoleBinding> = Api::namespaced(harvester.clone(), VM_NAMESPACE);
     let name = format!("{VM_NAMESPACE}-{ACCOUNT}");

@@ -1,5 +1,6 @@
-//! `generate-addon --credentials harvester`: account, token and rights made by Harvester's own endpoint, reached as an administrator with a
-//! kubeconfig of its UI reaches it: behind a proxy with a path of its own, which knows who is logged in. harvester-side.md 10.3
+//! `generate-addon --credentials harvester`: account, token and rights made by Harvester's own endpoint, reached as an
+//! administrator with a kubeconfig of its UI reaches it: behind a proxy with a path of its own, which knows who is
+//! logged in. harvester-side.md 10.3
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use parking_lot::Mutex;
@@ -37,7 +38,8 @@ struct Exchange {
 }
 
 impl Endpoint {
-    /// Of Harvester from 1.7.2 on: it wants to be asked by somebody whom the proxy in front knows. One who is not known gets 401.
+    /// Of Harvester from 1.7.2 on: it wants to be asked by somebody whom the proxy in front knows. One who is not known
+    /// gets 401.
     fn answer(&self, headers: &HeaderMap, body: Value) -> Response {
         if headers.get("authorization").and_then(|value| value.to_str().ok()) != Some(&format!("Bearer {TOKEN}")) {
             return (StatusCode::UNAUTHORIZED, "unauthorized").into_response();
@@ -129,7 +131,8 @@ async fn what_harvester_makes_is_looked_at_and_written_for_its_owner_alone() {
     let (output, said) = run(&bed, &admin, &["-o", "kubeconfig", "--output-file", &path]);
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b""[..]), "{said}");
     assert_eq!((std::fs::read_to_string(&file).unwrap(), mode(&file)), (made.clone(), 0o600));
-    let wanted = json!({"namespace": VM_NAMESPACE, "serviceAccountName": ACCOUNT, "clusterRoleName": "harvesterhci.io:cloudprovider"});
+    let wanted = json!({"namespace": VM_NAMESPACE, "serviceAccountName": ACCOUNT,
+        "clusterRoleName": "harvesterhci.io:cloudprovider"});
     assert_eq!(endpoint.asked(), [wanted]);
     let begun: Vec<&str> = said.lines().map(|line| line.split(" (").next().unwrap_or_default()).collect();
     let first = format!("ask Harvester for the credentials of {VM_NAMESPACE}/{ACCOUNT}");

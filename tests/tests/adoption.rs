@@ -1,5 +1,5 @@
-//! Beginning and end of an announcer in `global` mode: what a former life or kube-vip left on the node and in the cluster, and what it
-//! leaves itself.
+//! Beginning and end of an announcer in `global` mode: what a former life or kube-vip left on the node and in the
+//! cluster, and what it leaves itself.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! What the announcer does with a Service, asked by kube-vip's annotations alone: no cloud controller manager takes part.
+//! What the announcer does with a Service, asked by kube-vip's annotations alone: no cloud controller manager takes
+//! part.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::net::IpAddr;
@@ -12,8 +13,8 @@ use testbed::echo::field;
 
 static BED: Shared<Bed> = Shared::new();
 
-/// Each test has last bytes of its own for its addresses. Nobody ends an announcer here, but one that has to wait for its turn may be
-/// passed over: who owns an address is waited for.
+/// Each test has last bytes of its own for its addresses. Nobody ends an announcer here, but one that has to wait for
+/// its turn may be passed over: who owns an address is waited for.
 async fn bed() -> Arc<Bed> {
     BED.get(|| Bed::builder().without_ccm().without_pool().start()).await.unwrap()
 }
@@ -210,8 +211,8 @@ async fn an_interface_that_does_not_exist_is_named_and_used_when_it_appears() {
 
     // Whichever node has the interface gets the address, also one that has others already.
     let owner = bed.lan.host(bed.wait_for_owner(beside).await.unwrap());
-    // Two NICs in one LAN: the administrator sees to it that the unused one is silent, from its first moment. It would answer for
-    // the addresses of all tests.
+    // Two NICs in one LAN: the administrator sees to it that the unused one is silent, from its first moment. It would
+    // answer for the addresses of all tests.
     owner.namespace().sysctl("net/ipv4/conf/default/arp_ignore", "1").unwrap();
     let nic = owner.attach(bed.lan.segment(), "uplink7", &[]).unwrap();
     owner.namespace().sysctl("net/ipv4/conf/default/arp_ignore", "0").unwrap();

@@ -1,5 +1,5 @@
-//! Mistakes of a user or an administrator, as far as the cloud controller manager meets them: each is named with its remedy, nothing
-//! is lost meanwhile, and it goes on by itself when the cause is gone.
+//! Mistakes of a user or an administrator, as far as the cloud controller manager meets them: each is named with its
+//! remedy, nothing is lost meanwhile, and it goes on by itself when the cause is gone.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::os::unix::fs::PermissionsExt;
@@ -102,8 +102,8 @@ fn good_cloud_config(bed: &Bed) -> String {
     cloud_config(bed, |_| {})
 }
 
-/// Runs the cloud controller manager on a Harvester that it cannot use: the Node and a Service say why, with `parts`. Then `mend`:
-/// both get what they waited for.
+/// Runs the cloud controller manager on a Harvester that it cannot use: the Node and a Service say why, with `parts`.
+/// Then `mend`: both get what they waited for.
 async fn unusable_harvester(bed: &Bed, parts: &[&str], mend: impl FnOnce(&Bed)) {
     let case = bed.case("unusable").await.unwrap();
     bed.ccm().start().unwrap();

@@ -1,6 +1,8 @@
-//! The chart as text: what it renders for the values of chart.md 14, with both Helms, and what it says to values that it cannot use.
+//! The chart as text: what it renders for the values of chart.md 14, with both Helms, and what it says to values that
+//! it cannot use.
 //!
-//! What a case renders is written down in `chart-golden/<case>.yaml`, sorted by kind and name; HCP_UPDATE_GOLDEN=1 writes it anew.
+//! What a case renders is written down in `chart-golden/<case>.yaml`, sorted by kind and name; HCP_UPDATE_GOLDEN=1
+//! writes it anew.
 
 use std::path::{Path, PathBuf};
 
@@ -298,8 +300,9 @@ fn scheduling_fields_can_be_taken_away_and_names_changed() {
         assert!(bare[field].is_null(), "{field}: {}", bare[field]);
     }
     let renamed = render("nameOverride: mine");
-    let labels = &pod(&renamed, "Deployment mine")["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-        [0]["podAffinityTerm"]["labelSelector"]["matchLabels"];
+    let apart = &pod(&renamed, "Deployment mine")["affinity"]["podAntiAffinity"];
+    let labels =
+        &apart["preferredDuringSchedulingIgnoredDuringExecution"][0]["podAffinityTerm"]["labelSelector"]["matchLabels"];
     assert_eq!(labels["app.kubernetes.io/name"], "mine");
     find(&renamed, "ClusterRole mine");
     let account = render("serviceAccount: {create: false, name: theirs}");
@@ -326,10 +329,10 @@ fn two_replicas_fit_on_one_node_at_least_once_and_have_a_budget() {
 fn values_that_rke2_and_rancher_inject_change_nothing_else() {
     let plain = render("cloudConfigPath: /a/b\nglobal: {cattle: {clusterName: gc1}}");
     let injected = render(
-        "cloudConfigPath: /a/b\nglobal: {cattle: {clusterName: gc1, systemDefaultRegistry: '', url: https://rancher}, clusterCIDR: 10.42.0.0/16, \
-         clusterCIDRv4: 10.42.0.0/16, clusterCIDRv6: '', clusterDNS: 10.43.0.10, clusterDomain: cluster.local, \
-         serviceCIDR: 10.43.0.0/16, rke2DataDir: /var/lib/rancher/rke2, systemDefaultIngressClass: ingress-nginx, \
-         systemDefaultRegistry: '', prime: {enabled: false}}",
+        "cloudConfigPath: /a/b\nglobal: {cattle: {clusterName: gc1, systemDefaultRegistry: '', url: https://rancher}, \
+         clusterCIDR: 10.42.0.0/16, clusterCIDRv4: 10.42.0.0/16, clusterCIDRv6: '', clusterDNS: 10.43.0.10, \
+         clusterDomain: cluster.local, serviceCIDR: 10.43.0.0/16, rke2DataDir: /var/lib/rancher/rke2, \
+         systemDefaultIngressClass: ingress-nginx, systemDefaultRegistry: '', prime: {enabled: false}}",
     );
     assert_eq!(plain, injected);
     let changed: Vec<String> = render("")

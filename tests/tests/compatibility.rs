@@ -1,5 +1,5 @@
-//! `docs/compatibility.md` and the last table of `docs/packaging.md` name a test for each promise: every one of them exists, and no weakness
-//! is left out.
+//! `docs/compatibility.md` and the last table of `docs/packaging.md` name a test for each promise: every one of them
+//! exists, and no weakness is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -33,7 +33,8 @@ async fn pod(client: &Client, namespace: &str, node: &str, name: &str, change: V
     let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u", "controller": true}]);
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "labels": {"app": name}, "ownerReferences": owner},
-        "spec": {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "none"}]}});
+        "spec": {"nodeName": node, "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "c", "image": "none"}]}});
     for (path, value) in change.as_object().unwrap() {
         *pod.pointer_mut(path).unwrap() = value.clone();
     }
@@ -51,7 +52,8 @@ async fn furnish(client: &Client, namespace: &str, node: &str) {
     pod(client, namespace, node, "web", json!({})).await;
     pod(client, namespace, node, "protected", json!({})).await;
     pod(client, namespace, node, "agent", json!({"/metadata/ownerReferences/0/kind": "DaemonSet"})).await;
-    let local = json!({"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "none"}],
+    let local = json!({"nodeName": node, "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "c", "image": "none"}],
         "volumes": [{"name": "data", "emptyDir": {}}]});
     pod(client, namespace, node, "local", json!({"/spec": local})).await;
     let budget = json!({"metadata": {"name": "protected"},
@@ -156,7 +158,8 @@ async fn a_node_is_emptied_before_its_machine_goes_off_and_used_again_when_it_is
 
     // Another one moves while it runs: its address has left before it stands still, for longer than announcers wait.
     let steps = format!(
-        "  - {{at: 0, plan: {{phase: NodeUpgrading, hosts: {{host-2: PreDraining, host-1: ImageCleaned}}}}, machines: {{{by_hand}: {{evacuating: true}}}}}}
+        "  - {{at: 0, plan: {{phase: NodeUpgrading, hosts: {{host-2: PreDraining, host-1: ImageCleaned}}}}, machines: \
+        {{{by_hand}: {{evacuating: true}}}}}}
   - {{at: 1, machines: {{{by_hand}: {{moves_to: host-1}}}}}}
   - {{at: 2, machines: {{{by_hand}: {{arrived: true}}}}}}
   - {{at: 3, plan: {{phase: Succeeded}}}}

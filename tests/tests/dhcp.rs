@@ -1,5 +1,5 @@
-//! Addresses from a DHCP server that is away, slow, changes its mind or gives what is taken: a real dnsmasq, and an announcer asked by
-//! kube-vip's annotations alone.
+//! Addresses from a DHCP server that is away, slow, changes its mind or gives what is taken: a real dnsmasq, and an
+//! announcer asked by kube-vip's annotations alone.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::net::IpAddr;
@@ -52,7 +52,8 @@ async fn agreed(bed: &Bed, web: &Exposed<'_>) -> (IpAddr, String) {
     (address, mac)
 }
 
-/// What the server knows of a client. It writes its file anew with each change, so for a moment there is nothing to read.
+/// What the server knows of a client. It writes its file anew with each change, so for a moment there is nothing to
+/// read.
 async fn lease_of(bed: &Bed, mac: &str) -> DhcpLease {
     wait_for(&format!("the server's lease of {mac}"), PATIENCE, || async {
         let leases = bed.lan.dhcp().leases().map_err(|error| format!("{error:#}"))?;

@@ -1,5 +1,5 @@
-//! A leased address in `node` mode when its owner loses power: the lease belongs to the Service, so address and MAC stay, and the
-//! successor tells the server nothing but that it goes on (INIT-REBOOT).
+//! A leased address in `node` mode when its owner loses power: the lease belongs to the Service, so address and MAC
+//! stay, and the successor tells the server nothing but that it goes on (INIT-REBOOT).
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,7 +10,8 @@ use e2e::{Bed, PATIENCE, service, wait_for, watch};
 use harvester_api::keys::kube_vip;
 use testbed::{Frame, Traffic};
 
-/// A DHCPREQUEST by broadcast with the client's own address empty: the address asked for, and the server that is named, if one is.
+/// A DHCPREQUEST by broadcast with the client's own address empty: the address asked for, and the server that is named,
+/// if one is.
 fn broadcast_request(frame: &Frame, mac: &str) -> Option<(Ipv4Addr, Option<Ipv4Addr>)> {
     let address = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from);
     let data = &frame.data;
@@ -107,7 +108,8 @@ async fn a_leased_address_whose_owner_loses_power_goes_on_elsewhere_with_its_mac
     .unwrap();
     let_it_happen(3).await;
     assert_eq!(bed.owner_of(address).unwrap(), Some(second));
-    // With its cable back, the macvlan that it still has speaks up (MLD), and the switch sends the MAC's traffic there until the owner's next frame.
+    // With its cable back, the macvlan that it still has speaks up (MLD), and the switch sends the MAC's traffic there
+    // until the owner's next frame.
     watch::at_most(Duration::from_secs(1), "the lost node returns", [probe]).unwrap();
     assert_eq!(counts(), before, "{}", server.log());
 }

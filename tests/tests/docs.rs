@@ -1,5 +1,6 @@
-//! What the documents say exists: files behind links, make targets, flags and words of our commands, manifests that parse. `make docs-test`
-//! runs this alone. Each test counts what it has checked: one that finds nothing any more proves nothing.
+//! What the documents say exists: files behind links, make targets, flags and words of our commands, manifests that
+//! parse. `make docs-test` runs this alone. Each test counts what it has checked: one that finds nothing any more
+//! proves nothing.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::collections::BTreeSet;
@@ -105,6 +106,33 @@ fn the_contents_of_the_site_name_every_page_once() {
     assert_eq!(named, pages);
     let long = std::fs::read_to_string(root().join("README.md")).unwrap().lines().count();
     assert!(long < 120, "README.md has {long} lines");
+}
+
+/// Pages for users are in plain English: programs are no persons, and things are corrected.
+#[test]
+fn pages_for_users_have_none_of_the_words_that_are_hard_to_read() {
+    let contents = std::fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let (_, users) = contents.split_once("# For users").unwrap();
+    let (users, _) = users.split_once("# For contributors").unwrap();
+    let pages = links(users);
+    assert!(pages.len() > 15, "{pages:?}");
+    for page in pages {
+        let text = e2e::documents::page(&format!("docs/{page}")).text.to_lowercase();
+        // A line may end within two words.
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for word in ["whoever", "whom", "mend", "mends", "mended", "living service", "nobody who"] {
+            let is_part = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+            let alone = |at: usize| {
+                !is_part(text[..at].chars().next_back()) && !is_part(text[at + word.len()..].chars().next())
+            };
+            let found = text.match_indices(word).find(|(at, _)| alone(*at));
+            assert!(found.is_none(), "docs/{page} says {word:?}: {:?}", found.map(|(at, _)| around(&text, at)));
+        }
+    }
+}
+
+fn around(text: &str, at: usize) -> String {
+    text[at..].chars().take(60).collect()
 }
 
 #[test]
@@ -240,7 +268,8 @@ impl Pretended {
         pretended.say("three", "test a ... ok\\ntest b ... ok");
         let artifact = |name: &str| {
             let manifest = pretended.0.join("crates").join(name).join("Cargo.toml");
-            serde_json::json!({"reason": "compiler-artifact", "executable": pretended.0.join(name), "profile": {"test": true},
+            serde_json::json!({"reason": "compiler-artifact", "executable": pretended.0.join(name),
+                "profile": {"test": true},
                 "manifest_path": manifest, "target": {"name": name, "kind": ["lib"]}})
         };
         let built = ["one", "two", "three"].map(|name| artifact(name).to_string()).join("\n");
@@ -267,7 +296,8 @@ impl Pretended {
 
     /// It says all, after a retry while the machine kept processes waiting for so long.
     fn retry(&self, name: &str, stalled: u64) {
-        let line = serde_json::json!({"kind": "attempt", "what": "luck", "number": 1, "error": "none", "stalled_ms": stalled, "test": "a"});
+        let line = serde_json::json!({"kind": "attempt", "what": "luck", "number": 1, "error": "none",
+            "stalled_ms": stalled, "test": "a"});
         let said = format!("echo '{line}' >>$HCP_JOURNAL; printf 'test a ... ok\\ntest b ... ok\\n'");
         let listed = "*--ignored*) ;; *--list*) printf 'a: test\\nb: test\\n' ;;";
         self.script(name, &format!("case $* in {listed} *) {said} ;; esac"));

@@ -162,23 +162,26 @@ const FAULTS: [Fault; 23] = [
     },
     fault("service-ignored", "$K -n $NS annotate service web kube-vip.io/ignore=true"),
     Fault {
-        after: "$K delete -f service.yaml; sed -i '/loadBalancerClass/d;/^status:/,$d' service.yaml; $K apply -f service.yaml",
+        after: "$K delete -f service.yaml; sed -i '/loadBalancerClass/d;/^status:/,$d' service.yaml; $K apply -f \
+            service.yaml",
         ..fault(
             "service-class",
-            "echo '{apiVersion: v1, kind: Service, metadata: {name: foreign, namespace: default}, spec: {type: LoadBalancer, \
-             loadBalancerClass: example.org/other, selector: {a: b}, ports: [{port: 80}]}}' | $K apply -f -",
+            "echo '{apiVersion: v1, kind: Service, metadata: {name: foreign, namespace: default}, spec: {type: \
+             LoadBalancer, loadBalancerClass: example.org/other, selector: {a: b}, ports: [{port: 80}]}}' | $K apply \
+             -f -",
         )
     },
     fault(
         "two-controllers",
-        "sed '/^---/,$d;s/name: harvester-cloud-provider, namespace/name: old-provider, namespace/' workloads.yaml | $K apply -f -",
+        "sed '/^---/,$d;s/name: harvester-cloud-provider, namespace/name: old-provider, namespace/' workloads.yaml | \
+        $K apply -f -",
     ),
     Fault {
         after: "$K -n kube-system delete daemonset calico-node",
         ..fault(
             "cni-autodetection",
-            "sed '1,/^---/d;s/name: kube-vip, namespace/name: calico-node, namespace/;s/{name: a, image.*/{name: calico-node, image: calico, \
-             env: [{name: IP, value: autodetect}]}]}/' workloads.yaml | $K apply -f -",
+            "sed '1,/^---/d;s/name: kube-vip, namespace/name: calico-node, namespace/;s/{name: a, image.*/{name: \
+             calico-node, image: calico, env: [{name: IP, value: autodetect}]}]}/' workloads.yaml | $K apply -f -",
         )
     },
     Fault {
@@ -186,15 +189,16 @@ const FAULTS: [Fault; 23] = [
         after: "$K -n kube-system delete daemonset/cilium configmap/cilium-config",
         ..fault(
             "cni-autodetection",
-            "sed '1,/^---/d;s/name: kube-vip, namespace/name: cilium, namespace/;s/{name: a, image.*/{name: cilium, image: cilium}]}/' \
-             workloads.yaml | $K apply -f - && $K -n kube-system create configmap cilium-config --from-literal=devices='eth0 vip+'",
+            "sed '1,/^---/d;s/name: kube-vip, namespace/name: cilium, namespace/;s/{name: a, image.*/{name: cilium, \
+             image: cilium}]}/' workloads.yaml | $K apply -f - && $K -n kube-system create configmap cilium-config \
+             --from-literal=devices='eth0 vip+'",
         )
     },
     fault(
         "load-balancer-orphaned",
-        "$H get loadbalancers.loadbalancer.harvesterhci.io -o json | jq '.items[0] | del(.status, .metadata.uid, .metadata.finalizers, \
-         .metadata.resourceVersion) | .metadata.name = \"demo-default-gone-1\" | .spec.ipam = \"dhcp\" | \
-         .metadata.labels[\"cloudprovider.harvesterhci.io/serviceName\"] = \"gone\"' | $H create -f -",
+        "$H get loadbalancers.loadbalancer.harvesterhci.io -o json | jq '.items[0] | del(.status, .metadata.uid, \
+         .metadata.finalizers, .metadata.resourceVersion) | .metadata.name = \"demo-default-gone-1\" | .spec.ipam = \
+         \"dhcp\" | .metadata.labels[\"cloudprovider.harvesterhci.io/serviceName\"] = \"gone\"' | $H create -f -",
     ),
     Fault {
         // The copy is gone for good.
@@ -202,23 +206,24 @@ const FAULTS: [Fault; 23] = [
         after: "$H delete loadbalancers.loadbalancer.harvesterhci.io demo-default-copy-1",
         ..fault(
             "cluster-copy",
-            "$H get loadbalancers.loadbalancer.harvesterhci.io -o json | jq '.items[0] | del(.status, .metadata.uid, .metadata.finalizers, \
-             .metadata.resourceVersion) | .metadata.name = \"demo-default-copy-1\" | .spec.ipam = \"dhcp\" | \
-             .metadata.annotations[\"cloudprovider.harvesterhci.io/clusterUID\"] = \"another\" | \
+            "$H get loadbalancers.loadbalancer.harvesterhci.io -o json | jq '.items[0] | del(.status, .metadata.uid, \
+             .metadata.finalizers, .metadata.resourceVersion) | .metadata.name = \"demo-default-copy-1\" | .spec.ipam \
+             = \"dhcp\" | .metadata.annotations[\"cloudprovider.harvesterhci.io/clusterUID\"] = \"another\" | \
              .metadata.annotations[\"cloudprovider.harvesterhci.io/serviceUID\"] = \"copied\" | \
              .metadata.labels[\"cloudprovider.harvesterhci.io/serviceName\"] = \"copied\"' | $H create -f -",
         )
     },
     fault(
         "node-without-machine",
-        "echo '{apiVersion: v1, kind: Node, metadata: {name: node9}, spec: {providerID: \"harvester://another\"}}' | $K apply -f -",
+        "echo '{apiVersion: v1, kind: Node, metadata: {name: node9}, spec: {providerID: \"harvester://another\"}}' | \
+        $K apply -f -",
     ),
     Fault {
         after: "$K delete node node8",
         ..fault(
             "node-not-initialised",
-            "echo '{apiVersion: v1, kind: Node, metadata: {name: node8}, spec: {taints: [{key: node.cloudprovider.kubernetes.io/uninitialized, \
-             value: \"true\", effect: NoSchedule}]}}' | $K apply -f -",
+            "echo '{apiVersion: v1, kind: Node, metadata: {name: node8}, spec: {taints: [{key: \
+             node.cloudprovider.kubernetes.io/uninitialized, value: \"true\", effect: NoSchedule}]}}' | $K apply -f -",
         )
     },
     fault("service-not-as-asked", "$K -n $NS annotate service second cloudprovider.harvesterhci.io/ippool=nosuch"),
@@ -258,8 +263,9 @@ const FAULTS: [Fault; 23] = [
         after: "$K -n kube-system delete lease plndr-svcs-lock",
         ..fault(
             "two-announcers",
-            "echo \"{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: plndr-svcs-lock, namespace: kube-system}, spec: \
-             {holderIdentity: old, leaseDurationSeconds: 60, renewTime: \\\"$(date -u +%Y-%m-%dT%H:%M:%S.000000Z)\\\"}}\" | $K apply -f -",
+            "echo \"{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: plndr-svcs-lock, namespace: \
+             kube-system}, spec: {holderIdentity: old, leaseDurationSeconds: 60, renewTime: \\\"$(date -u \
+             +%Y-%m-%dT%H:%M:%S.000000Z)\\\"}}\" | $K apply -f -",
         )
     },
     Fault {
@@ -267,8 +273,9 @@ const FAULTS: [Fault; 23] = [
         fill: &[("<", "'<"), (">", ">'")],
         ..fault(
             "host-upgrade-failed",
-            "$K -n kube-system create configmap harvester-host-upgrade --from-literal=summary=s --from-literal=status.json='{\"window\": \
-             {\"suspended\": false}, \"plan\": {\"name\": \"UpgradePlan p\"}, \"nodes\": {\"node1\": {\"reason\": \"HostUpgradeFailed\", \"host\": \"h\"}}}'",
+            "$K -n kube-system create configmap harvester-host-upgrade --from-literal=summary=s \
+             --from-literal=status.json='{\"window\": {\"suspended\": false}, \"plan\": {\"name\": \"UpgradePlan p\"}, \
+             \"nodes\": {\"node1\": {\"reason\": \"HostUpgradeFailed\", \"host\": \"h\"}}}'",
         )
     },
     Fault {
@@ -276,8 +283,9 @@ const FAULTS: [Fault; 23] = [
         fill: &[("<", "'<"), (">", ">'")],
         ..fault(
             "host-upgrade-paused",
-            "$K -n kube-system create configmap harvester-host-upgrade --from-literal=summary=s --from-literal=status.json='{\"window\": \
-             {\"suspended\": false}, \"plan\": {\"name\": \"UpgradePlan p\"}, \"nodes\": {\"node1\": {\"reason\": \"HostUpgradePaused\", \"host\": \"h\"}}}'",
+            "$K -n kube-system create configmap harvester-host-upgrade --from-literal=summary=s \
+             --from-literal=status.json='{\"window\": {\"suspended\": false}, \"plan\": {\"name\": \"UpgradePlan p\"}, \
+             \"nodes\": {\"node1\": {\"reason\": \"HostUpgradePaused\", \"host\": \"h\"}}}'",
         )
     },
 ];
@@ -368,7 +376,8 @@ async fn each_planted_fault_is_named_and_what_doctor_says_to_type_mends_it() {
     for (check, make, words) in FILES {
         let config = "kubectl --kubeconfig bad config";
         let ca = format!(
-            "{config} set-cluster $({config} view -o jsonpath='{{.clusters[0].name}}') --certificate-authority=other.pem --embed-certs"
+            "{config} set-cluster $({config} view -o jsonpath='{{.clusters[0].name}}') \
+            --certificate-authority=other.pem --embed-certs"
         );
         let token = format!(
             "{config} set-credentials expired --token=expired && {config} set-context --current --user=expired"

@@ -1,5 +1,5 @@
-//! `node` mode when something goes wrong: power, processes, API, cables, strangers. Three nodes, one fault at a time. Counts and order are
-//! asserted, and generous bounds; `make bench-announcer` measures.
+//! `node` mode when something goes wrong: power, processes, API, cables, strangers. Three nodes, one fault at a time.
+//! Counts and order are asserted, and generous bounds; `make bench-announcer` measures.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::net::IpAddr;
@@ -49,7 +49,8 @@ async fn power_process_and_orderly_end_of_the_owner() {
     assert_eq!(bed.owner_of(vip.address).unwrap(), Some(vip.owner));
     assert_eq!(vip.term().await, term);
 
-    // Power loss, and its return without a memory: the bed's kernel goes on, so what it had has to reach its deadline first.
+    // Power loss, and its return without a memory: the bed's kernel goes on, so what it had has to reach its deadline
+    // first.
     let watch = vip.watch();
     bed.power_off(vip.owner).unwrap();
     let second = vip.moved_from(vip.owner).await;

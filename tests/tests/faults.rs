@@ -1,6 +1,6 @@
-//! What goes wrong around the announcers in `global` mode: a node, a process, the API, a cable. Three nodes, one fault at a time; asked by
-//! kube-vip's annotations alone. The Lease has the durations of kube-vip's own end-to-end tests: 5, 3 and 1 s. A crash of the owner's
-//! process that is restarted is in `writes.rs`.
+//! What goes wrong around the announcers in `global` mode: a node, a process, the API, a cable. Three nodes, one fault
+//! at a time; asked by kube-vip's annotations alone. The Lease has the durations of kube-vip's own end-to-end tests: 5,
+//! 3 and 1 s. A crash of the owner's process that is restarted is in `writes.rs`.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::net::IpAddr;
@@ -17,7 +17,8 @@ static BEDS: Beds = Beds::new();
 
 /// Who waits for the Lease sees at the latest after this that its holder is dead, and has taken it.
 const EXPIRY: Duration = Duration::from_secs(5 + 1);
-/// A fail-over: the expiry is the rule, and then the record is written and the address announced. The machine's stalls are subtracted.
+/// A fail-over: the expiry is the rule, and then the record is written and the address announced. The machine's stalls
+/// are subtracted.
 const FAILOVER: Duration = EXPIRY.saturating_add(Duration::from_secs(1));
 /// Nothing has to expire: the owner gives the Lease back.
 const ORDERLY: Duration = Duration::from_secs(1);
@@ -78,7 +79,8 @@ impl<'a> Pair<'a> {
             .map(|address| e2e::watch::ask(self.bed, Traffic::http((address, 80).into())).unwrap())
     }
 
-    /// Waits until exactly this node has and answers for both addresses, and both Services name it. The leased address keeps its MAC.
+    /// Waits until exactly this node has and answers for both addresses, and both Services name it. The leased address
+    /// keeps its MAC.
     async fn is_announced_by(&self, n: usize) {
         let host = self.bed.lan.host(n);
         for (service, address, mac) in

@@ -1,9 +1,10 @@
-//! The end states that the Go provider v0.2.7 left on a real Harvester, written down in `golden/*.yaml` as the facts that matter:
-//! whoever replaces it finds the same keys, values, finalizers, labels, empty-string annotations and Event texts.
+//! The end states that the Go provider v0.2.7 left on a real Harvester, written down in `golden/*.yaml` as the facts
+//! that matter: whoever replaces it finds the same keys, values, finalizers, labels, empty-string annotations and Event
+//! texts.
 //!
-//! Differences that are meant: a DHCP lease is remembered on its Service, an object of a deleted DHCP Service does not stay behind, a
-//! Service that never had an object is deleted without Events about one, an unknown IPAM value is refused before Harvester is
-//! asked, and the Go provider's text of a refusal is followed by what to do about it.
+//! Differences that are meant: a DHCP lease is remembered on its Service, an object of a deleted DHCP Service does not
+//! stay behind, a Service that never had an object is deleted without Events about one, an unknown IPAM value is
+//! refused before Harvester is asked, and the Go provider's text of a refusal is followed by what to do about it.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::collections::BTreeMap;

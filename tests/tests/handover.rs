@@ -1,5 +1,5 @@
-//! What clients notice when an address moves in `node` mode: a machine that only stood still, long-lived connections, session affinity, a
-//! cluster next door. `make bench-announcer` measures; bounds here are generous.
+//! What clients notice when an address moves in `node` mode: a machine that only stood still, long-lived connections,
+//! session affinity, a cluster next door. `make bench-announcer` measures; bounds here are generous.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 mod vip;
@@ -74,8 +74,9 @@ async fn hand_over(bed: &Bed, vip: &mut Vip<'_>) {
     bed.wait_until_announcing(former).await.unwrap();
 }
 
-/// kube-proxy's translation of a connection is in the kernel of the node where it began. The next node translates the client's next
-/// packet anew, under its own address, and the pod knows no such connection: it is refused at once, so the client does not hang.
+/// kube-proxy's translation of a connection is in the kernel of the node where it began. The next node translates the
+/// client's next packet anew, under its own address, and the pod knows no such connection: it is refused at once, so
+/// the client does not hang.
 #[tokio::test]
 async fn a_long_lived_connection_ends_at_once_when_its_address_moves_and_is_made_anew() {
     if e2e::skip() {
@@ -108,8 +109,8 @@ async fn a_long_lived_connection_ends_at_once_when_its_address_moves_and_is_made
     }
 }
 
-/// Waits until kube-proxy of every node knows of this pod and of no other. Where requests of a node end up does not tell: with affinity
-/// they go where the first one went, whatever else there is.
+/// Waits until kube-proxy of every node knows of this pod and of no other. Where requests of a node end up does not
+/// tell: with affinity they go where the first one went, whatever else there is.
 async fn only(bed: &Bed, web: &Exposed<'_>, pod: &SimPod) {
     let cluster_ip: IpAddr = web.get().await.unwrap().spec.unwrap().cluster_ip.unwrap().parse().unwrap();
     web.publish(&[]).await.unwrap();

@@ -1,5 +1,5 @@
-//! What the provider makes of a host's state, on real API servers: garbage, and what the host can do. Parts of the product run in
-//! the test's own process where its pace (ten minutes between two looks for garbage) is not a test's.
+//! What the provider makes of a host's state, on real API servers: garbage, and what the host can do. Parts of the
+//! product run in the test's own process where its pace (ten minutes between two looks for garbage) is not a test's.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::sync::Arc;
@@ -128,7 +128,8 @@ async fn leave(bed: &Bed, name: &str, cluster: (&str, &str), service: (&str, &st
     let object = json!({
         "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
         "metadata": {"name": name, "namespace": VM_NAMESPACE,
-            "labels": {cloudprovider::CLUSTER: cluster.0, cloudprovider::SERVICE_NAMESPACE: service.0, cloudprovider::SERVICE_NAME: service.1},
+            "labels": {cloudprovider::CLUSTER: cluster.0, cloudprovider::SERVICE_NAMESPACE: service.0,
+                cloudprovider::SERVICE_NAME: service.1},
             "annotations": {cloudprovider::CLUSTER_UID: cluster.1, cloudprovider::SERVICE_UID: service_uid}},
         "spec": {"workloadType": "cluster", "ipam": "dhcp"},
     });
@@ -158,8 +159,8 @@ async fn ask(bed: &Bed, when: &str) {
 
 const ABOUT: (&str, &str, &str) = ("kube-system", "ConfigMap", "harvester-cloud-provider");
 
-/// The story of one cluster's leftovers: listed on demand, deleted only where that was asked for, after the grace period, with this
-/// cluster's UID on them, and never in trouble.
+/// The story of one cluster's leftovers: listed on demand, deleted only where that was asked for, after the grace
+/// period, with this cluster's UID on them, and never in trouble.
 #[tokio::test]
 async fn garbage_is_listed_on_demand_and_deleted_only_when_asked_for_and_only_our_own() {
     if e2e::skip() {
@@ -170,8 +171,8 @@ async fn garbage_is_listed_on_demand_and_deleted_only_when_asked_for_and_only_ou
     let services: Api<Service> = Api::namespaced(bed.client().await.unwrap(), "default");
     let uid = services.get("kubernetes").await.unwrap().uid().unwrap();
     let ours = (e2e::CLUSTER, uid.as_str());
-    // Nobody's; one whose Service was made again under its name; one that its Service has; another cluster's; and one of a version
-    // that wrote no UID.
+    // Nobody's; one whose Service was made again under its name; one that its Service has; another cluster's; and one
+    // of a version that wrote no UID.
     let web = case.create(service("web").tcp(80)).await.unwrap();
     let web_uid = web.get().await.unwrap().uid().unwrap();
     let named = (case.namespace().to_owned(), "web".to_owned());

@@ -1,5 +1,5 @@
-//! Who the cluster is and whose Harvester it talks to, on real API servers: a copy of the cluster serves none of the original's addresses
-//! and writes nothing; nothing is written with a wrong file, nor to what it names.
+//! Who the cluster is and whose Harvester it talks to, on real API servers: a copy of the cluster serves none of the
+//! original's addresses and writes nothing; nothing is written with a wrong file, nor to what it names.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use parking_lot::Mutex;
@@ -13,8 +13,8 @@ use e2e::watch::let_it_happen;
 use e2e::{Bed, Beds, NodeSketch, PATIENCE, VM_NAMESPACE, service, wait_for};
 use harvester_api::load_balancer::LoadBalancer;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Service};
-use kube::api::{ListParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
+use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::MutexGuard;
@@ -47,13 +47,6 @@ async fn wait_for_record(bed: &Bed, what: &str, look: impl Fn(&BTreeMap<String, 
     })
     .await
     .unwrap();
-}
-
-/// What `identity confirm` and `identity rename` write.
-async fn say(cluster: Client, word: &str) {
-    let maps: Api<ConfigMap> = Api::namespaced(cluster, "kube-system");
-    let word = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/identity": word}}});
-    maps.patch("harvester-cloud-provider", &PatchParams::default(), &Patch::Merge(&word)).await.unwrap();
 }
 
 /// What the controller tells announcers on its Lease.
@@ -108,6 +101,12 @@ async fn a_wrong_file_is_not_used_nor_anything_written_and_the_right_one_is_with
     during.wait_until_gone().await.unwrap();
 
     // At a start there is none before.
+    let (leaving, retyped) = (
+        case.create(service("leaving").tcp(80)).await.unwrap(),
+        case.create(service("retyped").tcp(80)).await.unwrap(),
+    );
+    leaving.published().await.unwrap();
+    retyped.published().await.unwrap();
     bed.ccm().stop().unwrap();
     bed.set_ready("node1", false).await.unwrap();
     let before = versions(&bed).await;
@@ -117,9 +116,13 @@ async fn a_wrong_file_is_not_used_nor_anything_written_and_the_right_one_is_with
     })
     .await;
     let waiting = case.create(service("waiting").tcp(80)).await.unwrap();
+    leaving.delete().await.unwrap();
+    retyped.patch(json!({"spec": {"type": "ClusterIP"}})).await.unwrap();
     let mut before = before;
-    before.insert("service waiting".into(), waiting.get().await.unwrap().resource_version().unwrap());
-    let_it_happen(15).await;
+    for web in [&waiting, &leaving, &retyped] {
+        before.insert(format!("service {}", web.name()), web.get().await.unwrap().resource_version().unwrap());
+    }
+    let_it_happen(10).await;
     assert_eq!((versions(&bed).await, other.writes()), (before, Vec::new()), "nothing is written anywhere");
     assert!(bed.node("node1").await.unwrap().is_some(), "no Node is deleted");
 
@@ -127,11 +130,28 @@ async fn a_wrong_file_is_not_used_nor_anything_written_and_the_right_one_is_with
     bed.write_cloud_config(&right).unwrap();
     let since = Instant::now();
     waiting.published().await.unwrap();
-    let took = since.elapsed();
-    eprintln!("served {} ms after the right file was there", took.as_millis());
-    assert!(took < Duration::from_secs(5), "{took:?}");
-    assert_eq!(web.published().await.unwrap(), address);
+    eprintln!("served {} ms after the right file was there", since.elapsed().as_millis());
+    leaving.wait_until_gone().await.unwrap();
+    retyped
+        .wait_for("its end as a load balancer", |service| match service.finalizers() {
+            [] => Ok(()),
+            left => Err(format!("{left:?}")),
+        })
+        .await
+        .unwrap();
     wait_for_record(&bed, "the end of safe mode", |data| !data.contains_key("safe-mode")).await;
+    wait_for("the end of what announcers are told", PATIENCE, || async {
+        doubt(bed.client().await.unwrap()).await.map_or(Ok(()), Err)
+    })
+    .await
+    .unwrap();
+    let took = since.elapsed();
+    eprintln!("complete {} ms after the right file was there", took.as_millis());
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    for gone in [&leaving, &retyped] {
+        assert!(gone.load_balancer().await.unwrap().is_none(), "{gone}");
+    }
+    assert_eq!(web.published().await.unwrap(), address);
     waiting.delete().await.unwrap();
     web.delete().await.unwrap();
 }
@@ -155,8 +175,8 @@ async fn a_copy_serves_none_of_the_originals_addresses_until_it_has_a_name_of_it
     .await;
     let_it_happen(2).await;
 
-    // What a snapshot restores, on a new machine: the same objects, and a Node that the record does not know. The original's controller
-    // does not run beside it, because both would have one API server here.
+    // What a snapshot restores, on a new machine: the same objects, and a Node that the record does not know. The
+    // original's controller does not run beside it, because both would have one API server here.
     bed.ccm().stop().unwrap();
     let before = versions(&bed).await;
     let mut machine = bed.machine("copied", &["192.168.100.77"]);
@@ -175,7 +195,7 @@ async fn a_copy_serves_none_of_the_originals_addresses_until_it_has_a_name_of_it
     assert_eq!(versions(&bed).await, before, "the copy writes nothing");
 
     // A human says what it is.
-    say(bed.client().await.unwrap(), "copy copied").await;
+    bed.ccm().exec(&["identity", "rename", "copied", "--copy"]).unwrap();
     let own = Mutex::new(Vec::new());
     for (name, former) in names.iter().zip(&addresses) {
         let web = case.named(name);
@@ -238,7 +258,11 @@ async fn a_copy_beside_its_original_leaves_it_alone_and_gets_load_balancers_of_i
     assert_eq!(copycat.writes(&bed).unwrap(), Vec::<String>::new(), "{}", copycat.log());
     assert_eq!(doubt(bed.client().await.unwrap()).await, None, "the original has no doubt");
 
-    say(copy.clone(), "copy copied").await;
+    let shown = copycat.exec(&["identity", "rename", "copied", "--copy"]).unwrap();
+    assert!(shown.contains("names       copied\n") && shown.contains("safe mode   no"), "{shown}");
+    // The Nodes of the original's machines, as the page says.
+    let nodes: Api<Node> = Api::all(copy.clone());
+    nodes.delete("node1", &DeleteParams::default()).await.unwrap();
     let services: Api<Service> = Api::namespaced(copy.clone(), case.namespace());
     for (name, (address, _)) in &originals {
         wait_for(&format!("an address of its own for {name} of the copy"), PATIENCE, || async {
@@ -255,7 +279,7 @@ async fn a_copy_beside_its_original_leaves_it_alone_and_gets_load_balancers_of_i
     .await
     .unwrap();
     // What is deleted in the copy is the copy's.
-    services.delete("one", &kube::api::DeleteParams::default()).await.unwrap();
+    services.delete("one", &DeleteParams::default()).await.unwrap();
     wait_for("the deletion of a Service of the copy", PATIENCE, || async {
         match services.get_opt("one").await {
             Ok(None) => Ok(()),

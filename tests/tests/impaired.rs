@@ -1,7 +1,14 @@
-//! `node` mode when something works by half: a LAN that carries frames in one direction only, an API server that takes requests and does
-//! not answer. Three nodes. What moves moves once, and what need not move stays.
+//! `node` mode when something works by half: a LAN that carries frames in one direction only or is split, an API server
+//! that takes requests and does not answer, or late, several nodes at once, strangers. Three nodes. What moves moves
+//! once, and what need not move stays.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
+#[path = "impaired/groups.rs"]
+mod groups;
+#[path = "impaired/late_writes.rs"]
+mod late_writes;
+#[path = "impaired/strangers.rs"]
+mod strangers;
 mod vip;
 
 use std::sync::Arc;
@@ -23,8 +30,8 @@ async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
     vip::alone(&BEDS).await
 }
 
-/// One node answered all the time, and clients had their answers. These watches are long: of many thousand connections on a busy machine
-/// one packet may get lost, which is no outage.
+/// One node answered all the time, and clients had their answers. These watches are long: of many thousand connections
+/// on a busy machine one packet may get lost, which is no outage.
 fn nobody_noticed(what: &str, watch: (Probe, Answerers)) {
     let (report, answers) = seen(what, watch);
     assert!(report.lost <= 3 && report.outage < Duration::from_millis(500), "{what}: {report}");

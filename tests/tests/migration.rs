@@ -1,5 +1,6 @@
-//! From kube-vip to ownership by node and back, node by node, as a DaemonSet is replaced, while a client asks every 10 ms. kube-vip is
-//! played by what others see of it: the Lease that it renews, addresses without a mark, a macvlan, annotations.
+//! From kube-vip to ownership by node and back, node by node, as a DaemonSet is replaced, while a client asks every 10
+//! ms. kube-vip is played by what others see of it: the Lease that it renews, addresses without a mark, a macvlan,
+//! annotations.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::net::IpAddr;
@@ -17,7 +18,8 @@ use testbed::{Probe, Process, Traffic};
 
 const MAC: &str = "00:00:6c:11:22:44";
 const LEASE: Duration = Duration::from_secs(5);
-/// A move of an address without a detector: Lease given up, record written, address announced. 0.1 s on an idle machine.
+/// A move of an address without a detector: Lease given up, record written, address announced. 0.1 s on an idle
+/// machine.
 const MOVE: Duration = Duration::from_secs(1);
 
 /// Renews the Lease for all Services under the name of a node, as kube-vip does.

@@ -1,4 +1,5 @@
-//! `service` mode, and the way from one mode to another on a cluster that serves. Two nodes; the Lease has short durations.
+//! `service` mode, and the way from one mode to another on a cluster that serves. Two nodes; the Lease has short
+//! durations.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::net::IpAddr;

@@ -1,8 +1,7 @@
 //! A node dies: real kubelets, kube-proxies and controllers, endpoints on every node, several clients at once. Bounds
-//! are those of an idle
-//! machine: its stalls are subtracted ([`testbed::stall`]).
+//! are those of an idle machine: its stalls are subtracted ([`testbed::stall`]).
 //!
-//! The API server of this bed has a machine of its own, so that a node that takes an API server along is not here.
+//! The control plane has three machines; a node takes its own along where a test says so.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::time::{Duration, Instant};
@@ -27,6 +26,8 @@ struct Bound {
 const QUICK: Bound = Bound { within: Duration::from_secs(1), missed: 60 };
 /// kube-proxy as it is delivered: `minSyncPeriod` 1 s.
 const DEFAULT: Bound = Bound { within: Duration::from_secs(2), missed: 120 };
+/// The same with an API server and a member of etcd, which all three may have been using.
+const WITH_SERVER: Duration = Duration::from_secs(5);
 /// From the loss of the leader's node to the first reply of a Service that was made then.
 const LED_AGAIN: Duration = Duration::from_secs(6);
 /// A pod that is ready gets traffic.
@@ -68,6 +69,9 @@ async fn a_lost_node_is_out_of_all_services_within_a_second_and_comes_back() {
         .await
         .unwrap();
     }
+    if wanted("server") {
+        one_of_three("an API server is lost too", async || with_server(&stage).await).await.unwrap();
+    }
     if wanted("leader") {
         one_of_three("the leader's node is lost", async || leader(&stage).await).await.unwrap();
     }
@@ -92,6 +96,25 @@ async fn lost_and_back(stage: &Stage, what: &str, n: usize, bound: Bound) -> Res
     eprintln!("{what}: node{n} lost; its endpoints left before {} ms; {}", lost.left.as_millis(), lost.users);
     let users = &lost.users;
     ensure!(users.lasted() <= bound.within && users.worst() < bound.missed, "{what}, {bound:?}: {lost:#?}");
+    back
+}
+
+/// Watches and requests of announcers and controllers end in nothing on a third of all ways to the API, and etcd may
+/// have to choose a leader before anything is written.
+async fn with_server(stage: &Stage) -> Result<()> {
+    const WHAT: &str = "a node with its API server and member of etcd";
+    let n = stage.node_with_a_server().await?;
+    let (owner, etcd, leader) = (stage.owner()?, stage.cluster.control_plane.etcd_leader()?, stage.leader().await?);
+    let lost = stage.lose_with_its_server(n).await;
+    let back = is_back(stage, WHAT, n).await;
+    let lost = lost?;
+    eprintln!(
+        "{WHAT}: node{n} lost (node{owner} had the address, member {etcd} led etcd, node{leader}'s controller \
+         led); its endpoints left before {} ms; {}",
+        lost.left.as_millis(),
+        lost.users
+    );
+    ensure!(lost.users.lasted() < WITH_SERVER, "{WHAT}, at most {WITH_SERVER:?}: {lost:#?}");
     back
 }
 

@@ -1,4 +1,5 @@
-//! Nodes: what the cloud provider makes of them, and what it never does to them. Without announcers, most of it without hosts.
+//! Nodes: what the cloud provider makes of them, and what it never does to them. Without announcers, most of it without
+//! hosts.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::sync::Arc;

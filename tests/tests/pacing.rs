@@ -1,4 +1,5 @@
-//! A Harvester at its real pace: five requests per second, two workers that get into each other's way. host-throughput.md 1
+//! A Harvester at its real pace: five requests per second, two workers that get into each other's way.
+//! host-throughput.md 1
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use parking_lot::Mutex;
@@ -17,8 +18,8 @@ use kube::{Api, ResourceExt};
 
 const COUNT: usize = 12;
 
-/// A turn is free again after five seconds, of which the API server counts whole ones: on a machine with other things to do the host may
-/// need longer for one load balancer, and then the next one begins beside it.
+/// A turn is free again after five seconds, of which the API server counts whole ones: on a machine with other things
+/// to do the host may need longer for one load balancer, and then the next one begins beside it.
 const TURN_SECONDS: i64 = 4;
 
 /// What Harvester has in hand, in the order in which it happens there, and what it says against it.

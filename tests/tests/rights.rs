@@ -30,7 +30,8 @@ async fn bed() -> Bed {
     builder.announcer_env("vip_retryperiod", "1").start().await.unwrap()
 }
 
-/// Gives the announcers the chart's rights, with other rules for `resource`, and waits until the API server goes by them.
+/// Gives the announcers the chart's rights, with other rules for `resource`, and waits until the API server goes by
+/// them.
 async fn grant(bed: &Bed, resource: &str, rules: &[Value], refused: (&str, Option<&str>), is_allowed: bool) {
     let client = bed.client().await.unwrap();
     let mut documents = Manifest::of(ANNOUNCER_ACCOUNT, &[]).unwrap().rights();

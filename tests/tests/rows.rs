@@ -1,4 +1,5 @@
-//! Rows of `docs/compatibility.md` that only a running product can show: what it watches, says once, ignores and serves.
+//! Rows of `docs/compatibility.md` that only a running product can show: what it watches, says once, ignores and
+//! serves.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::collections::{BTreeMap, BTreeSet};

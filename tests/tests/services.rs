@@ -1,4 +1,5 @@
-//! What a user of LoadBalancer Services sees: scenarios of cloud-provider-framework.md section 6, and the three ways to an address.
+//! What a user of LoadBalancer Services sees: scenarios of cloud-provider-framework.md section 6, and the three ways to
+//! an address.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::net::{IpAddr, SocketAddr};
@@ -138,7 +139,8 @@ async fn scenario_11_with_local_policy_pods_see_the_clients_address() {
     web.wait_until_withdrawn(address).await.unwrap();
 }
 
-/// Kubernetes' own suite, Helm's `--wait` and checks of health by GitOps wait for the address before there is an endpoint.
+/// Kubernetes' own suite, Helm's `--wait` and checks of health by GitOps wait for the address before there is an
+/// endpoint.
 #[tokio::test]
 async fn with_local_policy_the_address_comes_at_once_and_is_announced_with_the_first_endpoint() {
     if e2e::skip() {
@@ -259,11 +261,14 @@ async fn scenario_19_the_ip_mode_is_vip_and_one_that_somebody_else_sets_is_kept(
         }
     };
     web.wait_for("ipMode VIP", shows("VIP", &[80])).await.unwrap();
-    // kube-proxy of this bed would stop serving the address on the node: somebody who sets this has something else in front.
+    // kube-proxy of this bed would stop serving the address on the node: somebody who sets this has something else in
+    // front.
     let ports = json!([{"port": 80, "protocol": "TCP"}]);
-    let proxy = json!({"status": {"loadBalancer": {"ingress": [{"ip": address.to_string(), "ipMode": "Proxy", "ports": ports}]}}});
+    let proxy = json!({"status": {"loadBalancer": {"ingress": [{"ip": address.to_string(), "ipMode": "Proxy",
+        "ports": ports}]}}});
     web.patch_status(proxy).await.unwrap();
-    let more = json!({"spec": {"ports": [{"name": "a", "port": 80, "targetPort": 8080}, {"name": "b", "port": 81, "targetPort": 8081}]}});
+    let more = json!({"spec": {"ports": [{"name": "a", "port": 80, "targetPort": 8080},
+        {"name": "b", "port": 81, "targetPort": 8081}]}});
     web.patch(more).await.unwrap();
     web.wait_for("both ports, with ipMode Proxy", shows("Proxy", &[80, 81])).await.unwrap();
 }

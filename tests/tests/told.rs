@@ -1,4 +1,5 @@
-//! What is told has its place in the documents and in the packages: reasons of Events, versions, the questions of Rancher's form.
+//! What is told has its place in the documents and in the packages: reasons of Events, versions, the questions of
+//! Rancher's form.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::collections::BTreeSet;

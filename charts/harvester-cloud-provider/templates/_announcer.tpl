@@ -16,6 +16,7 @@ election_mode: ""
 failover_profile: ""
 vip_failback: ""
 vip_handover: ""
+vip_probe: ""
 vip_claim_keys: ""
 svc_leasename: servicesLeaseName
 svc_lease_namespaces: ""

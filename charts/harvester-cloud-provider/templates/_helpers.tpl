@@ -218,6 +218,13 @@ port: {{ regexFind "[0-9]+$" $server }}
 {{- if or (eq $mode "service") (and (not $mode) (has $election (list "1" "t" "T" "TRUE" "true" "True"))) (contains "/" (include "harvester-cloud-provider.text" $env.svc_leasename)) -}}true{{- end -}}
 {{- end -}}
 
+{{/* How announcers choose owners, as the announcer reads it: node, service or global. */}}
+{{- define "kube-vip.mode" -}}
+{{- $settings := include "kube-vip.settings" . | fromYaml -}}
+{{- $election := has (get $settings "svc_election" | default "") (list "1" "t" "T" "TRUE" "true" "True") -}}
+{{- get $settings "election_mode" | default (ternary "service" "node" $election) -}}
+{{- end -}}
+
 {{/* The port of health and metrics: that of the last --secure-port, as the program reads it. */}}
 {{- define "harvester-cloud-provider.port" -}}
 {{- $port := include "harvester-cloud-provider.flag" (list . "secure-port") | default "10258" -}}

@@ -176,7 +176,8 @@ fn token_secret(request: &Request, name: &str, account_uid: &str) -> Value {
             "name": name,
             "labels": labels(),
             // The uid keeps a later account of the same name from inheriting the token.
-            "annotations": {ACCOUNT_ANNOTATION: request.service_account, "kubernetes.io/service-account.uid": account_uid},
+            "annotations": {ACCOUNT_ANNOTATION: request.service_account,
+                "kubernetes.io/service-account.uid": account_uid},
             "ownerReferences": [
                 {"apiVersion": "v1", "kind": "ServiceAccount", "name": request.service_account, "uid": account_uid}
             ],

@@ -266,7 +266,8 @@ fn check(name: &'static str, begun: Instant, ok: bool, text: String) -> Check {
 fn anonymous(server: &str, ca_pem: &str) -> String {
     serde_json::json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "default",
-        "clusters": [{"name": "default", "cluster": {"server": server, "certificate-authority-data": STANDARD.encode(ca_pem)}}],
+        "clusters": [{"name": "default",
+            "cluster": {"server": server, "certificate-authority-data": STANDARD.encode(ca_pem)}}],
         "users": [{"name": "default", "user": {}}],
         "contexts": [{"name": "default", "context": {"cluster": "default", "user": "default"}}],
     })

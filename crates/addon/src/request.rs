@@ -19,7 +19,7 @@ pub struct Request {
     pub server: Option<String>,
     /// Authority of that URL, PEM, where it is another than the API server's own.
     pub ca_pem: Option<String>,
-    /// Who makes account and token.
+    /// What makes account and token.
     pub road: Road,
     /// What to do.
     pub task: Task,
@@ -33,7 +33,7 @@ pub struct Request {
     pub skip_checks: bool,
 }
 
-/// Who makes account and token.
+/// What makes account and token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Road {
     /// We do, with the administrator's rights.

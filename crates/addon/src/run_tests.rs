@@ -52,10 +52,12 @@ async fn what_changed_meanwhile_is_looked_at_and_planned_anew() {
             ("GET", "guests-demo") => {
                 let subjects = if tried == 0 { json!([]) } else { others };
                 let version = (7 + tried).to_string();
-                let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": CLOUD_PROVIDER_ROLE});
+                let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+                    "name": CLOUD_PROVIDER_ROLE});
                 (
                     200,
-                    json!({"metadata": {"name": "guests-demo", "uid": "u", "resourceVersion": version}, "roleRef": role, "subjects": subjects}),
+                    json!({"metadata": {"name": "guests-demo", "uid": "u", "resourceVersion": version}, "roleRef": role,
+                        "subjects": subjects}),
                 )
             }
             ("GET", "secrets") => (200, json!({"metadata": {}, "items": []})),

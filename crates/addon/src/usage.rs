@@ -35,7 +35,8 @@ pub enum UsageError {
     #[error(
         "within {} s nobody has asked with the newest token, of Secret {secret}: the guest's leader does not use \
          it, or does not run. Accepted: a request of the guest with it; --watch-tokens-for watches for longer, \
-         --skip-checks leaves this out (a Harvester before Kubernetes 1.26 does not say which token asks)", window.as_secs()
+         --skip-checks leaves this out (a Harvester before Kubernetes 1.26 does not say which token asks)",
+             window.as_secs()
     )]
     NewUnused {
         /// Namespace and name.
@@ -126,7 +127,8 @@ mod tests {
                 if look >= 4 && used.contains(&name.as_str()) { json!({LAST_USED: "2026-01-01"}) } else { json!({}) };
             (
                 200,
-                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": name, "labels": labels}}),
+                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                    "metadata": {"name": name, "labels": labels}}),
             )
         });
         let start = Instant::now();

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use contract::is_unicast;
-pub use contract::keys::cloudprovider::{DHCP_LEASE, DHCP6_LEASE, PRIMARY_SERVICE, TERM};
+pub use contract::keys::cloudprovider::{DHCP_LEASE, DHCP6_LEASE, PRIMARY_SERVICE, PROBE, TERM};
 pub use contract::keys::kube_vip::{
     DDNS, DHCP_BROADCAST, EGRESS, FLUSH_CONNTRACK, FORWARD_UPNP, HWADDR, IGNORE, IGNORE_SERVICE_SECURITY, LEASE_NAME,
     LOADBALANCER_HOSTNAME, LOADBALANCER_IPS, MACVLAN_NAME, REQUESTED_IP, RP_FILTER, SERVICE_INTERFACE, SERVICE_VLAN,
@@ -37,7 +37,10 @@ impl RpFilter {
 
 /// An annotation that says something we cannot follow. The text is what the user reads in the Event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-#[error("{}{annotation} is {value:?}: {accepted}{meanwhile}", if annotation.starts_with("spec.") { "" } else { "annotation " })]
+#[error(
+    "{}{annotation} is {value:?}: {accepted}{meanwhile}",
+    if annotation.starts_with("spec.") { "" } else { "annotation " }
+)]
 pub struct Problem {
     /// Which annotation or field.
     pub annotation: &'static str,
@@ -111,8 +114,8 @@ pub(crate) fn cut(value: &str) -> String {
     beginning
 }
 
-/// One text for an Event: whoever wrote a part of it, no control character gets through to a terminal, and the API takes
-/// it (at most 1024 bytes).
+/// One text for an Event: whoever wrote a part of it, no control character gets through to a terminal, and the API
+/// takes it (at most 1024 bytes).
 pub(crate) fn printable(text: &str) -> String {
     let escaped: String = text
         .chars()
@@ -148,8 +151,8 @@ impl std::fmt::Display for Wanted {
     }
 }
 
-/// Addresses of one Service. Nobody needs more than a few, and each costs every node a plan, an address on an interface and
-/// frames: one Service with thousands would stop all announcers.
+/// Addresses of one Service. Nobody needs more than a few, and each costs every node a plan, an address on an interface
+/// and frames: one Service with thousands would stop all announcers.
 const MAX_ADDRESSES: usize = 16;
 
 /// kube-vip spec 3.3: IPs are made canonical, unspecified means DHCP, at most two entries where DHCP is involved. What
@@ -171,7 +174,8 @@ pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>,
             problems.push(Problem::unreadable(
                 source,
                 entry,
-                "accepted are IP addresses separated by commas, 0.0.0.0 for DHCP and :: for DHCPv6; host names are not supported",
+                "accepted are IP addresses separated by commas, 0.0.0.0 for DHCP and :: for DHCPv6; host names are not \
+                supported",
             ));
             continue;
         };
@@ -188,7 +192,8 @@ pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>,
             problems.push(Problem::unreadable(
                 source,
                 entry,
-                "accepted are unicast addresses that other hosts can reach: no loopback, multicast, broadcast or IPv6 link-local ones",
+                "accepted are unicast addresses that other hosts can reach: no loopback, multicast, broadcast or IPv6 \
+                link-local ones",
             ));
             continue;
         };
@@ -219,7 +224,8 @@ pub(crate) fn parse_mac(text: &str) -> Result<Mac, Problem> {
 
 /// A MAC that a machine has already.
 pub(crate) fn mac_of_a_node(mac: Mac) -> Problem {
-    let accepted = "an interface of a node has this MAC; accepted is a unicast MAC address that nobody on the network has, or none; the address is not announced until it is corrected or removed";
+    let accepted = "an interface of a node has this MAC; accepted is a unicast MAC address that nobody on the network \
+        has, or none; the address is not announced until it is corrected or removed";
     Problem::new(HWADDR, &mac.to_string(), accepted)
 }
 
@@ -229,7 +235,8 @@ pub(crate) fn parse_requested(text: &str) -> Result<Option<Ipv4Addr>, Problem> {
         Problem::new(
             REQUESTED_IP,
             text,
-            "accepted is one IPv4 address, one IPv6 address, or both, that a host can have; the DHCP server is asked for any address",
+            "accepted is one IPv4 address, one IPv6 address, or both, that a host can have; the DHCP server is asked \
+            for any address",
         )
     };
     let mut found = None;

@@ -49,8 +49,8 @@ pub enum ConfigError {
     },
     /// Lease timings that cannot work together.
     #[error(
-        "lease timings do not fit: vip_leaseduration ({duration} s) must be greater than vip_renewdeadline ({renew} s), \
-         and that greater than 1.2 times vip_retryperiod ({retry} s)"
+        "lease timings do not fit: vip_leaseduration ({duration} s) must be greater than vip_renewdeadline \
+         ({renew} s), and that greater than 1.2 times vip_retryperiod ({retry} s)"
     )]
     Timing {
         /// `vip_leaseduration` in seconds.
@@ -159,6 +159,8 @@ pub struct Config {
     pub fail_back: bool,
     /// `vip_handover`: in `node` mode, hand all addresses over when the process ends, also if its node goes on.
     pub hand_over_on_stop: bool,
+    /// `vip_probe`: in `node` mode, ask Services from two other nodes, unless they say otherwise.
+    pub probe: bool,
     /// `vip_claim_keys`: the directory with the keys of claims; absent: they are made with the UIDs of Services.
     pub claim_keys: Option<PathBuf>,
     /// The Lease of `global` mode.
@@ -248,6 +250,7 @@ impl Config {
             profile: values.profile()?,
             fail_back: values.boolean("vip_failback")?.unwrap_or(false),
             hand_over_on_stop: values.boolean("vip_handover")?.unwrap_or(false),
+            probe: values.boolean("vip_probe")?.unwrap_or(false),
             claim_keys: values.text("vip_claim_keys").map(PathBuf::from),
             lease: values.lease()?,
             class,

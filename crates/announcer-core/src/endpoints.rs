@@ -1,8 +1,8 @@
 //! Which nodes have an endpoint of a Service whose traffic must not be sent on to another node
 //! (`externalTrafficPolicy: Local`). Pure; `endpoint_watch.rs` of `announcer` feeds it.
 //!
-//! kube-vip spec 10.1 row 17: kube-vip looks at the last slice that arrived. A Service has as many slices as it needs, and
-//! all of them count.
+//! kube-vip spec 10.1 row 17: kube-vip looks at the last slice that arrived. A Service has as many slices as it needs,
+//! and all of them count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +18,8 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// yet, or may not be read: nothing is known against any node.
 pub type Endpoints = BTreeMap<ServiceKey, BTreeSet<String>>;
 
-/// One EndpointSlice: the nodes in it. Made here from the object; a pod that comes or goes beside another one on the same
-/// node changes nothing.
+/// One EndpointSlice: the nodes in it. Made here from the object; a pod that comes or goes beside another one on the
+/// same node changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceView {
     /// Whose it is.
@@ -78,9 +78,10 @@ impl Use {
     }
 }
 
-/// The nodes that can serve a Service with policy Local, from all its slices. Ready endpoints first; where there are none
-/// anywhere, those that are ending but still serve, as kube-proxy does. A node has to serve every family that any node
-/// serves, because both addresses of a Service are on one node; where no node does, one family is better than none.
+/// The nodes that can serve a Service with policy Local, from all its slices. Ready endpoints first; where there are
+/// none anywhere, those that are ending but still serve, as kube-proxy does. A node has to serve every family that any
+/// node serves, because both addresses of a Service are on one node; where no node does, one family is better than
+/// none.
 pub fn nodes_with_endpoints(slices: &[&SliceView]) -> BTreeSet<String> {
     let of = |family: Family, pick: fn(&SliceView) -> &BTreeSet<String>| -> BTreeSet<String> {
         slices.iter().filter(|slice| slice.family == family).flat_map(|slice| pick(slice)).cloned().collect()
@@ -97,9 +98,9 @@ pub fn nodes_with_endpoints(slices: &[&SliceView]) -> BTreeSet<String> {
 /// Where the Services of one group may be announced, as far as their endpoints are concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EligibleNodes {
-    /// These nodes; absent: every node. An empty set means that no node can serve the Services: nothing new is begun, and
-    /// an owner keeps what it has, because no other node would do better; clients are told of the address all the same
-    /// (decisions.md 33).
+    /// These nodes; absent: every node. An empty set means that no node can serve the Services: nothing new is begun,
+    /// and an owner keeps what it has, because no other node would do better; clients are told of the address all the
+    /// same (decisions.md 33).
     pub only: Option<BTreeSet<String>>,
     /// Services that have no endpoint on some of these nodes, since no node has endpoints of all of them.
     pub left_out: Vec<ServiceKey>,
@@ -112,8 +113,8 @@ impl EligibleNodes {
     }
 }
 
-/// decisions.md 21: nodes with endpoints of all members with policy Local; where there is no such node, the older member
-/// decides. `members` are those of one VIP, oldest first.
+/// decisions.md 21: nodes with endpoints of all members with policy Local; where there is no such node, the older
+/// member decides. `members` are those of one VIP, oldest first.
 pub fn eligible_nodes<'a>(members: impl IntoIterator<Item = &'a ServiceView>, endpoints: &Endpoints) -> EligibleNodes {
     let (mut only, mut left_out, mut anywhere) = (None::<BTreeSet<String>>, Vec::new(), false);
     for member in members {

@@ -206,6 +206,7 @@ impl Engine {
             Input::ClaimKeys(secrets) => self.claim_keys(now, secrets),
             Input::KubeProxy(healthy) => self.kube_proxy(healthy),
             Input::Kubelet { node, answers } => self.kubelet(now, &node, answers),
+            Input::Probed(finding) => self.probed(&finding),
             Input::Swapped(key, asked, swapped) => self.swapped(now, &key, &asked, swapped),
             Input::NetworkChanged => self.observe(now),
             Input::Wire(done) => self.wire_done(now, done),

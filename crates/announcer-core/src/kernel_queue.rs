@@ -1,5 +1,6 @@
-//! In which order requests to the kernel are performed. What keeps addresses goes before what makes new ones. Rules are set
-//! beside the others: behind another program's change of the kernel's tables they can take longer than addresses live.
+//! In which order requests to the kernel are performed. What keeps addresses goes before what makes new ones. Rules are
+//! set beside the others: behind another program's change of the kernel's tables they can take longer than addresses
+//! live.
 
 use std::collections::VecDeque;
 
@@ -23,8 +24,8 @@ impl KernelQueue {
         }
     }
 
-    /// The next request, once the one before is done. Rules whose turn has come, for they change only when what was asked for
-    /// before them is done, go to [`Self::next_rules`].
+    /// The next request, once the one before is done. Rules whose turn has come, for they change only when what was
+    /// asked for before them is done, go to [`Self::next_rules`].
     pub fn next_in_order(&mut self) -> Option<WireOp> {
         if let Some(op) = self.urgent.pop_front() {
             return Some(op);

@@ -1,11 +1,12 @@
 //! Who announces which virtual IP, as rules and state machines. Compatible with kube-vip (kube-vip spec, section 0).
 //!
 //! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; `plan` says which VIPs
-//! should be here, asking [`ownership`]; [`engine`] is the machine that brings them up, keeps, defends and withdraws them.
-//! Beside it: [`detect`] (is the owner alive?), [`claim`] (who says so on the wire?), [`dhcp_session`] (a lease),
-//! [`record`] (what stands on a Service), [`status`] (the same for people). What stands between the engine and the outside are
-//! machines too: [`swap`] (changes of owner), [`membership`] (this node's Lease), [`record_writer`] (what is written on
-//! Services), [`campaigns`] and [`successor`] (elections of the other modes), [`kernel_queue`] (the kernel's order).
+//! should be here, asking [`ownership`]; [`engine`] is the machine that brings them up, keeps, defends and withdraws
+//! them. Beside it: [`detect`] (is the owner alive?), [`claim`] (who says so on the wire?), [`dhcp_session`] (a lease),
+//! [`record`] (what stands on a Service), [`status`] (the same for people). What stands between the engine and the
+//! outside are machines too: [`swap`] (changes of owner), [`membership`] (this node's Lease), [`record_writer`] (what
+//! is written on Services), [`campaigns`] and [`successor`] (elections of the other modes), [`kernel_queue`] (the
+//! kernel's order), [`prober`] (is it served, too?).
 //!
 //! No clock, no client, no socket: `announcer` runs all of it on a node, `announcer-sim` in virtual time.
 
@@ -29,6 +30,7 @@ mod node_watch;
 pub mod ownership;
 pub mod pace;
 mod plan;
+pub mod prober;
 mod reason;
 pub mod record;
 pub mod record_writer;

@@ -10,8 +10,9 @@ use crate::ownership::node::Card;
 const LIMIT: Duration = Duration::from_secs(3);
 /// Conflicts in a row after which it is left alone for a moment.
 const TRIES: u32 = 3;
-/// Before the second attempt: by what a card says others decide who may have an address. The engine does not ask again before
-/// the next renewal. Doubled up to that with each attempt more: what the API refuses for good it refuses to every node.
+/// Before the second attempt: by what a card says others decide who may have an address. The engine does not ask again
+/// before the next renewal. Doubled up to that with each attempt more: what the API refuses for good it refuses to
+/// every node.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// What is to be done. Of the requests before nothing more is wanted.
@@ -20,7 +21,7 @@ pub enum Act<O> {
     /// Read the Lease, and answer under this number.
     Read(u64),
     /// Write the card: over the object that was read, or as a new Lease.
-    Write(u64, Option<O>, Card),
+    Write(u64, Option<O>, Box<Card>),
 }
 
 /// What came back.
@@ -168,7 +169,7 @@ impl<O> Membership<O> {
         self.tries += 1;
         self.numbers += 1;
         self.state = State::Busy { id: self.numbers, until: now + LIMIT };
-        Some(Act::Write(self.numbers, found, card))
+        Some(Act::Write(self.numbers, found, Box::new(card)))
     }
 
     /// What took effect is not known: it is read before the next write.
@@ -205,9 +206,12 @@ mod tests {
     fn a_lease_is_read_once_and_written_over_what_the_last_write_returned() {
         let (now, mut lease) = (Instant::now(), Membership::new(LEASE));
         assert_eq!(lease.renew(now, card(false)), Some(Act::Read(1)));
-        assert_eq!(lease.answered(now, 1, Answer::Found(None)), Some(Act::Write(2, None, card(false))));
+        assert_eq!(lease.answered(now, 1, Answer::Found(None)), Some(Act::Write(2, None, Box::new(card(false)))));
         assert_eq!(lease.answered(now, 2, Answer::Written(5)), None);
-        assert_eq!((lease.deadline(), lease.renew(now, card(true))), (None, Some(Act::Write(3, Some(5), card(true)))));
+        assert_eq!(
+            (lease.deadline(), lease.renew(now, card(true))),
+            (None, Some(Act::Write(3, Some(5), Box::new(card(true)))))
+        );
     }
 
     #[test]
@@ -217,7 +221,7 @@ mod tests {
         assert_eq!(lease.renew(now, card(false)), None);
         assert_eq!(lease.renew(now, card(true)), None);
         lease.answered(now, 1, Answer::Found(Some(1)));
-        assert_eq!(lease.answered(now, 2, Answer::Written(2)), Some(Act::Write(3, Some(2), card(true))));
+        assert_eq!(lease.answered(now, 2, Answer::Written(2)), Some(Act::Write(3, Some(2), Box::new(card(true)))));
         assert_eq!(lease.answered(now, 3, Answer::Written(3)), None);
     }
 
@@ -227,7 +231,7 @@ mod tests {
         lease.renew(now, card(false));
         for number in [1, 3, 5] {
             let written = lease.answered(now, number, Answer::Found(Some(number)));
-            assert_eq!(written, Some(Act::Write(number + 1, Some(number), card(false))));
+            assert_eq!(written, Some(Act::Write(number + 1, Some(number), Box::new(card(false)))));
             let again = lease.answered(now, number + 1, Answer::Conflict("changed".into()));
             assert_eq!(again, (number < 5).then_some(Act::Read(number + 2)));
         }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use l2_types::{Address, AddressLifetime, Link, LinkKind, Mac};
 pub use macvlans::{
-    LeaseEnd, alias, is_macvlan_of, lease_end, mac_is_taken, misfit, moment, name_is_taken, noted, owner_in,
-    was_left_for,
+    LeaseEnd, alias, has_no_macvlan, is_macvlan_of, lease_end, mac_is_taken, misfit, moment, name_is_taken, noted,
+    owner_in, was_left_for,
 };
 pub(crate) use macvlans::{is_link_name_of_a_service, is_own_macvlan, mac_of};
 
@@ -162,8 +162,8 @@ impl Network {
             .map(|own| own.net.trunc())
     }
 
-    /// The subnet of the interface that `address` should be in and is not: hosts beside the node do not ask for it there.
-    /// Absent: it is in one, or the interface has none of its family.
+    /// The subnet of the interface that `address` should be in and is not: hosts beside the node do not ask for it
+    /// there. Absent: it is in one, or the interface has none of its family.
     pub fn missed_subnet(&self, link: u32, address: IpAddr) -> Option<IpNet> {
         let mut subnets = self.subnets(link).filter(|subnet| subnet.addr().is_ipv4() == address.is_ipv4());
         let first = subnets.next()?;
@@ -195,9 +195,9 @@ impl Network {
             .min_by_key(|(link, prefix)| (link.index, u8::MAX - prefix))
     }
 
-    /// kube-vip spec 5.7: annotation, then `vip_servicesinterface`, then `vip_interface`, then the default route. `auto`
-    /// takes the interface whose subnet contains the address, else goes on with `vip_interface`. `address` is absent
-    /// for DHCP, which `auto` therefore cannot match.
+    /// kube-vip spec 5.7: annotation, then `vip_servicesinterface`, then `vip_interface`, then the default route.
+    /// `auto` takes the interface whose subnet contains the address, else goes on with `vip_interface`. `address` is
+    /// absent for DHCP, which `auto` therefore cannot match.
     pub fn choose(
         &self,
         wish: &InterfaceWish,
@@ -299,9 +299,9 @@ impl Network {
         occupied
     }
 
-    /// Whether we have set `address` on a kernel that keeps no marks (before 5.18): with a prefix of a subnet nothing but
-    /// its short deadline tells it from one of the node. A host prefix that is no source address has a VIP's form, and
-    /// may have the longer deadline with which a process ends in order.
+    /// Whether we have set `address` on a kernel that keeps no marks (before 5.18): with a prefix of a subnet nothing
+    /// but its short deadline tells it from one of the node. A host prefix that is no source address has a VIP's form,
+    /// and may have the longer deadline with which a process ends in order.
     pub fn is_ours_without_mark(&self, address: &Address, fence: Duration) -> bool {
         let is_host = address.net.prefix_len() == address.net.max_prefix_len();
         let longest = if is_host { fence.max(LEFT_BEHIND) } else { fence };

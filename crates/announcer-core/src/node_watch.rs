@@ -92,6 +92,11 @@ impl NodeWatch {
         true
     }
 
+    /// Since when a node is missed on the wire.
+    pub fn silent_since(&self, node: &str) -> Option<Instant> {
+        self.missed.get(node).map(|missed| missed.since)
+    }
+
     /// Whom this node calls silent.
     pub fn on_card(&self) -> BTreeMap<String, Silence> {
         let said = |(node, missed): (&String, &Missed)| {
@@ -134,6 +139,7 @@ mod tests {
         let (node, address) = watch.note(now, AFTER, silent("node-2")).unwrap();
         assert_eq!((node.as_str(), address.to_string().as_str()), ("node-2", "10.0.0.12:10250"));
         assert!(watch.on_card().is_empty(), "one protocol alone says nothing");
+        assert_eq!((watch.silent_since("node-2"), watch.silent_since("node-9")), (now.checked_sub(AFTER), None));
         assert_eq!(watch.note(now, AFTER, silent("node-2")), None, "it is being asked");
         assert!(watch.asked(now + Duration::from_millis(200), "node-2", false));
         let card = watch.on_card();

@@ -1,7 +1,7 @@
 //! How often everything is planned: as soon as something happens where that is cheap, in batches where it is not. Pure.
 //!
-//! A plan looks at all Services. With a thousand of them it takes milliseconds, and each of them changes some times while
-//! it is new: planned after every single change that would be the square of their number.
+//! A plan looks at all Services. With a thousand of them it takes milliseconds, and each of them changes some times
+//! while it is new: planned after every single change that would be the square of their number.
 
 use std::time::{Duration, Instant};
 

@@ -188,7 +188,8 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
     }
     if let VipId::Static(address) = id {
         let wish = world.network.choose(&view.interface, world.config, Some(*address)).map(|link| link.index);
-        // Who names what there is not decides for nobody else (`placed_by` in node mode), and is told what he names himself.
+        // Who names what there is not decides for nobody else (`placed_by` in node mode), and is told what he names
+        // himself.
         match (&vip.place, &wish) {
             (Err(error), Err(own)) if error.names_nothing() && own.names_nothing() => {
                 plan.told.insert((view.key.clone(), own.to_string()));
@@ -200,7 +201,10 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
             let name = world.network.link(*place).map_or("another interface", |link| link.name.as_str());
             plan.told.insert((
                 view.key.clone(),
-                format!("address {address} is shared with {first}, which has it on {name}: the interface that this Service asks for is not used"),
+                format!(
+                    "address {address} is shared with {first}, which has it on {name}: the interface that this \
+                    Service asks for is not used"
+                ),
             ));
         }
     }

@@ -17,6 +17,10 @@ pub enum Reason {
     NoHealthyNode,
     /// Policy Local, and no endpoint where the address is.
     NoLocalEndpoint,
+    /// It is announced, and connections to it get no answer or are refused.
+    AddressNotServed,
+    /// That is over.
+    AddressServedAgain,
     /// The server has given another address than before.
     DhcpAddressChanged,
     /// The server offers another address than was asked for.
@@ -41,6 +45,8 @@ impl Reason {
             Self::CannotAnnounce => "CannotAnnounce",
             Self::NoHealthyNode => "NoHealthyNode",
             Self::NoLocalEndpoint => "NoLocalEndpoint",
+            Self::AddressNotServed => "AddressNotServed",
+            Self::AddressServedAgain => "AddressServedAgain",
             Self::DhcpAddressChanged => "DHCPAddressChanged",
             Self::DhcpOtherAddress => "DHCPOtherAddress",
             Self::DhcpNoAnswer => "DHCPNoAnswer",
@@ -71,6 +77,8 @@ mod tests {
             Reason::CannotAnnounce,
             Reason::NoHealthyNode,
             Reason::NoLocalEndpoint,
+            Reason::AddressNotServed,
+            Reason::AddressServedAgain,
             Reason::DhcpAddressChanged,
             Reason::DhcpOtherAddress,
             Reason::DhcpNoAnswer,

@@ -1,5 +1,5 @@
-//! What stands on a Service: who owns it, what was leased for it, and the addresses in its status. Each function changes an
-//! object that was read, and leaves alone what it does not know (decisions.md 4).
+//! What stands on a Service: who owns it, what was leased for it, and the addresses in its status. Each function
+//! changes an object that was read, and leaves alone what it does not know (decisions.md 4).
 
 use std::net::IpAddr;
 
@@ -73,8 +73,8 @@ pub fn annotate(meta: &mut ObjectMeta, record: &Record) -> bool {
     changed
 }
 
-/// Sets `status.loadBalancer.ingress` and in which turn the Service has joined others; true if something changed. `object` is
-/// the Service, with or without its metadata.
+/// Sets `status.loadBalancer.ingress` and in which turn the Service has joined others; true if something changed.
+/// `object` is the Service, with or without its metadata.
 pub fn publish(object: &mut Value, record: &Record, now: Timestamp) -> bool {
     let Some(ingress) = &record.ingress else { return false };
     if !object["status"].is_object() {

@@ -42,13 +42,15 @@ pub fn somebodys(net: IpNet, interface: &str, node: &str) -> String {
     let address = net.addr();
     if net.prefix_len() < net.max_prefix_len() {
         return format!(
-            "address {address} is this node's own address on {interface}: it is not announced. Give this Service another one"
+            "address {address} is this node's own address on {interface}: it is not announced. Give this Service \
+            another one"
         );
     }
     format!(
-        "address {address} stands on interface {interface} of node {node}, and no record of a Service has put it there: it is the node's own, \
-         that of a control plane, or another program's. It is not announced. Give this Service another address; if nobody uses it there \
-         any more, remove it on that node: ip address del {net} dev {interface}"
+        "address {address} stands on interface {interface} of node {node}, and no record of a Service has put it \
+         there: it is the node's own, that of a control plane, or another program's. It is not announced. Give this \
+         Service another address; if nobody uses it there any more, remove it on that node: ip address del {net} dev \
+         {interface}"
     )
 }
 
@@ -138,12 +140,14 @@ pub fn refusals(
                     Some(Refusal { address, text, reporter: Reporter::Node(machine.reporter.clone()) })
                 } else if let Some(holder) = cluster_ips.holders.get(&address) {
                     let text = format!(
-                        "address {address} is that of Service {holder} inside the cluster: it is not announced. Give this Service another one"
+                        "address {address} is that of Service {holder} inside the cluster: it is not announced. Give \
+                        this Service another one"
                     );
                     Some(Refusal { address, text, reporter: Reporter::OwnerOf(view.key.clone()) })
                 } else if let Some((port, holder)) = taken() {
                     let text = format!(
-                        "port {}/{} of address {address} is in use by Service {}: it is not announced for this Service. Give it another port or another address",
+                        "port {}/{} of address {address} is in use by Service {}: it is not announced for this \
+                        Service. Give it another port or another address",
                         port.protocol, port.port, holder.key
                     );
                     Some(Refusal { address, text, reporter: Reporter::OwnerOf(holder.key.clone()) })

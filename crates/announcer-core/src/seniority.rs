@@ -1,8 +1,9 @@
 //! Whose word counts among Services that share an address. Pure, and the same for whoever asks: what is refused, which
 //! Service a group follows, and which decides where an address is.
 //!
-//! It stands in the status, which the authors of Services may not write: whose address clients were told of, and in which
-//! turn a Service has joined those that clients knew already. So it is the same on each node and after each restart.
+//! It stands in the status, which the authors of Services may not write: whose address clients were told of, and in
+//! which turn a Service has joined those that clients knew already. So it is the same on each node and after each
+//! restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,8 +12,9 @@ use crate::view::{ServiceKey, ServiceView};
 
 pub use contract::joined::{JOINED, parse_turn, turn_reason};
 
-/// Those that were there first come first: what clients have been told of, then the turn in which others have joined, then
-/// age. An old Service that asks only now for an address which clients know as that of another one is a newcomer there.
+/// Those that were there first come first: what clients have been told of, then the turn in which others have joined,
+/// then age. An old Service that asks only now for an address which clients know as that of another one is a newcomer
+/// there.
 pub fn by_seniority(services: &BTreeMap<ServiceKey, ServiceView>) -> Vec<&ServiceView> {
     let served = served(services.values());
     let mut views: Vec<&ServiceView> = services.values().collect();
@@ -20,8 +22,8 @@ pub fn by_seniority(services: &BTreeMap<ServiceKey, ServiceView>) -> Vec<&Servic
     views
 }
 
-/// In which turn `view` has joined `members`, all those that share its addresses; to be written with its addresses. Zero:
-/// nobody was there before.
+/// In which turn `view` has joined `members`, all those that share its addresses; to be written with its addresses.
+/// Zero: nobody was there before.
 pub fn turn<'a>(view: &ServiceView, members: impl Iterator<Item = &'a ServiceView> + Clone) -> u32 {
     let told = |view: &ServiceView| view.asked().iter().any(|address| view.published.has(*address));
     if is_newcomer(view, &served(members.clone())) {

@@ -1,5 +1,7 @@
 //! `announcer status`: who owns which VIP, from what stands in the API, so the same on every node and from outside.
 
+mod served;
+
 use std::net::IpAddr;
 
 use jiff::Timestamp;
@@ -12,7 +14,9 @@ use crate::config::{Config, ElectionMode};
 use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
 use crate::ownership::service::LeaseKey;
 use crate::view::ServiceView;
+pub use served::Probes;
 
+const VIP_COLUMNS: [&str; 7] = ["SERVICE", "ADDRESS", "OWNER", "TERM", "STATE", "PROBED", "DHCP"];
 /// Whoever lives renews far more often.
 const STALLED_SECONDS: i64 = 60;
 
@@ -75,6 +79,8 @@ pub struct VipRow {
     pub state: State,
     /// One for each family that DHCP was asked for and has answered; IPv4 first.
     pub dhcp: Vec<DhcpRow>,
+    /// How it answers the nodes that ask it as a client would; absent: none does.
+    pub probes: Option<Probes>,
 }
 
 /// One Lease that decides about owners.
@@ -123,13 +129,18 @@ pub struct Listed<'a> {
 /// The report on these objects.
 pub fn report(config: &Config, listed: Listed<'_>, now: Timestamp) -> Report {
     let Listed { services, leases, namespace } = listed;
+    let cards = served::fresh_cards(leases, now);
     let mut leases: Vec<LeaseRow> = leases.iter().filter_map(|lease| lease_row(config, lease, now)).collect();
     leases.sort_by(|a, b| a.lease.cmp(&b.lease));
     let mut views: Vec<ServiceView> =
         services.iter().filter_map(|service| ServiceView::of(service, &config.class)).collect();
     views.retain(|view| !view.wanted.is_empty());
     views.sort_by(|a, b| a.key.cmp(&b.key));
-    let vips: Vec<VipRow> = views.iter().map(|view| vip_row(view, &leases, now)).collect();
+    let row = |view: &ServiceView| {
+        let row = vip_row(view, &leases, now);
+        VipRow { probes: served::probes(view, &row.addresses, &cards), ..row }
+    };
+    let vips: Vec<VipRow> = views.iter().map(row).collect();
     Report { trouble: trouble(config, namespace, &vips, &leases), vips, leases }
 }
 
@@ -173,7 +184,7 @@ fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
         Wanted::Dhcp4 | Wanted::Dhcp6 => None,
     });
     let addresses = if published.is_empty() { asked.collect() } else { published };
-    VipRow { service: view.key.to_string(), addresses, owner, term, state, dhcp }
+    VipRow { service: view.key.to_string(), addresses, owner, term, state, dhcp, probes: None }
 }
 
 fn lease_row(config: &Config, lease: &Lease, now: Timestamp) -> Option<LeaseRow> {
@@ -211,9 +222,10 @@ impl LeaseRow {
 }
 
 impl Report {
-    /// Whether each VIP is announced.
+    /// Whether each VIP is announced, and none fails those that ask it.
     pub fn is_well(&self) -> bool {
-        self.vips.iter().all(|vip| vip.state == State::Announced)
+        let fails = |vip: &VipRow| vip.probes.as_ref().is_some_and(Probes::has_failed);
+        self.vips.iter().all(|vip| vip.state == State::Announced && !fails(vip))
     }
 
     /// For programs.
@@ -225,7 +237,7 @@ impl Report {
     pub fn to_text(&self) -> String {
         let none = || "-".to_owned();
         let trouble = self.trouble.as_ref().map_or_else(String::new, |trouble| format!("{trouble}\n\n"));
-        let mut vips = vec![["SERVICE", "ADDRESS", "OWNER", "TERM", "STATE", "DHCP"].map(str::to_owned).to_vec()];
+        let mut vips = vec![VIP_COLUMNS.map(str::to_owned).to_vec()];
         vips.extend(self.vips.iter().map(|vip| {
             let addresses: Vec<String> = vip.addresses.iter().map(ToString::to_string).collect();
             let dhcp = vip.dhcp.iter().map(|dhcp| match dhcp.remaining_seconds {
@@ -240,6 +252,7 @@ impl Report {
                 vip.owner.clone().unwrap_or_else(none),
                 vip.term.map_or_else(none, |term| term.to_string()),
                 vip.state.text().to_owned(),
+                vip.probes.as_ref().map_or_else(none, Probes::text),
                 if dhcp.is_empty() { none() } else { dhcp.join("; ") },
             ]
         }));

@@ -145,6 +145,8 @@ pub struct ServiceView {
     pub local_traffic: bool,
     /// `leaseName`, for `service` mode.
     pub lease_name: Option<String>,
+    /// Whether other nodes ask it as a client would; absent: as the announcer is told.
+    pub probe: Option<bool>,
     /// The Service whose address it shares, as it says itself.
     pub primary: Option<ServiceKey>,
 }
@@ -227,6 +229,7 @@ impl ServiceView {
         }
         let granted = if retired { None } else { grant::granted(&wanted, signs) };
         let giver = Giver::of(signs, retired);
+        let probe = read::probe(&annotation, &mut problems);
         let wish = if problems.iter().any(|problem| problem.meanwhile != Meanwhile::Said) {
             Wish::Unreadable
         } else if asks || retired {
@@ -255,6 +258,7 @@ impl ServiceView {
             retired,
             local_traffic: spec.external_traffic_policy.as_deref() == Some("Local"),
             lease_name: annotation(keys::LEASE_NAME).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned),
+            probe,
             primary: read::primary(&annotation, service.metadata.namespace.as_deref()),
         })
     }
@@ -267,6 +271,12 @@ impl ServiceView {
         });
         let leased4 = self.told_leased().map(IpAddr::from);
         given.chain(leased4).chain(self.told_leased6().map(IpAddr::from)).collect()
+    }
+
+    /// Where it is asked whether it is served.
+    pub fn first_tcp_port(&self) -> Option<u16> {
+        let mut tcp = self.ports.iter().filter(|port| port.protocol == "TCP");
+        tcp.find_map(|port| u16::try_from(port.port).ok())
     }
 
     /// Whether it asks for DHCP.

@@ -1,5 +1,5 @@
-//! A node's kernel: interfaces, addresses with a deadline, and who answers ARP and neighbour discovery for them. It lives
-//! on when the process dies.
+//! A node's kernel: interfaces, addresses with a deadline, and who answers ARP and neighbour discovery for them. It
+//! lives on when the process dies.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -16,6 +16,27 @@ use l2::netlink::{Address, AddressLifetime, InetConf, Link, LinkKind, MacvlanMod
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// Index of `eth0`.
 pub const ETH0: u32 = 2;
+
+/// A LAN, counted from 0, and on each node the card towards it. The gateway and the DHCP server are in the first.
+pub type Lan = usize;
+/// As many as a node may have.
+pub const LANS: usize = 2;
+
+/// A host in the second LAN, which has no gateway: it asks for addresses now and then, and answers for its own.
+pub const RESIDENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 9);
+
+/// Index of the card towards a LAN.
+pub fn card(lan: Lan) -> u32 {
+    ETH0 + u32::try_from(lan).expect("there are two")
+}
+
+/// The LAN in which `address` is.
+pub fn lan_of(address: IpAddr) -> Lan {
+    match address {
+        IpAddr::V4(v4) => usize::from(v4.octets()[1] == 1),
+        IpAddr::V6(v6) => usize::from(v6.segments()[0] == 0xfd01),
+    }
+}
 
 /// One moment by the clocks of a node.
 #[derive(Debug, Clone, Copy)]
@@ -53,8 +74,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Node `n` after booting.
-    pub fn new(n: usize) -> Self {
+    /// Node `n` with so many cards after booting.
+    pub fn new(n: usize, cards: usize) -> Self {
         let last = u8::try_from(n + 11).expect("few nodes");
         let link = |index, name: &str, mac| Link {
             index,
@@ -67,8 +88,8 @@ impl Kernel {
             kind: LinkKind::Physical,
             alias: None,
         };
-        let own = |net: &str| Address {
-            interface: ETH0,
+        let own = |interface, net: &str| Address {
+            interface,
             net: format!("{net}{last}/{}", if net.contains(':') { 64 } else { 24 }).parse().expect("a network"),
             valid: AddressLifetime::Forever,
             preferred: AddressLifetime::Forever,
@@ -78,12 +99,13 @@ impl Kernel {
             nodad: false,
             metric: None,
         };
-        Self {
-            links: vec![link(1, "lo", Mac::ZERO), link(ETH0, "eth0", Mac::new([2, 0, 0, 0, 0, last]))],
-            addresses: ["10.0.0.", "fd00::", "fe80::"].map(|net| (own(net), None)).to_vec(),
-            next_index: 100,
-            changes: 0,
+        let mut links = vec![link(1, "lo", Mac::ZERO), link(ETH0, "eth0", Mac::new([2, 0, 0, 0, 0, last]))];
+        let mut addresses = ["10.0.0.", "fd00::", "fe80::"].map(|net| (own(ETH0, net), None)).to_vec();
+        if cards > 1 {
+            links.push(link(card(1), "eth1", Mac::new([2, 0, 0, 0, 1, last])));
+            addresses.extend(["10.1.0.", "fd01::", "fe80::"].map(|net| (own(card(1), net), None)));
         }
+        Self { links, addresses, next_index: 100, changes: 0 }
     }
 
     /// MAC of `eth0`.
@@ -128,9 +150,13 @@ impl Kernel {
         }
     }
 
-    /// The cable of `eth0` comes out or goes in.
-    pub fn set_carrier(&mut self, carrier: bool) {
-        for link in self.links.iter_mut().filter(|link| link.index != 1) {
+    /// The cable of the card towards a LAN comes out or goes in.
+    pub fn set_carrier(&mut self, lan: Lan, carrier: bool) {
+        let there = |link: &Link| match link.kind {
+            LinkKind::Macvlan { parent, .. } => parent == card(lan),
+            _ => link.index == card(lan),
+        };
+        for link in self.links.iter_mut().filter(|link| there(link)) {
             link.carrier = carrier;
             link.state = if carrier { OperState::Up } else { OperState::Down };
         }
@@ -144,23 +170,29 @@ impl Kernel {
             .filter_map(|(own, _)| self.link(own.interface)?.mac)
     }
 
-    /// What the kernel sends back when it gets this frame.
-    pub fn reply(&self, bytes: &[u8]) -> Vec<Vec<u8>> {
-        let Some(found) = arp::parse_frame(bytes) else { return self.reply6(bytes) };
+    /// MACs that answer for `address` in a LAN.
+    fn answers_in(&self, lan: Lan, address: IpAddr) -> impl Iterator<Item = Mac> {
+        let there = move |own: &Address| own.net.addr() == address && self.lower(own.interface) == card(lan);
+        self.addresses.iter().filter(move |(own, _)| there(own)).filter_map(|(own, _)| self.link(own.interface)?.mac)
+    }
+
+    /// What the kernel sends back when it gets this frame from a LAN.
+    pub fn reply(&self, lan: Lan, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let Some(found) = arp::parse_frame(bytes) else { return self.reply6(lan, bytes) };
         let asks = found.arp.operation == arp::Operation::Request && found.arp.sender_ip != found.arp.target_ip;
         if !asks {
             return Vec::new();
         }
         // As with `arp_ignore=1` on the parent of a macvlan: only the interface that has the address answers.
         let meant = |mac: &Mac| found.ethernet.destination == *mac || found.ethernet.destination.is_multicast();
-        self.answers(found.arp.target_ip.into())
+        self.answers_in(lan, found.arp.target_ip.into())
             .filter(meant)
             .map(|mac| Arp::answer(&found.arp, mac).frame(found.arp.sender_mac).to_vec())
             .collect()
     }
 
     /// The same for neighbour discovery: whoever asks from `::` is answered before everybody.
-    fn reply6(&self, bytes: &[u8]) -> Vec<Vec<u8>> {
+    fn reply6(&self, lan: Lan, bytes: &[u8]) -> Vec<Vec<u8>> {
         let Some(found) = ndp::parse_frame(bytes) else { return Vec::new() };
         let Message::Solicitation { source_mac } = found.ndp.message else { return Vec::new() };
         let (target, asker) = (found.ndp.target, found.ndp.source);
@@ -176,7 +208,7 @@ impl Kernel {
             let back = source_mac.unwrap_or(found.ethernet.source);
             Ndp { source: target, destination: asker, target, message }.frame(mac, back)
         };
-        self.answers(Ipv6Addr::into(target)).filter(meant).map(answer).collect()
+        self.answers_in(lan, Ipv6Addr::into(target)).filter(meant).map(answer).collect()
     }
 
     /// Whether it answers for `address`.

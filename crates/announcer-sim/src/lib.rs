@@ -1,6 +1,6 @@
-//! A deterministic simulation: some engines of the announcer on a virtual LAN, with virtual kernels, a virtual API server
-//! and one virtual clock, all from one seed. After every step it checks what users were promised; a run that breaks a
-//! promise is shrunk and told as a readable trace.
+//! A deterministic simulation: some engines of the announcer on a virtual LAN, with virtual kernels, a virtual API
+//! server and one virtual clock, all from one seed. After every step it checks what users were promised; a run that
+//! breaks a promise is shrunk and told as a readable trace.
 //!
 //! | module | what lives there |
 //! | --- | --- |
@@ -15,9 +15,9 @@
 //! | [`words`] | what a trace says |
 //!
 //! DHCP (in `node` mode): the real client, with what surrounds it up to its sockets
-//! ([`announcer_core::dhcp_session::Session`]), in virtual time; only the task around it, which moves frames, is replaced. The
-//! server is [`dhcp_sim::Server`]. Not simulated: DHCPv6, Services that share a lease, a stranger on a leased address, and
-//! service security.
+//! ([`announcer_core::dhcp_session::Session`]), in virtual time; only the task around it, which moves frames, is
+//! replaced. The server is [`dhcp_sim::Server`]. Not simulated: DHCPv6, Services that share a lease, a stranger on a
+//! leased address, and service security.
 //!
 //! Never a dependency of what is shipped.
 

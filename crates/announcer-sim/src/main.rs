@@ -1,7 +1,8 @@
-//! `sim`: runs many seeds on all cores, and tells the first that breaks a promise.
+//! `sim`: runs many seeds on some cores, says now and then how far it is, and tells the first that breaks a promise.
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +23,12 @@ struct Cli {
     /// Only this seed, with its trace
     #[arg(long)]
     seed: Option<u64>,
+    /// How many run at a time; without it one on each core
+    #[arg(long)]
+    jobs: Option<NonZeroUsize>,
+    /// Seconds between two lines about how far it is, on the error output; 0: none
+    #[arg(long, default_value_t = 30)]
+    progress: u64,
     /// Ownership mode: global, service or node
     #[arg(long, default_value = "global", value_parser = mode)]
     mode: ElectionMode,
@@ -68,31 +75,73 @@ impl Sum {
     }
 }
 
-/// Runs the seeds on all cores; unless all are wanted, until one breaks a promise.
-fn sum(cli: &Cli) -> (Sum, usize) {
+/// Runs the seeds; unless all are wanted, until one breaks a promise.
+fn sum(cli: &Cli, jobs: usize) -> Sum {
     let next = AtomicU64::new(cli.from);
     let end = cli.from.saturating_add(cli.seeds);
     let failed = AtomicU64::new(u64::MAX);
     let sum = Mutex::new(Sum::default());
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let over = (Mutex::new(false), Condvar::new());
     std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end || (!cli.all && failed.load(Ordering::Relaxed) != u64::MAX) {
-                        break;
-                    }
-                    let outcome = run(&Scenario::of(seed, cli.mode), cli.sabotage, false);
-                    if outcome.violation.is_some() {
-                        failed.fetch_min(seed, Ordering::Relaxed);
-                    }
-                    sum.lock().add(seed, outcome);
+        let run_seeds = || {
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= end || (!cli.all && failed.load(Ordering::Relaxed) != u64::MAX) {
+                    break;
                 }
-            });
+                let outcome = run(&Scenario::of(seed, cli.mode), cli.sabotage, false);
+                if let Some(violation) = &outcome.violation {
+                    failed.fetch_min(seed, Ordering::Relaxed);
+                    eprintln!("seed {seed}: {violation}");
+                }
+                sum.lock().add(seed, outcome);
+            }
+        };
+        if cli.progress > 0 {
+            scope.spawn(|| tell_progress(cli, &sum, &over));
         }
+        let running: Vec<_> = (0..jobs).map(|_| scope.spawn(run_seeds)).collect();
+        for thread in running {
+            thread.join().expect("a run that panics is told by its panic");
+        }
+        *over.0.lock() = true;
+        over.1.notify_all();
     });
-    (sum.into_inner(), cores)
+    sum.into_inner()
+}
+
+/// Says now and then how far it is, until it is over.
+fn tell_progress(cli: &Cli, sum: &Mutex<Sum>, over: &(Mutex<bool>, Condvar)) {
+    let begun = Instant::now();
+    let mut is_over = over.0.lock();
+    loop {
+        over.1.wait_for(&mut is_over, Duration::from_secs(cli.progress));
+        if *is_over {
+            return;
+        }
+        let (done, broken) = {
+            let sum = sum.lock();
+            (sum.seeds, sum.broken.len())
+        };
+        let rate = per_second(done, begun.elapsed());
+        #[allow(clippy::cast_precision_loss, reason = "for people")]
+        let left = (cli.seeds - done) as f64 / rate;
+        eprintln!("{done} of {} seeds, {rate:.0} per second, {broken} broke a promise, {left:.0} s to go", cli.seeds);
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "for people")]
+fn per_second(count: u64, time: Duration) -> f64 {
+    count as f64 / time.as_secs_f64()
+}
+
+/// What this process has had of processors so far, where the kernel tells it.
+fn processor_time() -> Option<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name in parentheses may hold anything; utime and stime are the 14th and 15th field, in hundredths.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks: u64 = fields.get(11..13)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
+    Some(Duration::from_millis(10 * ticks))
 }
 
 fn main() -> ExitCode {
@@ -100,18 +149,22 @@ fn main() -> ExitCode {
     if let Some(seed) = cli.seed {
         return tell(seed, &cli);
     }
+    let jobs = cli.jobs.or_else(|| std::thread::available_parallelism().ok()).map_or(1, usize::from);
     let begun = Instant::now();
-    let (sum, cores) = sum(&cli);
-    let took = begun.elapsed().as_secs_f64();
-    #[allow(clippy::cast_precision_loss, reason = "for people")]
-    let rate = sum.seeds as f64 / took;
+    let sum = sum(&cli, jobs);
+    let took = begun.elapsed();
     println!(
-        "mode {}: {} seeds in {took:.1} s on {cores} cores, {rate:.0} seeds/s; {} events, {} moves of an address",
+        "mode {}: {} seeds in {:.1} s on {jobs} cores, {:.0} seeds/s; {} events, {} moves of an address",
         cli.mode.as_str(),
         sum.seeds,
+        took.as_secs_f64(),
+        per_second(sum.seeds, took),
         sum.events,
         sum.moves
     );
+    if let Some(used) = processor_time() {
+        println!("{:.2} ms of a processor per seed", 1000.0 / per_second(sum.seeds, used));
+    }
     println!("longest time in which it was not so that");
     for (promise, (lasted, seed)) in &sum.longest {
         println!("  {promise}: {:.3} s (seed {seed})", lasted.as_secs_f64());

@@ -33,6 +33,8 @@ pub enum Trouble {
     Misled(usize, usize),
     /// This client gets no answer for this address, after the one fault of the run.
     Outage(usize, usize),
+    /// The same of an address in the LAN that the fault has spared.
+    Spared(usize, usize),
     /// This node answers for this address, which was never announced before a stranger began to use it.
     BesideStranger(usize, usize),
     /// This node, which is well, has an address of a Service that is gone.
@@ -70,7 +72,7 @@ impl Trouble {
                 "an address for which a stranger answers is answered by us, once its owner's Lease has run out"
             }
             Self::Misled(..) => "a client finds the node that answers on its side of the LAN",
-            Self::Outage(..) => "after one fault clients are answered within the bound for its kind",
+            Self::Outage(..) | Self::Spared(..) => "after one fault clients are answered within the bound for its kind",
             Self::BesideStranger(..) => "what nobody has used before is not announced beside a stranger",
             Self::LeftBehind(_) => "nothing is left behind",
             Self::Unfenced(_) => "addresses do not outlive their process",
@@ -101,8 +103,11 @@ pub const ONE_AT_REST: &str = "when all is well, one node answers for each addre
 /// See the text.
 pub const NOTHING_AT_REST: &str = "when all is well, nothing is written and nothing moves";
 
+/// See the text.
+pub const BLIP: &str = "who was silent for a moment keeps what it has";
+
 /// All promises, in the order of their numbers: `docs/announcer.md` lists them. New ones come last.
-pub const PROMISES: [&str; 29] = [
+pub const PROMISES: [&str; 30] = [
     Trouble::Split(0, 0, 0).promise(),
     Trouble::Torn(0, 0, 0).promise(),
     Trouble::Unproven(0, 0, 0).promise(),
@@ -132,6 +137,7 @@ pub const PROMISES: [&str; 29] = [
     NOTHING_AT_REST,
     Trouble::Slandered(0, 0).promise(),
     Trouble::Unmissed(0).promise(),
+    BLIP,
 ];
 
 /// The number of a promise.
@@ -168,8 +174,8 @@ pub struct Limits {
 
 /// How often a client asks for each address. What it loses is known to this.
 pub const CLIENT_ASKS: Duration = ms(20);
-/// After so long without an answer a client does not believe an entry of its cache any more: Linux needs 8 s from when it
-/// doubts.
+/// After so long without an answer a client does not believe an entry of its cache any more: Linux needs 8 s from when
+/// it doubts.
 pub const DOUBT: Duration = seconds(8);
 
 const fn ms(milliseconds: u64) -> Duration {
@@ -243,6 +249,7 @@ impl Limits {
             // storm the question or the answer may be lost, too: eight in a row never are.
             Trouble::Misled(..) => DOUBT + seconds(1) + 2 * CLIENT_ASKS + 3 * late + self.if_lost(seconds(8)),
             Trouble::Outage(..) => self.bound,
+            Trouble::Spared(..) => 3 * CLIENT_ASKS,
             // It notices while it probes, or the next answer makes it give up what it has just begun with.
             Trouble::BesideStranger(..) => ms(100) + 3 * late,
             // Whoever elects by Lease has to read its Lease first.

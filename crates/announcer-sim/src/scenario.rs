@@ -1,16 +1,20 @@
 //! What happens in one run, as data: a run is repeated exactly from it, and shrunk by taking faults away.
 //! `scenario/make.rs` makes one from a seed.
 
+mod cards;
 mod make;
+mod text;
 mod wide;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use announcer_core::ElectionMode;
+pub use cards::CARDS;
 pub use wide::WIDE;
+
+use crate::kernel::Lan;
 
 /// Faults begin after this: by then every node has started and every Service is announced.
 pub const WARM_UP: Duration = Duration::from_secs(15);
@@ -19,8 +23,8 @@ pub const REST: Duration = Duration::from_secs(10);
 
 /// How long a kube-vip's Lease lasts.
 pub const KUBE_VIP_LEASE: Duration = Duration::from_secs(15);
-/// An address that somebody else used is tried again after 10 s and up to 2.55 s by the node's MAC; what was given up is
-/// looked at again after the duration of a Lease.
+/// An address that somebody else used is tried again after 10 s and up to 2.55 s by the node's MAC; what was given up
+/// is looked at again after the duration of a Lease.
 pub const CONFLICT: Duration = Duration::from_secs(15);
 
 /// One run.
@@ -34,6 +38,8 @@ pub struct Scenario {
     pub lease: [u64; 3],
     /// How many nodes.
     pub nodes: usize,
+    /// How many cards each has, each in a LAN of its own.
+    pub cards: usize,
     /// The hypervisor of each node; none: no node says.
     pub hosts: Vec<usize>,
     /// What users have made.
@@ -48,6 +54,8 @@ pub struct Scenario {
     pub fail_back: bool,
     /// The run has one fault, and clients are answered again within this.
     pub bound: Option<Duration>,
+    /// That fault is over so soon that nothing may move for it.
+    pub blip: bool,
     /// How the DHCP server is set up.
     pub dhcp: DhcpServer,
     /// What goes wrong.
@@ -76,6 +84,8 @@ pub enum Address {
     V4,
     /// An IPv6 address of its own.
     V6,
+    /// An IPv4 address of its own in the LAN of the second card.
+    Second,
     /// That of this Service.
     SharedWith(usize),
     /// Whatever the DHCP server gives.
@@ -125,6 +135,10 @@ pub enum Kind {
     Split(Vec<usize>),
     /// The cable of this node is out, and its kernel knows it.
     Carrier(usize),
+    /// One card of this node, and not the other one.
+    Card(usize, Lan, Cable),
+    /// The same as [`Kind::Split`] in one of two LANs.
+    SplitLan(Lan, Vec<usize>),
     /// SIGKILL of the process, which is started again afterwards.
     Kill(usize),
     /// SIGTERM of the process, which is started again afterwards.
@@ -161,12 +175,26 @@ pub enum Kind {
     Claims(usize),
     /// All Nodes are not ready, one after another, and come back one by one.
     AllNotReady,
-    /// A kube-vip holds the Lease for all Services, and has all their addresses; it hands the Lease back at its end, or not.
+    /// A kube-vip holds the Lease for all Services, and has all their addresses; it hands the Lease back at its end, or
+    /// not.
     KubeVip(bool),
     /// Something is wrong with the DHCP server.
     Server(ServerFault),
     /// Each request to this node's kernel takes up to so many milliseconds.
     SlowKernel(usize, u64),
+}
+
+/// What is wrong with one card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cable {
+    /// It carries nothing, without a carrier event.
+    Dead,
+    /// It is out, and the kernel knows it.
+    Out,
+    /// What is sent is lost.
+    Mute,
+    /// Nothing is received.
+    Deaf,
 }
 
 /// What goes wrong with the DHCP server.
@@ -197,6 +225,7 @@ impl Kind {
             | Self::Mute(n)
             | Self::Deaf(n)
             | Self::Carrier(n)
+            | Self::Card(n, ..)
             | Self::Kill(n)
             | Self::Terminate(n)
             | Self::Freeze(n)
@@ -211,6 +240,7 @@ impl Kind {
             Self::ApiDown
             | Self::ApiLate(_)
             | Self::Split(_)
+            | Self::SplitLan(..)
             | Self::Deleted(_)
             | Self::Endpoints(..)
             | Self::Thief(_)
@@ -227,7 +257,7 @@ impl Kind {
     /// The highest number of a node in it.
     pub fn last_node(&self) -> Option<usize> {
         match self {
-            Self::Split(group) => group.iter().max().copied(),
+            Self::Split(group) | Self::SplitLan(_, group) => group.iter().max().copied(),
             Self::Endpoints(_, nodes) => nodes.last().copied(),
             other => other.node(),
         }
@@ -285,6 +315,7 @@ impl Scenario {
         let last = u8::try_from(100 + n).expect("few Services");
         match self.services[n].address {
             Address::V4 => [10, 0, 0, last].into(),
+            Address::Second => [10, 1, 0, last].into(),
             Address::V6 => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last)).into(),
             Address::SharedWith(primary) => self.address(primary),
             Address::Dhcp => Ipv4Addr::UNSPECIFIED.into(),
@@ -296,6 +327,14 @@ impl Scenario {
         let [duration, _, retry] = self.lease;
         let fence = Duration::from_secs((duration - retry - 1).max(2));
         if self.mode == ElectionMode::Node { fence.min(Duration::from_secs(5)) } else { fence }
+    }
+
+    /// The LAN of two that the one fault of the run does not concern.
+    pub fn spared_lan(&self) -> Option<Lan> {
+        match self.faults.first()?.kind {
+            Kind::Card(_, lan, _) | Kind::SplitLan(lan, _) => Some(1 - lan),
+            _ => None,
+        }
     }
 
     /// Services whose address comes by DHCP.
@@ -324,54 +363,5 @@ impl Scenario {
     /// Whether frames or requests are lost while it storms.
     pub fn has_weather(&self) -> bool {
         self.loss > 0.0 || self.refusals > 0.0
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:>9.3} s, for {:.3} s: {:?}", self.at.as_secs_f64(), self.lasts.as_secs_f64(), self.kind)
-    }
-}
-
-impl fmt::Display for Wish {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.address)?;
-        self.local.iter().try_for_each(|nodes| write!(f, ", policy Local, endpoints on {nodes:?}"))
-    }
-}
-
-impl fmt::Display for Scenario {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "mode {}, Lease {:?} s, {} nodes, {:.0} % of frames lost, {:.0} % of requests refused, processes late by up to {:.1} ms",
-            self.mode.as_str(),
-            self.lease,
-            self.nodes,
-            self.loss * 100.0,
-            self.refusals * 100.0,
-            Duration::from_micros(self.busy_us).as_secs_f64() * 1000.0
-        )?;
-        if self.fail_back {
-            write!(f, ", addresses go back where they belong")?;
-        }
-        if let Some(bound) = self.bound {
-            write!(f, ", clients are answered again within {bound:?}")?;
-        }
-        for (n, service) in self.services.iter().enumerate() {
-            write!(f, "\n  Service {n}: {service}")?;
-        }
-        if self.leasing().next().is_some() {
-            let DhcpServer { lease_seconds, authoritative } = self.dhcp;
-            write!(
-                f,
-                "\n  DHCP server: leases of {lease_seconds} s{}",
-                if authoritative { ", authoritative" } else { "" }
-            )?;
-        }
-        for fault in &self.faults {
-            write!(f, "\n  {fault}")?;
-        }
-        Ok(())
     }
 }

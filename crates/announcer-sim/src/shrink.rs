@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::sabotage::Sabotage;
-use crate::scenario::{Address, Scenario};
+use crate::scenario::{Address, Kind, Scenario, Wish};
 use crate::world::run;
 
 /// Fewer faults, calmer weather, fewer nodes and Services, shorter faults, as long as the same promise is broken.
@@ -37,6 +37,14 @@ fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     }
     if scenario.busy_us > 300 {
         push(&|candidate| candidate.busy_us = 300);
+    }
+    let second = |service: &Wish| service.address == Address::Second;
+    let of_one = |kind: &Kind| matches!(kind, Kind::Card(..) | Kind::SplitLan(..));
+    if scenario.cards > 1
+        && !scenario.services.iter().any(second)
+        && !scenario.faults.iter().any(|fault| of_one(&fault.kind))
+    {
+        push(&|candidate| candidate.cards = 1);
     }
     if scenario.fail_back {
         push(&|candidate| candidate.fail_back = false);

@@ -3,6 +3,7 @@
 //! | module | |
 //! | --- | --- |
 //! | [`node`] | a node: kernel, process, clocks, and what is wrong with it |
+//! | [`queue`] | what is still to happen |
 //! | [`faults`] | faults begin and end |
 //! | [`users`] | Services come and go, endpoints move, others use the API |
 //! | [`run_process`] | a process wakes, is fed, and what it says is done |
@@ -18,6 +19,7 @@ mod faults;
 mod judge;
 mod lan;
 mod node;
+mod queue;
 mod requests;
 mod run_process;
 mod users;
@@ -34,11 +36,13 @@ use jiff::Timestamp;
 use judge::Judge;
 use l2::Mac;
 use node::Node;
+use queue::Queue;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::api::{Answer, Api, Change, Request};
 use crate::checks::Violation;
+use crate::kernel::Lan;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Scenario, WARM_UP};
 
@@ -70,6 +74,7 @@ enum Event {
     },
     Frame {
         to: usize,
+        lan: Lan,
         frame: Rc<[u8]>,
     },
     /// The DHCP server answers; perhaps it takes an address away.
@@ -154,15 +159,15 @@ struct World<'a> {
     origin: Instant,
     wall: Timestamp,
     now: Duration,
-    queue: BTreeMap<(Duration, u64), Event>,
+    queue: Queue<Event>,
     order: u64,
     nodes: Vec<Node>,
     api: Api,
     api_down: u32,
     /// How much longer each request takes.
     api_late: Duration,
-    /// Node groups without the rest of the LAN, by fault.
-    splits: BTreeMap<usize, BTreeSet<usize>>,
+    /// Node groups without the rest of one LAN, or of all, by fault.
+    splits: BTreeMap<usize, (Option<Lan>, BTreeSet<usize>)>,
     /// Services whose addresses another host uses.
     robbed: BTreeSet<usize>,
     /// The same, of which that host only answers.
@@ -189,7 +194,9 @@ struct World<'a> {
     /// When a node has handed a Service over last.
     handed: BTreeMap<(usize, ServiceKey), Duration>,
     /// Where each unicast MAC was seen last.
-    learned: BTreeMap<Mac, usize>,
+    learned: BTreeMap<(Lan, Mac), usize>,
+    /// How often that has changed.
+    learnings: u64,
     clients: Clients,
     judge: Judge,
     trace: Option<Vec<String>>,
@@ -201,7 +208,7 @@ pub fn run(scenario: &Scenario, sabotage: Option<Sabotage>, trace: bool) -> Outc
     let mut world = World::new(scenario, sabotage, trace);
     world.begin();
     while world.judge.violation.is_none() {
-        let Some(((at, _), event)) = world.queue.pop_first() else { break };
+        let Some((at, event)) = world.queue.pop() else { break };
         if at > scenario.end {
             break;
         }
@@ -231,9 +238,9 @@ impl<'a> World<'a> {
             origin: Instant::now() + Duration::from_hours(1),
             wall: "2026-01-01T00:00:00Z".parse().expect("a timestamp"),
             now: Duration::ZERO,
-            queue: BTreeMap::new(),
+            queue: Queue::default(),
             order: 0,
-            nodes: (0..scenario.nodes).map(Node::new).collect(),
+            nodes: (0..scenario.nodes).map(|n| Node::new(n, scenario.cards)).collect(),
             api: Api::new(sabotage == Some(Sabotage::NoCompareAndSwap)),
             api_down: 0,
             api_late: Duration::ZERO,
@@ -254,6 +261,7 @@ impl<'a> World<'a> {
             dhcp: Dhcp::new(scenario),
             handed: BTreeMap::new(),
             learned: BTreeMap::new(),
+            learnings: 0,
             clients: Clients::new(scenario, judge.moves.len()),
             judge,
             trace: trace.then(Vec::new),
@@ -287,7 +295,7 @@ impl<'a> World<'a> {
 
     fn schedule(&mut self, after: Duration, event: Event) {
         self.order += 1;
-        self.queue.insert((self.now + after, self.order), event);
+        self.queue.push(self.now + after, self.order, event);
     }
 
     fn note(&mut self, text: impl FnOnce() -> String) {
@@ -333,7 +341,7 @@ impl<'a> World<'a> {
             }
             Event::Expiry { node, boot } => self.expire(node, boot),
             Event::Perform { node, life } => self.perform(node, life),
-            Event::Frame { to, frame } => self.arrives(to, &frame),
+            Event::Frame { to, lan, frame } => self.arrives(to, lan, &frame),
             Event::FromServer { frame, refused } => self.server_answers(frame, refused),
             Event::Request { node, life, id, request } => self.serve(node, life, id, &request),
             Event::Answer { node, life, id, answer } => self.answered(node, life, id, answer),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use announcer_core::ElectionMode::{self, Global, Node, Service};
 use announcer_sim::promises::{PROMISES, number};
-use announcer_sim::scenario::{Address, Fault, Kind, WIDE, Wish};
+use announcer_sim::scenario::{Address, CARDS, Fault, Kind, WIDE, Wish};
 use announcer_sim::{Sabotage, Scenario, Violation, run};
 
 /// So many seeds have to be enough.
@@ -43,6 +43,8 @@ const ANY: (u64, Shows) = (0, |_| true);
 /// An owner that is cut off and comes back.
 const CUT: (u64, Shows) =
     (WIDE, |run| has(run, |kind| matches!(kind, Kind::Split(_) | Kind::Cut(_) | Kind::Pause(..))));
+/// A node that is silent for a moment.
+const BLIP: (u64, Shows) = (CARDS, |run| run.blip && run.nodes <= 5 && run.services.len() <= 3);
 /// One hand-over, and nothing else.
 const HANDED_OVER: (u64, Shows) =
     (WIDE, |run| has(run, |kind| matches!(kind, Kind::ShutOut(_))) && run.bound.is_some());
@@ -83,25 +85,7 @@ fn nodes_that_ask_no_landmark_are_found_out() {
 
 #[test]
 fn nodes_that_do_not_ask_once_more_before_they_take_over_are_found_out() {
-    // A cable that is out for less than the questions and the burst take moves nothing.
-    let moves = |sabotage| -> u64 {
-        let blip = |seed: u64| {
-            let mut scenario = Scenario::of(seed, Node);
-            (scenario.nodes, scenario.loss, scenario.refusals, scenario.busy_us) = (3, 0.0, 0.0, 300);
-            (scenario.fail_back, scenario.bound) = (false, None);
-            scenario.services = vec![Wish { address: Address::V4, local: None }];
-            scenario.hosts.clear();
-            let (at, lasts) = (Duration::from_secs(30), Duration::from_millis(170));
-            let node = usize::try_from(seed % 3).expect("it is small");
-            scenario.faults = vec![Fault { at, lasts, kind: Kind::Cut(node) }];
-            (scenario.calm, scenario.deletion) = (at, at + Duration::from_secs(15));
-            scenario.end = scenario.deletion + Duration::from_secs(10);
-            scenario
-        };
-        (WIDE..WIDE + 6).map(|seed| run(&blip(seed), sabotage, false).moves).sum()
-    };
-    assert_eq!(moves(None), 0);
-    assert!(moves(Some(Sabotage::NoBurst)) > 0);
+    is_found_out(Sabotage::NoBurst, &[Node], &[30], BLIP);
 }
 
 #[test]

@@ -263,7 +263,8 @@ fn a_node_that_loses_one_direction_of_the_lan_moves_an_address_once_if_it_has_it
     }
 }
 
-/// A switch with two of three nodes loses its uplink: clients and the gateway are with the third one, or are lost to the owner.
+/// A switch with two of three nodes loses its uplink: clients and the gateway are with the third one, or are lost to
+/// the owner.
 #[test]
 fn a_group_that_is_cut_off_together_takes_nothing_and_loses_what_it_has_once() {
     for seed in 0..3 {

@@ -1,5 +1,5 @@
-//! What a former life left is kept while this one finds out in which mode it runs: the API may take longer to answer than
-//! the kernel's deadlines last.
+//! What a former life left is kept while this one finds out in which mode it runs: the API may take longer to answer
+//! than the kernel's deadlines last.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -85,7 +85,10 @@ mod tests {
         let keeping = keep(config(&[("election_mode", "node")]), &kernel, &network);
         assert!(tokio::time::timeout(Duration::from_millis(500), keeping).await.is_err());
         let asked = kernel.0.into_inner();
-        let kept = |op: &WireOp| matches!(op, WireOp::Extend(puts) if puts.iter().any(|put| put.net.to_string() == "10.0.0.5/32"));
+        let kept = |op: &WireOp| {
+            let WireOp::Extend(puts) = op else { return false };
+            puts.iter().any(|put| put.net.to_string() == "10.0.0.5/32")
+        };
         // The next second's pass may or may not be within the time.
         assert_eq!(asked.first(), Some(&WireOp::Observe));
         assert!(asked.get(1).is_some_and(kept), "{asked:?}");

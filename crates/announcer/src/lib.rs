@@ -1,8 +1,9 @@
 //! The announcer on a node: what runs [`announcer_core`] on a cluster, a kernel and a LAN.
 //!
-//! Watches feed the engine (`run`, `membership`, `endpoint_watch`), [`node`](mod@node) performs what it asks for: requests to the
-//! kernel ([`wire`]), frames (`listen`), DHCP clients ([`dhcp_driver`]), records on Services ([`writer`]), changes of owner
-//! (`swap`), elections. [`metrics`] and [`status`] tell people. [`run()`] wires it up. What is decided, is decided in the core.
+//! Watches feed the engine (`run`, `membership`, `endpoint_watch`), [`node`](mod@node) performs what it asks for:
+//! requests to the kernel ([`wire`]), frames (`listen`), DHCP clients ([`dhcp_driver`]), records on Services
+//! ([`writer`]), changes of owner (`swap`), elections, questions to Services (`probing`). [`metrics`] and [`status`] tell people. [`run()`] wires it up.
+//! What is decided, is decided in the core.
 
 pub mod api_time;
 mod claim_keys;
@@ -19,6 +20,7 @@ mod macvlan_probe;
 mod membership;
 pub mod metrics;
 pub mod node;
+mod probing;
 mod run;
 mod serving;
 pub mod status;

@@ -1,9 +1,10 @@
-//! `node` mode's part of the API: keeps this node's membership Lease, and tells the engine what the other nodes' Leases,
-//! the Nodes and kube-vip's Lease say. `membership/kube_proxy.rs`: whether kube-proxy is well here.
+//! `node` mode's part of the API: keeps this node's membership Lease, and tells the engine what the other nodes'
+//! Leases, the Nodes and kube-vip's Lease say. `membership/kube_proxy.rs`: whether kube-proxy is well here.
 //!
 //! Decides nothing. The engine says when to write and what, [`announcer_core::membership`] which request comes next.
 
 mod kube_proxy;
+mod safe_mode;
 #[cfg(test)]
 mod tests;
 mod views;
@@ -49,8 +50,9 @@ pub struct Membership {
     node: String,
     namespace: String,
     duration: Duration,
-    /// The Lease goes with its Node: nobody has the right to delete Leases (decisions.md 3). Asked anew with each new Lease: under
-    /// the UID of a Node that was deleted and registered again, the garbage collector would take it each time.
+    /// The Lease goes with its Node: nobody has the right to delete Leases (decisions.md 3). Asked anew with each new
+    /// Lease: under the UID of a Node that was deleted and registered again, the garbage collector would take it each
+    /// time.
     owner_uid: Option<String>,
     /// Why this node cannot have macvlans.
     no_macvlans: Option<String>,
@@ -81,8 +83,8 @@ impl Membership {
         format!("{LEASE_PREFIX}{}", self.node)
     }
 
-    /// Whether the rights are there that `node` mode needs: list Leases and write ours. `false` only if the API says no;
-    /// an API that does not answer says nothing.
+    /// Whether the rights are there that `node` mode needs: list Leases and write ours. `false` only if the API says
+    /// no; an API that does not answer says nothing.
     pub async fn is_allowed(&self) -> bool {
         let in_time = || async move {
             match tokio::time::timeout(LIMIT, self.rehearse()).await {
@@ -219,7 +221,7 @@ pub async fn watch_leases(
     inputs: mpsc::UnboundedSender<Input>,
     health: Health,
 ) {
-    let cache: Cache<String, LeaseView> = Cache::new(|old, new| old != new);
+    let cache: Cache<String, LeaseView> = Cache::new(safe_mode::differs);
     let wanted = lock.clone();
     let reflector =
         Reflector::new("leases", Api::namespaced(client, &namespace), cache.clone(), name, move |lease: &Lease| {
@@ -249,13 +251,15 @@ pub async fn watch_leases(
     });
     tokio::select! {
         never = reflector.run() => match never {},
+        never = safe_mode::forget_when_over(&cache, Timestamp::now) => match never {},
         () = feed => {}
     }
 }
 
 fn in_safe_mode(yes: bool) -> &'static str {
     if yes {
-        "the cloud controller is in safe mode: nothing new is announced, and what another node had only where nobody answers for it"
+        "the cloud controller is in safe mode: nothing new is announced, and what another node had only where nobody \
+        answers for it"
     } else {
         "the cloud controller is not in safe mode any more"
     }

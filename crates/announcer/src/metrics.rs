@@ -1,5 +1,6 @@
 //! What can be read at `/metrics`: kube-vip's names (kube-vip spec 7.1) and ours for what it does not tell.
 
+mod probed;
 mod services;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use prometheus_client::registry::Registry;
 use crate::engine::{Observations, VipStatus};
 use crate::network;
 use crate::ownership::LeaseState;
+use probed::Probed;
 use services::Services;
 
 type Number = Gauge<f64, AtomicU64>;
@@ -45,8 +47,8 @@ struct LeaderLabels {
     lease_name: String,
 }
 
-/// Metrics of what comes and goes. A label set goes with what it is about; the others are never missing meanwhile, whenever
-/// somebody reads them.
+/// Metrics of what comes and goes. A label set goes with what it is about; the others are never missing meanwhile,
+/// whenever somebody reads them.
 #[derive(Debug)]
 struct Present<S, M> {
     family: Family<S, M>,
@@ -79,6 +81,8 @@ impl<S: Clone + Eq + Ord + Hash, M: Default> Present<S, M> {
 pub struct Metrics {
     /// kube-vip's of each Service.
     pub services: Services,
+    /// Of Services that this node asks.
+    pub probed: Probed,
     leader_labels: LeaderLabels,
     events: Family<[(&'static str, &'static str); 1], Gauge>,
     active: Present<[(&'static str, String); 1], Gauge>,
@@ -106,6 +110,7 @@ impl Metrics {
     pub fn register(registry: &mut Registry, node: &str, lease_name: &str, version: &str) -> Self {
         let metrics = Self {
             services: Services::register(registry, node),
+            probed: Probed::register(registry.sub_registry_with_label(("node".into(), node.to_owned().into()))),
             leader_labels: LeaderLabels { node: node.to_owned(), lease_name: lease_name.to_owned() },
             events: Family::default(),
             active: Present::default(),
@@ -201,7 +206,8 @@ impl Metrics {
         );
         registry.register(
             "hcp_announcer_probes",
-            "Questions to owners of VIPs that this node stands by for: asked, unanswered, late (put off, our own timer was late); confirmation bursts: burst, refuted, isolated (nobody answered us)",
+            "Questions to owners of VIPs that this node stands by for: asked, unanswered, late (put off, our own timer \
+            was late); confirmation bursts: burst, refuted, isolated (nobody answered us)",
             self.probes.clone(),
         );
         registry.register(

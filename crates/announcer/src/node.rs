@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use announcer_core::prober::Targets;
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use runtime::events::Recorder;
@@ -33,6 +34,7 @@ use crate::listen::Listeners;
 use crate::metrics::Metrics;
 use crate::ownership::node::{Card, Swap};
 use crate::ownership::service::LeaseKey;
+use crate::probing;
 use crate::view::{ServiceKey, Uid};
 use crate::wire::Wire;
 use crate::writer::Writer;
@@ -102,6 +104,8 @@ struct Node {
     network: Arc<Notify>,
     api_time: ApiTime,
     inputs: mpsc::UnboundedSender<Input>,
+    /// Whom to ask as a client would; absent: it was never anybody.
+    probes: Option<mpsc::UnboundedSender<Targets>>,
 }
 
 /// Runs until the engine says that all is done.
@@ -140,6 +144,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         network,
         api_time,
         inputs: sender,
+        probes: None,
     };
     let mut next_status = clock::now();
     let mut input = None;
@@ -267,6 +272,10 @@ impl Node {
                     let answers = kubelet::answers(address).await;
                     let _ = inputs.send(Input::Kubelet { node, answers });
                 });
+            }
+            Action::ProbeServices(targets) => {
+                let start = || probing::start(self.inputs.clone(), Arc::clone(&self.metrics));
+                let _ = self.probes.get_or_insert_with(start).send(targets);
             }
             Action::Claim { link, mac, address, to, payload } => {
                 self.listeners.send(link, address, &frames::claim(mac, address, to, &payload));

@@ -23,7 +23,6 @@ use runtime::shutdown::Token;
 use runtime::tasks::{TaskError, Tasks};
 use runtime::work_queue::WorkQueueMetrics;
 use tokio::sync::{Notify, mpsc};
-use tokio_util::sync::CancellationToken;
 
 use crate::api_time::ApiTime;
 use crate::claim_keys::{self, KeysError};
@@ -50,7 +49,8 @@ const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
 pub enum Error {
     /// The container lacks rights.
     #[error(
-        "missing capabilities: {0}. The pod needs securityContext.capabilities.add [NET_ADMIN, NET_RAW] and has to run as user 0: a process that is not root gets none of them"
+        "missing capabilities: {0}. The pod needs securityContext.capabilities.add [NET_ADMIN, NET_RAW] and has to run \
+        as user 0: a process that is not root gets none of them"
     )]
     Capabilities(String),
     /// The kernel does not say what we may do.
@@ -124,18 +124,9 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     feeds::shutdown(&mut tasks, &inputs, shutdown);
     serve_health(&mut tasks, &config, &registry, &liveness, &health);
 
-    let release = CancellationToken::new();
-    let (campaigns, asked_campaigns) = mpsc::unbounded_channel();
-    let (cards, written) = mpsc::unbounded_channel();
-    let (swaps, asked_swaps) = mpsc::unbounded_channel();
-    match config.election_mode {
-        ElectionMode::Global => modes::global(&mut tasks, &shared, &recorder, release.clone()),
-        ElectionMode::Service => modes::service(&mut tasks, &shared, asked_campaigns),
-        ElectionMode::Node => {
-            let swapper = Swapper::new(client, api, settings.retries(false), inputs.clone());
-            modes::node(&mut tasks, &shared, modes::Member { membership, written, swapper, asked_swaps });
-        }
-    }
+    let swapper = Swapper::new(client, api, settings.retries(false), inputs.clone());
+    let modes::Requests { release, campaigns, swaps, cards } =
+        modes::start(&mut tasks, &shared, &recorder, membership, swapper);
 
     let engine = Engine::new(clock::now(), config);
     let parts = Parts {
@@ -226,7 +217,8 @@ async fn fall_back_without_rights(config: &mut Config, membership: &Membership, 
     if config.election_mode == ElectionMode::Node && !membership.is_allowed().await {
         tracing::warn!(
             namespace,
-            "no right to list and write Leases, which election_mode node needs (get, list, watch, create, update on leases): falling back to global"
+            "no right to list and write Leases, which election_mode node needs (get, list, watch, create, update on \
+            leases): falling back to global"
         );
         config.election_mode = ElectionMode::Global;
     }

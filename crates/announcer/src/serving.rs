@@ -45,7 +45,8 @@ pub async fn serve(
             }
             Err(error) if !told => {
                 told = true;
-                tracing::error!(error = %chain(&error), "no health and metrics meanwhile, trying again every {} s", BIND_RETRY.as_secs());
+                tracing::error!(error = %chain(&error), "no health and metrics meanwhile, trying again every {} s",
+                    BIND_RETRY.as_secs());
             }
             Err(_) => {}
         }

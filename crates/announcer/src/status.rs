@@ -1,6 +1,6 @@
 //! `announcer status`: reads what stands in the API. What it means: [`announcer_core::status`].
 
-pub use announcer_core::status::{DhcpRow, LeaseRow, Report, State, VipRow};
+pub use announcer_core::status::{DhcpRow, LeaseRow, Probes, Report, State, VipRow};
 use announcer_core::status::{Listed, report};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -67,12 +67,14 @@ mod tests {
 
     fn world() -> (Vec<Service>, Vec<Lease>) {
         let service = json!({
-            "metadata": {"namespace": "default", "name": "web", "uid": "u", "annotations": {"kube-vip.io/loadbalancerIPs": "10.0.0.50"}},
+            "metadata": {"namespace": "default", "name": "web", "uid": "u",
+                "annotations": {"kube-vip.io/loadbalancerIPs": "10.0.0.50"}},
             "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
         });
         let lease = json!({
             "metadata": {"name": "harvester-announcer-node-1"},
-            "spec": {"holderIdentity": "node-1", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T11:59:57.000000Z"},
+            "spec": {"holderIdentity": "node-1", "leaseDurationSeconds": 15,
+                "renewTime": "2026-01-01T11:59:57.000000Z"},
         });
         (vec![serde_json::from_value(service).unwrap()], vec![serde_json::from_value(lease).unwrap()])
     }

@@ -1,4 +1,5 @@
-//! Sends the requests of [`Swaps`] to the API servers. When, over which connection, and what an answer means is decided there.
+//! Sends the requests of [`Swaps`] to the API servers. When, over which connection, and what an answer means is decided
+//! there.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -139,7 +140,8 @@ impl Swapper {
                 Err(error) if api_code(&error) == Some(403) && !told => {
                     told = true;
                     tracing::info!(
-                        "no right to read EndpointSlices in namespace default: fail-over uses the usual address of the API"
+                        "no right to read EndpointSlices in namespace default: fail-over uses the usual address of the \
+                        API"
                     );
                 }
                 Err(error) => tracing::debug!(error = %chain(&error), "cannot list the API servers"),
@@ -154,8 +156,8 @@ fn towards(mut config: kube::Config, server: &str) -> kube::Config {
     if config.cluster_url.scheme_str() == Some("https")
         && let Ok(url) = format!("https://{server}").parse()
     {
-        // The certificate is for the name under which everybody knows the API. In a URL an IPv6 address has brackets, in a
-        // certificate it has none.
+        // The certificate is for the name under which everybody knows the API. In a URL an IPv6 address has brackets,
+        // in a certificate it has none.
         let usual = config.cluster_url.host().map(|host| host.trim_matches(['[', ']']).to_owned());
         config.tls_server_name = config.tls_server_name.or(usual);
         config.cluster_url = url;
@@ -199,8 +201,8 @@ fn read(object: DynamicObject) -> Found<Object> {
 }
 
 fn failure(error: &kube::Error) -> Answer<Object> {
-    // No other API server and no later request is answered otherwise: annotations that are too large, a missing right, a rule
-    // of admission.
+    // No other API server and no later request is answered otherwise: annotations that are too large, a missing right,
+    // a rule of admission.
     let refused = matches!(api_code(error), Some(400 | 403 | 413 | 422));
     if refused { Answer::Refused(chain(error)) } else { Answer::Failed(chain(error)) }
 }
@@ -298,7 +300,8 @@ mod tests {
 
     fn status(code: u16, message: &str) -> Value {
         let reason = if code == 404 { "NotFound" } else { "No" };
-        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code, "message": message})
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code,
+            "message": message})
     }
 
     #[tokio::test]

@@ -1,5 +1,5 @@
-//! Writes on Services what the engine wants there. Apart from Leases and Events, objects of the cluster are changed here
-//! and, where the owner changes, in `swap.rs`.
+//! Writes on Services what the engine wants there. Apart from Leases and Events, objects of the cluster are changed
+//! here and, where the owner changes, in `swap.rs`.
 //!
 //! What is written when, and what an answer means, is decided by [`RecordWriter`]: GET, compare, PUT; then the status.
 //! Objects stay unstructured, so that fields which we do not know survive (decisions.md 4); PUT and not PATCH, because

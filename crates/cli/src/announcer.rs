@@ -89,14 +89,17 @@ svc_namespace, ...); in its pod nothing has to be given.
 A VIP is announced, pending (no address told to clients yet), unowned (no node announces it), owner-silent (the Lease
 of its node has run out, by this machine's clock) or lease-expired (its DHCP lease has run out).
 
-Ends with 0 if all VIPs are announced, 3 if one is not, 1 if the API cannot be read, 2 on wrong usage.
+PROBED says how it answers the nodes that ask it as a client would, where that is wanted (vip_probe).
+
+Ends with 0 if all VIPs are announced and answer whoever asks them, 3 if one does not, \
+1 if the API cannot be read, 2 on wrong usage.
 
 Examples:
   kubectl -n kube-system exec daemonset/kube-vip -- harvester-cloud-provider announcer status
   harvester-cloud-provider announcer status --kubeconfig ./kubeconfig -o json |
     jq '.vips[] | select(.state != \"announced\")'";
 
-/// Some VIP is not announced.
+/// Some VIP is not announced, or does not answer.
 const NOT_WELL: u8 = 3;
 const WRONG_USAGE: u8 = 2;
 
@@ -311,6 +314,7 @@ mod tests {
                 term: None,
                 state,
                 dhcp: Vec::new(),
+                probes: None,
             }],
             leases: Vec::new(),
         };

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::{Command, CommandFactory, Parser, Subcommand};
 use clap_complete::env::{CompleteEnv, Shells};
 
-use crate::{announcer, ccm, generate_addon, identity, status_and_doctor, stdout};
+use crate::{announcer, ccm, generate_addon, identity, probe, status_and_doctor, stdout};
 
 /// The variable by which a shell's script asks what could follow.
 const ASKED: &str = "HCP_COMPLETE";
@@ -85,9 +85,7 @@ fn tree() -> Command {
         .subcommand(identity::Arguments::command().name("identity"))
         .subcommand(status_and_doctor::StatusArguments::command().name("status"))
         .subcommand(status_and_doctor::DoctorArguments::command().name("doctor"))
-        .subcommand(
-            Command::new("probe").about("Asks URLs until they answer 200").arg(clap::Arg::new("URL").num_args(1..)),
-        )
+        .subcommand(probe::Arguments::command().name("probe"))
         .subcommand(Command::new("version").about("Prints the version"))
         .subcommands(own)
 }

@@ -62,7 +62,7 @@ pub struct Arguments {
     /// Authority (PEM) that signed the certificate of that URL [default: found out].
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Who makes account and token.
+    /// What makes account and token.
     #[arg(long, value_enum, default_value_t = Credentials::Own)]
     credentials: Credentials,
     /// What to print.

@@ -22,7 +22,7 @@ const WRONG_USAGE: u8 = 2;
 const PATIENCE: Duration = Duration::from_mins(1);
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Shows or changes who this cluster is on Harvester
+/// Shows or changes which cluster this is on Harvester
 #[derive(Debug, Parser)]
 #[command(name = "harvester-cloud-provider identity", disable_help_subcommand = true)]
 pub struct Arguments {
@@ -157,6 +157,12 @@ fn shown(record: &Record) -> String {
         if !card.absent.is_empty() {
             line("absent", &list(&card.absent));
         }
+        if card.outside {
+            line("controller", "outside this cluster");
+        }
+    }
+    if let Some(stamp) = record.restore_suspected {
+        line("restore", &format!("suspected since {stamp}: no garbage is collected for a day"));
     }
     line("safe mode", record.safe_mode.as_deref().unwrap_or("no"));
     text.trim_end().to_owned()

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Some("announcer" | "manager") => announcer::main(&arguments[1..]),
         Some("identity") => identity::main(&arguments[1..]),
         Some("plan") => ccm::plan::main(&arguments[1..]),
-        Some("probe") => probe::main(&arguments[2..]),
+        Some("probe") => probe::main(&arguments[1..]),
         Some("completion" | "man") => completion::main(&arguments),
         Some("generate-addon") => generate_addon::main(&arguments[1..]),
         Some("status" | "doctor") => status_and_doctor::main(&arguments[1..]),

@@ -1,5 +1,7 @@
-//! `probe URL...`: asks until every URL has answered 200. The image holds no other program that the chart's test
-//! could run.
+//! `probe`: asks until every URL has answered 200, and until workloads do their work. The image holds no other program
+//! that the chart's test could run.
+
+mod workloads;
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -7,46 +9,63 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::Parser;
 use kube::Config;
 use runtime::client::{Settings, connect};
 use runtime::error::chain;
 use tokio::time::{Instant, sleep};
 
-use crate::PRODUCT;
-use crate::stdout::{self, say};
+use crate::stdout;
+use crate::{PRODUCT, VERSION};
+
+use self::workloads::{Name, Workloads};
 
 /// A workload that is being replaced is ready again by then.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// As everywhere for a command line that cannot be read.
-const WRONG_USAGE: u8 = 2;
 const PERIOD: Duration = Duration::from_millis(500);
 
-const HELP: &str = "\
-Asks each URL until it answers 200, up to 20 s. Certificates are not checked: the ones served here are made at \
-each start.
+const PROBE: &str = "harvester-cloud-provider probe";
 
-Usage: harvester-cloud-provider probe URL...
-
-Example:
+const EXAMPLES: &str = "\
+Examples:
   harvester-cloud-provider probe https://127.0.0.1:10258/readyz http://127.0.0.1:2112/readyz
+  harvester-cloud-provider probe --lease kube-system/cloud-controller-manager --announcers kube-system/kube-vip
 
-Exit status: 0 if all answered, 1 if one did not, 2 on wrong usage.";
+Exit status: 0 all is well, 1 something is not after 20 s, 2 wrong usage.
+URLs are asked without looking at certificates: the ones served here are made at each start.";
 
-/// Runs the command; `urls` are the arguments after its name.
-pub fn main(urls: &[String]) -> ExitCode {
-    if urls.is_empty() || urls.iter().any(|url| url == "--help" || url == "-h") {
-        let said = say(HELP);
-        return if urls.is_empty() { ExitCode::from(WRONG_USAGE) } else { said };
-    }
-    if let Some(error) = urls.iter().find_map(|url| parsed(url).err()) {
-        eprintln!("{error}");
-        return ExitCode::from(WRONG_USAGE);
-    }
+/// Asks each URL until it answers 200, and looks at each Lease and `DaemonSet` until it is as it should be.
+#[derive(Debug, Parser)]
+#[command(name = PROBE, bin_name = PROBE, version = VERSION, after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Arguments {
+    /// What has to answer 200.
+    #[arg(value_name = "URL", value_parser = url)]
+    urls: Vec<String>,
+    /// A Lease that its holder has to renew.
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    lease: Vec<Name>,
+    /// A `DaemonSet` whose pods have to be ready on each node that it wants.
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    daemonset: Vec<Name>,
+    /// The `DaemonSet` of announcers in mode `node`: also the Lease of each of these nodes has to be renewed.
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    announcers: Vec<Name>,
+}
+
+/// Runs the command; `arguments` begin with its name.
+pub fn main(arguments: &[String]) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start")
-        .and_then(|runtime| runtime.block_on(all(urls)));
+        .and_then(|runtime| runtime.block_on(all(&arguments)));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -56,29 +75,56 @@ pub fn main(urls: &[String]) -> ExitCode {
     }
 }
 
-async fn all(urls: &[String]) -> anyhow::Result<()> {
-    for url in urls {
-        let deadline = Instant::now() + PATIENCE;
-        let mut last_said = String::new();
-        while let Err(error) = once(url).await {
-            let why = chain(error.as_ref());
-            let over = Instant::now() >= deadline;
-            // The last one is told at the end.
-            if why != last_said && !over {
-                eprintln!("{why}");
-                last_said = why;
+async fn all(arguments: &Arguments) -> anyhow::Result<()> {
+    for url in &arguments.urls {
+        if let Err(error) = until(async || once(url).await).await {
+            if let Some(hint) = where_to_look(url) {
+                eprintln!("{hint}");
             }
-            if over {
-                if let Some(hint) = where_to_look(url) {
-                    eprintln!("{hint}");
-                }
-                return Err(error);
-            }
-            sleep(PERIOD).await;
+            return Err(error);
         }
         stdout::print(&format!("{url} answers\n"))?;
     }
+    if arguments.lease.is_empty() && arguments.daemonset.is_empty() && arguments.announcers.is_empty() {
+        return Ok(());
+    }
+    let workloads = Workloads::of_this_cluster().await?;
+    for name in &arguments.lease {
+        until(async || workloads.lease(name).await).await?;
+        stdout::print(&format!("Lease {name} is renewed\n"))?;
+    }
+    for name in &arguments.daemonset {
+        until(async || workloads.daemonset(name).await.map(drop)).await?;
+        stdout::print(&format!("DaemonSet {name} is ready on each node that it wants\n"))?;
+    }
+    for name in &arguments.announcers {
+        until(async || workloads.announcers(name).await).await?;
+        stdout::print(&format!("DaemonSet {name} is ready, and renews its Lease, on each node that it wants\n"))?;
+    }
     Ok(())
+}
+
+/// Tries until it is done or the patience is at its end; says why not, and once only while that stays the same.
+async fn until(mut attempt: impl AsyncFnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut last_said = String::new();
+    loop {
+        let Err(error) = attempt().await else { return Ok(()) };
+        // The last one is told at the end.
+        if Instant::now() >= deadline {
+            return Err(error);
+        }
+        let why = chain(error.as_ref());
+        if why != last_said {
+            eprintln!("{why}");
+            last_said = why;
+        }
+        sleep(PERIOD).await;
+    }
+}
+
+fn url(text: &str) -> Result<String, String> {
+    parsed(text).map(|_| text.to_owned())
 }
 
 /// The chart says behind `#` what stands behind the URL: a refused connection alone tells nobody that no pod runs

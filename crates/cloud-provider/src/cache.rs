@@ -10,8 +10,8 @@ pub type ServiceCache = Cache<ServiceKey, ServiceView>;
 /// All Nodes of the guest cluster, by name.
 pub type NodeCache = Cache<String, NodeView>;
 
-/// An empty Service cache for a reflector to fill. A Service is touched when anything but its `resourceVersion` differs; the
-/// ingress counts, because dependents wait for it (framework spec 7.3).
+/// An empty Service cache for a reflector to fill. A Service is touched when anything but its `resourceVersion`
+/// differs; the ingress counts, because dependents wait for it (framework spec 7.3).
 pub fn services() -> ServiceCache {
     Cache::new(service_differs)
 }
@@ -56,8 +56,9 @@ mod tests {
         observe::service(&serde_json::from_value(object).expect("a Service"))
     }
 
-    /// TestNeedsUpdate. The Go framework ensures anew after each of these changes; here a Service is looked at again when something
-    /// changes that its load balancer depends on, and a load balancer of Harvester knows no backends and no policies.
+    /// TestNeedsUpdate. The Go framework ensures anew after each of these changes; here a Service is looked at again
+    /// when something changes that its load balancer depends on, and a load balancer of Harvester knows no backends and
+    /// no policies.
     #[test]
     fn framework_5_1_needs_update() {
         let spec = json!({

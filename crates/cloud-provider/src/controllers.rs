@@ -64,8 +64,9 @@ fn known_names() -> String {
 }
 
 impl Controllers {
-    /// An exact name switches on, `-name` switches off, the first mention counts; `*` switches on what is not mentioned; without it,
-    /// that is off. The historical names count too: users still write `-service`, which the Go provider refuses (W-52).
+    /// An exact name switches on, `-name` switches off, the first mention counts; `*` switches on what is not
+    /// mentioned; without it, that is off. The historical names count too: users still write `-service`, which the Go
+    /// provider refuses (W-52).
     pub fn parse<'a>(list: impl IntoIterator<Item = &'a str>) -> Result<Self, UnknownController> {
         let entries: Vec<&str> = list.into_iter().map(str::trim).filter(|entry| !entry.is_empty()).collect();
         let named = |controller: Controller, name: &str| name == controller.name() || name == controller.metric_name();

@@ -1,5 +1,5 @@
-//! Against writing as fast as somebody else undoes it. A state of an object that is repaired again and again is left alone for longer each
-//! time; another state, a wish of the user for instance, is answered at once. Pure.
+//! Against writing as fast as somebody else undoes it. A state of an object that is repaired again and again is left
+//! alone for longer each time; another state, a wish of the user for instance, is answered at once. Pure.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 /// So many repairs of one state
 const FREE: u32 = 5;
-/// within this time are nothing unusual. After that it is left alone for a second, and for twice as long each time that follows,
+/// within this time are nothing unusual. After that it is left alone for a second, and for twice as long each time that
+/// follows,
 const WINDOW: Duration = Duration::from_mins(1);
 /// up to this.
 const LONGEST: Duration = Duration::from_mins(5);

@@ -1,7 +1,7 @@
 //! The node controller: every Node shows what the cloud knows about its machine, and is not used before it does.
 //!
-//! `plan` says what to write, `addresses` which addresses a Node shows, `topology` when its place is believed to have changed; this
-//! file is the loop around them.
+//! `plan` says what to write, `addresses` which addresses a Node shows, `topology` when its place is believed to have
+//! changed; this file is the loop around them.
 
 mod addresses;
 mod metrics;
@@ -85,7 +85,8 @@ impl Default for NodeSettings {
     }
 }
 
-/// Passes that may be under way at one time, whatever `--concurrent-node-syncs` says, for the same reason as with Services.
+/// Passes that may be under way at one time, whatever `--concurrent-node-syncs` says, for the same reason as with
+/// Services.
 const PASSES: usize = 16;
 
 /// The controller. One instance leads; [`NodeController::run`] is called once.
@@ -216,34 +217,16 @@ impl NodeController {
             self.remember(stale, &node.name);
             return Next::After(rest);
         }
-        let mut unsettled = None;
-        let plan = if stale || tampered || uninitialized {
-            let machine = match self.provider.metadata(&node).await {
-                Ok(machine) => machine,
-                Err(error) => {
+        let (plan, unsettled) = if stale || tampered || uninitialized {
+            match self.planned(&node, uninitialized, memory).await {
+                Ok(planned) => planned,
+                Err((text, permanent)) => {
                     self.remember(stale, &node.name);
-                    let text = format!("failed to get instance metadata for node {}: {}", node.name, chain(&error));
-                    return self.refused(&node, text, error.permanent, memory);
-                }
-            };
-            let mut rules = plan::Rules {
-                follow_topology: self.settings.follow_topology,
-                obey_node_ip: self.settings.obey_node_ip,
-            };
-            if rules.follow_topology && !uninitialized {
-                let settled = topology::settled(&node, &plan::topology(&machine), &mut memory.moving, Instant::now());
-                unsettled = settled.err();
-                rules.follow_topology = unsettled.is_none();
-            }
-            match plan::plan(&node, &machine, rules) {
-                Ok(plan) => plan,
-                Err(error) => {
-                    self.remember(stale, &node.name);
-                    return self.refused(&node, chain(&error), false, memory);
+                    return self.refused(&node, text, permanent, memory);
                 }
             }
         } else {
-            plan::Plan { labels: plan::reconcile_labels(&node), ..plan::Plan::default() }
+            (plan::Plan { labels: plan::reconcile_labels(&node), ..plan::Plan::default() }, None)
         };
         let started = Instant::now();
         let version = node.resource_version.clone();
@@ -285,6 +268,30 @@ impl NodeController {
         }
     }
 
+    /// What is to be written, and how long a zone that has changed has still to stay as it is. Without: what is wrong,
+    /// and whether that stays so.
+    async fn planned(
+        &self,
+        node: &NodeView,
+        uninitialized: bool,
+        memory: &mut NodeState,
+    ) -> Result<(plan::Plan, Option<Duration>), (String, bool)> {
+        let machine = self.provider.metadata(node).await.map_err(|error| {
+            let text = format!("failed to get instance metadata for node {}: {}", node.name, chain(&error));
+            (text, error.permanent)
+        })?;
+        let mut unsettled = None;
+        let mut rules =
+            plan::Rules { follow_topology: self.settings.follow_topology, obey_node_ip: self.settings.obey_node_ip };
+        if rules.follow_topology && !uninitialized {
+            let settled = topology::settled(node, &plan::topology(&machine), &mut memory.moving, Instant::now());
+            unsettled = settled.err();
+            rules.follow_topology = unsettled.is_none();
+        }
+        let plan = plan::plan(node, &machine, rules).map_err(|error| (chain(&error), false))?;
+        Ok((plan, unsettled))
+    }
+
     /// Addresses first: no Node becomes schedulable with addresses that are wrong (framework spec 7.7).
     async fn apply(
         &self,
@@ -320,7 +327,8 @@ impl NodeController {
         self.recorder.warning(&reference(node), "UndoneByOthers", &text);
     }
 
-    /// A step is missing. The user of a Node that cannot be used hears which one, and again while it lasts; for a Node that works it is a log line.
+    /// A step is missing. The user of a Node that cannot be used hears which one, and again while it lasts; for a Node
+    /// that works it is a log line.
     fn refused(&self, node: &NodeView, text: String, permanent: bool, memory: &mut NodeState) -> Next {
         let since = *memory.refused_since.get_or_insert_with(Instant::now);
         let may_pass = !permanent && since.elapsed() < SETTLING;

@@ -44,8 +44,8 @@ impl<V: Versioned> OwnWrite<V> {
         self.written = Some((replaced, written));
     }
 
-    /// The newest state that we know: our own write, if the cache still shows what it replaced; otherwise the cache. Exact, because
-    /// the precondition rules out that anybody wrote in between.
+    /// The newest state that we know: our own write, if the cache still shows what it replaced; otherwise the cache.
+    /// Exact, because the precondition rules out that anybody wrote in between.
     pub(crate) fn newest(&mut self, cached: Option<Arc<V>>) -> Option<Arc<V>> {
         match (self.written.take(), cached?) {
             (Some((replaced, view)), cached) if replaced == cached.version() => {

@@ -1,7 +1,7 @@
 //! The service controller: a load balancer for every Service that wants one, and none for those that do not.
 //!
-//! `decide` says what a Service needs, `story` what its user is told, `apply` sends the requests; this file is the loop around them.
-//! Nothing here waits for the cloud: a pass that cannot go on ends, and a wake-up starts the next one.
+//! `decide` says what a Service needs, `story` what its user is told, `apply` sends the requests; this file is the loop
+//! around them. Nothing here waits for the cloud: a pass that cannot go on ends, and a wake-up starts the next one.
 
 mod apply;
 mod condition;
@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use apply::{Writer, reference};
+pub use condition::NO_LOAD_BALANCER_YET;
 use decide::{Release, Step};
 pub use decide::{has_finalizer, wants_load_balancer};
 use memory::ServiceState;
@@ -55,15 +56,17 @@ const AFTER_CONFLICT: Duration = Duration::from_millis(250);
 /// After so many conflicts in a row, somebody and we write against each other: back off.
 const CONFLICTS: u32 = 8;
 
-/// Every Service is looked at again after this time: a lost wake-up costs latency, never truth. It sends nothing where all is well.
+/// Every Service is looked at again after this time: a lost wake-up costs latency, never truth. It sends nothing where
+/// all is well.
 const RESYNC: Duration = Duration::from_mins(10);
 
-/// Passes that may be under way at one time, whatever the flag says: a pass waits for the answers to its own requests and nothing
-/// else, and an API that does not answer must not hold up Services that have nothing to do with it. What `--concurrent-service-syncs`
-/// promises holds: never two passes over one Service, and they begin in the order of the queue. The flag can only ask for more.
+/// Passes that may be under way at one time, whatever the flag says: a pass waits for the answers to its own requests
+/// and nothing else, and an API that does not answer must not hold up Services that have nothing to do with it. What
+/// `--concurrent-service-syncs` promises holds: never two passes over one Service, and they begin in the order of the
+/// queue. The flag can only ask for more.
 ///
-/// Each may open a connection to either API, which stays open for minutes and takes 35 kB: more of them than the host is given to do at a
-/// time gain nothing.
+/// Each may open a connection to either API, which stays open for minutes and takes 35 kB: more of them than the host
+/// is given to do at a time gain nothing.
 const PASSES: usize = 16;
 
 /// How many workers there are, and where metrics go.

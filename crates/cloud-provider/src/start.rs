@@ -1,4 +1,5 @@
-//! Puts the pieces together: the shared caches, kept warm by every replica, and the controllers, run by the one that leads.
+//! Puts the pieces together: the shared caches, kept warm by every replica, and the controllers, run by the one that
+//! leads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,8 +35,8 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Starts the watches. Do this before leadership is won: a standby with warm caches takes over at once. Registers the readiness
-    /// checks `services` and `nodes`.
+    /// Starts the watches. Do this before leadership is won: a standby with warm caches takes over at once. Registers
+    /// the readiness checks `services` and `nodes`.
     pub fn watch(client: &Client, health: &Health, tasks: &mut Tasks) -> Self {
         let caches = Self { services: cache::services(), nodes: cache::nodes() };
         let services = Reflector::new(
@@ -165,8 +166,8 @@ impl std::fmt::Debug for CloudProvider {
 }
 
 impl CloudProvider {
-    /// Runs the chosen controllers until `stop`; passes under way are finished. Call it when leadership is won. Adds one health check
-    /// per controller, named like it (framework spec 4.3).
+    /// Runs the chosen controllers until `stop`; passes under way are finished. Call it when leadership is won. Adds
+    /// one health check per controller, named like it (framework spec 4.3).
     pub async fn run(self, health: &Health, stop: Token) {
         let Self { client, recorder, caches, load_balancers, instances, settings, metrics } = self;
         for controller in Controller::ALL.into_iter().filter(|controller| settings.controllers.has(*controller)) {
@@ -208,7 +209,8 @@ impl CloudProvider {
             };
             LifecycleController::new(client.clone(), instances, caches.nodes.clone(), &recorder, settings)
         });
-        // A controller that was not chosen is not finished either: all end with `stop`. Boxed, because the futures are large.
+        // A controller that was not chosen is not finished either: all end with `stop`. Boxed, because the futures are
+        // large.
         futures::join!(
             run_or_idle(service.map(|service| Box::pin(service.run(stop.clone()))), &stop),
             run_or_idle(node.map(|node| Box::pin(node.run(stop.clone()))), &stop),

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Labels or annotations of an object, by key, in no more room than they need: there are as many of these as there are objects, most
-/// of them with three entries, and a `BTreeMap` keeps room for eleven and two `String`s for each.
+/// Labels or annotations of an object, by key, in no more room than they need: there are as many of these as there are
+/// objects, most of them with three entries, and a `BTreeMap` keeps room for eleven and two `String`s for each.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tags(Vec<Tag>);
 

@@ -1,5 +1,5 @@
-//! What controllers with a queue have in common: something feeds it, and workers take a key, look at it once, and say when to look
-//! again. No worker ever waits for anything else.
+//! What controllers with a queue have in common: something feeds it, and workers take a key, look at it once, and say
+//! when to look again. No worker ever waits for anything else.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -47,6 +47,33 @@ pub struct Silence {
     pub witnesses: u8,
 }
 
+/// What this node has asked for as a client would, address and port of a Service, and how that ended of late. A later
+/// version may know more ways.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Probed {
+    /// Somebody accepts connections there.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub served: BTreeSet<SocketAddr>,
+    /// They are refused.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub refused: BTreeSet<SocketAddr>,
+    /// Nothing comes back.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub silent: BTreeSet<SocketAddr>,
+}
+
+impl Probed {
+    /// Nobody is asked, or no result is known yet.
+    pub fn is_empty(&self) -> bool {
+        self.served.is_empty() && self.refused.is_empty() && self.silent.is_empty()
+    }
+
+    /// No connection is accepted there, whichever way.
+    pub fn is_unserved(&self, at: &SocketAddr) -> bool {
+        self.refused.contains(at) || self.silent.contains(at)
+    }
+}
+
 /// What a node says about itself. Written into its Lease with each renewal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(serialize = "M: Display", deserialize = "M: FromStr"))]
@@ -81,6 +108,9 @@ pub struct Card<M> {
     /// [`crate::keys::cloudprovider::SILENCE`] while there are any.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub silent: BTreeMap<String, Silence>,
+    /// How Services answer this node. Written with the next renewal.
+    #[serde(default, skip_serializing_if = "Probed::is_empty")]
+    pub probed: Probed,
 }
 
 impl<M> Default for Card<M> {
@@ -95,6 +125,7 @@ impl<M> Default for Card<M> {
             unable: BTreeSet::new(),
             occupied: BTreeMap::new(),
             silent: BTreeMap::new(),
+            probed: Probed::default(),
         }
     }
 }
@@ -152,6 +183,20 @@ mod tests {
         assert!(!Card::<String>::default().to_annotation().contains("silent"));
         let short = r#"{"silent":{"node-2":{"uid":"u","ms":1,"unanswered":[]}}}"#;
         assert!(!Card::<String>::parse(short).silent["node-2"].gateway, "what is not said has not been seen");
+    }
+
+    #[test]
+    fn a_card_says_how_services_answer_and_nothing_where_none_is_asked() {
+        let (web, dns) = ("10.0.0.5:80".parse().unwrap(), "[fd00::5]:53".parse().unwrap());
+        let probed = Probed { served: [web].into(), silent: [dns].into(), ..Probed::default() };
+        let card = Card::<String> { probed, ..Card::default() };
+        let text = card.to_annotation();
+        assert!(text.contains(r#""probed":{"served":["10.0.0.5:80"],"silent":["[fd00::5]:53"]}"#), "{text}");
+        assert_eq!(Card::parse(&text), card);
+        assert!(card.probed.is_unserved(&dns) && !card.probed.is_unserved(&web));
+        assert!(!Card::<String>::default().to_annotation().contains("probed"));
+        let later = r#"{"probed":{"served":["10.0.0.5:80"],"slow":["10.0.0.5:80"]}}"#;
+        assert_eq!(Card::<String>::parse(later).probed.served, [web].into(), "a later version says more");
     }
 
     /// Announcers of different versions read one another.

@@ -23,7 +23,7 @@ pub mod cloudprovider {
         /// Service: namespace, copied to the LoadBalancer.
         pub const NAMESPACE: &str = "cloudprovider.harvesterhci.io/namespace";
         /// Service annotation: `namespace/name` of the Service whose address is shared. As a **label** on the same
-        /// Service: `namespace.name`, the index of who shares with whom.
+        /// Service: `namespace.name`, the index of Services that share.
         pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
 
         /// Service: namespaces, comma-separated, whose Services may share its address by naming it as their primary;
@@ -62,6 +62,10 @@ pub mod cloudprovider {
         /// LoadBalancer annotation, `"true"`: we set the host controller's finalizer ourselves, so it proves nothing
         /// about the host.
         pub const PRESET_FINALIZER: &str = "cloudprovider.harvesterhci.io/preset-finalizer";
+
+        /// Service: `"true"`: two other nodes ask its addresses at its first TCP port now and then, as a client would;
+        /// `"false"`: none does, whatever the announcers are told for all Services.
+        pub const PROBE: &str = "cloudprovider.harvesterhci.io/probe";
 
         /// Node: JSON array of addresses that are not to be shown.
         pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additional-internal-ips";
@@ -104,6 +108,8 @@ pub mod cloudprovider {
         /// Lease of the cloud controller, of the cloud controller: the reason of its safe mode, while it is in it or
         /// does not know yet whether the cluster is a copy. Announcers follow the Leases of that namespace anyway.
         pub const SAFE_MODE: &str = "cloudprovider.harvesterhci.io/safe-mode";
+        /// Lease of the cloud controller, of the cloud controller: the holder who stands for what the key above says.
+        pub const SAFE_MODE_HOLDER: &str = "cloudprovider.harvesterhci.io/safe-mode-holder";
         /// ConfigMap `kube-system/harvester-cloud-provider`: a changed value makes the cloud provider look for garbage
         /// at once.
         pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";

@@ -19,7 +19,7 @@ pub mod spelling;
 mod term;
 mod unicast;
 
-pub use card::{Card, CardLink, Silence};
+pub use card::{Card, CardLink, Probed, Silence};
 pub use dhcp_lease::{LeaseFacts, LeaseFacts6};
 pub use object::{ServiceKey, Uid};
 pub use owner::OwnerRecord;

@@ -10,8 +10,8 @@ pub fn is_dns_1123_label(text: &str) -> bool {
     text.len() <= 63 && is_part(text)
 }
 
-/// Whether `text` can be the name of most objects: lower-case letters, digits and `-` in parts that are joined by dots, at most 253.
-/// As with the API server, only the whole is limited.
+/// Whether `text` can be the name of most objects: lower-case letters, digits and `-` in parts that are joined by dots,
+/// at most 253. As with the API server, only the whole is limited.
 pub fn is_object_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_part)
 }
@@ -21,7 +21,8 @@ fn is_part(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// Whether `text` can be the value of a label: at most 63 of letters, digits, `-`, `_`, `.`, alphanumeric at both ends; or empty.
+/// Whether `text` can be the value of a label: at most 63 of letters, digits, `-`, `_`, `.`, alphanumeric at both ends;
+/// or empty.
 pub fn is_label_value(text: &str) -> bool {
     let alphanumeric = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();

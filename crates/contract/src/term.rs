@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct Term(pub u64);
 
 impl Term {
-    /// What is learnt from Services and from the wire counts for others up to here: no cluster makes so many changes, and
-    /// whoever may write one Service must not bring all others to the end of the numbers.
+    /// What is learnt from Services and from the wire counts for others up to here: no cluster makes so many changes,
+    /// and whoever may write one Service must not bring all others to the end of the numbers.
     const COUNTED: u64 = 1 << 40;
-    /// A larger one counts as missing. Far enough beyond [`Self::COUNTED`] that counting on from there never comes near.
+    /// A larger one counts as missing. Far enough beyond [`Self::COUNTED`] that counting on from there never comes
+    /// near.
     const MAX: u64 = 1 << 41;
 
     /// As it stands in an annotation.
@@ -29,8 +30,8 @@ impl Term {
         self.0 <= Self::COUNTED
     }
 
-    /// The one after it. What somebody has written to the very end stays there: under the same term the host that stands in
-    /// the record counts, and one that nobody can read would never be known to anybody.
+    /// The one after it. What somebody has written to the very end stays there: under the same term the host that
+    /// stands in the record counts, and one that nobody can read would never be known to anybody.
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1).min(Self::MAX))
     }

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-/// Whether other hosts can reach it as one host: no loopback, multicast, broadcast, reserved or IPv6 link-local address.
+/// Whether other hosts can reach it as one host: no loopback, multicast, broadcast, reserved or IPv6 link-local
+/// address.
 pub fn is_unicast(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {

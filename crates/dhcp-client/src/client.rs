@@ -1,9 +1,11 @@
-//! The state machine: what each input does. What it is told and answers: [`machine`]. Its parts: `client/requests.rs` sends and sends again,
+//! The state machine: what each input does. What it is told and answers: [`machine`]. Its parts: `client/requests.rs`
+//! sends and sends again,
 //! `client/replies.rs` reads what servers say.
 //!
-//! Two facts are kept apart. `in_use` is the lease whose address is on an interface somewhere because we said so; only this module's `lose`, `release`
-//! and a new grant end it, and every step checks its end first, so no path can use an address too long. `phase` is the exchange with servers that goes on
-//! meanwhile. So a successor or a returned link can ask anew while the address goes on working.
+//! Two facts are kept apart. `in_use` is the lease whose address is on an interface somewhere because we said so; only
+//! this module's `lose`, `release` and a new grant end it, and every step checks its end first, so no path can use an
+//! address too long. `phase` is the exchange with servers that goes on meanwhile. So a successor or a returned link can
+//! ask anew while the address goes on working.
 
 mod replies;
 mod requests;
@@ -43,7 +45,8 @@ enum Phase {
     Rebooting {
         exchange: Exchange,
         address: Ipv4Addr,
-        /// A NAK by a server that did not grant the lease, applied unless the one that did answers before the next transmission.
+        /// A NAK by a server that did not grant the lease, applied unless the one that did answers before the next
+        /// transmission.
         foreign_nak: Option<Nak>,
     },
     /// `lease` is granted, but not in use before the probe says so.
@@ -82,8 +85,8 @@ struct Nak {
 
 /// A DHCP client for one address on one interface.
 ///
-/// Readings of the clock may come from any clock that never goes back; on a machine that can be suspended, feed it boot time, because the server's
-/// clock goes on while ours stands still.
+/// Readings of the clock may come from any clock that never goes back; on a machine that can be suspended, feed it boot
+/// time, because the server's clock goes on while ours stands still.
 #[derive(Debug)]
 pub struct Client {
     config: Config,
@@ -101,7 +104,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that waits for [`Input::Start`]. `seed` decides transaction ids and jitter: random in production, fixed in tests.
+    /// A client that waits for [`Input::Start`]. `seed` decides transaction ids and jitter: random in production, fixed
+    /// in tests.
     pub fn new(config: Config, now: Instant, seed: u64) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
@@ -121,8 +125,8 @@ impl Client {
         machine::step(self, now, input)
     }
 
-    /// When to call `step` with [`Input::Timer`] if nothing happens before. There is none only before the start, after the end (`Released`), while the
-    /// link is lost without a lease, and with an infinite lease.
+    /// When to call `step` with [`Input::Timer`] if nothing happens before. There is none only before the start, after
+    /// the end (`Released`), while the link is lost without a lease, and with an infinite lease.
     pub fn deadline(&self) -> Option<Instant> {
         machine::deadline(self)
     }
@@ -145,7 +149,8 @@ impl Client {
         }
     }
 
-    /// The lease whose address may be used now. It can be there in any state but `Released`: also while it is being confirmed.
+    /// The lease whose address may be used now. It can be there in any state but `Released`: also while it is being
+    /// confirmed.
     pub fn lease(&self) -> Option<&Lease> {
         self.in_use.as_ref()
     }
@@ -179,14 +184,16 @@ impl Phases for Client {
         if self.in_use.is_none()
             && let Some(lease) = self.remembered.as_ref().and_then(|lease| Lease::resume(lease, now))
         {
-            // RFC 2131 3.2: a lease that has not ended may be used while it is being confirmed. A fail-over waits for no DHCP server.
+            // RFC 2131 3.2: a lease that has not ended may be used while it is being confirmed. A fail-over waits for
+            // no DHCP server.
             self.remembered = None;
             self.in_use = Some(lease.clone());
             out.push(Output::Bound(lease));
         }
         match (&self.in_use, &self.remembered) {
             (Some(lease), _) => self.reboot(now, lease.address, out),
-            // A server that forgot a lease long over stays silent to INIT-REBOOT, but may well offer the same address again.
+            // A server that forgot a lease long over stays silent to INIT-REBOOT, but may well offer the same address
+            // again.
             (None, Some(old)) if old.is_past(now) => {
                 self.wish = Some(old.address);
                 self.look_again(now, out);
@@ -247,7 +254,8 @@ impl Phases for Client {
 
     fn conflict(&mut self, now: Instant, address: Ipv4Addr, mac: Mac, out: &mut Vec<Output>) {
         if mac == self.config.mac {
-            // The node that had this lease before us, with our MAC: the lease is the same one, and who of us serves it is not decided here.
+            // The node that had this lease before us, with our MAC: the lease is the same one, and who of us serves it
+            // is not decided here.
             return self.probe_free(now, address, out);
         }
         let lease = match (&self.phase, &self.in_use) {

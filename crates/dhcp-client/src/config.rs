@@ -1,10 +1,8 @@
 //! What a client is told when it is made, and what is refused.
 
-use std::{net::Ipv4Addr, time::Instant};
+use std::net::Ipv4Addr;
 
-use ipnet::Ipv4Net;
-
-use crate::{Expiry, Mac};
+use crate::{Mac, RememberedLease};
 
 /// What one client needs to know. One client serves one address on one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,33 +65,6 @@ impl Config {
 
 /// One option holds 255 bytes. A DNS name has at most 253, and a dot at its end.
 const MAX_NAME_BYTES: usize = 254;
-
-/// A lease that was granted in a former life of the Service, perhaps to another node with the same MAC: the facts that
-/// the announcer keeps on the Service. The client comes back to it by INIT-REBOOT.
-///
-/// With `server_id` and an `expiry` that has not passed, the address is still ours by RFC 2131 3.2, so
-/// [`Client`](crate::Client) reports `Bound` at once and asks the server beside it. Without them it waits for the
-/// server and probes first.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RememberedLease {
-    /// The leased address.
-    pub address: Ipv4Addr,
-    /// Option 54 of the server that granted it.
-    pub server_id: Option<Ipv4Addr>,
-    /// MAC from which that server (or its relay) answered.
-    pub server_mac: Option<Mac>,
-    /// Until when it may be used.
-    pub expiry: Option<Expiry>,
-    /// Address and netmask, if the server told a netmask.
-    pub network: Option<Ipv4Net>,
-}
-
-impl RememberedLease {
-    /// Whether it is known to be over.
-    pub(crate) fn is_past(&self, now: Instant) -> bool {
-        self.expiry.is_some_and(|expiry| expiry.is_past(now))
-    }
-}
 
 /// A field of [`Config`] that cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

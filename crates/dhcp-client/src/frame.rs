@@ -1,5 +1,5 @@
-//! Whole Ethernet frames around UDP datagrams: Ethernet II, IPv4 without options, UDP. Pure functions with both checksums, because a packet
-//! socket bypasses the kernel's stack in both directions.
+//! Whole Ethernet frames around UDP datagrams: Ethernet II, IPv4 without options, UDP. Pure functions with both
+//! checksums, because a packet socket bypasses the kernel's stack in both directions.
 
 use std::net::Ipv4Addr;
 
@@ -153,8 +153,9 @@ pub fn parse(frame: &[u8]) -> Result<Datagram<'_>, FrameError> {
     })
 }
 
-/// Right, absent, or not finished: a frame from a server on the same host (another VM, another network namespace) reaches a packet socket before any
-/// network card completed its checksum, with just the sum of the pseudo header in the field. Refusing those loses every reply of such a server.
+/// Right, absent, or not finished: a frame from a server on the same host (another VM, another network namespace)
+/// reaches a packet socket before any network card completed its checksum, with just the sum of the pseudo header in
+/// the field. Refusing those loses every reply of such a server.
 fn udp_checksum_is_plausible(udp: &[u8], pseudo: u32) -> bool {
     let field = u16::from_be_bytes([udp[6], udp[7]]);
     field == 0 || field == folded(pseudo) || folded(pseudo + sum(udp)) == 0xffff

@@ -7,7 +7,7 @@ use std::{
 
 use ipnet::Ipv4Net;
 
-use crate::{Mac, RememberedLease};
+use crate::Mac;
 
 /// Until when an address may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +33,33 @@ impl Expiry {
     }
 }
 
+/// A lease that was granted in a former life of the Service, perhaps to another node with the same MAC: the facts that
+/// the announcer keeps on the Service. The client comes back to it by INIT-REBOOT.
+///
+/// With `server_id` and an `expiry` that has not passed, the address is still ours by RFC 2131 3.2, so
+/// [`Client`](crate::Client) reports `Bound` at once and asks the server beside it. Without them it waits for the
+/// server and probes first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RememberedLease {
+    /// The leased address.
+    pub address: Ipv4Addr,
+    /// Option 54 of the server that granted it.
+    pub server_id: Option<Ipv4Addr>,
+    /// MAC from which that server (or its relay) answered.
+    pub server_mac: Option<Mac>,
+    /// Until when it may be used.
+    pub expiry: Option<Expiry>,
+    /// Address and netmask, if the server told a netmask.
+    pub network: Option<Ipv4Net>,
+}
+
+impl RememberedLease {
+    /// Whether it is known to be over.
+    pub(crate) fn is_past(&self, now: Instant) -> bool {
+        self.expiry.is_some_and(|expiry| expiry.is_past(now))
+    }
+}
+
 /// An address that may be used, and everything that somebody else needs to go on with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
@@ -46,7 +73,8 @@ pub struct Lease {
     pub server_id: Ipv4Addr,
     /// From which MAC the ACK came: the server's, or its relay's. Renewals go there. None if remembered without it.
     pub server_mac: Option<Mac>,
-    /// When the granting request was sent: all times count from here (RFC 2131 4.4.1), so we always stop before the server thinks we do.
+    /// When the granting request was sent: all times count from here (RFC 2131 4.4.1), so we always stop before the
+    /// server thinks we do.
     pub since: Instant,
     /// Renew from here on (T1). None: never (infinite), or not known (a remembered lease that is being confirmed).
     pub renew_at: Option<Instant>,
@@ -73,7 +101,8 @@ impl Lease {
         }
     }
 
-    /// A remembered lease that is still ours, if enough is known of it. `server_id` is required because without it the address could not be released.
+    /// A remembered lease that is still ours, if enough is known of it. `server_id` is required because without it the
+    /// address could not be released.
     pub(crate) fn resume(remembered: &RememberedLease, now: Instant) -> Option<Self> {
         let expiry = remembered.expiry.filter(|_| !remembered.is_past(now))?;
         Some(Self {
@@ -104,8 +133,8 @@ pub(crate) const ASSUMED_LEASE: Duration = Duration::from_hours(1);
 /// Option 51 of a lease without end.
 pub(crate) const INFINITE_SECONDS: u32 = u32::MAX;
 
-/// RFC 2131 4.4.5; T1 and T2 from options 58 and 59 where they make sense (0 < T1 < T2 < lease), else 0.5 and 0.875 of the lease.
-/// An odd pair must not stop renewals, so each is replaced on its own.
+/// RFC 2131 4.4.5; T1 and T2 from options 58 and 59 where they make sense (0 < T1 < T2 < lease), else 0.5 and 0.875 of
+/// the lease. An odd pair must not stop renewals, so each is replaced on its own.
 pub(crate) fn times(lease_seconds: u32, renewal_seconds: Option<u32>, rebinding_seconds: Option<u32>) -> Option<Times> {
     if lease_seconds == INFINITE_SECONDS {
         return None;

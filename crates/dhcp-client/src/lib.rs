@@ -1,8 +1,10 @@
 //! An RFC 2131 DHCP client as a state machine without I/O.
 //!
-//! [`Client`] is told what happened ([`Input`]) and when, and answers with what to do ([`Output`]); it opens no socket and reads no clock.
-//! [`frame`] turns messages into whole Ethernet frames and back, so that the adapter around it only moves bytes through a packet socket:
-//! a renewal then needs neither port 68 nor a route nor a capability beyond `NET_RAW` (kube-vip spec 6.7).
+//! [`Client`] is told what happened ([`Input`]) and when, and answers with what to do ([`Output`]); it opens no socket
+//! and reads no clock.
+//! [`frame`] turns messages into whole Ethernet frames and back, so that the adapter around it only moves bytes through
+//! a packet socket: a renewal then needs neither port 68 nor a route nor a capability beyond `NET_RAW` (kube-vip spec
+//! 6.7).
 //!
 //! ```
 //! use std::time::Instant;
@@ -35,8 +37,8 @@ mod timing;
 pub mod v6;
 
 pub use client::{Client, Input, Output};
-pub use config::{Config, ConfigError, RememberedLease};
+pub use config::{Config, ConfigError};
 pub use l2_types::Mac;
-pub use lease::{Expiry, Lease};
+pub use lease::{Expiry, Lease, RememberedLease};
 pub use report::{LostReason, Report};
 pub use state::State;

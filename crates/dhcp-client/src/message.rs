@@ -1,7 +1,8 @@
 //! DHCP messages: ours to bytes, the servers' from bytes. Which options go where is RFC 2131 table 5.
 //!
-//! Encoding is dhcproto's. For decoding, its owned message stops at the first odd option and its debug build panics on a malformed option 80,
-//! so replies are read through its borrowed option iterator and only the few options we use are interpreted.
+//! Encoding is dhcproto's. For decoding, its owned message stops at the first odd option and its debug build panics on
+//! a malformed option 80, so replies are read through its borrowed option iterator and only the few options we use are
+//! interpreted.
 
 use std::net::Ipv4Addr;
 
@@ -15,7 +16,8 @@ use crate::{
     frame::{self, CLIENT_PORT},
 };
 
-/// What kube-vip asks for (subnet mask, router, DNS, domain name), and T1 and T2, which some servers send only on request.
+/// What kube-vip asks for (subnet mask, router, DNS, domain name), and T1 and T2, which some servers send only on
+/// request.
 const PARAMETERS: [OptionCode; 6] = [
     OptionCode::SubnetMask,
     OptionCode::Router,
@@ -40,8 +42,8 @@ pub(crate) enum Request {
     Discover {
         wish: Option<Ipv4Addr>,
     },
-    /// Names the offered address, whatever the wish was: naming the wish makes a server that offered something else refuse for ever
-    /// (kube-vip spec 10.1 row 9).
+    /// Names the offered address, whatever the wish was: naming the wish makes a server that offered something else
+    /// refuse for ever (kube-vip spec 10.1 row 9).
     Select {
         offered: Ipv4Addr,
         server_id: Ipv4Addr,

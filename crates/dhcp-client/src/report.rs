@@ -34,11 +34,15 @@ pub enum LostReason {
     },
 }
 
-/// Progress and trouble, for logs and Events. Nothing needs to be done about a report; the client goes on by itself and never gives up.
+/// Progress and trouble, for logs and Events. Nothing needs to be done about a report; the client goes on by itself and
+/// never gives up.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Report {
     /// Silence, said again at each retransmission after the first few seconds.
-    #[error("no DHCP server answered for {} s ({state}, {attempts} requests sent, next in {} s)", .silent_for.as_secs(), ceil_seconds(*.next_in))]
+    #[error(
+        "no DHCP server answered for {} s ({state}, {attempts} requests sent, next in {} s)",
+        .silent_for.as_secs(), ceil_seconds(*.next_in)
+    )]
     NoAnswer {
         /// What was being tried.
         state: State,
@@ -50,7 +54,10 @@ pub enum Report {
         next_in: Duration,
     },
     /// A server refused an address.
-    #[error("DHCP server {server} refused {address} (NAK){}; starting over in {} s", Quoted(.message), ceil_seconds(*.retry_in))]
+    #[error(
+        "DHCP server {server} refused {address} (NAK){}; starting over in {} s",
+        Quoted(.message), ceil_seconds(*.retry_in)
+    )]
     Nak {
         /// Option 54, or the sender where it is missing.
         server: Ipv4Addr,
@@ -62,7 +69,10 @@ pub enum Report {
         retry_in: Duration,
     },
     /// The probe found another user of the address.
-    #[error("DHCP server {server} gave {address}, but {mac} already uses it: declined, trying again in {} s", ceil_seconds(*.retry_in))]
+    #[error(
+        "DHCP server {server} gave {address}, but {mac} already uses it: declined, trying again in {} s",
+        ceil_seconds(*.retry_in)
+    )]
     Declined {
         /// Who gave it.
         server: Ipv4Addr,
@@ -85,7 +95,8 @@ pub enum Report {
     },
     /// While a valid lease is being confirmed, a server offers another address; the lease is kept.
     #[error(
-        "keeping the leased address {kept}: an offer of {offered} by DHCP server {server} is ignored until the lease ends"
+        "keeping the leased address {kept}: an offer of {offered} by DHCP server {server} is ignored until the lease \
+        ends"
     )]
     OfferIgnored {
         /// The lease still valid.

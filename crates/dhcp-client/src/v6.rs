@@ -1,4 +1,5 @@
-//! An RFC 8415 client for one address (`IA_NA`), as a state machine without I/O, of the same kind as the one for DHCPv4.
+//! An RFC 8415 client for one address (`IA_NA`), as a state machine without I/O, of the same kind as the one for
+//! DHCPv4.
 //!
 //! A server tells DHCPv6 clients apart by their DUID and not by their MAC, so [`Client`] speaks in the name of whatever
 //! interface it is given, and its lease moves from node to node with the DUID ([`service_duid`]).
@@ -7,15 +8,18 @@ mod client;
 pub mod frame;
 mod lease;
 mod message;
+mod state;
 
-pub use client::{Client, Config, ConfigError, Input, Output, State};
+pub use client::{Client, Config, ConfigError, Input, Output};
 pub use lease::{Lease, LostReason, RememberedLease, Report};
+pub use state::State;
 
 const DUID_UUID: [u8; 2] = [0, 4];
 const DUID_ENTERPRISE: [u8; 6] = [0, 2, 0, 0, 0, 0];
 
-/// A DUID of the type that is made from a UUID (RFC 6355), from any text that is as unique as one: the UID of a Service.
-/// The same on every node, and another one for each Service (kube-vip spec 10.1 row 23: kube-vip's are all alike).
+/// A DUID of the type that is made from a UUID (RFC 6355), from any text that is as unique as one: the UID of a
+/// Service. The same on every node, and another one for each Service (kube-vip spec 10.1 row 23: kube-vip's are all
+/// alike).
 pub fn service_duid(uid: &str) -> Vec<u8> {
     let mut digits = uid.bytes().filter(|byte| *byte != b'-').map(|byte| char::from(byte).to_digit(16));
     let mut uuid = [0_u8; 16];

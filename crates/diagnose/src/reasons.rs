@@ -35,6 +35,9 @@ pub fn find(word: &str) -> Option<&'static Reason> {
 #[rustfmt::skip]
 pub const REASONS: &[Reason] = &[
     reason("Served", "Service", "condition True", "A node serves the address; the message names both.", "Nothing."),
+    reason("NoLoadBalancerYet", "Service", "condition True",
+        "Another program gave the Service its address, and the controller has no load balancer for it so far.",
+        "Wait. If it stays, read the Events of the Service."),
     reason("Pending", "Service", "condition False",
         "The cloud controller gets an address from Harvester, or an announcer is about to put it on the network.",
         "Wait. After a minute the condition names what is in the way."),
@@ -203,6 +206,12 @@ pub const REASONS: &[Reason] = &[
     reason("NoLocalEndpoint", "Service", "Warning",
         "Policy Local is set, and the announcing node has no ready endpoint: traffic is dropped.",
         "See why no endpoint is ready, or use policy Cluster."),
+    reason("AddressNotServed", "Service", "Warning",
+        "Another node that asks the address as a client would gets no answer, or is refused, three times in a row.",
+        "Do what the message says: look at kube-proxy on the owner, at endpoints, at policies and packet filters."),
+    reason("AddressServedAgain", "Service", "Normal",
+        "The address accepts connections again.",
+        "Nothing."),
     reason("DHCPNoAnswer", "Service", "Warning",
         "No DHCP server answers on the network of the interface.",
         "Check the server or relay of that VLAN, and that the port lets a second MAC of the machine through."),
@@ -262,6 +271,11 @@ pub const REASONS: &[Reason] = &[
         "Harvester has load balancers of this cluster that no Service has.",
         "Look at the list in the message; --garbage-collection=delete deletes them."),
     reason("GarbageDeleted", "ConfigMap", "Normal", "A load balancer that no Service has was deleted.", "Nothing."),
+    reason("RestoreSuspected", "ConfigMap", "Warning",
+        "Services vanished with their finalizers on, as after a restore of etcd; no garbage is collected for 24 h.",
+        "Nothing, or run identity confirm when no other snapshot is to follow. See docs/backup.md."),
+    reason("RestoreSuspicionEnded", "ConfigMap", "Normal",
+        "No restore of etcd is suspected any more; garbage is collected as --garbage-collection says.", "Nothing."),
     reason("GarbageNotDeleted", "ConfigMap", "Warning",
         "More than a third of all load balancers of this cluster have no Service; none of them is deleted.",
         "Check that the cluster shows all its Services; if it is true, run identity confirm."),
@@ -356,7 +370,7 @@ mod tests {
             assert!(REMEDIES.contains(&first(reason.remedy)), "the remedy begins with what to do: {reason:?}");
             for text in [reason.means, reason.remedy] {
                 assert!(text.ends_with('.') && text.len() <= 130, "{} characters: {text}", text.len());
-                for limp in ["mend", "whoever", "whom", "living", "somebody", "etc", "!"] {
+                for limp in ["mend", "whoever", "whom", "living", "somebody", "etc.", "!"] {
                     assert!(!text.contains(limp), "{limp:?}: {text}");
                 }
             }

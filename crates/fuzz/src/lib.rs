@@ -1,9 +1,9 @@
-//! Hostile input for everything that reads from the wire: ARP, neighbour discovery, claims, DHCP for both families. What
-//! a LAN can send must neither end the announcer nor make it believe what was not said.
+//! Hostile input for everything that reads from the wire: ARP, neighbour discovery, claims, DHCP for both families.
+//! What a LAN can send must neither end the announcer nor make it believe what was not said.
 //!
 //! [`targets`]: one function per reader, which panics where a promise is broken. [`mutate`]: seeded changes of valid
-//! input; no coverage guides them, so each target repairs checksums and numbers that would hide the rest. `corpus/` keeps
-//! inputs that once broke something, or that no mutation finds; `cargo test` runs all of them.
+//! input; no coverage guides them, so each target repairs checksums and numbers that would hide the rest. `corpus/`
+//! keeps inputs that once broke something, or that no mutation finds; `cargo test` runs all of them.
 
 pub mod mutate;
 pub mod targets;

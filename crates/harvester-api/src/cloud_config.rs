@@ -1,7 +1,9 @@
-//! The cloud-config: a kubeconfig for the Harvester API, checked before anything is tried with it. ccm.md 1.5, decision 15
+//! The cloud-config: a kubeconfig for the Harvester API, checked before anything is tried with it. ccm.md 1.5, decision
+//! 15
 //!
-//! Every defect is an error that names the field, the value and what is accepted, because the file was put there by a machine
-//! pool, a Secret or a script, and the person who reads the message has never seen it. Secrets never appear in a message.
+//! Every defect is an error that names the field, the value and what is accepted, because the file was put there by a
+//! machine pool, a Secret or a script, and the person who reads the message has never seen it. Secrets never appear in
+//! a message.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -30,8 +32,8 @@ pub struct CloudConfig {
     pub namespace: String,
     /// What an operator should know although it works.
     pub warnings: Vec<CloudConfigWarning>,
-    /// Where the Harvester API is, current context first; never empty. Further ones come from contexts with the same user and
-    /// namespace.
+    /// Where the Harvester API is, current context first; never empty. Further ones come from contexts with the same
+    /// user and namespace.
     pub endpoints: Vec<Endpoint>,
     credentials: Map<String, Value>,
 }
@@ -47,7 +49,8 @@ pub struct Endpoint {
 }
 
 impl CloudConfig {
-    /// Parses and checks the bytes of a kubeconfig, YAML or JSON. Files named inside (certificates, `tokenFile`) are not read.
+    /// Parses and checks the bytes of a kubeconfig, YAML or JSON. Files named inside (certificates, `tokenFile`) are
+    /// not read.
     pub fn parse(bytes: &[u8]) -> Result<Self, CloudConfigError> {
         let root = read(bytes)?;
         let contexts = entries(&root, "contexts", "context")?;
@@ -91,7 +94,8 @@ impl CloudConfig {
                     endpoints.push(found);
                 }
                 Ok(_) => {}
-                // A defect that client-go would not have noticed must not stop a provider that works through the current context.
+                // A defect that client-go would not have noticed must not stop a provider that works through the
+                // current context.
                 Err(error) => warnings.push(CloudConfigWarning::EndpointSkipped(error)),
             }
         }
@@ -111,7 +115,8 @@ impl CloudConfig {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": self.context,
-            "contexts": [{"name": self.context, "context": {"cluster": endpoint.cluster, "user": self.user, "namespace": self.namespace}}],
+            "contexts": [{"name": self.context,
+                "context": {"cluster": endpoint.cluster, "user": self.user, "namespace": self.namespace}}],
             "clusters": [{"name": endpoint.cluster, "cluster": endpoint.settings}],
             "users": [{"name": self.user, "user": self.credentials}],
         });
@@ -129,7 +134,8 @@ impl CloudConfig {
         }
     }
 
-    /// Files that it names instead of holding their content. `tokenFile` is not among them: the client reads that one again by itself.
+    /// Files that it names instead of holding their content. `tokenFile` is not among them: the client reads that one
+    /// again by itself.
     pub fn files(&self) -> Vec<PathBuf> {
         let named = self.endpoints.iter().map(|endpoint| (&endpoint.settings, "certificate-authority"));
         let named = named.chain(["client-certificate", "client-key"].map(|key| (&self.credentials, key)));

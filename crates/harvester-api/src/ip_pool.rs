@@ -1,5 +1,5 @@
-//! `IPPool` (loadbalancer.harvesterhci.io/v1beta1), cluster-scoped. The provider has no right to read pools; the stand-in for
-//! the host keeps its books in them. harvester-side.md 2
+//! `IPPool` (loadbalancer.harvesterhci.io/v1beta1), cluster-scoped. The provider has no right to read pools; the
+//! stand-in for the host keeps its books in them. harvester-side.md 2
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The keys of annotations, labels and finalizers that Harvester, Rancher and Kubernetes define, beside those of the [`contract`], and
-//! their fixed values. ccm.md 2, harvester-side.md 2.4, 4.3 and 9.3.
+//! The keys of annotations, labels and finalizers that Harvester, Rancher and Kubernetes define, beside those of the
+//! [`contract`], and their fixed values. ccm.md 2, harvester-side.md 2.4, 4.3 and 9.3.
 //!
 //! Constants are named after the key; a module per owner keeps equal last parts (`network`, `cluster`) apart.
 
@@ -36,7 +36,7 @@ pub mod kubernetes {
 
 /// Keys that Harvester and Rancher put on virtual machines and namespaces.
 pub mod harvester {
-    /// VM and VMI label: who made the machine.
+    /// VM and VMI label: the program that made the machine.
     pub const CREATOR: &str = "harvesterhci.io/creator";
     /// Value of [`CREATOR`] on nodes of guest clusters made by the node driver.
     pub const NODE_DRIVER: &str = "docker-machine-driver-harvester";
@@ -50,8 +50,8 @@ pub mod harvester {
     pub const PROJECT_ID: &str = "field.cattle.io/projectId";
     /// NetworkAttachmentDefinition label: VLAN id.
     pub const VLAN_ID: &str = "network.harvesterhci.io/vlan-id";
-    /// Finalizer of the host's LoadBalancer controller. An implementation detail of the host: learn it, do not rely on it
-    /// (decision 8).
+    /// Finalizer of the host's LoadBalancer controller. An implementation detail of the host: learn it, do not rely on
+    /// it (decision 8).
     pub const LB_FINALIZER: &str = "wrangler.cattle.io/harvester-lb-controller";
     /// Finalizer of the host's IPPool controller.
     pub const POOL_FINALIZER: &str = "wrangler.cattle.io/harvester-ipam-controller";

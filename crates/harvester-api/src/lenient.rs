@@ -1,5 +1,5 @@
-//! Reading objects that somebody else writes: a field of a wrong type reads as absent. One odd object must not end a watch that
-//! serves all the others.
+//! Reading objects that somebody else writes: a field of a wrong type reads as absent. One odd object must not end a
+//! watch that serves all the others.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -64,7 +64,8 @@ mod tests {
         fn nothing_in_a_field_makes_the_object_unreadable(text in any_json(), numbers in any_json()) {
             let read: Object = serde_json::from_value(json!({"text": text, "numbers": numbers})).unwrap();
             prop_assert_eq!(read.text.as_deref(), text.as_str());
-            prop_assert_eq!(read.numbers.is_empty(), !numbers.as_array().is_some_and(|all| all.iter().any(|n| n.as_u64().is_some_and(|n| n < 256))));
+            prop_assert_eq!(read.numbers.is_empty(),
+                !numbers.as_array().is_some_and(|all| all.iter().any(|n| n.as_u64().is_some_and(|n| n < 256))));
         }
     }
 }

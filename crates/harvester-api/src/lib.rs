@@ -1,7 +1,9 @@
-//! What the Harvester cloud provider reads and writes on the Harvester side: objects, keys, names and the cloud-config file.
+//! What the Harvester cloud provider reads and writes on the Harvester side: objects, keys, names and the cloud-config
+//! file.
 //!
-//! Types and pure rules only: nothing here does I/O, knows a clock or needs a runtime. Objects that we only read are trimmed to
-//! the fields somebody decides on; the one object that we write, [`load_balancer::LoadBalancer`], keeps fields it does not know.
+//! Types and pure rules only: nothing here does I/O, knows a clock or needs a runtime. Objects that we only read are
+//! trimmed to the fields somebody decides on; the one object that we write, [`load_balancer::LoadBalancer`], keeps
+//! fields it does not know.
 
 pub mod cloud_config;
 pub mod features;

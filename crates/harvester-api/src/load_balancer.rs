@@ -1,7 +1,8 @@
 //! `LoadBalancer` (loadbalancer.harvesterhci.io/v1beta1), the one Harvester object that the provider writes.
 //!
 //! The kind has no status subresource: spec, annotations and status travel in one PUT, and so does what we do not know.
-//! Therefore unknown members of spec, status, conditions and the object itself survive a round trip. harvester-side.md 1, 8.2.
+//! Therefore unknown members of spec, status, conditions and the object itself survive a round trip. harvester-side.md
+//! 1, 8.2.
 
 mod not_ready;
 
@@ -72,7 +73,8 @@ resource!(
     NamespaceResourceScope
 );
 
-/// What is asked for. Listeners, selectors and health checks, which a cluster load balancer does not have, stay in `other`.
+/// What is asked for. Listeners, selectors and health checks, which a cluster load balancer does not have, stay in
+/// `other`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LoadBalancerSpec {
@@ -178,8 +180,8 @@ impl fmt::Display for Ipam {
 }
 
 impl LoadBalancer {
-    /// A cluster load balancer to create: workload type and IPAM always explicit, and the empty status that the Go provider
-    /// sends. Labels and annotations are for the caller.
+    /// A cluster load balancer to create: workload type and IPAM always explicit, and the empty status that the Go
+    /// provider sends. Labels and annotations are for the caller.
     pub fn for_cluster(namespace: &str, name: &str, ipam: Ipam) -> Self {
         Self {
             api_version: api_version(),
@@ -230,9 +232,10 @@ impl LoadBalancer {
         self.status.as_ref()?.allocated_address.gateway.as_deref()?.parse().ok()
     }
 
-    /// The allocated address, when it may be used: not going away, Ready, and booked in the wanted pool where one is named (a
-    /// pool switch passes through Ready with the old or no address). harvester-side.md 4.2. What is no address is never published,
-    /// and [`DHCP_ADDRESS`] only where DHCP was asked for: on a pool object it would start a DHCP client that nobody wants.
+    /// The allocated address, when it may be used: not going away, Ready, and booked in the wanted pool where one is
+    /// named (a pool switch passes through Ready with the old or no address). harvester-side.md 4.2. What is no address
+    /// is never published, and [`DHCP_ADDRESS`] only where DHCP was asked for: on a pool object it would start a DHCP
+    /// client that nobody wants.
     pub fn usable_address(&self) -> Option<&str> {
         let ip = self.allocated_ip().filter(|_| self.ready() && !self.terminating())?;
         let dhcp = self.spec.ipam.as_deref() == Some(Ipam::Dhcp.as_str());
@@ -297,9 +300,11 @@ mod tests {
         let object = json!({
             "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
             "metadata": {"name": "a", "namespace": "b"},
-            "spec": {"ipam": "pool", "ipv6Pool": "six", "listeners": [{"port": 1, "backendPort": 2, "protocol": "TCP"}]},
+            "spec": {"ipam": "pool", "ipv6Pool": "six",
+                "listeners": [{"port": 1, "backendPort": 2, "protocol": "TCP"}]},
             "status": {"addresses": ["::1"], "allocatedAddress": {"ip": "10.0.0.1", "zone": "z"},
-                       "conditions": [{"type": "Ready", "status": "True", "reason": "X", "lastUpdateTime": "2026-01-01T00:00:00Z"}]},
+                       "conditions": [{"type": "Ready", "status": "True", "reason": "X",
+                           "lastUpdateTime": "2026-01-01T00:00:00Z"}]},
             "future": {"x": 1}
         });
         let lb: LoadBalancer = serde_json::from_value(object.clone()).unwrap();
@@ -312,7 +317,8 @@ mod tests {
             json!({}),
             json!({"metadata": {}, "spec": null, "status": null}),
             json!({"spec": "x", "status": 3}),
-            json!({"spec": {"ipam": 1, "ipPool": null}, "status": {"address": {}, "allocatedAddress": null, "conditions": {"a": 1}}}),
+            json!({"spec": {"ipam": 1, "ipPool": null},
+                "status": {"address": {}, "allocatedAddress": null, "conditions": {"a": 1}}}),
             json!({"status": {"allocatedAddress": [], "conditions": [1, {"type": "Ready"}, {"status": "True"}]}}),
         ] {
             let lb: LoadBalancer = serde_json::from_value(object.clone()).unwrap_or_else(|e| panic!("{object}: {e}"));

@@ -22,23 +22,27 @@ pub enum ClusterNameWarning {
     },
     /// Nothing given.
     #[error(
-        "--cluster-name is empty: load balancers of all unnamed clusters in the same namespace share this name; ensure a unique name is set"
+        "--cluster-name is empty: load balancers of all unnamed clusters in the same namespace share this name; ensure \
+        a unique name is set"
     )]
     Empty,
     /// The default name.
     #[error(
-        "--cluster-name is the default \"kubernetes\", which is shared by every cluster that was not given a name: ensure a unique name is set"
+        "--cluster-name is the default \"kubernetes\", which is shared by every cluster that was not given a name: \
+        ensure a unique name is set"
     )]
     Default,
     /// Not usable as a label value or object name everywhere.
     #[error(
-        "--cluster-name {0:?} is not an RFC 1123 label (lower-case letters, digits and '-', at most 63): Harvester may refuse it"
+        "--cluster-name {0:?} is not an RFC 1123 label (lower-case letters, digits and '-', at most 63): Harvester may \
+        refuse it"
     )]
     NotALabel(String),
 }
 
 impl ClusterName {
-    /// Strips blanks, quotes and backticks from both ends and reports what is odd about the rest. ccm.md 1.4 step 2, 8.11
+    /// Strips blanks, quotes and backticks from both ends and reports what is odd about the rest. ccm.md 1.4 step 2,
+    /// 8.11
     pub fn normalise(given: &str) -> (Self, Vec<ClusterNameWarning>) {
         let used = given.trim_matches([' ', '\t', '\r', '\n', '"', '\'', '`']);
         let mut warnings = Vec::new();
@@ -78,8 +82,9 @@ impl ClusterName {
     pub const ACCEPTED: &str =
         "accepted are lower-case letters, digits, '-' and '.', with a letter or digit at both ends and beside each '.'";
 
-    /// Name of the LoadBalancer of a Service: stable over the life of the Service, different for its successor of the same name.
-    /// ccm.md 3.1; byte-identical to the Go provider, so a bad cluster name gives a name that the API refuses.
+    /// Name of the LoadBalancer of a Service: stable over the life of the Service, different for its successor of the
+    /// same name. ccm.md 3.1; byte-identical to the Go provider, so a bad cluster name gives a name that the API
+    /// refuses.
     pub fn load_balancer_name(&self, namespace: &str, name: &str, uid: &str) -> String {
         const NAME_MAX: usize = 63;
         const SUFFIX: usize = 8;
@@ -130,8 +135,8 @@ pub enum NetworkNameError {
 }
 
 impl NetworkName {
-    /// Takes `namespace/name`, or a bare name in namespace `default`. `kind` goes into the error text; the management network's
-    /// is `managementNetwork`. ccm.md 1.4, 8.12: no trimming, no check of the parts.
+    /// Takes `namespace/name`, or a bare name in namespace `default`. `kind` goes into the error text; the management
+    /// network's is `managementNetwork`. ccm.md 1.4, 8.12: no trimming, no check of the parts.
     pub fn parse(kind: &str, value: &str) -> Result<Self, NetworkNameError> {
         let (kind, given) = (kind.to_owned(), value.to_owned());
         match value.split('/').collect::<Vec<_>>().as_slice() {
@@ -248,7 +253,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn clean_parts_give_a_valid_object_name(cluster in "[a-z]([a-z0-9-]{0,61}[a-z0-9])?", namespace in "[a-z]([a-z0-9-]{0,61}[a-z0-9])?",
+        fn clean_parts_give_a_valid_object_name(cluster in "[a-z]([a-z0-9-]{0,61}[a-z0-9])?",
+            namespace in "[a-z]([a-z0-9-]{0,61}[a-z0-9])?",
                                                 name in "[a-z]([a-z0-9-]{0,61}[a-z0-9])?", uid in "[0-9a-f-]{36}") {
             let lb = ClusterName::from_record(&cluster).load_balancer_name(&namespace, &name, &uid);
             prop_assert!(is_dns_1035_label(&lb), "{}", lb);

@@ -1,4 +1,5 @@
-//! `--node-ip-cidr` and `--node-exclude-ip-ranges`. ccm.md 1.4, 8.10; error texts are the Go provider's, users grep for them.
+//! `--node-ip-cidr` and `--node-exclude-ip-ranges`. ccm.md 1.4, 8.10; error texts are the Go provider's, users grep for
+//! them.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -92,7 +93,8 @@ pub struct ExcludeRangeError {
     pub entry: String,
 }
 
-/// Parses `--node-exclude-ip-ranges`, already split at commas and repetitions of the flag. Any family, any number, any range.
+/// Parses `--node-exclude-ip-ranges`, already split at commas and repetitions of the flag. Any family, any number, any
+/// range.
 pub fn parse_exclude_ranges<S: AsRef<str>>(entries: &[S]) -> Result<Vec<IpNet>, ExcludeRangeError> {
     entries
         .iter()
@@ -202,7 +204,9 @@ mod tests {
         }
 
         #[test]
-        fn what_was_accepted_is_accepted_again(a in any::<Ipv4Addr>(), b in any::<std::net::Ipv6Addr>(), p in 0u8..=32, q in 0u8..=128) {
+        fn what_was_accepted_is_accepted_again(
+            a in any::<Ipv4Addr>(), b in any::<std::net::Ipv6Addr>(), p in 0u8..=32, q in 0u8..=128,
+        ) {
             if let Ok(Some(parsed)) = NodeIpCidr::parse(&format!(" {a}/{p}, {b}/{q},")) {
                 prop_assert_eq!(NodeIpCidr::parse(&parsed.text), Ok(Some(parsed.clone())));
                 prop_assert_eq!(parsed.prefixes.len(), 2);

@@ -1,5 +1,6 @@
-//! The two objects by which Harvester tells of an upgrade of its hosts: `UpgradePlan` of the Upgrade Toolkit and `Upgrade` of the way
-//! before it (V1). Only read. The strings in their status vary between versions, so none of them is interpreted here.
+//! The two objects by which Harvester tells of an upgrade of its hosts: `UpgradePlan` of the Upgrade Toolkit and
+//! `Upgrade` of the way before it (V1). Only read. The strings in their status vary between versions, so none of them
+//! is interpreted here.
 
 use std::collections::BTreeMap;
 
@@ -148,7 +149,8 @@ mod tests {
         let plan: UpgradePlan = serde_json::from_value(json!({
             "metadata": {"name": "p"},
             "spec": {"version": "v1.9.0"},
-            "status": {"currentPhase": 5, "singleNode": "host-1", "phaseTransitionTimestamps": [{"phase": "Initializing"}, 3],
+            "status": {"currentPhase": 5, "singleNode": "host-1",
+                "phaseTransitionTimestamps": [{"phase": "Initializing"}, 3],
                 "nodeUpgradeStatuses": {"host-1": {"state": "SomethingNew", "reason": null}},
                 "conditions": [{"type": "Progressing", "status": "True"}, {"status": "True"}]}
         }))

@@ -50,7 +50,8 @@ pub struct VirtualMachineStatus {
     /// A VMI exists.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub created: bool,
-    /// A VMI exists and is Ready; `false` also while booting, paused or failing a probe, so it does not mean powered off.
+    /// A VMI exists and is Ready; `false` also while booting, paused or failing a probe, so it does not mean powered
+    /// off.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub ready: bool,
     /// For people, but the best hint there is: see [`PrintableStatus`].
@@ -67,7 +68,8 @@ pub enum PrintableStatus {
     Stopping,
     /// `Running`.
     Running,
-    /// On its way up, or held up on it: `Starting`, `Provisioning`, `WaitingForVolumeBinding`, image and scheduling trouble.
+    /// On its way up, or held up on it: `Starting`, `Provisioning`, `WaitingForVolumeBinding`, image and scheduling
+    /// trouble.
     Starting,
     /// `Migrating`.
     Migrating,

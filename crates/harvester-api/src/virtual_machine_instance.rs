@@ -1,5 +1,5 @@
-//! KubeVirt `VirtualMachineInstance`, trimmed to what the provider decides on, and the answer of the guest agent. Only read.
-//! harvester-side.md 9.2
+//! KubeVirt `VirtualMachineInstance`, trimmed to what the provider decides on, and the answer of the guest agent. Only
+//! read. harvester-side.md 9.2
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::NamespaceResourceScope;
@@ -123,7 +123,8 @@ pub struct VirtualMachineInstanceStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Interface {
-    /// Joins with [`Network::name`]; empty on interfaces that only the guest agent knows (CNI bridges, tunnels, VIP macvlans).
+    /// Joins with [`Network::name`]; empty on interfaces that only the guest agent knows (CNI bridges, tunnels, VIP
+    /// macvlans).
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// MAC address.
@@ -198,7 +199,8 @@ impl VirtualMachineInstance {
         }
     }
 
-    /// A migration has started and neither ended nor completed. The block stays after a migration: its presence says nothing.
+    /// A migration has started and neither ended nor completed. The block stays after a migration: its presence says
+    /// nothing.
     pub fn migrating(&self) -> bool {
         self.status.migration_state.as_ref().is_some_and(|state| {
             state.start_timestamp.is_some() && state.end_timestamp.is_none() && !state.completed && !state.failed
@@ -220,8 +222,8 @@ impl VirtualMachineInstance {
         self.condition("AgentConnected").is_some_and(|condition| condition.status == "True")
     }
 
-    /// Multus networks in spec order: (NIC name, network as `namespace/name`). A bare network name is completed with the VMI's
-    /// namespace. ccm.md 4.2, W-30
+    /// Multus networks in spec order: (NIC name, network as `namespace/name`). A bare network name is completed with
+    /// the VMI's namespace. ccm.md 4.2, W-30
     pub fn multus_networks(&self) -> impl Iterator<Item = (&str, String)> {
         let own = self.metadata.namespace.as_deref().unwrap_or("default");
         self.spec.networks.iter().filter_map(move |network| {
@@ -285,17 +287,21 @@ mod tests {
         serde_json::from_value(json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
             "metadata": {"name": "demo-pool-a1", "namespace": "guests",
-                "labels": {"guestcluster.harvesterhci.io/name": "demo"}, "annotations": {"topology.kubernetes.io/zone": "rack-1"}},
+                "labels": {"guestcluster.harvesterhci.io/name": "demo"},
+                "annotations": {"topology.kubernetes.io/zone": "rack-1"}},
             "spec": {"domain": {"devices": {}}, "networks": [
-                {"name": "nic-0", "multus": {"networkName": "guests/mgmt"}}, {"name": "nic-1", "multus": {"networkName": "data"}},
+                {"name": "nic-0", "multus": {"networkName": "guests/mgmt"}},
+                {"name": "nic-1", "multus": {"networkName": "data"}},
                 {"name": "nic-2", "pod": {}}]},
             "status": {"phase": "Running", "nodeName": "host-1",
                 "conditions": [{"type": "Ready", "status": "True"}, {"type": "AgentConnected", "status": "True"}, 7],
                 "interfaces": [
-                    {"name": "nic-0", "mac": "52:54:00:00:00:01", "interfaceName": "enp1s0", "infoSource": "domain, guest-agent",
+                    {"name": "nic-0", "mac": "52:54:00:00:00:01", "interfaceName": "enp1s0",
+                        "infoSource": "domain, guest-agent",
                      "ipAddress": "10.20.0.11", "ipAddresses": ["10.20.0.11", "fe80::1"]},
                     {"name": "nic-1", "ipAddress": "10.9.0.1"},
-                    {"mac": "0a:00:00:00:00:03", "interfaceName": "cni0", "infoSource": "guest-agent", "ipAddresses": ["10.42.0.1"]}]}
+                    {"mac": "0a:00:00:00:00:03", "interfaceName": "cni0", "infoSource": "guest-agent",
+                        "ipAddresses": ["10.42.0.1"]}]}
         }))
         .unwrap()
     }

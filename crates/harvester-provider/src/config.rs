@@ -8,7 +8,8 @@ use harvester_api::names::{ClusterName, NetworkName};
 use crate::identity::proof::cluster_of;
 use crate::load_balancers::view::LbView;
 
-/// Configuration of the provider, checked and normalised (ccm.md 1.4). One name of the cluster is used everywhere (W-09).
+/// Configuration of the provider, checked and normalised (ccm.md 1.4). One name of the cluster is used everywhere
+/// (W-09).
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools)] // flags are what they are
 pub struct ProviderConfig {
@@ -87,7 +88,8 @@ impl GarbageConfig {
 pub struct GarbagePace {
     /// The first look comes after this time, too: a start has other things to do.
     pub every: Duration,
-    /// After trouble with an API, or the start of this process, nothing is deleted for so long: caches tell of the past then.
+    /// After trouble with an API, or the start of this process, nothing is deleted for so long: caches tell of the past
+    /// then.
     pub settled: Duration,
 }
 
@@ -121,8 +123,8 @@ pub struct LoadBalancerConfig {
 }
 
 impl LoadBalancerConfig {
-    /// The object is called after this cluster, by its present name or a former one. A copy of this cluster has the same UIDs, and
-    /// another name.
+    /// The object is called after this cluster, by its present name or a former one. A copy of this cluster has the
+    /// same UIDs, and another name.
     pub(crate) fn may_be_ours(&self, lb: &LbView) -> bool {
         self.cluster_names.is_empty() || cluster_of(lb).is_none_or(|name| self.cluster_names.contains(name.as_str()))
     }

@@ -1,4 +1,5 @@
-//! What this host can do: seen from what it answers, never concluded from a version (harvester-side.md 8.5). Shown as metric
+//! What this host can do: seen from what it answers, never concluded from a version (harvester-side.md 8.5). Shown as
+//! metric
 //! `harvester_host_feature` and in the log.
 
 use std::convert::Infallible;
@@ -53,6 +54,16 @@ impl std::fmt::Debug for Detector {
 }
 
 impl Detector {
+    /// Over what is seen of load balancers. Sends nothing before [`Self::run`].
+    pub(crate) fn new(
+        harvester: &Client,
+        lbs: &LbCache,
+        watched: watch::Receiver<Status>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        Self { client: harvester.clone(), lbs: lbs.clone(), watched, returns: None, metrics: Arc::clone(metrics) }
+    }
+
     /// Looks at every object once, and at the schema after each outage, which is when a host changes.
     pub async fn run(mut self) -> Infallible {
         self.lbs.wait_synced().await;
@@ -181,7 +192,8 @@ mod tests {
         }
         assert_eq!(server.requests().len(), 1);
 
-        // However busy the watch is, the schema is read again after an hour: the host may have been upgraded without an outage.
+        // However busy the watch is, the schema is read again after an hour: the host may have been upgraded without an
+        // outage.
         for minute in 3..=70 {
             tokio::time::sleep(Duration::from_mins(1)).await;
             lbs.apply("new".to_owned(), at(minute, "guests/data"));

@@ -72,87 +72,99 @@ impl Metrics {
             garbage: Family::default(),
             reasons: Mutex::default(),
         };
+        metrics.register_load_balancers(registry);
+        metrics.register_cluster(registry);
+        metrics.register_upgrades(registry);
+        metrics
+    }
+
+    fn register_load_balancers(&self, registry: &mut Registry) {
         registry.register(
             "harvester_loadbalancer_allocation_seconds",
             "Time from creating a LoadBalancer on Harvester to publishing its address",
-            metrics.allocation_seconds.clone(),
+            self.allocation_seconds.clone(),
         );
         registry.register(
             "harvester_host_feature",
             "What this Harvester host can do, as far as it was seen: 1 it can, 0 it cannot",
-            metrics.features.clone(),
+            self.features.clone(),
         );
         registry.register(
             "harvester_loadbalancer_waiting",
             "Services that wait for something, by reason",
-            metrics.waiting.clone(),
+            self.waiting.clone(),
         );
         registry.register(
             "harvester_loadbalancer_possible_leaks",
             "LoadBalancers deleted although Harvester had not finished booking, so that their pool address may stay booked",
-            metrics.possible_leaks.clone(),
+            self.possible_leaks.clone(),
         );
         registry.register(
             "harvester_loadbalancer_window",
             "LoadBalancers with a pool that may be created or deleted on Harvester at one time",
-            metrics.window.clone(),
-        );
-        registry.register(
-            "harvester_guest_agent_failures",
-            "Questions for a host name that a guest agent did not answer",
-            metrics.guest_agent_failures.clone(),
-        );
-        registry.register(
-            "harvester_nad_mapping_networks",
-            "Networks in ConfigMap kube-system/harvester-nad-mapping",
-            metrics.nad_mapping_networks.clone(),
-        );
-        registry.register(
-            "harvester_known_hostnames",
-            "Host names of VMs learnt from guest agents",
-            metrics.known_hostnames.clone(),
-        );
-        registry.register(
-            "harvester_cluster_name_mismatch",
-            "1 while --cluster-name differs from the name that is remembered and used",
-            metrics.cluster_name_mismatch.clone(),
-        );
-        registry.register(
-            "harvester_safe_mode",
-            "1 while record, cloud-config and machines of this cluster contradict each other, so that nothing is changed",
-            metrics.safe_mode.clone(),
-        );
-        registry.register(
-            "harvester_paused",
-            "1 while the controller is paused: it observes and tells, and writes nothing",
-            metrics.paused.clone(),
-        );
-        registry.register(
-            "harvester_host_upgrade_window",
-            "1 while an upgrade of Harvester's hosts, or their silence, suspends deletions, zones and changes of load balancers",
-            metrics.host_upgrade_window.clone(),
-        );
-        registry.register(
-            "harvester_host_upgrade_signal",
-            "1 while what the host tells of its upgrade can be read, by kind",
-            metrics.host_upgrade_signals.clone(),
-        );
-        registry.register(
-            "harvester_host_upgrade_nodes",
-            "Nodes by reason of their condition HarvesterHostMaintenance",
-            metrics.host_upgrade_nodes.clone(),
-        );
-        registry.register(
-            "harvester_announcer_missing",
-            "1 while Services have addresses and no announcer renews its Lease, where one did before",
-            metrics.announcer_missing.clone(),
+            self.window.clone(),
         );
         registry.register(
             "harvester_garbage_loadbalancers",
             "LoadBalancers on Harvester that no Service has, by kind: ours (by the UID of this cluster) or suspected (by its name)",
-            metrics.garbage.clone(),
+            self.garbage.clone(),
         );
-        metrics
+    }
+
+    fn register_cluster(&self, registry: &mut Registry) {
+        registry.register(
+            "harvester_guest_agent_failures",
+            "Questions for a host name that a guest agent did not answer",
+            self.guest_agent_failures.clone(),
+        );
+        registry.register(
+            "harvester_nad_mapping_networks",
+            "Networks in ConfigMap kube-system/harvester-nad-mapping",
+            self.nad_mapping_networks.clone(),
+        );
+        registry.register(
+            "harvester_known_hostnames",
+            "Host names of VMs learnt from guest agents",
+            self.known_hostnames.clone(),
+        );
+        registry.register(
+            "harvester_cluster_name_mismatch",
+            "1 while --cluster-name differs from the name that is remembered and used",
+            self.cluster_name_mismatch.clone(),
+        );
+        registry.register(
+            "harvester_safe_mode",
+            "1 while record, cloud-config and machines of this cluster contradict each other, so that nothing is changed",
+            self.safe_mode.clone(),
+        );
+        registry.register(
+            "harvester_paused",
+            "1 while the controller is paused: it observes and tells, and writes nothing",
+            self.paused.clone(),
+        );
+        registry.register(
+            "harvester_announcer_missing",
+            "1 while Services have addresses and no announcer renews its Lease, where one did before",
+            self.announcer_missing.clone(),
+        );
+    }
+
+    fn register_upgrades(&self, registry: &mut Registry) {
+        registry.register(
+            "harvester_host_upgrade_window",
+            "1 while an upgrade of Harvester's hosts, or their silence, suspends deletions, zones and changes of load balancers",
+            self.host_upgrade_window.clone(),
+        );
+        registry.register(
+            "harvester_host_upgrade_signal",
+            "1 while what the host tells of its upgrade can be read, by kind",
+            self.host_upgrade_signals.clone(),
+        );
+        registry.register(
+            "harvester_host_upgrade_nodes",
+            "Nodes by reason of their condition HarvesterHostMaintenance",
+            self.host_upgrade_nodes.clone(),
+        );
     }
 
     /// 1 while what the host tells by this kind can be read.

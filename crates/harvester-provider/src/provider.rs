@@ -1,6 +1,8 @@
 //! The provider as the command starts it: caches, watches, and the two traits on top of them.
 
 mod outlook;
+mod upgrades;
+mod watches;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,47 +11,44 @@ use std::time::Duration;
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::provider::{Announced, Instances, LoadBalancers};
 use harvester_api::keys;
-use harvester_api::load_balancer::LoadBalancer;
-use harvester_api::virtual_machine::VirtualMachine;
-use harvester_api::virtual_machine_instance::VirtualMachineInstance;
-use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Api, Client};
+use kube::Client;
 use prometheus_client::registry::Registry;
 use runtime::events::Recorder;
 use runtime::health::Check;
 use runtime::leader::Annotation;
-use runtime::reflect::{Reflector, returned};
+use runtime::reflect::returned;
 use runtime::tasks::Tasks;
 use tokio::sync::watch;
 
 pub use outlook::{Foresight, Unreadable};
+use upgrades::Upgrades;
+use watches::Watches;
 
 use crate::announcers::Announcers;
 use crate::config::ProviderConfig;
 use crate::connection::Machines;
 use crate::features::Detector;
 use crate::garbage::collector::Collector;
-use crate::host_upgrade::{self, Caution, Controller, Cooperation, CooperationSources, PlanCaches, Signals};
+use crate::host_upgrade::Caution;
 use crate::identity::keeper::{Keeper, Place, Sources, record_cache};
-use crate::identity::record::{self, Record, Records};
+use crate::identity::record::Records;
 use crate::identity::{Doubt, Identity};
 use crate::instances;
 use crate::instances::provider::{Asked, HarvesterInstances};
 use crate::instances::view::machine_caches;
-use crate::instances::view::{VmView, VmiView};
 use crate::load_balancers;
 use crate::load_balancers::own_writes::lb_cache;
 use crate::load_balancers::provider::HarvesterLoadBalancers;
-use crate::load_balancers::view::LbView;
 use crate::metrics::Metrics;
+use crate::nad_mapping::MappingSource;
 use crate::nad_mapping::writer::Writer;
-use crate::nad_mapping::{self, MappingSource, NadMapping};
 
 /// Source component of Events about the cluster itself.
 const COMPONENT: &str = "harvester-cloud-provider";
 
-/// The provider for Harvester. Made at start; watches and writes only after [`HarvesterProvider::start`], which the leader calls.
+/// The provider for Harvester. Made at start; watches and writes only after [`HarvesterProvider::start`], which the
+/// leader calls.
 #[derive(Debug)]
 pub struct HarvesterProvider {
     identity: Identity,
@@ -66,31 +65,19 @@ pub struct HarvesterProvider {
     upgrades: Box<Upgrades>,
 }
 
-/// What follows upgrades of the hosts.
-#[derive(Debug)]
-struct Upgrades {
-    controller: Controller,
-    cooperation: Cooperation,
-    signals: Signals,
-    caution: Caution,
-    /// Tells that Harvester is back.
-    returns: Option<watch::Receiver<u64>>,
-    /// Tells all watches to read everything anew.
-    anew: watch::Sender<u64>,
-}
-
-#[derive(Debug)]
-struct Watches {
-    lbs: Reflector<LoadBalancer, String, LbView>,
-    vms: Reflector<VirtualMachine, String, VmView>,
-    vmis: Reflector<VirtualMachineInstance, String, VmiView>,
-    mapping: Reflector<ConfigMap, String, NadMapping>,
-    record: Reflector<ConfigMap, String, Record>,
+fn place(config: &ProviderConfig) -> Place {
+    Place {
+        namespace: config.namespace.clone(),
+        server: config.server.clone(),
+        authority: config.authority.clone(),
+        own_node: config.own_node.clone(),
+        paused: config.paused,
+    }
 }
 
 impl HarvesterProvider {
-    /// `guest` and `harvester` are clients of the two clusters, `services` and `nodes` the caches that the controllers share (filled by
-    /// whoever owns them). Sends nothing.
+    /// `guest` and `harvester` are clients of the two clusters, `services` and `nodes` the caches that the controllers
+    /// share (filled by whoever owns them). Sends nothing.
     pub fn new(
         config: &ProviderConfig,
         guest: &Client,
@@ -105,46 +92,7 @@ impl HarvesterProvider {
         let record = record_cache();
         let identity = Identity::unknown(config.cluster_name.clone());
         let namespace = config.namespace.as_str();
-        let watches = Watches {
-            lbs: Reflector::new(
-                "loadbalancers",
-                Api::namespaced(harvester.clone(), namespace),
-                lbs.clone(),
-                name,
-                |lb| Some(LbView::from(lb)),
-            ),
-            vms: Reflector::new(
-                "virtualmachines",
-                Api::namespaced(harvester.clone(), namespace),
-                vms.clone(),
-                name,
-                |vm| Some(VmView::from(vm)),
-            ),
-            vmis: Reflector::new(
-                "virtualmachineinstances",
-                Api::namespaced(harvester.clone(), namespace),
-                vmis.clone(),
-                name,
-                |vmi| Some(VmiView::from(vmi)),
-            ),
-            // The one object, not all ConfigMaps of the cluster (W-38).
-            mapping: Reflector::new(
-                "nad-mapping",
-                Api::namespaced(guest.clone(), nad_mapping::NAMESPACE),
-                mapping.clone(),
-                name,
-                |config_map| Some(NadMapping::from_config_map(config_map)),
-            )
-            .fields(&format!("metadata.name={}", nad_mapping::NAME)),
-            record: Reflector::new(
-                "record",
-                Api::namespaced(guest.clone(), record::NAMESPACE),
-                record.clone(),
-                name,
-                |config_map| Some(Record::from(config_map)),
-            )
-            .fields(&format!("metadata.name={}", record::NAME)),
-        };
+        let watches = Watches::new(guest, harvester, namespace, (&lbs, &vms, &vmis), (&mapping, &record));
         let mapping = MappingSource::new(mapping, watches.mapping.status());
 
         let caution = Caution::default();
@@ -168,7 +116,6 @@ impl HarvesterProvider {
             instances::requests::Requests::new(harvester.clone(), namespace),
             Arc::clone(&metrics),
         );
-        let instances = instances.cautious(caution.clone());
         let writer = (!config.disable_vmi_controller)
             .then(|| Writer::new(guest.clone(), identity.clone(), vmis.clone(), mapping, Arc::clone(&metrics)));
         let sources = Sources {
@@ -190,47 +137,15 @@ impl HarvesterProvider {
             Arc::clone(&metrics),
         )
         .cautious(caution.clone());
-        let detector = Detector {
-            client: harvester.clone(),
-            lbs: lbs.clone(),
-            watched: watches.lbs.status(),
-            returns: None,
-            metrics: Arc::clone(&metrics),
-        };
-        let plans = PlanCaches::empty();
-        let seen = host_upgrade::Sources {
-            nodes: nodes.clone(),
-            services: services.clone(),
-            vms: vms.clone(),
-            vmis: vmis.clone(),
-            plans: plans.clone(),
-            watched: watches.vms.status(),
-        };
-        let readable = ["upgradeplan", "upgrade"].map(|kind| metrics.host_upgrade_signal(kind));
-        let controller = Controller::new(guest, seen, caution.clone(), Arc::clone(&metrics)).held_by(identity.clone());
-        let told = CooperationSources { nodes: nodes.clone(), services: services.clone(), seen: controller.seen() };
-        let upgrades = Box::new(Upgrades {
-            controller,
-            cooperation: Cooperation::new(guest, told, identity.clone()),
-            signals: Signals::new(harvester.clone(), plans, readable),
-            caution,
-            returns: None,
-            anew: watch::Sender::new(0),
-        });
+        let detector = Detector::new(harvester, &lbs, watches.lbs.status(), &metrics);
+        let upgrades = Box::new(Upgrades::new((guest, harvester), &sources, caution.clone(), &identity, &metrics));
         let announcers =
             Announcers::new(guest, services.clone(), sources.record.clone(), (Arc::clone(&metrics), announced));
-        let place = Place {
-            namespace: config.namespace.clone(),
-            server: config.server.clone(),
-            authority: config.authority.clone(),
-            own_node: config.own_node.clone(),
-            paused: config.paused,
-        };
-        let keeper = Keeper::new(identity.clone(), place, sources, Records::new(guest.clone()), metrics);
+        let keeper = Keeper::new(identity.clone(), place(config), sources, Records::new(guest.clone()), metrics);
         Self {
             identity,
             load_balancers: Arc::new(load_balancers),
-            instances: Arc::new(instances),
+            instances: Arc::new(instances.cautious(caution.clone())),
             asked,
             watches,
             writer,
@@ -266,7 +181,8 @@ impl HarvesterProvider {
         }
     }
 
-    /// UIDs of the machines that this cluster's Nodes run on: by their provider IDs, and as an administrator has confirmed.
+    /// UIDs of the machines that this cluster's Nodes run on: by their provider IDs, and as an administrator has
+    /// confirmed.
     pub fn machines(&self, nodes: &NodeCache) -> Machines {
         let (nodes, identity) = (nodes.clone(), self.identity.clone());
         Arc::new(move || {
@@ -299,7 +215,8 @@ impl HarvesterProvider {
         Arc::clone(&self.instances) as Arc<dyn Instances>
     }
 
-    /// Health checks of the watches, by name (W-41). The NAD mapping is not among them: without the right to read it the rest works.
+    /// Health checks of the watches, by name (W-41). The NAD mapping is not among them: without the right to read it
+    /// the rest works.
     pub fn checks(&self) -> Vec<(&'static str, Check)> {
         vec![
             ("harvester-loadbalancers", self.watches.lbs.check()),

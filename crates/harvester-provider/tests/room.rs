@@ -1,5 +1,5 @@
-//! How much memory a healthy Service takes at rest, in everything that looks after it. A program of its own: it counts what the whole
-//! process allocates.
+//! How much memory a healthy Service takes at rest, in everything that looks after it. A program of its own: it counts
+//! what the whole process allocates.
 
 mod support;
 

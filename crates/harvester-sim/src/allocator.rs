@@ -95,7 +95,8 @@ fn next_free<'a>(ranges: &'a RangeSet, status: &IpPoolStatus, owner: &str) -> Re
         .ok_or_else(|| BookError::Exhausted(ranges.to_string()))
 }
 
-/// Every address of the set once, beginning behind `last` (or at the first range), ascending, then the next range, wrapping.
+/// Every address of the set once, beginning behind `last` (or at the first range), ascending, then the next range,
+/// wrapping.
 fn walk(ranges: &RangeSet, last: Option<IpAddr>) -> impl Iterator<Item = (IpAddr, &Range)> {
     let found = last.and_then(|last| {
         let index = ranges.0.iter().position(|range| range.contains(last))?;
@@ -303,8 +304,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_address_has_two_owners_and_the_gateway_none(script in proptest::collection::vec((any::<bool>(), 0u8..8), 0..120), start in 2u8..20, len in 0u8..6) {
-            let ranges = set(&[("10.0.0.0/24", &format!("10.0.0.{start}"), &format!("10.0.0.{}", start + len), "10.0.0.4"), ("10.1.0.0/30", "", "", "")]);
+        fn no_address_has_two_owners_and_the_gateway_none(
+            script in proptest::collection::vec((any::<bool>(), 0u8..8), 0..120), start in 2u8..20, len in 0u8..6,
+        ) {
+            let (first, last) = (format!("10.0.0.{start}"), format!("10.0.0.{}", start + len));
+            let ranges = set(&[("10.0.0.0/24", &first, &last, "10.0.0.4"), ("10.1.0.0/30", "", "", "")]);
             let mut status = new_status(&ranges);
             for (books, owner) in script {
                 let owner = format!("n/{owner}");

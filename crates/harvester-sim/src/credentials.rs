@@ -1,5 +1,5 @@
-//! Credentials of a guest cluster, as the host's kubeconfig endpoint makes them: narrow rights in the VM namespace, and a
-//! cloud-config with everything called `default`. harvester-side.md 10.2, 10.3
+//! Credentials of a guest cluster, as the host's kubeconfig endpoint makes them: narrow rights in the VM namespace, and
+//! a cloud-config with everything called `default`. harvester-side.md 10.2, 10.3
 
 use std::time::Duration;
 
@@ -46,7 +46,8 @@ pub enum CredentialsError {
     Apply(#[from] ApplyError),
     /// Nobody filled the token Secret.
     #[error(
-        "token Secret {0} got no token within {1:?}: does a kube-controller-manager with service account controllers run?"
+        "token Secret {0} got no token within {1:?}: does a kube-controller-manager with service account controllers \
+        run?"
     )]
     NoToken(String, Duration),
     /// The token Secret could not be watched.

@@ -1,5 +1,5 @@
-//! What is there on a Harvester host before any guest cluster: kinds, roles, namespaces, networks; and, once the servers listen,
-//! the webhook configurations and the aggregated API.
+//! What is there on a Harvester host before any guest cluster: kinds, roles, namespaces, networks; and, once the
+//! servers listen, the webhook configurations and the aggregated API.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -105,7 +105,8 @@ fn documents(wanted: &Install) -> Vec<Value> {
         documents.push(json!({
             "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
             "metadata": {"namespace": network.namespace, "name": network.name,
-                "labels": {harvester::VLAN_ID: network.vlan.to_string(), "network.harvesterhci.io/type": "L2VlanNetwork"}},
+                "labels": {harvester::VLAN_ID: network.vlan.to_string(),
+                    "network.harvesterhci.io/type": "L2VlanNetwork"}},
             "spec": {"config": config.to_string()},
         }));
     }
@@ -129,12 +130,15 @@ fn cloud_provider_role() -> Value {
             {"apiGroups": ["loadbalancer.harvesterhci.io"], "resources": ["loadbalancers"],
              "verbs": ["get", "list", "watch", "update", "create", "delete"]},
             {"apiGroups": ["subresources.kubevirt.io"],
-             "resources": ["virtualmachines/addvolume", "virtualmachines/removevolume", "virtualmachineinstances/addvolume",
+             "resources": ["virtualmachines/addvolume", "virtualmachines/removevolume",
+                 "virtualmachineinstances/addvolume",
                            "virtualmachineinstances/removevolume", "virtualmachineinstances/guestosinfo"],
              "verbs": ["get", "update"]},
-            {"apiGroups": ["kubevirt.io"], "resources": ["virtualmachines", "virtualmachineinstances"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": ["kubevirt.io"], "resources": ["virtualmachines", "virtualmachineinstances"],
+                "verbs": ["get", "list", "watch"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-            {"apiGroups": [""], "resources": ["persistentvolumeclaims", "persistentvolumeclaims/status"], "verbs": ["*"]},
+            {"apiGroups": [""], "resources": ["persistentvolumeclaims", "persistentvolumeclaims/status"],
+                "verbs": ["*"]},
         ],
     })
 }
@@ -154,12 +158,14 @@ fn webhook_configurations(url: &str, ca_pem: &str) -> Vec<Value> {
     };
     let webhook = |name: &str, path: &str, policy: &str, rules: Vec<Value>| {
         json!({
-            "name": name, "clientConfig": {"url": format!("{url}{path}"), "caBundle": STANDARD.encode(ca_pem)}, "rules": rules,
-            "failurePolicy": policy, "matchPolicy": "Equivalent", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "name": name, "clientConfig": {"url": format!("{url}{path}"), "caBundle": STANDARD.encode(ca_pem)},
+            "rules": rules, "failurePolicy": policy, "matchPolicy": "Equivalent", "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
         })
     };
     let configuration = |kind: &str, webhook: Value| {
-        json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": WEBHOOK_CONFIGURATION},
+        json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+            "metadata": {"name": WEBHOOK_CONFIGURATION},
                "webhooks": [webhook]})
     };
     let changes = ["CREATE", "UPDATE"];
@@ -187,8 +193,8 @@ fn webhook_configurations(url: &str, ca_pem: &str) -> Vec<Value> {
 /// DNS name that the aggregator expects in the certificate of the aggregated API.
 pub const SUBRESOURCES_DNS_NAME: &str = "virt-api.kubevirt.svc";
 
-/// Registers the aggregated API at this address. A Service without selector and an EndpointSlice, as for anything outside; a
-/// loopback address may not be in an EndpointSlice, so there the Service is an ExternalName.
+/// Registers the aggregated API at this address. A Service without selector and an EndpointSlice, as for anything
+/// outside; a loopback address may not be in an EndpointSlice, so there the Service is an ExternalName.
 pub async fn register_subresources(client: &Client, at: SocketAddr, ca_pem: &str) -> Result<(), InstallError> {
     Ok(apply_all(client, &subresource_documents(at, ca_pem)).await?)
 }
@@ -198,14 +204,16 @@ fn subresource_documents(at: SocketAddr, ca_pem: &str) -> Vec<Value> {
     let mut documents = Vec::new();
     let port = if at.ip().is_loopback() {
         documents.push(json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata,
-            "spec": {"type": "ExternalName", "externalName": at.ip().to_string(), "ports": [{"name": "https", "port": at.port()}]}}));
+            "spec": {"type": "ExternalName", "externalName": at.ip().to_string(),
+                "ports": [{"name": "https", "port": at.port()}]}}));
         at.port()
     } else {
         documents.push(json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata,
             "spec": {"ports": [{"name": "https", "port": 443, "targetPort": at.port(), "protocol": "TCP"}]}}));
         documents.push(json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": "virt-api-1", "namespace": "kubevirt", "labels": {"kubernetes.io/service-name": "virt-api"}},
+            "metadata": {"name": "virt-api-1", "namespace": "kubevirt",
+                "labels": {"kubernetes.io/service-name": "virt-api"}},
             "addressType": if matches!(at.ip(), IpAddr::V4(_)) { "IPv4" } else { "IPv6" },
             "ports": [{"name": "https", "port": at.port(), "protocol": "TCP"}],
             "endpoints": [{"addresses": [at.ip().to_string()], "conditions": {"ready": true}}],
@@ -213,9 +221,11 @@ fn subresource_documents(at: SocketAddr, ca_pem: &str) -> Vec<Value> {
         443
     };
     documents.push(json!({
-        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.subresources.kubevirt.io"},
-        "spec": {"group": "subresources.kubevirt.io", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 15,
-                 "caBundle": STANDARD.encode(ca_pem), "service": {"namespace": "kubevirt", "name": "virt-api", "port": port}},
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+        "metadata": {"name": "v1.subresources.kubevirt.io"},
+        "spec": {"group": "subresources.kubevirt.io", "version": "v1",
+                 "groupPriorityMinimum": 1000, "versionPriority": 15, "caBundle": STANDARD.encode(ca_pem),
+                 "service": {"namespace": "kubevirt", "name": "virt-api", "port": port}},
     }));
     documents
 }

@@ -1,5 +1,6 @@
-//! Stand-in for the Harvester side, for development and the demo: pools and their books, the LoadBalancer controller, the
-//! webhooks, and virtual machines, on a real API server. Specification: harvester-side.md, pace: host-throughput.md.
+//! Stand-in for the Harvester side, for development and the demo: pools and their books, the LoadBalancer controller,
+//! the webhooks, and virtual machines, on a real API server. Specification: harvester-side.md, pace:
+//! host-throughput.md.
 //!
 //! It refuses what Harvester refuses and answers in Harvester's words. Nothing of it is part of the shipped product.
 

@@ -1,4 +1,5 @@
-//! `harvester-sim`: the stand-in for the Harvester side as a program. Flags are in `cli::args`, what they do in `cli::commands`.
+//! `harvester-sim`: the stand-in for the Harvester side as a program. Flags are in `cli::args`, what they do in
+//! `cli::commands`.
 
 mod cli;
 

@@ -274,13 +274,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_range_is_refused_or_lies_in_its_subnet(net in "[0-9]{1,3}\\.[0-9]{1,3}\\.[0-9]{1,3}\\.[0-9]{1,3}/[0-9]{1,2}|[0-9a-f:]{2,9}/[0-9]{1,3}",
-                                                      start in any::<Option<Ipv4Addr>>(), end in any::<Option<Ipv4Addr>>()) {
+        fn any_range_is_refused_or_lies_in_its_subnet(
+            net in "[0-9]{1,3}(\\.[0-9]{1,3}){3}/[0-9]{1,2}|[0-9a-f:]{2,9}/[0-9]{1,3}",
+            start in any::<Option<Ipv4Addr>>(), end in any::<Option<Ipv4Addr>>(),
+        ) {
             let text = |a: Option<Ipv4Addr>| a.map(|a| a.to_string());
             let given = IpRange { subnet: net, range_start: text(start), range_end: text(end), gateway: None };
             if let Ok(range) = Range::normalise(&given) {
                 prop_assert!(range.start <= range.end && range.total() >= 0);
-                prop_assert!(range.subnet.contains(&range.address(range.start)) && range.subnet.contains(&range.address(range.end)));
+                prop_assert!(range.subnet.contains(&range.address(range.start)));
+                prop_assert!(range.subnet.contains(&range.address(range.end)));
             }
         }
 

@@ -49,7 +49,8 @@ pub fn select<'a>(
         .or_else(|| is_cluster.then(|| pass(version, pools, &wanted, Matching::Loose)).flatten())
 }
 
-/// One pass: best priority among the matching pools, else the global pool. A global pool therefore hides the loose pass.
+/// One pass: best priority among the matching pools, else the global pool. A global pool therefore hides the loose
+/// pass.
 fn pass<'a>(
     version: HostVersion,
     pools: &[&'a IpPool],

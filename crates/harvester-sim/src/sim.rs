@@ -1,4 +1,5 @@
-//! The running stand-in: servers, registrations, controllers; started in a program's own process or by `harvester-sim run`.
+//! The running stand-in: servers, registrations, controllers; started in a program's own process or by `harvester-sim
+//! run`.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -104,7 +105,8 @@ pub enum SimError {
     WatchEnded,
 }
 
-/// A running stand-in. Dropping it stops everything; registrations at the API server stay, as those of a crashed host would.
+/// A running stand-in. Dropping it stops everything; registrations at the API server stay, as those of a crashed host
+/// would.
 pub struct Sim {
     world: Arc<World>,
     tasks: JoinSet<()>,
@@ -112,8 +114,8 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// Starts and returns once load balancers are being served. `watches` is for watches: best a client that does not try again by
-    /// itself.
+    /// Starts and returns once load balancers are being served. `watches` is for watches: best a client that does not
+    /// try again by itself.
     pub async fn start(client: Client, watches: Client, config: SimConfig) -> Result<Self, SimError> {
         let faults = Arc::new(FaultSwitch::new(config.faults));
         let (world, writers) = World::new(client.clone(), config.version, config.profile, faults.clone());

@@ -6,7 +6,8 @@ use std::str::FromStr;
 /// Versions of the host that differ in what a guest cluster sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostVersion {
-    /// 1.8 and before (with the loose pass of 1.7): the webhook recomputes the network at every write, by name prefix only.
+    /// 1.8 and before (with the loose pass of 1.7): the webhook recomputes the network at every write, by name prefix
+    /// only.
     V1_8,
     /// 1.9 and the main branch: a network given by the client or the management network wins.
     #[default]

@@ -49,7 +49,8 @@ impl Arp {
         Self::who_has(sender_mac, Ipv4Addr::UNSPECIFIED, target)
     }
 
-    /// An ordinary request from `sender_ip`, which must be an address of ours: it becomes a neighbour entry at the other side.
+    /// An ordinary request from `sender_ip`, which must be an address of ours: it becomes a neighbour entry at the
+    /// other side.
     pub fn who_has(sender_mac: Mac, sender_ip: Ipv4Addr, target: Ipv4Addr) -> Self {
         Self { operation: Operation::Request, sender_mac, sender_ip, target_mac: Mac::ZERO, target_ip: target }
     }
@@ -59,12 +60,14 @@ impl Arp {
         Self { operation: Operation::Request, sender_mac: mac, sender_ip: ip, target_mac: Mac::ZERO, target_ip: ip }
     }
 
-    /// "`ip` is at `mac`", as a gratuitous reply. Target MAC = sender MAC: otherwise receivers ignore it for 1 s after a move.
+    /// "`ip` is at `mac`", as a gratuitous reply. Target MAC = sender MAC: otherwise receivers ignore it for 1 s after
+    /// a move.
     pub fn announcement_reply(mac: Mac, ip: Ipv4Addr) -> Self {
         Self { operation: Operation::Reply, sender_mac: mac, sender_ip: ip, target_mac: mac, target_ip: ip }
     }
 
-    /// The reply to `request`, if `mac` had the address. For tests and stand-ins: the kernel answers for addresses that it has.
+    /// The reply to `request`, if `mac` had the address. For tests and stand-ins: the kernel answers for addresses that
+    /// it has.
     pub fn answer(request: &Self, mac: Mac) -> Self {
         Self {
             operation: Operation::Reply,
@@ -125,7 +128,8 @@ pub struct ArpFrame<'a> {
     pub ethernet: EthernetHeader,
     /// The message.
     pub arp: Arp,
-    /// What follows the message: empty from virtual interfaces, 18 bytes of zero from most senders, a payload from ours.
+    /// What follows the message: empty from virtual interfaces, 18 bytes of zero from most senders, a payload from
+    /// ours.
     pub padding: &'a [u8],
 }
 
@@ -262,7 +266,9 @@ mod tests {
     }
 
     prop_compose! {
-        fn any_arp()(reply: bool, sender_mac: [u8; 6], sender_ip: Ipv4Addr, target_mac: [u8; 6], target_ip: Ipv4Addr) -> Arp {
+        fn any_arp()(
+            reply: bool, sender_mac: [u8; 6], sender_ip: Ipv4Addr, target_mac: [u8; 6], target_ip: Ipv4Addr,
+        ) -> Arp {
             Arp {
                 operation: if reply { Operation::Reply } else { Operation::Request },
                 sender_mac: sender_mac.into(),

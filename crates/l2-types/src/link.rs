@@ -83,7 +83,8 @@ pub enum MacvlanMode {
 /// A name that no interface can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} cannot be an interface name: accepted are 1 to 15 bytes without '/', ':' and white space, not \".\" or \"..\""
+    "{0:?} cannot be an interface name: accepted are 1 to 15 bytes without '/', ':' and white space, not \".\" or \
+    \"..\""
 )]
 pub struct BadInterfaceName(String);
 

@@ -70,7 +70,8 @@ impl fmt::Debug for Mac {
 /// A text that is no MAC address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not a MAC address: accepted are six pairs of hexadecimal digits separated by ':' or '-', as 00:00:6c:1a:2b:3c"
+    "{0:?} is not a MAC address: accepted are six pairs of hexadecimal digits separated by ':' or '-', as \
+    00:00:6c:1a:2b:3c"
 )]
 pub struct ParseMacError(String);
 

@@ -1,5 +1,5 @@
-//! IPv6 neighbour discovery (RFC 4861): the two messages we send and listen to, and what they mean. Their bytes, in whole
-//! Ethernet frames: `ndp/frame.rs`.
+//! IPv6 neighbour discovery (RFC 4861): the two messages we send and listen to, and what they mean. Their bytes, in
+//! whole Ethernet frames: `ndp/frame.rs`.
 //!
 //! failover-protocol.md 5 tells why the frames look as they do: only an advertisement with *override* moves an
 //! entry; a solicitation from `::` to the VIP itself is never answered, and one to the solicited-node group is
@@ -78,7 +78,8 @@ impl Ndp {
 
     /// Asks the solicited-node group of `target`; the answer comes to `source` alone. `source` should be link-local.
     ///
-    /// For a standby that is about to take over: whoever has the address answers, also one that is not the owner it knows.
+    /// For a standby that is about to take over: whoever has the address answers, also one that is not the owner it
+    /// knows.
     pub fn multicast_probe(source: Ipv6Addr, source_mac: Mac, target: Ipv6Addr) -> Self {
         Self {
             source,
@@ -88,9 +89,11 @@ impl Ndp {
         }
     }
 
-    /// Asks one node, whose MAC is known, whether it still has `target`. `source` must not be `::`: nobody answers that.
+    /// Asks one node, whose MAC is known, whether it still has `target`. `source` must not be `::`: nobody answers
+    /// that.
     ///
-    /// For a standby that watches the owner of a VIP, and for a new owner until the old one is silent: it disturbs nobody else.
+    /// For a standby that watches the owner of a VIP, and for a new owner until the old one is silent: it disturbs
+    /// nobody else.
     pub fn unicast_probe(source: Ipv6Addr, source_mac: Mac, target: Ipv6Addr) -> Self {
         Self { source, destination: target, target, message: Message::Solicitation { source_mac: Some(source_mac) } }
     }
@@ -106,7 +109,8 @@ impl Ndp {
             }
     }
 
-    /// The sender answers a question for `address`: it is alive and has it. A claim says only the second, so the two are told apart.
+    /// The sender answers a question for `address`: it is alive and has it. A claim says only the second, so the two
+    /// are told apart.
     pub fn is_answer_for(&self, address: Ipv6Addr) -> bool {
         self.target == address && matches!(self.message, Message::Advertisement { solicited: true, .. })
     }

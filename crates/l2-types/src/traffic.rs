@@ -13,6 +13,10 @@ pub enum Traffic {
     DhcpClient,
     /// What DHCPv6 servers send to clients: IPv6 UDP datagrams to port 546, without extension headers.
     Dhcp6Client,
+    /// What answers a [`Handshake`](crate::handshake::Handshake) over IPv4.
+    Handshake,
+    /// The same over IPv6, without extension headers.
+    Handshake6,
 }
 
 impl Traffic {
@@ -20,8 +24,8 @@ impl Traffic {
     pub fn ethertype(self) -> u16 {
         match self {
             Self::Arp => ETHERTYPE_ARP,
-            Self::NeighborDiscovery | Self::Dhcp6Client => ETHERTYPE_IPV6,
-            Self::DhcpClient => ETHERTYPE_IPV4,
+            Self::NeighborDiscovery | Self::Dhcp6Client | Self::Handshake6 => ETHERTYPE_IPV6,
+            Self::DhcpClient | Self::Handshake => ETHERTYPE_IPV4,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! On a busy node the wire carries millions of frames that are none of our business; without a filter each ARP
 //! broadcast storm or each IPv4 packet would wake the announcer.
 
+use l2_types::handshake::PORTS;
 use l2_types::{OUR_ADDRESS_PROTOCOL, Traffic};
 use socket2::SockFilter;
 
@@ -22,6 +23,8 @@ pub(crate) fn program(traffic: Traffic) -> Vec<SockFilter> {
             &[],
         ),
         Traffic::Dhcp6Client => (&[Test::equal(Load::Byte(20), 17), Test::equal(Load::Half(56), 546)], &[]),
+        Traffic::Handshake => return either(&[COMMON, &SEGMENT].concat(), &[COMMON, &REJECTION].concat()),
+        Traffic::Handshake6 => return either(&[COMMON, &SEGMENT6].concat(), &[COMMON, &REJECTION6].concat()),
     };
     assemble(&[COMMON, wanted].concat(), unwanted)
 }
@@ -47,6 +50,32 @@ const QUESTION: &[Test] = &[FOR_US_ALONE, Test::equal(Load::Half(20), 1), Test::
 /// The same for IPv6: a solicitation from a link-local address.
 const QUESTION6: &[Test] =
     &[FOR_US_ALONE, Test::equal(Load::Byte(54), 135), Test::within(Load::Half(22), 0xfe80, 0xfebf)];
+
+/// A TCP segment to a port that is kept for questions: an acceptance or a reset.
+const SEGMENT: [Test; 3] = [
+    Test::equal(Load::Byte(23), 6),
+    Test::no_bits(Load::Half(20), 0x1fff),
+    Test::within(Load::HalfAfterIpv4(16), FIRST_PORT, LAST_PORT),
+];
+
+/// An ICMP message of type 3 that repeats a packet from such a port. Those that are sent have a header of 20 bytes.
+const REJECTION: [Test; 4] = [
+    Test::equal(Load::Byte(23), 1),
+    Test::no_bits(Load::Half(20), 0x1fff),
+    Test::within(Load::HalfAfterIpv4(14), 0x0300, 0x03ff),
+    Test::within(Load::HalfAfterIpv4(42), FIRST_PORT, LAST_PORT),
+];
+
+/// The same over IPv6; there the type is 1.
+const SEGMENT6: [Test; 2] = [Test::equal(Load::Byte(20), 6), Test::within(Load::Half(56), FIRST_PORT, LAST_PORT)];
+const REJECTION6: [Test; 3] = [
+    Test::equal(Load::Byte(20), 58),
+    Test::equal(Load::Byte(54), 1),
+    Test::within(Load::Half(102), FIRST_PORT, LAST_PORT),
+];
+
+const FIRST_PORT: u32 = *PORTS.start() as u32;
+const LAST_PORT: u32 = *PORTS.end() as u32;
 
 const FOR_US_ALONE: Test = Test::equal(Load::Word(PACKET_TYPE), 0);
 
@@ -98,6 +127,7 @@ const LOAD_VALUE: u16 = 0x00;
 const INDEX_VALUE: u16 = 0x01;
 /// X = what was loaded.
 const INDEX_LOADED: u16 = 0x07;
+const JUMP: u16 = 0x05;
 const JUMP_EQUAL: u16 = 0x15;
 const JUMP_GREATER: u16 = 0x25;
 const JUMP_GREATER_EQUAL: u16 = 0x35;
@@ -131,9 +161,20 @@ const ALL_OF_IT: u32 = u32::MAX;
 
 /// Takes what fulfils all `wanted`, but not if it fulfils all `unwanted` too. Without those nothing is unwanted.
 fn assemble(wanted: &[Test], unwanted: &[Test]) -> Vec<SockFilter> {
-    let mut program = check(wanted, NOTHING);
-    program.extend(check(unwanted, ALL_OF_IT));
+    let mut program = check(wanted, |_| end(NOTHING));
+    program.extend(check(unwanted, |_| end(ALL_OF_IT)));
     program.push(end(if unwanted.is_empty() { ALL_OF_IT } else { NOTHING }));
+    program
+}
+
+/// Takes what fulfils all of `one` or all of `other`.
+fn either(one: &[Test], other: &[Test]) -> Vec<SockFilter> {
+    let length = check(one, |_| end(NOTHING)).len();
+    // Behind all of the first: what has come so far is taken. Behind that begins the other.
+    let past = |at: usize| u32::try_from(length - at).expect("a program has a few instructions");
+    let mut program = check(one, |at| SockFilter::new(JUMP, 0, 0, past(at)));
+    program.push(end(ALL_OF_IT));
+    program.extend(assemble(other, &[]));
     program
 }
 
@@ -141,8 +182,8 @@ fn end(taken: u32) -> SockFilter {
     SockFilter::new(RETURN, 0, 0, taken)
 }
 
-/// All tests, one after the other. A failed one ends the program, with so much of the frame taken.
-fn check(tests: &[Test], otherwise: u32) -> Vec<SockFilter> {
+/// All tests, one after the other, and behind each the instruction for a frame that fails it, by its own position.
+fn check(tests: &[Test], otherwise: impl Fn(usize) -> SockFilter) -> Vec<SockFilter> {
     let mut program = Vec::new();
     for test in tests {
         match test.load {
@@ -162,7 +203,7 @@ fn check(tests: &[Test], otherwise: u32) -> Vec<SockFilter> {
             }
             Condition::NoBits(mask) => program.push(SockFilter::new(JUMP_BITS, 0, 1, mask)),
         }
-        program.push(end(otherwise));
+        program.push(otherwise(program.len()));
     }
     program
 }

@@ -1,6 +1,7 @@
-//! Linux layer 2: packet sockets, netlink, nftables. What they carry are the plain values of `l2-types`, which stand here too:
+//! Linux layer 2: packet sockets, netlink, nftables. What they carry are the plain values of `l2-types`, which stand
+//! here too:
 //!
-//! * [`arp`] and [`ndp`]: frames. [`ethernet`]: what they share. [`Mac`].
+//! * [`arp`], [`ndp`] and [`handshake`]: frames. [`ethernet`]: what they share. [`Mac`].
 //! * [`PacketSocket`]: frames in and out of one interface, filtered in the kernel.
 //! * [`netlink`]: links, macvlans, addresses with a lifetime, interface settings, change notifications.
 //! * [`nftables`]: one table of the packet filter, kept as its owner wants it.
@@ -16,7 +17,7 @@ pub mod netlink;
 pub mod nftables;
 mod packet_socket;
 
-pub use l2_types::{Mac, ParseMacError, Traffic, arp, ethernet, ndp};
+pub use l2_types::{Mac, ParseMacError, Traffic, arp, ethernet, handshake, ndp};
 pub use netlink::Netlink;
 pub use nftables::Nftables;
 pub use packet_socket::{OpenError, PacketSocket, is_queue_full};

@@ -80,12 +80,12 @@ impl Nftables {
     }
 
     /// Makes the table hold this, in one transaction: there is no moment in which what stood and still shall is not
-    /// there. The first call replaces what a former process left; later ones send differences, nothing if there are none
-    /// and the table still holds as many rules and elements as it was given. `None`: no table.
+    /// there. The first call replaces what a former process left; later ones send differences, nothing if there are
+    /// none and the table still holds as many rules and elements as it was given. `None`: no table.
     ///
-    /// The kernel works inside the call, and waits for others that change its tables, which no time-out of a socket ends: it
-    /// runs on a thread of its own. Who calls waits for half a minute at most. A transaction that takes longer goes on, and
-    /// the next call waits for it as well. After an error the next call writes everything.
+    /// The kernel works inside the call, and waits for others that change its tables, which no time-out of a socket
+    /// ends: it runs on a thread of its own. Who calls waits for half a minute at most. A transaction that takes longer
+    /// goes on, and the next call waits for it as well. After an error the next call writes everything.
     pub async fn keep(&self, wanted: Option<Table>) -> Result<(), NftablesError> {
         let state = Arc::clone(&self.state);
         let work = async {

@@ -64,8 +64,8 @@ impl PacketSocket {
         }
     }
 
-    /// The same into a buffer that lives only while a frame is read: of those who wait there may be hundreds, and each would
-    /// keep room for the longest frame. Longer ones than `N` are cut. Cancel safe.
+    /// The same into a buffer that lives only while a frame is read: of those who wait there may be hundreds, and each
+    /// would keep room for the longest frame. Longer ones than `N` are cut. Cancel safe.
     pub async fn next<const N: usize>(&self) -> io::Result<Vec<u8>> {
         loop {
             let mut ready = self.socket.ready(Interest::READABLE | Interest::ERROR).await?;
@@ -155,8 +155,8 @@ const _: () = assert!(align_of::<LinkLayerAddress>() <= align_of::<SockAddrStora
 fn link_layer_address(interface: u32, ethertype: u16) -> SockAddr {
     let family = u16::try_from(i32::from(Domain::PACKET)).expect("AF_PACKET is 17");
     let mut storage = SockAddrStorage::zeroed();
-    // SAFETY: LinkLayerAddress has the layout of sockaddr_ll; it is no larger than the zeroed storage and no stricter aligned
-    // (asserted above), and any bits are a valid one.
+    // SAFETY: LinkLayerAddress has the layout of sockaddr_ll; it is no larger than the zeroed storage and no stricter
+    // aligned (asserted above), and any bits are a valid one.
     let address = unsafe { storage.view_as::<LinkLayerAddress>() };
     address.family = family;
     address.protocol = ethertype.to_be();

@@ -1,6 +1,7 @@
 //! One in-memory cache per kind, holding only what somebody decides on, and subscriptions to the keys that changed.
 //!
-//! The cache does not know where its content comes from: [`crate::reflect`] fills it from a watch, tests fill it by hand.
+//! The cache does not know where its content comes from: [`crate::reflect`] fills it from a watch, tests fill it by
+//! hand.
 
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +17,8 @@ use tokio::sync::watch;
 pub trait Key: Clone + Ord + Debug + Send + Sync + 'static {}
 impl<K: Clone + Ord + Debug + Send + Sync + 'static> Key for K {}
 
-/// Tells whether a newer view of an object differs in something that somebody decides on. A difference in nothing but the
+/// Tells whether a newer view of an object differs in something that somebody decides on. A difference in nothing but
+/// the
 /// `resourceVersion` is stored and not told.
 pub type Differs<V> = fn(&V, &V) -> bool;
 
@@ -92,8 +94,8 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
         self.len() == 0
     }
 
-    /// Keys that appear, change or disappear from now on, and first of all every key that is there already: a late subscriber
-    /// has missed nothing.
+    /// Keys that appear, change or disappear from now on, and first of all every key that is there already: a late
+    /// subscriber has missed nothing.
     pub fn subscribe(&self) -> Touched<K> {
         let mut state = self.inner.state.write();
         let pending = Pending { keys: state.entries.keys().cloned().collect(), waker: None, closed: false };
@@ -210,8 +212,8 @@ pub enum CacheEvent<'a, K, V> {
     Listed,
 }
 
-/// A stream of touched keys. A key that is touched again before it was taken is delivered once: the memory of a slow subscriber
-/// is bounded by the number of keys. Ends when the cache is dropped.
+/// A stream of touched keys. A key that is touched again before it was taken is delivered once: the memory of a slow
+/// subscriber is bounded by the number of keys. Ends when the cache is dropped.
 #[derive(Debug)]
 pub struct Touched<K> {
     pending: Arc<Mutex<Pending<K>>>,

@@ -1,7 +1,7 @@
 //! Kubernetes clients: where the credentials come from, time-outs, and a count of every request.
 //!
-//! All clients are made by [`connect`], which gives a stack of tower layers. [`Switch`] stands before several of them, for a server with
-//! more than one endpoint or with credentials that are replaced while we run.
+//! All clients are made by [`connect`], which gives a stack of tower layers. [`Switch`] stands before several of them,
+//! for a server with more than one endpoint or with credentials that are replaced while we run.
 
 mod layer;
 mod limit;
@@ -38,8 +38,9 @@ pub enum Source {
 }
 
 impl Source {
-    /// The guest cluster's credentials: the flag wins, then the environment variable `KUBECONFIG`, then the pod's service account
-    /// (ccm.md W-36: the Go provider could end up with two different clusters). Empty counts as not set.
+    /// The guest cluster's credentials: the flag wins, then the environment variable `KUBECONFIG`, then the pod's
+    /// service account (ccm.md W-36: the Go provider could end up with two different clusters). Empty counts as not
+    /// set.
     pub fn choose(flag: Option<&str>, environment: Option<&str>) -> Self {
         let given = [flag, environment].into_iter().flatten().find(|path| !path.trim().is_empty());
         given.map_or(Self::InCluster, |path| Self::File(PathBuf::from(path)))
@@ -75,8 +76,9 @@ fn is_server_url(uri: &Uri) -> bool {
     matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
 }
 
-/// Reads a kubeconfig from memory; its current context counts. `origin` is what errors call it. Relative paths inside resolve
-/// against the working directory, as in the Go provider. The context's namespace is `default_namespace`; empty means `default`.
+/// Reads a kubeconfig from memory; its current context counts. `origin` is what errors call it. Relative paths inside
+/// resolve against the working directory, as in the Go provider. The context's namespace is `default_namespace`; empty
+/// means `default`.
 pub async fn from_document(document: &str, origin: &str) -> Result<Config, ClientError> {
     let malformed = |source| ClientError::Malformed { origin: origin.to_owned(), source };
     let kubeconfig = Kubeconfig::from_yaml(document).map_err(malformed)?;
@@ -218,8 +220,8 @@ pub enum ClientError {
     },
     /// Outside a pod, or without a service account token.
     #[error(
-        "no kubeconfig was given (--kubeconfig, or KUBECONFIG; to the announcer k8s_config_file, or --k8sConfigPath) and there is no \
-         service account of a pod"
+        "no kubeconfig was given (--kubeconfig, or KUBECONFIG; to the announcer k8s_config_file, or --k8sConfigPath) \
+         and there is no service account of a pod"
     )]
     InCluster(#[source] InClusterError),
     /// `--master` is no URL.

@@ -4,8 +4,8 @@ use std::error::Error;
 
 use kube::runtime::watcher;
 
-/// `error` and its causes, joined by `: `. A Kubernetes Status is shown as its message alone: the debug form that `kube` adds
-/// is noise for the reader of an Event. A cause whose text its parent already contains is not repeated.
+/// `error` and its causes, joined by `: `. A Kubernetes Status is shown as its message alone: the debug form that
+/// `kube` adds is noise for the reader of an Event. A cause whose text its parent already contains is not repeated.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     let mut next = Some(error);
@@ -61,17 +61,19 @@ pub fn api_code(error: &(dyn Error + 'static)) -> Option<u16> {
     api_status(error).map(|status| status.code)
 }
 
-/// Behind the words for a request that must find something: an API server that has not even the list is none, or its URL has a wrong path.
+/// Behind the words for a request that must find something: an API server that has not even the list is none, or its
+/// URL has a wrong path.
 pub fn nothing_there(error: &kube::Error) -> &'static str {
     if api_code(error) == Some(404) {
-        ": there is no Kubernetes API under this URL; look at the server of the kubeconfig, its path above all (https://HOST:6443, \
-         behind Rancher https://HOST/k8s/clusters/ID)"
+        ": there is no Kubernetes API under this URL; look at the server of the kubeconfig, its path above all \
+         (https://HOST:6443, behind Rancher https://HOST/k8s/clusters/ID)"
     } else {
         ""
     }
 }
 
-/// Somebody else wrote the object since we read it: look again, nothing is wrong. ("Already exists" is 409 too, and is not this.)
+/// Somebody else wrote the object since we read it: look again, nothing is wrong. ("Already exists" is 409 too, and is
+/// not this.)
 pub fn is_conflict(error: &(dyn Error + 'static)) -> bool {
     api_status(error).is_some_and(kube::core::Status::is_conflict)
 }

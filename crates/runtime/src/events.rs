@@ -1,7 +1,8 @@
-//! Kubernetes Events as client-go writes them: `v1` Events (the charts grant no `events.k8s.io`), written in the background.
+//! Kubernetes Events as client-go writes them: `v1` Events (the charts grant no `events.k8s.io`), written in the
+//! background.
 //!
-//! Nobody waits for an Event and nothing depends on one: what waits is bounded, news are written at a pace and warnings at once, a
-//! missing right is logged once.
+//! Nobody waits for an Event and nothing depends on one: what waits is bounded, news are written at a pace and warnings
+//! at once, a missing right is logged once.
 
 mod correlator;
 mod waiting;
@@ -18,7 +19,8 @@ use correlator::{Correlator, Write};
 /// Events on the way to the writer, which takes them as they come; more are dropped (client-go's number).
 const BUFFER: usize = 1000;
 
-/// Reports Events for one component. Cheap to clone; [`Recorder::for_component`] gives another source over the same writer.
+/// Reports Events for one component. Cheap to clone; [`Recorder::for_component`] gives another source over the same
+/// writer.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     component: Arc<str>,

@@ -137,8 +137,8 @@ impl Report {
         self.results.iter().all(|(_, result)| result.is_ok())
     }
 
-    /// The text that Kubernetes' own servers give, except that a failing check says why: the reasons contain no secrets, and a
-    /// probe that does not tell is of no use to whoever reads the pod's Events.
+    /// The text that Kubernetes' own servers give, except that a failing check says why: the reasons contain no
+    /// secrets, and a probe that does not tell is of no use to whoever reads the pod's Events.
     pub fn text(&self, verbose: bool) -> String {
         use fmt::Write;
 
@@ -218,7 +218,8 @@ mod tests {
         assert!(report.is_well());
         assert_eq!(
             report.text(true),
-            "[+]caches excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"other\"\nreadyz check passed\n"
+            "[+]caches excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"other\"\n\
+             readyz check passed\n"
         );
     }
 

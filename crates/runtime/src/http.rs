@@ -1,4 +1,5 @@
-//! The server for health and metrics: `/healthz`, `/livez`, `/readyz`, `/metrics`, over HTTPS with delegated access, or plain.
+//! The server for health and metrics: `/healthz`, `/livez`, `/readyz`, `/metrics`, over HTTPS with delegated access, or
+//! plain.
 
 mod access;
 mod admission;

@@ -1,6 +1,8 @@
-//! Leader election on a `coordination.k8s.io/v1` Lease, interoperable with client-go: a Go replica and one of ours may share it.
+//! Leader election on a `coordination.k8s.io/v1` Lease, interoperable with client-go: a Go replica and one of ours may
+//! share it.
 //!
-//! The rules live in [`elector`], which has no clock and no client, so that a simulation can run them too; [`Election`] sends its requests and feeds the answers back.
+//! The rules live in [`elector`], which has no clock and no client, so that a simulation can run them too; [`Election`]
+//! sends its requests and feeds the answers back.
 
 pub mod elector;
 pub mod hand_back;
@@ -91,7 +93,8 @@ pub enum TimingError {
     },
     /// Not even one retry fits.
     #[error(
-        "the renew deadline of the leader election ({renew:?}) must be greater than 1.2 times its retry period ({retry:?})"
+        "the renew deadline of the leader election ({renew:?}) must be greater than 1.2 times its retry period \
+        ({retry:?})"
     )]
     RenewDeadline {
         /// Configured renew deadline.
@@ -106,8 +109,8 @@ pub enum TimingError {
 pub enum OnLoss {
     /// Stop leading and end the election with an error: nobody may act on what it no longer owns.
     End,
-    /// Keep the role, unconfirmed, until somebody else is seen to hold the Lease; then follow. For roles whose loss hurts more
-    /// than a doubt (decisions.md 18).
+    /// Keep the role, unconfirmed, until somebody else is seen to hold the Lease; then follow. For roles whose loss
+    /// hurts more than a doubt (decisions.md 18).
     KeepTrying,
 }
 
@@ -137,9 +140,10 @@ impl Leadership {
     }
 }
 
-/// Runs `work` for as long as we lead, once; for elections with [`OnLoss::End`]. The order of an orderly end: `stop` is cancelled,
-/// `work` (which gets `stop`) finishes what is under way, and only then is the Lease handed back, so that no successor works beside
-/// us. Losing the Lease drops `work` at once: what it would still finish is somebody else's already.
+/// Runs `work` for as long as we lead, once; for elections with [`OnLoss::End`]. The order of an orderly end: `stop` is
+/// cancelled,
+/// `work` (which gets `stop`) finishes what is under way, and only then is the Lease handed back, so that no successor
+/// works beside us. Losing the Lease drops `work` at once: what it would still finish is somebody else's already.
 ///
 /// Returns what `work` returned, or nothing if `stop` came before we led.
 pub async fn run_while_leading<W: Future>(

@@ -1,7 +1,8 @@
-//! What every long-running command needs: leader election, health and metrics server, work queue, Events, shutdown, tracing.
+//! What every long-running command needs: leader election, health and metrics server, work queue, Events, shutdown,
+//! tracing.
 //!
-//! Nothing in here knows what it is used for. Each module has a pure core (`step`, `observe`, `decide`) and one thin place that
-//! does the requests.
+//! Nothing in here knows what it is used for. Each module has a pure core (`step`, `observe`, `decide`) and one thin
+//! place that does the requests.
 
 pub mod cache;
 pub mod client;

@@ -34,8 +34,8 @@ impl std::str::FromStr for Format {
 #[error("unknown log format {0:?}: accepted are \"text\" and \"json\"")]
 pub struct UnknownFormat(String);
 
-/// The verbosity in klog's spellings `-v=N`, `--v=N`, `-v N`, `--v N`; the last one wins. Anything that is no number counts as 0
-/// (ccm.md 1.1).
+/// The verbosity in klog's spellings `-v=N`, `--v=N`, `-v N`, `--v N`; the last one wins. Anything that is no number
+/// counts as 0 (ccm.md 1.1).
 pub fn verbosity<'a>(arguments: impl IntoIterator<Item = &'a str>) -> u8 {
     let mut found = 0;
     let mut arguments = arguments.into_iter();
@@ -51,8 +51,8 @@ pub fn verbosity<'a>(arguments: impl IntoIterator<Item = &'a str>) -> u8 {
     found
 }
 
-/// What is logged at a verbosity: 5 trace, 3 debug, else info. The libraries below us, and our own line per request, stay at warn
-/// until 6, and 8 shows everything.
+/// What is logged at a verbosity: 5 trace, 3 debug, else info. The libraries below us, and our own line per request,
+/// stay at warn until 6, and 8 shows everything.
 fn directives(verbosity: u8) -> String {
     let (ours, theirs) = match verbosity {
         0..=2 => ("info", "warn"),
@@ -67,12 +67,13 @@ fn directives(verbosity: u8) -> String {
         .iter()
         .chain([&REQUESTS])
         .fold(ours.to_owned(), |filter, library| format!("{filter},{library}={theirs}"));
-    // Behind a proxy: a line at error level per failed request, and nothing that its sender does not report: two a second while Harvester is away.
+    // Behind a proxy: a line at error level per failed request, and nothing that its sender does not report: two a
+    // second while Harvester is away.
     if verbosity <= 5 { format!("{filter},kube_client::client::builder=off") } else { filter }
 }
 
-/// What is logged, and what is wrong with `asked`, the text of `RUST_LOG`. An empty one counts as unset: nobody who leaves a
-/// variable empty wants errors alone. One that cannot be read is no reason to serve nobody.
+/// What is logged, and what is wrong with `asked`, the text of `RUST_LOG`. An empty one counts as unset: nobody who
+/// leaves a variable empty wants errors alone. One that cannot be read is no reason to serve nobody.
 fn filter(asked: Option<&str>, verbosity: u8) -> (EnvFilter, Option<String>) {
     let usual = || EnvFilter::new(directives(verbosity));
     let Some(asked) = asked.filter(|asked| !asked.trim().is_empty()) else { return (usual(), None) };
@@ -80,8 +81,8 @@ fn filter(asked: Option<&str>, verbosity: u8) -> (EnvFilter, Option<String>) {
         Ok(filter) => (filter, None),
         Err(error) => {
             let problem = format!(
-                "environment variable RUST_LOG is {asked:?}: {error}; accepted: a level (error, warn, info, debug, trace) and \
-                 levels of modules, such as info,announcer=debug; it is ignored"
+                "environment variable RUST_LOG is {asked:?}: {error}; accepted: a level (error, warn, info, debug, \
+                 trace) and levels of modules, such as info,announcer=debug; it is ignored"
             );
             (usual(), Some(problem))
         }

@@ -1,6 +1,8 @@
-//! Keeps a [`Cache`] equal to what the API server has: watch with back-off, trimmed on ingest; polling where the watch is refused.
+//! Keeps a [`Cache`] equal to what the API server has: watch with back-off, trimmed on ingest; polling where the watch
+//! is refused.
 //!
-//! An API server that is away costs freshness, never content: the cache keeps what it has until a complete list replaces it.
+//! An API server that is away costs freshness, never content: the cache keeps what it has until a complete list
+//! replaces it.
 
 mod ingest;
 
@@ -24,21 +26,22 @@ use ingest::{Ingest, Trim};
 
 /// First pause after a failure; doubled up to [`LONGEST_PAUSE`] or what was asked for, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// Whoever waits for an API server that starts waits for us too: outages of five seconds became fifteen and more with ten seconds here.
+/// Whoever waits for an API server that starts waits for us too: outages of five seconds became fifteen and more with
+/// ten seconds here.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Objects of one answer. All of them are in memory at one time, whole, many times the size of the views that are made of them: what one
-/// answer takes is never given back to the system.
+/// Objects of one answer. All of them are in memory at one time, whole, many times the size of the views that are made
+/// of them: what one answer takes is never given back to the system.
 const PAGE: u32 = 50;
 
 /// How long an endless watch may last: a connection that died silently is noticed soon after.
 const WATCH_SECONDS: u32 = 120;
 
-/// A reflector that polls tries to watch again after this time, doubled up to [`TRY_WATCH_AGAIN`]: an API server that has just started
-/// refuses what it allows as soon as it has read its rules.
+/// A reflector that polls tries to watch again after this time, doubled up to [`TRY_WATCH_AGAIN`]: an API server that
+/// has just started refuses what it allows as soon as it has read its rules.
 const TRY_WATCH_SOON: Duration = Duration::from_secs(1);
-/// After a failed watch of which nothing is heard: soon enough that nobody takes what rests for outdated ([`TOLERATED`]), and longer
-/// than any attempt may take, so that an API server that is away is not asked for lists.
+/// After a failed watch of which nothing is heard: soon enough that nobody takes what rests for outdated
+/// ([`TOLERATED`]), and longer than any attempt may take, so that an API server that is away is not asked for lists.
 const CONFIRM: Duration = Duration::from_secs(30);
 /// A watch that lasted for longer works, or the server was away meanwhile.
 const LASTED: Duration = Duration::from_secs(10);
@@ -103,8 +106,8 @@ where
     K: Key,
     V: Send + Sync + 'static,
 {
-    /// A reflector of `api` into `cache`. `name` is for logs, for example `services`. An object of which `view` makes nothing is
-    /// not kept.
+    /// A reflector of `api` into `cache`. `name` is for logs, for example `services`. An object of which `view` makes
+    /// nothing is not kept.
     pub fn new(
         name: &'static str,
         api: Api<O>,
@@ -143,8 +146,8 @@ where
         self
     }
 
-    /// The longest pause between attempts while the API server is away (default 3 s, with jitter): for those who must know
-    /// soon after it is back.
+    /// The longest pause between attempts while the API server is away (default 3 s, with jitter): for those who must
+    /// know soon after it is back.
     pub fn longest_pause(mut self, pause: Duration) -> Self {
         self.longest_pause = pause;
         self
@@ -226,20 +229,22 @@ where
         let mut forbidden_since = None;
         // When a watch that was refused before, and of which nothing has been heard since, has lasted.
         let mut lasted = None;
-        // When to read the list again after a failure of which nothing has been heard since: a watch that goes on where it
-        // stopped says nothing as long as nothing changes, and whether it does would not be known for hours.
+        // When to read the list again after a failure of which nothing has been heard since: a watch that goes on where
+        // it stopped says nothing as long as nothing changes, and whether it does would not be known for hours.
         let mut confirm = None;
         let mut events = std::pin::pin!(self.stream());
         loop {
             let event = tokio::select! {
                 event = events.next() => event.expect("a watcher never ends"),
                 () = returned(returns) => return Ended::Returned,
-                () = async { tokio::time::sleep_until(lasted.expect("polled only if set")).await }, if lasted.is_some() => {
+                () = async { tokio::time::sleep_until(lasted.expect("polled only if set")).await },
+                if lasted.is_some() => {
                     lasted = None;
                     self.well(false);
                     continue;
                 }
-                () = async { tokio::time::sleep_until(confirm.expect("polled only if set")).await }, if confirm.is_some() => {
+                () = async { tokio::time::sleep_until(confirm.expect("polled only if set")).await },
+                if confirm.is_some() => {
                     confirm = None;
                     ingest = Ingest::new(self.cache.clone(), self.key, Arc::clone(&self.view));
                     events.set(self.stream());
@@ -282,8 +287,8 @@ where
         }
     }
 
-    /// The longest pause after a failure. A list that is forbidden for longer than a server needs to start is so until somebody grants
-    /// the right.
+    /// The longest pause after a failure. A list that is forbidden for longer than a server needs to start is so until
+    /// somebody grants the right.
     fn longest_after(&self, forbidden_since: Option<Instant>) -> Duration {
         let for_good = forbidden_since.is_some_and(|since| since.elapsed() >= REFUSED_FOR_GOOD);
         if for_good { TRY_LIST_AGAIN } else { self.longest_pause }
@@ -327,8 +332,8 @@ where
         });
     }
 
-    /// What was missed is not known before the next list. A watch over a wire that is cut says nothing, so this may be all that tells
-    /// of the outage, and [`Self::well`] of its end.
+    /// What was missed is not known before the next list. A watch over a wire that is cut says nothing, so this may be
+    /// all that tells of the outage, and [`Self::well`] of its end.
     fn begin_anew(&self) {
         self.status.send_modify(|status| {
             status.error.get_or_insert_with(|| (Instant::now(), "the connection is made anew".to_owned()));

@@ -1,5 +1,6 @@
-//! Refusals (403) that pass. For a moment after its start an API server refuses what it allows, because it has not read the roles and
-//! bindings yet; announcers and controllers start in that very moment whenever a whole cluster is switched on.
+//! Refusals (403) that pass. For a moment after its start an API server refuses what it allows, because it has not read
+//! the roles and bindings yet; announcers and controllers start in that very moment whenever a whole cluster is
+//! switched on.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,8 +14,8 @@ pub const STARTING: Duration = Duration::from_secs(10);
 
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Asks again while the answer is a refusal, for up to [`STARTING`]; the last answer. Whoever draws a conclusion for good from a missing
-/// right asks this way.
+/// Asks again while the answer is a refusal, for up to [`STARTING`]; the last answer. Whoever draws a conclusion for
+/// good from a missing right asks this way.
 pub async fn settled<T, E, F>(mut ask: impl FnMut() -> F) -> Result<T, E>
 where
     E: Error + 'static,

@@ -1,4 +1,5 @@
-//! A scripted stand-in for an API server behind a real `kube::Client`, for tests of request bodies and of what follows an answer.
+//! A scripted stand-in for an API server behind a real `kube::Client`, for tests of request bodies and of what follows
+//! an answer.
 
 use parking_lot::Mutex;
 use std::convert::Infallible;
@@ -93,6 +94,7 @@ impl Scenario {
 
     /// The body of a refusal.
     pub fn status(code: u16, reason: &str, message: &str) -> Value {
-        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message})
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+            "message": message})
     }
 }

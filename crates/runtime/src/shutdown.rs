@@ -4,8 +4,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub use tokio_util::sync::CancellationToken as Token;
 
-/// A token that is cancelled by the first SIGTERM or SIGINT. The second one exits with status 1: whoever sends it does not want to
-/// wait for us. Call once, inside the tokio runtime.
+/// A token that is cancelled by the first SIGTERM or SIGINT. The second one exits with status 1: whoever sends it does
+/// not want to wait for us. Call once, inside the tokio runtime.
 pub fn on_signals() -> std::io::Result<Token> {
     let token = Token::new();
     let mut terminate = signal(SignalKind::terminate())?;

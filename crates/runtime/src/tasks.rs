@@ -1,5 +1,5 @@
-//! Owner of background tasks. A task that ends although nobody asked it to takes the process down with an error that names it:
-//! half a controller is worse than a restart.
+//! Owner of background tasks. A task that ends although nobody asked it to takes the process down with an error that
+//! names it: half a controller is worse than a restart.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A queue of keys with client-go's semantics: a key waits once however often it is added, is never worked on twice at the same
-//! time, and comes once more if it was added while it was being worked on.
+//! A queue of keys with client-go's semantics: a key waits once however often it is added, is never worked on twice at
+//! the same time, and comes once more if it was added while it was being worked on.
 //!
 //! Nobody sleeps: delays and back-off are deadlines inside [`WorkQueue::next`].
 
@@ -77,8 +77,8 @@ impl<K: Key> WorkQueue<K> {
         self.put(|state, now| state.add_last(now, key));
     }
 
-    /// The same before all others: work that was begun is finished before more is begun. Of five turns one goes to those that come
-    /// last, so that nobody starves.
+    /// The same before all others: work that was begun is finished before more is begun. Of five turns one goes to
+    /// those that come last, so that nobody starves.
     pub fn add_first(&self, key: K) {
         self.put(|state, now| state.add_first(now, key));
     }
@@ -102,8 +102,8 @@ impl<K: Key> WorkQueue<K> {
         self.inner.wake.notify_one();
     }
 
-    /// Adds `key` after its back-off. That grows with each failure at its end; a failure before, because the key was woken, leaves it
-    /// as it is. Returns the delay.
+    /// Adds `key` after its back-off. That grows with each failure at its end; a failure before, because the key was
+    /// woken, leaves it as it is. Returns the delay.
     pub fn add_rate_limited(&self, key: K) -> Duration {
         self.add_rate_limited_within(key, self.inner.backoff.max)
     }
@@ -128,8 +128,8 @@ impl<K: Key> WorkQueue<K> {
         self.lock().failures(key)
     }
 
-    /// The next key to work on; waits for one. `None` after [`WorkQueue::shut_down`]. The key is worked on until the [`Job`] is
-    /// dropped.
+    /// The next key to work on; waits for one. `None` after [`WorkQueue::shut_down`]. The key is worked on until the
+    /// [`Job`] is dropped.
     pub async fn next(&self) -> Option<Job<K>> {
         loop {
             let woken = self.inner.wake.notified();

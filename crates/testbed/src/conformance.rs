@@ -1,4 +1,5 @@
-//! Kubernetes' own end-to-end suite: which of its tests concern load balancers, what became of them, and what was expected. Pure;
+//! Kubernetes' own end-to-end suite: which of its tests concern load balancers, what became of them, and what was
+//! expected. Pure;
 //! `demo conformance` runs them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,7 +123,8 @@ pub fn exceptions(document: &str) -> Result<BTreeMap<String, String>> {
     Ok(rows.map(|(name, reason)| (name.to_owned(), reason.trim_end_matches([' ', '|']).to_owned())).collect())
 }
 
-/// What is not as expected: tests that did not pass and are no exceptions, exceptions that passed, and exceptions that are no tests.
+/// What is not as expected: tests that did not pass and are no exceptions, exceptions that passed, and exceptions that
+/// are no tests.
 pub fn surprises(all: &[String], rows: &[Row], exceptions: &BTreeMap<String, String>) -> Vec<String> {
     let unknown =
         exceptions.keys().filter(|name| !all.contains(name)).map(|name| format!("the suite has no test {name}"));
@@ -191,7 +193,8 @@ pub fn junit(rows: &[Row]) -> String {
     let failures = count(Outcome::Failed) + count(Outcome::Lost);
     let seconds: f64 = rows.iter().map(|row| row.seconds).sum();
     let mut text = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"Kubernetes e2e: load balancers\" tests=\"{}\" failures=\"{failures}\" skipped=\"{}\" time=\"{seconds:.1}\">\n",
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"Kubernetes e2e: load balancers\" tests=\"{}\" \
+        failures=\"{failures}\" skipped=\"{}\" time=\"{seconds:.1}\">\n",
         rows.len(),
         count(Outcome::Skipped)
     );
@@ -272,7 +275,8 @@ mod tests {
 
     #[test]
     fn exceptions_are_read_from_their_section_alone() {
-        let text = "## Other\n\n| `x` | y |\n\n## Kubernetes' own suite\n\n| test | why |\n| --- | --- |\n| `[sig-network] a (b)` | one node has it |\n\n## Next\n\n| `z` | y |\n";
+        let text = "## Other\n\n| `x` | y |\n\n## Kubernetes' own suite\n\n| test | why |\n| --- | --- |\n| \
+            `[sig-network] a (b)` | one node has it |\n\n## Next\n\n| `z` | y |\n";
         let known = exceptions(text).unwrap();
         assert_eq!(known, BTreeMap::from([("[sig-network] a (b)".to_owned(), "one node has it".to_owned())]));
         assert!(exceptions("## Other\n").is_err());

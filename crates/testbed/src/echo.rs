@@ -75,7 +75,8 @@ pub(crate) async fn answer_http(mut stream: TcpStream, line: &str) -> io::Result
             let connection = if close { "close" } else { "keep-alive" };
             let body = format!("{line}\n");
             let answer = format!(
-                "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: {connection}\r\n\r\n{body}",
+                "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: \
+                {connection}\r\n\r\n{body}",
                 body.len()
             );
             stream.write_all(answer.as_bytes()).await?;

@@ -1,15 +1,18 @@
-//! Networks, control planes and nodes in namespaces, for tests and the demo. Needs root; never a dependency of anything shipped.
+//! Networks, control planes and nodes in namespaces, for tests and the demo. Needs root; never a dependency of anything
+//! shipped.
 //!
 //! Two levels:
 //!
-//! * *hosts* ([`Lan`], [`ControlPlane`], [`HarvesterSide`], [`SimNode`]): network namespaces with plain processes. A LAN is up in a
-//!   fraction of a second, a control plane in a few. For announcer, DHCP and controller tests.
-//! * *nodes* ([`node`]): real kubelet, containerd, CNI and kube-proxy per node. For the demo and for installation tests.
+//! * *hosts* ([`Lan`], [`ControlPlane`], [`HarvesterSide`], [`SimNode`]): network namespaces with plain processes. A
+//!   LAN is up in a fraction of a second, a control plane in a few. For announcer, DHCP and controller tests.
+//! * *nodes* ([`node`]): real kubelet, containerd, CNI and kube-proxy per node. For the demo and for installation
+//!   tests.
 //!
-//! **Nothing stays behind.** Network namespaces have no name in the file system: they live as long as a thread, a process or a
-//! file descriptor holds them. Every child gets SIGKILL from the kernel when the thread that started it ends. Directories and
-//! cgroups are removed by guards, and if this process is killed, by a janitor process that sees the end of its standard input.
-//! So beds never collide: all of them use the same addresses ([`addresses`]), none of them has a global name.
+//! **Nothing stays behind.** Network namespaces have no name in the file system: they live as long as a thread, a
+//! process or a file descriptor holds them. Every child gets SIGKILL from the kernel when the thread that started it
+//! ends. Directories and cgroups are removed by guards, and if this process is killed, by a janitor process that sees
+//! the end of its standard input. So beds never collide: all of them use the same addresses ([`addresses`]), none of
+//! them has a global name.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {

@@ -33,7 +33,8 @@ struct State {
 }
 
 impl Process {
-    /// Starts `command` from the calling thread: the kernel kills it when that thread ends. Output is appended to `log`.
+    /// Starts `command` from the calling thread: the kernel kills it when that thread ends. Output is appended to
+    /// `log`.
     pub fn spawn(name: &str, command: &Command, log: &Path) -> Result<Self> {
         let output = open_log(log)?;
         let errors = output.try_clone().context("failed to duplicate a file descriptor")?;
@@ -189,7 +190,8 @@ impl Usage {
     pub fn parse(status: &str, stat: &str) -> Option<Self> {
         let rss_kib: u64 =
             status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_whitespace().next()?.parse().ok()?;
-        // The program's name may contain spaces and brackets; fields are counted after its closing bracket. 1 tick = 10 ms.
+        // The program's name may contain spaces and brackets; fields are counted after its closing bracket. 1 tick = 10
+        // ms.
         let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
         let ticks = |n: usize| fields.get(n).and_then(|field| field.parse::<u64>().ok());
         Some(Self { rss_bytes: rss_kib * 1024, cpu_ms: (ticks(11)? + ticks(12)?) * 10 })

@@ -1,4 +1,5 @@
-//! Where the programs are that a bed runs: Kubernetes and etcd from `dev/tools.sh`, ours from cargo, the rest from the PATH.
+//! Where the programs are that a bed runs: Kubernetes and etcd from `dev/tools.sh`, ours from cargo, the rest from the
+//! PATH.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,8 +50,8 @@ pub fn tool(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// One of our own binaries, from the same build as this program; built by cargo if it is not there, since cargo builds for a test
-/// only the binaries of the tested package.
+/// One of our own binaries, from the same build as this program; built by cargo if it is not there, since cargo builds
+/// for a test only the binaries of the tested package.
 pub fn own(package: &str, binary: &str) -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os(BINARIES_VARIABLE) {
         let path = Path::new(&dir).join(binary);

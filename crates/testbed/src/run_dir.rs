@@ -132,7 +132,8 @@ pub fn remove_at_the_end(leftover: Leftover<'_>) -> Result<()> {
     writeln!(stdin, "{line}").context("failed to talk to the janitor")
 }
 
-/// When a process started, in clock ticks since boot: tells it from a later one with the same id. `None` once it has ended.
+/// When a process started, in clock ticks since boot: tells it from a later one with the same id. `None` once it has
+/// ended.
 pub fn start_time(pid: u32) -> Option<u64> {
     start_ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
@@ -144,7 +145,8 @@ pub(crate) fn start_ticks(stat: &str) -> Option<u64> {
     if fields.first() == Some(&"Z") { None } else { fields.get(19)?.parse().ok() }
 }
 
-/// Children of the dead process get their SIGKILL at the same time, so what cannot be removed yet is tried again for 20 s.
+/// Children of the dead process get their SIGKILL at the same time, so what cannot be removed yet is tried again for 20
+/// s.
 const JANITOR_SCRIPT: &str = r#"
 trap '' INT TERM HUP
 list=$(cat)

@@ -9,8 +9,9 @@ use tokio::sync::Mutex;
 /// A fixture that the first test starts and all others share, for example
 /// `static CLUSTER: Shared<ControlPlane> = Shared::new();`.
 ///
-/// It is kept until the test binary ends: tests that do not overlap in time would otherwise start it again and again. Its processes
-/// end with ours (see the crate's description), its directory goes with the janitor. A failed start is tried again by the next.
+/// It is kept until the test binary ends: tests that do not overlap in time would otherwise start it again and again.
+/// Its processes end with ours (see the crate's description), its directory goes with the janitor. A failed start is
+/// tried again by the next.
 pub struct Shared<T>(Mutex<Option<Arc<T>>>);
 
 impl<T> Shared<T> {

@@ -1,10 +1,11 @@
 //! How long this machine kept processes waiting for a processor: what of a gap is nobody's fault.
 //!
-//! Two sources, and both count. On each processor a thread sleeps 5 ms again and again and notes when it wakes too late; while all of them
-//! are late, nobody had a turn. And of the processes on which the move of an address waits the kernel tells for how long each was ready
-//! to run and did not (`run_delay` in `schedstat`). They wait for one another: an announcer for an API server, that one for etcd. So
-//! the waiting of the three kinds is added, and of several of a kind the one counts that waited longest. Nothing else counts, however
-//! long it waits: a busy machine must not explain everything.
+//! Two sources, and both count. On each processor a thread sleeps 5 ms again and again and notes when it wakes too
+//! late; while all of them are late, nobody had a turn. And of the processes on which the move of an address waits the
+//! kernel tells for how long each was ready to run and did not (`run_delay` in `schedstat`). They wait for one another:
+//! an announcer for an API server, that one for etcd. So the waiting of the three kinds is added, and of several of a
+//! kind the one counts that waited longest. Nothing else counts, however long it waits: a busy machine must not explain
+//! everything.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -42,8 +43,8 @@ impl Stalls {
         Self { late: vec![late], waited }
     }
 
-    /// How much of this time a machine without other work would not have needed, at most. `own` are further stretches in which the
-    /// observer itself stood still; what several sources report of one moment counts once.
+    /// How much of this time a machine without other work would not have needed, at most. `own` are further stretches
+    /// in which the observer itself stood still; what several sources report of one moment counts once.
     pub fn within(&self, from: Instant, to: Instant, own: &[Stretch]) -> Duration {
         let nobody_had_a_turn = common(&self.late, from, to);
         let all = nobody_had_a_turn.iter().chain(own);
@@ -58,7 +59,8 @@ impl Stalls {
         (stalled + self.waited_within(from, to)).min(to.saturating_duration_since(from))
     }
 
-    /// From the last reading before until the first one after: waiting is not known more exactly, and a doubt counts as waiting.
+    /// From the last reading before until the first one after: waiting is not known more exactly, and a doubt counts as
+    /// waiting.
     fn waited_within(&self, from: Instant, to: Instant) -> Duration {
         let before = self.waited.partition_point(|(at, _)| *at <= from);
         let after = self.waited.partition_point(|(at, _)| *at < to);
@@ -220,8 +222,8 @@ fn processes_called(proc: &Path, name: &str) -> Vec<u32> {
 struct Waits(BTreeMap<(u32, u32), u64>);
 
 impl Waits {
-    /// For how long these processes have waited since the last reading, which is so long ago: of each kind the one that waited longest,
-    /// and no process longer than that time, however many of its threads did.
+    /// For how long these processes have waited since the last reading, which is so long ago: of each kind the one that
+    /// waited longest, and no process longer than that time, however many of its threads did.
     fn read(&mut self, proc: &Path, processes: &[(Kind, u32)], since: Duration) -> Duration {
         let mut seen = BTreeMap::new();
         let mut longest: BTreeMap<Kind, Duration> = BTreeMap::new();

@@ -21,7 +21,8 @@ pub fn report_progress_to(reporter: Reporter) {
     let _ = REPORTER.set(reporter);
 }
 
-/// Asks `probe` again and again until it returns `Ok`. `Err` says what is seen instead; the last one is part of the error.
+/// Asks `probe` again and again until it returns `Ok`. `Err` says what is seen instead; the last one is part of the
+/// error.
 pub async fn wait_for<T, F, Fut>(what: &str, deadline: Duration, mut probe: F) -> Result<T>
 where
     F: FnMut() -> Fut,

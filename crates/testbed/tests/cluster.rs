@@ -65,7 +65,8 @@ async fn a_load_balancer_address_on_a_simulated_node_answers_from_pods_on_both_n
     services.create(&PostParams::default(), &service).await.unwrap();
     cluster.publish_endpoints(&namespace, "web", &[&pods[0], &pods[1]]).await.unwrap();
     let (vip4, vip6) = (lan.ipv4(150), lan.ipv6(150));
-    let status = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": vip4.to_string(), "ipMode": "VIP" }, { "ip": vip6.to_string(), "ipMode": "VIP" }] } } });
+    let status = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": vip4.to_string(), "ipMode": "VIP" },
+        { "ip": vip6.to_string(), "ipMode": "VIP" }] } } });
     services.patch_status("web", &PatchParams::default(), &Patch::Merge(&status)).await.unwrap();
     lan.host(1)
         .ip([format!("addr add {vip4}/32 dev eth0"), format!("addr add {vip6}/128 dev eth0 nodad preferred_lft 0")])

@@ -101,7 +101,8 @@ fn the_prober_counts_what_is_lost_while_a_cable_is_out() {
         assert!(report.answered_by["node1"] > 20, "{report}");
         let Some(datagrams) = datagrams else { continue };
         let arrived = arrived.count(datagrams).unwrap() as u64;
-        // Each answer had its question, and what did not arrive is lost. Some of the lost ones arrived: their answers were on the way.
+        // Each answer had its question, and what did not arrive is lost. Some of the lost ones arrived: their answers
+        // were on the way.
         assert!(report.answered <= arrived && arrived < report.sent, "{arrived} arrived, {report}");
         assert!(report.lost >= report.sent - arrived && report.lost > 20, "{arrived} arrived, {report}");
     }

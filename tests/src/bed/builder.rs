@@ -80,8 +80,8 @@ impl BedBuilder {
         self
     }
 
-    /// One more NIC on each machine: `network` as `namespace/name`, and the interface's name in the guest. Machines of Harvester
-    /// only: the hosts get no such interface.
+    /// One more NIC on each machine: `network` as `namespace/name`, and the interface's name in the guest. Machines of
+    /// Harvester only: the hosts get no such interface.
     #[must_use]
     pub fn network(mut self, network: &str, interface: &str) -> Self {
         self.networks.push((network.into(), interface.into()));

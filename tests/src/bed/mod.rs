@@ -1,11 +1,14 @@
 //! The bed: everything that a user of the product has, in network namespaces of this process.
 //!
-//! * LAN `192.168.100.0/24` with a client host (`.50`), a DHCP server (`.200`-`.250`) and nodes `node1`, `node2`, … (`.11`, `.12`, …);
-//! * guest cluster: real etcd, kube-apiserver, and kube-proxy on each node; a controller manager only where a test asks for one. One
-//!   echo pod per node, `echo-node1`, …, listens on TCP and UDP 8080 and 8081;
-//! * Harvester side: its own API server with `harvester-sim` as a process beside it, a pool `edge` (`.100`-`.149`) for the network
+//! * LAN `192.168.100.0/24` with a client host (`.50`), a DHCP server (`.200`-`.250`) and nodes `node1`, `node2`, …
+//!   (`.11`, `.12`, …);
+//! * guest cluster: real etcd, kube-apiserver, and kube-proxy on each node; a controller manager only where a test asks
+//!   for one. One echo pod per node, `echo-node1`, …, listens on TCP and UDP 8080 and 8081;
+//! * Harvester side: its own API server with `harvester-sim` as a process beside it, a pool `edge` (`.100`-`.149`) for
+//!   the network
 //!   [`NETWORK`], and a virtual machine for each node in namespace [`VM_NAMESPACE`];
-//! * the product: cloud controller manager on the last node, an announcer on each, with the rights of their ServiceAccounts.
+//! * the product: cloud controller manager on the last node, an announcer on each, with the rights of their
+//!   ServiceAccounts.
 
 mod builder;
 mod pools;
@@ -149,7 +152,8 @@ impl Bed {
         Ok(owner)
     }
 
-    /// The MAC addresses that answer the client's ARP requests for this address: one is right, none is dead, two is a conflict.
+    /// The MAC addresses that answer the client's ARP requests for this address: one is right, none is dead, two is a
+    /// conflict.
     pub fn macs(&self, address: IpAddr) -> Result<Vec<String>> {
         match address {
             IpAddr::V4(address) => self.lan.client().who_has(address),
@@ -157,7 +161,8 @@ impl Bed {
         }
     }
 
-    /// Power loss of node `n`: every process of it stops and every cable is cut in the same moment. Its virtual machine on Harvester stays.
+    /// Power loss of node `n`: every process of it stops and every cable is cut in the same moment. Its virtual machine
+    /// on Harvester stays.
     pub fn power_off(&self, n: usize) -> Result<()> {
         let announcer = (!self.announcers.is_empty()).then(|| self.announcer(n));
         let ccm = self.has_ccm_on(n).then(|| self.ccm());
@@ -179,7 +184,8 @@ impl Bed {
         machine
     }
 
-    /// Ends of the product's logs, for the message of a failed test: lines that contain `needle` and the very last ones.
+    /// Ends of the product's logs, for the message of a failed test: lines that contain `needle` and the very last
+    /// ones.
     pub fn story(&self, needle: &str) -> String {
         let ccm = self.ccm.iter().map(|_| ("cloud controller manager".to_owned(), self.ccm()));
         let announcers = self.announcers().map(|handle| (format!("announcer on {}", handle.host().name()), handle));

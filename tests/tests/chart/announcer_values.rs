@@ -1,4 +1,5 @@
-//! Variables and flags of the announcer in the chart's values: refused where the program would not start with them, which is asked itself.
+//! Variables and flags of the announcer in the chart's values: refused where the program would not start with them,
+//! which is asked itself.
 
 use std::collections::BTreeMap;
 

@@ -20,7 +20,8 @@ fn metrics_are_reachable_where_somebody_is_asked_to_read_them() {
     // The environment counts before the flag, as in the program.
     for (variable, port) in [("null", 2115), ("''", 2115), ("':2116'", 2116)] {
         let by_flag = format!(
-            "kube-vip: {{{monitored}, env: {{prometheus_server: {variable}}}, extraArgs: {{prometheusHTTPServer: ':2115'}}}}"
+            "kube-vip: {{{monitored}, env: {{prometheus_server: {variable}}}, extraArgs: {{prometheusHTTPServer: \
+            ':2115'}}}}"
         );
         assert_eq!(announcer(&render(&by_flag))["containers"][0]["ports"][0]["containerPort"], port, "{variable}");
     }
@@ -34,12 +35,21 @@ fn metrics_are_reachable_where_somebody_is_asked_to_read_them() {
 
 #[test]
 fn helm_test_asks_the_announcers_where_its_pod_can_find_them() {
-    for (values, announcers) in [
-        ("", true),
-        ("kube-vip: {namespaceOverride: kube-system}", true),
-        ("kube-vip: {namespaceOverride: elsewhere}", false),
-        ("kube-vip: {enabled: false}", false),
-        ("kube-vip: {env: {prometheus_server: '127.0.0.1:2112'}}", false),
+    const LEASE: &str = "--lease=kube-system/cloud-controller-manager";
+    const ANNOUNCERS: &str = "--announcers=kube-system/kube-vip";
+    for (values, asked, looked_at) in [
+        ("", true, &[LEASE, ANNOUNCERS][..]),
+        ("kube-vip: {namespaceOverride: kube-system}", true, &[LEASE, ANNOUNCERS]),
+        ("kube-vip: {namespaceOverride: elsewhere}", false, &[LEASE, "--announcers=elsewhere/kube-vip"]),
+        ("kube-vip: {enabled: false}", false, &[LEASE]),
+        ("kube-vip: {env: {prometheus_server: '127.0.0.1:2112'}}", false, &[LEASE, ANNOUNCERS]),
+        // In other modes an announcer has no Lease by which its node could be known.
+        ("kube-vip: {env: {svc_election: 'true'}}", true, &[LEASE, "--daemonset=kube-system/kube-vip"]),
+        ("kube-vip: {env: {election_mode: global}}", true, &[LEASE, "--daemonset=kube-system/kube-vip"]),
+        ("kube-vip: {env: {election_mode: node, svc_election: true}}", true, &[LEASE, ANNOUNCERS]),
+        ("extraArgs: ['--leader-elect-resource-name=mine']", true, &["--lease=kube-system/mine", ANNOUNCERS]),
+        ("extraArgs: ['--leader-elect=false']", true, &[ANNOUNCERS]),
+        ("extraArgs: ['--leader-elect-resource-namespace', 'other']", true, &[ANNOUNCERS]),
     ] {
         for helm in helms() {
             let file = helm.write("values.yaml", values).unwrap();
@@ -52,19 +62,40 @@ fn helm_test_asks_the_announcers_where_its_pod_can_find_them() {
             assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], 1, "the next test waits for this pod to go");
             let container = pod["spec"]["containers"][0].clone();
             assert_eq!(container["terminationMessagePolicy"], "FallbackToLogsOnError", "describe has no reason");
-            let asked = container["args"].clone();
             let mut expected = vec![
                 "probe",
                 "https://$(HARVESTER_CLOUD_PROVIDER_TEST_SERVICE_HOST)/readyz#deployment/harvester-cloud-provider,service/harvester-cloud-provider-test",
             ];
-            expected.extend(
-                announcers
-                    .then_some("http://$(KUBE_VIP_TEST_SERVICE_HOST)/readyz#daemonset/kube-vip,service/kube-vip-test"),
-            );
-            assert_eq!(asked, serde_json::json!(expected), "{values}");
-            assert_eq!(titles(&objects).iter().any(|title| title == "Service kube-vip-test"), announcers, "{values}");
+            let announcer = "http://$(KUBE_VIP_TEST_SERVICE_HOST)/readyz#daemonset/kube-vip,service/kube-vip-test";
+            expected.extend(asked.then_some(announcer));
+            expected.extend(looked_at);
+            assert_eq!(container["args"], serde_json::json!(expected), "{values}");
+            assert_eq!(titles(&objects).iter().any(|title| title == "Service kube-vip-test"), asked, "{values}");
         }
     }
+}
+
+/// It looks at what it is asked to look at, only while it runs, and writes nothing.
+#[test]
+fn helm_test_brings_its_rights_and_takes_them_away_again() {
+    let objects = Helm::new("helm3").unwrap().tests(&chart(), &[]).unwrap();
+    let mut granted = Vec::new();
+    for object in &objects {
+        let annotations = &object["metadata"]["annotations"];
+        assert_eq!(annotations["helm.sh/hook"], "test", "{object}");
+        assert_eq!(annotations["helm.sh/hook-delete-policy"], "before-hook-creation,hook-succeeded", "{object}");
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            let names = rule["resourceNames"].as_array().map_or(String::new(), |names| format!(" {}", names[0]));
+            granted.push(format!("{} {}{names}", rule["verbs"][0], rule["resources"][0]).replace('"', ""));
+            let one = |field: &str| rule[field].as_array().map_or(0, Vec::len) == 1;
+            assert!(one("verbs") && one("resources"), "{rule}");
+        }
+    }
+    granted.sort();
+    let expected = ["get daemonsets kube-vip", "get leases", "get leases cloud-controller-manager", "list pods"];
+    assert_eq!(granted, expected);
+    let pod = find(&objects, "Pod harvester-cloud-provider-test");
+    assert_eq!(pod["spec"]["serviceAccountName"], "harvester-cloud-provider-test");
 }
 
 #[test]

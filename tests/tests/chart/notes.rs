@@ -21,7 +21,8 @@ fn announcers_run_where_the_value_says_unless_the_user_has_placed_them() {
 #[test]
 fn notes_say_what_to_look_at_and_what_is_wrong() {
     let helm = Helm::new("helm4").unwrap();
-    let values = "clusterName: old\nreplicas: 3\nimage: {tag: v0.2.7}\nkube-vip: {image: {repository: ghcr.io/kube-vip/kube-vip}}\n\
+    let values = "clusterName: old\nreplicas: 3\nimage: {tag: v0.2.7}\nkube-vip: {image: {repository: \
+        ghcr.io/kube-vip/kube-vip}}\n\
                   extraArgs: [--cluster-name=x, --managment-network=a, --v, '4', --kube-api-qps=1]";
     let file = helm.write("values.yaml", values).unwrap();
     let said = notes(&helm, &["--values", &file]);

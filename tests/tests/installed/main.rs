@@ -1,5 +1,5 @@
-//! The chart as users install it: from real repositories, by the Helm that Rancher runs, on a real node (kubelet, containerd). One
-//! bed for all of it, and two clients that ask for an address each the whole time.
+//! The chart as users install it: from real repositories, by the Helm that Rancher runs, on a real node (kubelet,
+//! containerd). One bed for all of it, and two clients that ask for an address each the whole time.
 
 mod monitoring;
 
@@ -168,8 +168,8 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
     let provider = cluster.process("harvester-cloud-provider").await.unwrap();
     assert_eq!((provider.user.as_str(), provider.capabilities), ("65532", 0));
 
-    // An upgrade that cannot work is reported, says why, disturbs no address, and is taken back. Helm 3 is content when no more than
-    // maxUnavailable pods are missing, that is with none of one; for it there is `helm test`.
+    // An upgrade that cannot work is reported, says why, disturbs no address, and is taken back. Helm 3 is content when
+    // no more than maxUnavailable pods are missing, that is with none of one; for it there is `helm test`.
     let broken = RANCHER_VALUES
         .replace("/var/lib/rancher/rke2/etc/config-files/cloud-provider-config", "/etc/kubernetes/cloud-config");
     let broken = newest.write("broken.yaml", broken).unwrap();
@@ -190,7 +190,8 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
     let another = helm.run(&["install", "another", &archive, "-n=kube-system", "-f", &values]).unwrap_err().to_string();
     assert!(another.contains("harvester-cloud-provider"), "{another}");
 
-    // Why the Deployment keeps maxUnavailable 1, although Helm 3 counts a pod less for it: with 0 a single node's upgrade stands still.
+    // Why the Deployment keeps maxUnavailable 1, although Helm 3 counts a pod less for it: with 0 a single node's
+    // upgrade stands still.
     let strategy = |unavailable: u8| {
         let patch = format!(
             "{{\"spec\":{{\"strategy\":{{\"rollingUpdate\":{{\"maxUnavailable\":{unavailable},\"maxSurge\":1}}}},\

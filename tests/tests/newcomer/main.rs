@@ -1,4 +1,5 @@
-//! The pages, typed word for word on a cluster of three real nodes: README, `docs/install-rke2.md`, `docs/install-k3s.md`, parts of
+//! The pages, typed word for word on a cluster of three real nodes: README, `docs/install-rke2.md`,
+//! `docs/install-k3s.md`, parts of
 //! `docs/operations.md`, `docs/credentials.md`. RKE2 and K3s are not here; what they would do with their manifests is
 //! done by Helm, as their controller calls it.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
@@ -30,7 +31,8 @@ fn values_of(manifest: &Value) -> &str {
     manifest["spec"]["valuesContent"].as_str().unwrap()
 }
 
-/// The clients, which send a datagram every 10 ms, had every answer until now: of the address of a pool and of the leased one.
+/// The clients, which send a datagram every 10 ms, had every answer until now: of the address of a pool and of the
+/// leased one.
 fn every_datagram_answered(what: &str, clients: &[(&str, Probe)], state: impl Fn() -> String) {
     for (name, probe) in clients {
         probe.wait_for_answers(ENOUGH, PATIENCE).unwrap_or_else(|error| panic!("{error:#}\n{}", state()));
@@ -146,7 +148,7 @@ async fn who_types_what_the_pages_say_gets_an_address_that_works_and_keeps_it_th
     }
 
     // docs/operations.md: who announces what, and other credentials while clients ask.
-    let said = type_all("docs/operations.md", "Who announces what");
+    let said = type_all("docs/operations.md", "Which node announces what");
     let report: Value = serde_json::from_str(&said[said.find("\n{").unwrap()..]).unwrap();
     let announced = report["vips"].as_array().unwrap().iter().filter(|vip| vip["state"] == "announced").count();
     assert_eq!(announced, 3, "{said}");
@@ -157,7 +159,8 @@ async fn who_types_what_the_pages_say_gets_an_address_that_works_and_keeps_it_th
     every_datagram_answered("other credentials", &clients, state);
 
     // docs/install-k3s.md: the file by cloud-init, and the manifest as K3s's Helm controller runs it.
-    let addon = "harvester-cloud-provider generate-addon prod guests --kubeconfig harvester.yaml -o cloud-init --distribution k3s";
+    let addon = "harvester-cloud-provider generate-addon prod guests --kubeconfig harvester.yaml -o cloud-init \
+        --distribution k3s";
     let cloud_init: Value = serde_saphyr::from_str(&desk.runs(addon).unwrap()).unwrap();
     let files = cloud_init["write_files"].as_array().unwrap();
     for file in files {
@@ -198,7 +201,8 @@ async fn who_types_what_the_pages_say_gets_an_address_that_works_and_keeps_it_th
     }
     desk.write("helmchartconfig.yaml", values_of(&manifest("docs/install-rke2.md", "HelmChartConfig"))).unwrap();
     let as_rke2_does = format!(
-        "helm upgrade --install {release} {REFERENCE} -n kube-system --reset-values --wait --timeout 3m -f helmchartconfig.yaml"
+        "helm upgrade --install {release} {REFERENCE} -n kube-system --reset-values --wait --timeout 3m -f \
+        helmchartconfig.yaml"
     );
     desk.runs(&as_rke2_does).unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.state()));
     cluster.assert_ready("deployment/harvester-cloud-provider");

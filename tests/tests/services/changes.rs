@@ -26,7 +26,10 @@ async fn type_and_ports_change(protocol: &str) {
     // From the lower band, which the API server leaves to those who choose themselves: any other port may be a
     // Service's of another test.
     let (first_port, second_port) = if udp { (30_001, 30_002) } else { (30_003, 30_004) };
-    let port = |port: u16, node_port: i32| json!({"spec": {"ports": [{"name": "p", "protocol": protocol, "port": port, "targetPort": 8080, "nodePort": node_port}]}});
+    let port = |port: u16, node_port: i32| {
+        json!({"spec": {"ports": [{"name": "p", "protocol": protocol, "port": port,
+            "targetPort": 8080, "nodePort": node_port}]}})
+    };
 
     // ClusterIP, NodePort: reachable there, and nothing of ours.
     let mut node_port_service = port(80, first_port);
@@ -91,7 +94,12 @@ async fn type_and_ports_change(protocol: &str) {
     .await
     .unwrap();
     web.wait_until_withdrawn(address).await.unwrap();
-    assert!(ask(address, 81).is_err());
+    // kube-proxy takes its rules away by its own pace.
+    wait_for("no answer any more", e2e::PATIENCE, || async {
+        ask(address, 81).map_or(Ok(()), |reply| Err(format!("it answers {reply}")))
+    })
+    .await
+    .unwrap();
     assert!(web.load_balancer().await.unwrap().is_none());
 }
 

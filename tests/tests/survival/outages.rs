@@ -154,7 +154,10 @@ async fn a_revoked_token_is_told_and_a_new_one_is_used_without_a_restart() {
     let good = config["clusters"][0].clone();
     let dead = json!({"name": "dead", "cluster": {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true}});
     config["clusters"] = json!([dead, good]);
-    let context = |name: &str, cluster: &str| json!({"name": name, "context": {"cluster": cluster, "namespace": VM_NAMESPACE, "user": "default"}});
+    let context = |name: &str, cluster: &str| {
+        json!({"name": name,
+            "context": {"cluster": cluster, "namespace": VM_NAMESPACE, "user": "default"}})
+    };
     config["contexts"] = json!([context("first", "dead"), context("second", "default")]);
     config["current-context"] = json!("first");
     bed.write_cloud_config(&config.to_string()).unwrap();

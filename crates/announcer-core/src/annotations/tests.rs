@@ -132,7 +132,8 @@ proptest! {
     fn no_annotation_makes_a_parser_panic(text in "\\PC*", list in "[0-9a-f:., x/]*") {
         for text in [&text, &list] {
             let (wanted, _) = parse_addresses(LOADBALANCER_IPS, text);
-            prop_assert!(wanted.iter().all(|wanted| !matches!(wanted, Wanted::Static(address) if address.is_unspecified())));
+            let unspecified = |wanted: &Wanted| matches!(wanted, Wanted::Static(address) if address.is_unspecified());
+            prop_assert!(!wanted.iter().any(unspecified));
             let _ = parse_mac(text);
             let _ = parse_requested(text);
             let _ = parse_rp_filter(text);
@@ -141,7 +142,9 @@ proptest! {
     }
 
     #[test]
-    fn every_usable_address_is_found_in_any_order(addresses in proptest::collection::btree_set(any::<Ipv6Addr>(), 1..4)) {
+    fn every_usable_address_is_found_in_any_order(
+        addresses in proptest::collection::btree_set(any::<Ipv6Addr>(), 1..4),
+    ) {
         let usable: Vec<IpAddr> = addresses.iter().map(|v6| IpAddr::V6(*v6).to_canonical()).filter(|ip| is_unicast(*ip) && !ip.is_unspecified()).collect();
         let list = usable.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let (wanted, problems) = parse_addresses(LOADBALANCER_IPS, &list);

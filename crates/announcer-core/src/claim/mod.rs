@@ -1,8 +1,8 @@
 //! Claims: how a former owner that was only paused learns within milliseconds that it has lost (failover-protocol.md 1
 //! item 5, decisions.md 23). No I/O and no clock.
 //!
-//! * [`Claims`]: the winner's side. A take-over is finished when the former owner knows: until then it hears, by unicast, the
-//!   claim of one of the VIPs after the other, each followed by a question whether it still answers.
+//! * [`Claims`]: the winner's side. A take-over is finished when the former owner knows: until then it hears, by
+//!   unicast, the claim of one of the VIPs after the other, each followed by a question whether it still answers.
 //! * [`tag`]: what the claim carries beside the announcement. [`Judge`]: the other side, what a heard claim is worth.
 
 mod judge;

@@ -1,4 +1,5 @@
-//! Every variable of kube-vip (kube-vip spec 1.2), its flag, and what it does here. Data only; the reference is made from it.
+//! Every variable of kube-vip (kube-vip spec 1.2), its flag, and what it does here. Data only; the reference is made
+//! from it.
 
 /// One variable.
 #[derive(Debug)]
@@ -58,7 +59,8 @@ pub const VARIABLES: &[Variable] = &[
         "vip_arpRate",
         None,
         "",
-        "Repeat announcements for ever, every so many milliseconds (below 500: 3000). Unset: a short burst, then silence",
+        "Repeat announcements for ever, every so many milliseconds (below 500: 3000). Unset: a short burst, then \
+        silence",
     ),
     text("vip_interface", Some("interface"), "", "NIC that carries addresses. Unset: the one of the default route"),
     text(
@@ -89,7 +91,8 @@ pub const VARIABLES: &[Variable] = &[
         "election_mode",
         None,
         "node",
-        "Who owns an address. `node`: each node its part, a new owner in a quarter of a second; `service`: kube-vip's Lease per Service; `global`: kube-vip's one Lease",
+        "How the owner of an address is chosen. `node`: each node its part, a new owner in a quarter of a second; \
+         `service`: kube-vip's Lease per Service; `global`: kube-vip's one Lease",
     ),
     text(
         "failover_profile",
@@ -107,13 +110,22 @@ pub const VARIABLES: &[Variable] = &[
         "vip_handover",
         None,
         "false",
-        "Mode `node`: a process that ends hands its addresses over, and with them all connections end, also if its node goes on. `false`: they stay for the next process, for 300 s",
+        "Mode `node`: a process that ends hands its addresses over, and with them all connections end, also if its \
+        node goes on. `false`: they stay for the next process, for 300 s",
+    ),
+    boolean(
+        "vip_probe",
+        None,
+        "false",
+        "Mode `node`: two other nodes ask each address of a Service at its first TCP port every 5 s, as a client would, and tell if it is not served. Annotation `cloudprovider.harvesterhci.io/probe` says otherwise for one Service",
     ),
     text(
         "vip_claim_keys",
         None,
         "",
-        "Mode `node`: directory in which a Secret is mounted; each of its files is a key of claims, of 16 bytes or more. All are accepted; a new one is sent with after 5 min, the last in the order of names. Without it claims are proved by the UIDs of Services",
+        "Mode `node`: directory in which a Secret is mounted; each of its files is a key of claims, of 16 bytes or \
+        more. All are accepted; a new one is sent with after 5 min, the last in the order of names. Without it claims \
+        are proved by the UIDs of Services",
     ),
     text(
         "svc_leasename",
@@ -125,7 +137,8 @@ pub const VARIABLES: &[Variable] = &[
         "svc_lease_namespaces",
         None,
         "",
-        "Mode `service`: other namespaces than the Service's own, separated by commas, where the annotation `leaseName` may name a Lease. Unset: none",
+        "Mode `service`: other namespaces than the Service's own, separated by commas, where the annotation \
+        `leaseName` may name a Lease. Unset: none",
     ),
     text("svc_namespace", None, "", "Serve Services of this namespace only. Unset: of all"),
     text("cp_namespace", Some("namespace"), "kube-system", "Namespace of Leases where the pod's own cannot be read"),
@@ -150,7 +163,9 @@ pub const VARIABLES: &[Variable] = &[
         "svc_controller",
         None,
         "",
-        "`true`: a cloud controller gives Services without a class their addresses, and only what it has published is announced; `false`: what a Service asks for is announced, as by kube-vip. Unset: `true` as soon as a Service has the finalizer of a cloud controller",
+        "`true`: a cloud controller gives Services without a class their addresses, and only what it has published is \
+        announced; `false`: what a Service asks for is announced, as by kube-vip. Unset: `true` as soon as a Service \
+        has the finalizer of a cloud controller",
     ),
     boolean(
         "disable_service_updates",
@@ -163,7 +178,8 @@ pub const VARIABLES: &[Variable] = &[
         Some("prometheusHTTPServer"),
         ":2112",
         // kube-vip spec 1.2, and the chart's probes rely on it: a manifest that leaves the variable empty is served.
-        "Serves `/metrics`, `/healthz`, `/livez` and `/readyz`, as `[address]:port`. An empty variable counts as unset; the flag without a value (`--prometheusHTTPServer=`) serves none of them",
+        "Serves `/metrics`, `/healthz`, `/livez` and `/readyz`, as `[address]:port`. An empty variable counts as \
+        unset; the flag without a value (`--prometheusHTTPServer=`) serves none of them",
     ),
     text("health_check_port", Some("healthCheckPort"), "0", "Serves health on a port of its own; `0`: no"),
     text("vip_loglevel", Some("log"), "0", "`-4` debug, `0` info, `4` warnings, `8` errors"),
@@ -238,7 +254,8 @@ pub const VARIABLES: &[Variable] = &[
 pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     (
         "bgp_enable",
-        "BGP is not supported, this announcer speaks ARP and NDP only: remove it and set vip_arp=true, or keep kube-vip",
+        "BGP is not supported, this announcer speaks ARP and NDP only: remove it and set vip_arp=true, or keep \
+        kube-vip",
     ),
     (
         "vip_routingtable",
@@ -250,7 +267,8 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ),
     (
         "cp_enable",
-        "an address for the control plane is not supported, this announcer serves LoadBalancer Services: set it to false",
+        "an address for the control plane is not supported, this announcer serves LoadBalancer Services: set it to \
+        false",
     ),
 ];
 

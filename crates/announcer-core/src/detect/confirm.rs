@@ -1,5 +1,5 @@
-//! The confirmation burst (R3) with its landmarks (R4): everybody is asked three times about what is suspected, and at the
-//! same moments the landmarks, whether *we* are heard, and by whom.
+//! The confirmation burst (R3) with its landmarks (R4): everybody is asked three times about what is suspected, and at
+//! the same moments the landmarks, whether *we* are heard, and by whom.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -105,7 +105,8 @@ impl Burst {
             (Some(_), _) => {
                 self.taken.insert(frame.address, frame.mac);
             }
-            // Another address of the suspected node: then it is not we who are cut off, and its VIP is gone all the same.
+            // Another address of the suspected node: then it is not we who are cut off, and its VIP is gone all the
+            // same.
             (None, Heard::Answer) if frame.to_us && self.owner.contains(&frame.mac) => self.owner_answers = true,
             (None, Heard::Answer) if frame.to_us => {
                 self.found.insert(self.before.whose(frame));

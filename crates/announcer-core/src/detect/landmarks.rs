@@ -184,12 +184,15 @@ impl Landmarks {
     }
 
     /// An answer to us, or somebody who asks about somebody else and so tells who it is.
+    ///
+    /// An ordinary question reads as a claim of the asker's own address ([`crate::frames::read`]); whether that is so
+    /// its answer to us will tell.
     pub fn on_frame(&mut self, now: Instant, frame: &Frame) {
-        if frame.what != Heard::Answer {
+        if frame.what == Heard::Probe {
             return;
         }
         if let Some(entry) = self.known.get_mut(&(frame.link, frame.address)) {
-            if frame.to_us {
+            if frame.to_us && frame.what == Heard::Answer {
                 (entry.answered, entry.unanswered) = (Some(now), 0);
                 entry.next = now + EVERY;
                 // A member's is on its card.

@@ -114,7 +114,9 @@ impl Detector {
         for target in targets {
             let key = (target.owner.clone(), target.link, subject);
             let (_, vips) = wanted.entry(key).or_insert_with(|| (target, Vec::new()));
-            vips.extend(target.vips.iter().map(|vip| watch::Wanted { vip: *vip, rank: target.rank }));
+            let wanted =
+                |vip: &verdict::Watched| watch::Wanted { vip: *vip, rank: target.rank, ahead: target.ahead.clone() };
+            vips.extend(target.vips.iter().map(wanted));
         }
         if self.watches.is_empty() {
             self.next_round = now + self.timers.period;
@@ -161,7 +163,7 @@ impl Detector {
             out.extend(self.landmarks.due(now).into_iter().map(Output::Ask));
         }
         for ((owner, link, _), watch) in &mut self.watches {
-            let context = Context { now, link: *link, timers: &self.timers, landmarks: &self.landmarks };
+            let context = Context { now, link: *link, timers: &self.timers, landmarks: &self.landmarks, silent: &[] };
             watch.burst(&context, owner, &mut self.counters, &mut out);
         }
         if self.watches.is_empty() || now < self.next_round {
@@ -172,12 +174,23 @@ impl Detector {
         // R1: from now on, never what was missed at once.
         self.next_round = now + self.timers.period;
         let trusted = late <= self.timers.tolerance();
+        // All are counted first: who is second in line wants to know whether the first is silent, too.
+        self.watches.values_mut().for_each(|watch| watch.count(trusted, &mut self.counters));
+        let silent = self.silent_nodes();
         for ((owner, link, _), watch) in &mut self.watches {
-            let context = Context { now, link: *link, timers: &self.timers, landmarks: &self.landmarks };
-            watch.round(&context, trusted, &mut self.counters, &mut out);
+            let context =
+                Context { now, link: *link, timers: &self.timers, landmarks: &self.landmarks, silent: &silent };
+            watch.round(&context, &mut self.counters, &mut out);
             watch.burst(&context, owner, &mut self.counters, &mut out);
         }
         out
+    }
+
+    /// Nodes that have answered before and have been silent for as long as the first in line waits.
+    fn silent_nodes(&self) -> Vec<String> {
+        let nodes = self.watches.iter().filter(|((.., subject), _)| *subject == Subject::Node);
+        let silent = nodes.filter(|(_, watch)| watch.is_silent(self.timers.patience(0)));
+        silent.map(|((node, ..), _)| node.clone()).collect()
     }
 
     /// When to tick again; absent: nobody is watched, and there are no landmarks.
@@ -201,6 +214,8 @@ struct Context<'a> {
     link: u32,
     timers: &'a Timers,
     landmarks: &'a Landmarks,
+    /// Nodes that are watched for their own sake and do not answer.
+    silent: &'a [String],
 }
 
 #[cfg(test)]

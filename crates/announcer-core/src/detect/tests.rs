@@ -33,7 +33,8 @@ fn name(node: u8) -> String {
 
 fn target(node: u8, rank: u8, vips: &[u8]) -> Target {
     let vips = vips.iter().map(|last| Watched { address: vip(*last), mac: mac(node), term: Term(1) }).collect();
-    Target { owner: name(node), link: LINK, rank, apart: [name(node)].into(), cards: [mac(node)].into(), vips }
+    let (apart, cards) = ([name(node)].into(), [mac(node)].into());
+    Target { owner: name(node), link: LINK, rank, ahead: None, apart, cards, vips }
 }
 
 fn addresses(vips: &[Watched]) -> Vec<IpAddr> {

@@ -28,6 +28,9 @@ pub(crate) struct Target {
     pub link: u32,
     /// Our place in the line of successors: 0 suspects after K periods, 1 after K + 3.
     pub rank: u8,
+    /// Who stands before us as the second in line. If this node does not hear that one either, there is nobody to wait
+    /// for.
+    pub ahead: Option<String>,
     /// Nodes that are lost with it, itself among them: they are no landmarks when it is missed.
     pub apart: BTreeSet<String>,
     /// MACs of its cards in this LAN: it may answer from any of them.

@@ -27,12 +27,12 @@ const STILL_COUNTS: Duration = Duration::from_millis(300);
 
 /// How often a node is asked that was found silent.
 const SELDOM: Duration = Duration::from_millis(500);
-
 /// A VIP to watch, and our place in its line.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Wanted {
     pub vip: Watched,
     pub rank: u8,
+    pub ahead: Option<String>,
 }
 
 #[derive(Debug)]
@@ -43,6 +43,8 @@ struct Vip {
     mac: Mac,
     term: Term,
     rank: u8,
+    /// Who stands before us.
+    ahead: Option<String>,
     since: Instant,
     /// It has answered once under this record.
     heard: bool,
@@ -62,6 +64,7 @@ impl Vip {
             mac,
             term,
             rank,
+            ahead: None,
             since: now,
             heard: false,
             asked: false,
@@ -74,6 +77,12 @@ impl Vip {
     /// R5.
     fn is_armed(&self, now: Instant, grace: Duration) -> bool {
         self.heard || now >= self.since + grace
+    }
+
+    /// How many silent periods make it suspect. Nobody waits for one who is silent himself.
+    fn patience(&self, context: &Context<'_>) -> u32 {
+        let waits = self.ahead.as_ref().is_none_or(|ahead| !context.silent.contains(ahead));
+        context.timers.patience(if waits { self.rank } else { 0 })
     }
 
     fn rests(&self, now: Instant) -> bool {
@@ -147,9 +156,9 @@ impl Watch {
         self.cards.clone_from(&target.cards);
         let keep: BTreeSet<IpAddr> = wanted.iter().map(|wanted| wanted.vip.address).collect();
         self.vips.retain(|address, _| keep.contains(address));
-        for Wanted { vip: Watched { address, mac, term }, rank } in wanted {
+        for Wanted { vip: Watched { address, mac, term }, rank, ahead } in wanted {
             let before = self.vips.remove(address);
-            let vip = match before {
+            let mut vip = match before {
                 Some(vip) if (vip.named, vip.term) == (*mac, *term) => Vip { rank: *rank, ..vip },
                 // What was reported of it is taken back when it answers, whatever MAC it has by then.
                 before => {
@@ -157,6 +166,7 @@ impl Watch {
                     Vip { verdicts, ..Vip::new(now, *mac, *term, *rank) }
                 }
             };
+            vip.ahead.clone_from(ahead);
             self.vips.insert(*address, vip);
         }
         self.good = self.good.filter(|address| keep.contains(address));
@@ -206,9 +216,8 @@ impl Watch {
         was_reported
     }
 
-    /// One period is over: counts it, and asks the next question.
-    pub fn round(&mut self, context: &Context<'_>, trusted: bool, counters: &mut Counters, out: &mut Vec<Output>) {
-        self.count(trusted, counters);
+    /// One period is over and was counted: asks the next question.
+    pub fn round(&mut self, context: &Context<'_>, counters: &mut Counters, out: &mut Vec<Output>) {
         if self.seldom.is_some_and(|at| context.now < at) {
             return;
         }
@@ -250,9 +259,8 @@ impl Watch {
     }
 
     /// Those that did not answer in the last burst are asked again. If they do, what rests is put to the test at once,
-    /// but
-    /// not more often than after the first verdict: where frames are lost in one direction hosts are heard now and
-    /// then.
+    /// but not more often than after the first verdict: frames that are lost in one direction let hosts be heard now
+    /// and then.
     fn ask_landmarks(&mut self, context: &Context<'_>, out: &mut Vec<Output>) {
         let (Some(doubt), Some(before)) = (&mut self.doubt, &self.before) else { return };
         let since = doubt.since.iter().filter(|(_, at)| context.now < **at + STILL_COUNTS).map(|(mac, _)| mac);
@@ -272,7 +280,7 @@ impl Watch {
     }
 
     /// R2: after a late timer the answer may have been lost with our own processor time; it is asked again instead.
-    fn count(&mut self, trusted: bool, counters: &mut Counters) {
+    pub fn count(&mut self, trusted: bool, counters: &mut Counters) {
         let asked = self.last.and_then(|address| self.vips.get_mut(&address)).filter(|vip| vip.asked);
         let alive = std::mem::take(&mut self.alive);
         let Some(vip) = asked else { return };
@@ -288,6 +296,11 @@ impl Watch {
         }
     }
 
+    /// It was heard, and has answered nothing for so many periods.
+    pub fn is_silent(&self, periods: u32) -> bool {
+        self.silent >= periods && self.vips.values().any(|vip| vip.heard)
+    }
+
     /// VIPs that have been silent for as long as our place in their line says.
     fn suspects(&self, context: &Context<'_>) -> BTreeMap<IpAddr, Mac> {
         // A node that was never heard may be in another LAN, or filter what it is asked: nothing is said of it.
@@ -299,7 +312,7 @@ impl Watch {
             .iter()
             .filter(|(_, vip)| !vip.rests(context.now))
             .filter(|(_, vip)| {
-                let patience = context.timers.patience(vip.rank);
+                let patience = vip.patience(context);
                 (node_armed && self.silent >= patience) || (armed(vip) && vip.misses >= patience)
             })
             .map(|(address, vip)| (*address, vip.mac))
@@ -345,7 +358,6 @@ impl Watch {
     fn judge(&mut self, now: Instant, owner: &str, outcome: Outcome, counters: &mut Counters, out: &mut Vec<Output>) {
         let heard = self.vips.values().any(|vip| vip.heard);
         let Outcome { mut silent, mut taken, side, certain, outside, gateway, found } = outcome;
-        let witnesses = u8::try_from(found.len()).unwrap_or(u8::MAX);
         silent.retain(|address| self.vips.contains_key(address));
         taken.retain(|(address, _)| self.vips.contains_key(address));
         if silent.is_empty() {
@@ -356,6 +368,7 @@ impl Watch {
         if silent.is_empty() && taken.is_empty() {
             return;
         }
+        let witnesses = u8::try_from(found.len()).unwrap_or(u8::MAX);
         if !certain {
             self.doubt = Some(Doubt { side, found, since: BTreeMap::new(), ask_at: now });
         }

@@ -44,9 +44,9 @@ impl<A: Copy + Into<IpAddr>> Probing<A> {
 
     /// Who else has the address, or wants it too (RFC 4862 5.4.3), by this frame. `own` is the MAC that asks.
     ///
-    /// Of IPv4 not who wants it, against RFC 5227 2.1.1: our own nodes ask whether an owner that they watch still has its
-    /// address, with the same frame, and a DECLINE would change the address of the Service. A host that wants it hears
-    /// our answer before its own probes are over.
+    /// Of IPv4 not who wants it, against RFC 5227 2.1.1: our own nodes ask whether an owner that they watch still has
+    /// its address, with the same frame, and a DECLINE would change the address of the Service. A host that wants it
+    /// hears our answer before its own probes are over.
     pub fn conflict(&self, own: Mac, frame: &[u8]) -> Option<Mac> {
         let (heard, address) = (frames::read(0, frame)?, self.address.into());
         let asks = heard.what == Heard::Probe && address.is_ipv4();

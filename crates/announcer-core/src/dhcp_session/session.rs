@@ -1,6 +1,6 @@
-//! One DHCP client with what surrounds it on a node, as far as something is decided there: the probes for an address that
-//! was granted, a link that comes and goes, what the engine is told. No I/O and no clock: the driver runs it behind
-//! packet sockets, a simulation in virtual time.
+//! One DHCP client with what surrounds it on a node, as far as something is decided there: the probes for an address
+//! that was granted, a link that comes and goes, what the engine is told. No I/O and no clock: the driver runs it
+//! behind packet sockets, a simulation in virtual time.
 
 use std::fmt::Display;
 use std::net::IpAddr;

@@ -73,7 +73,7 @@ impl Engine {
         let Some(vip) = self.vips.get_mut(id) else { return };
         let Some(address) = vip.address() else { return };
         let told = self.config.disable_service_updates || self.services.was_in_use(&vip.members, address);
-        vip.phase = Phase::Up { doubt: None };
+        (vip.phase, vip.up_since) = (Phase::Up { doubt: None }, Some(now));
         (vip.conflicts, vip.refusals) = (0, 0);
         vip.seen_from = asked;
         vip.announcing = if told {

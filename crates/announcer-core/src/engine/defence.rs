@@ -79,8 +79,8 @@ impl YieldedVips {
         self.0.values().filter_map(until).min()
     }
 
-    /// Ends what has waited for long enough, also where nothing is planned any more: it would stay due. True if anything
-    /// has.
+    /// Ends what has waited for long enough, also where nothing is planned any more: it would stay due. True if
+    /// anything has.
     pub fn take_due(&mut self, now: Instant) -> bool {
         let mut due = false;
         for yielded in self.0.values_mut() {
@@ -146,8 +146,8 @@ impl Engine {
                 if leaves || !(confirmed || self.is_recorded(&id)) {
                     self.yield_to(now, &id, mac);
                 } else if !peer {
-                    // A node of ours goes by a newer record, which is being read, or withdraws by itself: an announcement
-                    // of ours would only lead clients back to the wrong one.
+                    // A node of ours goes by a newer record, which is being read, or withdraws by itself: an
+                    // announcement of ours would only lead clients back to the wrong one.
                     self.defend(now, &id, mac);
                 }
             }
@@ -155,16 +155,16 @@ impl Engine {
         }
     }
 
-    /// Somebody answers for an address that we had before a pause. A stranger, or a member whose kube-proxy answers for every
-    /// address, is no owner: the record is read, and whoever has won the address proves it with a claim.
+    /// Somebody answers for an address that we had before a pause. A stranger, or a member whose kube-proxy answers for
+    /// every address, is no owner: the record is read, and whoever has won the address proves it with a claim.
     fn answered_in_doubt(&mut self, now: Instant, id: &VipId, frame: &Frame) {
         if self.shutdown.has_begun() || !self.read_record_for(now, id, frame.address) {
             self.yield_to(now, id, frame.mac);
         }
     }
 
-    /// The VIP that has this address, seen from this interface. Of the leased ones only their carriers tell; a given one,
-    /// and there may be hundreds, is looked up.
+    /// The VIP that has this address, seen from this interface. Of the leased ones only their carriers tell; a given
+    /// one, and there may be hundreds, is looked up.
     fn vip_on(&self, link: u32, address: IpAddr) -> Option<VipId> {
         let given = self.vips.get_key_value(&VipId::Static(address));
         let leased = self.vips.range(VipId::Dhcp(Uid::default())..);

@@ -143,8 +143,8 @@ impl Engine {
     }
 
     /// Ends the client of a VIP that is withdrawn. The lease is given back only if its Service is gone: otherwise the
-    /// successor comes back to it with the same MAC, and a RELEASE here would hand the address to somebody else. True if
-    /// the address goes with the macvlan.
+    /// successor comes back to it with the same MAC, and a RELEASE here would hand the address to somebody else. True
+    /// if the address goes with the macvlan.
     pub(super) fn leave_dhcp(&mut self, now: Instant, id: &VipId, source: &Source, release: bool) -> bool {
         let running = source.client().and_then(|client| client.running);
         if running.is_some() {

@@ -64,8 +64,8 @@ impl Engine {
         }
     }
 
-    /// A lease was granted. Declines it if this node knows who else has the address, which the probes from a macvlan do not
-    /// find out about the interface beneath it (RFC 2131 3.1 step 5); false: it may be used.
+    /// A lease was granted. Declines it if this node knows who else has the address, which the probes from a macvlan do
+    /// not find out about the interface beneath it (RFC 2131 3.1 step 5); false: it may be used.
     fn decline_taken(&mut self, now: Instant, id: &VipId, uid: &Uid, address: IpAddr) -> bool {
         let own_link = self.own_interface_of(address).map(|(_, link)| link);
         let machines = self.services.machines();

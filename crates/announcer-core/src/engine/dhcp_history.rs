@@ -1,5 +1,5 @@
-//! What outlives a DHCP VIP on this node: clients that are sending their RELEASE, leases that were given back or lost, and how
-//! many clients there were.
+//! What outlives a DHCP VIP on this node: clients that are sending their RELEASE, leases that were given back or lost,
+//! and how many clients there were.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -106,8 +106,8 @@ impl DhcpHistory {
         recorded.filter(|facts| Some(*facts) != lost).cloned()
     }
 
-    /// A lease is over. Nothing is written while nothing is up: taken over again, this node would go on with what it knows
-    /// to be over, and the address may be somebody else's by now.
+    /// A lease is over. Nothing is written while nothing is up: taken over again, this node would go on with what it
+    /// knows to be over, and the address may be somebody else's by now.
     pub fn lose4(&mut self, uid: &Uid, facts: LeaseFacts) {
         self.lost.entry(uid.clone()).or_default().v4 = Some(facts);
     }

@@ -1,4 +1,5 @@
-//! Where the address of a VIP comes from, and on what interface it is. Data; what becomes of it is decided in `dhcp.rs`,
+//! Where the address of a VIP comes from, and on what interface it is. Data; what becomes of it is decided in
+//! `dhcp.rs`,
 //! `dhcp6.rs` and `dhcp_events.rs`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -25,6 +25,7 @@ use crate::ownership::LeaseState;
 use crate::ownership::node::{Card, ForeignLock, Member, NodeFacts, Swap, Swapped};
 use crate::ownership::service::LeaseKey;
 use crate::plan::VipId;
+use crate::prober;
 use crate::reason::Reason;
 use crate::security::Protection;
 use crate::view::{ServiceKey, ServiceView, Uid};
@@ -34,7 +35,8 @@ use crate::view::{ServiceKey, ServiceView, Uid};
 pub enum Input {
     /// A Service changed; absent: it is gone, or not ours to announce any more.
     Service(ServiceKey, Option<Box<ServiceView>>),
-    /// The addresses inside the cluster of any Service; none: it is gone, or has none. Comes before what else is known of it.
+    /// The addresses inside the cluster of any Service; none: it is gone, or has none. Comes before what else is known
+    /// of it.
     ClusterIps(ServiceKey, Vec<IpAddr>),
     /// The first complete list of Services has been fed in.
     Synced,
@@ -70,6 +72,8 @@ pub enum Input {
         /// It accepts or refuses; also where nothing can be told.
         answers: bool,
     },
+    /// What was found out of those of the last [`Action::ProbeServices`].
+    Probed(prober::Finding),
     /// Answer to an [`Action::Swap`].
     Swapped(ServiceKey, Swap, Swapped),
     /// The kernel reported a change that we did not make.
@@ -169,8 +173,8 @@ pub enum WireOp {
         /// Until when.
         end: LeaseEnd,
     },
-    /// Let this through to VIPs, and nothing else. Begun when all before it is done, so that no address outlives its rules;
-    /// it may take half a minute, behind other programs' changes of the kernel's tables.
+    /// Let this through to VIPs, and nothing else. Begun when all before it is done, so that no address outlives its
+    /// rules; it may take half a minute, behind other programs' changes of the kernel's tables.
     Protect(Protection),
     /// Delete an interface.
     Delete {
@@ -328,6 +332,8 @@ pub enum Action {
         /// Where its kubelet listens.
         address: SocketAddr,
     },
+    /// Ask these as a client would, from now on and no others (`prober`).
+    ProbeServices(prober::Targets),
     /// Tell a former owner that the address is here (`claim`).
     Claim {
         /// On which interface.
@@ -370,7 +376,8 @@ pub enum Action {
     },
     /// Write on a Service.
     Record(ServiceKey, Record),
-    /// `service` mode: take part in the elections for these Leases, and in no others; those that are held are handed back.
+    /// `service` mode: take part in the elections for these Leases, and in no others; those that are held are handed
+    /// back.
     Campaign(BTreeSet<LeaseKey>),
     /// `node` mode: change the owner in the record of this Service, if it is as we believe.
     Swap(ServiceKey, Swap),

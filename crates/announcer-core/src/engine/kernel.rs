@@ -6,6 +6,7 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use super::observer::Before;
+use super::vip::Probe;
 use super::{Action, Engine, Phase, Put, WireDone, WireOp};
 use crate::network::Network;
 use crate::ownership::{Owner, Ownership};
@@ -89,6 +90,12 @@ impl Engine {
             |key: &ServiceKey| self.services.get(key).is_some_and(|view| self.ownership.of(view) == Owner::Mine);
         let mut missing = Vec::new();
         for vip in self.vips.values_mut() {
+            if let (Some(carrier), Phase::Probing(probe)) = (vip.carrier, &mut vip.phase)
+                && returned.contains(&carrier.link)
+            {
+                // What was asked while the cable was out nobody has heard.
+                *probe = Probe::begin(now);
+            }
             let (Some(carrier), Phase::Up { .. }) = (vip.carrier, &vip.phase) else { continue };
             if self.observer.shows(vip.seen_from) && !present.contains(&(carrier.link, carrier.net)) {
                 missing.extend(vip.put(now, self.config.fence()));

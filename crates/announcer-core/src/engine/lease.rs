@@ -150,8 +150,8 @@ impl<F: Facts> Lease<F> {
         self.recorded.take()
     }
 
-    /// What a new client goes on with, and what it only asks for. `told`: clients know an address as that of the Service;
-    /// an annotation alone anybody may have copied.
+    /// What a new client goes on with, and what it only asks for. `told`: clients know an address as that of the
+    /// Service; an annotation alone anybody may have copied.
     pub fn remembered(&self, told: impl FnOnce(F::Address) -> bool) -> (Option<F>, Option<F::Address>) {
         let granted = self.granted.as_ref().map(|leased| leased.facts.clone());
         match self.recorded.clone() {
@@ -163,8 +163,8 @@ impl<F: Facts> Lease<F> {
 
 /// Whether the end of a lease that stands on the Service is not good enough for a successor any more: it moved by
 /// [`FACTS_STEP`] and by a quarter of what is left until `expires`; or it comes before the next renewal, which is due
-/// after half of that, and a successor would find a lease that is over, and it moved by [`SHORT_FACTS_STEP`]. An end that comes
-/// sooner than recorded is always written.
+/// after half of that, and a successor would find a lease that is over, and it moved by [`SHORT_FACTS_STEP`]. An end
+/// that comes sooner than recorded is always written.
 fn has_moved(recorded: Option<Timestamp>, end: Option<Timestamp>, expires: Option<Instant>, now: Instant) -> bool {
     let (Some(old), Some(new)) = (recorded, end) else { return recorded != end };
     let left = expires.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));

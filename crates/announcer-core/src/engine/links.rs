@@ -30,8 +30,8 @@ pub(super) struct Interfaces {
 }
 
 impl Interfaces {
-    /// Interfaces that carry VIPs answer only for their own addresses (decisions.md 27); the others are put back as they
-    /// were.
+    /// Interfaces that carry VIPs answer only for their own addresses (decisions.md 27); the others are put back as
+    /// they were.
     pub fn prepare(&mut self, now: Instant, used: &BTreeSet<u32>) -> Vec<Action> {
         let mut actions = Vec::new();
         for link in used {

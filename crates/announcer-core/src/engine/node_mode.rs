@@ -1,11 +1,12 @@
 //! `node` mode inside the engine: feeds ownership with what was heard and read, the detector with what ownership wants
-//! watched, and the API with swaps. `claims.rs` speaks with former and new owners, `card.rs` says when this node's card is
-//! written.
+//! watched, and the API with swaps. `claims.rs` speaks with former and new owners, `card.rs` says when this node's card
+//! is written.
 
 mod card;
 mod changes;
 mod claims;
 mod left;
+mod probed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,6 +16,7 @@ use card::WrittenCard;
 use claims::Unclaimed;
 use l2_types::{Address, Mac};
 use left::Left;
+use probed::Services;
 
 pub(super) use changes::Announced;
 use changes::OwnerChanges;
@@ -45,8 +47,8 @@ struct Landmarks {
     vips: BTreeSet<IpAddr>,
 }
 
-/// What `node` mode has beyond ownership: the failure detector, claims in both directions, changes of owner that are to be
-/// told, this node's card. Idle in the other modes.
+/// What `node` mode has beyond ownership: the failure detector, claims in both directions, changes of owner that are to
+/// be told, this node's card. Idle in the other modes.
 pub(super) struct NodeMode {
     detector: Detector,
     pub changes: OwnerChanges,
@@ -66,6 +68,7 @@ pub(super) struct NodeMode {
     /// Interfaces from which nobody can be asked about an IPv6 address; told once.
     mute: BTreeSet<u32>,
     serving: bool,
+    probed: Services,
     written: WrittenCard,
     /// Services without an owner whose addresses this node tells clients of (decisions.md 33).
     pub unannounced: BTreeSet<ServiceKey>,
@@ -92,6 +95,7 @@ impl NodeMode {
             links: BTreeSet::new(),
             mute: BTreeSet::new(),
             serving: false,
+            probed: Services::default(),
             written: WrittenCard::new(config.lease.duration),
             unannounced: BTreeSet::new(),
             left: Left::default(),
@@ -232,6 +236,7 @@ impl Engine {
         review.former_owners.into_iter().for_each(|former_owner| self.node_mode.unclaimed.add(former_owner));
         self.claim_all(now);
         self.node_mode.unannounced = review.unannounced;
+        self.probe(review.probes);
         for (key, reason, text) in review.told {
             self.out.warn(now, &key, reason, &text);
         }
@@ -280,6 +285,9 @@ impl Engine {
         if let Finding::Answers { node } = &finding {
             tracing::info!(node, "a node that was silent answers again");
             self.out.replan_urgently();
+            if let Some(since) = self.node_mode.nodes.silent_since(node) {
+                self.announce_since(now, since);
+            }
         }
         if let Some((node, address)) = self.node_mode.nodes.note(now, self.node_mode.silent_for, finding) {
             self.out.push(Action::AskKubelet { node, address });

@@ -1,4 +1,5 @@
-//! Reading the node's network: when it is read again, what the last reading showed, and which removals it cannot show yet.
+//! Reading the node's network: when it is read again, what the last reading showed, and which removals it cannot show
+//! yet.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! What one step of the engine leads to: actions, Events that were not told a short while ago, and whether to plan again.
+//! What one step of the engine leads to: actions, Events that were not told a short while ago, and whether to plan
+//! again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

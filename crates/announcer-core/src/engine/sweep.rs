@@ -1,8 +1,8 @@
 //! What a former life, or kube-vip, left on this node: kept while it is not known whose it is, removed when it is
 //! nobody's here.
 //!
-//! kube-vip spec 10.1 rows 2 and 3: without this a crashed announcer's addresses answer for ever beside those of the new
-//! owner.
+//! kube-vip spec 10.1 rows 2 and 3: without this a crashed announcer's addresses answer for ever beside those of the
+//! new owner.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,8 +20,8 @@ use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::{ServiceView, Uid, is_on_record};
 
-/// How long an address without our mark, which is kube-vip's and has no deadline, may wait on an adopted macvlan for its
-/// client to confirm the lease.
+/// How long an address without our mark, which is kube-vip's and has no deadline, may wait on an adopted macvlan for
+/// its client to confirm the lease.
 const CONFIRM_LIMIT: Duration = Duration::from_mins(1);
 
 /// What is here of Services of which it is not decided yet whose they are: kept, and nothing begun with it.
@@ -135,8 +135,8 @@ impl Engine {
             .collect()
     }
 
-    /// A lease that is ours by a record in hand, and its client is about to go on with it: a former owner, who may just have
-    /// begun himself, repeats his announcements until he hears ours.
+    /// A lease that is ours by a record in hand, and its client is about to go on with it: a former owner, who may just
+    /// have begun himself, repeats his announcements until he hears ours.
     fn is_being_taken_up(&self, orphan: &Address) -> bool {
         let Some(link) = self.observer.network().and_then(|network| network.link(orphan.interface)) else {
             return false;
@@ -152,15 +152,15 @@ impl Engine {
         })
     }
 
-    /// Somebody else announces what we only kept: it is theirs. In `node` mode owners say so with a tag, which nobody can prove
-    /// who has not read the Service yet; what a stranger says counts for nothing.
+    /// Somebody else announces what we only kept: it is theirs. In `node` mode owners say so with a tag, which nobody
+    /// can prove who has not read the Service yet; what a stranger says counts for nothing.
     pub(super) fn orphan_claimed(&mut self, frame: &Frame) {
         let Frame { link, address, mac, .. } = *frame;
         if self.cluster().is_some() && !tag::is_tagged(frame.payload.as_ref()) {
             return;
         }
-        // A macvlan has the same MAC on every node, and what is only kept announces nothing: what is heard there is said
-        // by another node.
+        // A macvlan has the same MAC on every node, and what is only kept announces nothing: what is heard there is
+        // said by another node.
         let own = self.observer.network().and_then(|network| network.link(link));
         if own.is_some_and(|own| own.mac == Some(mac) && !is_macvlan(own)) {
             return;
@@ -185,8 +185,9 @@ impl Engine {
         }
     }
 
-    /// Removes what nobody gave us. Only when the Services are known and owners can be told; what is in doubt for single
-    /// ones is left alone, and only that: a Lease that cannot be had must not keep everything else here for ever.
+    /// Removes what nobody gave us. Only when the Services are known and owners can be told; what is in doubt for
+    /// single ones is left alone, and only that: a Lease that cannot be had must not keep everything else here for
+    /// ever.
     pub(super) fn sweep(&mut self, now: Instant) {
         let Some(network) = self.observer.network().filter(|_| self.unknown().is_none()) else { return };
         let doubtful = self.doubtful(network);

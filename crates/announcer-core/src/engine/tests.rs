@@ -57,6 +57,8 @@ pub(super) struct Node {
     /// Swaps that were asked for and not answered yet.
     pub swaps: Vec<(ServiceKey, Swap)>,
     pub cards: Vec<Card>,
+    /// Whom to ask as a client would.
+    pub probed: crate::prober::Targets,
     pub campaigns: Vec<BTreeSet<LeaseKey>>,
     /// Generation of each Service's last DHCP client.
     pub clients: BTreeMap<Uid, u64>,
@@ -78,6 +80,7 @@ impl Node {
             listening: BTreeSet::new(),
             swaps: Vec::new(),
             cards: Vec::new(),
+            probed: crate::prober::Targets::new(),
             campaigns: Vec::new(),
             clients: BTreeMap::new(),
         }
@@ -211,6 +214,7 @@ impl Node {
                     }
                     Action::Membership(card) => self.cards.push(card),
                     Action::AskKubelet { node, .. } => self.note(&format!("ask kubelet {node}")),
+                    Action::ProbeServices(targets) => self.probed = targets,
                     Action::Campaign(wanted) => self.campaigns.push(wanted),
                     Action::Forget(_) => {}
                 }

@@ -88,6 +88,8 @@ pub(super) struct Vip {
     pub place: Option<u32>,
     pub carrier: Option<Carrier>,
     pub phase: Phase,
+    /// Since when it is up, or was last.
+    pub up_since: Option<Instant>,
     pub announcing: Announcing,
     pub source: Source,
     pub defended: Option<Instant>,
@@ -108,6 +110,7 @@ impl Vip {
             place: None,
             carrier: None,
             phase: Phase::Idle,
+            up_since: None,
             announcing: Announcing::Silent,
             source,
             defended: None,
@@ -208,8 +211,8 @@ impl Engine {
             VipId::Dhcp(uid) => self.place_dhcp(now, uid, place, wishes),
             VipId::Dhcp6(uid) => self.place_dhcp6(now, uid, place, wishes),
         }
-        // A leased address that the kernel has refused is tried again when its pause is over, and not when the lease is next
-        // renewed, which may be hours later.
+        // A leased address that the kernel has refused is tried again when its pause is over, and not when the lease is
+        // next renewed, which may be hours later.
         if let Some(vip) = self.vips.get(id).filter(|_| id.is_dhcp()) {
             self.carry(now, id, vip.carrier);
         }

@@ -16,6 +16,9 @@ const DOUBTS_AT_ONCE: usize = 32;
 /// More addresses are asked about in at most so many turns of 30 ms: their deadlines are not put off until then.
 const DOUBT_TURNS: usize = 16;
 
+/// How often an address is asked about on an interface without a cable, if nobody tells that it is back.
+const NO_CARRIER: Duration = Duration::from_secs(1);
+
 impl Engine {
     /// Everything that is due.
     pub(super) fn vip_timers(&mut self, now: Instant) {
@@ -60,7 +63,13 @@ impl Engine {
             self.out.push(Action::Probe { link, mac, address: net.addr() });
             return;
         }
-        if let Phase::Probing(_) = vip.phase {
+        if let Phase::Probing(probe) = &mut vip.phase {
+            let link = self.observer.network().and_then(|network| network.link(link));
+            if link.is_some_and(|link| !link.is_usable()) {
+                // Nobody has heard the questions. They are asked anew when the cable is back (`kernel.rs`).
+                *probe = Probe::begin(now + NO_CARRIER);
+                return;
+            }
             self.add(now, id);
         } else {
             vip.phase = Phase::Up { doubt: None };
@@ -102,8 +111,18 @@ impl Engine {
         }
     }
 
-    /// After a pause: whoever has taken an address meanwhile answers for it (decisions.md 25). Each question is a broadcast:
-    /// those about a thousand addresses are not sent at once.
+    /// A node is heard again that was silent since then, and so are clients behind its switch: they have missed where
+    /// went what came here meanwhile.
+    pub(super) fn announce_since(&mut self, now: Instant, silent: Instant) {
+        let came = self.vips.iter().filter(|(_, vip)| vip.up_since.is_some_and(|up| up >= silent));
+        for id in came.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            self.vips.get_mut(&id).into_iter().for_each(|vip| vip.announce_now(now));
+            self.vip_timer(now, &id);
+        }
+    }
+
+    /// After a pause: whoever has taken an address meanwhile answers for it (decisions.md 25). Each question is a
+    /// broadcast: those about a thousand addresses are not sent at once.
     pub(super) fn doubt_all(&mut self, now: Instant) {
         let up = self.vips.values().filter(|vip| vip.is_up()).count();
         let at_once = up.div_ceil(DOUBT_TURNS).max(DOUBTS_AT_ONCE);

@@ -117,7 +117,8 @@ pub fn name_is_taken(name: &str, uid: &Uid) -> String {
         );
     }
     format!(
-        "annotation {MACVLAN_NAME} is {name:?}: interface {name:?} exists and is not ours; choose another {MACVLAN_NAME}"
+        "annotation {MACVLAN_NAME} is {name:?}: interface {name:?} exists and is not ours; \
+         choose another {MACVLAN_NAME}"
     )
 }
 
@@ -127,10 +128,26 @@ pub fn mac_is_taken(mac: Mac) -> String {
     format!("MAC {mac} is already used: remove annotation {HWADDR}, or give this Service another one with it")
 }
 
+/// What the author of the Service reads when the kernel of this node has no macvlans at all.
+pub fn has_no_macvlan(error: &str) -> String {
+    format!(
+        "{error}; the kernel of this node has no macvlan: load module macvlan, or where there is none, as on SLES \
+         minimal images, install package kernel-default instead of kernel-default-base and restart the node"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::network::fixtures::{address, macvlan, own_address};
+
+    #[test]
+    fn a_kernel_without_macvlans_is_answered_with_the_module_and_the_package_that_has_it() {
+        let text = has_no_macvlan("failed to create macvlan vip-web: Operation not supported (os error 95)");
+        for part in ["create macvlan vip-web", "module macvlan", "kernel-default instead of kernel-default-base"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
 
     #[test]
     fn an_alias_says_whose_the_macvlan_is_and_until_when_its_lease_runs() {

@@ -1,9 +1,9 @@
-//! kube-vip's modes: owners by Leases that are held, one for all Services (`global`) or one per Service (`service`), with
-//! kube-vip's names and identity (kube-vip spec 4), so that a kube-vip on another node and this announcer exclude each
-//! other.
+//! kube-vip's modes: owners by Leases that are held, one for all Services (`global`) or one per Service (`service`),
+//! with kube-vip's names and identity (kube-vip spec 4), so that a kube-vip on another node and this announcer exclude
+//! each other.
 //!
-//! In `service` mode, Services that share an address follow the Lease of the oldest one: kube-vip's Leases know nothing of
-//! one another, and the address ends up on two nodes (kube-vip spec 3.9). The Leases of the others are taken too, by
+//! In `service` mode, Services that share an address follow the Lease of the oldest one: kube-vip's Leases know nothing
+//! of one another, and the address ends up on two nodes (kube-vip spec 3.9). The Leases of the others are taken too, by
 //! whoever has the first one, so that no kube-vip announces the address for their sake.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,8 +53,8 @@ impl LeaseKey {
         Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
-    /// `global` mode: the Lease for all Services. Where its namespace is the pod's own it has none here: nothing is told
-    /// from it.
+    /// `global` mode: the Lease for all Services. Where its namespace is the pod's own it has none here: nothing is
+    /// told from it.
     pub fn for_all(config: &LeaseConfig) -> Self {
         Self { namespace: config.namespace.clone().unwrap_or_default(), name: config.name.clone() }
     }

@@ -31,6 +31,7 @@ pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
         unguarded: false,
         retired: false,
         local_traffic: false,
+        probe: None,
         primary: None,
         lease_name: None,
     }

@@ -79,17 +79,17 @@ fn each_vip_has_its_line_and_its_state() {
     assert_eq!(
         report.to_text(),
         "\
-SERVICE            ADDRESS              OWNER    TERM   STATE                DHCP
-default/both       10.0.0.77,fd00::77   node-1   1      DHCP lease expired   from 10.0.0.2, 1h30m left; from 00010203, ended 60s ago
-default/leased     10.0.0.77            node-1   1      announced            from 10.0.0.2, 1h30m left
-default/lost       10.0.0.53            -        -      unowned              -
-default/new        10.0.0.52,fd00::52   -        -      pending              -
-default/over       10.0.0.77            node-1   1      DHCP lease expired   from 10.0.0.2, ended 60s ago
-default/six        fd00::77             node-1   1      announced            from 00010203, 1h30m left
-default/six-over   fd00::77             node-1   1      DHCP lease expired   from 00010203, ended 60s ago
-default/stale      10.0.0.51            node-2   8      owner silent         -
-default/was-six    10.0.0.77            node-1   1      announced            from 10.0.0.2, 1h30m left
-default/web        10.0.0.50            node-1   3      announced            -
+SERVICE            ADDRESS              OWNER    TERM   STATE                PROBED   DHCP
+default/both       10.0.0.77,fd00::77   node-1   1      DHCP lease expired   -        from 10.0.0.2, 1h30m left; from 00010203, ended 60s ago
+default/leased     10.0.0.77            node-1   1      announced            -        from 10.0.0.2, 1h30m left
+default/lost       10.0.0.53            -        -      unowned              -        -
+default/new        10.0.0.52,fd00::52   -        -      pending              -        -
+default/over       10.0.0.77            node-1   1      DHCP lease expired   -        from 10.0.0.2, ended 60s ago
+default/six        fd00::77             node-1   1      announced            -        from 00010203, 1h30m left
+default/six-over   fd00::77             node-1   1      DHCP lease expired   -        from 00010203, ended 60s ago
+default/stale      10.0.0.51            node-2   8      owner silent         -        -
+default/was-six    10.0.0.77            node-1   1      announced            -        from 10.0.0.2, 1h30m left
+default/web        10.0.0.50            node-1   3      announced            -        -
 
 LEASE                        HOLDER   RENEWED     STATE
 harvester-announcer-node-1   node-1   3s ago      fresh
@@ -122,6 +122,33 @@ fn all_is_well_only_if_each_vip_is_announced() {
 }
 
 #[test]
+fn what_nodes_say_that_ask_has_a_column_and_counts() {
+    let web = service("web", &json!({"kube-vip.io/vipHost": "node-1", TERM: "3"}), &["10.0.0.50", "fd00::50"]);
+    let card = |probed: &serde_json::Value| json!({"serving": true, "probed": probed}).to_string();
+    let (fresh, long_ago) = ("2026-01-01T11:59:57.000000Z", "2026-01-01T11:50:00.000000Z");
+    let (four, six, other) = ("10.0.0.50:80", "[fd00::50]:80", "10.0.0.50:443");
+    let served = json!({"served": [four, six]});
+    for (cards, text, well) in [
+        (vec![json!({})], "-", true),
+        (vec![json!({"silent": [other]})], "-", true),
+        (vec![served.clone(), served.clone()], "served 2/2", true),
+        (vec![served.clone(), json!({"silent": [four], "served": [six]})], "served 1/2; no answer (node-3)", false),
+        (vec![json!({"refused": [four]}), json!({"silent": [six]})], "no answer (node-3); refused (node-2)", false),
+        (vec![json!({"refused": [four]}), json!({"refused": [four]})], "refused (node-2, node-3)", false),
+    ] {
+        let nodes = ["node-2", "node-3"].iter().zip(&cards);
+        let mut leases: Vec<Lease> = nodes.map(|(node, probed)| member(node, fresh, &card(probed))).collect();
+        leases.push(member("node-1", fresh, "{}"));
+        // What a node said that is not heard of any more counts for nothing.
+        leases.push(member("node-4", long_ago, &card(&json!({"silent": [four]}))));
+        let report = report(&config(&[]), std::slice::from_ref(&web), &leases);
+        assert_eq!(report.vips[0].probes.as_ref().map_or_else(|| "-".to_owned(), Probes::text), text);
+        assert!(report.to_text().lines().nth(1).unwrap().contains(text), "{}", report.to_text());
+        assert_eq!(report.is_well(), well, "{text}");
+    }
+}
+
+#[test]
 fn programs_read_the_same() {
     let (services, leases) = world();
     let report = report(&config(&[]), &services, &leases);
@@ -130,6 +157,7 @@ fn programs_read_the_same() {
     assert_eq!(json["vips"][0]["dhcp"][0]["remainingSeconds"], 5400);
     assert_eq!(json["vips"][0]["dhcp"][1]["address"], "fd00::77");
     assert_eq!(json["vips"][7]["state"], "owner-silent");
+    assert_eq!(json["vips"][7]["probes"], serde_json::Value::Null);
     assert_eq!(json["leases"][1]["renewedSecondsAgo"], 600);
 }
 

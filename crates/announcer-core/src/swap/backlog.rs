@@ -1,5 +1,5 @@
-//! Swaps that wait for their turn. Of each Service one is under way and one waits, the last: while the API does not answer
-//! they are asked for again and again.
+//! Swaps that wait for their turn. Of each Service one is under way and one waits, the last: while the API does not
+//! answer they are asked for again and again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -94,7 +94,8 @@ pub(super) fn dhcp_wishes<'a>(
             take(Problem::new(
                 keys::MACVLAN_NAME,
                 text,
-                "accepted is the name of a network interface (1 to 15 characters; not vip- and 8 hexadecimal digits, which belongs to another Service); the usual name is used",
+                "accepted is the name of a network interface (1 to 15 characters; not vip- and 8 hexadecimal digits, \
+                which belongs to another Service); the usual name is used",
             ));
             None
         }),
@@ -137,10 +138,27 @@ pub(super) fn interface<'a>(
                 problems.insert(Problem::new(
                     keys::SERVICE_INTERFACE,
                     name,
-                    "accepted is the name of a network interface (1 to 15 characters; not vip- and 8 hexadecimal digits, which belongs to a Service) or the word auto; the address is not announced meanwhile",
+                    "accepted is the name of a network interface (1 to 15 characters; not vip- and 8 hexadecimal \
+                    digits, which belongs to a Service) or the word auto; the address is not announced meanwhile",
                 ));
             }
             InterfaceWish::Named(name.to_owned())
+        }
+    }
+}
+
+/// Whether it is to be asked as a client would.
+pub(super) fn probe<'a>(
+    annotation: &impl Fn(&str) -> Option<&'a str>,
+    problems: &mut BTreeSet<Problem>,
+) -> Option<bool> {
+    match annotation(keys::PROBE)?.trim() {
+        "true" => Some(true),
+        "false" => Some(false),
+        other => {
+            let accepted = "accepted are true and false; what the announcers are told for all Services counts";
+            problems.insert(Problem::new(keys::PROBE, other, accepted));
+            None
         }
     }
 }

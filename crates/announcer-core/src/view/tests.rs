@@ -6,7 +6,8 @@ use super::*;
 fn service(change: impl FnOnce(&mut Value)) -> Service {
     let mut object = json!({
         "apiVersion": "v1", "kind": "Service",
-        "metadata": {"namespace": "default", "name": "web", "uid": "12345678-aaaa-bbbb-cccc-1234567890ab", "annotations": {}},
+        "metadata": {"namespace": "default", "name": "web", "uid": "12345678-aaaa-bbbb-cccc-1234567890ab",
+            "annotations": {}},
         "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]},
     });
     change(&mut object);
@@ -221,8 +222,9 @@ proptest! {
     #[test]
     fn no_annotation_makes_the_view_panic(values in proptest::collection::vec("\\PC*", 12), spec in "\\PC*") {
         let keys = [
-            keys::LOADBALANCER_IPS, keys::HWADDR, keys::REQUESTED_IP, keys::VIP_HOST, keys::SERVICE_INTERFACE, keys::IGNORE,
-            keys::LOADBALANCER_HOSTNAME, keys::DHCP_BROADCAST, keys::RP_FILTER, keys::MACVLAN_NAME, keys::SERVICE_VLAN, keys::DHCP_LEASE,
+            keys::LOADBALANCER_IPS, keys::HWADDR, keys::REQUESTED_IP, keys::VIP_HOST, keys::SERVICE_INTERFACE,
+            keys::IGNORE, keys::LOADBALANCER_HOSTNAME, keys::DHCP_BROADCAST, keys::RP_FILTER, keys::MACVLAN_NAME,
+            keys::SERVICE_VLAN, keys::DHCP_LEASE,
         ];
         let object = service(|object| {
             for (key, value) in keys.iter().zip(&values) {

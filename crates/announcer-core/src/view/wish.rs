@@ -1,5 +1,5 @@
-//! What a Service goes on asking for when its author makes a mistake. A lease that is given back for a typing error may be
-//! another host's before the error is mended.
+//! What a Service goes on asking for when its author makes a mistake. A lease that is given back for a typing error may
+//! be another host's before the error is mended.
 
 use super::{DhcpWishes, ServiceView};
 use crate::annotations::{Meanwhile, Wanted};
@@ -19,10 +19,10 @@ pub enum Wish {
 }
 
 impl ServiceView {
-    /// The view of a Service that was seen as `before`, whose `wanted` is all that it asked for then. Where it cannot be
-    /// read any more, everything stays as it was. Where it says nothing any more, which is what `kubectl replace` with the
-    /// user's own manifest leaves until the cloud provider has written it again, what DHCP gave it stays: its status alone
-    /// does not tell a leased address from a given one.
+    /// The view of a Service that was seen as `before`, whose `wanted` is all that it asked for then. Where it cannot
+    /// be read any more, everything stays as it was. Where it says nothing any more, which is what `kubectl replace`
+    /// with the user's own manifest leaves until the cloud provider has written it again, what DHCP gave it stays: its
+    /// status alone does not tell a leased address from a given one.
     pub fn following(self, before: &Self) -> Self {
         let mut leases = before.wanted.iter().filter(|wanted| matches!(wanted, Wanted::Dhcp4 | Wanted::Dhcp6));
         let loses_lease = leases.any(|lease| !self.wanted.contains(lease));

@@ -1,5 +1,5 @@
-//! What `clients.rs` and `dhcp_driver.rs` do in the real process: runs each DHCP client, which is the same [`Session`] as
-//! there, behind its sockets.
+//! What `clients.rs` and `dhcp_driver.rs` do in the real process: runs each DHCP client, which is the same [`Session`]
+//! as there, behind its sockets.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -58,7 +58,7 @@ impl Membership {
         match act {
             Some(Act::Read(id)) => out.push((Purpose::Membership(id), Request::ReadMember(self.node.clone()))),
             Some(Act::Write(id, version, card)) => {
-                let member = Member { renewal: wall.to_string(), duration: self.duration, card };
+                let member = Member { renewal: wall.to_string(), duration: self.duration, card: *card };
                 out.push((Purpose::Membership(id), Request::WriteMember(self.node.clone(), version, member)));
             }
             None => {}

@@ -1,5 +1,5 @@
-//! From a seed to a run: mostly any mixture of faults, and sometimes a story in which one protection alone stands between
-//! the users and an outage.
+//! From a seed to a run: mostly any mixture of faults, and sometimes a story in which one protection alone stands
+//! between the users and an outage.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use announcer_core::ElectionMode;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use super::cards::{self, CARDS};
 use super::wide::{self, LATEST, WIDE, millis};
 use super::{Address, CONFLICT, DhcpServer, Fault, Kind, REST, Scenario, ServerFault, WARM_UP, Wish};
 
@@ -15,7 +16,8 @@ use super::{Address, CONFLICT, DhcpServer, Fault, Kind, REST, Scenario, ServerFa
 const MARGIN: Duration = Duration::from_secs(5);
 /// A DHCP client that nobody has answered, or whom the server has refused, for the half of this asks again within it.
 const BACK_OFF: Duration = Duration::from_secs(66);
-/// What moved because a node was not well goes back when that one has been well for a minute, and a minute after many were not.
+/// What moved because a node was not well goes back when that one has been well for a minute, and a minute after many
+/// were not.
 const RETURN: Duration = Duration::from_secs(135);
 /// An address goes back when its home has been well for a minute, and in touch with the others.
 const FAIL_BACK: Duration = Duration::from_secs(80);
@@ -41,6 +43,7 @@ impl Scenario {
             mode,
             lease,
             nodes,
+            cards: 1,
             hosts: Vec::new(),
             services,
             loss: if rng.random_bool(0.3) { rng.random_range(0.0..0.2) } else { 0.0 },
@@ -49,6 +52,7 @@ impl Scenario {
             // Drawn apart: a seed stays the run that it was.
             fail_back: mode == ElectionMode::Node && SmallRng::seed_from_u64(seed ^ 0xfa11_0000_0000).random_bool(0.1),
             bound: None,
+            blip: false,
             dhcp: DhcpServer { lease_seconds: 120, authoritative: true },
             faults: Vec::new(),
             calm: Duration::ZERO,
@@ -79,6 +83,11 @@ impl Scenario {
         }
         if alone {
             wide::alone(&mut rng, &mut scenario);
+        }
+        if seed >= CARDS && mode == ElectionMode::Node {
+            let mut rng = SmallRng::seed_from_u64(seed ^ 0xca4d_0000_0000);
+            cards::split_up(&mut rng, &mut scenario);
+            cards::blip(&mut rng, &mut scenario);
         }
         scenario.faults.sort_by_key(|fault| fault.at);
         scenario.calm = scenario.faults.iter().map(Fault::is_over_at).max().unwrap_or_default().max(WARM_UP);

@@ -19,7 +19,7 @@ pub(super) const LATEST: Duration = Duration::from_mins(1);
 /// A client asks every 20 ms: what it loses is known to twice that.
 const NOTHING: Duration = Duration::from_millis(60);
 /// One machine, or its cable.
-const ONE_NODE: Duration = Duration::from_millis(300);
+pub(super) const ONE_NODE: Duration = Duration::from_millis(300);
 /// A hypervisor with the owner and perhaps its first successor.
 const ONE_HOST: Duration = Duration::from_millis(500);
 

@@ -17,12 +17,15 @@ use super::judge::Vip;
 use super::lan::{gateway, thief};
 use super::{Event, World};
 use crate::api::uid;
-use crate::kernel::ETH0;
+use crate::kernel::{ETH0, Lan, card};
 use crate::promises::{CLIENT_ASKS, DOUBT};
 use crate::scenario::{Kind, Scenario};
 
 /// Between two questions to everybody.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// How often the host in the second LAN asks for somebody.
+const RESIDENT_ASKS: Duration = Duration::from_secs(5);
 
 /// One client.
 pub(super) struct Client {
@@ -48,18 +51,23 @@ pub(super) struct Entry {
 pub(super) struct Clients {
     pub all: Vec<Client>,
     rng: SmallRng,
+    /// When all were answered for everything: as long as nothing has changed since they need not be asked again.
+    content_at: Option<(u64, u64)>,
 }
 
 impl Clients {
     pub fn new(scenario: &Scenario, addresses: usize) -> Self {
-        let splits = scenario.faults.iter().enumerate().filter(|(_, fault)| matches!(fault.kind, Kind::Split(_)));
+        let is_split = |kind: &Kind| matches!(kind, Kind::Split(_) | Kind::SplitLan(..));
+        let splits = scenario.faults.iter().enumerate().filter(|(_, fault)| is_split(&fault.kind));
         let behind = std::iter::once(None).chain(splits.map(|(index, _)| Some(index)));
         let client = |behind| Client { behind, entries: vec![Entry::default(); addresses] };
-        Self { all: behind.map(client).collect(), rng: SmallRng::seed_from_u64(scenario.seed ^ 0xc11e_0000_0000) }
+        let rng = SmallRng::seed_from_u64(scenario.seed ^ 0xc11e_0000_0000);
+        Self { all: behind.map(client).collect(), rng, content_at: None }
     }
 
     /// The Service of this address was made or deleted: it has to be served anew before it can be missed.
     pub fn begin_anew(&mut self, index: usize) {
+        self.content_at = None;
         for client in &mut self.all {
             let entry = &mut client.entries[index];
             (entry.served_once, entry.lost_since) = (false, None);
@@ -74,29 +82,26 @@ impl World<'_> {
         // A switch may stand behind another one.
         own == split || {
             let group = |fault: usize| match &self.scenario.faults[fault].kind {
-                Kind::Split(group) => group.as_slice(),
+                Kind::Split(group) | Kind::SplitLan(_, group) => group.as_slice(),
                 _ => &[],
             };
             self.splits.contains_key(&own) && group(own).iter().all(|node| group(split).contains(node))
         }
     }
 
-    /// Frames go both ways between this client and that node.
-    pub(super) fn client_reaches(&self, client: usize, n: usize) -> bool {
+    /// Frames go both ways between this client and that node in this LAN. Each client has a card in both.
+    pub(super) fn client_reaches(&self, lan: Lan, client: usize, n: usize) -> bool {
         let node = &self.nodes[n];
-        let together = |(split, group): (&usize, &std::collections::BTreeSet<usize>)| {
-            group.contains(&n) == self.is_behind_switch(client, *split)
-        };
-        node.powered && node.mute == 0 && node.deaf == 0 && self.splits.iter().all(together)
+        node.powered && node.mute[lan] == 0 && node.deaf[lan] == 0 && self.same_side(lan, client, n)
     }
 
     /// It is where the gateway and all hosts are that are no nodes.
-    pub(super) fn is_outside(&self, client: usize) -> bool {
-        self.splits.keys().all(|split| !self.is_behind_switch(client, *split))
+    pub(super) fn is_outside(&self, lan: Lan, client: usize) -> bool {
+        self.splits_of(lan).all(|(split, _)| !self.is_behind_switch(client, split))
     }
 
     /// What everybody hears, clients hear too.
-    pub(super) fn clients_hear(&mut self, from: Option<usize>, bytes: &[u8]) {
+    pub(super) fn clients_hear(&mut self, lan: Lan, from: Option<usize>, bytes: &[u8]) {
         if bytes.first().is_none_or(|first| first & 1 == 0) {
             return;
         }
@@ -109,26 +114,43 @@ impl World<'_> {
                 let reaches = match from {
                     Some(n) => {
                         let node = &self.nodes[n];
-                        node.powered && node.mute == 0 && self.same_side(client, n)
+                        node.powered && node.mute[lan] == 0 && self.same_side(lan, client, n)
                     }
-                    None => self.is_outside(client),
+                    None => self.is_outside(lan, client),
                 };
                 let lost = loss > 0.0 && self.clients.rng.random_bool(loss);
                 // Only an entry that is there is changed, as in Linux.
                 let entry = &mut self.clients.all[client].entries[index];
-                if reaches && !lost && entry.mac.is_some() {
+                if reaches && !lost && entry.mac.is_some_and(|mac| mac != found.mac) {
                     entry.mac = Some(found.mac);
+                    self.clients.content_at = None;
                 }
             }
         }
     }
 
-    fn same_side(&self, client: usize, n: usize) -> bool {
-        self.splits.iter().all(|(split, group)| group.contains(&n) == self.is_behind_switch(client, *split))
+    fn same_side(&self, lan: Lan, client: usize, n: usize) -> bool {
+        self.splits_of(lan).all(|(split, group)| group.contains(&n) == self.is_behind_switch(client, split))
     }
 
     /// Each client asks for each address.
     pub(super) fn clients_ask(&mut self) {
+        let state = (self.judge.changes, self.learnings);
+        if self.clients.content_at != Some(state) {
+            let content = self.all_ask();
+            self.clients.content_at = content.then_some(state);
+        }
+        if self.scenario.cards > 1 && self.now.as_millis().is_multiple_of(RESIDENT_ASKS.as_millis()) {
+            self.resident_asks();
+        }
+        if self.now < self.scenario.end {
+            self.schedule(CLIENT_ASKS, Event::ClientsAsk);
+        }
+    }
+
+    /// Whether everything was answered.
+    fn all_ask(&mut self) -> bool {
+        let mut content = true;
         for index in 0..self.judge.moves.len() {
             let vip = self.judge.vip(index);
             for client in 0..self.clients.all.len() {
@@ -143,11 +165,10 @@ impl World<'_> {
                     self.resolve(client, index, vip);
                 }
                 self.judge.changed |= before.is_some() == answered;
+                content &= answered;
             }
         }
-        if self.now < self.scenario.end {
-            self.schedule(CLIENT_ASKS, Event::ClientsAsk);
-        }
+        content
     }
 
     /// The MACs with which this node answers for it.
@@ -165,11 +186,12 @@ impl World<'_> {
     fn is_answered(&self, client: usize, index: usize, vip: Vip) -> bool {
         let Some(mac) = self.clients.all[client].entries[index].mac else { return false };
         // Switches send it where that MAC was seen last.
-        let only = self.learned.get(&mac).copied();
+        let lan = vip.lan();
+        let only = self.learned.get(&(lan, mac)).copied();
         (0..self.nodes.len()).any(|n| {
             only.is_none_or(|only| only == n)
                 && self.nodes[n].paused == 0
-                && self.client_reaches(client, n)
+                && self.client_reaches(lan, client, n)
                 && self.macs(n, vip).contains(&mac)
         })
     }
@@ -183,8 +205,9 @@ impl World<'_> {
             return;
         }
         let loss = if self.stormy() { self.scenario.loss } else { 0.0 };
+        let lan = vip.lan();
         let answers: Vec<Mac> = (0..self.nodes.len())
-            .filter(|n| self.nodes[*n].paused == 0 && self.client_reaches(client, *n))
+            .filter(|n| self.nodes[*n].paused == 0 && self.client_reaches(lan, client, *n))
             .flat_map(|n| self.answers_of(n, vip))
             .chain(self.answers_of_strangers(client, index, vip))
             .collect();
@@ -202,13 +225,13 @@ impl World<'_> {
     fn answers_of(&self, n: usize, vip: Vip) -> Vec<Mac> {
         let mut macs = self.macs(n, vip);
         if self.ipvs > 0 && matches!(vip, Vip::Given(IpAddr::V4(_))) {
-            macs.extend(self.nodes[n].kernel.link(ETH0).and_then(|link| link.mac));
+            macs.extend(self.nodes[n].kernel.link(card(vip.lan())).and_then(|link| link.mac));
         }
         macs
     }
 
     fn answers_of_strangers(&self, client: usize, index: usize, vip: Vip) -> Vec<Mac> {
-        if !self.is_outside(client) || !matches!(vip, Vip::Given(IpAddr::V4(_))) {
+        if !self.is_outside(vip.lan(), client) || !matches!(vip, Vip::Given(IpAddr::V4(_))) {
             return Vec::new();
         }
         let used =

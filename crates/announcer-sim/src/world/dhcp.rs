@@ -88,7 +88,7 @@ impl World<'_> {
             let seen = format!("{} gives back that of Service {service}", self.nodes[from].name);
             self.broken(LEASE_KEPT, seen);
         }
-        if !self.is_heard_outside(from) || self.chance(self.scenario.loss) || self.dhcp.silent > 0 {
+        if !self.is_heard_outside(0, from) || self.chance(self.scenario.loss) || self.dhcp.silent > 0 {
             return;
         }
         self.judge.changed = true;
@@ -119,13 +119,13 @@ impl World<'_> {
     pub(super) fn server_answers(&mut self, frame: Vec<u8>, refused: Option<Refusal>) {
         let stands = |refusal: &Refusal| {
             let given = self.dhcp.given.get(&(refusal.service, refusal.address));
-            self.reaches(None, refusal.node) && given.is_none_or(|given| *given < refusal.since)
+            self.reaches(0, None, refusal.node) && given.is_none_or(|given| *given < refusal.since)
         };
         if let Some(refusal) = refused.filter(stands) {
             self.dhcp.refusals.push(refusal);
             self.judge.changed = true;
         }
-        self.transmit(None, frame);
+        self.transmit(0, None, frame);
     }
 
     pub(super) fn instant(&self) -> Instant {
@@ -142,8 +142,8 @@ impl World<'_> {
         held.is_some() && held == noted.map(|facts| facts.address)
     }
 
-    /// What clients were told of the lease of this Service is not what the server will go on granting. The holder finds out
-    /// when it renews; where the server keeps silent about what it does not know, only when the lease has ended.
+    /// What clients were told of the lease of this Service is not what the server will go on granting. The holder finds
+    /// out when it renews; where the server keeps silent about what it does not know, only when the lease has ended.
     pub(super) fn lease_is_due_to_change(&self, service: usize) -> bool {
         let renews = self.dhcp.server.renews(&client_id(service, self.generation[service]), self.instant());
         renews.is_none() || renews != self.api.noted_lease(&key(service)).map(|facts| facts.address)

@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use announcer_core::engine::Input;
-use announcer_core::frames;
 use announcer_core::ownership::node::NodeFacts;
 
-use super::lan::thief;
 use super::{Event, World};
 use crate::api::Change;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Lan};
 use crate::process::Mail;
-use crate::scenario::{CONFLICT, Kind};
+use crate::scenario::{CONFLICT, Cable, Kind};
 
 /// A pod that does not end in time is killed.
 const GRACE: Duration = Duration::from_secs(30);
@@ -32,12 +30,17 @@ impl World<'_> {
             }
             Kind::ApiLate(milliseconds) => self.api_late += Duration::from_millis(milliseconds),
             Kind::Split(group) => {
-                self.splits.insert(index, group.into_iter().collect());
+                self.splits.insert(index, (None, group.into_iter().collect()));
+            }
+            Kind::SplitLan(lan, group) => {
+                self.splits.insert(index, (Some(lan), group.into_iter().collect()));
             }
             Kind::Carrier(n) => {
-                self.cut(n, true);
-                self.set_carrier(n, false);
+                for lan in self.lans() {
+                    self.card_fails(n, lan, Cable::Out, true);
+                }
             }
+            Kind::Card(n, lan, cable) => self.card_fails(n, lan, cable, true),
             Kind::Kill(n) => self.end_process(n, "killed"),
             Kind::Terminate(n) => {
                 if let Some(process) = &mut self.nodes[n].process
@@ -60,7 +63,7 @@ impl World<'_> {
                 let node = &mut self.nodes[n];
                 node.powered = false;
                 node.boot += 1;
-                node.kernel = Kernel::new(n);
+                node.kernel = Kernel::new(n, self.scenario.cards);
                 self.disconnect(n);
             }
             Kind::WallJump(n, seconds) => self.nodes[n].wall_jump += seconds,
@@ -83,9 +86,7 @@ impl World<'_> {
             Kind::Ipvs => self.ipvs += 1,
             Kind::Claims(service) => {
                 self.judge.alarmed.insert(service);
-                for frame in frames::announcement(thief(), self.scenario.address(service)) {
-                    self.transmit(None, frame);
-                }
+                self.thief_announces(service);
             }
             Kind::AllNotReady => self.all_not_ready(true),
             Kind::Server(fault) => self.server_fault(fault, true),
@@ -105,13 +106,15 @@ impl World<'_> {
             Kind::ApiAway(n) => self.nodes[n].api_away -= 1,
             Kind::ApiDown => self.api_down -= 1,
             Kind::ApiLate(milliseconds) => self.api_late -= Duration::from_millis(milliseconds),
-            Kind::Split(_) => {
+            Kind::Split(_) | Kind::SplitLan(..) => {
                 self.splits.remove(&index);
             }
             Kind::Carrier(n) => {
-                self.cut(n, false);
-                self.set_carrier(n, true);
+                for lan in self.lans() {
+                    self.card_fails(n, lan, Cable::Out, false);
+                }
             }
+            Kind::Card(n, lan, cable) => self.card_fails(n, lan, cable, false),
             Kind::Kill(n) | Kind::Terminate(n) => {
                 let boot = self.nodes[n].boot;
                 self.schedule(Duration::ZERO, Event::Starts { node: n, boot });
@@ -172,9 +175,9 @@ impl World<'_> {
         match kind {
             Kind::Stale(_) => count(&mut node.stale),
             Kind::ApiSlow(_) => count(&mut node.api_slow),
-            Kind::Mute(_) => count(&mut node.mute),
-            Kind::Deaf(_) => count(&mut node.deaf),
-            Kind::Cut(_) => self.cut(n, begins),
+            Kind::Mute(_) => node.mute.iter_mut().for_each(count),
+            Kind::Deaf(_) => node.deaf.iter_mut().for_each(count),
+            Kind::Cut(_) => node.mute.iter_mut().chain(&mut node.deaf).for_each(count),
             Kind::ProxyIll(_) => {
                 count(&mut node.proxy_ill);
                 self.tell_kube_proxy(n);
@@ -247,16 +250,20 @@ impl World<'_> {
         }
     }
 
-    fn cut(&mut self, n: usize, begins: bool) {
+    /// One card of a node, or its cable.
+    fn card_fails(&mut self, n: usize, lan: Lan, cable: Cable, begins: bool) {
         let node = &mut self.nodes[n];
-        for counter in [&mut node.mute, &mut node.deaf] {
-            if begins { *counter += 1 } else { *counter -= 1 }
+        let count = |counter: &mut u32| if begins { *counter += 1 } else { *counter -= 1 };
+        if cable != Cable::Deaf {
+            count(&mut node.mute[lan]);
         }
-    }
-
-    fn set_carrier(&mut self, n: usize, carrier: bool) {
-        self.nodes[n].kernel.set_carrier(carrier);
-        self.post(n, Mail::Engine(Input::NetworkChanged));
+        if cable != Cable::Mute {
+            count(&mut node.deaf[lan]);
+        }
+        if cable == Cable::Out {
+            node.kernel.set_carrier(lan, !begins);
+            self.post(n, Mail::Engine(Input::NetworkChanged));
+        }
     }
 
     /// As `membership/kube_proxy.rs` tells it, once it has made up its mind.
@@ -277,8 +284,8 @@ impl World<'_> {
             self.nodes[n].behind += stood;
             self.nodes[n].deceived_at = Some(self.now);
         }
-        for frame in std::mem::take(&mut self.nodes[n].tap) {
-            self.arrives(n, &frame);
+        for (lan, frame) in std::mem::take(&mut self.nodes[n].tap) {
+            self.arrives(n, lan, &frame);
         }
         self.expect_expiry(n);
         self.resume(n);

@@ -17,7 +17,8 @@ use super::World;
 use super::node::Node;
 use crate::api::uid;
 use crate::checks::{Checks, Violation};
-use crate::promises::{NO_FALSE_ALARM, NOT_CUT_OFF, number};
+use crate::kernel::{Lan, lan_of};
+use crate::promises::{BLIP, NO_FALSE_ALARM, NOT_CUT_OFF, number};
 use crate::scenario::{Kind, Scenario, ServerFault};
 
 /// No fence is as long: an address with more was left in order, for the next process (decisions.md 26).
@@ -30,6 +31,16 @@ pub(super) enum Vip {
     Given(IpAddr),
     /// Whatever DHCP gives this Service.
     Leased(usize),
+}
+
+impl Vip {
+    /// In which LAN it is.
+    pub fn lan(self) -> Lan {
+        match self {
+            Self::Given(address) => lan_of(address),
+            Self::Leased(_) => 0,
+        }
+    }
 }
 
 impl fmt::Display for Vip {
@@ -48,8 +59,12 @@ pub(super) struct Judge {
     pub checks: Checks,
     /// How often each address came to another node.
     pub moves: Vec<u64>,
+    /// More are too many.
+    most_moves: u64,
     /// Something that is judged is not as it was.
     pub changed: bool,
+    /// How often that was so.
+    pub changes: u64,
     /// When everything has come to rest: how many moves and writes there may have been in the end.
     pub at_rest: Option<(u64, u64)>,
     /// The addresses, and the Services of each.
@@ -57,11 +72,12 @@ pub(super) struct Judge {
     /// Which nodes answer for each address, and since when.
     answering: Vec<BTreeMap<usize, Duration>>,
     last_answerer: Vec<Option<usize>>,
-    /// Since when each pair of nodes has heard each other.
-    contact: BTreeMap<(usize, usize), Duration>,
-    /// Since when each process has run without a pause, and since when all is right between each node and the others.
+    /// Since when each pair of nodes has heard each other in each LAN.
+    contact: BTreeMap<(Lan, usize, usize), Duration>,
+    /// Since when each process has run without a pause, and since when all is right between each node and the others,
+    /// with each card.
     runs_since: BTreeMap<usize, Duration>,
-    well_since: BTreeMap<usize, Duration>,
+    well_since: BTreeMap<(Lan, usize), Duration>,
     /// Services of which a host has claimed the address for a moment.
     pub alarmed: BTreeSet<usize>,
 }
@@ -78,7 +94,9 @@ impl Judge {
             violation: None,
             checks: Checks::new(scenario),
             moves: vec![0; addresses.len()],
+            most_moves: rest::most_moves(scenario),
             changed: true,
+            changes: 0,
             at_rest: None,
             answering: vec![BTreeMap::new(); addresses.len()],
             last_answerer: vec![None; addresses.len()],
@@ -125,7 +143,9 @@ impl World<'_> {
     }
 
     pub(super) fn check(&mut self) {
-        if std::mem::take(&mut self.judge.changed) || self.judge.checks.is_due(self.now) {
+        let changed = std::mem::take(&mut self.judge.changed);
+        self.judge.changes += u64::from(changed);
+        if changed || self.judge.checks.is_due(self.now) {
             self.look();
             let troubles = self.troubles();
             self.judge.checks.follow(self.now, troubles);
@@ -138,8 +158,8 @@ impl World<'_> {
         self.check_rest();
     }
 
-    /// In `node` mode nodes tell each other from strangers. A server that has lost its book, or takes leases back, gives an
-    /// address twice.
+    /// In `node` mode nodes tell each other from strangers. A server that has lost its book, or takes leases back,
+    /// gives an address twice.
     pub(super) fn judge_alarm(&mut self, n: usize, reason: Reason, text: &str) {
         let twice = self.scenario.has(ServerFault::Forgets) || self.scenario.has(ServerFault::Refuses);
         let stranger = |kind: &Kind| {
@@ -168,14 +188,25 @@ impl World<'_> {
         // Its Lease is known to be fresh, and its card says whom it hears.
         let known = Duration::from_secs(2 * self.scenario.lease[0]).max(Duration::from_secs(15));
         let settled = |since: Option<&Duration>| since.is_some_and(|since| *since + known < self.now);
-        let heard = settled(self.judge.well_since.get(&owner)) && settled(self.judge.answering[index].get(&owner));
+        let lan = self.judge.vip(index).lan();
+        let well = settled(self.judge.well_since.get(&(lan, owner)));
+        let heard = well && settled(self.judge.answering[index].get(&owner));
         if swap.owner_record.host == self.nodes[n].name
             && heard
-            && !self.is_heard_outside(n)
+            && !self.is_heard_outside(lan, n)
             && self.nodes[owner].deceived_at.is_none()
         {
             let seen = format!("{} takes {} from {}", self.nodes[n].name, self.judge.addresses[index].0, from.host);
             self.broken(NOT_CUT_OFF, seen);
+        }
+    }
+
+    /// Node `n` has an address that another one had.
+    fn judge_move(&mut self, index: usize, n: usize) {
+        let begun = self.scenario.faults.first().is_some_and(|fault| fault.at <= self.now);
+        if self.scenario.blip && begun && self.now < self.scenario.deletion {
+            let seen = format!("{} has {}", self.nodes[n].name, self.judge.vip(index));
+            self.broken(BLIP, seen);
         }
     }
 
@@ -185,22 +216,13 @@ impl World<'_> {
             self.look_for(index);
         }
         for a in 0..self.nodes.len() {
-            for b in a + 1..self.nodes.len() {
-                if self.hear_each_other(a, b) {
-                    self.judge.contact.entry((a, b)).or_insert(self.now);
-                } else {
-                    self.judge.contact.remove(&(a, b));
-                }
+            for lan in self.lans() {
+                self.look_around(lan, a);
             }
             if self.nodes[a].runs() {
                 self.judge.runs_since.entry(a).or_insert(self.now);
             } else {
                 self.judge.runs_since.remove(&a);
-            }
-            if self.is_well(a) {
-                self.judge.well_since.entry(a).or_insert(self.now);
-            } else {
-                self.judge.well_since.remove(&a);
             }
             let time = self.kernel_time(a);
             let node = &mut self.nodes[a];
@@ -209,6 +231,22 @@ impl World<'_> {
                 .kernel
                 .ours()
                 .any(|own| own.lessee.is_some() || own.until.is_some_and(|until| until > time + LEFT_IN_ORDER));
+        }
+    }
+
+    /// With whom node `a` is in touch in this LAN.
+    fn look_around(&mut self, lan: Lan, a: usize) {
+        for b in a + 1..self.nodes.len() {
+            if self.hear_each_other(lan, a, b) {
+                self.judge.contact.entry((lan, a, b)).or_insert(self.now);
+            } else {
+                self.judge.contact.remove(&(lan, a, b));
+            }
+        }
+        if self.is_well_in(lan, a) {
+            self.judge.well_since.entry((lan, a)).or_insert(self.now);
+        } else {
+            self.judge.well_since.remove(&(lan, a));
         }
     }
 
@@ -228,6 +266,7 @@ impl World<'_> {
             && self.judge.last_answerer[index].replace(new).is_some_and(|last| last != new)
         {
             self.judge.moves[index] += 1;
+            self.judge_move(index, new);
         }
         if !now.keys().eq(before.keys()) {
             self.note(|| format!("ANSWERS for {vip}: {:?}", now.keys().map(|n| n + 1).collect::<Vec<_>>()));

@@ -1,5 +1,6 @@
 //! The LAN: switches that learn, cables that fail, hosts that are no nodes.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use l2::arp::Arp;
 use l2::ethernet::EthernetHeader;
 
 use super::{Event, World};
-use crate::kernel::{ETH0, GATEWAY};
+use crate::kernel::{GATEWAY, LANS, Lan, RESIDENT, card, lan_of};
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 /// Frames that wait in a socket.
@@ -24,37 +25,53 @@ const REORDERED_BY_US: u64 = 20_000;
 
 impl World<'_> {
     /// Whether what `from` sends reaches `to`; others than nodes are on the core switch.
-    pub(super) fn reaches(&self, from: Option<usize>, to: usize) -> bool {
-        let sends = from.is_none_or(|from| self.nodes[from].powered && self.nodes[from].mute == 0);
-        let hears = self.nodes[to].powered && self.nodes[to].deaf == 0;
-        let together =
-            self.splits.values().all(|group| from.is_some_and(|from| group.contains(&from)) == group.contains(&to));
-        sends && hears && together
-    }
-
-    pub(super) fn hear_each_other(&self, a: usize, b: usize) -> bool {
-        self.reaches(Some(a), b) && self.reaches(Some(b), a)
-    }
-
-    pub(super) fn transmit(&mut self, from: Option<usize>, frame: Vec<u8>) {
-        let Some((header, _)) = EthernetHeader::parse(&frame) else { return };
-        match from {
-            Some(n) => self.learned.insert(header.source, n),
-            None => self.learned.remove(&header.source),
+    pub(super) fn reaches(&self, lan: Lan, from: Option<usize>, to: usize) -> bool {
+        let sends = from.is_none_or(|from| self.nodes[from].powered && self.nodes[from].mute[lan] == 0);
+        let hears = self.nodes[to].powered && self.nodes[to].deaf[lan] == 0;
+        let together = |(_, group): (usize, &BTreeSet<usize>)| {
+            from.is_some_and(|from| group.contains(&from)) == group.contains(&to)
         };
-        let only = self.learned.get(&header.destination).copied();
-        if header.destination == gateway() || (from.is_some() && header.destination.is_multicast()) {
-            self.others_answer(from, &frame);
+        sends && hears && self.splits_of(lan).all(together)
+    }
+
+    pub(super) fn hear_each_other(&self, lan: Lan, a: usize, b: usize) -> bool {
+        self.reaches(lan, Some(a), b) && self.reaches(lan, Some(b), a)
+    }
+
+    /// LANs that this run has.
+    pub(super) fn lans(&self) -> std::ops::Range<Lan> {
+        0..self.scenario.cards.min(LANS)
+    }
+
+    /// Node groups without the rest of this LAN, with the fault that cuts them off.
+    pub(super) fn splits_of(&self, lan: Lan) -> impl Iterator<Item = (usize, &BTreeSet<usize>)> {
+        let there = move |split: &&(Option<Lan>, BTreeSet<usize>)| split.0.is_none_or(|of| of == lan);
+        self.splits.iter().filter(move |(_, split)| there(split)).map(|(fault, (_, group))| (*fault, group))
+    }
+
+    pub(super) fn transmit(&mut self, lan: Lan, from: Option<usize>, frame: Vec<u8>) {
+        let Some((header, _)) = EthernetHeader::parse(&frame) else { return };
+        let before = match from {
+            Some(n) => self.learned.insert((lan, header.source), n),
+            None => self.learned.remove(&(lan, header.source)),
+        };
+        self.learnings += u64::from(before != from);
+        let only = self.learned.get(&(lan, header.destination)).copied();
+        if [gateway(), resident()].contains(&header.destination)
+            || (from.is_some() && header.destination.is_multicast())
+        {
+            self.others_answer(lan, from, &frame);
         }
         if let Some(from) = from
+            && lan == 0
             && (header.destination == dhcp_server() || header.destination == Mac::BROADCAST)
         {
             self.ask_server(from, &frame);
         }
-        self.clients_hear(from, &frame);
+        self.clients_hear(lan, from, &frame);
         let frame: Rc<[u8]> = frame.into();
         for to in 0..self.nodes.len() {
-            if from == Some(to) || only.is_some_and(|only| only != to) || !self.reaches(from, to) {
+            if from == Some(to) || only.is_some_and(|only| only != to) || !self.reaches(lan, from, to) {
                 continue;
             }
             if self.chance(self.scenario.loss) {
@@ -62,33 +79,33 @@ impl World<'_> {
             }
             let late = if self.chance(REORDERED) { self.between(0, REORDERED_BY_US) } else { Duration::ZERO };
             let after = self.between(20, 300) + late;
-            self.schedule(after, Event::Frame { to, frame: Rc::clone(&frame) });
+            self.schedule(after, Event::Frame { to, lan, frame: Rc::clone(&frame) });
         }
     }
 
-    pub(super) fn arrives(&mut self, n: usize, frame: &Rc<[u8]>) {
+    pub(super) fn arrives(&mut self, n: usize, lan: Lan, frame: &Rc<[u8]>) {
         let node = &mut self.nodes[n];
         if !node.powered {
             return;
         }
         if node.paused > 0 {
             if node.tap.len() < TAP_QUEUE {
-                node.tap.push_back(Rc::clone(frame));
+                node.tap.push_back((lan, Rc::clone(frame)));
             }
             return;
         }
-        let mut replies = node.kernel.reply(frame);
+        let mut replies = node.kernel.reply(lan, frame);
         if self.ipvs > 0
             && replies.is_empty()
             && let Some(found) = l2::arp::parse_frame(frame)
             && found.arp.is_probe()
             && self.is_vip(found.arp.target_ip.into())
-            && let Some(mac) = self.nodes[n].kernel.link(ETH0).and_then(|link| link.mac)
+            && let Some(mac) = self.nodes[n].kernel.link(card(lan)).and_then(|link| link.mac)
         {
             replies.push(Arp::answer(&found.arp, mac).frame(found.arp.sender_mac).to_vec());
         }
         for reply in replies {
-            self.transmit(Some(n), reply);
+            self.transmit(lan, Some(n), reply);
         }
         let node = &mut self.nodes[n];
         let Some(process) = &mut node.process else { return };
@@ -96,14 +113,14 @@ impl World<'_> {
         let mut heard = false;
         let about_addresses = header.ethertype != ETHERTYPE_IPV4;
         for link in process.clients.links() {
-            let own = node.kernel.link(link).and_then(|link| link.mac);
+            let own = node.kernel.link(link).and_then(|link| link.mac).filter(|_| lan == 0);
             if own.is_some_and(|own| header.destination == Mac::BROADCAST || header.destination == own) {
                 heard |= process.clients.on_frame(link, about_addresses, frame);
             }
         }
         for (link, family) in &process.listening {
             let own = node.kernel.link(*link).and_then(|link| link.mac);
-            let for_it = node.kernel.lower(*link) == ETH0
+            let for_it = node.kernel.lower(*link) == card(lan)
                 && own.is_some_and(|own| header.destination.is_multicast() || header.destination == own);
             if for_it
                 && process.frames.len() < SOCKET
@@ -120,21 +137,35 @@ impl World<'_> {
     }
 
     /// Hosts that are no nodes: the gateway, and whoever uses somebody's address.
-    fn others_answer(&mut self, from: Option<usize>, frame: &[u8]) {
+    fn others_answer(&mut self, lan: Lan, from: Option<usize>, frame: &[u8]) {
         let Some(question) = l2::arp::parse_frame(frame).map(|found| found.arp) else { return };
         // What the asker sends must get there.
-        if !question.is_probe() || !from.is_some_and(|from| self.is_heard_outside(from)) {
+        if !question.is_probe() || !from.is_some_and(|from| self.is_heard_outside(lan, from)) {
             return;
         }
         let asked = IpAddr::V4(question.target_ip);
+        if lan_of(asked) != lan {
+            return;
+        }
         let (wanted, robbed) = (self.wanted.iter().filter(|_| self.kube_vips > 0), self.robbed.iter());
         let used = wanted.chain(robbed).chain(&self.duplicated).any(|service| self.scenario.address(*service) == asked);
         // Whoever asks for its own address is not answered by a router.
         let proxied = self.proxies > 0 && self.is_vip(asked);
-        for (has, mac) in [(used, thief()), (question.target_ip == GATEWAY || proxied, gateway())] {
+        let routed = question.target_ip == GATEWAY || proxied;
+        for (has, mac) in [(used, thief()), (routed, gateway()), (question.target_ip == RESIDENT, resident())] {
             if has {
-                self.transmit(None, Arp::answer(&question, mac).frame(question.sender_mac).to_vec());
+                self.transmit(lan, None, Arp::answer(&question, mac).frame(question.sender_mac).to_vec());
             }
+        }
+    }
+
+    /// The host in the second LAN asks for an address there: so nodes learn of it.
+    pub(super) fn resident_asks(&mut self) {
+        let services = 0..self.scenario.services.len();
+        let address = services.map(|service| self.scenario.address(service)).find(|address| lan_of(*address) == 1);
+        if let Some(IpAddr::V4(vip)) = address {
+            let question = Arp::who_has(resident(), RESIDENT, vip);
+            self.transmit(1, None, question.frame(Mac::BROADCAST).to_vec());
         }
     }
 
@@ -142,9 +173,9 @@ impl World<'_> {
         (0..self.scenario.services.len()).any(|service| self.scenario.address(service) == address)
     }
 
-    pub(super) fn is_heard_outside(&self, from: usize) -> bool {
+    pub(super) fn is_heard_outside(&self, lan: Lan, from: usize) -> bool {
         let node = &self.nodes[from];
-        node.powered && node.mute == 0 && self.splits.values().all(|group| !group.contains(&from))
+        node.powered && node.mute[lan] == 0 && self.splits_of(lan).all(|(_, group)| !group.contains(&from))
     }
 }
 
@@ -154,6 +185,10 @@ pub(super) fn gateway() -> Mac {
 
 pub(super) fn dhcp_server() -> Mac {
     Mac::new([2, 0, 0, 0, 0xcc, 1])
+}
+
+fn resident() -> Mac {
+    Mac::new([2, 0, 0, 0, 0xdd, 1])
 }
 
 pub(super) fn thief() -> Mac {

@@ -9,7 +9,7 @@ use announcer_core::Config;
 use jiff::Timestamp;
 
 use super::{Event, World};
-use crate::kernel::{Kernel, Moment};
+use crate::kernel::{Kernel, LANS, Lan, Moment};
 use crate::process::{Mail, Process, Purpose};
 
 /// See the module. What can be wrong in several ways at a time is counted.
@@ -47,8 +47,8 @@ pub struct Node {
     pub api_away: u32,
     pub api_slow: u32,
     pub stale: u32,
-    pub mute: u32,
-    pub deaf: u32,
+    pub mute: [u32; LANS],
+    pub deaf: [u32; LANS],
     pub not_ready: u32,
     /// Since when it is not.
     pub unready_since: Option<Duration>,
@@ -56,7 +56,7 @@ pub struct Node {
     pub cordoned: u32,
     pub proxy_ill: u32,
     /// Frames that wait in front of a machine that stands still.
-    pub tap: VecDeque<Rc<[u8]>>,
+    pub tap: VecDeque<(Lan, Rc<[u8]>)>,
     /// The process before this one, or before none, ended by itself and left its addresses for the next one.
     pub left_in_order: bool,
     /// Addresses that it has set in this life, for the sabotage.
@@ -67,17 +67,17 @@ pub struct Node {
     pub led: bool,
     /// It was to start a process while the machine stood still.
     pub starts_late: bool,
-    /// `node` mode: the renewal of a kube-vip's Lease that its process has read last, and until when it takes that one for
-    /// alive, by its own clock.
+    /// `node` mode: the renewal of a kube-vip's Lease that its process has read last, and until when it takes that one
+    /// for alive, by its own clock.
     pub honours: Option<(String, Instant)>,
 }
 
 impl Node {
-    /// Node `n`, switched on; its process starts later.
-    pub fn new(n: usize) -> Self {
+    /// Node `n` with so many cards, switched on; its process starts later.
+    pub fn new(n: usize, cards: usize) -> Self {
         Self {
             name: name(n),
-            kernel: Kernel::new(n),
+            kernel: Kernel::new(n, cards),
             process: None,
             boot: 0,
             life: 0,
@@ -100,8 +100,8 @@ impl Node {
             api_away: 0,
             api_slow: 0,
             stale: 0,
-            mute: 0,
-            deaf: 0,
+            mute: [0; LANS],
+            deaf: [0; LANS],
             not_ready: 0,
             unready_since: None,
             shut_out: 0,
@@ -185,13 +185,16 @@ impl World<'_> {
             ("vip_handover", if self.scenario.seed.is_multiple_of(2) { "true" } else { "false" }),
             ("vip_failback", if self.scenario.fail_back { "true" } else { "false" }),
         ];
-        let env = env.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        // Of two cards an address is announced on the one in whose subnet it is.
+        let of_two = (self.scenario.cards > 1).then_some(("vip_servicesinterface", "auto"));
+        let env = env.into_iter().chain(of_two).map(|(key, value)| (key.to_owned(), value.to_owned()));
         let config = Config::from_env_and_args(env, [], &self.nodes[n].name).expect("a valid configuration");
         let process = Process::new(self.clock(n), config);
         let node = &mut self.nodes[n];
         node.life += 1;
         node.process = Some(process);
-        // One that stands still as soon as it starts has touched nothing: what was left for it stays for as long as it was left.
+        // One that stands still as soon as it starts has touched nothing: what was left for it stays for as long as it
+        // was left.
         node.left_in_order &= !node.runs();
         node.set.clear();
         node.honours = None;
@@ -259,6 +262,6 @@ impl World<'_> {
         node.wake_at = Some(at);
         let life = node.life;
         self.order += 1;
-        self.queue.insert((at, self.order), Event::Wake { node: n, life });
+        self.queue.push(at, self.order, Event::Wake { node: n, life });
     }
 }

@@ -15,6 +15,7 @@ use l2::Mac;
 use rand::RngExt;
 
 use super::{Event, World};
+use crate::kernel::{card, lan_of};
 use crate::process::{Mail, Process};
 use crate::promises::NO_CIRCLES;
 use crate::sabotage::Sabotage;
@@ -103,26 +104,27 @@ impl World<'_> {
         }
         match action {
             Action::Wire(op) => self.ask_kernel(n, op),
-            Action::Announce { mac, address, .. } => {
+            Action::Announce { link, mac, address } => {
                 for frame in frames::announcement(mac, address) {
-                    self.transmit(Some(n), frame);
+                    self.send_frame(n, link, frame);
                 }
             }
-            Action::Probe { mac, address, .. } => self.transmit(Some(n), frames::probe(mac, address)),
+            Action::Probe { link, mac, address } => self.send_frame(n, link, frames::probe(mac, address)),
             Action::Ask { mac, source, ask } => {
                 if let Some(frame) = frames::question(mac, source, ask.address, ask.to) {
-                    self.transmit(Some(n), frame);
+                    self.send_frame(n, ask.link, frame);
                 }
             }
-            Action::AskKubelet { node, .. } => {
+            Action::AskKubelet { node, address } => {
+                let lan = lan_of(address.ip());
                 // A kernel answers, whatever its processes do; a machine that stands still does not.
                 let there = self.nodes.iter().position(|other| other.name == node);
-                let answers = there.is_none_or(|to| self.nodes[to].paused == 0 && self.hear_each_other(n, to))
+                let answers = there.is_none_or(|to| self.nodes[to].paused == 0 && self.hear_each_other(lan, n, to))
                     || self.sabotage == Some(Sabotage::KubeletsAnswer);
                 self.post(n, Mail::Engine(Input::Kubelet { node, answers }));
             }
-            Action::Claim { mac, address, to, payload, .. } => {
-                self.transmit(Some(n), frames::claim(mac, address, to, &payload));
+            Action::Claim { link, mac, address, to, payload } => {
+                self.send_frame(n, link, frames::claim(mac, address, to, &payload));
             }
             Action::Listen(links) => self.process(n).listening = links,
             Action::StartDhcp(uid, ClientStart::V4(start)) => self.start_dhcp(n, uid, start),
@@ -241,8 +243,16 @@ impl World<'_> {
     fn send_dhcp(&mut self, n: usize) {
         for (link, frame) in std::mem::take(&mut self.process(n).sent) {
             if self.nodes[n].kernel.link(link).is_some() {
-                self.transmit(Some(n), frame);
+                self.send_frame(n, link, frame);
             }
+        }
+    }
+
+    /// Through an interface, or the card beneath it.
+    fn send_frame(&mut self, n: usize, link: u32, frame: Vec<u8>) {
+        let lower = self.nodes[n].kernel.lower(link);
+        if let Some(lan) = self.lans().find(|lan| card(*lan) == lower) {
+            self.transmit(lan, Some(n), frame);
         }
     }
 

@@ -9,6 +9,7 @@ use super::lan::thief;
 use super::node::name;
 use super::{Event, World};
 use crate::api::{Change, key, service};
+use crate::kernel::lan_of;
 use crate::scenario::KUBE_VIP_LEASE;
 
 /// How often a kube-vip renews.
@@ -54,11 +55,17 @@ impl World<'_> {
         if !self.scenario.faults[fault].is_on(self.now) {
             return;
         }
-        for frame in frames::announcement(thief(), self.scenario.address(service)) {
-            self.transmit(None, frame);
-        }
+        self.thief_announces(service);
         let after = self.between(500_000, 3_000_000);
         self.schedule(after, Event::Rob { service, fault });
+    }
+
+    /// A host that is none of ours says that it has the address of this Service.
+    pub(super) fn thief_announces(&mut self, service: usize) {
+        let address = self.scenario.address(service);
+        for frame in frames::announcement(thief(), address) {
+            self.transmit(lan_of(address), None, frame);
+        }
     }
 
     pub(super) fn renew_kube_vip(&mut self, fault: usize) {
@@ -73,9 +80,7 @@ impl World<'_> {
             if self.scenario.address(service).is_unspecified() {
                 continue;
             }
-            for frame in frames::announcement(thief(), self.scenario.address(service)) {
-                self.transmit(None, frame);
-            }
+            self.thief_announces(service);
         }
         self.schedule(KUBE_VIP_RENEWS, Event::KubeVip { fault });
     }

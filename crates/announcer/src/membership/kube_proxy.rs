@@ -19,7 +19,8 @@ const EVERY: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(2);
 /// Bad answers in a row before it counts: a kube-proxy that is being replaced is back in a moment.
 const PATIENCE: u32 = 4;
-/// Where nobody listens (another proxy, or a CNI that does its work) a Node that was not ready has to be it for this long.
+/// Where nobody listens (another proxy, or a CNI that does its work) a Node that was not ready has to be it for this
+/// long.
 const READY_FOR: Duration = Duration::from_secs(10);
 
 /// What was answered.
@@ -58,8 +59,8 @@ struct Judge {
 }
 
 impl Judge {
-    /// `ready`: whether the Node is; absent: it is not known. For how long is counted here: the Node's own times are those of
-    /// another clock.
+    /// `ready`: whether the Node is; absent: it is not known. For how long is counted here: the Node's own times are
+    /// those of another clock.
     fn judge(&mut self, now: Instant, health: Health, ready: Option<bool>) -> bool {
         if ready == Some(false) {
             self.unready = Some(now);

@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::ownership::node::{CARD, Card, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SAFE_MODE};
+use crate::ownership::node::{
+    CARD, Card, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SAFE_MODE, SAFE_MODE_HOLDER,
+};
 
 /// A holder whose last renewal is older than its duration by this much is a leftover: clocks of nodes do not differ so
 /// much, and if they do its next renewal shows it.
@@ -24,8 +26,8 @@ pub enum LeaseView {
     Member(Member),
     /// kube-vip's for all Services.
     Lock(ForeignLock),
-    /// The cloud controller's, while that is in safe mode.
-    SafeMode,
+    /// The cloud controller's, while that is in safe mode: it counts until then, unless the Lease is renewed.
+    SafeMode(Timestamp),
 }
 
 impl LeaseView {
@@ -47,8 +49,8 @@ impl LeaseView {
         let annotation = |key: &str| lease.metadata.annotations.as_ref().and_then(|all| all.get(key));
         if !name.starts_with(LEASE_PREFIX) {
             let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
-            let by = annotation(&format!("{SAFE_MODE}-holder")).map(String::as_str);
-            return (annotation(SAFE_MODE).is_some() && counts(by, holder, renewed, wall)).then_some(Self::SafeMode);
+            let by = annotation(SAFE_MODE_HOLDER).map(String::as_str);
+            return annotation(SAFE_MODE).and_then(|_| counts(by, holder, renewed?, wall)).map(Self::SafeMode);
         }
         let card = annotation(CARD);
         Some(Self::Member(Member {
@@ -59,15 +61,14 @@ impl LeaseView {
     }
 }
 
-/// Whether what the cloud controller says of its safe mode counts: `by` is who has said it. A successor that knows
-/// nothing
-/// of it, as another version, leaves the annotation and does not stand for it. Of a Lease that was handed back it
-/// counts until
-/// somebody takes it, and of one that nobody renews for a day.
-fn counts(by: Option<&str>, holder: &str, renewed: Option<Timestamp>, wall: Timestamp) -> bool {
-    let lives =
-        renewed.is_some_and(|at| Duration::try_from(wall.duration_since(at)).map_or(true, |age| age < SAFE_MODE_LASTS));
-    lives && (holder.is_empty() || by.is_none_or(|by| by == holder))
+/// Until when what the cloud controller says of its safe mode counts: `by` is who has said it. A successor that knows
+/// nothing of it, as another version, leaves the annotation and does not stand for it. Of a Lease that was handed back
+/// it counts until somebody takes it, and of one that nobody renews for a day.
+fn counts(by: Option<&str>, holder: &str, renewed: Timestamp, wall: Timestamp) -> Option<Timestamp> {
+    let stands = holder.is_empty() || by.is_none_or(|by| by == holder);
+    // Nobody's clock makes it last longer than a day from now.
+    let until = renewed.min(wall).checked_add(SAFE_MODE_LASTS).ok()?;
+    (stands && wall < until).then_some(until)
 }
 
 /// A Node.
@@ -111,7 +112,8 @@ mod tests {
 
     fn node(spec: &serde_json::Value, labels: &serde_json::Value, ready: &str) -> NodeFacts {
         let node = json!({"metadata": {"name": "n", "labels": labels}, "spec": spec,
-            "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+            "status": {"conditions": [{"type": "Ready", "status": ready,
+                "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
         NodeView::of(&serde_json::from_value(node).unwrap()).facts
     }
 
@@ -176,13 +178,19 @@ mod tests {
                 annotations.insert(SAFE_MODE.to_owned(), json!("MachinesReplaced"));
             }
             if let Some(by) = by {
-                annotations.insert(format!("{SAFE_MODE}-holder"), json!(by));
+                annotations.insert(SAFE_MODE_HOLDER.to_owned(), json!(by));
             }
             let renewed = renewed.map(|at| at.replace('Z', ".000000Z"));
             let lease = json!({"metadata": {"name": "ccm", "annotations": annotations},
                 "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}});
             let view = LeaseView::of(&serde_json::from_value(lease).unwrap(), "plndr-svcs-lock", wall);
-            assert_eq!(view == Some(LeaseView::SafeMode), expected, "{says} {by:?} {holder:?} {renewed:?}");
+            let until = view.map(|view| match view {
+                LeaseView::SafeMode(until) => until,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(until.is_some(), expected, "{says} {by:?} {holder:?} {renewed:?}");
+            let day = wall.checked_add(SAFE_MODE_LASTS).unwrap();
+            assert!(until.is_none_or(|until| wall < until && until <= day), "{renewed:?}: {until:?}");
         }
     }
 

@@ -20,6 +20,8 @@ fn full() -> String {
     let changes = BTreeMap::from([("placed", 1)]);
     metrics.observed(&Observations { changes, last_gap: Some(Duration::from_millis(230)), ..Observations::default() });
     metrics.services.refused(&key);
+    metrics.probed.ended(announcer_core::prober::Outcome::Served, Some(Duration::from_millis(1)));
+    metrics.probed.unserved(1);
     let mut view = announcer_core::fixtures::view("web", &["10.0.0.5"]);
     metrics.services.seen(&key, Some(&view), now);
     view.published.vip_host = Some("node-1".into());
@@ -52,7 +54,10 @@ fn dashboards_and_alerts_find_these_names_and_types() {
         ("hcp_announcer_lease_confirmed", "gauge"),
         ("hcp_announcer_owner_changes_total", "counter"),
         ("hcp_announcer_probes_total", "counter"),
+        ("hcp_announcer_service_probe_seconds", "histogram"),
+        ("hcp_announcer_service_probes_total", "counter"),
         ("hcp_announcer_unprotected", "gauge"),
+        ("hcp_announcer_unserved", "gauge"),
         ("hcp_announcer_vips", "gauge"),
         ("hcp_announcer_worst_lateness_seconds", "gauge"),
         ("hcp_build_info", "gauge"),

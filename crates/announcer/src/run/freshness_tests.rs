@@ -19,7 +19,8 @@ use crate::membership;
 /// Longer than a cache may stand still, the next attempt included.
 const LONG: Duration = Duration::from_secs(75);
 
-/// An API server that can be away, and what of it may not be read. Nothing may be watched: lists are read every few seconds.
+/// An API server that can be away, and what of it may not be read. Nothing may be watched: lists are read every few
+/// seconds.
 struct Cluster {
     api: Scenario,
     away: Arc<AtomicBool>,

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Shared, at_most_until, leader_config, plain, until};
+use crate::config::ElectionMode;
 use crate::elections;
 use crate::handover::{Successor, elect, feed_leadership};
 use crate::membership::{self, Membership};
@@ -19,8 +20,40 @@ use crate::ownership::service::LeaseKey;
 use crate::swap::Swapper;
 use crate::view::ServiceKey;
 
+/// By what the engine asks the tasks of its mode. Nobody hears what is asked of another mode.
+pub(super) struct Requests {
+    /// Cancelled when the one Lease is to be handed back.
+    pub release: CancellationToken,
+    /// In which elections to take part.
+    pub campaigns: mpsc::UnboundedSender<BTreeSet<LeaseKey>>,
+    /// Which Services' owners to change.
+    pub swaps: mpsc::UnboundedSender<(ServiceKey, Swap)>,
+    /// What to write into our membership Lease.
+    pub cards: mpsc::UnboundedSender<Card>,
+}
+
+/// Starts the tasks of the mode that is configured.
+pub(super) fn start(
+    tasks: &mut Tasks,
+    shared: &Shared<'_>,
+    recorder: &Recorder,
+    membership: Membership,
+    swapper: Swapper,
+) -> Requests {
+    let release = CancellationToken::new();
+    let (campaigns, asked_campaigns) = mpsc::unbounded_channel();
+    let (cards, written) = mpsc::unbounded_channel();
+    let (swaps, asked_swaps) = mpsc::unbounded_channel();
+    match shared.config.election_mode {
+        ElectionMode::Global => global(tasks, shared, recorder, release.clone()),
+        ElectionMode::Service => service(tasks, shared, asked_campaigns),
+        ElectionMode::Node => node(tasks, shared, Member { membership, written, swapper, asked_swaps }),
+    }
+    Requests { release, campaigns, swaps, cards }
+}
+
 /// One Lease for all Services, until it is to be handed back.
-pub(super) fn global(tasks: &mut Tasks, shared: &Shared<'_>, recorder: &Recorder, release: CancellationToken) {
+fn global(tasks: &mut Tasks, shared: &Shared<'_>, recorder: &Recorder, release: CancellationToken) {
     let Shared { config, client, namespace, inputs, .. } = shared;
     let election = Election::new(client.clone(), leader_config(config, namespace), Some(recorder));
     let leadership = election.leadership();
@@ -34,23 +67,23 @@ pub(super) fn global(tasks: &mut Tasks, shared: &Shared<'_>, recorder: &Recorder
 }
 
 /// One Lease per Service, as the engine asks.
-pub(super) fn service(tasks: &mut Tasks, shared: &Shared<'_>, asked: mpsc::UnboundedReceiver<BTreeSet<LeaseKey>>) {
+fn service(tasks: &mut Tasks, shared: &Shared<'_>, asked: mpsc::UnboundedReceiver<BTreeSet<LeaseKey>>) {
     let pattern = leader_config(shared.config, &shared.namespace);
     let elections = elections::run(shared.client.clone(), pattern, asked, shared.inputs.clone());
     tasks.spawn("elections", until(tasks.stop(), elections));
 }
 
 /// This node among the others, in `node` mode.
-pub(super) struct Member {
-    pub membership: Membership,
+struct Member {
+    membership: Membership,
     /// What the engine has to say in its Lease.
-    pub written: mpsc::UnboundedReceiver<Card>,
-    pub swapper: Swapper,
-    pub asked_swaps: mpsc::UnboundedReceiver<(ServiceKey, Swap)>,
+    written: mpsc::UnboundedReceiver<Card>,
+    swapper: Swapper,
+    asked_swaps: mpsc::UnboundedReceiver<(ServiceKey, Swap)>,
 }
 
 /// One membership Lease per node, and a record on each Service.
-pub(super) fn node(tasks: &mut Tasks, shared: &Shared<'_>, member: Member) {
+fn node(tasks: &mut Tasks, shared: &Shared<'_>, member: Member) {
     let Shared { config, client, namespace, inputs, health } = shared;
     let Member { membership, written, swapper, asked_swaps } = member;
     let lock = config.lease.name.clone();

@@ -10,7 +10,7 @@ use super::{Wire, ruleset};
 use crate::api_time::ApiTime;
 use crate::clock;
 use crate::engine::{Put, WireDone, WireOp};
-use crate::network::{self, Network, is_macvlan_of, mac_is_taken, misfit, name_is_taken, was_left_for};
+use crate::network::{self, Network, has_no_macvlan, is_macvlan_of, mac_is_taken, misfit, name_is_taken, was_left_for};
 use crate::security::Protection;
 use crate::view::Uid;
 
@@ -113,6 +113,7 @@ impl NetlinkWire {
         match made.await {
             Ok(made) => made.map(|index| (index, wanted.mac)),
             Err(error) if error.is_mac_in_use() => Err(mac_is_taken(wanted.mac)),
+            Err(error) if error.is_unsupported() => Err(has_no_macvlan(&chain(&error))),
             Err(error) => Err(chain(&error)),
         }
     }
@@ -212,7 +213,8 @@ pub fn obstacles(all: InetConf) -> Vec<String> {
     let mut found = Vec::new();
     if all.arp_ignore >= 2 {
         found.push(format!(
-            "net.ipv4.conf.all.arp_ignore is {}: hosts outside a VIP's subnet, or all, get no answer for it; set it to 0 or 1",
+            "net.ipv4.conf.all.arp_ignore is {}: hosts outside a VIP's subnet, or all, get no answer for it; set it to \
+            0 or 1",
             all.arp_ignore
         ));
     }

@@ -72,7 +72,8 @@ impl Api {
         let Some(old) = services.get(name).cloned() else {
             return respond(
                 404,
-                &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no such Service", "reason": "NotFound", "code": 404}),
+                &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no such Service",
+                    "reason": "NotFound", "code": 404}),
             );
         };
         if method == Method::GET {
@@ -82,7 +83,8 @@ impl Api {
         if new["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"] {
             return respond(
                 409,
-                &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "conflict", "reason": "Conflict", "code": 409}),
+                &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "conflict",
+                    "reason": "Conflict", "code": 409}),
             );
         }
         // As the API server: each endpoint changes its own part only.
@@ -425,7 +427,8 @@ impl Bench {
         while !condition(self) {
             assert!(
                 Instant::now() < deadline,
-                "not so within {PATIENCE:?}: {what}\nVIPs: {:?}\nEvents: {:?}\nwrites: {:?}\nleases:\n{}\nlog of the server:\n{}",
+                "not so within {PATIENCE:?}: {what}\nVIPs: {:?}\nEvents: {:?}\nwrites: {:?}\nleases:\n{}\nlog of the \
+                server:\n{}",
                 self.vips(),
                 self.events
                     .lock()

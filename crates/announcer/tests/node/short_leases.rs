@@ -1,4 +1,5 @@
-//! A DHCP server for what dnsmasq does not do: leases of seconds, another address in the middle of one, silence without being away.
+//! A DHCP server for what dnsmasq does not do: leases of seconds, another address in the middle of one, silence without
+//! being away.
 
 use parking_lot::Mutex;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -15,7 +16,8 @@ const OFFER: u8 = 2;
 const REQUEST: u8 = 3;
 const ACK: u8 = 5;
 
-/// In seconds from the beginning of a lease. Between T2 and the end there has to be room for a machine that stands still.
+/// In seconds from the beginning of a lease. Between T2 and the end there has to be room for a machine that stands
+/// still.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
     pub t1: u32,

@@ -216,7 +216,7 @@ pub struct Serving {
     /// Authority whose client certificates count as users, beside tokens of the guest cluster; read at the start
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
-    /// Paths served without asking who reads them
+    /// Paths served to every reader
     #[arg(long, value_delimiter = ',', default_value = "/healthz,/readyz,/livez", action = ArgAction::Append)]
     pub authorization_always_allow_paths: Vec<String>,
 }

@@ -10,7 +10,7 @@ use anyhow::Context;
 use cloud_provider::controllers::Controller;
 use cloud_provider::node_loss::NodeLoss;
 use cloud_provider::start::{Caches, CloudProvider, ControllerMetrics, Settings};
-use contract::keys::cloudprovider::SAFE_MODE;
+use contract::keys::cloudprovider::{SAFE_MODE, SAFE_MODE_HOLDER};
 use harvester_provider::{Connection, HarvesterProvider};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -107,19 +107,7 @@ async fn manage(
     let caches = Caches::watch(&guest, &health, &mut tasks);
     let lease = lease(flags);
     let mut leading = Leading {
-        provider: metrics.register(|registry| {
-            HarvesterProvider::new(
-                &configuration.provider,
-                &guest,
-                &harvester,
-                (&caches.services, &caches.nodes),
-                registry,
-            )
-            .taint_nodes_in_maintenance(flags.harvester.host_upgrade_taint)
-            .cooperate_with_upgrades(
-                flags.harvester.host_upgrade_cooperation.then_some(flags.harvester.host_upgrade_drain_timeout),
-            )
-        }),
+        provider: provider(flags, configuration, (&guest, &harvester), &caches, metrics),
         settings: settings(flags, configuration),
         metrics: ControllerMetrics::register(metrics),
         guest,
@@ -131,7 +119,7 @@ async fn manage(
     let silent = loss.as_ref().map(NodeLoss::silent);
     let election = election(flags, configuration, &leading.guest, &leading.recorder, &leading.health);
     let doubts: AnnotationValue = Arc::new(leading.provider.doubts());
-    let election = election.map(|election| election.with_annotation(SAFE_MODE, doubts));
+    let election = election.map(|election| election.with_annotation([SAFE_MODE, SAFE_MODE_HOLDER], doubts));
     let election = election.map(|election| match silent {
         Some(silent) => election.with_silent_hosts(silent),
         None => election,
@@ -158,6 +146,21 @@ async fn manage(
     let (above, foundation, ()) = tokio::join!(above, tasks.run(PATIENCE_BELOW), fall);
     foundation.map_err(Ended::because)?;
     above.map_err(Ended::because)
+}
+
+fn provider(
+    flags: &Flags,
+    configuration: &Configuration,
+    (guest, harvester): (&Client, &Client),
+    caches: &Caches,
+    metrics: &Metrics,
+) -> HarvesterProvider {
+    let drain_timeout = flags.harvester.host_upgrade_drain_timeout;
+    let shared = (&caches.services, &caches.nodes);
+    metrics
+        .register(|registry| HarvesterProvider::new(&configuration.provider, guest, harvester, shared, registry))
+        .taint_nodes_in_maintenance(flags.harvester.host_upgrade_taint)
+        .cooperate_with_upgrades(flags.harvester.host_upgrade_cooperation.then_some(drain_timeout))
 }
 
 fn watch_for_loss(loss: NodeLoss, tasks: &mut Tasks) {

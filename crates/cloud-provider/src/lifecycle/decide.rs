@@ -55,14 +55,15 @@ struct Refused {
     times: u32,
 }
 
-/// A deletion that was refused, for lack of rights or by a webhook, is tried again, and told again, after this time, and after twice as
-/// long each time that follows,
+/// A deletion that was refused, for lack of rights or by a webhook, is tried again, and told again, after this time,
+/// and after twice as long each time that follows,
 pub(super) const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 /// up to this.
 const AFTER_REFUSALS: Duration = Duration::from_hours(1);
 
 impl NodeState {
-    /// The deletion of the Node was refused: from now on nobody asks for its machine for a while, and then two looks decide again.
+    /// The deletion of the Node was refused: from now on nobody asks for its machine for a while, and then two looks
+    /// decide again.
     pub(super) fn refuse(&mut self, now: Instant) {
         let times = self.refused.as_ref().map_or(0, |refused| refused.times);
         self.refused = Some(Refused { at: now, times: times.saturating_add(1) });
@@ -108,7 +109,8 @@ pub(super) enum Action {
     /// The machine seems to be gone: one more look decides.
     Watch(String),
     SetTaints(Vec<Taint>),
-    /// The same, if the cloud itself says now that this is the power state of the machine: pods are given up on it, or taken back.
+    /// The same, if the cloud itself says now that this is the power state of the machine: pods are given up on it, or
+    /// taken back.
     Confirm(Power, Vec<Taint>),
     /// The machine is gone, by this evidence.
     Delete(String),
@@ -168,8 +170,8 @@ pub(super) fn decide(node: &NodeView, answer: Answer, memory: &mut NodeState, ci
             memory.gone = Some(since.unwrap_or(now));
             match memory.absent {
                 1 => Action::Watch(evidence),
-                // A Node whose machine was never found under any name may have another name; a kubelet whose Node we deleted does
-                // not register again before its restart.
+                // A Node whose machine was never found under any name may have another name; a kubelet whose Node we
+                // deleted does not register again before its restart.
                 _ if node.provider_id.is_none() => Action::Nothing,
                 count if count >= PROOFS => Action::Delete(evidence),
                 _ => Action::Nothing,

@@ -1,5 +1,5 @@
-//! Which addresses a Node shows: the cloud's, the Node's own host name where the cloud gives none, and the kubelet's `--node-ip` as
-//! the one that leads (framework spec 2.6 and 2.7).
+//! Which addresses a Node shows: the cloud's, the Node's own host name where the cloud gives none, and the kubelet's
+//! `--node-ip` as the one that leads (framework spec 2.6 and 2.7).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -24,8 +24,9 @@ pub enum NodeIpError {
     NotFound(IpAddr),
 }
 
-/// The addresses that `node` should show, given those of its machine. Empty if the cloud knows none now. `obey_node_ip`: the
-/// kubelet's annotation counts (ccm.md W-12: the Go provider has a flag against it that reaches only half of the code).
+/// The addresses that `node` should show, given those of its machine. Empty if the cloud knows none now.
+/// `obey_node_ip`: the kubelet's annotation counts (ccm.md W-12: the Go provider has a flag against it that reaches
+/// only half of the code).
 pub fn desired_addresses(
     node: &NodeView,
     cloud: &[NodeAddress],
@@ -68,8 +69,8 @@ fn lead_with(requested: &[IpAddr], cloud: &[NodeAddress]) -> Result<Vec<NodeAddr
     Ok(result)
 }
 
-/// The value of [`PROVIDED_NODE_IP`]: one address, or two of different families separated by a comma. For providers too: whoever
-/// understands more or less of it than this disagrees with [`desired_addresses`].
+/// The value of [`PROVIDED_NODE_IP`]: one address, or two of different families separated by a comma. For providers
+/// too: whoever understands more or less of it than this disagrees with [`desired_addresses`].
 pub fn parse_node_ips(value: &str) -> Result<Vec<IpAddr>, NodeIpError> {
     let malformed = |reason| NodeIpError::Malformed { value: value.to_owned(), reason };
     let accepted = "expected one IP address, or an IPv4 and an IPv6 address separated by a comma";
@@ -88,7 +89,8 @@ pub fn parse_node_ips(value: &str) -> Result<Vec<IpAddr>, NodeIpError> {
     Ok(ips)
 }
 
-/// Go's parser in Kubernetes' lenient form: leading zeros are tolerated, and an IPv4 address mapped into IPv6 is that IPv4 address.
+/// Go's parser in Kubernetes' lenient form: leading zeros are tolerated, and an IPv4 address mapped into IPv6 is that
+/// IPv4 address.
 fn parse_ip(text: &str) -> Option<IpAddr> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Some(ip.to_canonical());

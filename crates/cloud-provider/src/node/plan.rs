@@ -49,8 +49,8 @@ pub fn is_uninitialized(node: &NodeView) -> bool {
 /// What the settings allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// An initialised Node gets zone, region and place of its machine when they change (the Go provider taints it again for that; the
-    /// end state is the same).
+    /// An initialised Node gets zone, region and place of its machine when they change (the Go provider taints it again
+    /// for that; the end state is the same).
     pub(super) follow_topology: bool,
     /// The kubelet's `--node-ip` counts.
     pub(super) obey_node_ip: bool,
@@ -101,8 +101,8 @@ fn changes(node: &NodeView, wanted: &BTreeMap<&'static str, String>) -> BTreeMap
     wanted.iter().filter(differs).map(|(label, value)| (*label, value.clone())).collect()
 }
 
-/// What an initialised Node needs although nothing is asked of the cloud: framework spec 2.5, beta labels are the source of the
-/// others.
+/// What an initialised Node needs although nothing is asked of the cloud: framework spec 2.5, beta labels are the
+/// source of the others.
 pub(super) fn reconcile_labels(node: &NodeView) -> BTreeMap<&'static str, String> {
     let mut changes = BTreeMap::new();
     for (label, beta) in [ZONE, REGION, INSTANCE_TYPES] {
@@ -124,8 +124,8 @@ impl Plan {
         Some(json!({"metadata": {"resourceVersion": version}, "status": {"addresses": addresses}}))
     }
 
-    /// The merge patch of `nodes`, if there is something to write. The version is the precondition that makes replacing the list of
-    /// taints safe.
+    /// The merge patch of `nodes`, if there is something to write. The version is the precondition that makes replacing
+    /// the list of taints safe.
     pub(super) fn node_patch(&self, version: &str) -> Option<Value> {
         let mut patch = json!({"metadata": {"resourceVersion": version}});
         if !self.labels.is_empty() {

@@ -1,5 +1,5 @@
-//! When labels of an initialised Node follow its machine: a machine that moves may be seen here, there and here again, and each
-//! change of a zone label makes schedulers and controllers of the cluster think anew. Pure.
+//! When labels of an initialised Node follow its machine: a machine that moves may be seen here, there and here again,
+//! and each change of a zone label makes schedulers and controllers of the cluster think anew. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub(super) struct Moving {
     since: Instant,
 }
 
-/// Whether the labels may be written now; if not, when to look again. A label that is missing is no change of mind and waits for
-/// nothing.
+/// Whether the labels may be written now; if not, when to look again. A label that is missing is no change of mind and
+/// waits for nothing.
 pub(super) fn settled(
     node: &NodeView,
     wanted: &BTreeMap<&'static str, String>,

@@ -37,8 +37,8 @@ impl Writer {
         Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), members))
     }
 
-    /// Deletes the Node as it was judged and no other: one that was registered anew under the same name stays, and so does one
-    /// that somebody wrote meanwhile, because it may be Ready again.
+    /// Deletes the Node as it was judged and no other: one that was registered anew under the same name stays, and so
+    /// does one that somebody wrote meanwhile, because it may be Ready again.
     pub(crate) async fn delete(&self, node: &NodeView) -> Result<(), kube::Error> {
         let preconditions =
             Preconditions { uid: Some(node.uid.0.clone()), resource_version: Some(node.resource_version.clone()) };

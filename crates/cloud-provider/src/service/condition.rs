@@ -17,6 +17,9 @@ use crate::view::{Condition, ConditionStatus, Conditions, ServiceView};
 
 /// A node serves the address.
 const SERVED: &str = "Served";
+/// Somebody serves an address of the Service, and we have not had a load balancer for it so far: something else gave it
+/// the address. An outage takes this reason from no Service and gives it to none.
+pub const NO_LOAD_BALANCER_YET: &str = "NoLoadBalancerYet";
 /// The work is under way.
 const PENDING: &str = "Pending";
 /// Nobody is left that would notice if the address were served no more.
@@ -56,7 +59,9 @@ pub(super) fn after(
 
 /// What goes onto a Service together with the finalizer, unless it says so already.
 pub(super) fn first(service: &ServiceView, announced: Announced, now: &str) -> Option<Condition> {
-    after(service, Ok(&Ensured::ready(false)), "", announced, now).ready.filter(|_| service.conditions.ready.is_none())
+    let (reason, message) = (PENDING, String::new());
+    let nothing_yet = Ensured::Waiting(Waiting { reason, message, needs_user: false, retry_after: None });
+    after(service, Ok(&nothing_yet), "", announced, now).ready.filter(|_| service.conditions.ready.is_none())
 }
 
 trait Said {
@@ -81,6 +86,12 @@ fn ready<'a>(
     let current = service.conditions.ready.as_ref();
     let is = |reason: &str| current.is_some_and(|current| current.reason == reason);
     if !service.ingress.is_empty() {
+        let made = matches!(answer, Ok(Ensured::Ready { .. }));
+        let was_made = current.is_some_and(|current| current.reason != NO_LOAD_BALANCER_YET);
+        if !made && !was_made {
+            let told = current.is_some() || !says_nothing(answer);
+            return told.then(|| (ConditionStatus::True, NO_LOAD_BALANCER_YET, served_before(service)));
+        }
         return match announced {
             // What a former process has seen.
             Announced::Untold if is(NO_ANNOUNCER) => None,
@@ -102,17 +113,18 @@ fn ready<'a>(
             Some((ConditionStatus::Unknown, CALL_FAILED, message))
         }
         // These say nothing about the Service.
-        Ok(Ensured::Waiting(waiting))
-            if current.is_some() && [NOT_READ_YET, HOST_UPGRADE].contains(&waiting.reason) =>
-        {
-            None
-        }
+        answer if current.is_some() && says_nothing(answer) => None,
         Ok(_) => {
             let message = "no node serves an address of this Service yet: the cloud controller gets one from Harvester, and an \
                            announcer puts it on the network. The Events of this Service say what delays that";
             Some((ConditionStatus::False, PENDING, message.to_owned()))
         }
     }
+}
+
+/// What was answered is about the controller or the host, not about the Service.
+fn says_nothing(answer: Answer<'_>) -> bool {
+    matches!(answer, Ok(Ensured::Waiting(waiting)) if [NOT_READ_YET, HOST_UPGRADE].contains(&waiting.reason))
 }
 
 enum Warning<'a> {
@@ -150,6 +162,14 @@ fn served(service: &ServiceView) -> String {
         Some(host) => format!("node {host} serves {}", addresses(service)),
         None => format!("{} is served", addresses(service)),
     }
+}
+
+fn served_before(service: &ServiceView) -> String {
+    format!(
+        "{} was served before this controller had a load balancer for the Service. The Events of this Service say what \
+         delays that",
+        addresses(service)
+    )
 }
 
 fn unwatched(service: &ServiceView) -> String {

@@ -10,8 +10,8 @@ use crate::worker::Next;
 /// How often it is looked whether the load balancer of a Service that is gone, or goes, may be deleted again.
 const WHILE_HELD: Duration = Duration::from_secs(5);
 
-/// While nothing may be written, the pass ends before it begins. The provider wakes who is there when that is over; nobody wakes a
-/// Service that is gone.
+/// While nothing may be written, the pass ends before it begins. The provider wakes who is there when that is over;
+/// nobody wakes a Service that is gone.
 pub(super) fn held(
     provider: &dyn LoadBalancers,
     current: Option<&ServiceView>,

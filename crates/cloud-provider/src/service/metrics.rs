@@ -1,5 +1,5 @@
-//! Metrics of the service controller: the Go framework's names stay registered, so that dashboards do not break; ours measure what
-//! those never did, the ensure path, in buckets below a second.
+//! Metrics of the service controller: the Go framework's names stay registered, so that dashboards do not break; ours
+//! measure what those never did, the ensure path, in buckets below a second.
 
 use std::time::Duration;
 

@@ -20,8 +20,8 @@ use crate::{
 const NAK_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Client {
-    /// Only what answers the open question counts: its transaction id, and where one server was asked, that server. Everything else is
-    /// somebody else's, late, or repeated. `chaddr` has been checked already.
+    /// Only what answers the open question counts: its transaction id, and where one server was asked, that server.
+    /// Everything else is somebody else's, late, or repeated. `chaddr` has been checked already.
     pub(super) fn reply(&mut self, now: Instant, reply: Reply, out: &mut Vec<Output>) {
         let asked_server = match (&self.phase, &self.in_use) {
             (Phase::Requesting { offer, .. }, _) => Some(offer.server_id),
@@ -130,8 +130,8 @@ impl Client {
         })
     }
 
-    /// Use what was granted. Probed first, unless this very address is in use already: then the probe would meet ourselves, or the node that had it
-    /// before us.
+    /// Use what was granted. Probed first, unless this very address is in use already: then the probe would meet
+    /// ourselves, or the node that had it before us.
     fn take_lease(&mut self, now: Instant, mut lease: Lease, asked: Ipv4Addr, out: &mut Vec<Output>) {
         match &self.in_use {
             Some(old) if old.address == lease.address => {
@@ -162,8 +162,8 @@ impl Client {
         ) = (&mut self.phase, &self.in_use)
             && nak.server != lease.server_id
         {
-            // Another server on this LAN may refuse every address that is not from its own range. It is believed, but only if
-            // nobody who grants the lease answers until we would ask again, which is soon now.
+            // Another server on this LAN may refuse every address that is not from its own range. It is believed, but
+            // only if nobody who grants the lease answers until we would ask again, which is soon now.
             exchange.next_at = exchange.next_at.min(now + NAK_PATIENCE);
             *foreign_nak = Some(nak);
             return;
@@ -189,7 +189,8 @@ impl Client {
     }
 }
 
-/// RFC 2131 3.1 step 3 leaves the choice to the client. The first usable offer wins: waiting for a better one costs every start time.
+/// RFC 2131 3.1 step 3 leaves the choice to the client. The first usable offer wins: waiting for a better one costs
+/// every start time.
 fn acceptable_offer(reply: &Reply) -> Result<Offer, &'static str> {
     let server_id = reply.server_id.ok_or("its offer names no server (option 54)")?;
     check_address(reply)?;

@@ -18,8 +18,9 @@ use crate::{
 /// Transmissions of a REQUEST for an offer (0, 1, 3 and 7 s) before looking for another offer at 15 s.
 const REQUEST_ATTEMPTS: u32 = 4;
 
-/// Transmissions of INIT-REBOOT (0 and 1 s), or of REBIND, before DISCOVER. Few, because a server that has lost its book and is not authoritative
-/// stays silent to both for ever, while DISCOVER with option 50 leads to the same address.
+/// Transmissions of INIT-REBOOT (0 and 1 s), or of REBIND, before DISCOVER. Few, because a server that has lost its
+/// book and is not authoritative stays silent to both for ever, while DISCOVER with option 50 leads to the same
+/// address.
 const CONFIRM_ATTEMPTS: u32 = 2;
 
 /// Silence of this many transmissions is worth telling; a lost packet or two is not.
@@ -33,15 +34,17 @@ const QUESTIONS_KEPT: usize = 3;
 pub(super) struct Exchange {
     /// Transaction of its DISCOVERs and of the REQUEST for an offer, which RFC 2131 4.4.1 makes the same.
     pub xid: u32,
-    /// First transmission. The lease of an ACK to a REQUEST for an offer counts from here: later would be wrong if the server answered the first one.
+    /// First transmission. The lease of an ACK to a REQUEST for an offer counts from here: later would be wrong if the
+    /// server answered the first one.
     pub started: Instant,
     pub attempts: u32,
     pub next_at: Instant,
     /// The `secs` field of the last DISCOVER, which the REQUEST for its offer repeats (RFC 2131 3.1 step 3).
     pub secs: u16,
-    /// The latest transmissions that ask to confirm or extend a lease, oldest first. Each is a transaction of its own, because these attempts can last
-    /// longer than a lease: counted from the first one, a new lease could be over before it arrives; counted from the last one, it would be used too
-    /// long if the server had answered an earlier one.
+    /// The latest transmissions that ask to confirm or extend a lease, oldest first. Each is a transaction of its own,
+    /// because these attempts can last longer than a lease: counted from the first one, a new lease could be over
+    /// before it arrives; counted from the last one, it would be used too long if the server had answered an earlier
+    /// one.
     questions: [Option<Question>; QUESTIONS_KEPT],
 }
 
@@ -74,16 +77,16 @@ impl Route {
     const BROADCAST: Self =
         Self { source: Ipv4Addr::UNSPECIFIED, destination: Ipv4Addr::BROADCAST, mac: Mac::BROADCAST };
 
-    /// To the server that granted the lease, from the leased address: a datagram without a source never reaches a server's UDP socket
-    /// (kube-vip spec 6.2).
+    /// To the server that granted the lease, from the leased address: a datagram without a source never reaches a
+    /// server's UDP socket (kube-vip spec 6.2).
     fn to_server(lease: &Lease) -> Self {
         Self { source: lease.address, destination: lease.server_id, mac: lease.server_mac.unwrap_or(Mac::BROADCAST) }
     }
 }
 
 impl Client {
-    /// DISCOVER, at once: RFC 2131 4.4.1 has hosts wait 1 to 10 s because they may all be switched on together; this is one address that somebody is
-    /// waiting for.
+    /// DISCOVER, at once: RFC 2131 4.4.1 has hosts wait 1 to 10 s because they may all be switched on together; this is
+    /// one address that somebody is waiting for.
     pub(super) fn discover(&mut self, now: Instant, out: &mut Vec<Output>) {
         let exchange = self.exchange(now);
         self.phase = Phase::Selecting { exchange };
@@ -220,7 +223,8 @@ impl Client {
         self.push_message(&request, &route, xid, exchange.secs, out);
         let confirms = matches!(self.phase, Phase::Rebooting { .. } | Phase::Rebinding { .. });
         if confirms && exchange.attempts >= CONFIRM_ATTEMPTS {
-            // The lease still runs, so keep asking for its extension (a NAK would end it), and beside it ask for the address as if it were new.
+            // The lease still runs, so keep asking for its extension (a NAK would end it), and beside it ask for the
+            // address as if it were new.
             let request = Request::Discover { wish: self.in_use.as_ref().map(|lease| lease.address) };
             self.push_message(&request, &Route::BROADCAST, exchange.xid, exchange.secs, out);
         }
@@ -245,7 +249,8 @@ impl Client {
         self.push_message(&request, &Route::BROADCAST, xid, 0, out);
     }
 
-    /// Give back whatever a server holds for us, also what it may have booked a moment ago: nobody will ask for it again.
+    /// Give back whatever a server holds for us, also what it may have booked a moment ago: nobody will ask for it
+    /// again.
     pub(super) fn give_back(&mut self, now: Instant, out: &mut Vec<Output>) {
         let remembered = self.remembered.take();
         let route = match (&self.phase, &self.in_use) {

@@ -4,7 +4,6 @@
 mod replies;
 mod requests;
 
-use std::fmt;
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use rand::{SeedableRng, rngs::SmallRng};
 use requests::Exchange;
 
 use super::message;
+use super::state::State;
 use super::{Lease, LostReason, RememberedLease, Report, frame};
 use crate::Mac;
 use crate::machine::{self, DECLINE_WAIT, PROBE_PATIENCE, Phases};
@@ -48,59 +48,10 @@ pub type Input<'a> = machine::Input<'a, Ipv6Addr>;
 /// Something to do.
 pub type Output = machine::Output<Ipv6Addr, Lease, LostReason, Report>;
 
-/// Where the client is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// Not started, or waiting before it asks again.
-    Init,
-    /// SOLICIT sent.
-    Selecting,
-    /// REQUEST sent.
-    Requesting,
-    /// CONFIRM sent.
-    Confirming,
-    /// Granted; waiting for the result of the address probe.
-    Probing,
-    /// The address is ours.
-    Bound,
-    /// The same, asking its server to extend it.
-    Renewing,
-    /// The same, asking any server to extend it.
-    Rebinding,
-    /// Given back.
-    Released,
-    /// The link is lost.
-    Stopped,
-}
-
-impl State {
-    /// A stable lower-case name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Init => "init",
-            Self::Selecting => "selecting",
-            Self::Requesting => "requesting",
-            Self::Confirming => "confirming",
-            Self::Probing => "probing",
-            Self::Bound => "bound",
-            Self::Renewing => "renewing",
-            Self::Rebinding => "rebinding",
-            Self::Released => "released",
-            Self::Stopped => "stopped",
-        }
-    }
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// A server that refuses again and again is asked at most this often.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
-/// SOL_MAX_RT until a server names another. RFC 8415 has an hour, for hosts without a DHCPv6 server at all; here somebody asked for
-/// an address and waits for it.
+/// SOL_MAX_RT until a server names another. RFC 8415 has an hour, for hosts without a DHCPv6 server at all; here
+/// somebody asked for an address and waits for it.
 const LONGEST_WAIT: Duration = Duration::from_secs(64);
 /// One association per DUID, since each Service has a DUID of its own.
 const IAID: u32 = 1;
@@ -226,8 +177,8 @@ impl Phases for Client {
             return;
         }
         match self.remembered.take() {
-            // The address is ours until its time is over, on whatever node; to be asked for at once all the same, because
-            // nothing is known of T1.
+            // The address is ours until its time is over, on whatever node; to be asked for at once all the same,
+            // because nothing is known of T1.
             Some(old) if !old.expiry.is_past(now) => {
                 let RememberedLease { address, server, expiry } = old;
                 let lease = Lease { address, server, renew_at: None, rebind_at: None, expiry };

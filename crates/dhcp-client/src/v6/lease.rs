@@ -43,8 +43,8 @@ pub(super) struct Times {
 const INFINITE: u32 = u32::MAX;
 
 impl Times {
-    /// RFC 8415 14.2 and 21.4: zero leaves T1 and T2 to the client, which takes 0.5 and 0.8 of the preferred lifetime (here
-    /// of the valid one, where the preferred one is no help); what makes no sense counts as zero.
+    /// RFC 8415 14.2 and 21.4: zero leaves T1 and T2 to the client, which takes 0.5 and 0.8 of the preferred lifetime
+    /// (here of the valid one, where the preferred one is no help); what makes no sense counts as zero.
     pub fn lease(self, address: Ipv6Addr, server: Vec<u8>, asked_at: Instant) -> Lease {
         let seconds = |seconds: u32| Duration::from_secs(u64::from(seconds));
         if self.valid == INFINITE {
@@ -68,7 +68,10 @@ impl Times {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LostReason {
     /// The server took it back, or says that it does not belong here.
-    #[error("the DHCPv6 server took the address back{}", if .message.is_empty() { String::new() } else { format!(": {:?}", .message) })]
+    #[error(
+        "the DHCPv6 server took the address back{}",
+        if .message.is_empty() { String::new() } else { format!(": {:?}", .message) }
+    )]
     Refused {
         /// The server's words.
         message: String,
@@ -104,7 +107,10 @@ pub enum Report {
         attempts: u32,
     },
     /// The server has no address for us.
-    #[error("the DHCPv6 server refused{}", if .message.is_empty() { String::new() } else { format!(": {:?}", .message) })]
+    #[error(
+        "the DHCPv6 server refused{}",
+        if .message.is_empty() { String::new() } else { format!(": {:?}", .message) }
+    )]
     Refused {
         /// The server's words.
         message: String,

@@ -206,7 +206,8 @@ mod tests {
 
         #[test]
         fn a_damaged_reply_does_not_make_it_panic(at in 0..60_usize, byte: u8) {
-            let request = Request { kind: MessageType::Reply, server: Some(b"server"), address: Some(Ipv6Addr::LOCALHOST) };
+            let address = Some(Ipv6Addr::LOCALHOST);
+            let request = Request { kind: MessageType::Reply, server: Some(b"server"), address };
             let mut bytes = encode(b"duid", 1, [1, 2, 3], 0, &request);
             let last = bytes.len() - 1;
             bytes[at.min(last)] = byte;

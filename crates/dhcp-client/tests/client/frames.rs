@@ -57,7 +57,9 @@ proptest! {
     }
 
     #[test]
-    fn a_truncated_frame_is_refused(payload in prop::collection::vec(any::<u8>(), 0..600), cut in any::<prop::sample::Index>()) {
+    fn a_truncated_frame_is_refused(
+        payload in prop::collection::vec(any::<u8>(), 0..600), cut in any::<prop::sample::Index>(),
+    ) {
         let bytes = frame::build(&datagram(&payload)).unwrap();
         let cut = cut.index(bytes.len());
         prop_assert_eq!(frame::parse(&bytes[..cut]), Err(FrameError::Truncated));
@@ -84,7 +86,8 @@ proptest! {
 
 #[test]
 fn a_udp_checksum_may_be_absent_or_unfinished_but_not_wrong() {
-    // A server in another network namespace of the same host: the kernel leaves the checksum to a network card that never comes.
+    // A server in another network namespace of the same host: the kernel leaves the checksum to a network card that
+    // never comes.
     let bytes = frame::build(&datagram(b"offer")).unwrap();
     let words = [0xffff_u32, 0xffff, 17, 8 + 5];
     let sum: u32 = words.iter().sum();

@@ -47,7 +47,8 @@ fn event() -> impl Strategy<Value = Event> {
         ]
     };
     let kind = prop_oneof![
-        6 => Just(MessageType::Offer), 6 => Just(MessageType::Ack), 2 => Just(MessageType::Nak), 1 => any::<u8>().prop_map(MessageType::from),
+        6 => Just(MessageType::Offer), 6 => Just(MessageType::Ack), 2 => Just(MessageType::Nak),
+        1 => any::<u8>().prop_map(MessageType::from),
     ];
     let damage = prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec((any::<Index>(), any::<u8>()), 1..6)];
     let answer = (
@@ -152,7 +153,8 @@ proptest! {
 
     #[test]
     fn no_sequence_of_events_panics_stalls_or_overuses_a_lease(
-        remembered in prop::option::of(0_u32..5000), seed in any::<u64>(), events in prop::collection::vec(event(), 1..60),
+        remembered in prop::option::of(0_u32..5000), seed in any::<u64>(),
+        events in prop::collection::vec(event(), 1..60),
     ) {
         run(remembered, seed, events)?;
     }
@@ -168,7 +170,8 @@ proptest! {
 
     #[test]
     fn damaged_answers_inside_good_frames_never_panic(
-        damage in prop::collection::vec((any::<Index>(), any::<u8>()), 0..20), tail in prop::collection::vec(any::<u8>(), 0..200), keep in any::<Index>(),
+        damage in prop::collection::vec((any::<Index>(), any::<u8>()), 0..20),
+        tail in prop::collection::vec(any::<u8>(), 0..200), keep in any::<Index>(),
     ) {
         let mut bench = Bench::plain();
         let discover = bench.input(Input::Start).only(MessageType::Discover);

@@ -1,5 +1,5 @@
-//! A client, its successors and a server on a network that loses, delays, repeats and reorders, all from one seed. The server's own book of what it
-//! granted is the truth that the client is measured by.
+//! A client, its successors and a server on a network that loses, delays, repeats and reorders, all from one seed. The
+//! server's own book of what it granted is the truth that the client is measured by.
 
 use std::{
     collections::BTreeMap,

@@ -16,9 +16,13 @@ use crate::server::{Kind, SETUP, Setup};
 
 /// Every test, with every server.
 macro_rules! with_each_server {
-    ($($(#[$doc:meta])* $test:ident)*) => { with_each_server! { [dnsmasq Dnsmasq, kea Kea, isc Isc, udhcpd Udhcpd] { $($test)* } } };
+    ($($(#[$doc:meta])* $test:ident)*) => {
+        with_each_server! { [dnsmasq Dnsmasq, kea Kea, isc Isc, udhcpd Udhcpd] { $($test)* } }
+    };
     ([$($module:ident $kind:ident),*] $tests:tt) => { $(mod $module { with_each_server! { @ $kind $tests } })* };
-    (@ $kind:ident { $($test:ident)* }) => { $(#[test] fn $test() { super::on_a_lan(super::Kind::$kind, super::$test); })* };
+    (@ $kind:ident { $($test:ident)* }) => {
+        $(#[test] fn $test() { super::on_a_lan(super::Kind::$kind, super::$test); })*
+    };
 }
 
 with_each_server! {

@@ -121,7 +121,8 @@ fn no_macvlans(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
 /// To be typed on a node.
 pub const LOAD_MACVLAN: &str = "modprobe macvlan && echo macvlan > /etc/modules-load.d/macvlan.conf";
 /// What to do where that module is not there.
-pub const NO_SUCH_MODULE: &str = "# not found: SLES minimal has kernel-default-base, install kernel-default";
+pub const NO_SUCH_MODULE: &str = "# module not found: SLES minimal images have kernel-default-base without it, install \
+                                  kernel-default (docs/requirements.md)";
 
 fn nobody_eligible(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
     let alive: Vec<&&Lease> = members.iter().filter(|lease| facts::is_fresh(snapshot, lease)).collect();

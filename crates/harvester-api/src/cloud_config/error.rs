@@ -9,8 +9,9 @@ use super::DEFAULT_NAMESPACE;
 pub enum CloudConfigWarning {
     /// The context names no namespace.
     #[error(
-        "cloud-config: context {context:?} has no namespace, using {DEFAULT_NAMESPACE:?}; load balancers and virtual machines of this guest \
-         cluster are looked up there only. Set contexts[].context.namespace to the namespace of the cluster's virtual machines"
+        "cloud-config: context {context:?} has no namespace, using {DEFAULT_NAMESPACE:?}; load balancers and virtual \
+         machines of this guest cluster are looked up there only. Set contexts[].context.namespace to the namespace of \
+         the cluster's virtual machines"
     )]
     NamespaceMissing {
         /// Name of the current context.
@@ -29,7 +30,8 @@ pub enum CloudConfigError {
     Empty,
     /// Not UTF-8.
     #[error(
-        "cloud-config: not a text file (invalid UTF-8 after {valid} bytes); expected a kubeconfig for the Harvester API (YAML or JSON)"
+        "cloud-config: not a text file (invalid UTF-8 after {valid} bytes); expected a kubeconfig for the Harvester \
+        API (YAML or JSON)"
     )]
     NotText {
         /// Bytes before the first bad one.
@@ -91,7 +93,8 @@ pub enum CloudConfigError {
     },
     /// The server is not a usable URL.
     #[error(
-        "cloud-config: server {value:?} of cluster {cluster:?} {problem}; expected a URL such as https://192.0.2.10:6443"
+        "cloud-config: server {value:?} of cluster {cluster:?} {problem}; expected a URL such as \
+        https://192.0.2.10:6443"
     )]
     Server {
         /// Whose.
@@ -119,8 +122,8 @@ pub enum CloudConfigError {
     },
     /// The user cannot log in.
     #[error(
-        "cloud-config: user {user:?} has no credentials; expected one of token, tokenFile, client-certificate(-data) with client-key(-data), \
-         username with password"
+        "cloud-config: user {user:?} has no credentials; expected one of token, tokenFile, client-certificate(-data) \
+         with client-key(-data), username with password"
     )]
     NoCredentials {
         /// Name of the user.
@@ -128,8 +131,9 @@ pub enum CloudConfigError {
     },
     /// A program would have to be run.
     #[error(
-        "cloud-config: user {user:?} logs in by {plugin}, a plug-in that is not run here; accepted are token, tokenFile, \
-         client-certificate(-data) with client-key(-data), username with password: make such credentials with generate-addon"
+        "cloud-config: user {user:?} logs in by {plugin}, a plug-in that is not run here; accepted are token, \
+         tokenFile, client-certificate(-data) with client-key(-data), username with password: make such credentials \
+         with generate-addon"
     )]
     Plugin {
         /// Name of the user.
@@ -154,9 +158,9 @@ pub enum CloudConfigError {
 pub enum CloudConfigFileError {
     /// `--cloud-config` was not given.
     #[error(
-        "can't init from an empty reader (io.Reader), check the --cloud-config to ensure it has a valid cloud-config: the flag was not given, and \
-         without it there is no way to Harvester. It names the file with Harvester's kubeconfig; the chart sets it, from cloudConfig.secretName \
-         or cloudConfigPath"
+        "can't init from an empty reader (io.Reader), check the --cloud-config to ensure it has a valid cloud-config: \
+         the flag was not given, and without it there is no way to Harvester. It names the file with Harvester's \
+         kubeconfig; the chart sets it, from cloudConfig.secretName or cloudConfigPath"
     )]
     NotGiven,
     /// The file cannot be read.

@@ -7,7 +7,8 @@ use serde_json::Value;
 /// A kubeconfig as Harvester's own endpoint writes it: everything called `default`. harvester-side.md 10.3
 pub fn render(server: &str, ca_pem: &str, namespace: &str, token: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: Config\nclusters:\n- name: default\n  cluster:\n    certificate-authority-data: {}\n    server: {}\n\
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: default\n  cluster:\n    \
+         certificate-authority-data: {}\n    server: {}\n\
          contexts:\n- name: default\n  context:\n    cluster: default\n    namespace: {}\n    user: default\n\
          current-context: default\nusers:\n- name: default\n  user:\n    token: {}\n",
         STANDARD.encode(ca_pem),

@@ -9,7 +9,8 @@ const KEY: &str = "-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY
 /// harvester-side.md 10.3: what Harvester hands out.
 fn good() -> String {
     format!(
-        "apiVersion: v1\nkind: Config\nclusters:\n- name: default\n  cluster:\n    certificate-authority-data: {}\n    server: https://10.0.0.9:6443\n\
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: default\n  cluster:\n    \
+             certificate-authority-data: {}\n    server: https://10.0.0.9:6443\n\
          contexts:\n- name: default\n  context:\n    cluster: default\n    namespace: guests\n    user: default\n\
          current-context: default\nusers:\n- name: default\n  user:\n    token: sEcReT\n",
         STANDARD.encode(PEM)
@@ -74,17 +75,19 @@ fn contexts_with_the_same_user_and_namespace_are_further_endpoints() {
         - {name: other-user, context: {cluster: third, user: somebody, namespace: guests}}\n\
         - {name: other-namespace, context: {cluster: third, user: default}}\n\
         - {name: gone, context: {cluster: gone, user: default, namespace: guests}}\n";
-    let text = good()
-        .replace("contexts:\n", more)
-        .replace("clusters:\n", "clusters:\n- {name: second, cluster: {server: 'https://10.0.0.10:6443'}}\n- {name: third, cluster: {server: 'https://10.0.0.11:6443'}}\n");
+    let text = good().replace("contexts:\n", more).replace(
+        "clusters:\n",
+        "clusters:\n\
+             - {name: second, cluster: {server: 'https://10.0.0.10:6443'}}\n\
+             - {name: third, cluster: {server: 'https://10.0.0.11:6443'}}\n",
+    );
     let config = CloudConfig::parse(text.as_bytes()).unwrap();
     let servers: Vec<_> = config.endpoints.iter().map(|endpoint| endpoint.server.as_str()).collect();
     assert_eq!(servers, ["https://10.0.0.9:6443", "https://10.0.0.10:6443"], "the current context comes first");
     assert_eq!(
         config.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        [
-            "cloud-config: cluster \"gone\" named by context \"gone\" does not exist; clusters: second, third, default; not used as a further endpoint"
-        ]
+        ["cloud-config: cluster \"gone\" named by context \"gone\" does not exist; clusters: second, third, default; \
+             not used as a further endpoint"]
     );
 }
 
@@ -125,36 +128,44 @@ fn every_defect_names_the_field_the_value_and_what_is_accepted() {
         ),
         (
             g.replace("    server: https://10.0.0.9:6443\n", ""),
-            "cloud-config: clusters[0].cluster.server is missing or empty; expected a URL such as https://192.0.2.10:6443",
+            "cloud-config: clusters[0].cluster.server is missing or empty; expected a URL such as \
+            https://192.0.2.10:6443",
         ),
         (
             g.replace("https://10.0.0.9:6443", "10.0.0.9"),
-            "cloud-config: server \"10.0.0.9\" of cluster \"default\" has no scheme; expected a URL such as https://192.0.2.10:6443",
+            "cloud-config: server \"10.0.0.9\" of cluster \"default\" has no scheme; expected a URL such as \
+            https://192.0.2.10:6443",
         ),
         (
             g.replace("https://10.0.0.9:6443", "ftp://10.0.0.9"),
-            "cloud-config: server \"ftp://10.0.0.9\" of cluster \"default\" has a scheme other than https or http; expected a URL such as https://192.0.2.10:6443",
+            "cloud-config: server \"ftp://10.0.0.9\" of cluster \"default\" has a scheme other than https or http; \
+            expected a URL such as https://192.0.2.10:6443",
         ),
         (
             g.replace("https://10.0.0.9:6443", "'https://a b'"),
-            "cloud-config: server \"https://a b\" of cluster \"default\" is not a valid URL; expected a URL such as https://192.0.2.10:6443",
+            "cloud-config: server \"https://a b\" of cluster \"default\" is not a valid URL; expected a URL such as \
+            https://192.0.2.10:6443",
         ),
         (g.replace("https://10.0.0.9:6443", "https://10.0.0.9:64430"), ""),
         (
             g.replace("https://10.0.0.9:6443", "https://10.0.0.9:70000"),
-            "cloud-config: server \"https://10.0.0.9:70000\" of cluster \"default\" has a port that is not within 1-65535; expected a URL such as https://192.0.2.10:6443",
+            "cloud-config: server \"https://10.0.0.9:70000\" of cluster \"default\" has a port that is not within \
+            1-65535; expected a URL such as https://192.0.2.10:6443",
         ),
         (
             g.replace(&ca, "'###'"),
-            "cloud-config: certificate-authority-data of cluster \"default\" is not valid base64 (Invalid symbol 35, offset 0.); expected base64 of PEM text on one line",
+            "cloud-config: certificate-authority-data of cluster \"default\" is not valid base64 (Invalid symbol 35, \
+            offset 0.); expected base64 of PEM text on one line",
         ),
         (
             g.replace(&ca, "aGVsbG8="),
-            "cloud-config: certificate-authority-data of cluster \"default\" does not contain a PEM certificate once decoded from base64",
+            "cloud-config: certificate-authority-data of cluster \"default\" does not contain a PEM certificate once \
+            decoded from base64",
         ),
         (
             g.replace("    token: sEcReT\n", "    token: ''\n"),
-            "cloud-config: user \"default\" has no credentials; expected one of token, tokenFile, client-certificate(-data) with client-key(-data), username with password",
+            "cloud-config: user \"default\" has no credentials; expected one of token, tokenFile, \
+            client-certificate(-data) with client-key(-data), username with password",
         ),
         (
             g.replace("token: sEcReT", "token: 12345"),
@@ -162,11 +173,13 @@ fn every_defect_names_the_field_the_value_and_what_is_accepted() {
         ),
         (
             g.replace("token: sEcReT", &format!("client-certificate-data: {ca}")),
-            "cloud-config: user \"default\" has a client certificate but no client-key or client-key-data; expected both",
+            "cloud-config: user \"default\" has a client certificate but no client-key or client-key-data; expected \
+            both",
         ),
         (
             g.replace("token: sEcReT", &format!("client-key-data: {}", STANDARD.encode(KEY))),
-            "cloud-config: user \"default\" has a client key but no client-certificate or client-certificate-data; expected both",
+            "cloud-config: user \"default\" has a client key but no client-certificate or client-certificate-data; \
+            expected both",
         ),
         ("clusters: 3".to_owned(), "cloud-config: clusters is a number, expected a list"),
         ("contexts: [3]".to_owned(), "cloud-config: contexts[0] is a number, expected an object with name"),

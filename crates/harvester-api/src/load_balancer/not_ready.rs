@@ -8,8 +8,8 @@ pub const NO_ALLOCATOR: &str = "fail to get allocator ";
 pub enum NotReady {
     /// The host is busy or has to repair its own books; it goes on by itself, however long it takes.
     Transient,
-    /// The pool that is named does not exist; for a moment also said of every pool after a restart of the host's controller. It
-    /// booked nothing, and looks again with a growing delay, whether or not the pool comes.
+    /// The pool that is named does not exist; for a moment also said of every pool after a restart of the host's
+    /// controller. It booked nothing, and looks again with a growing delay, whether or not the pool comes.
     NoAllocator,
     /// No pool fits the load balancer; a user has to make or change one. The host looks again every second.
     NoMatchingPool,

@@ -69,8 +69,8 @@ impl AnnouncerLeases {
         }
     }
 
-    /// The API did not answer: announcers did not reach it either, maybe, and this time does not count against them. Those that
-    /// were silent for long when it began stay so: an outage brings nobody back.
+    /// The API did not answer: announcers did not reach it either, maybe, and this time does not count against them.
+    /// Those that were silent for long when it began stay so: an outage brings nobody back.
     pub fn blind(&mut self, now: Instant) {
         let passed = self.looked.replace(now).map_or(Duration::ZERO, |looked| now.saturating_duration_since(looked));
         for beat in self.beats.values_mut().filter(|beat| beat.is_recent(now)) {

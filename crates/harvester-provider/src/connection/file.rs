@@ -1,5 +1,5 @@
-//! The file of the cloud-config, looked at by its path, so that it does not matter how it is replaced: a Secret's volume swaps a
-//! symbolic link two levels up, a host's file is renamed over the old one, an editor writes in place.
+//! The file of the cloud-config, looked at by its path, so that it does not matter how it is replaced: a Secret's
+//! volume swaps a symbolic link two levels up, a host's file is renamed over the old one, an editor writes in place.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ type Content = Result<(Vec<u8>, Vec<Option<Vec<u8>>>), String>;
 pub(super) struct CloudConfigFile {
     path: PathBuf,
     namespace: String,
-    /// The bytes that were read last and the files that they name: to parse them at each look is most of what a controller at rest does.
+    /// The bytes that were read last and the files that they name: to parse them at each look is most of what a
+    /// controller at rest does.
     names: (Vec<u8>, Vec<PathBuf>),
     /// Content in use or refused.
     known: Content,
@@ -82,7 +83,9 @@ impl CloudConfigFile {
         let cloud_config = CloudConfig::parse(bytes).map_err(|error| chain(&error))?;
         if cloud_config.namespace != self.namespace {
             return Err(format!(
-                "its namespace is {}, not {}: machines and load balancers of this cluster are in the latter; restart to change it",
+                "its namespace is {}, not {}: machines and load balancers of this cluster are in the latter. If it is \
+                 the file of another cluster, put the right one in its place. If the machines were moved there, \
+                 restart the controller and run `harvester-cloud-provider identity confirm`",
                 cloud_config.namespace, self.namespace
             ));
         }

@@ -1,5 +1,5 @@
-//! Whether a cloud-config leads to the Harvester that has this cluster's machines. Asked before it is used: what was written to a wrong
-//! one cannot be taken back.
+//! Whether a cloud-config leads to the Harvester that has this cluster's machines. Asked before it is used: what was
+//! written to a wrong one cannot be taken back.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Looks for garbage every ten minutes and when asked to, tells of it by metric and Event, and deletes what [`super::sweep`] allows.
-//! Runs on the leader only.
+//! Looks for garbage every ten minutes and when asked to, tells of it by metric and Event, and deletes what
+//! [`super::sweep`] allows. Runs on the leader only.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -97,7 +97,10 @@ impl Collector {
             return outlook;
         }
         let garbage = self.look();
-        let deletes = |garbage: &Garbage| self.settings.mode == GarbageMode::Delete && garbage.kind == Kind::Ours;
+        let may_collect = self.may_collect();
+        let collects = self.settings.mode == GarbageMode::Delete && may_collect.is_ok();
+        let deletes = |garbage: &Garbage| collects && garbage.kind == Kind::Ours;
+        let why_not = may_collect.err().map(|why| format!(": {why}")).unwrap_or_default();
         for garbage in &garbage {
             let (namespace, name) = (self.given.namespace.clone(), garbage.lb.name.clone());
             let target = Target { kind: "LoadBalancer", namespace, name };
@@ -106,7 +109,8 @@ impl Collector {
                 let (place, verb) = (Place::Cloud, Verb::Delete);
                 outlook.writes.push(Write { place, verb, target, why, body: serde_json::Value::Null });
             } else {
-                let message = format!("no Service has it ({}); it is told, and left alone", garbage.kind.label());
+                let message =
+                    format!("no Service has it ({}); it is told, and left alone{why_not}", garbage.kind.label());
                 outlook.note(target, "Garbage", message, false);
             }
         }
@@ -173,8 +177,8 @@ impl Collector {
     /// `Err` with the reason while nothing is deleted because no Service has it.
     fn may_collect(&self) -> Result<(), Arc<str>> {
         self.caution.may_collect_garbage()?;
-        if self.identity.suspects_restore(tokio::time::Instant::now()) {
-            return Err("Services have vanished as after a restore of etcd".into());
+        if let Some((stamp, _)) = self.identity.restore_suspected(tokio::time::Instant::now()) {
+            return Err(format!("Services vanished at {stamp} as after a restore of etcd").into());
         }
         Ok(())
     }
@@ -252,8 +256,8 @@ impl Collector {
         *told = LastReported { names, at: Some(Instant::now()), asked: told.asked.take() };
     }
 
-    /// Decision 6: when the turn has come, and if there was no trouble while it was waited for (`seen` until then). What is not sent
-    /// after all gives its place back.
+    /// Decision 6: when the turn has come, and if there was no trouble while it was waited for (`seen` until then).
+    /// What is not sent after all gives its place back.
     async fn delete(&self, garbage: &Garbage, seen: u64, events: &Recorder) -> Result<(), RequestError> {
         let name = &garbage.lb.name;
         if pacing::releases(&garbage.lb) {

@@ -27,7 +27,8 @@ impl Sweep {
         self.since.clear();
     }
 
-    /// What has been garbage for the whole grace period without any trouble, is proven to be ours and can be deleted without a leak.
+    /// What has been garbage for the whole grace period without any trouble, is proven to be ours and can be deleted
+    /// without a leak.
     pub fn due<'a>(&mut self, now: Instant, garbage: &'a [Garbage]) -> Vec<&'a Garbage> {
         self.since.retain(|uid, _| garbage.iter().any(|garbage| garbage.lb.uid == *uid));
         for garbage in garbage {

@@ -1,5 +1,5 @@
-//! From what is known to what is shown, told and suspended: a machine without I/O and without a clock. Times are Unix seconds, so that
-//! what was decided can be written down and be taken up again by the next process.
+//! From what is known to what is shown, told and suspended: a machine without I/O and without a clock. Times are Unix
+//! seconds, so that what was decided can be written down and be taken up again by the next process.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -118,8 +118,8 @@ impl HostUpgrade {
         step
     }
 
-    /// The host that is being emptied, by what its machines do: one that is told to leave, or two that leave or are off though they
-    /// should run; one is enough while the host's webhooks cannot be asked.
+    /// The host that is being emptied, by what its machines do: one that is told to leave, or two that leave or are off
+    /// though they should run; one is enough while the host's webhooks cannot be asked.
     fn inferred(&self, now: i64, facts: &Facts) -> Option<String> {
         if let Some(machine) = facts.machines.iter().find(|machine| machine.evacuating && !machine.host.is_empty()) {
             return Some(machine.host.clone());

@@ -13,8 +13,8 @@ pub fn frozen_label(node: &NodeView, key: &str, new: String) -> String {
     }
 }
 
-/// The machine's addresses, then those that the Node has beside them; just the Node's where the machine has no new one. An address that
-/// is a Service's by now is no Node's.
+/// The machine's addresses, then those that the Node has beside them; just the Node's where the machine has no new one.
+/// An address that is a Service's by now is no Node's.
 pub fn frozen_addresses(node: &NodeView, new: Vec<NodeAddress>, vips: &BTreeSet<IpAddr>) -> Vec<NodeAddress> {
     let has = |address: &NodeAddress| node.addresses.contains(address);
     if new.is_empty() || new.iter().all(has) {

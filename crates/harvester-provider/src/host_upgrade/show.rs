@@ -1,4 +1,5 @@
-//! From what is known of a Node to the patches that show it: condition, annotations, taint. Pure; an unchanged Node gives none.
+//! From what is known of a Node to the patches that show it: condition, annotations, taint. Pure; an unchanged Node
+//! gives none.
 
 use cloud_provider::view::{NodeView, Taint};
 use harvester_api::keys::cloudprovider;
@@ -12,7 +13,8 @@ pub const CONDITION: &str = "HarvesterHostMaintenance";
 /// The taint that is put on Nodes whose host is being upgraded, where that was asked for.
 const EFFECT: &str = "PreferNoSchedule";
 
-/// Strategic merge patch of the status: others' conditions stay. `changed`: when the status of the condition changed last.
+/// Strategic merge patch of the status: others' conditions stay. `changed`: when the status of the condition changed
+/// last.
 pub fn condition(status: &NodeStatus, message: &str, now: i64, changed: i64) -> Value {
     let time = |seconds: i64| Timestamp::from_second(seconds).unwrap_or_default().to_string();
     json!({"metadata": {"uid": status.uid}, "status": {"conditions": [{

@@ -1,5 +1,5 @@
-//! The two kinds by which a host tells of its upgrade, watched where they exist and may be read. Both are optional: what is missing is
-//! logged once and looked for again now and then.
+//! The two kinds by which a host tells of its upgrade, watched where they exist and may be read. Both are optional:
+//! what is missing is logged once and looked for again now and then.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,7 +19,8 @@ use tokio::sync::watch;
 
 use super::facts::PlanView;
 
-/// A kind that is not there, or may not be read, is looked for again after this time: somebody may grant the right, or upgrade Harvester.
+/// A kind that is not there, or may not be read, is looked for again after this time: somebody may grant the right, or
+/// upgrade Harvester.
 const LOOK_AGAIN: Duration = Duration::from_mins(10);
 /// The same where the host gives no answer.
 const TRY_AGAIN: Duration = Duration::from_secs(30);

@@ -1,5 +1,5 @@
-//! What a host's state means for the machines on it. The stored strings vary between versions of Harvester: letters alone are compared,
-//! and one that nobody knows means nothing and is shown as it is.
+//! What a host's state means for the machines on it. The stored strings vary between versions of Harvester: letters
+//! alone are compared, and one that nobody knows means nothing and is shown as it is.
 
 /// Where a host is in its upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

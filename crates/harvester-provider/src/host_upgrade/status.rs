@@ -1,5 +1,5 @@
-//! What stands in ConfigMap `kube-system/harvester-host-upgrade`: a line for people, and all of it as JSON, which the next process takes
-//! up again. What cannot be read counts as not written. Pure.
+//! What stands in ConfigMap `kube-system/harvester-host-upgrade`: a line for people, and all of it as JSON, which the
+//! next process takes up again. What cannot be read counts as not written. Pure.
 
 use std::collections::BTreeMap;
 

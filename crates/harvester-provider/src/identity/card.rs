@@ -9,20 +9,22 @@ use serde_json::{Value, json};
 pub struct Card {
     /// UID of Namespace `kube-system`; empty where it could not be read.
     pub cluster_uid: String,
-    /// UIDs that stand on objects of this cluster for the same purpose: that of Service `default/kubernetes`, which earlier versions
-    /// took and which may be made anew.
+    /// UIDs that stand on objects of this cluster for the same purpose: that of Service `default/kubernetes`, which
+    /// earlier versions took and which may be made anew.
     pub former_uids: BTreeSet<String>,
     /// Namespace on Harvester of the machines and load balancers.
     pub namespace: String,
     /// Fingerprint of the authority that signs for the Harvester API; empty where the cloud-config names none.
     pub authority: String,
-    /// Names of the cluster whose load balancers are ours: the present one, and former ones. Empty: whatever the name, as before there
-    /// were cards.
+    /// Names of the cluster whose load balancers are ours: the present one, and former ones. Empty: whatever the name,
+    /// as before there were cards.
     pub names: BTreeSet<String>,
     /// UIDs of the virtual machines that this cluster's Nodes run on.
     pub machines: BTreeSet<String>,
     /// UIDs of machines in provider IDs of Nodes that are not to be seen, as a human has said: they prove nothing.
     pub absent: BTreeSet<String>,
+    /// The controller runs outside this cluster, as a human has said: that its own Node is not registered says nothing.
+    pub outside: bool,
 }
 
 impl Card {
@@ -38,6 +40,9 @@ impl Card {
         });
         if !self.absent.is_empty() {
             card["absent"] = json!(self.absent);
+        }
+        if self.outside {
+            card["outside"] = json!(true);
         }
         card.to_string()
     }
@@ -57,6 +62,7 @@ impl Card {
             names: set("names"),
             machines: set("machines"),
             absent: set("absent"),
+            outside: value["outside"].as_bool().unwrap_or_default(),
         })
     }
 }
@@ -82,6 +88,7 @@ mod tests {
             names: ["prod".to_owned()].into(),
             machines: ["vm-1".to_owned(), "vm-2".to_owned()].into(),
             absent: ["vm-0".to_owned()].into(),
+            outside: true,
         };
         assert_eq!(Card::from_text(&card.to_text()), Some(card));
     }
@@ -92,6 +99,6 @@ mod tests {
             assert_eq!(Card::from_text(text), None, "{text}");
         }
         let later = Card::from_text(r#"{"clusterUID": "u", "machines": ["a", 7], "new": {}}"#).unwrap();
-        assert_eq!((later.cluster_uid.as_str(), later.machines.len()), ("u", 1));
+        assert_eq!((later.cluster_uid.as_str(), later.machines.len(), later.outside), ("u", 1, false));
     }
 }

@@ -42,19 +42,21 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Only a name that identifies a cluster is worth remembering: otherwise the first real one would count as a change. One that
-    /// no object can be named after is a mistake to be mended, not to be kept.
+    /// Only a name that identifies a cluster is worth remembering: otherwise the first real one would count as a
+    /// change. One that no object can be named after is a mistake to be mended, not to be kept.
     pub fn is_to_be_remembered(&self) -> bool {
         self.source != Source::Remembered && !self.name.is_default() && self.name.can_name_objects()
     }
 
-    /// The command line says something else: nothing changes, and somebody should confirm the new name or mend the flag.
+    /// The command line says something else: nothing changes, and somebody should confirm the new name or mend the
+    /// flag.
     pub fn differs_from(&self, flag: &ClusterName) -> bool {
         self.name != *flag && matches!(self.source, Source::Remembered | Source::Adopted)
     }
 }
 
-/// Remembered, else the label of objects that are ours, else the flag, else the label that all machines agree on, else the default.
+/// Remembered, else the label of objects that are ours, else the flag, else the label that all machines agree on, else
+/// the default.
 pub fn decide(clues: &Clues) -> Decision {
     if let Some(name) = clues.remembered.clone().filter(|name| !name.is_default()) {
         return Decision { name, source: Source::Remembered };

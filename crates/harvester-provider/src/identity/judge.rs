@@ -141,10 +141,11 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
     }
     // A copy of a cluster may run its controller before its own kubelet has registered: all that the snapshot shows
     // then is the original.
-    if let Some(name) = facts.unregistered {
+    if let Some(name) = facts.unregistered.filter(|_| !facts.card.is_some_and(|card| card.outside)) {
         return Verdict::Undecided(format!(
-            "this process runs on Node {name} (NODE_NAME), and no such Node is registered: on which machine this cluster runs is not \
-             known. If {name} is no Node of this cluster, correct NODE_NAME, or run `{CONFIRM}`"
+            "this process runs on Node {name} (NODE_NAME), and no such Node is registered: on which machine this \
+             cluster runs is not known. If NODE_NAME is wrong, correct it. If this controller runs outside the \
+             cluster, run `{CONFIRM}`: the record then says so"
         ));
     }
     match facts.card.filter(|card| !card.machines.is_empty()) {
@@ -229,7 +230,10 @@ fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
     if let Some(contradiction) = another_cluster(facts, &known, &strangers) {
         return Some(Verdict::SafeMode(contradiction));
     }
-    if !known.is_empty() && strangers.is_empty() {
+    // From outside a restored snapshot looks like the original until the controller manager has noticed: somebody known
+    // has to report.
+    let from_outside = card.outside && facts.unregistered.is_some();
+    if !known.is_empty() && strangers.is_empty() && !from_outside {
         return None;
     }
     let alive = |nodes: &[&NodeFact]| nodes.iter().any(|node| node.life > Life::Silent);
@@ -335,6 +339,8 @@ pub fn next_card(facts: &Facts<'_>) -> Card {
         machines: if machines.is_empty() { before.machines } else { machines },
         // As long as there is such a Node, and its machine does not come back.
         absent: unseen(facts.nodes.iter()).filter(|uid| before.absent.contains(uid)).collect(),
+        // Until it runs on a Node of this cluster.
+        outside: before.outside && !facts.nodes.iter().any(|node| node.life == Life::Own),
     }
 }
 
@@ -369,6 +375,7 @@ pub fn confirmed_card(facts: &Facts<'_>, word: &Word) -> Card {
         names,
         machines: nodes.into_iter().filter_map(NodeFact::there).cloned().collect(),
         absent: unseen(facts.nodes.iter().filter(|node| node.namesake.is_none())).collect(),
+        outside: facts.unregistered.is_some(),
     }
 }
 

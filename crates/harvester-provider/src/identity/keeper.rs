@@ -3,6 +3,7 @@
 
 mod news;
 mod outcome;
+mod restore;
 mod words;
 
 use std::convert::Infallible;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::provider::Hold;
 use harvester_api::names::ClusterName;
+use k8s_openapi::jiff::Timestamp;
 use runtime::cache::Cache;
 use runtime::error::chain;
 use runtime::events::Recorder;
@@ -120,15 +122,15 @@ struct Progress {
     since: Option<Instant>,
     /// The contradiction that was told.
     told: Option<Contradiction>,
-    /// A human has said in this life that all is as it is to be.
-    confirmed: bool,
+    /// The suspicion of a restore that was told.
+    told_restore: Option<Timestamp>,
 }
 
 impl Progress {
     /// `failing`: that the record may not be used was told already.
     fn new(cluster_uid: Option<String>, failing: bool) -> Self {
         let (not_before, pause) = (Instant::now(), TRY_AGAIN);
-        Self { cluster_uid, refused: None, failing, not_before, pause, since: None, told: None, confirmed: false }
+        Self { cluster_uid, refused: None, failing, not_before, pause, since: None, told: None, told_restore: None }
     }
 
     /// Whether a write may be sent now: what follows a human's word as soon as the last write did not fail.
@@ -167,6 +169,7 @@ impl Keeper {
             }
             let again = owed.is_some().then_some(progress.not_before);
             let settles = progress.since.map(|since| since + SETTLED).filter(|at| *at > Instant::now());
+            let forgets = self.identity.restore_suspected(Instant::now()).map(|(_, end)| end);
             tokio::select! {
                 changed = news.next() => if changed == Changed::Record {
                     record = self.sources.record.get(&NAME.to_owned()).map(Arc::unwrap_or_clone);
@@ -174,6 +177,7 @@ impl Keeper {
                 },
                 () = until(again) => {}
                 () = until(settles) => {}
+                () = until(forgets) => {}
             }
         }
     }
@@ -194,6 +198,15 @@ impl Keeper {
     /// Judges what there is, takes it into use, tells of it, and gives what is to be written down. `None`: nothing can
     /// be said yet.
     async fn look(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<Note> {
+        if let Some(stamp) = found.restore_suspected {
+            self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
+        }
+        let note = self.judged(found, progress, events).await;
+        let restore_suspected = self.suspected(found, progress, events);
+        note.map(|note| Note { restore_suspected, ..note })
+    }
+
+    async fn judged(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<Note> {
         let decision = self.decide(found).await;
         self.sources.nodes.wait_synced().await;
         if found.card.is_none() {
@@ -236,13 +249,12 @@ impl Keeper {
             unregistered: place
                 .own_node
                 .as_ref()
-                .filter(|own| own.told && !progress.confirmed && self.sources.nodes.get(&own.name).is_none())
+                .filter(|own| own.told && self.sources.nodes.get(&own.name).is_none())
                 .map(|own| own.name.as_str()),
         };
         // While the record cannot be written a word is not followed: it would be said again and again.
         if let Some(word) = found.word.as_ref().filter(|_| progress.may_write(true)) {
             let note = Self::follow(word, &facts, &decision, events);
-            progress.confirmed = true;
             self.identity.confirm();
             return Some(note);
         }

@@ -1,10 +1,11 @@
 //! Who this guest cluster is on Harvester (decisions 11 and 40).
 //!
-//! Names of objects, pools and host names all hang on the cluster's name, and the flag that gives it is easily lost in an upgrade.
-//! Therefore the name first used is remembered in the guest cluster ([`record`]), another one is not taken over silently
-//! ([`decide`]), and LoadBalancer objects are known by proof, whatever their name is ([`proof`]). Whether the record is that of this
-//! cluster, and the cloud-config that of its Harvester, is compared with the virtual machines ([`judge`], [`evidence`]): where they
-//! contradict each other the controller is in safe mode and changes nothing.
+//! Names of objects, pools and host names all hang on the cluster's name, and the flag that gives it is easily lost in
+//! an upgrade. Therefore the name first used is remembered in the guest cluster ([`record`]), another one is not taken
+//! over silently ([`decide`]), and LoadBalancer objects are known by proof, whatever their name is ([`proof`]). Whether
+//! the record is that of this cluster, and the cloud-config that of its Harvester, is compared with the virtual
+//! machines ([`judge`], [`evidence`]): where they contradict each other the controller is in safe mode and changes
+//! nothing.
 
 pub mod card;
 pub mod decide;
@@ -13,26 +14,23 @@ pub mod judge;
 pub mod keeper;
 pub mod proof;
 pub mod record;
+pub mod suspicion;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cloud_provider::cache::ServiceCache;
 use cloud_provider::provider::Hold;
 use harvester_api::names::ClusterName;
+use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use card::Card;
 use proof::service_uid;
+use suspicion::Suspicion;
 
 use crate::config::LoadBalancerConfig;
-
-/// After a Service has vanished that bore our finalizer nothing is collected as garbage for so long: the restore that
-/// took it may be
-/// followed by another one that brings it back.
-pub const RESTORE_SUSPECTED: Duration = Duration::from_hours(24);
 
 /// What the last judgement of the facts has put in doubt.
 #[derive(Debug, Clone, Default)]
@@ -56,14 +54,14 @@ pub struct Identity {
     /// What the facts say, whether the controller is paused or not.
     doubt: Arc<Mutex<Doubt>>,
     word: Arc<watch::Sender<Option<Instant>>>,
-    vanished: Arc<watch::Sender<Option<Instant>>>,
+    suspicion: Arc<Mutex<Option<Suspicion>>>,
 }
 
 impl Identity {
     /// Not known yet; `flag` is what the command line says.
     pub fn unknown(flag: ClusterName) -> Self {
         let (name, card, hold) = (Arc::default(), Arc::default(), Arc::default());
-        Self { flag, name, card, hold, doubt: Arc::default(), word: Arc::default(), vanished: Arc::default() }
+        Self { flag, name, card, hold, doubt: Arc::default(), word: Arc::default(), suspicion: Arc::default() }
     }
 
     /// Known.
@@ -170,18 +168,26 @@ impl Identity {
         self.word.subscribe()
     }
 
-    /// A Service is gone that bore our finalizer.
-    pub fn service_vanished(&self) {
-        self.vanished.send_replace(Some(Instant::now()));
+    /// A Service is gone that bore our finalizer; gives what the record is to say of it.
+    pub fn service_vanished(&self, wall: Timestamp, now: Instant) -> Timestamp {
+        let mut known = self.suspicion.lock();
+        let suspicion = Suspicion::vanished(*known, wall, now);
+        *known = Some(suspicion);
+        suspicion.stamp
     }
 
-    /// Whether what no Service has may be what a restore of etcd has forgotten, and no human has said since that all is
-    /// as it is to be.
-    pub fn suspects_restore(&self, now: Instant) -> bool {
-        let (vanished, word) = (*self.vanished.borrow(), self.spoken());
-        vanished.is_some_and(|at| {
-            now.saturating_duration_since(at) < RESTORE_SUSPECTED && word.is_none_or(|word| word < at)
-        })
+    /// The record says so.
+    pub fn restore_is_recorded(&self, stamp: Timestamp, wall: Timestamp, now: Instant) {
+        let mut known = self.suspicion.lock();
+        *known = Some(Suspicion::recorded(*known, stamp, wall, now));
+    }
+
+    /// Since when, by the record, and until when what no Service has may be what a restore of etcd has forgotten;
+    /// `None`: that is over, or a human has said since that all is as it is to be.
+    pub fn restore_suspected(&self, now: Instant) -> Option<(Timestamp, Instant)> {
+        let known = (*self.suspicion.lock())?;
+        let end = known.end(self.spoken()).filter(|end| now < *end)?;
+        Some((known.stamp, end))
     }
 
     /// UIDs of this cluster on objects: the one for new objects, and all that are ours.
@@ -210,19 +216,23 @@ impl Identity {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::suspicion::RESTORE_SUSPECTED;
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_restore_is_suspected_for_a_day_or_until_a_human_speaks() {
         let identity = Identity::known("demo");
-        assert!(!identity.suspects_restore(Instant::now()));
+        let suspected = |after| identity.restore_suspected(Instant::now() + after).is_some();
+        assert!(!suspected(Duration::ZERO));
         identity.confirm();
         tokio::time::advance(Duration::from_secs(1)).await;
-        identity.service_vanished();
-        assert!(identity.suspects_restore(Instant::now() + Duration::from_hours(23)), "the word is older");
-        assert!(!identity.suspects_restore(Instant::now() + RESTORE_SUSPECTED));
+        identity.service_vanished(Timestamp::now(), Instant::now());
+        assert!(suspected(Duration::from_hours(23)), "the word is older");
+        assert!(!suspected(RESTORE_SUSPECTED));
         tokio::time::advance(Duration::from_secs(1)).await;
         identity.confirm();
-        assert!(!identity.suspects_restore(Instant::now()));
+        assert!(!suspected(Duration::ZERO));
     }
 }

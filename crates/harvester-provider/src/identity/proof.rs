@@ -36,12 +36,13 @@ pub fn is_handed_over(lb: &LbView, service: &ServiceView) -> bool {
     lb.service().is_some_and(|named| named != (namespace, name)) && !["", service.uid.0.as_str()].contains(&owner)
 }
 
-/// The labels name the Service, and either a naming rule, computed with the object's own cluster name and the Service's UID (and, of
-/// an object that a move made, its own pool), gives its name, or that UID stands on it. A label alone proves nothing: clusters share a
-/// namespace of Harvester.
+/// The labels name the Service, and either a naming rule, computed with the object's own cluster name and the Service's
+/// UID (and, of an object that a move made, its own pool), gives its name, or that UID stands on it. A label alone
+/// proves nothing: clusters share a namespace of Harvester.
 ///
-/// The cluster's UID is not asked for: Service default/kubernetes can be made anew, and then every object carries a former one. Nor would
-/// it prove more: a Service's UID cannot be had twice but in a copy of the whole cluster, which has the cluster's UID too.
+/// The cluster's UID is not asked for: Service default/kubernetes can be made anew, and then every object carries a
+/// former one. Nor would it prove more: a Service's UID cannot be had twice but in a copy of the whole cluster, which
+/// has the cluster's UID too.
 pub fn is_proven(lb: &LbView, service: &ServiceView) -> bool {
     let (namespace, name) = (service.key.namespace.as_str(), service.key.name.as_str());
     if lb.service() != Some((namespace, name)) {

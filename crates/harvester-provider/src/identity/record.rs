@@ -2,6 +2,7 @@
 
 use harvester_api::names::ClusterName;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ObjectReference};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt};
 
@@ -18,6 +19,8 @@ pub const CLUSTER_NAME: &str = "cluster-name";
 pub const IDENTITY: &str = "identity";
 /// Why nothing is changed, while it is so. Announcers and people read it; writing it does nothing.
 pub const SAFE_MODE: &str = "safe-mode";
+/// When a Service vanished as after a restore of etcd: nothing is collected as garbage for a day.
+pub const RESTORE_SUSPECTED: &str = "restore-suspected";
 /// `"true"`: the whole controller observes and tells, and writes nothing.
 pub const PAUSED: &str = "paused";
 /// Annotation: a human's word about the identity, see [`parse_word`]. The leader takes it off when it has followed it.
@@ -68,6 +71,8 @@ pub struct Record {
     pub card: Option<Card>,
     /// `safe-mode`.
     pub safe_mode: Option<String>,
+    /// `restore-suspected`.
+    pub restore_suspected: Option<Timestamp>,
     /// `paused`.
     pub paused: bool,
     /// Annotation [`WORD`].
@@ -100,6 +105,7 @@ impl From<&ConfigMap> for Record {
             list_garbage: config_map.annotations().get(LIST_GARBAGE).cloned(),
             card: text(IDENTITY).and_then(|card| Card::from_text(card)),
             safe_mode: text(SAFE_MODE).cloned(),
+            restore_suspected: text(RESTORE_SUSPECTED).and_then(|stamp| stamp.trim().parse().ok()),
             paused: text(PAUSED).is_some_and(|paused| paused.trim() == "true"),
             word: config_map.annotations().get(WORD).and_then(|word| parse_word(word)),
         }
@@ -127,6 +133,8 @@ pub struct Note {
     pub card: Option<Card>,
     /// `safe-mode`; `None`: nothing.
     pub safe_mode: Option<String>,
+    /// `restore-suspected`; `None`: nothing.
+    pub restore_suspected: Option<Timestamp>,
     /// A human's word was followed.
     pub followed: bool,
 }
@@ -138,6 +146,7 @@ impl Note {
             || self.name.is_some() && self.name != record.cluster_name
             || self.card.is_some() && self.card != record.card
             || self.safe_mode != record.safe_mode
+            || self.restore_suspected != record.restore_suspected
     }
 }
 
@@ -177,9 +186,14 @@ impl Records {
                 |key: &str, value: Option<String>| drop(value.map(|value| data.insert(key.to_owned(), value)));
             set(CLUSTER_NAME, note.name.as_ref().map(ToString::to_string));
             set(IDENTITY, note.card.as_ref().map(Card::to_text));
-            set(SAFE_MODE, note.safe_mode.clone());
-            if note.safe_mode.is_none() {
-                data.remove(SAFE_MODE);
+            for (key, value) in [
+                (SAFE_MODE, note.safe_mode.clone()),
+                (RESTORE_SUSPECTED, note.restore_suspected.map(|stamp| stamp.to_string())),
+            ] {
+                match value {
+                    Some(value) => drop(data.insert(key.to_owned(), value)),
+                    None => drop(data.remove(key)),
+                }
             }
             if note.followed
                 && let Some(annotations) = &mut config_map.metadata.annotations
@@ -198,6 +212,14 @@ impl Records {
             if !lines.lines().any(|known| known.starts_with(what)) {
                 *lines = with_line(lines, &format!("{what}{when}"));
             }
+        })
+        .await
+    }
+
+    /// A Service vanished at that time as after a restore of etcd.
+    pub async fn suspect_restore(&self, stamp: Timestamp) -> Result<Record, RecordError> {
+        self.change(|config_map| {
+            config_map.data.get_or_insert_default().insert(RESTORE_SUSPECTED.to_owned(), stamp.to_string());
         })
         .await
     }

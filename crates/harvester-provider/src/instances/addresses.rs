@@ -1,7 +1,7 @@
 //! Which addresses a Node shows: pure, from what KubeVirt reports of its VM (ccm.md 4.2-4.4).
 //!
-//! The result distinguishes "the machine has these addresses" from "cannot be told now": the second never wipes what a Node
-//! already shows (W-05).
+//! The result distinguishes "the machine has these addresses" from "cannot be told now": the second never wipes what a
+//! Node already shows (W-05).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -70,8 +70,8 @@ pub struct Hidden {
     pub ranges: Vec<IpNet>,
 }
 
-/// The whole pipeline. `service_vips` are addresses that an announcer may have put on the machine's NIC: they belong to Services
-/// and never to a Node (W-29).
+/// The whole pipeline. `service_vips` are addresses that an announcer may have put on the machine's NIC: they belong to
+/// Services and never to a Node (W-29).
 pub fn node_addresses(
     node: &NodeView,
     vmi: &VmiView,
@@ -146,8 +146,8 @@ fn no_network(node: &NodeView, vmi: &VmiView, wanted: Option<&str>) -> Addresses
     }
 }
 
-/// NIC names to try, in this order (ccm.md 4.2). Without `--management-network` those after the first are tried only where the
-/// first has no usable address yet (W-30).
+/// NIC names to try, in this order (ccm.md 4.2). Without `--management-network` those after the first are tried only
+/// where the first has no usable address yet (W-30).
 pub fn candidate_networks(vmi: &VmiView, management_network: Option<&str>) -> Vec<String> {
     let multus = vmi.networks.iter().filter_map(|network| Some((&network.name, network.multus.as_deref()?)));
     match management_network {
@@ -186,8 +186,8 @@ fn waits_for_agent(vmi: &VmiView) -> String {
     format!("; {missing}")
 }
 
-/// Addresses that a Node may show at all, in order and once each (ccm.md 8.13). A malformed one is left out; the Go provider
-/// rejected the whole list for it (W-32).
+/// Addresses that a Node may show at all, in order and once each (ccm.md 8.13). A malformed one is left out; the Go
+/// provider rejected the whole list for it (W-32).
 pub fn usable(raw: &[String]) -> Vec<IpAddr> {
     let mut ips = Vec::with_capacity(raw.len());
     for text in raw {
@@ -210,8 +210,9 @@ fn may_be_shown(ip: IpAddr) -> bool {
     }
 }
 
-/// ccm.md 4.3, step 2. The annotation may name one address per family; the Go provider compared the whole text (W-13). A value that
-/// is no such list chooses nothing: the framework refuses the Node for it and tells the user, who must not hear it twice.
+/// ccm.md 4.3, step 2. The annotation may name one address per family; the Go provider compared the whole text (W-13).
+/// A value that is no such list chooses nothing: the framework refuses the Node for it and tells the user, who must not
+/// hear it twice.
 fn mode(node: &NodeView, rules: &AddressRules) -> Mode {
     if !rules.ignore_node_annotations
         && let Some(text) = node.annotations.get(PROVIDED_NODE_IP)
@@ -253,8 +254,8 @@ fn additional_internal_ips(node: &NodeView) -> BTreeSet<IpAddr> {
     }
 }
 
-/// What the Node shows now: kept as InternalIP while the machine still has it, whatever the order in which KubeVirt lists its
-/// addresses today (W-29).
+/// What the Node shows now: kept as InternalIP while the machine still has it, whatever the order in which KubeVirt
+/// lists its addresses today (W-29).
 fn current_internal_ips(node: &NodeView) -> Vec<IpAddr> {
     node.addresses
         .iter()

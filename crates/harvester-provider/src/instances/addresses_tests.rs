@@ -28,7 +28,8 @@ fn node(annotations: &[(&str, &str)]) -> NodeView {
     }
 }
 
-/// NICs `nic-0`, `nic-1`, … on these networks; `""` is the pod network. `None` instead of addresses: no status for the NIC.
+/// NICs `nic-0`, `nic-1`, … on these networks; `""` is the pod network. `None` instead of addresses: no status for the
+/// NIC.
 fn vmi(nics: &[(&str, Option<&[&str]>)]) -> VmiView {
     let mut vmi = build::vmi("vm");
     for (index, (network, ips)) in nics.iter().enumerate() {
@@ -103,8 +104,8 @@ fn i(ip: &str) -> String {
     format!("I:{ip}")
 }
 
-/// Where the Go provider answered "hostname only" for something that can change, we answer "unknown" (W-05); a VMI that does
-/// not exist is `lookup`'s business.
+/// Where the Go provider answered "hostname only" for something that can change, we answer "unknown" (W-05); a VMI that
+/// does not exist is `lookup`'s business.
 #[test]
 fn ccm_8_7_node_addresses() {
     type Case<'a> = (&'a str, &'a Flags, &'a [(&'a str, &'a str)], VmiView, Vec<String>);

@@ -1,8 +1,8 @@
-//! Which VM a Node runs on where its provider ID does not tell: by the host name that the guest agents report. Pure; who asks
-//! the agents is in `provider.rs`.
+//! Which VM a Node runs on where its provider ID does not tell: by the host name that the guest agents report. Pure;
+//! who asks the agents is in `provider.rs`.
 //!
-//! Agents are asked only while a Node is unresolved, each once per start of its machine (W-39). Names are compared without case
-//! and with or without domain, a name that two machines claim resolves to neither (W-25).
+//! Agents are asked only while a Node is unresolved, each once per start of its machine (W-39). Names are compared
+//! without case and with or without domain, a name that two machines claim resolves to neither (W-25).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use super::view::VmiView;
 /// An agent that did not answer is asked again after this time, if the name is still needed.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
-/// What agents have answered, by VM name. Nothing here looks at all answers for one Node or one answer: thousands may join at once.
+/// What agents have answered, by VM name. Nothing here looks at all answers for one Node or one answer: thousands may
+/// join at once.
 #[derive(Debug, Default)]
 pub struct Hostnames {
     answers: BTreeMap<String, Answer>,
@@ -33,7 +34,8 @@ struct Answer {
 
 #[derive(Debug)]
 enum Outcome {
-    /// Every question is answered in the end, if only by a time-out; until then it waits for its turn, for however long.
+    /// Every question is answered in the end, if only by a time-out; until then it waits for its turn, for however
+    /// long.
     Asked,
     /// In lower case.
     Is(String),
@@ -63,8 +65,8 @@ pub enum Resolution {
 }
 
 impl Hostnames {
-    /// The machine of the node called `node`, among the running machines that may be ours. `name_exists`: a VM is called like
-    /// the node, whether it runs or not.
+    /// The machine of the node called `node`, among the running machines that may be ours. `name_exists`: a VM is
+    /// called like the node, whether it runs or not.
     pub fn resolve(&mut self, node: &str, name_exists: bool, candidates: &[&VmiView], now: Instant) -> Resolution {
         let by_agent = self.claimants(node, candidates);
         match by_agent.as_slice() {
@@ -124,8 +126,8 @@ impl Hostnames {
         self.called.get(&node.to_ascii_lowercase()).is_some_and(|vms| vms.contains(vm))
     }
 
-    /// Whether the machine called like the node is all that has to be looked at: nobody else reports its name, and its own agent
-    /// does not report another one.
+    /// Whether the machine called like the node is all that has to be looked at: nobody else reports its name, and its
+    /// own agent does not report another one.
     pub fn is_plain(&self, node: &str) -> bool {
         match self.called.get(&node.to_ascii_lowercase()) {
             Some(vms) => vms.iter().all(|vm| vm == node),

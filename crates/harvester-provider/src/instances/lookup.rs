@@ -39,8 +39,8 @@ pub enum Found {
     Nobody,
 }
 
-/// By provider ID first, then by what guest agents report, then by name. Without `hostnames` nobody is asked; nor for a node whose
-/// provider ID names a VM that is not there: its machine is gone, or was restored under its old name.
+/// By provider ID first, then by what guest agents report, then by name. Without `hostnames` nobody is asked; nor for a
+/// node whose provider ID names a VM that is not there: its machine is gone, or was restored under its old name.
 pub fn find(node: &NodeView, machines: Machines<'_>, hostnames: Option<&mut Hostnames>, now: Instant) -> Found {
     let uid = vm_uid(node);
     if let Some(vm) = uid.and_then(|uid| machines.vms.iter().find(|vm| vm.uid == uid)) {
@@ -85,8 +85,8 @@ impl<'a> Index<'a> {
         self.vms.get(name).copied()
     }
 
-    /// Neither labelled as another cluster's nor known to be another node's. Machines without a label may be anybody's: clusters
-    /// made by hand have none (W-26).
+    /// Neither labelled as another cluster's nor known to be another node's. Machines without a label may be anybody's:
+    /// clusters made by hand have none (W-26).
     fn may_be(&self, vm: &VmView, node: &NodeView) -> bool {
         let Machines { cluster, bound, .. } = self.machines;
         let labelled = self.vmis.get(vm.name.as_str()).and_then(|vmi| vmi.guest_cluster());
@@ -109,15 +109,16 @@ pub enum Live {
     NotFound {
         /// `None`: the list failed, so nothing is proven.
         uid_listed: Option<bool>,
-        /// The list has the machine of another Node of this cluster: it is a list of this cluster's Harvester and namespace.
+        /// The list has the machine of another Node of this cluster: it is a list of this cluster's Harvester and
+        /// namespace.
         canary: bool,
     },
     /// Anything else, in words.
     Failed(String),
 }
 
-/// Whether the machine of a node whose VM is not in the synced cache still exists. Only a real answer of the API about that very
-/// VM, and about all VMs of the namespace, counts as proof: a Node is deleted on it.
+/// Whether the machine of a node whose VM is not in the synced cache still exists. Only a real answer of the API about
+/// that very VM, and about all VMs of the namespace, counts as proof: a Node is deleted on it.
 pub fn judge(namespace: &str, name: &str, uid: &str, live: &Live) -> Existence {
     match live {
         Live::Named(found) if found == uid => Existence::Exists,

@@ -2,6 +2,7 @@
 
 mod agents;
 mod finding;
+mod vips;
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,13 +18,14 @@ use cloud_provider::provider::{
 };
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use futures::stream::{BoxStream, StreamExt, select_all};
-use harvester_api::keys::{self, kube_vip};
+use harvester_api::keys;
 use harvester_api::virtual_machine::PrintableStatus;
 use harvester_api::virtual_machine_instance::Phase;
 use runtime::reflect::Status;
 use tokio::sync::{mpsc, watch};
 
 use finding::nodes_of;
+use vips::ServiceVips;
 
 use super::addresses::{AddressRules, Addresses, node_addresses};
 use super::hostnames::{Ask, Hostnames};
@@ -35,7 +37,6 @@ use crate::config::{ProviderConfig, remedy};
 use crate::host_upgrade::caution::{Caution, each};
 use crate::host_upgrade::{frozen_addresses, frozen_label};
 use crate::identity::Identity;
-use crate::load_balancers::neighbours::addresses;
 use crate::metrics::Metrics;
 
 /// Questions to guest agents, for [`HarvesterInstances::run`].
@@ -52,7 +53,7 @@ pub struct HarvesterInstances {
     follows_vmis: bool,
     /// And `--disable-hostname-lookup` neither: a Node may be called other than its machine.
     asks_agents: bool,
-    services: ServiceCache,
+    vips: Mutex<ServiceVips>,
     nodes: NodeCache,
     vms: VmCache,
     vmis: VmiCache,
@@ -77,8 +78,6 @@ struct InstanceState {
     found: BTreeMap<String, String>,
     /// When what is remembered of machines and nodes that are gone was last forgotten.
     swept: Option<Instant>,
-    /// Addresses of Services, and when they were last published.
-    vips: BTreeMap<IpAddr, Instant>,
     /// How often something went wrong with the watches, and since when it was so often.
     steady: Option<(u64, tokio::time::Instant)>,
 }
@@ -90,9 +89,6 @@ struct Binding {
     node: String,
     seen: Instant,
 }
-
-/// An address that was a Service's so recently is no Node's.
-const VIP_LINGERS: Duration = Duration::from_mins(5);
 
 /// How often all machines are looked at, if nothing else asks for it.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
@@ -123,7 +119,7 @@ impl HarvesterInstances {
             rules: AddressRules::from(config),
             follows_vmis: !config.disable_vmi_controller,
             asks_agents: !(config.disable_vmi_controller || config.disable_hostname_lookup),
-            services,
+            vips: Mutex::new(ServiceVips::new(&services)),
             nodes,
             vms,
             vmis,
@@ -193,21 +189,9 @@ impl HarvesterInstances {
         machines.map(str::to_owned).chain(confirmed.cloned()).collect()
     }
 
-    /// Addresses that announcers put on nodes (W-29), and those that they put there a while ago: Harvester sees an
-    /// address for some time after it has left the machine.
-    fn service_vips(&self) -> BTreeSet<IpAddr> {
-        let mut vips = BTreeSet::new();
-        for service in self.services.all() {
-            if service.annotations.contains_key(kube_vip::LOADBALANCER_IPS) {
-                vips.extend(addresses(&service));
-            }
-        }
-        let now = Instant::now();
-        let mut memory = self.memory();
-        memory.vips.extend(vips.iter().map(|vip| (*vip, now)));
-        memory.vips.retain(|_, seen| now.duration_since(*seen) < VIP_LINGERS);
-        vips.extend(memory.vips.keys());
-        vips
+    /// Addresses that belong to Services and never to a Node.
+    fn service_vips(&self) -> Arc<BTreeSet<IpAddr>> {
+        self.vips.lock().get(Instant::now())
     }
 
     /// While hosts are being upgraded machines go around: a Node stays in its zone and keeps its addresses until that

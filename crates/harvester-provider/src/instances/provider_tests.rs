@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::super::view::build::{vm, vmi};
 use super::super::view::{InterfaceView, NetworkView, machine_caches};
+use super::vips::VIP_LINGERS;
 use super::*;
 use crate::config::{GarbageConfig, GarbageMode};
 
@@ -108,7 +109,8 @@ fn lab_with(vmis: &[VmiView], hostname: &'static str, configure: impl Fn(&mut Pr
     Lab { server, watched, vmis, instances: Arc::new(instances), asked }
 }
 
-/// ../golden 00-node-init, through the guest agent: the first look asks, the answer wakes the node, the second look knows.
+/// ../golden 00-node-init, through the guest agent: the first look asks, the answer wakes the node, the second look
+/// knows.
 #[tokio::test]
 async fn a_new_node_is_initialised_after_one_question_to_its_guest_agent() {
     let lab = lab(&[running("demo-pool-0", Some("10.20.100.1"))], "demo-pool-0");
@@ -224,12 +226,13 @@ async fn an_address_that_was_a_services_until_now_is_not_the_nodes() {
     let view = node("a", Some("harvester://uid-vm-1"), false);
     let key = cloud_provider::view::ServiceKey { namespace: "default".into(), name: "web".into() };
     let service = crate::load_balancers::build::service("default/web").short(&[("ip", "10.0.0.100")]).done();
-    lab.instances.services.apply(key.clone(), service);
+    let services = lab.instances.vips.lock().services.clone();
+    services.apply(key.clone(), service);
     let shown = async || lab.instances.metadata(&view).await.unwrap().addresses.len();
     assert_eq!(shown().await, 2, "one address and the host name");
-    lab.instances.services.remove(&key);
+    services.remove(&key);
     assert_eq!(shown().await, 2, "still known as a Service's");
-    lab.instances.memory().vips.clear();
+    lab.instances.vips.lock().get(Instant::now() + VIP_LINGERS);
     assert_eq!(shown().await, 3);
 }
 

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use super::lookup::Live;
 use super::view::{VmView, VmiView};
 
-/// One list of all machines serves all questions of this time: hundreds of machines may be removed at once. A UID never comes back, so a list
-/// proves of a machine that it is gone, no matter which question it was made for.
+/// One list of all machines serves all questions of this time: hundreds of machines may be removed at once. A UID never
+/// comes back, so a list proves of a machine that it is gone, no matter which question it was made for.
 const LIST_LASTS: Duration = Duration::from_secs(1);
 /// Machines per page.
 const PAGE: u32 = 500;
@@ -108,7 +108,8 @@ impl Requests {
     }
 }
 
-/// A Status of the API server for this very VM. A 404 of a proxy, or of an API server that has no VMs, is none: it names nothing.
+/// A Status of the API server for this very VM. A 404 of a proxy, or of an API server that has no VMs, is none: it
+/// names nothing.
 fn is_not_found(error: &kube::Error, name: &str) -> bool {
     let kube::Error::Api(status) = error else { return false };
     let named = status.details.as_ref().is_some_and(|details| details.name == name);

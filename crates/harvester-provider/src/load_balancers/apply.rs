@@ -1,15 +1,18 @@
 //! Every request about load balancers that we can send, side by side.
 //!
-//! Harvester grants neither patch nor a status endpoint: a change is a read, a change of what was read, and a PUT with its
-//! resourceVersion (harvester-side.md 8.2). Objects are handled as raw JSON, so that members of a newer host survive.
+//! Harvester grants neither patch nor a status endpoint: a change is a read, a change of what was read, and a PUT with
+//! its resourceVersion (harvester-side.md 8.2). Objects are handled as raw JSON, so that members of a newer host
+//! survive.
 //!
-//! [`Requests::create`] and [`Requests::delete`] are the only ways to create and delete an object. They know of no turns: who calls
-//! them for an object with a pool address has asked the `Pacer` before (`provider/perform.rs`, `garbage/collector.rs`).
+//! [`Requests::create`] and [`Requests::delete`] are the only ways to create and delete an object. They know of no
+//! turns: who calls them for an object with a pool address has asked the `Pacer` before (`provider/perform.rs`,
+//! `garbage/collector.rs`).
 
 use cloud_provider::managed_fields::other_writer;
 use cloud_provider::view::{ServiceKey, ServiceView, Uid};
 use harvester_api::load_balancer::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::{Client, Resource};
@@ -23,8 +26,8 @@ use crate::identity::record::{RecordError, Records};
 /// The host writes an object up to three times in its first second: that often a PUT may meet a conflict.
 const ATTEMPTS: usize = 4;
 
-/// A request that failed. The text says what we tried. Texts that end in `, error` are the Go provider's, word for word: users look
-/// for them in Events and logs, and whoever prints the chain adds a colon and the cause.
+/// A request that failed. The text says what we tried. Texts that end in `, error` are the Go provider's, word for
+/// word: users look for them in Events and logs, and whoever prints the chain adds a colon and the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// POST, GET before PUT, or PUT.
@@ -167,7 +170,8 @@ impl Requests {
         }
     }
 
-    /// GET and PUT, again after a conflict. With `readmit` the PUT is sent even if nothing changes, to run the host's webhook.
+    /// GET and PUT, again after a conflict. With `readmit` the PUT is sent even if nothing changes, to run the host's
+    /// webhook.
     pub async fn update(
         &self,
         name: &str,
@@ -237,6 +241,11 @@ impl Requests {
         Records::new(self.guest.clone()).add_orphan(what, when).await.map(drop)
     }
 
+    /// Notes in the guest cluster that Services have vanished as after a restore of etcd.
+    pub async fn note_restore(&self, stamp: Timestamp) -> Result<(), RecordError> {
+        Records::new(self.guest.clone()).suspect_restore(stamp).await.map(drop)
+    }
+
     /// One merge PATCH of the Service, on the condition that it is still the same one; gives its new resourceVersion.
     pub async fn patch_service(
         &self,
@@ -281,8 +290,8 @@ fn unreadable(object: &Value) -> String {
         .map_or_else(|| "the object".to_owned(), |(field, _)| field)
 }
 
-/// The API server itself says that this object does not exist. A 404 without reason may come from a proxy, or from an API server
-/// that does not know the kind.
+/// The API server itself says that this object does not exist. A 404 without reason may come from a proxy, or from an
+/// API server that does not know the kind.
 fn is_absent(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
 }

@@ -22,8 +22,8 @@ pub enum When {
     In(Duration),
 }
 
-/// Decision 7; host-throughput.md rule 6: the host releases a pool address only of an object that shows the address and has its
-/// finalizer. One that is deleted in between leaves its address booked for ever.
+/// Decision 7; host-throughput.md rule 6: the host releases a pool address only of an object that shows the address and
+/// has its finalizer. One that is deleted in between leaves its address booked for ever.
 pub fn when(lb: &LbView, age: Duration) -> When {
     let old = age >= BOOKING;
     let booked = match &lb.ready {
@@ -35,8 +35,9 @@ pub fn when(lb: &LbView, age: Duration) -> When {
     if booked || old { When::Now { leaks: !booked } } else { When::In(BOOKING.saturating_sub(age)) }
 }
 
-/// For how long this process has known objects, by UID. Their creationTimestamp says nothing: it is of the host's clock, and if ours is
-/// a minute ahead, an object that was made just now looks old, and a DELETE comes before the address is booked.
+/// For how long this process has known objects, by UID. Their creationTimestamp says nothing: it is of the host's
+/// clock, and if ours is a minute ahead, an object that was made just now looks old, and a DELETE comes before the
+/// address is booked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ages(BTreeMap<String, Duration>);
 

@@ -1,4 +1,5 @@
-//! What a Service's LoadBalancer object should look like, and what has to change on one that is there: pure (ccm.md 2.4).
+//! What a Service's LoadBalancer object should look like, and what has to change on one that is there: pure (ccm.md
+//! 2.4).
 
 use std::collections::BTreeMap;
 
@@ -36,8 +37,8 @@ pub enum Change {
     Address(String),
 }
 
-/// The object to create. Project, namespace and network are answered by the host's webhook; the empty strings are what the Go
-/// provider sends, and what a host without webhook would keep.
+/// The object to create. Project, namespace and network are answered by the host's webhook; the empty strings are what
+/// the Go provider sends, and what a host without webhook would keep.
 pub fn new_object(config: &LoadBalancerConfig, name: &str, service: &ServiceView, source: &Source) -> LoadBalancer {
     let mut object = LoadBalancer::for_cluster(&config.namespace, name, source.ipam());
     object.spec.ip_pool = source.pool().map(str::to_owned);
@@ -84,12 +85,13 @@ fn labels(config: &LoadBalancerConfig, service: &ServiceView) -> Vec<(&'static s
         (cloudprovider::SERVICE_NAME, service.key.name.clone()),
         (cloudprovider::SERVICE_NAMESPACE, service.key.namespace.clone()),
     ];
-    // A cluster name that is no label value stays in the annotation alone; with it the API would refuse the object (W-22).
+    // A cluster name that is no label value stays in the annotation alone; with it the API would refuse the object
+    // (W-22).
     all.into_iter().filter(|(_, value)| names::is_label_value(value)).collect()
 }
 
-/// What differs from what it should be. Not among it: project and namespace (the host's webhook overwrites them) and the
-/// network, frozen at creation; an object from before v0.2.7 gets its frozen copy now (W-01).
+/// What differs from what it should be. Not among it: project and namespace (the host's webhook overwrites them) and
+/// the network, frozen at creation; an object from before v0.2.7 gets its frozen copy now (W-01).
 pub fn drift(config: &LoadBalancerConfig, lb: &LbView, service: &ServiceView, ipam: Ipam) -> Vec<Change> {
     let mut changes = Vec::new();
     for (key, value) in labels(config, service) {

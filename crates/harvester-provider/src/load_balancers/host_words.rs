@@ -1,4 +1,5 @@
-//! What the host says about a LoadBalancer that has no address, in words for the user: pure (harvester-side.md 3.6, 8.2).
+//! What the host says about a LoadBalancer that has no address, in words for the user: pure (harvester-side.md 3.6,
+//! 8.2).
 //!
 //! The texts do not vary from one look to the next, so one trouble is one Event.
 
@@ -18,12 +19,12 @@ pub const HOST_SILENT: Duration = Duration::from_secs(30);
 /// (harvester-side.md 3.6, 8.2).
 pub const POOL_UNKNOWN: Duration = Duration::from_secs(10);
 
-/// How often an object whose network or project the host could not tell is sent again: only a write makes the host's webhook
-/// look anew (harvester-side.md 3.5).
+/// How often an object whose network or project the host could not tell is sent again: only a write makes the host's
+/// webhook look anew (harvester-side.md 3.5).
 pub const READMIT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How often an object that waits for an exhausted pool may be touched: the host backs off up to two minutes, a change wakes it
-/// (decision 13).
+/// How often an object that waits for an exhausted pool may be touched: the host backs off up to two minutes, a change
+/// wakes it (decision 13).
 pub const NUDGE_INTERVAL: Duration = Duration::from_mins(1);
 
 /// How the texts of a Service without an address end that needs its user.
@@ -62,7 +63,8 @@ impl Resend {
     }
 }
 
-/// What to tell about a LoadBalancer without a usable address, known for so long; `then` says what follows when it has one.
+/// What to tell about a LoadBalancer without a usable address, known for so long; `then` says what follows when it has
+/// one.
 pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, age: Duration) -> NoAddress {
     let message = lb.ready.as_ref().map_or("", |ready| ready.message.as_str());
     let story = format!("ip is not allocated, mode: {}, message: {message}", lb.effective_ipam());

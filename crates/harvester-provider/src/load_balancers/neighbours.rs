@@ -1,5 +1,5 @@
-//! Which Services name a Service as their primary, and which show an address: found without looking at all of them, so that one
-//! decision costs the same among ten Services and among ten thousand.
+//! Which Services name a Service as their primary, and which show an address: found without looking at all of them, so
+//! that one decision costs the same among ten Services and among ten thousand.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,7 +100,8 @@ impl Neighbours {
         of(&self.index().by_static, &address).cloned().collect()
     }
 
-    /// Services that want this static address, or have it: the Service whose address it is may be waiting for its release.
+    /// Services that want this static address, or have it: the Service whose address it is may be waiting for its
+    /// release.
     pub fn at(&self, address: IpAddr) -> BTreeSet<ServiceKey> {
         let index = self.index();
         of(&index.by_static, &address).chain(of(&index.by_address, &address)).cloned().collect()

@@ -69,8 +69,8 @@ pub fn resolve_interface(service: &ServiceView, mapping: Option<&NadMapping>) ->
     }
 }
 
-/// The same, but a Service that is served already keeps its interface when its network drops out of the mapping: the mapping is
-/// made from what guest agents happen to report (W-17).
+/// The same, but a Service that is served already keeps its interface when its network drops out of the mapping: the
+/// mapping is made from what guest agents happen to report (W-17).
 pub fn interface_for(service: &ServiceView, mapping: Option<&NadMapping>) -> Result<Option<String>, NetworkError> {
     let served = service.annotations.get(kube_vip::LOADBALANCER_IPS).is_some_and(|ips| !ips.is_empty());
     match resolve_interface(service, mapping) {

@@ -1,7 +1,8 @@
-//! Read your writes: a watch cache is a moment behind what we have just written. Until it has caught up, decisions are made on the
-//! answers to our own requests, so that nothing is created or published twice.
+//! Read your writes: a watch cache is a moment behind what we have just written. Until it has caught up, decisions are
+//! made on the answers to our own requests, so that nothing is created or published twice.
 //!
-//! Forgetting an entry too early costs a request that is answered with 409 or changes nothing; it never breaks anything.
+//! Forgetting an entry too early costs a request that is answered with 409 or changes nothing; it never breaks
+//! anything.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -104,7 +105,8 @@ impl Objects {
         Some(Arc::new(entry.view.clone()))
     }
 
-    /// For how long this process has known the object: by our own clock, which never jumps, whatever the host's clock says.
+    /// For how long this process has known the object: by our own clock, which never jumps, whatever the host's clock
+    /// says.
     pub fn age(&self, lb: &LbView) -> Duration {
         self.known().since(&lb.name, &lb.uid).map(|since| since.elapsed()).unwrap_or_default()
     }
@@ -127,8 +129,8 @@ impl Objects {
         known.keep(view);
     }
 
-    /// Remembers the answer to another write, or to a read that showed more than the cache. If the watch has shown since that the
-    /// object is gone, it stays gone.
+    /// Remembers the answer to another write, or to a read that showed more than the cache. If the watch has shown
+    /// since that the object is gone, it stays gone.
     pub fn wrote(&self, view: LbView) {
         self.known().keep(view);
     }
@@ -212,7 +214,8 @@ impl PatchedServices {
         self.patches.lock().insert(service.key.clone(), entry);
     }
 
-    /// The Service needs no load balancer any more: nobody may ever look at it again, which is when the rest is forgotten.
+    /// The Service needs no load balancer any more: nobody may ever look at it again, which is when the rest is
+    /// forgotten.
     pub fn forget(&self, service: &ServiceKey) {
         self.patches.lock().remove(service);
     }

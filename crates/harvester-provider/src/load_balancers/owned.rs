@@ -1,5 +1,6 @@
-//! Which LoadBalancer objects are a Service's: its own by name, and others by proof (decision 11). Usually there is one, under the
-//! name of the rule. There are others after a change of the cluster's name, and while an address moves to another pool.
+//! Which LoadBalancer objects are a Service's: its own by name, and others by proof (decision 11). Usually there is
+//! one, under the name of the rule. There are others after a change of the cluster's name, and while an address moves
+//! to another pool.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
@@ -41,7 +42,8 @@ struct Index {
     /// Services and the names of their objects, in order. A set per Service would be ten times as large.
     named: BTreeSet<(ServiceKey, String)>,
     services: HashMap<String, ServiceKey>,
-    /// By Service: an object that has another name than the rule gives, for when it is gone and its absence has to be verified.
+    /// By Service: an object that has another name than the rule gives, for when it is gone and its absence has to be
+    /// verified.
     last: HashMap<Uid, String>,
 }
 
@@ -81,7 +83,8 @@ impl Owners {
         let handed_over = |lb: &Arc<LbView>| is_handed_over(lb, service);
         let own = objects.get(&by_rule);
         let (rule, own) = if own.as_ref().is_some_and(handed_over) {
-            // The name is taken for as long as its heir lives. Of what is made under another one the watch may not know yet.
+            // The name is taken for as long as its heir lives. Of what is made under another one the watch may not know
+            // yet.
             let beside = name_in_pool(config, service, "");
             names.insert(beside.clone());
             (beside, None)

@@ -5,8 +5,8 @@ use std::fmt;
 /// Longer than any name, shorter than what floods a log.
 const LONGEST: usize = 64;
 
-/// A value as a user wrote it, for a text: each part of `namespace/name` is cut at 64 characters, control characters are escaped. A
-/// value that is valid reads as it is written.
+/// A value as a user wrote it, for a text: each part of `namespace/name` is cut at 64 characters, control characters
+/// are escaped. A value that is valid reads as it is written.
 #[derive(Clone, Copy)]
 pub struct Quoted<'a>(pub &'a str);
 

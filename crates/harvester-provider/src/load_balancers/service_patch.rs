@@ -43,11 +43,13 @@ pub struct ServicePatch {
     pub address: String,
 }
 
-/// The patch that publishes the allocated address of a Service with an address of its own; empty if that is done (table 8.3).
+/// The patch that publishes the allocated address of a Service with an address of its own; empty if that is done (table
+/// 8.3).
 pub fn publish(service: &ServiceView, address: &str, interface: Option<&str>) -> ServicePatch {
     let mut patch = ServicePatch { role: Role::Primary, address: address.to_owned(), ..ServicePatch::default() };
     patch.annotate(service, kube_vip::LOADBALANCER_IPS, address);
-    // Never removed: without a resolved network an interface that is there was set by a user, or while the mapping was known.
+    // Never removed: without a resolved network an interface that is there was set by a user, or while the mapping was
+    // known.
     if let Some(interface) = interface {
         patch.annotate(service, kube_vip::SERVICE_INTERFACE, interface);
     }

@@ -1,4 +1,5 @@
-//! Annotations that nobody reads because their keys are misspelt: the Service is served, and not as its author wanted. Pure.
+//! Annotations that nobody reads because their keys are misspelt: the Service is served, and not as its author wanted.
+//! Pure.
 
 use cloud_provider::provider::Remark;
 use cloud_provider::view::Tags;
@@ -12,8 +13,8 @@ const OURS: &str = "cloudprovider.harvesterhci.io/";
 const KUBE_VIPS: &str = "kube-vip.io/";
 const NEARLY: usize = 2;
 
-/// What the author of a Service with these annotations should know. It ends up in the condition of the Service, so that no later
-/// process says it again.
+/// What the author of a Service with these annotations should know. It ends up in the condition of the Service, so that
+/// no later process says it again.
 pub fn misspelt(annotations: &Tags) -> Option<Remark> {
     let found = annotations.iter().filter_map(|(key, _)| Some((key, meant(key)?)));
     let found = found.map(|(key, meant)| format!("{} (the nearest known one is {meant})", Quoted(key)));

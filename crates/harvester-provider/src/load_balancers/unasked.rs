@@ -1,15 +1,15 @@
 //! What would change for clients of a served Service although nobody asked for it, and how much of that at once: pure.
-//! A load balancer
-//! that has gone missing on Harvester is made anew, and gets another address; a booking that is another one is
-//! published. For one
-//! Service that is a repair. For many at once it is what a wrong view of Harvester would look like.
+//! A load balancer that has gone missing on Harvester is made anew, and gets another address; a booking that is another
+//! one is published. For one Service that is a repair. For many at once it is what a wrong view of Harvester would look
+//! like.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use cloud_provider::breaker::{Allowed, Recent, allowed};
-use cloud_provider::view::{ConditionStatus, ServiceKey, ServiceView};
+use cloud_provider::service::NO_LOAD_BALANCER_YET;
+use cloud_provider::view::{ServiceKey, ServiceView};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -18,9 +18,7 @@ use super::plan::Action;
 use super::service_patch::Role;
 use super::view::LbView;
 
-/// A Service that has been served for so long has had an object: whoever takes a thousand Services over from something
-/// else, which
-/// are served without one, is done by then.
+/// A younger Service has no clients to speak of. Nothing but making it anew changes its age.
 const LONG_SERVED: Duration = Duration::from_mins(30);
 
 /// Two looks are so far apart.
@@ -35,12 +33,12 @@ const ASKS_NO_MORE: Duration = Duration::from_mins(5);
 /// For so long a human's word counts.
 const WORD_LASTS: Duration = Duration::from_mins(10);
 
-/// Whether a Service was served long ago and ever since, which our condition on it tells, also of former processes.
+/// Whether a Service has had its load balancer and is served. Our condition on it tells that, also of former processes
+/// and through outages of the announcers: whoever is taken over from something else is served without one.
 fn is_long_served(service: &ServiceView, now: Timestamp) -> bool {
-    let served = service.conditions.ready.as_ref().filter(|ready| ready.status == ConditionStatus::True);
-    let since = served.and_then(|ready| ready.since.parse::<Timestamp>().ok());
+    let made = service.conditions.ready.as_ref().is_some_and(|ready| ready.reason != NO_LOAD_BALANCER_YET);
     let long = i64::try_from(LONG_SERVED.as_secs()).unwrap_or(i64::MAX);
-    !service.ingress.is_empty() && since.is_some_and(|since| now.as_second() - since.as_second() >= long)
+    made && !service.ingress.is_empty() && service.created.is_some_and(|created| now.as_second() - created >= long)
 }
 
 /// Whether nobody asked for this action, and clients of the Service would notice it. `objects` are those that the
@@ -127,30 +125,33 @@ impl Breaker {
 
 #[cfg(test)]
 mod tests {
-    use cloud_provider::view::Condition;
+    use cloud_provider::view::{Condition, ConditionStatus};
 
     use super::super::build::{config, key, lb, service};
     use super::super::desired::new_object;
     use super::super::service_patch::publish;
     use super::*;
 
-    fn served(since: &str) -> ServiceView {
+    /// Made at that time, with this condition since a moment ago.
+    fn served(created: &str, status: ConditionStatus, reason: &str) -> ServiceView {
         let mut web = service("default/web").ingress("10.0.0.1").done();
-        let condition =
-            |status| Condition { status, reason: "Served".into(), message: String::new(), since: since.into() };
-        web.conditions.ready = Some(condition(ConditionStatus::True));
+        let (message, since) = (String::new(), "2026-01-01T11:59:59Z".to_owned());
+        web.conditions.ready = Some(Condition { status, reason: reason.to_owned(), message, since });
+        web.created = Some(created.parse::<Timestamp>().unwrap().as_second());
         web
     }
 
     #[test]
     fn what_nobody_asked_for_and_clients_notice() {
         let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
-        let long = served("2026-01-01T00:00:00Z");
+        let (long_ago, a_moment_ago) = ("2026-01-01T00:00:00Z", "2026-01-01T11:59:00Z");
+        let long = served(long_ago, ConditionStatus::True, "Served");
         let create = Action::Create(Box::new(new_object(&config(), "lb", &long, &Source::Pool(None))));
         let shows = |address: &str| Action::Patch(publish(&long, address, None));
         let of = |annotations: &[(&str, &str)]| {
             let mut web = service("default/web").short(annotations).ingress("10.0.0.1").done();
             web.conditions = long.conditions.clone();
+            web.created = long.created;
             web
         };
         let (one, two) = (lb("a").ready("10.0.0.2").done(), lb("b").ready("10.0.0.1").done());
@@ -158,7 +159,27 @@ mod tests {
         for (sentence, service, action, objects, expected) in [
             ("the object of a served Service is missing", long.clone(), &create, &none, true),
             ("a new Service", service("default/web").done(), &create, &none, false),
-            ("one that something else served a moment ago", served("2026-01-01T11:59:00Z"), &create, &none, false),
+            (
+                "one that was made a moment ago",
+                served(a_moment_ago, ConditionStatus::True, "Served"),
+                &create,
+                &none,
+                false,
+            ),
+            (
+                "one that something else serves, however long",
+                served(long_ago, ConditionStatus::True, NO_LOAD_BALANCER_YET),
+                &create,
+                &none,
+                false,
+            ),
+            (
+                "no announcer is left that could say whether it is served",
+                served(long_ago, ConditionStatus::Unknown, "NoAnnouncer"),
+                &create,
+                &none,
+                true,
+            ),
             (
                 "one that an older version served",
                 ServiceView { conditions: cloud_provider::view::Conditions::default(), ..long.clone() },

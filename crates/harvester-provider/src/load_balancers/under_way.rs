@@ -1,5 +1,6 @@
-//! What a pass that is under way is about to take and the caches do not show yet, so that two Services which come together do not
-//! take the same: pure. It lasts as long as the requests of the pass, so nobody has to give anything back later.
+//! What a pass that is under way is about to take and the caches do not show yet, so that two Services which come
+//! together do not take the same: pure. It lasts as long as the requests of the pass, so nobody has to give anything
+//! back later.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -19,7 +19,8 @@ pub struct LbView {
     pub created: Option<i64>,
     /// `metadata.deletionTimestamp` is set: the host is releasing the address.
     pub terminating: bool,
-    /// The host's controller has put its finalizer on it: it is done with its own writes, and a deletion releases the address.
+    /// The host's controller has put its finalizer on it: it is done with its own writes, and a deletion releases the
+    /// address.
     pub has_host_finalizer: bool,
     /// `metadata.labels`.
     pub labels: Tags,
@@ -90,8 +91,8 @@ impl LbView {
         self.ipam.as_deref().unwrap_or("pool")
     }
 
-    /// Whether the host kept the network that this object was created for; `None` where it was created for none. Its webhook
-    /// answers in the request that creates the object: what is there is what the host made of it.
+    /// Whether the host kept the network that this object was created for; `None` where it was created for none. Its
+    /// webhook answers in the request that creates the object: what is there is what the host made of it.
     pub fn keeps_network(&self) -> Option<bool> {
         let wanted = self.annotations.get(cloudprovider::LB_NETWORK).filter(|network| !network.is_empty())?;
         Some(self.annotation(loadbalancer::NETWORK) == wanted)
@@ -114,8 +115,8 @@ impl LbView {
         Some(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
-    /// The host has finished with it for now, so a write of ours costs nobody a conflict (host-throughput.md 1.5). An object that
-    /// is not Ready for a reason that stays is settled without a finalizer.
+    /// The host has finished with it for now, so a write of ours costs nobody a conflict (host-throughput.md 1.5). An
+    /// object that is not Ready for a reason that stays is settled without a finalizer.
     pub fn is_settled(&self) -> bool {
         match &self.ready {
             Some(ready) if ready.status => self.has_host_finalizer,

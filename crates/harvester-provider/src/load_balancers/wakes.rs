@@ -64,9 +64,11 @@ pub struct ServiceWakes {
 }
 
 impl ServiceWakes {
-    /// `key` changed, appeared or is gone: itself if its ingress changed (the framework does not look at the status), who shares
-    /// its address, the Service whose address it shares, who else shares that, and who wants an address that it has given up.
-    /// `naming` finds who names a Service as primary, `grouped` who names a group, `wanting` who wants a static address.
+    /// `key` changed, appeared or is gone: itself if its ingress changed (the framework does not look at the status),
+    /// who shares its address, the Service whose address it shares, who else shares that, and who wants an address that
+    /// it has given up.
+    /// `naming` finds who names a Service as primary, `grouped` who names a group, `wanting` who wants a static
+    /// address.
     pub fn touched(
         &mut self,
         key: &ServiceKey,
@@ -135,8 +137,8 @@ pub struct ObjectWakes {
 }
 
 impl ObjectWakes {
-    /// The Service of the object called `name`, which changed, appeared or is gone. Several guest clusters may share a namespace:
-    /// objects of others wake nobody. `all` Services are looked at only where the labels do not help.
+    /// The Service of the object called `name`, which changed, appeared or is gone. Several guest clusters may share a
+    /// namespace: objects of others wake nobody. `all` Services are looked at only where the labels do not help.
     pub fn touched(
         &mut self,
         name: &str,

@@ -1,6 +1,7 @@
 //! ConfigMap `kube-system/harvester-nad-mapping`: which Linux interface of the nodes is attached to which network.
 //!
-//! [`compute`] derives it from the VMs (ccm.md 5.2), [`NadMapping`] is what a reader gets out of it, `writer.rs` keeps it up to date.
+//! [`compute`] derives it from the VMs (ccm.md 5.2), [`NadMapping`] is what a reader gets out of it, `writer.rs` keeps
+//! it up to date.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,9 +81,9 @@ impl MappingSource {
         Self { cache, status: None }
     }
 
-    /// Whether one may decide on [`Self::get`]: the first list has arrived, or will not, because the right to read ConfigMaps is
-    /// missing (W-07: some manifests do not grant it). Then there is no mapping. Any other error passes: who decided meanwhile would
-    /// have a Service announced on the wrong NIC.
+    /// Whether one may decide on [`Self::get`]: the first list has arrived, or will not, because the right to read
+    /// ConfigMaps is missing (W-07: some manifests do not grant it). Then there is no mapping. Any other error passes:
+    /// who decided meanwhile would have a Service announced on the wrong NIC.
     pub fn is_known(&self) -> bool {
         self.cache.is_synced() || self.status.as_ref().is_some_and(|status| status.borrow().forbidden)
     }
@@ -109,8 +110,8 @@ impl MappingSource {
 
 /// What the ConfigMap's value should be; `None`: cannot be told now, keep what is there.
 ///
-/// Only machines that say something about a network count for it: a silent guest agent changes nothing (W-15). Without a name
-/// for the cluster its machines cannot be told from others' (W-11).
+/// Only machines that say something about a network count for it: a silent guest agent changes nothing (W-15). Without
+/// a name for the cluster its machines cannot be told from others' (W-11).
 pub fn compute<'a>(
     cluster: &ClusterName,
     vmis: impl IntoIterator<Item = &'a VmiView>,

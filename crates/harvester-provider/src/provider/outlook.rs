@@ -130,5 +130,5 @@ fn write_of(note: &Note) -> Write {
     let body = Value::Object([("data".to_owned(), Value::Object(data))].into_iter().collect());
     let (namespace, name) = (record::NAMESPACE.to_owned(), record::NAME.to_owned());
     let target = Target { kind: "ConfigMap", namespace, name };
-    Write { place: Place::Guest, verb: Verb::Update, target, why: "remembers who this cluster is".to_owned(), body }
+    Write { place: Place::Guest, verb: Verb::Update, target, why: "remembers which cluster this is".to_owned(), body }
 }

@@ -225,7 +225,8 @@ pub fn being_removed(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(harvester::REMOVE_ALL_VOLUMES).is_some_and(|value| value == "true")
 }
 
-/// Rancher project of a namespace as the annotation on load balancers has it: first colon replaced. harvester-side.md 3.1
+/// Rancher project of a namespace as the annotation on load balancers has it: first colon replaced. harvester-side.md
+/// 3.1
 pub fn project_of(namespace_annotations: &BTreeMap<String, String>) -> String {
     namespace_annotations.get(harvester::PROJECT_ID).map(|id| id.replacen(':', "/", 1)).unwrap_or_default()
 }

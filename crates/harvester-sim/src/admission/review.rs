@@ -1,4 +1,5 @@
-//! AdmissionReview on the wire. A refusal has the host's shape: code 500, `Internal error occurred: <text>`. harvester-side.md 5.1
+//! AdmissionReview on the wire. A refusal has the host's shape: code 500, `Internal error occurred: <text>`.
+//! harvester-side.md 5.1
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -66,7 +67,8 @@ pub fn refused(uid: &str, text: &str) -> Value {
     answer(&json!({
         "uid": uid,
         "allowed": false,
-        "status": {"status": "Failure", "code": 500, "reason": "InternalError", "message": format!("Internal error occurred: {text}")}
+        "status": {"status": "Failure", "code": 500, "reason": "InternalError",
+            "message": format!("Internal error occurred: {text}")}
     }))
 }
 

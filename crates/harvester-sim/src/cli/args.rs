@@ -26,11 +26,14 @@ Examples:
   harvester-sim install --namespace guests --project local:p-demo1 --network guests/mgmt:100
   harvester-sim run --webhook-bind 127.0.0.1:9443 --subresources-bind 127.0.0.1:9444 --control-bind 127.0.0.1:9445
   harvester-sim run --profile fast --host-version '<=1.8' --faults '{\"allocationDelayMs\":3000}'
-  harvester-sim pool create edge --range 10.20.0.0/16,start=10.20.4.1,end=10.20.4.99 --network guests/mgmt --scope namespace=guests
-  harvester-sim vm create node1 --namespace guests --cluster demo --nic guests/mgmt,eth0,10.20.0.11 --region lab --zone rack-1
+  harvester-sim pool create edge --range 10.20.0.0/16,start=10.20.4.1,end=10.20.4.99 --network guests/mgmt --scope \
+  namespace=guests
+  harvester-sim vm create node1 --namespace guests --cluster demo --nic guests/mgmt,eth0,10.20.0.11 --region lab \
+  --zone rack-1
   harvester-sim vm power node1 off --namespace guests
   harvester-sim vm migrate node1 --namespace guests --to host-2 --region lab --zone rack-2
-  harvester-sim credentials --namespace guests --name demo --server https://10.20.0.2:6443 --ca-file ca.crt >cloud-config
+  harvester-sim credentials --namespace guests --name demo --server https://10.20.0.2:6443 --ca-file ca.crt \
+  >cloud-config
 
 Faults of a running stand-in, by its control endpoint (namespace `*` is all that have no entry of their own):
   curl -X PUT 127.0.0.1:9445/faults/guests -d '{\"webhookOutage\": true}'

@@ -183,7 +183,8 @@ async fn print_credentials(client: &Client, args: CredentialsArgs) -> anyhow::Re
     Ok(())
 }
 
-/// The chain of causes on one line. What the API server says is shown as it says it, without the client library's wrapping.
+/// The chain of causes on one line. What the API server says is shown as it says it, without the client library's
+/// wrapping.
 pub fn in_words(error: &anyhow::Error) -> String {
     let mut words: Vec<String> = Vec::new();
     for cause in error.chain() {

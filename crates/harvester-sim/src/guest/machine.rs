@@ -1,4 +1,5 @@
-//! A pretended virtual machine: what a test or the demo says about it. Everything KubeVirt would show follows from this.
+//! A pretended virtual machine: what a test or the demo says about it. Everything KubeVirt would show follows from
+//! this.
 
 use serde::{Deserialize, Serialize};
 

@@ -34,7 +34,8 @@ pub enum MachineError {
     },
     /// There, but made by somebody else.
     #[error(
-        "virtual machine {namespace}/{name} was not made by harvester-sim: annotation {MACHINE} is missing or unreadable"
+        "virtual machine {namespace}/{name} was not made by harvester-sim: annotation {MACHINE} is missing or \
+        unreadable"
     )]
     Foreign {
         /// Namespace.
@@ -255,7 +256,8 @@ pub enum MigrationOutcome<'a> {
     Failed,
 }
 
-/// What is not there any more counts as deleted. Waits until the object is gone, because a machine may come back by name.
+/// What is not there any more counts as deleted. Waits until the object is gone, because a machine may come back by
+/// name.
 async fn delete(api: &Api<DynamicObject>, namespace: &str, name: &str) -> Result<(), MachineError> {
     let kind = api.resource_url().rsplit('/').next().unwrap_or_default().to_owned();
     let failed = || api_error(format!("delete {kind} {namespace}/{name}"));

@@ -13,7 +13,8 @@ pub fn vm(machine: &Machine) -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachine",
-        "metadata": {"name": machine.name, "namespace": machine.namespace, "labels": labels(machine), "annotations": {MACHINE: stored}},
+        "metadata": {"name": machine.name, "namespace": machine.namespace, "labels": labels(machine),
+            "annotations": {MACHINE: stored}},
         "spec": {
             "runStrategy": if machine.powered || machine.upgrade.shut_down { "RerunOnFailure" } else { "Halted" },
             "template": {"metadata": {"labels": labels(machine)}, "spec": spec(machine)},
@@ -60,7 +61,8 @@ pub fn vmi(machine: &Machine, owner: &str) -> Option<Value> {
         status["evacuationNodeName"] = json!(machine.host);
     }
     if let Some(migration) = &machine.migration {
-        let mut state = json!({"startTimestamp": migration.started, "sourceNode": migration.source, "targetNode": migration.target});
+        let mut state = json!({"startTimestamp": migration.started, "sourceNode": migration.source,
+            "targetNode": migration.target});
         if let Some(ended) = &migration.ended {
             state["endTimestamp"] = json!(ended);
             state["completed"] = json!(true);
@@ -76,7 +78,8 @@ pub fn vmi(machine: &Machine, owner: &str) -> Option<Value> {
         "kind": "VirtualMachineInstance",
         "metadata": {
             "name": machine.name, "namespace": machine.namespace, "labels": labels, "annotations": annotations(machine),
-            "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": machine.name, "uid": owner,
+            "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": machine.name,
+                "uid": owner,
                 "controller": true, "blockOwnerDeletion": true}],
         },
         "spec": spec(machine),

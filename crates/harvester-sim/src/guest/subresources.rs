@@ -31,10 +31,12 @@ pub struct Subresources {
 /// The aggregated API.
 pub fn router(state: Subresources) -> Router {
     let version = json!({"groupVersion": GROUP_VERSION, "version": "v1"});
-    let group = json!({"kind": "APIGroup", "apiVersion": "v1", "name": GROUP, "versions": [version], "preferredVersion": version});
+    let group = json!({"kind": "APIGroup", "apiVersion": "v1", "name": GROUP, "versions": [version],
+        "preferredVersion": version});
     let groups = json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]});
     let resources = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": GROUP_VERSION, "resources": [
-        {"name": "virtualmachineinstances/guestosinfo", "singularName": "", "namespaced": true, "kind": "", "verbs": ["get"]}]});
+        {"name": "virtualmachineinstances/guestosinfo", "singularName": "", "namespaced": true, "kind": "",
+            "verbs": ["get"]}]});
     Router::new()
         .route("/apis", get(async || Json(groups)))
         .route("/apis/subresources.kubevirt.io", get(async || Json(group)))
@@ -73,7 +75,8 @@ fn answer(vmi: Option<&VirtualMachineInstance>, name: &str, silent: bool) -> (St
     }
     let hostname = vmi.annotation(HOSTNAME).unwrap_or(name);
     let info = json!({"kind": "VirtualMachineInstanceGuestAgentInfo", "apiVersion": GROUP_VERSION, "metadata": {},
-        "guestAgentVersion": "9.1.0", "hostname": hostname, "os": {"name": "Linux", "id": "linux"}, "timezone": "UTC, 0"});
+        "guestAgentVersion": "9.1.0", "hostname": hostname, "os": {"name": "Linux", "id": "linux"},
+        "timezone": "UTC, 0"});
     (StatusCode::OK, Json(info))
 }
 

@@ -1,5 +1,5 @@
-//! The books of the pools on a host that is not in a hurry: changes that come at the same time go in one PUT, so that nobody
-//! collides. The real host writes each change alone, see [`super::world::Profile::Real`].
+//! The books of the pools on a host that is not in a hurry: changes that come at the same time go in one PUT, so that
+//! nobody collides. The real host writes each change alone, see [`super::world::Profile::Real`].
 
 use std::collections::HashMap;
 use std::sync::Mutex as StdMutex;
@@ -21,7 +21,8 @@ pub struct Books {
 }
 
 impl Books {
-    /// Changes the books of a pool; gives what `change` gave, or nothing if the pool is gone or somebody else wrote it meanwhile.
+    /// Changes the books of a pool; gives what `change` gave, or nothing if the pool is gone or somebody else wrote it
+    /// meanwhile.
     pub async fn change<T: Send + 'static>(
         &self,
         world: &World,

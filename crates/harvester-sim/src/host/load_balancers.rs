@@ -1,7 +1,8 @@
-//! The LoadBalancer controller: book, report, finalizer; release on delete. harvester-side.md 3.6, 4.2, 4.3; host-throughput.md 5
+//! The LoadBalancer controller: book, report, finalizer; release on delete. harvester-side.md 3.6, 4.2, 4.3;
+//! host-throughput.md 5
 //!
-//! Reads load balancers from the cache and writes them guarded by resourceVersion, as the host does, so its conflicts and its
-//! false alarms come about by themselves.
+//! Reads load balancers from the cache and writes them guarded by resourceVersion, as the host does, so its conflicts
+//! and its false alarms come about by themselves.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -193,7 +194,8 @@ impl LoadBalancers {
             }
             Err(error) => {
                 if is_duplicate(&error) {
-                    // The record on the load balancer was lost: put the booking back, the next pass finds it in the history.
+                    // The record on the load balancer was lost: put the booking back, the next pass finds it in the
+                    // history.
                     let _ = self.release(&owner, pool).await;
                 }
                 Err(no_ip(error.to_string()))

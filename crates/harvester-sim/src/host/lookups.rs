@@ -1,7 +1,7 @@
 //! What the webhooks look up, from memory: the host's own ask the caches of their informers, too.
 //!
-//! A cache may be behind by the time that a watch takes. Where it knows nothing, because an object was made just now or the watch does
-//! not stand yet, the API is asked.
+//! A cache may be behind by the time that a watch takes. Where it knows nothing, because an object was made just now or
+//! the watch does not stand yet, the API is asked.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use super::world::{WATCH_AGAIN, World};
 use crate::admission::ip_pool::NetworkFacts;
-use crate::admission::load_balancer::{self, MachineFacts};
+use crate::admission::load_balancer::{self, MachineFacts, being_removed};
 use crate::admission::network::InstanceFacts;
 
 /// The caches, and the API behind them. Cheap to clone.
@@ -60,18 +60,28 @@ impl Lookups {
         Ok(load_balancer::project_of(found.annotations()))
     }
 
-    /// Machines of a guest cluster.
-    pub async fn machines(&self, namespace: &str, cluster: &str) -> Result<Vec<MachineFacts>, String> {
+    /// Machines of a guest cluster that is being removed; of one that stays there may be thousands, which say nothing.
+    pub async fn leaving_machines(&self, namespace: &str, cluster: &str) -> Result<Vec<MachineFacts>, String> {
         let of_cluster = |vm: &VirtualMachine| {
             vm.namespace().as_deref() == Some(namespace)
                 && vm.labels().get(GUEST_CLUSTER_NAME).is_some_and(|label| label == cluster)
         };
         let facts =
             |vm: &VirtualMachine| MachineFacts { labels: vm.labels().clone(), annotations: vm.annotations().clone() };
-        let cached = self.machines.state();
-        let known: Vec<_> = cached.iter().filter(|vm| of_cluster(vm)).map(|vm| facts(vm)).collect();
-        if !known.is_empty() {
-            return Ok(known);
+        // In a block of its own: what borrows from the cache must not live across the await below.
+        {
+            let cached = self.machines.state();
+            let mut leaving = Vec::new();
+            let mut is_known = false;
+            for vm in cached.iter().filter(|vm| of_cluster(vm)) {
+                is_known = true;
+                if being_removed(vm.annotations()) {
+                    leaving.push(facts(vm));
+                }
+            }
+            if is_known {
+                return Ok(leaving);
+            }
         }
         let api: Api<VirtualMachine> = Api::namespaced(self.client.clone(), namespace);
         let labelled = as_cached().labels(&format!("{GUEST_CLUSTER_NAME}={cluster}"));
@@ -139,8 +149,8 @@ fn network_kind() -> ApiResource {
     ApiResource::from_gvk_with_plural(&kind, "network-attachment-definitions")
 }
 
-/// What the API server has in its cache. The newest state of a list costs up to a tenth of a second wherever something else is
-/// written at the same time: the API server waits until its cache has caught up.
+/// What the API server has in its cache. The newest state of a list costs up to a tenth of a second wherever something
+/// else is written at the same time: the API server waits until its cache has caught up.
 fn as_cached() -> ListParams {
     ListParams::default().match_any()
 }

@@ -1,4 +1,5 @@
-//! The host's controllers: load balancers, pools, and the clean-up when a guest cluster is torn down. harvester-side.md 2.5, 4
+//! The host's controllers: load balancers, pools, and the clean-up when a guest cluster is torn down. harvester-side.md
+//! 2.5, 4
 //!
 //! `plan` decides, `load_balancers`, `pools` and `machines` act; `queue`, `bucket` and `books` give them
 //! the host's pace; `lookups` answers the webhooks from memory.

@@ -68,8 +68,8 @@ pub fn dhcp_address() -> AllocatedAddress {
     AllocatedAddress { ip: Some(DHCP_ADDRESS.to_owned()), ..AllocatedAddress::default() }
 }
 
-/// The object to write after a pass: the new address if there is one, and the condition. `None`: the status is right already.
-/// The time of the condition changes only with its content, so a repeated failure writes nothing.
+/// The object to write after a pass: the new address if there is one, and the condition. `None`: the status is right
+/// already. The time of the condition changes only with its content, so a repeated failure writes nothing.
 pub fn report(
     lb: &LoadBalancer,
     outcome: &Result<Option<AllocatedAddress>, String>,
@@ -149,7 +149,8 @@ mod tests {
 
     fn with(spec: &Value, status: &Value) -> LoadBalancer {
         lb(json!({"metadata": {"namespace": "guests", "name": "web",
-                   "annotations": {"loadbalancer.harvesterhci.io/network": "guests/mgmt", "loadbalancer.harvesterhci.io/cluster": "demo"}},
+                   "annotations": {"loadbalancer.harvesterhci.io/network": "guests/mgmt",
+                       "loadbalancer.harvesterhci.io/cluster": "demo"}},
                   "spec": spec, "status": status}))
     }
 

@@ -1,4 +1,5 @@
-//! The IPPool controller: builds allocators, counts, keeps the finalizer, releases by hand. harvester-side.md 2.4, 2.5, 3.8
+//! The IPPool controller: builds allocators, counts, keeps the finalizer, releases by hand. harvester-side.md 2.4, 2.5,
+//! 3.8
 
 use std::sync::Arc;
 
@@ -74,7 +75,8 @@ async fn look_at(world: &World, pool: &IpPool) -> kube::Result<()> {
     Ok(())
 }
 
-/// The pool as it should be stored. After a booking nothing is to be done: a write here would cost the host's bucket a token.
+/// The pool as it should be stored. After a booking nothing is to be done: a write here would cost the host's bucket a
+/// token.
 fn upkeep(pool: &IpPool, new_ranges: Option<&RangeSet>) -> IpPool {
     let mut new = pool.clone();
     if let Some(ranges) = new_ranges {

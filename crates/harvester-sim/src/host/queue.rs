@@ -1,8 +1,9 @@
-//! A first-in-first-out queue of keys for a few workers, as the host's controllers have it: each key at most once, never two
-//! workers on one key, a key that is touched while in work goes to the tail afterwards. host-throughput.md 5.2, 5.6
+//! A first-in-first-out queue of keys for a few workers, as the host's controllers have it: each key at most once,
+//! never two workers on one key, a key that is touched while in work goes to the tail afterwards. host-throughput.md
+//! 5.2, 5.6
 
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +16,22 @@ pub type Key = (String, String);
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Key>,
+    /// The same keys, to find one among ten thousand.
+    queued: HashSet<Key>,
     in_work: BTreeSet<Key>,
     touched: BTreeSet<Key>,
     failures: HashMap<Key, u32>,
+}
+
+impl State {
+    /// Puts a key at the tail; false: it waits already.
+    fn push(&mut self, key: Key) -> bool {
+        let new = self.queued.insert(key.clone());
+        if new {
+            self.waiting.push_back(key);
+        }
+        new
+    }
 }
 
 /// The queue. Cheap to clone; all clones are the same queue.
@@ -37,8 +51,7 @@ impl Queue {
         let mut state = self.lock();
         if state.in_work.contains(&key) {
             state.touched.insert(key);
-        } else if !state.waiting.contains(&key) {
-            state.waiting.push_back(key);
+        } else if state.push(key) {
             self.filled.notify_one();
         }
     }
@@ -59,6 +72,7 @@ impl Queue {
             {
                 let mut state = self.lock();
                 if let Some(key) = state.waiting.pop_front() {
+                    state.queued.remove(&key);
                     state.in_work.insert(key.clone());
                     if !state.waiting.is_empty() {
                         self.filled.notify_one();
@@ -85,8 +99,7 @@ impl Queue {
         let delay = {
             let mut state = self.lock();
             state.in_work.remove(key);
-            if state.touched.remove(key) {
-                state.waiting.push_back(key.clone());
+            if state.touched.remove(key) && state.push(key.clone()) {
                 self.filled.notify_one();
             }
             match outcome {

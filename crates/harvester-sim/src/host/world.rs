@@ -32,7 +32,8 @@ pub enum Profile {
     Fast,
     /// The same after half a second.
     Slow,
-    /// Five requests per second after a burst of ten, two workers that read pools from a cache: as measured on a real host.
+    /// Five requests per second after a burst of ten, two workers that read pools from a cache: as measured on a real
+    /// host.
     #[default]
     Real,
 }

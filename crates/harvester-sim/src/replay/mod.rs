@@ -1,5 +1,6 @@
-//! An upgrade of the hosts, written down: the plan's phases, the hosts' states and what becomes of the machines, minute by minute. An
-//! operator can write such a file; tests of the provider read it, and [`play`] performs it on an API server. Pure but for `play`.
+//! An upgrade of the hosts, written down: the plan's phases, the hosts' states and what becomes of the machines, minute
+//! by minute. An operator can write such a file; tests of the provider read it, and [`play`] performs it on an API
+//! server. Pure but for `play`.
 
 pub mod play;
 

@@ -43,8 +43,8 @@ impl Player {
         &self.stage
     }
 
-    /// The kinds by which a host tells of its upgrade, and, with `rights`, the binding that lets guest clusters of the namespace read
-    /// them.
+    /// The kinds by which a host tells of its upgrade, and, with `rights`, the binding that lets guest clusters of the
+    /// namespace read them.
     pub async fn install(&self, rights: bool) -> Result<(), PlayError> {
         let kinds: Vec<Value> = serde_saphyr::from_multiple(include_str!("upgrade_crds.yaml")).expect("a valid file");
         for kind in &kinds {
@@ -70,7 +70,8 @@ impl Player {
             json!({
                 "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
                 "rules": [
-                    {"apiGroups": ["management.harvesterhci.io"], "resources": ["upgradeplans"], "verbs": ["get", "list", "watch"]},
+                    {"apiGroups": ["management.harvesterhci.io"], "resources": ["upgradeplans"],
+                        "verbs": ["get", "list", "watch"]},
                     {"apiGroups": ["harvesterhci.io"], "resources": ["upgrades"], "verbs": ["get", "list", "watch"]},
                 ],
             }),

@@ -101,8 +101,9 @@ async fn pass(State(front): State<Arc<Front>>, request: Request<Body>) -> Respon
         return too_many(&faults);
     }
     if asked.continues && front.faults.take(&asked.namespace, |faults| &mut faults.expired_continues) {
-        let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list \
-                       without the continue parameter, or use the continue token in this response to retrieve the remainder";
+        let message = "The provided continue parameter is too old to display a consistent list result. You can start a \
+                       new list without the continue parameter, or use the continue token in this response to retrieve \
+                       the remainder";
         return status(StatusCode::GONE, "Expired", message, &json!({}));
     }
     let mut query = request.uri().query().map(ToOwned::to_owned);

@@ -1,5 +1,5 @@
-//! A certificate authority in memory, and HTTPS with certificates of it. The API server learns the authority from the webhook
-//! configurations and the APIService, so nothing has to be kept on disk.
+//! A certificate authority in memory, and HTTPS with certificates of it. The API server learns the authority from the
+//! webhook configurations and the APIService, so nothing has to be kept on disk.
 
 use std::io;
 use std::sync::Arc;

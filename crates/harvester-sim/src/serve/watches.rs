@@ -80,10 +80,13 @@ pub fn relay(upstream: Body, faults: Arc<FaultSwitch>, mut watch: Watch) -> Body
             let due = held.front().map(|(arrived, _)| *arrived + lag).filter(|_| !fault.bookmarks_only);
             let next = tokio::select! {
                 biased;
-                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => held.pop_front().map(|(_, line)| line),
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)),
+                if due.is_some() => held.pop_front().map(|(_, line)| line),
                 piece = pieces.next(), if !ended => {
                     match piece {
-                        Some(Ok(piece)) => held.extend(lines.add(&piece).into_iter().map(|line| (Instant::now(), line))),
+                        Some(Ok(piece)) => {
+                            held.extend(lines.add(&piece).into_iter().map(|line| (Instant::now(), line)));
+                        }
                         _ => ended = true,
                     }
                     None

@@ -1,4 +1,5 @@
-//! The host's admission webhooks over HTTPS: gathers what a rule needs, lets the rule decide, answers. harvester-side.md 5
+//! The host's admission webhooks over HTTPS: gathers what a rule needs, lets the rule decide, answers.
+//! harvester-side.md 5
 
 use std::sync::Arc;
 
@@ -100,7 +101,7 @@ impl Webhooks {
                 let lb = Candidate::decode(&request.object)?;
                 let cluster = lb.metadata.labels.get(cloudprovider::CLUSTER).filter(|cluster| !cluster.is_empty());
                 let machines = match cluster {
-                    Some(cluster) => self.lookups.machines(&lb.metadata.namespace, cluster).await?,
+                    Some(cluster) => self.lookups.leaving_machines(&lb.metadata.namespace, cluster).await?,
                     None => Vec::new(),
                 };
                 load_balancer::validate_create(&lb, &machines)

@@ -1,5 +1,5 @@
-//! One etcd, one API server and one stand-in for all tests of this file, on random ports of the loopback interface, gone with the
-//! test process. Tests keep apart by namespace.
+//! One etcd, one API server and one stand-in for all tests of this file, on random ports of the loopback interface,
+//! gone with the test process. Tests keep apart by namespace.
 
 use std::fs;
 use std::io;
@@ -131,7 +131,8 @@ fn spawn(directory: &Path, program: &Path, arguments: &[String]) -> Child {
         .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// etcd and an API server, on ports that were free a moment ago: whoever else has got one of them by now makes this begin again.
+/// etcd and an API server, on ports that were free a moment ago: whoever else has got one of them by now makes this
+/// begin again.
 async fn servers(directory: &Path) -> (String, String, Client) {
     let ca_pem = certificates(directory).expect("certificates");
     for _ in 0..5 {

@@ -68,8 +68,8 @@ async fn what_harvester_refuses_is_refused_in_its_words() {
     assert_eq!(code, 500);
     assert_eq!(
         text,
-        "admission webhook \"validator.harvester-system.harvester-load-balancer-webhook\" denied the request: Internal error \
-         occurred: update loadbalancer refusals/web failed: can't change the IPAM from dhcp to pool"
+        "admission webhook \"validator.harvester-system.harvester-load-balancer-webhook\" denied the request: Internal \
+         error occurred: update loadbalancer refusals/web failed: can't change the IPAM from dhcp to pool"
     );
 
     let mut odd = cluster_lb(ns, "odd", Ipam::Pool);
@@ -215,8 +215,8 @@ async fn the_profile_of_a_real_host_has_its_pace() {
         let are = |lbs: &[LoadBalancer]| lbs.iter().filter(|lb| lb.usable_address().is_some()).count() >= count;
         wait_until("ready", &are).await;
     };
-    // Each write makes a revision of its own: what has to be written, and how long that takes at least, is the host's pace. How much
-    // longer it takes is this machine's.
+    // Each write makes a revision of its own: what has to be written, and how long that takes at least, is the host's
+    // pace. How much longer it takes is this machine's.
     let revision = async || -> u64 {
         let version = list().await.metadata.resource_version.expect("a list has a version");
         version.parse().expect("a revision of etcd")

@@ -24,8 +24,8 @@ pub struct NewAddress {
     pub net: IpNet,
     /// From now on.
     pub valid: AddressLifetime,
-    /// For the prefix route; `None` leaves it as it is. To a host address the metric means nothing, and the kernel keeps
-    /// it: a number can be noted there that outlives the process.
+    /// For the prefix route; `None` leaves it as it is. To a host address the metric means nothing, and the kernel
+    /// keeps it: a number can be noted there that outlives the process.
     pub metric: Option<u32>,
 }
 
@@ -48,9 +48,9 @@ impl Netlink {
 
     /// Sets an address with our mark, or extends the one that is there: the address lives `lifetime` from now.
     ///
-    /// Preferred lifetime is 0, so nothing picks it as source address. IPv6 comes without duplicate address detection, which
-    /// would keep it silent for a second or two: whoever calls this has probed. Still, an IPv6 address answers only when a kernel
-    /// worker has run, some time after this returns.
+    /// Preferred lifetime is 0, so nothing picks it as source address. IPv6 comes without duplicate address detection,
+    /// which would keep it silent for a second or two: whoever calls this has probed. Still, an IPv6 address answers
+    /// only when a kernel worker has run, some time after this returns.
     ///
     /// The same address with another prefix length is another address to the kernel.
     pub async fn set_address(&self, interface: u32, net: IpNet, lifetime: AddressLifetime) -> Result<(), NetlinkError> {

@@ -71,8 +71,8 @@ impl Stream for Changes {
         let open = Pin::new(&mut self.connection).poll(context).is_pending();
         loop {
             match self.messages.poll_next_unpin(context) {
-                // Once it had to drop a report, the kernel silently drops all further ones until the socket is empty. The poll
-                // above has emptied it, so whatever is read from now on is followed by reports again; what was
+                // Once it had to drop a report, the kernel silently drops all further ones until the socket is empty.
+                // The poll above has emptied it, so whatever is read from now on is followed by reports again; what was
                 // queued is older than that and would only contradict it.
                 Poll::Ready(Some((message, _))) if matches!(message.payload, NetlinkPayload::Overrun(_)) => {
                     while self.messages.try_recv().is_ok() {}

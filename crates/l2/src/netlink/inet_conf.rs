@@ -33,7 +33,8 @@ pub(super) fn attribute(change: InetConfChange) -> AfSpecUnspec {
     AfSpecUnspec::Inet(vec![AfSpecInet::Other(DefaultNla::new(IFLA_INET_CONF | NLA_F_NESTED, bytes))])
 }
 
-/// The values of `net.ipv4.conf.all`, which netlink does not report. They are of the calling thread's network namespace.
+/// The values of `net.ipv4.conf.all`, which netlink does not report. They are of the calling thread's network
+/// namespace.
 pub fn inet_conf_of_all() -> io::Result<InetConf> {
     let read = |name: &str| {
         let path = format!("/proc/sys/net/ipv4/conf/all/{name}");
@@ -94,14 +95,16 @@ mod tests {
     proptest! {
         /// Zeros too: putting a setting back is half of our use.
         #[test]
-        fn each_setting_to_change_is_in_the_message_once(arp_ignore: Option<u32>, arp_announce: Option<u32>, rp_filter: Option<u32>) {
+        fn each_setting_to_change_is_in_the_message_once(
+            arp_ignore: Option<u32>, arp_announce: Option<u32>, rp_filter: Option<u32>,
+        ) {
             let change = InetConfChange { arp_ignore, arp_announce, rp_filter };
             let AfSpecUnspec::Inet(inet) = attribute(change) else { panic!("settings of IPv4") };
             let [AfSpecInet::Other(nested)] = inet.as_slice() else { panic!("one list of settings") };
             let mut bytes = vec![0; nested.value_len()];
             nested.emit_value(&mut bytes);
             let found: Vec<(u16, Vec<u8>)> =
-                NlasIterator::new(&bytes).map(|nla| nla.map(|nla| (nla.kind(), nla.value().to_vec())).unwrap()).collect();
+                NlasIterator::new(&bytes).map(Result::unwrap).map(|nla| (nla.kind(), nla.value().to_vec())).collect();
             let expected = [(8, rp_filter), (18, arp_announce), (19, arp_ignore)];
             let expected: Vec<(u16, Vec<u8>)> =
                 expected.into_iter().filter_map(|(kind, value)| Some((kind, value?.to_ne_bytes().to_vec()))).collect();

@@ -27,8 +27,8 @@ impl Netlink {
         let Some(link) = self.link_by_name(name).await? else {
             return Err(Failure::Incomplete("it").while_trying_to(tried()));
         };
-        // In this order: the kernel takes neither alias nor settings when it creates a link, and a link that is up without
-        // them answers with wrong settings and has made itself a link-local address.
+        // In this order: the kernel takes neither alias nor settings when it creates a link, and a link that is up
+        // without them answers with wrong settings and has made itself a link-local address.
         let configured = async {
             self.change(RouteNetlinkMessage::SetLink(settings(link.index, wanted)), 0)
                 .await

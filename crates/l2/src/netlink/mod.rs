@@ -1,7 +1,9 @@
-//! rtnetlink: links, addresses, interface settings, routes. One socket for requests; batches and changes have their own.
+//! rtnetlink: links, addresses, interface settings, routes. One socket for requests; batches and changes have their
+//! own.
 //!
 //! The requests are spoken here, not through rtnetlink's request types, for one reason: those take a connection that
-//! dies half-way for success. Here a change counts as made when the kernel has acknowledged it, a list as read when its end was seen.
+//! dies half-way for success. Here a change counts as made when the kernel has acknowledged it, a list as read when its
+//! end was seen.
 
 mod address;
 mod batch;

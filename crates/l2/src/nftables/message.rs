@@ -209,8 +209,8 @@ mod tests {
         assert_eq!(answers(&datagram), [Answer::Objects(7, 3), Answer::Objects(7, 1), Answer::Done(7)]);
     }
 
-    /// The length that a message says it has, with each attribute list inside it as long as it says: what is left over is
-    /// what the kernel calls "invalid argument".
+    /// The length that a message says it has, with each attribute list inside it as long as it says: what is left over
+    /// is what the kernel calls "invalid argument".
     fn is_whole(mut list: &[u8]) -> bool {
         while !list.is_empty() {
             let Some(([low, high, ..], _)) = list.split_first_chunk::<4>() else { return false };
@@ -226,7 +226,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_attributes_make_whole_messages(values in proptest::collection::vec((0..100_u16, proptest::collection::vec(any::<u8>(), 0..50)), 0..20)) {
+        fn any_attributes_make_whole_messages(
+            values in proptest::collection::vec((0..100_u16, proptest::collection::vec(any::<u8>(), 0..50)), 0..20),
+        ) {
             let list = values.iter().fold(Attributes::new(), |list, (kind, value)| list.bytes(*kind, value));
             prop_assert!(is_whole(&list.0));
             let request = Request::new(9, CREATE, Attributes::new().nested(1, list));

@@ -84,7 +84,8 @@ impl Value<'_> {
                 | (Self::Address(IpAddr::V6(_)), Part::Ipv6)
                 | (Self::Protocol(_), Part::Protocol)
                 | (Self::Service(_), Part::Service)
-        ) || matches!((self, part), (Self::InterfaceName(name), Part::InterfaceName) if name.len() < INTERFACE_NAME_LENGTH)
+        ) || matches!((self, part),
+            (Self::InterfaceName(name), Part::InterfaceName) if name.len() < INTERFACE_NAME_LENGTH)
     }
 
     fn bytes(self) -> Vec<u8> {
@@ -138,8 +139,8 @@ impl Set {
 pub struct Chain {
     /// By which it is jumped to.
     pub name: &'static str,
-    /// Packets that are meant for this machine go through it (hook `input`, priority `filter`, policy `accept`); otherwise
-    /// it is only jumped to.
+    /// Packets that are meant for this machine go through it (hook `input`, priority `filter`, policy `accept`);
+    /// otherwise it is only jumped to.
     pub at_input: bool,
     /// In this order.
     pub rules: Vec<Vec<Expression>>,
@@ -161,7 +162,8 @@ pub(super) fn replace(name: &str, wanted: Option<&Table>) -> Vec<Request> {
             .number(5, set.length())
             .number(10, id);
         if set.parts == [Part::InterfaceName] {
-            // For people again: a note of `nft` to itself (type 0, length 4) that names are not numbers in network order.
+            // For people again: a note of `nft` to itself (type 0, length 4) that names are not numbers in network
+            // order.
             let [a, b, c, d] = 1_u32.to_ne_bytes();
             attributes = attributes.bytes(13, &[0, 4, a, b, c, d]);
         }
@@ -300,7 +302,8 @@ mod tests {
         #[test]
         fn a_change_adds_what_is_new_and_removes_what_is_gone(old: Vec<u16>, new: Vec<u16>) {
             let (old, new) = (table(&old), table(&new));
-            let (gone, added) = (&old.sets[0].elements - &new.sets[0].elements, &new.sets[0].elements - &old.sets[0].elements);
+            let (old_elements, new_elements) = (&old.sets[0].elements, &new.sets[0].elements);
+            let (gone, added) = (old_elements - new_elements, new_elements - old_elements);
             let requests = change("t", &old, &new).unwrap();
             let of = |kind: u16| requests.iter().filter(|request| request.kind == kind).count();
             prop_assert_eq!(of(DELETE_ELEMENT), gone.len().div_ceil(ELEMENTS_AT_ONCE));

@@ -173,8 +173,8 @@ fn solicitations_are_answered_as_the_protocol_expects() {
     });
 }
 
-/// What a claim of a new owner does at the old one: its process hears it whole, its kernel does nothing. Only the process
-/// can withdraw (failover-protocol.md 5).
+/// What a claim of a new owner does at the old one: its process hears it whole, its kernel does nothing. Only the
+/// process can withdraw (failover-protocol.md 5).
 #[test]
 fn a_claim_reaches_the_holder_whole_and_its_kernel_neither_answers_nor_withdraws() {
     on_a_lan(async |Lan { near, far }| {

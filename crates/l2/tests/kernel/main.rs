@@ -2,6 +2,7 @@
 
 mod addresses;
 mod frames;
+mod handshakes;
 mod lan;
 mod links;
 mod nftables;

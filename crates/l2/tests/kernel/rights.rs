@@ -25,7 +25,8 @@ fn net_admin_and_net_raw_suffice_for_everything() {
         let (netlink, connection) = Netlink::open().expect("netlink");
         tokio::spawn(connection);
         Changes::subscribe().expect("changes");
-        for traffic in [Traffic::Arp, Traffic::NeighborDiscovery, Traffic::DhcpClient, Traffic::Dhcp6Client] {
+        let (dhcp, asking) = ([Traffic::DhcpClient, Traffic::Dhcp6Client], [Traffic::Handshake, Traffic::Handshake6]);
+        for traffic in [Traffic::Arp, Traffic::NeighborDiscovery].into_iter().chain(dhcp).chain(asking) {
             PacketSocket::open(near.index, traffic).expect("socket");
         }
         let change = InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: Some(2) };

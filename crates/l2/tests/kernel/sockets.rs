@@ -123,7 +123,8 @@ fn a_neighbour_discovery_socket_hears_advertisements_and_what_claims_an_address_
         let vip = "2001:db8::a".parse().expect("an address");
         let socket = PacketSocket::open(near.index, Traffic::NeighborDiscovery).expect("socket");
         let sender = far.open(&near, || PacketSocket::open(far.index, Traffic::NeighborDiscovery)).expect("socket");
-        // The kernels themselves look for their neighbours when an interface comes up: frames of ours tell by their target.
+        // The kernels themselves look for their neighbours when an interface comes up: frames of ours tell by their
+        // target.
         let ours = |ndp: Ndp| ndp.frame(FAR, NEAR);
         let (link_local, global) =
             ("fe80::77".parse().expect("an address"), "2001:db8::77".parse().expect("an address"));

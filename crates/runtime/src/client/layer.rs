@@ -22,8 +22,8 @@ use tower::{BoxError, Layer, Service};
 use super::{Limit, ServerTime, Settings};
 use crate::Product;
 
-/// A watch must at least begin to answer, and a `Retry-After` that the library waits for counts: the next attempt is the watcher's.
-/// Longer than an API server keeps a request in a queue of its own (15 s by default).
+/// A watch must at least begin to answer, and a `Retry-After` that the library waits for counts: the next attempt is
+/// the watcher's. Longer than an API server keeps a request in a queue of its own (15 s by default).
 const WATCH_START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Target of the line that is logged per request.

@@ -1,5 +1,5 @@
-//! How many requests are sent per second: `--kube-api-qps` and `--kube-api-burst`. A bucket of tokens as in client-go: who finds it empty
-//! waits for the token that is its own, so that requests leave in the order in which they came.
+//! How many requests are sent per second: `--kube-api-qps` and `--kube-api-burst`. A bucket of tokens as in client-go:
+//! who finds it empty waits for the token that is its own, so that requests leave in the order in which they came.
 
 use parking_lot::Mutex;
 use std::sync::Arc;

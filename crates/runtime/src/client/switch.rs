@@ -1,8 +1,8 @@
-//! A client whose way to the server may change while it runs: several endpoints tried in turn, credentials replaced, connections
-//! made anew after an outage. Nobody who holds the client notices.
+//! A client whose way to the server may change while it runs: several endpoints tried in turn, credentials replaced,
+//! connections made anew after an outage. Nobody who holds the client notices.
 //!
-//! What the answers say about the other side is kept as a [`Link`]: away since when, credentials refused since when. While it is
-//! away one small question per half second finds out when it is back, and tells everybody who waits.
+//! What the answers say about the other side is kept as a [`Link`]: away since when, credentials refused since when.
+//! While it is away one small question per half second finds out when it is back, and tells everybody who waits.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::convert::Infallible;
@@ -99,8 +99,8 @@ struct Ways {
 #[derive(Clone)]
 struct Clients {
     requests: Client,
-    /// Does not try again by itself: an API server that has just started asks for a second of patience per watch, and is able to
-    /// serve it long before. Who watches has a back-off of its own.
+    /// Does not try again by itself: an API server that has just started asks for a second of patience per watch, and
+    /// is able to serve it long before. Who watches has a back-off of its own.
     watches: Client,
 }
 
@@ -160,7 +160,8 @@ impl Switch {
         self.inner.link.subscribe()
     }
 
-    /// Changes when the server is back after an outage, and when credentials were replaced: who waits after a failure looks again.
+    /// Changes when the server is back after an outage, and when credentials were replaced: who waits after a failure
+    /// looks again.
     pub fn returns(&self) -> watch::Receiver<u64> {
         self.inner.returns.subscribe()
     }
@@ -172,8 +173,8 @@ impl Switch {
             if link.wait_for(|link| link.away.is_some()).await.is_err() {
                 return std::future::pending().await; // cannot happen: this holds the sender
             }
-            // Side by side: a question that was sent into a dead wire stays without an answer for as long as TCP waits before it
-            // sends again, also when the wire is whole by then.
+            // Side by side: a question that was sent into a dead wire stays without an answer for as long as TCP waits
+            // before it sends again, also when the wire is whole by then.
             let mut probes = FuturesUnordered::new();
             let mut ask = tokio::time::interval_at(Instant::now() + PROBE_EVERY, PROBE_EVERY);
             while link.borrow_and_update().away.is_some() {
@@ -223,8 +224,9 @@ impl Switch {
         (ways.epoch, ways.endpoints.len(), if watching { watches } else { requests }.clone())
     }
 
-    /// What the other endpoints say to a request that the one in use has refused for who we are: an endpoint may be another way in, with
-    /// rights of its own. The first that lets us in stays in use; the one that refused is tried again when that one does not answer.
+    /// What the other endpoints say to a request that the one in use has refused for who we are: an endpoint may be
+    /// another way in, with rights of its own. The first that lets us in stays in use; the one that refused is tried
+    /// again when that one does not answer.
     async fn elsewhere(&self, request: Request<Body>, watching: bool) -> Option<Response<Body>> {
         let others: Vec<(usize, String, Client)> = {
             let ways = lock(&self.inner.ways);
@@ -306,9 +308,11 @@ impl Switch {
             let (epoch, ways, client) = self.current(watching);
             let again = copy(&request).filter(|_| tries < ways);
             let method = request.method().clone();
-            // Answered by a component of its own behind the API server, or not at all: says nothing about the way to it.
+            // Answered by a component of its own behind the API server, or not at all: says nothing about the way to
+            // it.
             let counts = !request.uri().path().starts_with("/apis/subresources.");
-            // Through an outage TCP falls silent for longer and longer; nobody who waits for that would notice that it is over.
+            // Through an outage TCP falls silent for longer and longer; nobody who waits for that would notice that it
+            // is over.
             let left_behind = async {
                 let _ = ends.changed().await;
                 tokio::time::sleep(GRACE).await;

@@ -43,7 +43,8 @@ async fn server_at(address: &str, codes: &[u16]) -> Server {
                 format!(r#"{{"kind":"Status","status":"Failure","message":"no","reason":"No","code":{code}}}"#)
             };
             let answer = format!(
-                "HTTP/1.1 {code} X\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                "HTTP/1.1 {code} X\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: \
+                {}\r\n\r\n{body}",
                 body.len()
             );
             let _ = stream.write_all(answer.as_bytes()).await;

@@ -1,5 +1,6 @@
-//! Connections that notice a dead peer. An API server that loses its power says nothing any more: whoever only listens, as a watch
-//! does, would wait for its time-out. Probes of TCP find out within seconds; the library's own connections send none.
+//! Connections that notice a dead peer. An API server that loses its power says nothing any more: whoever only listens,
+//! as a watch does, would wait for its time-out. Probes of TCP find out within seconds; the library's own connections
+//! send none.
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ const PROBE_AFTER: Duration = Duration::from_secs(5);
 const PROBE_EVERY: Duration = Duration::from_secs(2);
 /// and is dead when so many probes remain without an answer: 11 s of silence in all.
 const PROBES: u32 = 3;
-/// What was sent and is not acknowledged for this time ends a connection, too; probes are not sent while something is under way.
+/// What was sent and is not acknowledged for this time ends a connection, too; probes are not sent while something is
+/// under way.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 type HttpService = BoxService<Request<Body>, http::Response<Incoming>, BoxError>;
@@ -34,7 +36,8 @@ fn tcp() -> HttpConnector {
     tcp.set_keepalive_interval(Some(PROBE_EVERY));
     tcp.set_keepalive_retries(Some(PROBES));
     tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
-    // A request follows right behind the end of the TLS handshake: without this it waits for the acknowledgement of that.
+    // A request follows right behind the end of the TLS handshake: without this it waits for the acknowledgement of
+    // that.
     tcp.set_nodelay(true);
     tcp
 }
@@ -83,7 +86,8 @@ mod tests {
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(UNACKNOWLEDGED));
     }
 
-    /// In how many hundredths of a second the kernel probes the connection to this server, if at all (proc_pid_net(5), timer 2).
+    /// In how many hundredths of a second the kernel probes the connection to this server, if at all (proc_pid_net(5),
+    /// timer 2).
     fn probed_in(server: SocketAddr) -> Option<u64> {
         let peer = format!("0100007F:{:04X}", server.port());
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();

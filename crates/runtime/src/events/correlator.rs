@@ -1,4 +1,5 @@
-//! What becomes of an Event: a new object, a higher count on one that is there, or nothing, because its object is too talkative.
+//! What becomes of an Event: a new object, a higher count on one that is there, or nothing, because its object is too
+//! talkative.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -56,8 +57,8 @@ struct Bucket {
 
 /// Remembers what was said. No clock, no client.
 ///
-/// Objects and messages are kept as numbers: their texts would take ten times the room, and nobody reads them again. That two of a few
-/// thousand get the same number is less likely than that an Event is lost on its way.
+/// Objects and messages are kept as numbers: their texts would take ten times the room, and nobody reads them again.
+/// That two of a few thousand get the same number is less likely than that an Event is lost on its way.
 #[derive(Debug, Default)]
 pub struct Correlator {
     numbers: RandomState,

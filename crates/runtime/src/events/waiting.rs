@@ -1,7 +1,8 @@
 //! Events that wait to be written: warnings at once, news at a pace.
 //!
-//! A thousand Services made in one go are two thousand Events of what goes well. Written as fast as they come they cost the API server a
-//! tenth of the time in which the Services get their addresses, and push out the Warning that somebody waits for.
+//! A thousand Services made in one go are two thousand Events of what goes well. Written as fast as they come they cost
+//! the API server a tenth of the time in which the Services get their addresses, and push out the Warning that somebody
+//! waits for.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use super::{Entry, EventKind};
 
 /// Each kind of Event waits up to this number; more are dropped.
 const ROOM: usize = 4096;
-/// News that are written as they come, and then one per `INTERVAL`. The kubelet's `--event-qps` had this order of magnitude for years.
+/// News that are written as they come, and then one per `INTERVAL`. The kubelet's `--event-qps` had this order of
+/// magnitude for years.
 const BURST: u32 = 50;
 const INTERVAL: Duration = Duration::from_millis(50);
 /// News that are still told when everything ends, the latest of them.

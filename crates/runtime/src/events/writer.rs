@@ -15,8 +15,8 @@ use super::waiting::{Noted, Waiting};
 use super::{Correlator, Entry, Write, correlator};
 use crate::error::{api_code, chain};
 
-/// Pauses before an Event is tried again that the API server did not answer. Events are hints: after that it is dropped, and the
-/// next ones have their turn.
+/// Pauses before an Event is tried again that the API server did not answer. Events are hints: after that it is
+/// dropped, and the next ones have their turn.
 const RETRIES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(8)];
 
 pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<Entry>) {
@@ -66,7 +66,8 @@ impl Writer {
         match self.correlator.observe(Instant::now(), noted.at, entry) {
             Some(write) => self.deliver(entry, write).await,
             None => {
-                tracing::debug!(reason = entry.reason, object = ?entry.object.name, "too many Events about one object: dropped one");
+                tracing::debug!(reason = entry.reason, object = ?entry.object.name,
+                    "too many Events about one object: dropped one");
             }
         }
     }

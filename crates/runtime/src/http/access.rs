@@ -1,6 +1,6 @@
-//! Who may read: everybody, or whom the cluster says (TokenReview and SubjectAccessReview), as delegated authorisation does it in
-//! Kubernetes' own programs. A client certificate counts if the authority of `--client-ca-file` signed it; that of the
-//! cluster's
+//! Who may read: everybody, or whom the cluster says (TokenReview and SubjectAccessReview), as delegated authorisation
+//! does it in Kubernetes' own programs. A client certificate counts if the authority of `--client-ca-file` signed it;
+//! that of the cluster's
 //! `extension-apiserver-authentication` ConfigMap is not looked up, which the Go provider skips too.
 
 use parking_lot::Mutex;
@@ -222,8 +222,8 @@ impl Delegated {
             );
         }
         let text = format!(
-            "forbidden: this program may not create {resource}, so it cannot find out whether you may read this; grant it that right, \
-             or open the path with --authorization-always-allow-paths"
+            "forbidden: this program may not create {resource}, so it cannot find out whether you may read this; grant \
+             it that right, or open the path with --authorization-always-allow-paths"
         );
         if !self.forbidden_logged.swap(true, Ordering::Relaxed) {
             tracing::warn!("{text}");

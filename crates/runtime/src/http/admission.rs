@@ -1,4 +1,5 @@
-//! Who may hold how many connections: whoever opens many must not keep the kubelet out, which would kill the pod for it.
+//! Who may hold how many connections: whoever opens many must not keep the kubelet out, which would kill the pod for
+//! it.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;

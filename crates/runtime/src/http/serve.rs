@@ -1,4 +1,5 @@
-//! The socket: plain or TLS, HTTP/1.1. Scrapers and kubelets speak it all; HTTP/2 would be one more way to hold a connection.
+//! The socket: plain or TLS, HTTP/1.1. Scrapers and kubelets speak it all; HTTP/2 would be one more way to hold a
+//! connection.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -181,7 +182,9 @@ impl Bound {
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
-                accepted = listener.accept() => accepted.and_then(|(stream, peer)| Ok((stream.local_addr()?, peer, stream))),
+                accepted = listener.accept() => {
+                    accepted.and_then(|(stream, peer)| Ok((stream.local_addr()?, peer, stream)))
+                }
             };
             // Collect what has ended, so that the set does not grow.
             while connections.try_join_next().is_some() {}

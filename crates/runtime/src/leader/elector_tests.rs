@@ -358,7 +358,9 @@ mod race {
 
     proptest! {
         #[test]
-        fn two_replicas_never_lead_at_once(script in proptest::collection::vec((0..2_usize, 0..4_u8, 1..4000_u64), 1..400)) {
+        fn two_replicas_never_lead_at_once(
+            script in proptest::collection::vec((0..2_usize, 0..4_u8, 1..4000_u64), 1..400),
+        ) {
             let mut runs = [Run::new(OnLoss::End), Run::new(OnLoss::End)];
             runs[1].start = runs[0].start;
             runs[0].elector.config.identity = "a".into();
@@ -373,7 +375,9 @@ mod race {
                 let input = match (pending[who].take(), luck) {
                     (None, _) => Input::Tick,
                     (Some(_), 0) => Input::Failed,
-                    (Some(Action::Read), _) => Input::Read(lease.clone().map(|(record, version)| seen(record, &version.to_string()))),
+                    (Some(Action::Read), _) => {
+                        Input::Read(lease.clone().map(|(record, version)| seen(record, &version.to_string())))
+                    }
                     (Some(Action::Create(record)), _) if lease.is_none() => {
                         lease = Some((record.clone(), 1));
                         if luck == 1 { Input::Failed } else { Input::Wrote(seen(record, "1")) }

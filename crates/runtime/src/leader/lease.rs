@@ -1,5 +1,5 @@
-//! The election record, and how it is kept in a Lease object. The object is handled unstructured, so that fields of a newer API
-//! server survive our PUT (decisions.md 4).
+//! The election record, and how it is kept in a Lease object. The object is handled unstructured, so that fields of a
+//! newer API server survive our PUT (decisions.md 4).
 
 use std::time::Duration;
 
@@ -71,21 +71,19 @@ pub enum Annotation {
     Set(String),
 }
 
-/// Makes the annotation say that. A second one, `<key>-holder`, names the holder who stands for it: what a former
-/// holder
-/// has said, and its successor does not know of, ends with the change of holder.
-pub fn annotate(lease: &mut DynamicObject, key: &str, holder: &str, value: Annotation) {
+/// Makes the annotation say that. The second key, `by`, names the holder who stands for it: what a former holder has
+/// said, and its successor does not know of, ends with the change of holder.
+pub fn annotate(lease: &mut DynamicObject, [key, by]: [&str; 2], holder: &str, value: Annotation) {
     let annotations = lease.metadata.annotations.get_or_insert_default();
-    let by = format!("{key}-holder");
     match value {
         Annotation::Set(value) => drop(annotations.insert(key.to_owned(), value)),
         Annotation::Remove => drop(annotations.remove(key)),
         Annotation::Keep => {}
     }
     if annotations.contains_key(key) {
-        annotations.insert(by, holder.to_owned());
+        annotations.insert(by.to_owned(), holder.to_owned());
     } else {
-        annotations.remove(&by);
+        annotations.remove(by);
     }
 }
 
@@ -113,7 +111,7 @@ mod tests {
             let text = |value: &str| value.to_owned();
             lease.metadata.annotations =
                 before.map(|value| [(text("key"), text(value)), (text("key-holder"), text("old"))].into());
-            annotate(&mut lease, "key", "new", value.clone());
+            annotate(&mut lease, ["key", "key-holder"], "new", value.clone());
             let shown = lease.metadata.annotations.unwrap_or_default();
             assert_eq!(shown.get("key").map(String::as_str), after, "{before:?} {value:?}");
             assert_eq!(shown.get("key-holder").map(String::as_str), after.map(|_| "new"), "{before:?} {value:?}");

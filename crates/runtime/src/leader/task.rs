@@ -45,7 +45,7 @@ pub struct Election {
     renewed: Arc<Mutex<Option<Instant>>>,
     outage: Outage,
     /// An annotation that the Lease bears while there is a value for it.
-    annotation: Option<(&'static str, AnnotationValue)>,
+    annotation: Option<([&'static str; 2], AnnotationValue)>,
     /// Tells which hosts are silent.
     silent: Option<watch::Receiver<BTreeSet<String>>>,
 }
@@ -91,11 +91,10 @@ impl Election {
         }
     }
 
-    /// The Lease bears this annotation while we hold it and there is a value for it: brought up to date with each
-    /// renewal, so that
-    /// it costs no request.
-    pub fn with_annotation(mut self, key: &'static str, value: AnnotationValue) -> Self {
-        self.annotation = Some((key, value));
+    /// The Lease bears this annotation while we hold it and there is a value for it, and under the second key our
+    /// identity: brought up to date with each renewal, so that it costs no request.
+    pub fn with_annotation(mut self, keys: [&'static str; 2], value: AnnotationValue) -> Self {
+        self.annotation = Some((keys, value));
         self
     }
 
@@ -142,7 +141,8 @@ impl Election {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => break,
-                    answer = async { request.as_mut().expect("polled only while there is one").await }, if request.is_some() => {
+                    answer = async { request.as_mut().expect("polled only while there is one").await },
+                    if request.is_some() => {
                         request = None;
                         answer
                     }
@@ -151,7 +151,8 @@ impl Election {
                         None => continue,
                     },
                     hosts = told(&mut silent) => (Input::Silent(hosts), None),
-                    () = async { tokio::time::sleep_until(deadline.expect("polled only if set")).await }, if deadline.is_some() => (Input::Tick, None),
+                    () = async { tokio::time::sleep_until(deadline.expect("polled only if set")).await },
+                    if deadline.is_some() => (Input::Tick, None),
                 }
             };
             let action = elector.step(Instant::now(), Timestamp::now(), input);
@@ -212,13 +213,15 @@ impl Election {
                     if *pause == WATCH_REFUSED {
                         tracing::info!(
                             lease = %self.config.name, namespace = %self.config.namespace,
-                            "no right to list and watch Leases here: polling every {:?}", self.config.timing.retry_period
+                            "no right to list and watch Leases here: polling every {:?}",
+                            self.config.timing.retry_period
                         );
                     }
                     *events = self.watch(*pause);
                     *pause = (*pause * 2).min(WATCH_AGAIN);
                 } else {
-                    tracing::debug!(lease = %self.config.name, error = %chain(&error), "watch of the Lease failed, retrying");
+                    tracing::debug!(lease = %self.config.name, error = %chain(&error),
+                        "watch of the Lease failed, retrying");
                 }
                 None
             }
@@ -330,8 +333,8 @@ impl Election {
             Action::Update { record, version } => (latest.cloned().unwrap_or_else(new), record, Some(version.clone())),
         };
         lease::write(&mut object, record);
-        if let Some((key, value)) = &self.annotation {
-            lease::annotate(&mut object, key, &self.config.identity, value());
+        if let Some((keys, value)) = &self.annotation {
+            lease::annotate(&mut object, *keys, &self.config.identity, value());
         }
         object.metadata.resource_version = version;
         object.metadata.managed_fields = None;

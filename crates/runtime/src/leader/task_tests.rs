@@ -55,7 +55,8 @@ fn listed(seen: &Seen, lease: Option<&Value>, granted: &AtomicBool) -> (u16, Val
             let items: Vec<&Value> = lease.into_iter().collect();
             (
                 200,
-                json!({"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1", "metadata": {"resourceVersion": "1"}, "items": items}),
+                json!({"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1",
+                    "metadata": {"resourceVersion": "1"}, "items": items}),
             )
         }
     }
@@ -131,8 +132,8 @@ async fn an_annotation_goes_with_the_renewals_while_there_is_something_to_say() 
         let says = Arc::clone(&says);
         Arc::new(move || says.lock().clone())
     };
-    let election =
-        Election::new(server.scenario.client(), config("first", OnLoss::End), None).with_annotation("key", value);
+    let election = Election::new(server.scenario.client(), config("first", OnLoss::End), None)
+        .with_annotation(["key", "key-holder"], value);
     let task = tokio::spawn(election.run(CancellationToken::new()));
     let shown = || server.lease.lock().as_ref().unwrap()["metadata"]["annotations"]["key"].as_str().map(str::to_owned);
     let writes = || server.scenario.requests().iter().filter(|seen| seen.method == "PUT").count();
@@ -316,7 +317,8 @@ async fn two_replicas_with_one_lease_never_work_at_the_same_time() {
     let mut stops = Vec::new();
     let mut replicas = tokio::task::JoinSet::new();
     let mut worked = 0;
-    // By turns a replica is asked to stop, with work that takes its time to finish, and is cut off for longer than its lease.
+    // By turns a replica is asked to stop, with work that takes its time to finish, and is cut off for longer than its
+    // lease.
     for round in 0..12_u32 {
         while replicas.len() < 2 {
             let stop = CancellationToken::new();

@@ -152,8 +152,8 @@ impl<K: Key> State<K> {
         self.dirty.len() - self.working.keys().filter(|key| self.dirty.contains(key)).count()
     }
 
-    /// When to try again. A failure while a back-off still runs is the same trouble, seen earlier because somebody woke the key: it
-    /// does not make the back-off grow, and the time stands.
+    /// When to try again. A failure while a back-off still runs is the same trouble, seen earlier because somebody woke
+    /// the key: it does not make the back-off grow, and the time stands.
     pub(super) fn fail(&mut self, now: Instant, key: &K, delay: impl Fn(u32) -> Duration) -> Instant {
         let (failures, until) = self.failures.entry(key.clone()).or_insert((0, now));
         if *failures == 0 || *until <= now {

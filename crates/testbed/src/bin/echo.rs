@@ -1,4 +1,5 @@
-//! `echo [PORT...]`: the workload as a program. `POD_NAME` and `NODE_NAME` say who it is; the port is 8080 unless told otherwise.
+//! `echo [PORT...]`: the workload as a program. `POD_NAME` and `NODE_NAME` say who it is; the port is 8080 unless told
+//! otherwise.
 
 use anyhow::{Context, Result};
 use testbed::echo::{Who, serve};

@@ -34,7 +34,7 @@ pub(crate) const START_DEADLINE: Duration = Duration::from_secs(90);
 pub struct ApiServer {
     process: Mutex<Option<Process>>,
     relay: Relay,
-    authority: Authority,
+    authority: Arc<Authority>,
     settings: Settings,
     namespace: Arc<Namespace>,
     dir: Arc<RunDir>,
@@ -55,9 +55,43 @@ pub(crate) struct Settings {
 impl ApiServer {
     /// Makes it and starts it, without waiting for it: see [`ApiServer::wait_until_ready`].
     pub(crate) fn launch(settings: Settings, namespace: Arc<Namespace>, dir: Arc<RunDir>) -> Result<Self> {
-        let authority = Authority::new(&format!("{}-ca", settings.name))?;
+        let authority = Arc::new(Authority::new(&format!("{}-ca", settings.name))?);
+        let server = Self::new(authority, settings, namespace, dir)?;
+        let authority = &server.authority;
+        // system:masters: it also speaks to kubelets, for logs and exec.
+        let kubelet_client = authority.issue("kube-apiserver-kubelet-client", &["system:masters"], &[], &[])?;
+        let front_proxy = authority.issue("front-proxy", &[], &[], &[])?;
+        let service_accounts = authority.issue("service-accounts", &[], &[], &[])?;
+        for (name, pair) in [
+            ("kubelet-client", &kubelet_client),
+            ("front-proxy", &front_proxy),
+            ("service-accounts", &service_accounts),
+        ] {
+            server.write(&format!("{name}.crt"), &pair.certificate_pem)?;
+            server.write(&format!("{name}.key"), &pair.key_pem)?;
+        }
+        server.run()?;
+        Ok(server)
+    }
+
+    /// One more of the same cluster, on another machine: with the same authority and keys. See [`ApiServer::launch`].
+    pub(crate) fn launch_another(&self, settings: Settings, namespace: Arc<Namespace>) -> Result<Self> {
+        let another = Self::new(Arc::clone(&self.authority), settings, namespace, Arc::clone(&self.dir))?;
+        for name in ["kubelet-client", "front-proxy", "service-accounts"] {
+            for file in [format!("{name}.crt"), format!("{name}.key")] {
+                let path = self.file(&file);
+                let content = std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+                another.write(&file, content)?;
+            }
+        }
+        another.run()?;
+        Ok(another)
+    }
+
+    /// With a certificate for its own address; not started.
+    fn new(authority: Arc<Authority>, settings: Settings, namespace: Arc<Namespace>, dir: Arc<RunDir>) -> Result<Self> {
         let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
-        let server = authority.issue(
+        let pair = authority.issue(
             "kube-apiserver",
             &[],
             &[settings.address.into(), loopback, settings.first_service.into()],
@@ -70,27 +104,12 @@ impl ApiServer {
                 crate::addresses::HARVESTER_NAME,
             ],
         )?;
-        // system:masters: it also speaks to kubelets, for logs and exec.
-        let kubelet_client = authority.issue("kube-apiserver-kubelet-client", &["system:masters"], &[], &[])?;
-        let front_proxy = authority.issue("front-proxy", &[], &[], &[])?;
-        let service_accounts = authority.issue("service-accounts", &[], &[], &[])?;
         let relay = Relay::start(&namespace, (settings.address, API_PORT).into())?;
-        let server = {
-            let this = Self { process: Mutex::new(None), relay, authority, settings, namespace, dir };
-            this.write("ca.crt", this.authority.certificate_pem())?;
-            for (name, pair) in [
-                ("server", &server),
-                ("kubelet-client", &kubelet_client),
-                ("front-proxy", &front_proxy),
-                ("service-accounts", &service_accounts),
-            ] {
-                this.write(&format!("{name}.crt"), &pair.certificate_pem)?;
-                this.write(&format!("{name}.key"), &pair.key_pem)?;
-            }
-            this.write("audit-policy.json", audit::POLICY)?;
-            this
-        };
-        server.run()?;
+        let server = Self { process: Mutex::new(None), relay, authority, settings, namespace, dir };
+        server.write("ca.crt", server.authority.certificate_pem())?;
+        server.write("server.crt", &pair.certificate_pem)?;
+        server.write("server.key", &pair.key_pem)?;
+        server.write("audit-policy.json", audit::POLICY)?;
         Ok(server)
     }
 
@@ -142,6 +161,11 @@ impl ApiServer {
             .args(["--audit-log-mode=blocking", "--audit-log-maxsize=100000", "--profiling=false", "--v=1"]);
         *self.slot() = Some(self.namespace.spawn(settings.name, command)?);
         Ok(())
+    }
+
+    /// True from its start until it is killed.
+    pub(crate) fn is_on(&self) -> bool {
+        self.slot().is_some()
     }
 
     /// Ends it without a word.
@@ -253,7 +277,11 @@ impl ApiServer {
     }
 
     pub(crate) fn audit(&self) -> AuditLog {
-        AuditLog::new(self.file("audit.log"))
+        AuditLog::new(vec![self.audit_file()])
+    }
+
+    pub(crate) fn audit_file(&self) -> PathBuf {
+        self.file("audit.log")
     }
 
     /// Path of a file of this server.

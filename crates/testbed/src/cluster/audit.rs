@@ -11,15 +11,18 @@ use serde::Deserialize;
 /// The policy: every request once, without its body.
 pub(crate) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
 
-/// The audit log of one API server.
+/// Of one cluster.
+const SERVERS: usize = 3;
+
+/// The audit log of a cluster's API servers.
 #[derive(Debug, Clone)]
 pub struct AuditLog {
-    path: PathBuf,
+    paths: Vec<PathBuf>,
 }
 
 /// A place in the log: everything up to it is past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Audit(u64);
+pub struct Audit([u64; SERVERS]);
 
 /// One request. A watch counts when it begins, everything else when it is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,23 +62,36 @@ impl Request {
 }
 
 impl AuditLog {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path }
+    /// One file for each API server, at most [`SERVERS`].
+    pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
+        assert!(paths.len() <= SERVERS, "a mark has {SERVERS} places: {paths:?}");
+        Self { paths }
     }
 
     /// Now.
     pub fn mark(&self) -> Audit {
-        Audit(std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len()))
+        let mut places = [0; SERVERS];
+        for (place, path) in places.iter_mut().zip(&self.paths) {
+            *place = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        }
+        Audit(places)
     }
 
-    /// All requests since `mark`; from the beginning with `Audit::default()`.
+    /// All requests since `mark`; from the beginning with `Audit::default()`. Those of one server are in its order.
     pub fn since(&self, mark: Audit) -> Result<Vec<Request>> {
-        let failed = || format!("failed to read the audit log {}", self.path.display());
-        let mut file = std::fs::File::open(&self.path).with_context(failed)?;
-        file.seek(SeekFrom::Start(mark.0)).with_context(failed)?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).with_context(failed)?;
-        Ok(text.lines().filter_map(parse).collect())
+        let mut requests = Vec::new();
+        for (place, path) in mark.0.iter().zip(&self.paths) {
+            let failed = || format!("failed to read the audit log {}", path.display());
+            let mut file = std::fs::File::open(path).with_context(failed)?;
+            file.seek(SeekFrom::Start(*place)).with_context(failed)?;
+            let mut text = String::new();
+            file.read_to_string(&mut text).with_context(failed)?;
+            requests.extend(text.lines().filter_map(parse));
+        }
+        if self.paths.len() > 1 {
+            requests.sort_by_key(|request| request.at);
+        }
+        Ok(requests)
     }
 
     /// Requests since `mark` that change something, of users whose name ends with `user`; Events and Leases left out.

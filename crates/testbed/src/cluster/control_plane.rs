@@ -35,6 +35,8 @@ pub struct ControlPlane {
     controller_manager: Mutex<Option<Process>>,
     controllers: Option<String>,
     api_server: ApiServer,
+    /// On the machines of etcd's members from the second one on.
+    further: Vec<ApiServer>,
     etcd: Etcd,
     namespace: Arc<Namespace>,
     nic: Arc<Nic>,
@@ -50,10 +52,13 @@ pub struct ControlPlaneBuilder {
     controllers: Option<String>,
     scheduler: bool,
     etcd_members: Option<u8>,
+    api_servers: bool,
 }
 
 /// Where the API server has its keys.
 const ETCD_PREFIX: &str = "/guest";
+/// The API servers beside the first one: their machines and names.
+const FURTHER: [(usize, &str); 2] = [(2, "kube-apiserver2"), (3, "kube-apiserver3")];
 
 /// See [`ControlPlane::backup`].
 #[derive(Debug)]
@@ -112,9 +117,10 @@ impl ControlPlane {
         crate::process::run(&mut mortal(&command))
     }
 
-    /// What was asked of the API server.
+    /// What was asked of the API servers.
     pub fn audit(&self) -> AuditLog {
-        self.api_server.audit()
+        let servers = std::iter::once(&self.api_server).chain(&self.further);
+        AuditLog::new(servers.map(ApiServer::audit_file).collect())
     }
 
     /// The URL of the API server for hosts that joined.
@@ -165,6 +171,31 @@ impl ControlPlane {
         &self.api_server
     }
 
+    /// The API server that programs on node `n` use, counted from 1: the one of its own number, if there is one.
+    pub(crate) fn api_server_of(&self, n: usize) -> &ApiServer {
+        let further = n.checked_sub(2).and_then(|index| self.further.get(index));
+        further.unwrap_or(&self.api_server)
+    }
+
+    /// Power loss of control plane machine `n`, with its API server and its member of etcd: see
+    /// [`ControlPlaneBuilder::api_servers`]. The first one is where tests ask, and cannot be lost.
+    pub fn cut_server(&self, n: usize) -> Result<()> {
+        let server = n.checked_sub(2).and_then(|index| self.further.get(index));
+        let server = server.with_context(|| format!("there is no API server {n} that can be lost"))?;
+        self.etcd.cut(n)?;
+        server.kill();
+        Ok(())
+    }
+
+    /// All machines of the control plane have power again: after [`ControlPlane::cut_server`].
+    pub async fn mend_servers(&self) -> Result<()> {
+        for (index, server) in self.further.iter().enumerate().filter(|(_, server)| !server.is_on()) {
+            self.etcd.mend(index + 2)?;
+            server.start().await?;
+        }
+        Ok(())
+    }
+
     /// The member of etcd that leads, counted from 1.
     pub fn etcd_leader(&self) -> Result<usize> {
         self.etcd.leader()
@@ -211,8 +242,10 @@ impl ControlPlane {
         self.etcd.write(COPY_PREFIX, &renamed(&self.backup()?.0, ETCD_PREFIX, COPY_PREFIX)?)
     }
 
+    /// For another cluster's API server. Where members are lost it asks the one that stays: a client of etcd takes up
+    /// to 40 s to notice that a member is gone.
     pub(crate) fn etcd_urls(&self) -> String {
-        self.etcd.urls()
+        if self.further.is_empty() { self.etcd.urls() } else { self.etcd.url_of(1) }
     }
 
     fn controller_slot(&self) -> parking_lot::MutexGuard<'_, Option<Process>> {
@@ -242,6 +275,15 @@ impl ControlPlaneBuilder {
         self
     }
 
+    /// Three control plane machines, each with a member of etcd and an API server that asks this member alone, as
+    /// kubeadm, RKE2 and K3s have it. Node `n`'s kubelet and kube-proxy use API server `n`, pods the Service
+    /// `kubernetes` and so any of them. Controller manager and scheduler are on the first machine.
+    #[must_use]
+    pub fn api_servers(mut self) -> Self {
+        self.api_servers = true;
+        self.etcd_members(3)
+    }
+
     /// Starts it and waits until it is ready.
     pub async fn start(self) -> Result<ControlPlane> {
         let control_plane = self.launch()?;
@@ -262,12 +304,18 @@ impl ControlPlaneBuilder {
         let settings = Settings {
             name: "kube-apiserver",
             address: CONTROL_PLANE,
-            etcd: etcd.urls(),
+            etcd: if self.api_servers { etcd.url_of(1) } else { etcd.urls() },
             etcd_prefix: ETCD_PREFIX,
             service_ranges: SERVICE_RANGES,
             first_service: KUBERNETES_SERVICE,
         };
-        let api_server = ApiServer::launch(settings, namespace.clone(), dir.clone())?;
+        let api_server = ApiServer::launch(settings.clone(), namespace.clone(), dir.clone())?;
+        let mut further = Vec::new();
+        for (n, name) in FURTHER.into_iter().take(if self.api_servers { FURTHER.len() } else { 0 }) {
+            let (address, machine) = etcd.machine_of(n);
+            let settings = Settings { name, address, etcd: etcd.url_of(n), ..settings.clone() };
+            further.push(api_server.launch_another(settings, machine)?);
+        }
         // Started beside the API server: both try again until it answers.
         let controllers = self.controllers.as_deref();
         let controller_manager =
@@ -278,6 +326,7 @@ impl ControlPlaneBuilder {
             controller_manager: Mutex::new(controller_manager),
             controllers: self.controllers,
             api_server,
+            further,
             etcd,
             namespace,
             nic,
@@ -296,6 +345,9 @@ impl ControlPlane {
             Ok(()) => error,
             Err(etcd) => etcd.context(error),
         })?;
+        for server in &self.further {
+            server.wait_until_ready().await?;
+        }
         if let Some(scheduler) = &self.scheduler {
             scheduler.check()?;
         }

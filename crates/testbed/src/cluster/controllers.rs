@@ -19,7 +19,8 @@ pub(crate) fn start_controller_manager(api_server: &ApiServer, controllers: &str
         .arg(format!("--service-account-private-key-file={}", file("service-accounts.key")))
         .arg(format!("--root-ca-file={}", file("ca.crt")))
         .args(["--cloud-provider=external", "--use-service-account-credentials=true", "--leader-elect=false"])
-        // It makes some forty tokens at its start; at the default of 20 requests per second that takes four seconds longer.
+        // It makes some forty tokens at its start; at the default of 20 requests per second that takes four seconds
+        // longer.
         .args(["--kube-api-qps=300", "--kube-api-burst=600", "--bind-address=127.0.0.1", "--profiling=false", "--v=1"]);
     api_server.namespace().spawn("kube-controller-manager", keep_trying(&command))
 }
@@ -36,7 +37,8 @@ pub(crate) fn start_scheduler(api_server: &ApiServer) -> Result<Process> {
     api_server.namespace().spawn("kube-scheduler", keep_trying(&command))
 }
 
-/// Controller manager and scheduler end when they find no API server: started before it is up, or when it is killed for a test.
+/// Controller manager and scheduler end when they find no API server: started before it is up, or when it is killed for
+/// a test.
 fn keep_trying(command: &Command) -> Command {
     let mut wrapped = Command::new("sh");
     // A killed shell would leave its child behind: pdeathsig once more.

@@ -74,6 +74,17 @@ impl Etcd {
         self.0.iter().map(Member::url).collect::<Vec<_>>().join(",")
     }
 
+    /// Of one member, counted from 1.
+    pub fn url_of(&self, n: usize) -> String {
+        self.0[n - 1].url()
+    }
+
+    /// Address and namespace of the machine of a member, counted from 1.
+    pub fn machine_of(&self, n: usize) -> (Ipv4Addr, Arc<Namespace>) {
+        let member = &self.0[n - 1];
+        (member.address, Arc::clone(&member.namespace))
+    }
+
     /// Fails with the end of its log if one does not run.
     pub fn check(&self) -> Result<()> {
         self.0.iter().try_for_each(|member| match &*member.slot() {

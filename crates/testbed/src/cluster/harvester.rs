@@ -1,7 +1,7 @@
 //! The Harvester side: an API server of its own on the same etcd, and `harvester-sim` as a process beside it.
 
 use parking_lot::Mutex;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use kube::Client;
 
-use crate::addresses::{HARVESTER, HARVESTER_SERVICE_RANGE, MANAGEMENT_PREFIX};
+use crate::addresses::{HARVESTER, HARVESTER_SERVICE_RANGE, MANAGEMENT_PREFIX, OTHER_HARVESTER};
 use crate::cluster::api_server::{ApiServer, Settings};
 use crate::cluster::audit::AuditLog;
 use crate::cluster::control_plane::{ControlPlane, ControlPlaneBuilder};
@@ -53,6 +53,7 @@ pub struct HarvesterBuilder {
     install_flags: Vec<String>,
     run_flags: Vec<String>,
     proxied: bool,
+    other: bool,
 }
 
 /// A virtual machine that runs.
@@ -99,7 +100,8 @@ impl HarvesterSide {
 
     /// The URL that guests get.
     fn url_of_guests(&self) -> String {
-        if self.settings.proxied { format!("https://{HARVESTER}:{PROXY_PORT}") } else { self.url_inside() }
+        let address = self.settings.address();
+        if self.settings.proxied { format!("https://{address}:{PROXY_PORT}") } else { self.url_inside() }
     }
 
     /// What was asked of its API server.
@@ -148,7 +150,8 @@ impl HarvesterSide {
         self.sim(["pool", "create", name, "--network", network, "--range", range]).map(drop)
     }
 
-    /// The cloud-config of a guest cluster: a kubeconfig that works on hosts that joined, with the rights of Harvester's
+    /// The cloud-config of a guest cluster: a kubeconfig that works on hosts that joined, with the rights of
+    /// Harvester's
     /// `harvesterhci.io:cloudprovider` role in `namespace`.
     pub fn cloud_config(&self, namespace: &str, cluster: &str) -> Result<String> {
         let ca = self.ca_file().display().to_string();
@@ -185,18 +188,19 @@ impl HarvesterSide {
     /// Starts the stand-in, again if need be, and waits until it serves.
     pub async fn start_sim(&self) -> Result<()> {
         self.kill_sim();
+        let address = self.settings.address();
         let mut command = Command::new(programs::own("harvester-sim", "harvester-sim")?);
         command
             .env("KUBECONFIG", self.admin()?.inside)
             .arg("run")
-            .arg(format!("--webhook-bind={HARVESTER}:{WEBHOOK_PORT}"))
-            .arg(format!("--subresources-bind={HARVESTER}:{SUBRESOURCES_PORT}"))
+            .arg(format!("--webhook-bind={address}:{WEBHOOK_PORT}"))
+            .arg(format!("--subresources-bind={address}:{SUBRESOURCES_PORT}"))
             .arg(format!("--control-bind=127.0.0.1:{CONTROL_PORT}"))
             .args(&self.settings.run_flags);
         if self.settings.proxied {
             let file = |name: &str| self.api_server.file(name).display().to_string();
             command
-                .arg(format!("--api-bind={HARVESTER}:{PROXY_PORT}"))
+                .arg(format!("--api-bind={address}:{PROXY_PORT}"))
                 .arg(format!("--api-cert-file={}", file("server.crt")))
                 .arg(format!("--api-key-file={}", file("server.key")));
         }
@@ -254,6 +258,17 @@ impl HarvesterBuilder {
         self
     }
 
+    /// Another Harvester beside the first one, with an authority, objects and controllers of its own.
+    #[must_use]
+    pub fn other(mut self) -> Self {
+        self.other = true;
+        self
+    }
+
+    fn address(&self) -> Ipv4Addr {
+        if self.other { OTHER_HARVESTER } else { HARVESTER }
+    }
+
     /// A further flag of `harvester-sim run`.
     #[must_use]
     pub fn run_flag(mut self, flag: &str) -> Self {
@@ -270,21 +285,22 @@ impl HarvesterBuilder {
 
     /// Starts its API server without waiting; see [`HarvesterSide::wait_until_ready`].
     pub fn launch(self, control_plane: &ControlPlane) -> Result<HarvesterSide> {
-        let dir = RunDir::new("harvester")?;
-        let namespace = Arc::new(Namespace::new("harvester", &dir)?);
+        let (name, etcd_prefix) = if self.other { ("other", "/other-harvester") } else { ("harvester", "/harvester") };
+        let (dir, address) = (RunDir::new(name)?, self.address());
+        let namespace = Arc::new(Namespace::new(name, &dir)?);
         let nic =
-            control_plane.management().attach(&namespace, "mgmt0", &[format!("{HARVESTER}/{MANAGEMENT_PREFIX}")])?;
+            control_plane.management().attach(&namespace, "mgmt0", &[format!("{address}/{MANAGEMENT_PREFIX}")])?;
         let settings = Settings {
             name: "harvester-apiserver",
-            address: HARVESTER,
+            address,
             etcd: control_plane.etcd_urls(),
-            etcd_prefix: "/harvester",
+            etcd_prefix,
             service_ranges: HARVESTER_SERVICE_RANGE,
-            first_service: std::net::Ipv4Addr::new(10, 53, 0, 1),
+            first_service: Ipv4Addr::new(10, 53, 0, 1),
         };
         let api_server = ApiServer::launch(settings, namespace.clone(), dir.clone())?;
         let controllers = start_controller_manager(&api_server, CONTROLLERS)?;
-        let control = Relay::start(&namespace, (std::net::Ipv4Addr::LOCALHOST, CONTROL_PORT).into())?;
+        let control = Relay::start(&namespace, (Ipv4Addr::LOCALHOST, CONTROL_PORT).into())?;
         Ok(HarvesterSide {
             sim: Mutex::new(None),
             settings: self,
@@ -299,7 +315,8 @@ impl HarvesterBuilder {
 }
 
 impl ControlPlaneBuilder {
-    /// Starts it together with a Harvester side and waits until both are ready: two seconds less than one after the other.
+    /// Starts it together with a Harvester side and waits until both are ready: two seconds less than one after the
+    /// other.
     pub async fn start_with(self, harvester: HarvesterBuilder) -> Result<(ControlPlane, HarvesterSide)> {
         let control_plane = self.launch()?;
         let harvester = harvester.launch(&control_plane)?;

@@ -20,7 +20,8 @@ pub fn kubeconfig(server: &str, authority_pem: &str, identity: &Identity, namesp
     let encode = |text: &str| BASE64_STANDARD.encode(text);
     let user = match identity {
         Identity::Certificate(pair) => {
-            json!({ "client-certificate-data": encode(&pair.certificate_pem), "client-key-data": encode(&pair.key_pem) })
+            json!({ "client-certificate-data": encode(&pair.certificate_pem),
+                "client-key-data": encode(&pair.key_pem) })
         }
         Identity::Token(token) => json!({ "token": token }),
     };
@@ -31,7 +32,8 @@ pub fn kubeconfig(server: &str, authority_pem: &str, identity: &Identity, namesp
     json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{ "name": "cluster", "cluster": { "server": server, "certificate-authority-data": encode(authority_pem) } }],
+        "clusters": [{ "name": "cluster",
+            "cluster": { "server": server, "certificate-authority-data": encode(authority_pem) } }],
         "users": [{ "name": "user", "user": user }],
         "contexts": [{ "name": "context", "context": context }],
         "current-context": "context",

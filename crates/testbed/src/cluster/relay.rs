@@ -1,7 +1,7 @@
 //! A way from 127.0.0.1 of the outer namespace to a server inside another one.
 //!
-//! A socket belongs for ever to the namespace it was opened in: the listener is opened outside, then handed to a thread inside,
-//! whose connections start there.
+//! A socket belongs for ever to the namespace it was opened in: the listener is opened outside, then handed to a thread
+//! inside, whose connections start there.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
@@ -18,7 +18,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Listens on a free port of 127.0.0.1 in the namespace of the caller and connects to `target` from inside `namespace`.
+    /// Listens on a free port of 127.0.0.1 in the namespace of the caller and connects to `target` from inside
+    /// `namespace`.
     pub fn start(namespace: &Namespace, target: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("failed to listen on 127.0.0.1")?;
         listener.set_nonblocking(true).context("failed to make a socket non-blocking")?;

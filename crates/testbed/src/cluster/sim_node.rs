@@ -1,4 +1,5 @@
-//! A node without kubelet: a host with a Node object and a real kube-proxy. Its pods are echo servers of ours in namespaces.
+//! A node without kubelet: a host with a Node object and a real kube-proxy. Its pods are echo servers of ours in
+//! namespaces.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -42,7 +43,8 @@ pub enum ProxyMode {
 /// What a simulated node shall look like.
 #[derive(Debug, Clone, Default)]
 pub struct NodeSpec {
-    /// Begins with the taint that an external cloud provider has to remove, and without addresses, as a kubelet registers it.
+    /// Begins with the taint that an external cloud provider has to remove, and without addresses, as a kubelet
+    /// registers it.
     pub uninitialized: bool,
     /// `spec.providerID`.
     pub provider_id: Option<String>,
@@ -79,7 +81,8 @@ pub struct SimPod {
 }
 
 impl ControlPlane {
-    /// Makes `host` a node: joins it to the management network, registers a Node of the host's name and starts kube-proxy.
+    /// Makes `host` a node: joins it to the management network, registers a Node of the host's name and starts
+    /// kube-proxy.
     /// `pod_subnet` tells the pods of different nodes apart (`10.244.<pod_subnet>.0/24`).
     pub async fn add_node(&self, host: &Host, pod_subnet: u8, spec: NodeSpec) -> Result<SimNode> {
         self.join(host)?;
@@ -113,8 +116,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Points a Service at these pods, as the endpoint slice controller does for a selector: replaces what was there before.
-    /// Every port of the Service leads to its target port (a number) on every pod.
+    /// Points a Service at these pods, as the endpoint slice controller does for a selector: replaces what was there
+    /// before. Every port of the Service leads to its target port (a number) on every pod.
     pub async fn publish_endpoints(&self, namespace: &str, service: &str, pods: &[&SimPod]) -> Result<()> {
         let client = self.client().await?;
         let failed = || format!("failed to publish endpoints of Service {namespace}/{service}");
@@ -129,7 +132,8 @@ impl ControlPlane {
                     Some(k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(number)) => *number,
                     _ => port.port,
                 };
-                json!({ "name": port.name.clone().unwrap_or_default(), "port": target, "protocol": port.protocol.as_deref().unwrap_or("TCP") })
+                json!({ "name": port.name.clone().unwrap_or_default(), "port": target,
+                    "protocol": port.protocol.as_deref().unwrap_or("TCP") })
             })
             .collect();
         let slices: Api<EndpointSlice> = Api::namespaced(client, namespace);
@@ -138,7 +142,8 @@ impl ControlPlane {
                 .iter()
                 .map(|pod| {
                     let address = if family == "IPv6" { pod.ipv6.to_string() } else { pod.ipv4.to_string() };
-                    json!({ "addresses": [address], "nodeName": pod.node, "conditions": { "ready": true, "serving": true, "terminating": false } })
+                    json!({ "addresses": [address], "nodeName": pod.node,
+                        "conditions": { "ready": true, "serving": true, "terminating": false } })
                 })
                 .collect();
             let name = format!("{service}-testbed-{}", family.to_ascii_lowercase());
@@ -272,10 +277,12 @@ impl SimNode {
                     "apiVersion": "coordination.k8s.io/v1",
                     "kind": "Lease",
                     "metadata": { "name": name },
-                    "spec": { "holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": format!("{:.6}", jiff::Timestamp::now()) },
+                    "spec": { "holderIdentity": name, "leaseDurationSeconds": 40,
+                        "renewTime": format!("{:.6}", jiff::Timestamp::now()) },
                 });
                 // The namespace is made by the API server a moment after its start; the next beat will do.
-                let _ = leases.patch(&name, &PatchParams::apply("testbed-kubelet").force(), &Patch::Apply(&lease)).await;
+                let _ =
+                    leases.patch(&name, &PatchParams::apply("testbed-kubelet").force(), &Patch::Apply(&lease)).await;
             }
         })?;
         *self.heartbeat.lock() = Some(task);
@@ -315,7 +322,10 @@ async fn register(client: &Client, host: &Host, pod_subnet: u8, spec: &NodeSpec)
         addresses.insert(0, json!({ "type": "InternalIP", "address": host.ipv4().to_string() }));
     }
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let condition = |kind: &str, status: &str, reason: &str| json!({ "type": kind, "status": status, "reason": reason, "message": "simulated", "lastHeartbeatTime": now, "lastTransitionTime": now });
+    let condition = |kind: &str, status: &str, reason: &str| {
+        json!({ "type": kind, "status": status, "reason": reason,
+            "message": "simulated", "lastHeartbeatTime": now, "lastTransitionTime": now })
+    };
     let node: Node = serde_json::from_value(json!({
         "apiVersion": "v1",
         "kind": "Node",
@@ -339,7 +349,8 @@ async fn register(client: &Client, host: &Host, pod_subnet: u8, spec: &NodeSpec)
             condition("Ready", "True", "KubeletReady"),
         ],
         "nodeInfo": {
-            "machineID": "", "systemUUID": "", "bootID": "", "kernelVersion": "", "osImage": "", "containerRuntimeVersion": "",
+            "machineID": "", "systemUUID": "", "bootID": "", "kernelVersion": "", "osImage": "",
+            "containerRuntimeVersion": "",
             "kubeletVersion": "v1.36.3", "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64",
         },
         "daemonEndpoints": { "kubeletEndpoint": { "Port": 10250 } },

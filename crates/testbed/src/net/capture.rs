@@ -34,7 +34,8 @@ impl Capture {
         let name = format!("tcpdump-{interface}-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
         let file = namespace.dir().path().join(format!("{}.{name}.pcap", namespace.name()));
         let mut command = Command::new("tcpdump");
-        // -Z root: it would become a user that may not write here. -U and immediate mode: a frame is in the file at once.
+        // -Z root: it would become a user that may not write here. -U and immediate mode: a frame is in the file at
+        // once.
         command.args([
             "-i",
             interface,
@@ -74,7 +75,8 @@ impl Capture {
         Ok(crate::process::run(&mut command)?.lines().count())
     }
 
-    /// What tcpdump says about the frames that match `filter`, one line each with link-level header: for messages of tests.
+    /// What tcpdump says about the frames that match `filter`, one line each with link-level header: for messages of
+    /// tests.
     pub fn text(&self, filter: &str) -> Result<String> {
         let mut command = Command::new("tcpdump");
         command.args(["-n", "-e", "-tt", "-r"]).arg(&self.file).arg(filter);
@@ -93,7 +95,8 @@ impl Capture {
     }
 }
 
-/// Reads a capture file with nanosecond stamps in this machine's byte order. A frame that is not yet complete is left out.
+/// Reads a capture file with nanosecond stamps in this machine's byte order. A frame that is not yet complete is left
+/// out.
 fn parse(data: &[u8]) -> Result<Vec<Frame>> {
     const HEADER: usize = 24;
     const RECORD: usize = 16;

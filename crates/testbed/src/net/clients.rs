@@ -65,8 +65,8 @@ impl fmt::Display for Users {
         let stalled = self.clients.iter().map(|client| client.stalled).max().unwrap_or_default();
         write!(
             f,
-            "{} of {} requests of {} clients had no answer within a second, the last of them sent {} ms after it ({how}; stalls: {} ms), {} more \
-             were late; {} of {} open connections broke",
+            "{} of {} requests of {} clients had no answer within a second, the last of them sent {} ms after it \
+             ({how}; stalls: {} ms), {} more were late; {} of {} open connections broke",
             self.missed(),
             self.sent(),
             self.clients.len(),

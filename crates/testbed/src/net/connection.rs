@@ -15,8 +15,8 @@ use crate::net::host::Host;
 use crate::net::namespace::Task;
 use crate::wait::wait_until;
 
-/// An answer that does not come in this time: the connection hangs. Longer than any process has to wait for its turn, and shorter than
-/// TCP gives up.
+/// An answer that does not come in this time: the connection hangs. Longer than any process has to wait for its turn,
+/// and shorter than TCP gives up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How a connection has ended.

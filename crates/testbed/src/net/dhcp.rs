@@ -73,8 +73,8 @@ impl DhcpServer {
         Ok(server)
     }
 
-    /// Starts it, again if need be, with these options. Leases given before are remembered; one outside the new range is
-    /// answered with NAK.
+    /// Starts it, again if need be, with these options. Leases given before are remembered; one outside the new range
+    /// is answered with NAK.
     pub fn restart(&self, options: DhcpOptions) -> Result<()> {
         self.kill();
         let address = |last| lan4(self.subnet, last);
@@ -132,7 +132,8 @@ impl DhcpServer {
         std::fs::write(&path, "").with_context(|| format!("failed to write {}", path.display()))
     }
 
-    /// What it has given out. It truncates its file and writes it anew with each change: what two looks in a row show is whole.
+    /// What it has given out. It truncates its file and writes it anew with each change: what two looks in a row show
+    /// is whole.
     pub fn leases(&self) -> Result<Vec<DhcpLease>> {
         let mut seen = self.lease_file()?;
         loop {

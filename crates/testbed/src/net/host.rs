@@ -17,8 +17,9 @@ use crate::net::segment::{Nic, Segment, cut_right_after, with_prefix};
 use crate::process::Process;
 use crate::run_dir::RunDir;
 
-/// A machine: a network namespace with its own host name and NICs. `eth0` is on the LAN; `mgmt0`, if it joined a control plane, is
-/// the way to the API. The two are separate so that losing the LAN and losing the API can be told apart.
+/// A machine: a network namespace with its own host name and NICs. `eth0` is on the LAN; `mgmt0`, if it joined a
+/// control plane, is the way to the API. The two are separate so that losing the LAN and losing the API can be told
+/// apart.
 #[derive(Debug)]
 pub struct Host {
     namespace: Namespace,
@@ -109,8 +110,9 @@ impl Host {
         self.nics().iter().try_for_each(|nic| nic.cut())
     }
 
-    /// A power loss: `stop` ends or stops its processes, and every cable is cut in the same moment. Cables first would give them the time
-    /// to see it and to say good-bye, and processes first would leave a kernel that goes on answering while the others already search.
+    /// A power loss: `stop` ends or stops its processes, and every cable is cut in the same moment. Cables first would
+    /// give them the time to see it and to say good-bye, and processes first would leave a kernel that goes on
+    /// answering while the others already search.
     pub fn lose_power(&self, stop: impl FnOnce() -> Result<()>) -> Result<()> {
         let nics = self.nics();
         cut_right_after(&nics, stop)
@@ -197,7 +199,8 @@ impl Host {
 
     /// All MACs that answer broadcast ARP requests of this host for `address` within a second.
     pub fn who_has(&self, address: Ipv4Addr) -> Result<Vec<String>> {
-        // `-b`: go on broadcasting after the first answer, there may be a second machine. Exit status 1 says that nobody answered.
+        // `-b`: go on broadcasting after the first answer, there may be a second machine. Exit status 1 says that
+        // nobody answered.
         let text = self.exec(["sh", "-c", &format!("arping -b -c 2 -w 1 -I eth0 {address} || true")])?;
         let mut macs: Vec<String> = text
             .lines()

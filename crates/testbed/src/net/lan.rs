@@ -11,6 +11,9 @@ use crate::net::host::Host;
 use crate::net::segment::Segment;
 use crate::run_dir::RunDir;
 
+/// Address of the client.
+const CLIENT: u8 = 50;
+
 /// A LAN with its hosts. See [`crate::addresses`] for who has which address.
 #[derive(Debug)]
 pub struct Lan {
@@ -39,7 +42,7 @@ impl Lan {
         LanBuilder { hosts: 1, host_prefix: "node".into(), dhcp: None, subnet: 100 }
     }
 
-    /// Host `n`, counted from 1: `.10+n`, named `node<n>`.
+    /// Host `n`, counted from 1: `.10+n` (from the fortieth on `.11+n`), named `node<n>`.
     pub fn host(&self, n: usize) -> &Host {
         &self.hosts[n - 1]
     }
@@ -130,13 +133,19 @@ impl LanBuilder {
         let segment = Segment::new("lan", &dir)?;
         let router = Arc::new(Host::new("router", &dir, &segment, lan4(self.subnet, 1), lan6(self.subnet, 1))?);
         router.namespace().sysctl("net/ipv4/ip_forward", "1")?;
-        let client = new_host("client", 50, self.subnet, &dir, &segment)?;
+        let client = new_host("client", CLIENT, self.subnet, &dir, &segment)?;
         let hosts = (1..=self.hosts)
-            .map(|n| new_host(&format!("{}{n}", self.host_prefix), 10 + n, self.subnet, &dir, &segment))
+            .map(|n| new_host(&format!("{}{n}", self.host_prefix), address_of(n), self.subnet, &dir, &segment))
             .collect::<Result<Vec<_>>>()?;
         let dhcp = self.dhcp.map(|options| DhcpServer::start(router.clone(), self.subnet, options)).transpose()?;
         Ok(Lan { dhcp, hosts, client, router, segment, subnet: self.subnet, dir })
     }
+}
+
+/// Of host `n`: the fortieth and those behind it leave the client its own.
+fn address_of(n: u8) -> u8 {
+    let last = 10 + n;
+    if last < CLIENT { last } else { last + 1 }
 }
 
 fn new_host(name: &str, last: u8, subnet: u8, dir: &Arc<RunDir>, segment: &Arc<Segment>) -> Result<Host> {

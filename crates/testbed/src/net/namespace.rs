@@ -20,8 +20,8 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// A network namespace without a name in the file system: the kernel removes it with the last thing that holds it.
 ///
-/// A thread of its own stands in it for as long as the guard lives. Processes are started from that thread: children inherit its
-/// namespaces, and the kernel kills them when it ends.
+/// A thread of its own stands in it for as long as the guard lives. Processes are started from that thread: children
+/// inherit its namespaces, and the kernel kills them when it ends.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -100,8 +100,9 @@ impl Namespace {
             .context("failed to start a thread")
     }
 
-    /// Runs a future on a thread inside, with a runtime of its own, until the guard is dropped or the future ends. The future is made
-    /// by `make` on that thread, so that it need not be `Send`, and sockets opened in it belong to this namespace.
+    /// Runs a future on a thread inside, with a runtime of its own, until the guard is dropped or the future ends. The
+    /// future is made by `make` on that thread, so that it need not be `Send`, and sockets opened in it belong to this
+    /// namespace.
     pub fn task<F: Future<Output = ()>>(&self, name: &str, make: impl FnOnce() -> F + Send + 'static) -> Result<Task> {
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = self.thread(name, move || {
@@ -225,7 +226,8 @@ impl Drop for Task {
 }
 
 fn become_a_namespace(host_name: &str) -> Result<(OwnedFd, OwnedFd)> {
-    // `unshare` is deprecated because UnshareFlags::FILES lets a thread see stale descriptors; these two flags do not touch them.
+    // `unshare` is deprecated because UnshareFlags::FILES lets a thread see stale descriptors; these two flags do not
+    // touch them.
     #[allow(deprecated)]
     rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET | rustix::thread::UnshareFlags::NEWUTS)
         .context("failed to unshare the network and the host name")?;

@@ -48,8 +48,9 @@ impl Traffic {
 pub struct ProbeOptions {
     /// From one request to the next, whether answered or not.
     pub interval: Duration,
-    /// A connection not made after this is lost. Kernels make it, and no process has to run for that: it is as quick on a busy
-    /// machine. It ends before TCP sends its first packet again, which is after a second, so that a packet lost is a request lost.
+    /// A connection not made after this is lost. Kernels make it, and no process has to run for that: it is as quick on
+    /// a busy machine. It ends before TCP sends its first packet again, which is after a second, so that a packet lost
+    /// is a request lost.
     pub connect: Duration,
     /// A request not answered after this is lost. Whoever answers is a process, and may have to wait for its turn.
     pub answer: Duration,
@@ -76,15 +77,16 @@ pub struct ProbeReport {
     pub lost: u64,
     /// From the start to the first answer.
     pub first_answer: Option<Duration>,
-    /// The longest time between two answers that follow each other, counted at the client; an open end counts as well. Zero if
-    /// nothing was lost.
+    /// The longest time between two answers that follow each other, counted at the client; an open end counts as well.
+    /// Zero if nothing was lost.
     pub longest_gap: Duration,
-    /// What of a gap the machine's business does not explain: a prober that sends nothing gets no answer, and who waits for a
-    /// processor does nothing. See [`crate::stall`].
+    /// What of a gap the machine's business does not explain: a prober that sends nothing gets no answer, and who waits
+    /// for a processor does nothing. See [`crate::stall`].
     pub outage: Duration,
     /// The longest time in which the prober itself sent nothing: a busy machine. A gap is not known better than this.
     pub longest_stall: Duration,
-    /// Answers that came only after TCP had sent something again, or after as long a time; the machine's stalls are subtracted.
+    /// Answers that came only after TCP had sent something again, or after as long a time; the machine's stalls are
+    /// subtracted.
     pub late: u64,
     /// The latest of them took so long.
     pub latest: Duration,
@@ -100,7 +102,8 @@ impl fmt::Display for ProbeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} sent, {} answered ({} late, {} ms at most), {} lost, longest gap {} ms, outage {} ms (prober stalled at most {} ms), by {:?}",
+            "{} sent, {} answered ({} late, {} ms at most), {} lost, longest gap {} ms, outage {} ms (prober stalled \
+            at most {} ms), by {:?}",
             self.sent,
             self.answered,
             self.late,
@@ -162,7 +165,8 @@ impl Probe {
     pub fn settled_report(&self) -> ProbeReport {
         let asked = lock(&self.journal).sends;
         let end = Instant::now();
-        // Later requests go on meanwhile, and do not stand in for those that are still open: a gap just before the end counts.
+        // Later requests go on meanwhile, and do not stand in for those that are still open: a gap just before the end
+        // counts.
         let open = |journal: &Journal| (journal.fates.iter().filter(|(sent, ..)| *sent <= end).count() as u64) < asked;
         while end.elapsed() < self.options.answer + Duration::from_millis(500) && open(&lock(&self.journal)) {
             std::thread::sleep(Duration::from_millis(5));
@@ -198,7 +202,8 @@ impl Probe {
         })
     }
 
-    /// Stops when it has got `n` more answers: what comes right after an event belongs to it, and a short watch proves little.
+    /// Stops when it has got `n` more answers: what comes right after an event belongs to it, and a short watch proves
+    /// little.
     pub fn stop_after(self, n: u64, deadline: Duration) -> Result<ProbeReport> {
         self.wait_for_answers(n, deadline)?;
         Ok(self.stop())
@@ -405,7 +410,8 @@ fn summarize(journal: &Journal, machine: &Stalls, end: Instant, options: ProbeOp
             }
         }
     }
-    // Without a loss there is no gap, only the pace of the prober and of the machine. At the end, answers still under way do not count.
+    // Without a loss there is no gap, only the pace of the prober and of the machine. At the end, answers still under
+    // way do not count.
     if report.lost == 0 {
         report.longest_gap = Duration::ZERO;
         report.outage = Duration::ZERO;

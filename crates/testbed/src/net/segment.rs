@@ -20,22 +20,24 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A new bridge that floods multicast (as a dumb switch does; snooping would lose neighbour solicitations without a querier).
+    /// A new bridge that floods multicast (as a dumb switch does; snooping would lose neighbour solicitations without a
+    /// querier).
     pub fn new(name: &str, dir: &Arc<RunDir>) -> Result<Arc<Self>> {
         let namespace = Namespace::new(name, dir)?;
         namespace.ip(["link add br0 type bridge forward_delay 0 stp_state 0 mcast_snooping 0", "link set br0 up"])?;
         Ok(Arc::new(Self { namespace, ports: AtomicU32::new(1), faults: AtomicU32::new(1) }))
     }
 
-    /// Plugs a new NIC called `interface` of `host` into this segment; with addresses like `192.168.100.11/24`, without IPv6's
-    /// duplicate address detection, so that it can be used at once.
+    /// Plugs a new NIC called `interface` of `host` into this segment; with addresses like `192.168.100.11/24`, without
+    /// IPv6's duplicate address detection, so that it can be used at once.
     pub fn attach(self: &Arc<Self>, host: &Namespace, interface: &str, addresses: &[String]) -> Result<Arc<Nic>> {
         let n = self.ports.fetch_add(1, Ordering::Relaxed);
         let [_, _, high, low] = n.to_be_bytes();
         self.plug_in(n, host, interface, addresses, &format!("02:c0:de:00:{high:02x}:{low:02x}"))
     }
 
-    /// [`Segment::attach`] with a MAC address of the caller's choice: a machine that boots again has the one it had before.
+    /// [`Segment::attach`] with a MAC address of the caller's choice: a machine that boots again has the one it had
+    /// before.
     pub fn attach_as(
         self: &Arc<Self>,
         host: &Namespace,
@@ -89,7 +91,17 @@ impl Segment {
         self.fault(&format!("oifname \"{}\" drop", nic.port))
     }
 
-    /// Adds an nftables rule of the `bridge` family to what this switch forwards, until the guard is dropped; for example
+    /// These and all others no longer hear one another until the guard is dropped: a switch between them has failed.
+    pub fn split(self: &Arc<Self>, apart: &[Arc<Nic>]) -> Result<Fault> {
+        let ports: Vec<String> = apart.iter().map(|nic| format!("\"{}\"", nic.port)).collect();
+        let ports = ports.join(", ");
+        self.fault(&format!(
+            "iifname {{ {ports} }} oifname != {{ {ports} }} drop\n  iifname != {{ {ports} }} oifname {{ {ports} }} drop"
+        ))
+    }
+
+    /// Adds an nftables rule of the `bridge` family to what this switch forwards, until the guard is dropped; for
+    /// example
     /// `arp operation reply drop`, or `ip protocol udp udp dport 68 numgen random mod 10 < 5 drop`.
     pub fn fault(self: &Arc<Self>, rule: &str) -> Result<Fault> {
         let table = format!("fault{}", self.faults.fetch_add(1, Ordering::Relaxed));
@@ -159,13 +171,15 @@ impl Nic {
         self.segment.namespace.ip([format!("link set {} master br0 up", self.port)])
     }
 
-    /// Takes the port out of the bridge: nothing gets through any more, but the host keeps its carrier, as with a fault further away.
+    /// Takes the port out of the bridge: nothing gets through any more, but the host keeps its carrier, as with a fault
+    /// further away.
     pub fn isolate(&self) -> Result<()> {
         self.segment.namespace.ip([format!("link set {} nomaster", self.port)])
     }
 }
 
-/// Pulls these cables right after `before`, all in the same moment: what it needs is ready by then, and no program has to be started.
+/// Pulls these cables right after `before`, all in the same moment: what it needs is ready by then, and no program has
+/// to be started.
 pub(crate) fn cut_right_after(nics: &[Arc<Nic>], before: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut ports: Vec<(&Arc<Segment>, Vec<String>)> = Vec::new();
     for nic in nics {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use l2::arp::{self, Arp, Operation};
+use l2::arp::{self, Arp, ArpFrame, Operation};
 use l2::{Mac, PacketSocket, Traffic};
 
 use crate::net::host::Host;
@@ -56,8 +56,8 @@ pub struct AnswerReport {
     pub double: Duration,
     /// From the first to the last question with two answers.
     pub double_span: Duration,
-    /// The longest time in one stretch during which two or more answered, without the machine's stalls: who has lost withdraws when
-    /// its process has its turn.
+    /// The longest time in one stretch during which two or more answered, without the machine's stalls: who has lost
+    /// withdraws when its process has its turn.
     pub overlap: Duration,
 }
 
@@ -65,7 +65,8 @@ impl fmt::Display for AnswerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} asked, {} unanswered, two answered for {} ms (within {} ms; in one stretch, without stalls, {} ms), by {:?}",
+            "{} asked, {} unanswered, two answered for {} ms (within {} ms; in one stretch, without stalls, {} ms), by \
+            {:?}",
             self.asked,
             self.unanswered,
             self.double.as_millis(),
@@ -126,13 +127,32 @@ impl Host {
     /// dropped.
     pub fn answer_everything(&self) -> Result<Task> {
         let (mac, _) = self.arp_identity()?;
-        self.arp_task("rogue", move |socket| async move {
+        self.answer_arp("rogue", mac, move |_| true)
+    }
+
+    /// Answers broadcast questions for this address in the name of `mac` until it is dropped: with this host's own MAC
+    /// as a router with proxy ARP, with another machine's as a fabric that answers for its hosts, also the dead ones.
+    pub fn answer_for(&self, address: Ipv4Addr, mac: &str) -> Result<Task> {
+        let mac = mac.parse().with_context(|| format!("{mac} is no MAC"))?;
+        self.answer_arp("proxy-arp", mac, move |found| {
+            found.arp.target_ip == address && found.ethernet.destination == Mac::BROADCAST
+        })
+    }
+
+    fn answer_arp(
+        &self,
+        name: &str,
+        mac: Mac,
+        answers: impl Fn(&ArpFrame<'_>) -> bool + Send + 'static,
+    ) -> Result<Task> {
+        let (own, _) = self.arp_identity()?;
+        self.arp_task(name, move |socket| async move {
             let mut buffer = [0; FRAME];
             loop {
                 let Ok(length) = socket.recv(&mut buffer).await else { continue };
                 let Some(found) = arp::parse_frame(&buffer[..length]) else { continue };
                 let asked = found.arp.operation == Operation::Request && found.arp.sender_ip != found.arp.target_ip;
-                if asked && found.arp.sender_mac != mac {
+                if asked && ![own, mac].contains(&found.arp.sender_mac) && answers(&found) {
                     sent(&socket, &Arp::answer(&found.arp, mac).frame(found.arp.sender_mac)).await;
                 }
             }

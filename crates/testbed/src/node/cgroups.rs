@@ -133,7 +133,8 @@ fn v1_parent(own: &str, controller: &str) -> Result<PathBuf> {
     Ok(Path::new(ROOT).join(controller).join(path.trim_start_matches('/')))
 }
 
-/// The nearest ancestor of our own cgroup that hands the controllers on. A cgroup with processes in it cannot, except for the root.
+/// The nearest ancestor of our own cgroup that hands the controllers on. A cgroup with processes in it cannot, except
+/// for the root.
 fn v2_parent(own: &str) -> Result<PathBuf> {
     let path = own
         .lines()

@@ -19,7 +19,8 @@ pub fn cni(pod_range: &str) -> Value {
         "plugins": [
             {
                 "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
-                "ipam": { "type": "host-local", "ranges": [[{ "subnet": pod_range }]], "routes": [{ "dst": "0.0.0.0/0" }] },
+                "ipam": { "type": "host-local", "ranges": [[{ "subnet": pod_range }]],
+                    "routes": [{ "dst": "0.0.0.0/0" }] },
             },
             { "type": "portmap", "capabilities": { "portMappings": true } },
         ],
@@ -70,13 +71,15 @@ pub fn kubelet(config_dir: &Path, ca: &Path, dns: Ipv4Addr) -> Value {
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "clusterDNS": [dns],
         "clusterDomain": "cluster.local",
-        "authentication": { "anonymous": { "enabled": false }, "webhook": { "enabled": true }, "x509": { "clientCAFile": ca } },
+        "authentication": { "anonymous": { "enabled": false }, "webhook": { "enabled": true },
+            "x509": { "clientCAFile": ca } },
         "authorization": { "mode": "Webhook" },
         "tlsCertFile": config_dir.join("kubelet.crt"),
         "tlsPrivateKeyFile": config_dir.join("kubelet.key"),
         "imageGCHighThresholdPercent": 100,
         "evictionHard": {
-            "memory.available": "100Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%", "imagefs.inodesFree": "0%",
+            "memory.available": "100Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
+            "imagefs.inodesFree": "0%",
         },
         // A Secret that has changed is in its pods within this, instead of a minute and a half.
         "syncFrequency": "10s",
@@ -85,7 +88,8 @@ pub fn kubelet(config_dir: &Path, ca: &Path, dns: Ipv4Addr) -> Value {
     })
 }
 
-/// The limits of connection tracking cannot be written outside the machine's first network namespace; 0 leaves them alone.
+/// The limits of connection tracking cannot be written outside the machine's first network namespace; 0 leaves them
+/// alone.
 pub fn kube_proxy(kubeconfig: &Path, name: &str, mode: &str, pods: &str, min_sync: Duration) -> Value {
     let pace = json!({ "minSyncPeriod": format!("{}ms", min_sync.as_millis()) });
     json!({

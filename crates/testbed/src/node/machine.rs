@@ -1,7 +1,8 @@
-//! A machine: one set of namespaces (net, mount, pid, uts, ipc, cgroup) with its own containerd, kubelet and kube-proxy.
+//! A machine: one set of namespaces (net, mount, pid, uts, ipc, cgroup) with its own containerd, kubelet and
+//! kube-proxy.
 //!
-//! The pid namespace is the power switch. Killing its first process takes the daemons, the shims and the pods with it; the mount
-//! namespace dies with them, and only empty cgroups and the network namespace are left, which guards remove.
+//! The pid namespace is the power switch. Killing its first process takes the daemons, the shims and the pods with it;
+//! the mount namespace dies with them, and only empty cgroups and the network namespace are left, which guards remove.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::ffi::OsStr;
@@ -47,8 +48,8 @@ pub struct MachineSpec {
     pub external_cloud_provider: bool,
     /// kube-proxy's mode.
     pub proxy: ProxyMode,
-    /// The least time between two updates of kube-proxy's rules. Its default is a second, which is then the least time from a new
-    /// Service to its first reply: the Service itself causes one update, its address the next.
+    /// The least time between two updates of kube-proxy's rules. Its default is a second, which is then the least time
+    /// from a new Service to its first reply: the Service itself causes one update, its address the next.
     pub proxy_min_sync: Duration,
     /// Archives of images that it imports when it boots.
     pub images: Vec<PathBuf>,
@@ -79,15 +80,15 @@ struct Running {
 }
 
 impl Machine {
-    /// Makes its disk and configuration, joins it to the control plane and switches it on. It returns while the machine still boots:
-    /// see [`Machine::wait_until_ready`].
+    /// Makes its disk and configuration, joins it to the control plane and switches it on. It returns while the machine
+    /// still boots: see [`Machine::wait_until_ready`].
     pub fn boot(spec: MachineSpec, lan: &Lan, control_plane: &ControlPlane) -> Result<Self> {
         let dir = RunDir::new(&spec.name)?;
         let management_address = control_plane.next_management_address();
-        let server = control_plane.api_server();
+        let server = control_plane.api_server_of(spec.number.into());
         let kubelet =
             server.user(&format!("kubelet-{}", spec.name), &format!("system:node:{}", spec.name), &["system:nodes"])?;
-        let proxy = control_plane.user("system:kube-proxy", &[])?;
+        let proxy = server.user("system_kube-proxy", "system:kube-proxy", &[])?;
         let address = lan4(lan.subnet(), 10 + spec.number);
         let serving = server.authority().issue(
             &format!("system:node:{}", spec.name),
@@ -216,8 +217,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Waits until the API says that it is Ready, and said so after the last boot: for some 40 s after a power loss it repeats what
-    /// it heard before.
+    /// Waits until the API says that it is Ready, and said so after the last boot: for some 40 s after a power loss it
+    /// repeats what it heard before.
     pub async fn wait_until_ready(&self, control_plane: &ControlPlane) -> Result<()> {
         let client = control_plane.client().await?;
         let nodes: Api<Node> = Api::all(client.clone());
@@ -335,7 +336,8 @@ impl Machine {
         let host = Host::with_mac(self.name(), &self.dir, &self.segment, self.ipv4(), address6, &self.mac())?;
         host.attach(&self.management, "mgmt0", &[format!("{}/{MANAGEMENT_PREFIX}", self.management_address)])?;
         let mut lines = vec![
-            // Service addresses are translated after the route lookup: without a default route every one of them is unreachable.
+            // Service addresses are translated after the route lookup: without a default route every one of them is
+            // unreachable.
             format!("route add default via {}", lan4(self.subnet, 1)),
             format!("route add default via {}", lan6(self.subnet, 1)),
         ];
@@ -345,7 +347,10 @@ impl Machine {
         host.ip(lines)?;
         host.enable_forwarding()?;
         // Pods reach what is outside the pod network, the API server first of all, with the machine's address.
-        host.namespace().nft("table ip pods {\n chain out {\n  type nat hook postrouting priority srcnat\n  ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade\n }\n}\n")?;
+        host.namespace().nft(
+            "table ip pods {\n chain out {\n  type nat hook postrouting priority srcnat\n  ip saddr \
+            10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade\n }\n}\n",
+        )?;
         Ok(host)
     }
 

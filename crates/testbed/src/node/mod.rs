@@ -1,4 +1,5 @@
-//! The *nodes* level: real kubelet, containerd, CNI and kube-proxy in namespaces. For the demo and for installation tests.
+//! The *nodes* level: real kubelet, containerd, CNI and kube-proxy in namespaces. For the demo and for installation
+//! tests.
 
 pub mod cgroups;
 pub mod config;

@@ -1,4 +1,5 @@
-//! New Services: how long until their address, until it is on the wire, until it answers; and what that costs in requests.
+//! New Services: how long until their address, until it is on the wire, until it answers; and what that costs in
+//! requests.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};

@@ -74,7 +74,8 @@ async fn one(stage: &Stage, address: IpAddr) -> Result<PowerLoss> {
     let to = (1..=bed.nodes.len()).find(|n| *n != owner && stage.owned(*n, &[address]).unwrap_or(0) > 0);
     let to = to.context("nobody owns the address any more")?;
 
-    // The node comes back as a rebooted one would: without the addresses of its former life, if the kernel has kept them.
+    // The node comes back as a rebooted one would: without the addresses of its former life, if the kernel has kept
+    // them.
     let host = bed.lan.host(owner);
     if host.has_address(address)? {
         host.ip([format!("addr del {address}/32 dev eth0")])?;

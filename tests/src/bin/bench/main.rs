@@ -1,7 +1,7 @@
 //! `bench`: what the product takes in time, requests, memory and frames, on real components in network namespaces.
 //!
-//! Each part of [`parts::PARTS`] has a bed of its own. The tables go to standard output, everything to a JSON file. Exit status 1 if
-//! something could not be measured. Figures are no tests: nothing here judges whether one is good.
+//! Each part of [`parts::PARTS`] has a bed of its own. The tables go to standard output, everything to a JSON file.
+//! Exit status 1 if something could not be measured. Figures are no tests: nothing here judges whether one is good.
 
 mod ccm;
 mod creation;

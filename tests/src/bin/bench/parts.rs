@@ -1,4 +1,5 @@
-//! The parts of the benchmark. Each has a bed of its own, so that any of them can be run alone and one that fails spoils no other.
+//! The parts of the benchmark. Each has a bed of its own, so that any of them can be run alone and one that fails
+//! spoils no other.
 
 use std::time::Duration;
 
@@ -39,8 +40,9 @@ pub enum Kind {
 /// Differences between parts with Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
-    /// The stand-in for Harvester answers as fast as it can. kube-proxy has its default pace, one change of rules per second, where
-    /// there are many Services; with one Service, where that pace would be all that is seen, it has a tenth of a second.
+    /// The stand-in for Harvester answers as fast as it can. kube-proxy has its default pace, one change of rules per
+    /// second, where there are many Services; with one Service, where that pace would be all that is seen, it has a
+    /// tenth of a second.
     Usual,
     /// One Service, kube-proxy at its default pace. Only creation is measured.
     DefaultProxy,
@@ -67,8 +69,8 @@ pub const PARTS: [(&str, Kind, bool); 20] = [
     ("real-100", Kind::Services { count: 100, ipam: "pool", variant: Variant::RealHost }, false),
     ("failover", Kind::Failover, true),
     ("ccm-one", Kind::Ccm(Case::One), true),
-    ("ccm-fast-100", Kind::Ccm(Case::Fast(100)), true),
-    ("ccm-fast-1000", Kind::Ccm(Case::Fast(1000)), false),
+    ("ccm-fast-100", Kind::Ccm(Case::Fast(100, 0)), true),
+    ("ccm-fast-1000", Kind::Ccm(Case::Fast(1000, 0)), false),
     ("ccm-slow-20", Kind::Ccm(Case::Slow(20)), true),
     ("ccm-real", Kind::Ccm(Case::Real), true),
     ("ccm-backlog", Kind::Ccm(Case::Backlog), true),
@@ -80,8 +82,12 @@ pub const PARTS: [(&str, Kind, bool); 20] = [
 ];
 
 /// Too much for everyday: only when asked for with `--only`.
-pub const LIMITS: [(&str, Kind); 2] =
-    [("ccm-fast-10000", Kind::Ccm(Case::Fast(10_000))), ("ccm-nodes-5000", Kind::Ccm(Case::Nodes(5000)))];
+pub const LIMITS: [(&str, Kind); 4] = [
+    ("ccm-fast-3000", Kind::Ccm(Case::Fast(3000, 1500))),
+    ("ccm-fast-10000", Kind::Ccm(Case::Fast(10_000, 5000))),
+    ("ccm-nodes-5000", Kind::Ccm(Case::Nodes(5000))),
+    ("ccm-safe-mode", Kind::Ccm(Case::SafeMode(Duration::from_mins(10)))),
+];
 
 /// How thorough.
 #[derive(Debug, Clone, Copy)]

@@ -30,7 +30,8 @@ impl Sampler {
                 let answers = shared.clone();
                 tokio::spawn(async move {
                     let target = SocketAddr::from((address, 80));
-                    // A new connection each time: the first segment of one that came too early is repeated only after a second.
+                    // A new connection each time: the first segment of one that came too early is repeated only after a
+                    // second.
                     while testbed::echo::get(target, Duration::from_millis(300)).await.is_err() {
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }

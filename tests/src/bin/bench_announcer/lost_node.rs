@@ -18,13 +18,16 @@ enum Whose {
     Other,
     /// The leading cloud controller is there; a Service is made right after the loss.
     Leader,
+    /// An API server and a member of etcd are lost with it.
+    Server,
 }
 
 /// For each row: its name, for people, whose node, kube-proxy's `minSyncPeriod` in milliseconds.
-const ROWS: [(&str, &str, Whose, u64); 5] = [
+const ROWS: [(&str, &str, Whose, u64); 6] = [
     ("owner", "power loss of the node that owns the address", Whose::Owner, 100),
     ("other", "power loss of another node", Whose::Other, 100),
     ("leader", "power loss of the leader's node: a new Service", Whose::Leader, 100),
+    ("server", "power loss of a node with an API server and a member of etcd", Whose::Server, 100),
     ("owner-default", "power loss of the node that owns the address, kube-proxy as delivered", Whose::Owner, 1000),
     ("other-default", "power loss of another node, kube-proxy as delivered", Whose::Other, 1000),
 ];
@@ -100,6 +103,7 @@ pub async fn measure(runs: usize) -> Result<Vec<Row>> {
                 Err(error) => {
                     eprintln!("  {number}/{runs}: {error:#}");
                     row.failures.push(format!("run {number}: {error:#}"));
+                    stage.cluster.control_plane.mend_servers().await?;
                     for machine in stage.cluster.machines() {
                         machine.power_on()?;
                     }
@@ -117,10 +121,11 @@ async fn one(stage: &Stage, whose: Whose) -> Result<Run> {
     let n = match whose {
         Whose::Owner => owner,
         Whose::Leader => leader,
+        Whose::Server => stage.node_with_a_server().await?,
         Whose::Other => Stage::other_than(&[owner, leader].into()).unwrap_or(leader),
     };
     let at = Instant::now();
-    let loss = async { stage.lose(n).await };
+    let loss = async { if whose == Whose::Server { stage.lose_with_its_server(n).await } else { stage.lose(n).await } };
     let served = async {
         if whose != Whose::Leader {
             return Ok(None);

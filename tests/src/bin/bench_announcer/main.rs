@@ -1,10 +1,13 @@
 //! `bench-announcer`: what a fault costs a client in `node` mode, and what 200 addresses cost the LAN, the API and the
 //! nodes, on real components in network namespaces.
 //!
-//! Each case has three nodes, or one, with kube-proxy, and an API server and etcd that are on none of them. Tables go to
-//! standard output, everything to a JSON file. Figures are no tests: nothing here judges whether one is good.
+//! Each case has three nodes, or one, with kube-proxy, and an API server and etcd that are on none of them. Tables go
+//! to standard output, everything to a JSON file. Figures are no tests: nothing here judges whether one is good.
 
+mod at_rest;
 mod cases;
+mod false_verdicts;
+mod load;
 mod lost_node;
 mod many;
 mod renew;
@@ -32,7 +35,7 @@ struct Cli {
     #[arg(long, default_value_t = 10)]
     runs: usize,
     /// Only this case; may be repeated
-    #[arg(long, value_name = "CASE", value_parser = clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(["200-vips", "dhcp-renew", "lost-node"])))]
+    #[arg(long, value_name = "CASE", value_parser = names())]
     only: Vec<String>,
     /// Add to the runs that are in the report already, instead of beginning it anew
     #[arg(long)]
@@ -46,9 +49,18 @@ struct Cli {
     /// Threads of the soak that do nothing but turn [default: two per core]
     #[arg(long, value_name = "THREADS")]
     soak_threads: Option<usize>,
+    /// How long `--only false-verdicts` looks, which runs only if it is named, with one busy thread per core
+    #[arg(long, value_name = "MINUTES", default_value_t = 30)]
+    minutes: u64,
     /// Where the report goes
     #[arg(long, value_name = "FILE", default_value = "target/bench/announcer.json")]
     report: PathBuf,
+}
+
+/// What `--only` takes.
+fn names() -> clap::builder::PossibleValuesParser {
+    const OTHERS: [&str; 5] = ["200-vips", "dhcp-renew", "lost-node", "at-rest", "false-verdicts"];
+    clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(OTHERS))
 }
 
 fn main() -> ExitCode {
@@ -105,6 +117,20 @@ fn run(cli: &Cli) -> Result<usize> {
         match runtime.block_on(lost_node::measure(cli.runs)) {
             Ok(found) => report.lost_node = found,
             Err(error) => report.failures.push(format!("lost-node: {error:#}")),
+        }
+        report.write(&cli.report)?;
+    }
+    if wanted("at-rest") {
+        match runtime.block_on(at_rest::measure()) {
+            Ok(found) => report.at_rest = found,
+            Err(error) => report.failures.push(format!("at-rest: {error:#}")),
+        }
+        report.write(&cli.report)?;
+    }
+    if !cli.only.is_empty() && wanted("false-verdicts") {
+        match runtime.block_on(false_verdicts::measure(Duration::from_secs(cli.minutes * 60))) {
+            Ok(found) => report.false_verdicts = Some(found),
+            Err(error) => report.failures.push(format!("false-verdicts: {error:#}")),
         }
         report.write(&cli.report)?;
     }

@@ -5,7 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::at_rest::{self, AtRest};
 use crate::cases::{Found, Run};
+use crate::false_verdicts::FalseVerdicts;
 use crate::lost_node::{self, Row};
 use crate::many::Many;
 use crate::renew::Renew;
@@ -29,6 +31,12 @@ pub struct Report {
     /// A node is lost.
     #[serde(default)]
     pub lost_node: Vec<Row>,
+    /// Nothing happens.
+    #[serde(default)]
+    pub at_rest: Vec<AtRest>,
+    /// No node is lost, though they seem to be.
+    #[serde(default)]
+    pub false_verdicts: Option<FalseVerdicts>,
     /// A soak.
     pub soak: Option<Soak>,
     /// What could not be measured beside the cases.
@@ -51,6 +59,8 @@ impl Report {
             many: None,
             renew: None,
             lost_node: Vec::new(),
+            at_rest: Vec::new(),
+            false_verdicts: None,
             soak: None,
             failures: Vec::new(),
         }
@@ -118,6 +128,9 @@ impl Report {
         }
         if !self.lost_node.is_empty() {
             lost_node::print(&self.lost_node);
+        }
+        if !self.at_rest.is_empty() {
+            at_rest::print(&self.at_rest);
         }
         for failure in self
             .failures

@@ -1,14 +1,14 @@
 //! Nothing happens, for long, while every core is busy: each fail-over is a false one.
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use e2e::{Bed, ENOUGH, PATIENCE, service};
 use serde::{Deserialize, Serialize};
 use testbed::Traffic;
+
+use crate::load::{Busy, ticks};
 
 const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 const ADDRESSES: u8 = 6;
@@ -76,15 +76,6 @@ impl Probes {
     }
 }
 
-/// Ticks of all processors: not idle, and all.
-fn ticks() -> (f64, f64) {
-    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let line = text.lines().next().unwrap_or_default();
-    let fields: Vec<f64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
-    let all: f64 = fields.iter().sum();
-    (all - fields.iter().skip(3).take(2).sum::<f64>(), all)
-}
-
 /// For so long.
 pub async fn run(time: Duration, threads: Option<usize>) -> Result<Soak> {
     let bed =
@@ -101,18 +92,8 @@ pub async fn run(time: Duration, threads: Option<usize>) -> Result<Soak> {
         before += web.annotation(TERM).await?.parse::<u64>()?;
     }
     let busy_threads = threads.unwrap_or_else(|| 2 * std::thread::available_parallelism().map_or(1, usize::from));
-    let done = Arc::new(AtomicBool::new(false));
-    let threads: Vec<_> = (0..busy_threads)
-        .map(|_| {
-            let done = Arc::clone(&done);
-            std::thread::spawn(move || {
-                while !done.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            })
-        })
-        .collect();
-    let (busy, all) = ticks();
+    let busy = Busy::threads(busy_threads);
+    let before_ticks = ticks();
     let probe = bed.lan.client().probe(Traffic::http((bed.lan.ipv4(151), 80).into()))?;
     let begun = Instant::now();
     while begun.elapsed() < time {
@@ -122,10 +103,7 @@ pub async fn run(time: Duration, threads: Option<usize>) -> Result<Soak> {
     let report = probe.stop_after(ENOUGH, PATIENCE)?;
     let after_ticks = ticks();
     let probes = Probes::of(&bed)?;
-    done.store(true, Ordering::Relaxed);
-    for thread in threads {
-        let _ = thread.join();
-    }
+    drop(busy);
     let mut after = 0;
     for web in &services {
         after += web.annotation(TERM).await?.parse::<u64>()?;
@@ -133,7 +111,7 @@ pub async fn run(time: Duration, threads: Option<usize>) -> Result<Soak> {
     let soak = Soak {
         minutes: (begun.elapsed().as_secs_f64() / 6.0).round() / 10.0,
         busy_threads,
-        busy_percent: ((after_ticks.0 - busy) / (after_ticks.1 - all) * 1000.0).round() / 10.0,
+        busy_percent: after_ticks.busy_since(&before_ticks),
         probes,
         failovers: after.saturating_sub(before),
         asked: report.sent,

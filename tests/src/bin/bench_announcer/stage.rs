@@ -138,7 +138,8 @@ impl<'a> Stage<'a> {
         bed.wait_until_announcing(owner).await?;
         wait_for("one owner", PATIENCE, || async { self.owner().map(drop).map_err(|error| format!("{error:#}")) })
             .await?;
-        // Until the others have heard the owner under its new record (R5), and long enough that a retake is not put off.
+        // Until the others have heard the owner under its new record (R5), and long enough that a retake is not put
+        // off.
         tokio::time::sleep(Duration::from_secs(3)).await;
         self.web.reply(self.address.into(), 80).await?;
         Ok(())

@@ -41,3 +41,48 @@ impl Dice {
         Duration::from_millis((from_ms + 10 * self.below((to_ms - from_ms) / 10 + 1)) as u64)
     }
 }
+
+/// Cards of which each is drawn once before any is drawn again: a short run has its share of each.
+#[derive(Debug)]
+pub struct Deck<T> {
+    all: Vec<T>,
+    ahead: Vec<T>,
+}
+
+impl<T: Copy> Deck<T> {
+    /// Of these, which are some.
+    pub fn new(all: Vec<T>) -> Self {
+        Self { all, ahead: Vec::new() }
+    }
+
+    /// The next one.
+    pub fn draw(&mut self, dice: &mut Dice) -> T {
+        if self.ahead.is_empty() {
+            self.ahead.clone_from(&self.all);
+        }
+        self.ahead.swap_remove(dice.below(self.ahead.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+    use crate::trouble::Broken;
+
+    #[test]
+    fn each_seed_draws_each_trouble_as_often_as_any_other_and_in_an_order_of_its_own() {
+        let all = Broken::value_variants();
+        let orders = (0..20).map(|seed| {
+            let (mut deck, mut dice) = (Deck::new(all.to_vec()), Dice::new(seed));
+            let drawn: Vec<Broken> = (0..3 * all.len()).map(|_| deck.draw(&mut dice)).collect();
+            for kind in all {
+                assert_eq!(drawn.iter().filter(|one| *one == kind).count(), 3, "{kind:?} of seed {seed}");
+            }
+            format!("{drawn:?}")
+        });
+        let different: std::collections::BTreeSet<String> = orders.collect();
+        assert_eq!(different.len(), 20);
+    }
+}

@@ -11,6 +11,7 @@ mod strangers;
 mod trouble;
 mod truth;
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -27,7 +28,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use testbed::echo;
 
-use crate::dice::Dice;
+use crate::dice::{Deck, Dice};
 use crate::slander::Slander;
 use crate::strangers::{Copycat, Other};
 use crate::trouble::{Broken, Trouble};
@@ -121,12 +122,10 @@ struct Chaos {
     other: Option<Other>,
     copycat: Option<Copycat>,
     slander: Slander,
-    /// What may break at all.
-    troubles: Vec<Broken>,
-    /// What will break before anything breaks again.
-    ahead: Vec<Broken>,
+    troubles: Deck<Broken>,
     made: usize,
-    broken: usize,
+    /// How often each trouble was.
+    drawn: BTreeMap<Broken, usize>,
 }
 
 async fn run(seed: u64, cli: &Cli) -> Result<()> {
@@ -154,10 +153,9 @@ async fn run(seed: u64, cli: &Cli) -> Result<()> {
         other: None,
         copycat: None,
         slander,
-        troubles: if cli.only.is_empty() { Broken::value_variants().to_vec() } else { cli.only.clone() },
-        ahead: Vec::new(),
+        troubles: Deck::new(if cli.only.is_empty() { Broken::value_variants().to_vec() } else { cli.only.clone() }),
         made: 0,
-        broken: 0,
+        drawn: BTreeMap::new(),
         bed,
     };
     for (index, ghost) in GHOSTS.into_iter().enumerate() {
@@ -165,13 +163,10 @@ async fn run(seed: u64, cli: &Cli) -> Result<()> {
     }
     chaos.second().start()?;
     chaos.recover("before anything breaks").await?;
-
-    let end = Instant::now() + Duration::from_secs(cli.seconds);
-    while Instant::now() < end {
-        chaos.step(cli.settle).await?;
-    }
-    chaos.mend().await?;
-    chaos.recover("after the last fault").await
+    let outcome = chaos.break_things(cli).await;
+    // Also of a run that failed.
+    chaos.tell_troubles(cli);
+    outcome
 }
 
 impl Chaos {
@@ -181,6 +176,26 @@ impl Chaos {
 
     fn replicas(&self) -> [Handle<'_>; 2] {
         [self.bed.ccm(), self.second()]
+    }
+
+    async fn break_things(&mut self, cli: &Cli) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(cli.seconds);
+        while Instant::now() < end {
+            self.step(cli.settle).await?;
+        }
+        self.mend().await?;
+        self.recover("after the last fault").await
+    }
+
+    fn tell_troubles(&self, cli: &Cli) {
+        let drawn: Vec<String> = self.drawn.iter().map(|(what, times)| format!("{what:?} {times}")).collect();
+        println!("chaos: troubles: {}", drawn.join(", "));
+        let wanted = Broken::value_variants().iter().filter(|what| cli.only.is_empty() || cli.only.contains(what));
+        let never: Vec<String> =
+            wanted.filter(|what| !self.drawn.contains_key(what)).map(|what| format!("{what:?}")).collect();
+        if !never.is_empty() {
+            println!("chaos: there was no time for {}", never.join(", "));
+        }
     }
 
     async fn step(&mut self, settle: bool) -> Result<()> {
@@ -200,12 +215,7 @@ impl Chaos {
         match deed {
             Deed::Break if self.trouble.is_some() => {}
             Deed::Break => {
-                // All of them in a new order each time, so that a short run has its share of each.
-                if self.ahead.is_empty() {
-                    self.ahead.clone_from(&self.troubles);
-                }
-                let next = self.dice.below(self.ahead.len());
-                let what = self.ahead.swap_remove(next);
+                let what = self.troubles.draw(&mut self.dice);
                 self.trouble(what).await?;
             }
             Deed::Restart => {
@@ -331,7 +341,7 @@ impl Chaos {
             "chaos: all well {:.1} s {when}; {} Services made, {} troubles",
             begin.elapsed().as_secs_f64(),
             self.made,
-            self.broken
+            self.drawn.values().sum::<usize>()
         );
         Ok(())
     }

@@ -23,7 +23,7 @@ pub struct Trouble {
 }
 
 /// What may break.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Broken {
     HarvesterApi,
     HarvesterCable,
@@ -122,7 +122,7 @@ impl Chaos {
         if let Some(faults) = what.faults() {
             self.bed.set_faults(&faults)?;
         }
-        self.broken += 1;
+        *self.drawn.entry(what).or_default() += 1;
         // What it took to break it is no part of it.
         self.trouble = Some(Trouble { what, until: Instant::now() + time, cut, operator });
         Ok(())

@@ -83,8 +83,8 @@ impl Truth {
         self.released.insert(cluster.load_balancer_name(&namespace, &name, &uid));
     }
 
-    /// Looks at what was asked of Harvester so far: no load balancer may have been deleted while its Service wanted it, not even one
-    /// that no look saw.
+    /// Looks at what was asked of Harvester so far: no load balancer may have been deleted while its Service wanted it,
+    /// not even one that no look saw.
     pub fn look_back(&mut self, bed: &Bed) -> Result<()> {
         for request in bed.costs(self.begin)?.ccm_harvester {
             let name = request.name.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `dashboard`: three minutes in the life of a cluster of three nodes, read by a real Prometheus, and what the chart's dashboard makes of it,
-//! as JSON for `dev/dashboard.py`. `make dashboard-png` runs both.
+//! `dashboard`: three minutes in the life of a cluster of three nodes, read by a real Prometheus, and what the chart's
+//! dashboard makes of it, as JSON for `dev/dashboard.py`. `make dashboard-png` runs both.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;

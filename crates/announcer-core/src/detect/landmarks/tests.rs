@@ -1,3 +1,7 @@
+use std::net::Ipv4Addr;
+
+use l2_types::arp::Arp;
+
 use super::*;
 
 fn mac(last: u8) -> Mac {
@@ -96,6 +100,26 @@ fn whoever_asks_for_somebody_is_a_host_and_stays_one_for_as_long_as_it_answers()
     let now = start + Duration::from_secs(30);
     assert_eq!(landmarks.outside(now), BTreeMap::from([(3, 1)]));
     assert!(landmarks.is_outside(3, mac(101)) && !landmarks.is_outside(3, mac(2)));
+}
+
+#[test]
+fn a_client_that_asks_for_a_vip_in_the_ordinary_way_is_a_host() {
+    let (vip, client) = (Ipv4Addr::new(10, 0, 0, 50), Ipv4Addr::new(10, 0, 0, 77));
+    let asked = Arp::who_has(mac(77), client, vip).frame(Mac::BROADCAST);
+    let announced = Arp::announcement_request(mac(2), vip).frame(Mac::BROADCAST);
+    let (mut landmarks, now) = (Landmarks::default(), Instant::now());
+    landmarks.name(now, &[member(2)], BTreeSet::from([3]), BTreeSet::from([vip.into()]));
+    for frame in [asked, announced] {
+        landmarks.on_frame(now, &crate::frames::read(3, &frame).unwrap());
+    }
+    let hosts: Vec<IpAddr> = landmarks
+        .known
+        .iter()
+        .filter(|(_, entry)| entry.who == LandmarkKind::Host)
+        .map(|((_, address), _)| *address)
+        .collect();
+    assert_eq!(hosts, [IpAddr::from(client)], "and an owner that announces its VIP is none");
+    assert!(landmarks.outside(now).is_empty(), "it has answered nothing yet");
 }
 
 #[test]

@@ -41,6 +41,46 @@ fn a_node_without_addresses_is_found_silent_as_soon_as_an_owner_and_without_a_br
     assert_eq!(lan.findings.last().unwrap().1, Finding::Answers { node: name(2) });
 }
 
+/// Node 2 owns an address, node 3 is first in line and this node second.
+fn second_in_line() -> Lan {
+    let second = Target { ahead: Some(name(3)), ..target(2, 1, &[5]) };
+    let mut lan = Lan::new(&[second]);
+    let first = target(3, 0, &[13]);
+    lan.holders.insert(vip(13), [mac(3)].into());
+    lan.detector.watch_nodes(lan.start, &[first]);
+    lan.run(Duration::from_secs(1));
+    lan
+}
+
+#[test]
+fn the_second_in_line_waits_for_the_first_and_not_for_one_that_was_lost_with_the_owner() {
+    let found_silent = |lan: &mut Lan, lost: &[u8]| {
+        let dead = lan.now - lan.start;
+        for node in lost {
+            lan.kill(*node);
+        }
+        lan.run(Duration::from_secs(1));
+        // What nobody takes is reported again.
+        assert!(lan.silent().iter().all(|verdict| *verdict == (name(2), vec![vip(5)], true)));
+        lan.verdicts[0].0.saturating_sub(dead)
+    };
+    let alone = found_silent(&mut second_in_line(), &[2]);
+    assert!(alone > ms(300), "the first has its turn: {alone:?}");
+    let both = found_silent(&mut second_in_line(), &[2, 3]);
+    assert!(both <= ms(250), "{both:?}");
+}
+
+#[test]
+fn a_first_in_line_that_was_never_heard_is_waited_for() {
+    let mut lan = second_in_line();
+    lan.detector.watch_nodes(lan.now, &[target(4, 0, &[14])]);
+    lan.detector.watch(lan.now, &[Target { ahead: Some(name(4)), ..target(2, 1, &[5]) }]);
+    lan.run(Duration::from_secs(1));
+    let dead = lan.kill(2) - lan.start;
+    lan.run(Duration::from_secs(1));
+    assert!(lan.verdicts[0].0.saturating_sub(dead) > ms(300), "node 4 may be where this one cannot hear it");
+}
+
 #[test]
 fn whoever_is_cut_off_himself_says_nothing_of_others() {
     let mut lan = lan();

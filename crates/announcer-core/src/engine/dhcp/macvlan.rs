@@ -110,8 +110,8 @@ impl Engine {
         Some(Resumed { address: facts.address, expires: facts.expires, fence: self.config.fence() })
     }
 
-    /// Why the VIP cannot have its MAC. A machine's would lead the machine's own traffic here. Two macvlans of one interface
-    /// cannot have the same: whose was there first keeps it.
+    /// Why the VIP cannot have its MAC. A machine's would lead the machine's own traffic here. Two macvlans of one
+    /// interface cannot have the same: whose was there first keeps it.
     fn mac_refused(&self, id: &VipId) -> Option<String> {
         let vip = self.vips.get(id)?;
         let mac = vip.source.dhcp4()?.mac;
@@ -203,8 +203,8 @@ impl Engine {
         }
     }
 
-    /// Tells clients of links that were lost or are back: what happened on the network meanwhile is not known, so the lease
-    /// is confirmed.
+    /// Tells clients of links that were lost or are back: what happened on the network meanwhile is not known, so the
+    /// lease is confirmed.
     fn tell_links(&mut self) {
         let Some(network) = self.observer.network() else { return };
         for (id, vip) in self.vips.iter_mut() {

@@ -68,6 +68,7 @@ impl Engine {
         if self.node_mode.written.due(cluster.card()).is_none_or(|at| at <= now) {
             // The last review may be long ago, and a fresh renewal says that this is of now.
             cluster.note_heard(hears(network, &cluster.card().links, &self.node_mode.detector.hears(now)));
+            cluster.note_probed(self.node_mode.probed.on_card());
             let card = cluster.card().clone();
             self.node_mode.written.last = Some((card.clone(), now));
             self.out.push(Action::Membership(card));
@@ -77,6 +78,8 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use contract::Probed;
+
     use super::*;
     use crate::ownership::node::Term;
 
@@ -94,6 +97,14 @@ mod tests {
             ("nothing new", written.clone(), lease / 3),
             ("a newer term", Card { term: Term(7), ..written.clone() }, CARD_PAUSE),
             ("another interface", Card { links: vec![link], ..written.clone() }, Duration::ZERO),
+            (
+                "a Service that is not served",
+                Card {
+                    probed: Probed { silent: ["10.0.0.5:80".parse().unwrap()].into(), ..Probed::default() },
+                    ..written.clone()
+                },
+                lease / 3,
+            ),
             ("other hosts", Card { hears: [("eth0".to_owned(), 3)].into(), ..written.clone() }, lease / 3),
             ("kube-proxy", Card { serving: false, ..written.clone() }, Duration::ZERO),
             ("what it cannot have", Card { unable: ["10.0.0.5".to_owned()].into(), ..written.clone() }, Duration::ZERO),

@@ -43,6 +43,44 @@ fn a_new_address_is_probed_then_set_then_published_then_announced() {
 }
 
 #[test]
+fn what_was_asked_without_a_cable_nobody_has_heard_and_is_asked_anew_when_it_is_back() {
+    let mut node = Node::leading(&[]);
+    let plug = |node: &mut Node, carrier: bool| {
+        let links = &mut node.kernel.network.links;
+        links.iter_mut().filter(|link| link.name == "eth0").for_each(|link| link.carrier = carrier);
+        node.feed(Input::NetworkChanged);
+        node.pass_ms(50);
+    };
+    plug(&mut node, false);
+    node.upsert(view("web", &["10.0.0.5"]));
+    node.pass_ms(3000);
+    assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
+    node.take_log();
+    plug(&mut node, true);
+    let probes = node.take_log().iter().filter(|line| line.starts_with("probe")).count();
+    assert_eq!(probes, 3);
+    assert!(node.kernel.has("eth0", "10.0.0.5/32"), "and nobody has answered");
+}
+
+#[test]
+fn a_stranger_who_answers_when_the_cable_is_back_keeps_the_address() {
+    let mut node = Node::leading(&[]);
+    let links = &mut node.kernel.network.links;
+    links.iter_mut().filter(|link| link.name == "eth0").for_each(|link| link.carrier = false);
+    node.feed(Input::NetworkChanged);
+    node.pass_ms(50);
+    node.upsert(view("web", &["10.0.0.5"]));
+    node.pass_ms(500);
+    node.kernel.network.links.iter_mut().for_each(|link| link.carrier = true);
+    node.feed(Input::NetworkChanged);
+    node.pass_ms(5);
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
+    node.pass_ms(1000);
+    assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
+    assert!(node.reasons().contains(&"AddressConflict"));
+}
+
+#[test]
 fn an_interface_whose_settings_are_refused_is_not_asked_at_each_plan() {
     let mut node = Node::new(&[], network());
     let mut asked = 0;

@@ -90,6 +90,11 @@ impl<'a> Candidates<'a> {
     ///
     /// A ring and not the hash: each owner is then watched by two nodes, however many there are.
     pub fn rank<'h>(&self, owner: &str, me: &str, host: impl Fn(&str) -> Option<&'h str>) -> Option<usize> {
+        self.line(owner, host).iter().position(|node| *node == me)
+    }
+
+    /// All successors of `owner`, the first one first.
+    pub fn line<'h>(&self, owner: &str, host: impl Fn(&str) -> Option<&'h str>) -> Vec<&'a str> {
         let mut others: Vec<(Merit, bool, &str)> = self
             .0
             .iter()
@@ -110,7 +115,7 @@ impl<'a> Candidates<'a> {
             }
             hosts.extend(host(others[at].2));
         }
-        others.iter().position(|(.., node)| *node == me)
+        others.into_iter().map(|(.., node)| node).collect()
     }
 }
 

@@ -93,8 +93,8 @@ impl Cluster {
         }
     }
 
-    /// A membership Lease was read; absent: it is gone. True if there is something to review: a renewal in time, as each
-    /// node writes one every few seconds, moves nothing but its own deadline.
+    /// A membership Lease was read; absent: it is gone. True if there is something to review: a renewal in time, as
+    /// each node writes one every few seconds, moves nothing but its own deadline.
     pub fn member(&mut self, now: Instant, node: String, member: Option<Member>) -> bool {
         // What is due already is not forgotten for a renewal of somebody else.
         let due = self.facts_next.is_some_and(|at| at <= now);
@@ -266,7 +266,8 @@ impl Cluster {
             self.achieved(now, key, owner_record);
         } else {
             // Gone on from the one to whom it was handed, who most probably was found silent: then nobody has heard us
-            // either, when everybody was asked, and the claims go to that one. Clients are not served from here any more.
+            // either, when everybody was asked, and the claims go to that one. Clients are not served from here any
+            // more.
             self.hand_overs.lingering.remove(key);
             if owner_record.host == self.me && regained {
                 if let Some(from) = before.as_ref().filter(|from| self.is_unwell(now, from)) {

@@ -3,9 +3,9 @@
 //!
 //! Between this module and the engine's other organs:
 //!
-//! * to the failure detector (`detect`): [`Targets`], the owners that this node has to watch, whenever they change. From
-//!   it: [`Verdict`]s. Arming (R5), confirmation (R3), the landmarks (R4) and the self-check (R2) are the detector's; what
-//!   follows from a verdict is decided here.
+//! * to the failure detector (`detect`): [`Targets`], the owners that this node has to watch, whenever they change.
+//!   From it: [`Verdict`]s. Arming (R5), confirmation (R3), the landmarks (R4) and the self-check (R2) are the
+//!   detector's; what follows from a verdict is decided here.
 //! * to the claims (`claim`): the old owner's MAC, address and term of what was taken over; it claims until that MAC is
 //!   silent. From it: a tag that was found good, with its term.
 //! * to the API: a compare-and-swap of one Service's record, and this node's own membership Lease.
@@ -23,6 +23,7 @@ mod member;
 mod model;
 mod owner_records;
 mod place;
+mod probers;
 mod reach;
 mod readiness;
 mod review;
@@ -42,7 +43,8 @@ pub use contract::{OwnerRecord, Term};
 use l2_types::Mac;
 pub(crate) use member::card_links;
 pub use member::{
-    CARD, Card, CardLink, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SAFE_MODE, SILENCE,
+    CARD, Card, CardLink, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SAFE_MODE, SAFE_MODE_HOLDER,
+    SILENCE,
 };
 #[cfg(test)]
 pub(crate) use place::preferred;
@@ -88,7 +90,8 @@ pub enum Swapped {
     Gone,
     /// The API did not answer in time, or could not: why, of the last attempt.
     Failed(String),
-    /// The API server will not have it until somebody changes the Service, a right or a rule of admission: what it says.
+    /// The API server will not have it until somebody changes the Service, a right or a rule of admission: what it
+    /// says.
     Refused(String),
 }
 

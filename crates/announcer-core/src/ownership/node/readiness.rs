@@ -1,5 +1,6 @@
-//! Which Nodes count as not ready. A Node that loses its kubelet, or its way to the API, serves clients all the same: it is no
-//! reason to hurry. When many turn unready together something else is wrong, and moving addresses would make it worse. Pure.
+//! Which Nodes count as not ready. A Node that loses its kubelet, or its way to the API, serves clients all the same:
+//! it is no reason to hurry. When many turn unready together something else is wrong, and moving addresses would make
+//! it worse. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -9,7 +9,7 @@ use super::decide::{BELONGS_THERE, Step};
 use super::member::{Defects, Fitness};
 use super::owner_records::Recipient;
 use super::reach::{addresses, link_of, vips};
-use super::round::{Review, ReviewContext, Round, Standing, Wake};
+use super::round::{Review, ReviewContext, Round, Standing, Succession, Wake};
 use super::timing::{FAIL_BACK_AFTER, GIVE_BACK_PAUSE, MEMBERS_SETTLE, PASS_OVER, START_GRACE};
 use super::{Cluster, LostVip, OwnerRecord, Target, Watched};
 use crate::network::Network;
@@ -48,7 +48,7 @@ impl Cluster {
 
         let defects = self.note_defects(&round);
         let (mut looks, mut vacant) = (Vec::new(), BTreeMap::new());
-        let mut watched: BTreeMap<(String, u32, u8), Vec<Watched>> = BTreeMap::new();
+        let mut watched: BTreeMap<Succession, Vec<Watched>> = BTreeMap::new();
         for (key, members) in &context.groups.members {
             let standing = self.standing(&round, key, members);
             let holder = self.holder(&round, &standing);
@@ -63,6 +63,7 @@ impl Cluster {
             if let Some((owner, vips)) = self.to_watch(&round, &standing) {
                 watched.entry(owner).or_default().extend(vips);
             }
+            review.probes.extend(self.to_probe(&round, &standing).into_iter().map(|target| (target.at, target)));
             review.vips.extend(standing.addresses());
             if let Some(link) = standing.link {
                 review.links.extend(standing.addresses().map(|address| (link, address.is_ipv4())));
@@ -155,7 +156,8 @@ impl Cluster {
         defects
     }
 
-    /// What the authors of a group hear whose owner is this node although something is wrong with it: nobody is better off.
+    /// What the authors of a group hear whose owner is this node although something is wrong with it: nobody is better
+    /// off.
     fn tell_unwell(
         &self,
         round: &Round<'_>,
@@ -291,17 +293,17 @@ impl Cluster {
         true
     }
 
-    fn watch(&mut self, network: &Network, watched: BTreeMap<(String, u32, u8), Vec<Watched>>, review: &mut Review) {
-        let all = watched.iter().flat_map(|((owner, ..), vips)| vips.iter().map(|vip| (owner.clone(), vip.address)));
+    fn watch(&mut self, network: &Network, watched: BTreeMap<Succession, Vec<Watched>>, review: &mut Review) {
+        let all = watched.iter().flat_map(|(of, vips)| vips.iter().map(|vip| (of.owner.clone(), vip.address)));
         self.silences.retain(&all.collect());
         review.targets = watched
             .into_iter()
             .filter(|(_, vips)| !vips.is_empty())
-            .map(|((owner, link, rank), mut vips)| {
+            .map(|(Succession { owner, link, rank, ahead }, mut vips)| {
                 vips.sort_unstable();
                 let apart = self.facts.lost_with(&owner);
                 let cards = self.facts.cards_towards(&owner, network, link);
-                Target { owner, link, rank, apart, cards, vips }
+                Target { owner, link, rank, ahead, apart, cards, vips }
             })
             .collect();
     }

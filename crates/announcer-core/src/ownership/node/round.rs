@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::endpoints::Endpoints;
 use crate::group::Groups;
 use crate::network::{InterfaceError, Network};
+use crate::prober;
 use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView};
 
@@ -60,6 +61,8 @@ pub struct Review {
     pub links: BTreeSet<(u32, bool)>,
     /// Services that no node may announce yet, whose addresses this node tells clients of.
     pub unannounced: BTreeSet<ServiceKey>,
+    /// Whom to ask whether they are served.
+    pub probes: prober::Targets,
     /// What authors have to know of Services that no node takes: reason and text.
     pub told: Vec<(ServiceKey, Reason, String)>,
 }
@@ -126,6 +129,17 @@ impl Standing<'_> {
     pub fn chosen<'a>(&self, context: &ReviewContext<'a>) -> Result<&'a Link, InterfaceError> {
         chosen(context.network, context.config, self.placed_by, self.addresses().next())
     }
+}
+
+/// Whom this node may have to succeed, and at which place in the line.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Succession {
+    pub owner: String,
+    /// Our interface towards it.
+    pub link: u32,
+    pub rank: u8,
+    /// Who stands before us, as the second.
+    pub ahead: Option<String>,
 }
 
 /// The next moment at which something is due. What is past has been seen to.

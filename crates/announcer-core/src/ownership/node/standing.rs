@@ -9,7 +9,7 @@ use super::candidates::{Candidates, Merit};
 use super::decide::{Case, Holder, Step, decide};
 use super::member::{CardLink, Fitness, link_towards};
 use super::reach::{Reach, addresses, can_ask, chosen, link_of, wants_ipv6};
-use super::round::{ReviewContext, Round, Standing};
+use super::round::{ReviewContext, Round, Standing, Succession};
 use super::timing::{FAIL_BACK_AFTER, PASS_OVER};
 use super::{Cluster, OwnerRecord, Watched};
 use crate::endpoints::{EligibleNodes, eligible_nodes};
@@ -207,11 +207,7 @@ impl Cluster {
 
     /// Its owner, our interface towards it and our rank in the line of successors, if it is ours to watch; and for what
     /// it has to answer.
-    pub(super) fn to_watch(
-        &self,
-        round: &Round<'_>,
-        standing: &Standing<'_>,
-    ) -> Option<((String, u32, u8), Vec<Watched>)> {
+    pub(super) fn to_watch(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<(Succession, Vec<Watched>)> {
         let (owner_record, link) = (standing.owner_record.as_ref()?, standing.link?);
         // Who is on his way out is withdrawn by his owner, and is silent on purpose; the lease ends by itself if that
         // one has died.
@@ -220,7 +216,8 @@ impl Cluster {
             return None;
         }
         let watches = |rank: &usize| *rank < WATCHERS;
-        let rank = self.rank(standing, &owner_record.host).filter(watches).or_else(|| {
+        let (place, ahead) = self.place_in_line(standing, &owner_record.host);
+        let rank = place.filter(watches).or_else(|| {
             // A node of an older version goes by the names alone: whom it leaves to us nobody else watches.
             let mixed = self.facts.has_older_versions();
             let ring = || standing.candidates.rank(&owner_record.host, &self.me, |_| None).filter(watches);
@@ -234,7 +231,16 @@ impl Cluster {
             term: owner_record.term,
         });
         let rank = u8::try_from(rank).expect("it is less than four");
-        Some(((owner_record.host.clone(), link, rank), vips.collect()))
+        let ahead = ahead.filter(|_| rank == 1).map(str::to_owned);
+        Some((Succession { owner: owner_record.host.clone(), link, rank, ahead }, vips.collect()))
+    }
+
+    /// This node's place among the successors of `owner` that it does not call silent itself, and who stands before it.
+    fn place_in_line<'a>(&self, standing: &Standing<'a>, owner: &str) -> (Option<usize>, Option<&'a str>) {
+        let mut line = standing.candidates.line(owner, |node| self.facts.host(node));
+        line.retain(|node| !self.card.silent.contains_key(*node));
+        let place = line.iter().position(|node| *node == self.me);
+        (place, place.and_then(|place| line.get(place.checked_sub(1)?).copied()))
     }
 
     /// Whose wish says on which interface a group is: that of the first, unless no node has what it names. All nodes

@@ -36,8 +36,8 @@ pub(super) struct Pending {
     pub told: bool,
     /// How many of them the API server has refused.
     pub refusals: u32,
-    /// What was asked for so far, attempt by attempt: of one whose answer was lost the write may stand, under the term of
-    /// that time.
+    /// What was asked for so far, attempt by attempt: of one whose answer was lost the write may stand, under the term
+    /// of that time.
     pub asked: BTreeSet<(String, Term)>,
 }
 

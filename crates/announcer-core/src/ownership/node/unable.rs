@@ -1,8 +1,8 @@
-//! Groups of which this node is the owner and whose addresses its kernel refuses again and again: another node could have
-//! them. Pure.
+//! Groups of which this node is the owner and whose addresses its kernel refuses again and again: another node could
+//! have them. Pure.
 //!
-//! It stands on the membership card, so that no other node gives them back, and for so long that two nodes which both cannot
-//! do not throw them at one another.
+//! It stands on the membership card, so that no other node gives them back, and for so long that two nodes which both
+//! cannot do not throw them at one another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -24,8 +24,8 @@ struct Entry {
 pub struct Unable(BTreeMap<String, Entry>);
 
 impl Unable {
-    /// It was refused too often. True if that is news. What would have no room on the card is not taken down: to the others
-    /// this node would still be able, and what it gives away would come back.
+    /// It was refused too often. True if that is news. What would have no room on the card is not taken down: to the
+    /// others this node would still be able, and what it gives away would come back.
     pub fn note(&mut self, now: Instant, group: &str) -> bool {
         let before = self.0.get(group);
         if before.is_some_and(|entry| now < entry.until) || self.active(now).count() >= MOST {

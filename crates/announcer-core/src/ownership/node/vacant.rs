@@ -98,8 +98,8 @@ impl Cluster {
     }
 }
 
-/// The node that tells, of those whose announcer is there: one that lacks least, because what it lacks is what has to be
-/// mended. Every node computes the same.
+/// The node that tells, of those whose announcer is there: one that lacks least, because what it lacks is what has to
+/// be mended. Every node computes the same.
 pub fn reporter<'a>(
     group: &str,
     speakers: impl Iterator<Item = (&'a str, Fitness)>,

@@ -38,7 +38,15 @@ impl Cluster {
             uids.insert(node.to_owned(), (uid.to_owned(), address.address));
             let apart = self.facts.lost_with(node);
             let cards = self.facts.cards_towards(node, network, link);
-            targets.push(Target { owner: node.to_owned(), link, rank: 0, apart, cards, vips: vec![address] });
+            targets.push(Target {
+                owner: node.to_owned(),
+                link,
+                rank: 0,
+                ahead: None,
+                apart,
+                cards,
+                vips: vec![address],
+            });
         }
         (targets, uids)
     }

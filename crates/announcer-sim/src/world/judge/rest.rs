@@ -2,19 +2,26 @@
 
 use super::{Vip, World};
 use crate::promises::{NO_FLAPPING, NOTHING_AT_REST, ONE_AT_REST, Trouble};
-use crate::scenario::{Fault, Kind, REST};
+use crate::scenario::{Fault, Kind, REST, Scenario};
+
+/// How often an address may come to another node.
+pub(super) fn most_moves(scenario: &Scenario) -> u64 {
+    // Where the network falls in two, each half misses the owner, takes the address back, and waits for longer each
+    // time before it does so again.
+    let halves = |fault: &Fault| match fault.kind {
+        Kind::Split(_) | Kind::SplitLan(..) => fault.lasts.as_secs() / 20,
+        _ => 0,
+    };
+    let faults: u64 = scenario.faults.iter().map(|fault| 1 + halves(fault)).sum();
+    let most = 2 + 3 * faults + if scenario.has_weather() { 6 } else { 0 };
+    // Each time it may go back where it belongs.
+    if scenario.fail_back { 2 * most } else { most }
+}
 
 impl World<'_> {
     pub(super) fn check_rest(&mut self) {
-        // Where the network falls in two, each half misses the owner, takes the address back, and waits for longer each
-        // time
-        // before it does so again.
-        let halves = |fault: &Fault| if matches!(fault.kind, Kind::Split(_)) { fault.lasts.as_secs() / 20 } else { 0 };
-        let faults: u64 = self.scenario.faults.iter().map(|fault| 1 + halves(fault)).sum();
-        let limit = 2 + 3 * faults + if self.scenario.has_weather() { 6 } else { 0 };
-        // Each time it may go back where it belongs.
-        let limit = if self.scenario.fail_back { 2 * limit } else { limit };
-        if let Some(index) = self.judge.moves.iter().position(|moves| *moves > limit) {
+        let most = self.judge.most_moves;
+        if let Some(index) = self.judge.moves.iter().position(|moves| *moves > most) {
             let (address, moves) = (self.judge.addresses[index].0, self.judge.moves[index]);
             self.broken(NO_FLAPPING, format!("{address} moved {moves} times"));
         }

@@ -9,6 +9,7 @@ use announcer_core::ownership::node::Card;
 
 use super::{Vip, World};
 use crate::api::{key, uid};
+use crate::kernel::Lan;
 use crate::process::Process;
 use crate::promises::Trouble;
 
@@ -18,9 +19,11 @@ const JUST: Duration = Duration::from_secs(4);
 impl World<'_> {
     pub(super) fn troubles(&self) -> Vec<Trouble> {
         let mut troubles = Vec::new();
-        let well: Vec<bool> = (0..self.nodes.len()).map(|n| self.is_well(n)).collect();
+        let all_well: Vec<bool> = (0..self.nodes.len()).map(|n| self.is_well(n)).collect();
         let kube_vip = self.kube_vip.is_some_and(|(_, until)| until > self.now);
         for (index, answering) in self.judge.answering.iter().enumerate() {
+            let lan = self.judge.vip(index).lan();
+            let well: Vec<bool> = (0..self.nodes.len()).map(|n| self.is_well_in(lan, n)).collect();
             let nodes: Vec<(usize, Duration)> = answering.iter().map(|(n, since)| (*n, *since)).collect();
             for (at, a) in nodes.iter().enumerate() {
                 troubles.extend(nodes[at + 1..].iter().filter_map(|b| self.split(*a, *b, index)));
@@ -38,10 +41,10 @@ impl World<'_> {
             troubles.extend(nodes.iter().filter_map(|(n, _)| self.beside_stranger(*n, index)));
         }
         for n in 0..self.nodes.len() {
-            if well[n] && self.is_misjudged(n) {
+            if all_well[n] && self.is_misjudged(n) {
                 troubles.push(Trouble::Misjudged(n));
             }
-            if well[n] && self.has_too_much(n) {
+            if all_well[n] && self.has_too_much(n) {
                 troubles.push(Trouble::LeftBehind(n));
             }
             let unleased = self.scenario.leasing().filter(|service| self.is_unleased(n, *service));
@@ -51,13 +54,13 @@ impl World<'_> {
                 troubles.push(Trouble::Unfenced(n));
             }
             for other in n + 1..self.nodes.len() {
-                let leads = |n: usize| well[n] && self.nodes[n].process.as_ref().is_some_and(Process::leads);
+                let leads = |n: usize| all_well[n] && self.nodes[n].process.as_ref().is_some_and(Process::leads);
                 if leads(n) && leads(other) {
                     troubles.push(Trouble::TwoLeaders(n, other));
                 }
             }
         }
-        troubles.extend(self.misheard(&well));
+        troubles.extend(self.misheard(&all_well));
         let refused = self.dhcp.refusals.iter().filter(|refusal| self.is_refused(refusal));
         troubles.extend(refused.map(|refusal| Trouble::Refused(refusal.node, refusal.service)));
         troubles
@@ -65,16 +68,27 @@ impl World<'_> {
 
     /// Everything that can be wrong between a node and the others is right.
     pub(super) fn is_well(&self, n: usize) -> bool {
+        self.lans().all(|lan| self.is_well_in(lan, n))
+    }
+
+    /// Since when that is so.
+    pub(super) fn is_well_since(&self, n: usize) -> Option<Duration> {
+        let since = |lan| self.judge.well_since.get(&(lan, n)).copied();
+        self.lans().map(since).try_fold(Duration::ZERO, |last, since| Some(last.max(since?)))
+    }
+
+    /// The same, as far as the card towards one LAN counts.
+    pub(super) fn is_well_in(&self, lan: Lan, n: usize) -> bool {
         let node = &self.nodes[n];
         node.runs()
             && !node.is_stopping()
             && self.reaches_api(n)
             && node.api_slow == 0
             && node.stale == 0
-            && node.mute == 0
-            && node.deaf == 0
+            && node.mute[lan] == 0
+            && node.deaf[lan] == 0
             && if self.scenario.mode == ElectionMode::Node {
-                self.splits.values().all(|group| !group.contains(&n))
+                self.splits_of(lan).all(|(_, group)| !group.contains(&n))
             } else {
                 self.splits.is_empty()
             }
@@ -98,7 +112,7 @@ impl World<'_> {
     fn counts_unready(&self, n: usize) -> bool {
         let unready = self.nodes.iter().filter(|node| node.unready_since.is_some()).count();
         let many = unready >= 2 && unready * 2 >= self.nodes.len();
-        let seen = |since| self.judge.well_since.get(&n).is_some_and(|well| *well <= since);
+        let seen = |since| self.is_well_since(n).is_some_and(|well| well <= since);
         let since = self.nodes[n].unready_since.filter(|since| seen(*since));
         let counts = since.is_some_and(|since| self.now >= since + Duration::from_secs(10));
         counts && !many && self.now >= self.storm_until && self.nodes[n].deceived_at.is_none()
@@ -164,7 +178,8 @@ impl World<'_> {
         match self.scenario.mode {
             // Whatever is wrong with the others: one that is well is enough.
             ElectionMode::Node => {
-                let heard = |n: &usize| self.is_heard_outside(*n) && self.nodes[*n].deaf == 0;
+                let lan = self.judge.vip(index).lan();
+                let heard = |n: &usize| self.is_heard_outside(lan, *n) && self.nodes[*n].deaf[lan] == 0;
                 let ill = (0..self.nodes.len()).filter(|n| !(well[*n] && self.may_begin(*n, index))).count();
                 let trouble = match ill {
                     _ if robbed => Trouble::Contested(index),
@@ -187,7 +202,7 @@ impl World<'_> {
         if !services.iter().any(|service| self.wanted.contains(service)) {
             return Vec::new();
         }
-        let given = matches!(self.judge.vip(index), Vip::Given(_));
+        let (given, lan) = (matches!(self.judge.vip(index), Vip::Given(_)), self.judge.vip(index).lan());
         let stranger = services.iter().any(|service| self.is_contested(*service));
         let mut troubles = Vec::new();
         for (client, entry) in self.clients.all.iter().map(|client| &client.entries[index]).enumerate() {
@@ -196,12 +211,13 @@ impl World<'_> {
             }
             let answering = || self.judge.answering[index].keys();
             // A leased one has one MAC: frames go where a switch saw it last, and are judged with that.
-            if given && !stranger && answering().any(|n| self.client_reaches(client, *n)) {
+            if given && !stranger && answering().any(|n| self.client_reaches(lan, client, *n)) {
                 troubles.push(Trouble::Misled(client, index));
             }
             let bound = self.scenario.bound.is_some() && self.now < self.scenario.deletion;
             if bound && self.clients.all[client].behind.is_none() {
-                troubles.push(Trouble::Outage(client, index));
+                let spared = self.scenario.spared_lan() == Some(lan);
+                troubles.push(if spared { Trouble::Spared(client, index) } else { Trouble::Outage(client, index) });
             }
         }
         troubles
@@ -219,7 +235,9 @@ impl World<'_> {
         let services = self.judge.services(index);
         // It answers whoever asks, from before the Service was made, and is heard.
         let used = |service: &usize| self.strange_since.get(service).is_some_and(|since| *since < self.made[*service]);
-        let heard = self.is_heard_outside(n) && self.nodes[n].deaf == 0 && self.judge.well_since.contains_key(&n);
+        let lan = self.judge.vip(index).lan();
+        let in_lan = self.is_heard_outside(lan, n) && self.nodes[n].deaf[lan] == 0;
+        let heard = in_lan && self.judge.well_since.contains_key(&(lan, n));
         let quiet = self.scenario.loss == 0.0;
         let alone = services.len() == 1;
         (alone && heard && quiet && services.iter().any(used)).then_some(Trouble::BesideStranger(n, index))
@@ -227,7 +245,7 @@ impl World<'_> {
 
     /// How bad it is that these two both answer, since then.
     fn split(&self, a: (usize, Duration), b: (usize, Duration), index: usize) -> Option<Trouble> {
-        let contact = *self.judge.contact.get(&(a.0, b.0))?;
+        let contact = *self.judge.contact.get(&(self.judge.vip(index).lan(), a.0, b.0))?;
         let pair = [a.0, b.0];
         // What a dead process has left is judged for itself.
         if !pair.iter().all(|n| self.nodes[*n].runs()) {

@@ -26,12 +26,13 @@ impl World<'_> {
             let accused_by = |by: &usize| {
                 self.api.card(&self.nodes[*by].name).is_some_and(|card| card.silent.contains_key(&node.name))
             };
-            let answers = |by: &usize| node.powered && node.paused == 0 && self.hear_each_other(*by, of);
+            let answers = |by: &usize| {
+                node.powered && node.paused == 0 && self.lans().any(|lan| self.hear_each_other(lan, *by, of))
+            };
             troubles.extend(
                 others().filter(|by| well[*by] && accused_by(by) && answers(by)).map(|by| Trouble::Slandered(by, of)),
             );
-            let known =
-                |by: usize| well[by] && self.judge.well_since.get(&by).is_some_and(|since| *since + KNOWN <= self.now);
+            let known = |by: usize| well[by] && self.is_well_since(by).is_some_and(|since| since + KNOWN <= self.now);
             if !node.powered
                 && announced
                 && others().count() >= 2

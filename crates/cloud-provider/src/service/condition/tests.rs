@@ -65,7 +65,7 @@ fn ready_says_whether_a_node_serves_the_service_and_the_warning_what_is_wrong_wi
     ] {
         let told = shown(&pending(), &[answer]);
         assert_eq!(words(told.ready.as_ref()), new, "{answer:?}");
-        let told = shown(&served_by("node-1"), &[answer]);
+        let told = shown(&served_by("node-1"), &[Ok(&ready), answer]);
         assert_eq!(
             (words(told.ready.as_ref()), words(told.warning.as_ref())),
             ((True, "Served"), served),
@@ -138,7 +138,7 @@ fn a_warning_goes_when_it_is_over() {
 #[test]
 fn the_first_condition_travels_with_the_finalizer() {
     assert_eq!(words(first(&pending(), Announced::Yes, NOW).as_ref()), (False, PENDING));
-    assert_eq!(words(first(&served_by("node-1"), Announced::Yes, NOW).as_ref()), (True, SERVED));
+    assert_eq!(words(first(&served_by("node-1"), Announced::Yes, NOW).as_ref()), (True, NO_LOAD_BALANCER_YET));
     let mut known = pending();
     known.conditions = shown(&known, &[Ok(&waiting("NoSuchPool", true))]);
     assert_eq!(first(&known, Announced::Yes, NOW), None, "it is there");
@@ -178,4 +178,30 @@ fn others_conditions_are_not_in_the_patch() {
     let conditions = patch["status"]["conditions"].as_array().unwrap();
     assert_eq!((conditions.len(), &conditions[0]["type"]), (1, &json!(LOAD_BALANCER_READY)));
     assert_eq!(patch["metadata"], json!({"uid": "u1"}));
+}
+
+/// Whoever is taken over from something else is told from who has lost a load balancer, whatever happens meanwhile.
+#[test]
+fn a_service_that_something_else_serves_is_known_until_it_has_a_load_balancer_and_never_again() {
+    let (ready, unread) = (Ensured::ready(true), waiting(NOT_READ_YET, false));
+    let (turn, no_pool) = (waiting("WaitingForTurn", false), waiting("NoMatchingPool", true));
+    let failed = ProviderError::new("timeout");
+    let yet = (True, NO_LOAD_BALANCER_YET);
+    for answers in [&[Ok(&turn)][..], &[Ok(&no_pool)], &[Err(&failed)], &[Ok(&turn), Ok(&unread)]] {
+        let told = shown(&served_by("node-1"), answers);
+        assert_eq!(words(told.ready.as_ref()), yet, "{answers:?}");
+        let made: Vec<Answer<'_>> = answers.iter().copied().chain([Ok(&ready), Ok(&no_pool), Err(&failed)]).collect();
+        assert_eq!(words(shown(&served_by("node-1"), &made).ready.as_ref()), (True, SERVED), "{answers:?}");
+    }
+    assert_eq!(shown(&served_by("node-1"), &[Ok(&unread)]).ready, None, "that of the Go provider is written once");
+
+    let mut view = served_by("node-1");
+    let mut say = |answer: Answer<'_>, announced| {
+        view.conditions = told(&view, answer, announced);
+        words(view.conditions.ready.as_ref()).1.to_owned()
+    };
+    assert_eq!(say(Ok(&turn), Announced::Away), NO_LOAD_BALANCER_YET, "no announcer of ours serves it");
+    assert_eq!(say(Ok(&ready), Announced::Away), NO_ANNOUNCER);
+    assert_eq!(say(Ok(&turn), Announced::Away), NO_ANNOUNCER);
+    assert_eq!(say(Ok(&turn), Announced::Yes), SERVED, "the outage is over");
 }

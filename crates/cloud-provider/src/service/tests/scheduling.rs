@@ -86,7 +86,8 @@ async fn stopping_ends_the_controller() {
     assert_eq!(test.calls(), Vec::<String>::new());
 }
 
-/// A new Service, one that is served, and one that is gone: nothing is written for them, the cloud is not called, nobody is told.
+/// A new Service, one that is served, and one that is gone: nothing is written for them, the cloud is not called,
+/// nobody is told.
 #[tokio::test]
 async fn while_nothing_may_be_written_nothing_is_and_it_goes_on_afterwards() {
     let mut test = Test::new([service("default/web")]);

@@ -57,8 +57,8 @@ impl Client {
                 if !lease.expiry.is_past(now) {
                     self.take_lease(now, lease, out);
                 } else if matches!(self.phase, Phase::Renewing(_) | Phase::Rebinding(_)) {
-                    // It may be an answer to what was sent long ago, so its time counts from there. A new question has a
-                    // new number.
+                    // It may be an answer to what was sent long ago, so its time counts from there. A new question has
+                    // a new number.
                     self.begin(now, Phase::Rebinding, out);
                 }
             }

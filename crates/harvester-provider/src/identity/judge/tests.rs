@@ -37,6 +37,7 @@ fn card(machines: &[&str]) -> Card {
         names: ["prod".to_owned()].into(),
         machines: machines.iter().map(|uid| (*uid).to_owned()).collect(),
         absent: BTreeSet::new(),
+        outside: false,
     }
 }
 
@@ -414,4 +415,43 @@ fn each_contradiction_names_both_facts_values_and_what_to_do() {
     for part in ["\"prod\", but Node x", "\"prod2\"", "`harvester-cloud-provider identity rename prod2 --copy`"] {
         assert!(copy.contains(part), "{part}: {copy}");
     }
+}
+
+/// A control plane that is hosted elsewhere: its pods run on Nodes of another cluster.
+#[test]
+fn a_controller_outside_its_cluster_is_confirmed_once_and_for_good() {
+    let hosted = || Case { unregistered: Some("host-1"), ..prod() };
+    assert_eq!(hosted().word(), "Undecided");
+    let confirmed = hosted().with(|facts| confirmed_card(facts, &Word::Confirm));
+    assert!(confirmed.outside);
+    // After a restart, or on another host: nothing but the record is left of the word.
+    for leader in ["host-1", "host-2"] {
+        let case = Case { unregistered: Some(leader), card: Some(confirmed.clone()), ..prod() };
+        let Verdict::Normal(card) = case.verdict() else { panic!("{leader}: {:?}", case.verdict()) };
+        assert_eq!(card, confirmed, "nothing more is to be written");
+    }
+    // What else is known of copies and wrong files counts as before.
+    let with = |case: Case<'static>| Case { unregistered: Some("host-1"), card: Some(confirmed.clone()), ..case };
+    let silent = || ["a", "b", "c"].map(|machine| on(machine, machine, "prod", SILENT)).to_vec();
+    let mut replaced = silent();
+    replaced.push(new("x1", Some("x"), "prod", READY));
+    for (what, case, expected) in [
+        ("a new leader, at once: a snapshot looks like this too", with(Case { settled: false, ..prod() }), "Undecided"),
+        ("a copy before any of its Nodes has registered", with(Case { nodes: silent(), ..prod() }), "Undecided"),
+        ("a copy on new machines", with(Case { nodes: replaced, ..prod() }), "MachinesReplaced"),
+        (
+            "a wrong file",
+            with(Case { nodes: vec![lost("a", "a", READY)], authority: "other", ..prod() }),
+            "WrongHarvester",
+        ),
+        ("a copied record", with(Case { cluster_uid: "mine", ..prod() }), "RecordOfAnotherCluster"),
+    ] {
+        assert_eq!(case.word(), expected, "{what}: {:?}", case.verdict());
+    }
+    // The controller moves into the cluster: from then on a Node of its own that is missing counts again.
+    let mut nodes = prod().nodes;
+    nodes[0].life = OWN;
+    let Verdict::Normal(inside) = (Case { card: Some(confirmed.clone()), nodes, ..prod() }).verdict() else { panic!() };
+    assert!(!inside.outside);
+    assert_eq!(Case { unregistered: Some("x1"), card: Some(inside), ..prod() }.word(), "Undecided");
 }

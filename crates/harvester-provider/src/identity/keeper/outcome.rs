@@ -43,7 +43,7 @@ impl Keeper {
         self.metrics.safe_mode.set(0);
         self.identity.judged(None, self.is_paused(found));
         let name = decision.is_to_be_remembered().then(|| decision.name.clone());
-        Note { name, card: Some(card), safe_mode: None, followed: false }
+        Note { name, card: Some(card), ..Note::default() }
     }
 
     /// Under which names load balancers are ours. At first: under those that our Services have.
@@ -61,7 +61,8 @@ impl Keeper {
         }
     }
 
-    /// The facts contradict each other. The same contradiction is told and written down once, whatever changes in its numbers.
+    /// The facts contradict each other. The same contradiction is told and written down once, whatever changes in its
+    /// numbers.
     pub(super) fn stop(
         &self,
         found: Contradiction,
@@ -111,7 +112,7 @@ impl Keeper {
         tracing::info!("{text}");
         events.normal(&record::reference(None), "IdentityConfirmed", &text);
         let name = (!name.is_default()).then_some(name);
-        Note { name, card: Some(card), safe_mode: None, followed: true }
+        Note { name, card: Some(card), followed: true, ..Note::default() }
     }
 
     pub(super) fn is_paused(&self, record: &Record) -> bool {

@@ -1,5 +1,7 @@
 //! The keeper against a scripted API server.
 
+mod restore;
+
 use k8s_openapi::api::core::v1::ConfigMap;
 use prometheus_client::registry::Registry;
 use runtime::events::Entry;

@@ -15,8 +15,8 @@ use super::super::view::VmiCache;
 use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY, lock};
 
 impl HarvesterInstances {
-    /// The usual cases without a look at all machines, because a thousand nodes may join at once: a provider ID that we have met,
-    /// and a machine called like the node where no agent says otherwise. `None`: look at all of them.
+    /// The usual cases without a look at all machines, because a thousand nodes may join at once: a provider ID that we
+    /// have met, and a machine called like the node where no agent says otherwise. `None`: look at all of them.
     fn find_plainly(&self, node: &NodeView, memory: &mut InstanceState) -> Option<Found> {
         if memory.swept.is_none_or(|swept| swept.elapsed() > SWEEP_EVERY) {
             return None;
@@ -84,7 +84,8 @@ impl HarvesterInstances {
     }
 }
 
-/// The nodes to look at again when this machine changes. None while it is between two hosts: its zone is about to change.
+/// The nodes to look at again when this machine changes. None while it is between two hosts: its zone is about to
+/// change.
 pub(super) fn nodes_of(
     vm: &str,
     vmis: &VmiCache,
@@ -102,7 +103,8 @@ pub(super) fn nodes_of(
     let memory = lock(memory);
     let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| &binding.node);
     let bound = bound.or_else(|| memory.found.get(vm)).cloned();
-    // A node that waits for the machine of its own name does not wait for this one, unless one fewer makes the difference.
+    // A node that waits for the machine of its own name does not wait for this one, unless one fewer makes the
+    // difference.
     let waits = |node: &&String| {
         vmi.is_none() || **node == vm || memory.hostnames.is_called(vm, node) || vmis.get(node).is_none()
     };

@@ -1,7 +1,8 @@
 //! The host controller's finalizer, set by us at creation where the host is known to use it: pure. Decision 8.
 //!
-//! It saves the host one of three writes per object (host-throughput.md 1.2). Its name belongs to the host: one that a newer host
-//! does not know would keep an object for ever. So it is preset only after the host has put it on an object that we created without.
+//! It saves the host one of three writes per object (host-throughput.md 1.2). Its name belongs to the host: one that a
+//! newer host does not know would keep an object for ever. So it is preset only after the host has put it on an object
+//! that we created without.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -54,8 +55,8 @@ impl Finalizer {
         }
     }
 
-    /// How long an object with a preset finalizer may still take to go. Zero proves that the host does not know the finalizer: it is
-    /// not preset any more until it is learnt anew.
+    /// How long an object with a preset finalizer may still take to go. Zero proves that the host does not know the
+    /// finalizer: it is not preset any more until it is learnt anew.
     pub fn patience(&mut self, now: Instant, name: &str) -> Option<Duration> {
         let left = STUCK.saturating_sub(now.saturating_duration_since(*self.going.get(name)?));
         self.known &= !left.is_zero();

@@ -1,8 +1,8 @@
-//! The pace of the host: one window over creates and deletes of pooled load balancers (`scheduler.rs`, `window.rs`), and the host's
-//! finalizer preset where it was learnt (`finalizer.rs`). Decisions 6 to 8; host-throughput.md.
+//! The pace of the host: one window over creates and deletes of pooled load balancers (`scheduler.rs`, `window.rs`),
+//! and the host's finalizer preset where it was learnt (`finalizer.rs`). Decisions 6 to 8; host-throughput.md.
 //!
-//! No Service waits in here: who has no turn gets "not yet", and is woken when the turn comes. Only the collection of garbage, which
-//! has nothing else to do, waits ([`Pacer::turn`]).
+//! No Service waits in here: who has no turn gets "not yet", and is woken when the turn comes. Only the collection of
+//! garbage, which has nothing else to do, waits ([`Pacer::turn`]).
 
 mod finalizer;
 #[cfg(test)]
@@ -57,7 +57,8 @@ impl Pacer {
         self.state.lock()
     }
 
-    /// Asks for a turn. After [`Turn::Now`] come [`Self::sent`] or [`Self::creates`], and [`Self::failed`] if the request failed.
+    /// Asks for a turn. After [`Turn::Now`] come [`Self::sent`] or [`Self::creates`], and [`Self::failed`] if the
+    /// request failed.
     pub fn ask(&self, name: &str, service: &ServiceKey, work: Work) -> Turn {
         self.change(|state, now| state.scheduler.ask(now, name, service, work))
     }
@@ -122,8 +123,8 @@ impl Pacer {
         });
     }
 
-    /// How long the host may still take to let an object go whose finalizer we have preset. Zero: it does not, and the finalizer is
-    /// not preset any more. `None`: the finalizer is the host's own.
+    /// How long the host may still take to let an object go whose finalizer we have preset. Zero: it does not, and the
+    /// finalizer is not preset any more. `None`: the finalizer is the host's own.
     pub fn patience(&self, name: &str) -> Option<Duration> {
         let mut state = self.lock();
         let known = state.finalizer.is_known();
@@ -184,8 +185,8 @@ fn seen(lb: &LbView) -> Seen {
     }
 }
 
-/// Whether deleting this object makes the host release an address. Objects without a pool are not paced, and one that the host
-/// refused has no booking.
+/// Whether deleting this object makes the host release an address. Objects without a pool are not paced, and one that
+/// the host refused has no booking.
 pub fn releases(lb: &LbView) -> bool {
     lb.effective_ipam() == "pool"
         && !lb.terminating

@@ -1,6 +1,7 @@
 //! Whose turn it is to create or delete a load balancer on the host: pure. Decision 6; host-throughput.md 1.
 //!
-//! One window over creates and deletes together. Who asks and has no turn yet waits in a line, and is woken when a place is free.
+//! One window over creates and deletes together. Who asks and has no turn yet waits in a line, and is woken when a
+//! place is free.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -10,11 +11,12 @@ use tokio::time::Instant;
 
 use super::window::Window;
 
-/// A place that the host neither fills nor gives back in this time is free again (host-throughput.md 1.8). Also the time within
-/// which whoever was called has to come.
+/// A place that the host neither fills nor gives back in this time is free again (host-throughput.md 1.8). Also the
+/// time within which whoever was called has to come.
 const PLACE: Duration = Duration::from_secs(5);
 
-/// For so long a Service is new. After that whoever made it does not look at it any more, and the next new one goes first.
+/// For so long a Service is new. After that whoever made it does not look at it any more, and the next new one goes
+/// first.
 const NEW: Duration = Duration::from_secs(5);
 
 /// Every so many places one goes to who waits longest, whatever it is, so that nobody starves.
@@ -161,8 +163,8 @@ impl Scheduler {
         }
     }
 
-    /// The Service sends requests for these objects and for no others, as things are: nobody else would take the others out of the
-    /// line, and each would hold a place when its turn comes. What was sent stays the host's matter.
+    /// The Service sends requests for these objects and for no others, as things are: nobody else would take the others
+    /// out of the line, and each would hold a place when its turn comes. What was sent stays the host's matter.
     pub fn wants_only(&mut self, now: Instant, service: &ServiceKey, names: &[String]) {
         let given_up = |name: &str| !names.iter().any(|wanted| wanted == name);
         let first = (service.clone(), 0);

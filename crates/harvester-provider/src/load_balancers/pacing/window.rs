@@ -11,8 +11,8 @@ const NARROW: usize = 1;
 /// On a host that books without a rate limit.
 const WIDE: usize = 16;
 
-/// So many in such a time are more than the rate limit of a real host allows: its bucket is good for about seven in one second, and
-/// for fifteen in four.
+/// So many in such a time are more than the rate limit of a real host allows: its bucket is good for about seven in one
+/// second, and for fifteen in four.
 const QUICK: [(usize, Duration); 2] = [(10, Duration::from_secs(1)), (20, Duration::from_secs(4))];
 
 /// A host that takes longer than this for one object writes at its limit.
@@ -30,8 +30,8 @@ impl Window {
         if self.wide { WIDE } else { NARROW }
     }
 
-    /// The host has finished with an object, `took` after it was asked to, while it had `load` of them in hand. It works on them one
-    /// after the other, so its time for one is the share.
+    /// The host has finished with an object, `took` after it was asked to, while it had `load` of them in hand. It
+    /// works on them one after the other, so its time for one is the share.
     pub(super) fn finished(&mut self, now: Instant, took: Duration, load: usize) {
         if took / u32::try_from(load.max(1)).unwrap_or(u32::MAX) > SLOW {
             return self.narrow();

@@ -70,14 +70,16 @@ pub struct Leaving<'a> {
     pub claimed: bool,
 }
 
-/// Decision 12: the object that the user tells us to leave behind, if it is one of `names`, and not while the Service wants it.
+/// Decision 12: the object that the user tells us to leave behind, if it is one of `names`, and not while the Service
+/// wants it.
 pub fn abandoned(service: &ServiceView, names: impl IntoIterator<Item = String>) -> Option<String> {
     let wanted = service.annotations.get(ABANDON).filter(|_| !wants_load_balancer(service))?;
     names.into_iter().find(|name| name == wanted)
 }
 
-/// ccm.md 3.9: by the Service's own name, whatever was ever published and whether its primary still exists (W-04, W-23). Two kinds of
-/// others are in the way: who wants to share and has joined, and `users`, who have the address whatever they want; see
+/// ccm.md 3.9: by the Service's own name, whatever was ever published and whether its primary still exists (W-04,
+/// W-23). Two kinds of others are in the way: who wants to share and has joined, and `users`, who have the address
+/// whatever they want; see
 /// [`sharing::users`].
 pub fn delete(service: &ServiceView, leaving: &Leaving<'_>) -> DeletePlan {
     let Leaving { config, lb, sharers, users, age, inherits, claimed } = *leaving;

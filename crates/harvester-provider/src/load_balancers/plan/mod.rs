@@ -1,8 +1,9 @@
-//! What to do for one Service: pure. No await, no clock, no client; everything a reviewer must understand about load balancers.
+//! What to do for one Service: pure. No await, no clock, no client; everything a reviewer must understand about load
+//! balancers.
 //!
-//! An unchanged world gives an empty plan. The only plans that delete are that of a Service that is gone or wants no load
-//! balancer any more ([`delete`]), that of a Service which shares another one's address now (`secondary`), and the end of a move to
-//! another pool, or of one that is given up (`moving`).
+//! An unchanged world gives an empty plan. The only plans that delete are that of a Service that is gone or wants no
+//! load balancer any more ([`delete`]), that of a Service which shares another one's address now (`secondary`), and the
+//! end of a move to another pool, or of one that is given up (`moving`).
 
 mod delete;
 mod moving;
@@ -33,7 +34,8 @@ use super::wait_reason::WaitReason;
 use crate::config::LoadBalancerConfig;
 use crate::nad_mapping::NadMapping;
 
-/// After this time an address that nobody serves is the user's trouble: an announcer needs a few seconds, a DHCP server ten.
+/// After this time an address that nobody serves is the user's trouble: an announcer needs a few seconds, a DHCP server
+/// ten.
 pub const UNSERVED: Duration = Duration::from_mins(1);
 
 /// Everything that the decision about one Service depends on.
@@ -59,7 +61,8 @@ pub struct World<'a> {
     pub users: &'a [Arc<ServiceView>],
     /// The address that the Service shows is another one's; see [`sharing::is_taken`].
     pub taken: bool,
-    /// Another Service that has the address which this one asks for; or a static one that has what was booked for this one.
+    /// Another Service that has the address which this one asks for; or a static one that has what was booked for this
+    /// one.
     pub address_user: Option<ServiceKey>,
     /// Another Service whose pass is about to publish that address at this moment.
     pub address_claimed: Option<ServiceKey>,
@@ -179,7 +182,8 @@ fn key(world: &World<'_>) -> String {
     format!("{}/{}", world.config.namespace, world.name)
 }
 
-/// Who has a place at `primary`'s address: the primary, those who joined, and `claims` that the cache does not show yet.
+/// Who has a place at `primary`'s address: the primary, those who joined, and `claims` that the cache does not show
+/// yet.
 pub fn occupants(primary: &ServiceView, sharers: &[Arc<ServiceView>], claims: Vec<Occupant>) -> Vec<Occupant> {
     let joined = sharers.iter().filter(|sharer| sharing::has_joined(sharer, primary));
     let mut occupants: Vec<Occupant> =

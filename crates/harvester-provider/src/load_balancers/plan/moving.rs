@@ -1,7 +1,8 @@
-//! An address that moves to another IPPool: first the new one, then the Service shows it and is served at it, then the old one goes.
+//! An address that moves to another IPPool: first the new one, then the Service shows it and is served at it, then the
+//! old one goes.
 //!
-//! The host itself would release first and book then; an exhausted or mistyped pool would leave the Service without any address. So
-//! a second object is made, under a name of its own.
+//! The host itself would release first and book then; an exhausted or mistyped pool would leave the Service without any
+//! address. So a second object is made, under a name of its own.
 
 use std::sync::Arc;
 
@@ -78,8 +79,8 @@ pub(super) fn step(
     Some(plan)
 }
 
-/// Makes the object that takes over. Whoever names one pool after the other must not collect an address of each: what an earlier
-/// move has left goes first.
+/// Makes the object that takes over. Whoever names one pool after the other must not collect an address of each: what
+/// an earlier move has left goes first.
 fn begin(service: &ServiceView, lb: &LbView, source: &Source, name: &str, moves: &str, world: &World<'_>) -> Plan {
     let actions = given_up(service, lb, world);
     if !actions.is_empty() {
@@ -110,7 +111,8 @@ fn prefixed(moves: &str, verdict: Verdict) -> Verdict {
     }
 }
 
-/// Objects whose address nobody needs any more: the Service is served at another one of its own. They are proven to be its.
+/// Objects whose address nobody needs any more: the Service is served at another one of its own. They are proven to be
+/// its.
 pub(super) fn superseded(service: &ServiceView, lb: &LbView, world: &World<'_>) -> Vec<Action> {
     let current = lb.usable_address.as_deref();
     let dhcp = current == Some(DHCP_ADDRESS);
@@ -121,7 +123,8 @@ pub(super) fn superseded(service: &ServiceView, lb: &LbView, world: &World<'_>) 
     deletions(unused(service, lb, world), world)
 }
 
-/// Objects of moves that nobody asks for any more. The Service need not be served for that: their addresses have reached nobody.
+/// Objects of moves that nobody asks for any more. The Service need not be served for that: their addresses have
+/// reached nobody.
 pub(super) fn given_up(service: &ServiceView, lb: &LbView, world: &World<'_>) -> Vec<Action> {
     deletions(half_moved(service, lb, world), world)
 }

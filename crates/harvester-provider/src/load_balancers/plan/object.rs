@@ -1,5 +1,5 @@
-//! What an object that is there means for a Service: whose it is, whether it is the right one, why it has no address yet, and who
-//! else has that address.
+//! What an object that is there means for a Service: whose it is, whether it is the right one, why it has no address
+//! yet, and who else has that address.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -44,7 +44,8 @@ pub(super) fn network_changed(service: &ServiceView, lb: &LbView, config: &LoadB
     })
 }
 
-/// Why there is no address yet, and whether sending the object again may help; `then` says what follows when there is one.
+/// Why there is no address yet, and whether sending the object again may help; `then` says what follows when there is
+/// one.
 pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Option<Resend>, Verdict) {
     let config = world.config;
     let told = host_words::no_address(lb, (config.cluster_name.as_str(), &config.namespace), then, world.ages.of(lb));
@@ -56,7 +57,8 @@ pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Op
     (due, Verdict::Waiting(waiting, told.reason))
 }
 
-/// Harvester booked an address that another Service has: a static one, or one whose booking Harvester has lost. Two nodes must not answer for it; who has it keeps it.
+/// Harvester booked an address that another Service has: a static one, or one whose booking Harvester has lost. Two
+/// nodes must not answer for it; who has it keeps it.
 pub(super) fn used_by_static(
     service: &ServiceView,
     source: &Source,

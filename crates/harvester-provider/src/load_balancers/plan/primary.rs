@@ -93,7 +93,8 @@ fn serve(
         match source.pool() {
             // It has no address to lose.
             Some(pool) if lb.pool() != Some(pool) => changes.push(Change::Pool(pool.to_owned())),
-            // Not while the host books: it would select another pool then, beside the address that it has written down already.
+            // Not while the host books: it would select another pool then, beside the address that it has written down
+            // already.
             None if lb.wanted_pool.is_some() && lb.is_settled() => changes.push(Change::NoPool),
             _ => {}
         }
@@ -123,8 +124,8 @@ fn address(service: &ServiceView, source: &Source, lb: &LbView) -> Option<String
     })
 }
 
-/// Which leases to ask for: one per family, in the Service's order. A Service that is served by one lease gets no second one
-/// without being told to: who took it over from a Go provider changes nothing.
+/// Which leases to ask for: one per family, in the Service's order. A Service that is served by one lease gets no
+/// second one without being told to: who took it over from a Go provider changes nothing.
 fn leases(service: &ServiceView) -> String {
     let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).unwrap_or_default();
     if shown == DHCP_ADDRESS && !service.ingress.is_empty() && !service.requires_both_families {
@@ -219,8 +220,8 @@ fn create(service: &ServiceView, source: &Source, world: &World<'_>) -> Plan {
         return Plan::only(over_quota(limit));
     }
     let mut actions = Vec::new();
-    // An address of an earlier life that nobody serves: an announcer must not take it before ours is known (W-34). One that is
-    // served stays until then, its object may only have been lost; unless another Service has it by now.
+    // An address of an earlier life that nobody serves: an announcer must not take it before ours is known (W-34). One
+    // that is served stays until then, its object may only have been lost; unless another Service has it by now.
     if service.ingress.is_empty() || world.taken {
         let stale = ServicePatch::forget_address(service);
         if !stale.is_empty() {
@@ -262,7 +263,8 @@ fn nobody_uses_it(service: &ServiceView, world: &World<'_>) -> bool {
     service.ingress.is_empty() && addresses(service).is_empty() && world.sharers.is_empty() && world.users.is_empty()
 }
 
-/// The host does not change the mode of an object. Deleted by the rules of every deletion (decision 7), it is made again when it is gone.
+/// The host does not change the mode of an object. Deleted by the rules of every deletion (decision 7), it is made
+/// again when it is gone.
 fn make_anew(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'_>) -> Plan {
     match when(lb, world.ages.of(lb)) {
         When::Now { leaks } => {
@@ -277,8 +279,8 @@ fn make_anew(service: &ServiceView, lb: &LbView, source: &Source, world: &World<
     }
 }
 
-/// `status.address`, the mailbox in which a Go provider after a roll-back expects the address (decision 5): once the host has
-/// finished with the object, and the announcer has served the Service.
+/// `status.address`, the mailbox in which a Go provider after a roll-back expects the address (decision 5): once the
+/// host has finished with the object, and the announcer has served the Service.
 fn mailbox(service: &ServiceView, lb: &LbView) -> Option<Change> {
     let address = service.ingress.first()?.to_string();
     // While an address moves, the Service is served at the old one for a moment.

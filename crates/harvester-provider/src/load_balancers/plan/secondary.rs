@@ -23,7 +23,8 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
         let story = format!("primary service {} is being deleted: name another one, or make it again", primary.key);
         return Plan::only(user_wait(story, WaitReason::Primary));
     }
-    // A Service that is no load balancer any more gives its address up as soon as nobody who has it is left: nobody joins.
+    // A Service that is no load balancer any more gives its address up as soon as nobody who has it is left: nobody
+    // joins.
     let stays = primary.is_load_balancer && !primary.has_class;
     let Some(ip) = primary.ingress.first().filter(|_| stays || sharing::has_joined(service, primary)) else {
         let named = &primary.key;
@@ -64,7 +65,8 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
     if !patch.is_empty() {
         actions.push(Action::Patch(patch));
     }
-    // Its own object from a life as primary. After the annotation: an address must not be released while it is announced.
+    // Its own object from a life as primary. After the annotation: an address must not be released while it is
+    // announced.
     if let Some(lb) = world.lb.filter(|lb| !lb.terminating && foreign(service, lb, world.config).is_none()) {
         match when(lb, world.ages.of(lb)) {
             When::Now { leaks } => actions.push(Action::Delete { name: lb.name.clone(), uid: lb.uid.clone(), leaks }),

@@ -26,11 +26,12 @@ impl HarvesterLoadBalancers {
         (!lb.terminating && lb.service().is_none_or(|owner| owner == named)).then_some(lb)
     }
 
-    /// The member whose address the others share: who has an object on Harvester, also while it is being deleted, so that nobody
-    /// begins anew before it has handed over. Without one the oldest makes it, and remains the one who does.
+    /// The member whose address the others share: who has an object on Harvester, also while it is being deleted, so
+    /// that nobody begins anew before it has handed over. Without one the oldest makes it, and remains the one who
+    /// does.
     ///
-    /// Two have one where a process that led before sent a POST for a member whom the next one does not choose, or where a Service
-    /// joins that was served before. The address that most of them show stays then, whoever is older.
+    /// Two have one where a process that led before sent a POST for a member whom the next one does not choose, or
+    /// where a Service joins that was served before. The address that most of them show stays then, whoever is older.
     pub(super) fn leader(&self, group: &Group, config: &LoadBalancerConfig) -> Option<Arc<ServiceView>> {
         let all = self.grouped(group);
         let users = |lb: &LbView| all.iter().filter(|member| sharing::shows_address_of(member, lb)).count();
@@ -42,8 +43,8 @@ impl HarvesterLoadBalancers {
         self.memory().founder(group, &members).cloned()
     }
 
-    /// Services that share with `primary`: by its name, and by its group. Of a group that another one leads, those who still show
-    /// this one's address: it is not released before they have gone over.
+    /// Services that share with `primary`: by its name, and by its group. Of a group that another one leads, those who
+    /// still show this one's address: it is not released before they have gone over.
     pub(super) fn sharers(&self, primary: &ServiceView, config: &LoadBalancerConfig) -> Vec<Arc<ServiceView>> {
         let mut sharers = sharing::sharers(&primary.key, self.neighbours.naming(&primary.key));
         // Who was refused neither takes its ports nor keeps its address alive.

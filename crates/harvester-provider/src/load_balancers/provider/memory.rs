@@ -1,4 +1,5 @@
-//! What is remembered between calls: one entry per Service and one per object. Dropping the entry forgets everything about it.
+//! What is remembered between calls: one entry per Service and one per object. Dropping the entry forgets everything
+//! about it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -28,8 +29,8 @@ impl Now {
     }
 }
 
-/// What is not worth losing while the process lives, and no harm if it is lost. Most of it comes in a burst and is gone soon after: a
-/// tree gives the room back, a hash table never does.
+/// What is not worth losing while the process lives, and no harm if it is lost. Most of it comes in a burst and is gone
+/// soon after: a tree gives the room back, a hash table never does.
 #[derive(Debug, Default)]
 pub(super) struct ProviderState {
     services: BTreeMap<ServiceKey, OfService>,
@@ -211,7 +212,8 @@ impl ProviderState {
         self.service(heir, |entry| entry.inherited = Some(name.to_owned()));
     }
 
-    /// Of the members of a group without an address: who is to get one. The first one, from now on, if nobody was chosen before.
+    /// Of the members of a group without an address: who is to get one. The first one, from now on, if nobody was
+    /// chosen before.
     pub(super) fn founder<'a, S: AsRef<ServiceView>>(&mut self, group: &Group, members: &'a [S]) -> Option<&'a S> {
         let chosen = |member: &&S| {
             self.services.get(&member.as_ref().key).is_some_and(|entry| entry.founds.as_ref() == Some(group))

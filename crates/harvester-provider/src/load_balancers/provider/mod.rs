@@ -1,5 +1,5 @@
-//! The trait: look at the caches (`observe`), let `plan` decide, send it (`perform`, `deletion`), and wake who has to look again
-//! (`streams`).
+//! The trait: look at the caches (`observe`), let `plan` decide, send it (`perform`, `deletion`), and wake who has to
+//! look again (`streams`).
 
 mod deletion;
 mod failure;
@@ -187,8 +187,8 @@ impl HarvesterLoadBalancers {
         self.unsettled.lock()
     }
 
-    /// Notes how a call has ended that began after so many recoveries. True: it failed in an outage that is over by now, so that
-    /// nobody wakes the Service any more.
+    /// Notes how a call has ended that began after so many recoveries. True: it failed in an outage that is over by
+    /// now, so that nobody wakes the Service any more.
     fn note(&self, service: &ServiceKey, settled: bool, failed: bool, recoveries: u64) -> bool {
         let mut unsettled = self.unsettled();
         if settled {
@@ -244,7 +244,8 @@ impl HarvesterLoadBalancers {
 
     async fn try_ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
         if let Some(mut waiting) = self.not_synced(!wanted_network(service).is_empty()) {
-            // Who has an address has nothing to wait for: a restart while Harvester is away is none of its user's business.
+            // Who has an address has nothing to wait for: a restart while Harvester is away is none of its user's
+            // business.
             waiting.needs_user &= !service.annotations.contains_key(kube_vip::LOADBALANCER_IPS);
             self.metrics.waits(&service.key, Some(WaitReason::Cache));
             return Ok(Ensured::Waiting(waiting));

@@ -19,8 +19,8 @@ use super::memory::{Now, ProviderState, Seen};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::{cluster_of, is_proven};
 
-/// The address that nobody else may have: the static one that the Service asks for, or the one that was booked for it. True: only a
-/// Service that chose it can be in its way.
+/// The address that nobody else may have: the static one that the Service asks for, or the one that was booked for it.
+/// True: only a Service that chose it can be in its way.
 fn address_in_question(service: &ServiceView, lb: Option<&LbView>) -> Option<(IpAddr, bool)> {
     match choice::source(service).ok()? {
         Source::Static(address) => Some((address, false)),
@@ -63,7 +63,8 @@ impl HarvesterLoadBalancers {
         sharing::users(service, &lbs, self.beside(&there))
     }
 
-    /// Another Service that has the static address which this one asks for, or a static one that has what was booked for it.
+    /// Another Service that has the static address which this one asks for, or a static one that has what was booked
+    /// for it.
     pub(super) fn address_user(&self, service: &ServiceView, lb: Option<&LbView>) -> Option<ServiceKey> {
         let (address, only_static) = address_in_question(service, lb)?;
         let mut there = service.clone();
@@ -74,8 +75,9 @@ impl HarvesterLoadBalancers {
         let has_it = |other: &ServiceView| {
             choice::static_address(other) == Some(address) && !sharing::wears_label_of(other, &service.key)
         };
-        // A booking is worth less than what another one shows: after a restore of the host, or with a pool that was made anew, the
-        // host knows nothing of who has the address. Who showed it first keeps it; the other one waits until it has gone over.
+        // A booking is worth less than what another one shows: after a restore of the host, or with a pool that was
+        // made anew, the host knows nothing of who has the address. Who showed it first keeps it; the other one waits
+        // until it has gone over.
         let shows_it = |other: &ServiceView| {
             let new = !sharing::shows_ip(service, address) && !service.ingress.contains(&address);
             new && wants_load_balancer(other)
@@ -86,8 +88,8 @@ impl HarvesterLoadBalancers {
         sharing::other_user(&there, &others)
     }
 
-    /// Who has the static address that this one asks for, of the Nodes and inside the cluster. Clients who were told of it keep it:
-    /// taking it away would help nobody.
+    /// Who has the static address that this one asks for, of the Nodes and inside the cluster. Clients who were told of
+    /// it keep it: taking it away would help nobody.
     pub(super) fn address_holder(&self, service: &ServiceView) -> Option<Holder> {
         let address = choice::static_address(service).filter(|address| !service.ingress.contains(address))?;
         let gateway = || self.lbs.all().into_iter().find(|lb| lb.gateway == Some(address));
@@ -95,8 +97,9 @@ impl HarvesterLoadBalancers {
             .or_else(|| gateway().map(|lb| Holder::Gateway(lb.name.clone())))
     }
 
-    /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too, unless somebody has
-    /// deleted them before they had an address, and those that are being created at this moment for others.
+    /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too, unless
+    /// somebody has deleted them before they had an address, and those that are being created at this moment for
+    /// others.
     pub(super) fn quota_reached(
         &self,
         service: &ServiceKey,
@@ -119,8 +122,8 @@ impl HarvesterLoadBalancers {
         (shown + unseen >= limit).then_some(limit)
     }
 
-    /// Observes, decides and remembers, in one step: of two Services that decide at the same time the second one sees what the first one
-    /// is about to take.
+    /// Observes, decides and remembers, in one step: of two Services that decide at the same time the second one sees
+    /// what the first one is about to take.
     pub(super) fn decide(&self, service: &ServiceView, config: &LoadBalancerConfig, owned: &Owned, now: Now) -> Plan {
         let (name, lb) = (owned.name.as_str(), &owned.lb);
         let primary = sharing::shared_with(service, |key| self.service(key), |group| self.leader(group, config));

@@ -14,7 +14,8 @@ use crate::host_upgrade::caution::each;
 
 impl HarvesterLoadBalancers {
     pub(super) fn streams(&self) -> BoxStream<'static, ServiceKey> {
-        // Called when the first list is there: who is in it has waited already, and who comes later goes first (decision 6).
+        // Called when the first list is there: who is in it has waited already, and who comes later goes first
+        // (decision 6).
         let waits = |service: &&Arc<ServiceView>| wants_load_balancer(service) && service.ingress.is_empty();
         self.memory().begin(self.services.all().iter().filter(waits).map(|service| service.key.clone()));
 
@@ -62,29 +63,17 @@ impl HarvesterLoadBalancers {
             futures::stream::iter(std::mem::take(&mut unsettled.services))
         });
         let by_turn = self.pacer.wakes();
-        let services = self.services.clone();
         let held = select(changes(self.identity.holds()), changes(self.identity.words()));
         let by_identity = select(changes(self.identity.subscribe()), held);
-        let by_identity = by_identity.flat_map(move |()| {
-            let ours = services.all().into_iter();
-            let ours = ours.filter(|service| wants_load_balancer(service) || has_finalizer(service));
-            futures::stream::iter(ours.map(|service| service.key.clone()).collect::<Vec<_>>())
-        });
-        let services = self.services.clone();
-        let by_resync = each(self.caution.resyncs()).flat_map(move |()| {
-            let ours = services.all().into_iter().filter(|service| wants_load_balancer(service));
-            futures::stream::iter(ours.map(|service| service.key.clone()).collect::<Vec<_>>())
-        });
-        let services = self.services.clone();
-        let by_announcers = changes(self.announced.clone()).flat_map(move |()| {
-            let served = services.all().into_iter();
-            let served = served.filter(|service| wants_load_balancer(service) && !service.ingress.is_empty());
-            futures::stream::iter(served.map(|service| service.key.clone()).collect::<Vec<_>>())
+        let by_identity = self.all_when(by_identity, |service| wants_load_balancer(service) || has_finalizer(service));
+        let by_resync = self.all_when(each(self.caution.resyncs()), wants_load_balancer);
+        let by_announcers = self.all_when(changes(self.announced.clone()), |service| {
+            wants_load_balancer(service) && !service.ingress.is_empty()
         });
         select_all([
-            by_announcers.boxed(),
-            by_resync.boxed(),
-            by_identity.boxed(),
+            by_announcers,
+            by_resync,
+            by_identity,
             by_object.boxed(),
             by_service.boxed(),
             by_node.boxed(),
@@ -94,6 +83,20 @@ impl HarvesterLoadBalancers {
             unserved::wakes(self.services.clone()).boxed(),
         ])
         .boxed()
+    }
+
+    /// Of all Services those that are concerned, each time.
+    fn all_when(
+        &self,
+        wakes: impl Stream<Item = ()> + Send + 'static,
+        concerned: impl Fn(&ServiceView) -> bool + Send + 'static,
+    ) -> BoxStream<'static, ServiceKey> {
+        let services = self.services.clone();
+        let keys = move |()| {
+            let concerned = services.all().into_iter().filter(|service| concerned(service));
+            futures::stream::iter(concerned.map(|service| service.key.clone()).collect::<Vec<_>>())
+        };
+        wakes.flat_map(keys).boxed()
     }
 }
 
@@ -105,8 +108,8 @@ fn changes<T: Send + Sync + 'static>(name: watch::Receiver<T>) -> impl Stream<It
     })
 }
 
-/// Harvester answers again: Services that failed meanwhile need not wait for their back-off. A status that went bad and well between
-/// two looks counts too.
+/// Harvester answers again: Services that failed meanwhile need not wait for their back-off. A status that went bad and
+/// well between two looks counts too.
 fn recoveries(watched: watch::Receiver<Status>) -> impl Stream<Item = ()> {
     futures::stream::unfold(watched, |mut watched| async {
         loop {

@@ -1,4 +1,5 @@
-//! Addresses that are published and that nobody serves: the announcer is missing or cannot, and only we can say so on the Service.
+//! Addresses that are published and that nobody serves: the announcer is missing or cannot, and only we can say so on
+//! the Service.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -48,8 +49,8 @@ impl Unserved {
     }
 }
 
-/// What a former process has said already: for at least so long it is unserved. Saying "all is well" for a minute after each restart
-/// would be two writes and a lie.
+/// What a former process has said already: for at least so long it is unserved. Saying "all is well" for a minute after
+/// each restart would be two writes and a lie.
 fn told_before(service: &ServiceView) -> Duration {
     let told = service.conditions.ready.as_ref().is_some_and(|condition| {
         condition.status == ConditionStatus::False && condition.reason == WaitReason::Unserved.word()

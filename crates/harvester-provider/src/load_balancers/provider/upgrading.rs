@@ -12,8 +12,9 @@ use crate::host_upgrade::caution::Window;
 /// A host that is being upgraded refuses for minutes at a time.
 const PAUSE: Duration = Duration::from_secs(15);
 
-/// A Service that has its address, while hosts are being upgraded: everything that could be wrong with its load balancer may be the
-/// upgrade's doing, and is looked at when that is over. A host that is only silent changes nothing, and cannot be asked anyway.
+/// A Service that has its address, while hosts are being upgraded: everything that could be wrong with its load
+/// balancer may be the upgrade's doing, and is looked at when that is over. A host that is only silent changes nothing,
+/// and cannot be asked anyway.
 pub(super) fn served(service: &ServiceView, window: Option<Window>) -> Option<Waiting> {
     let window = window.filter(|window| window.upgrade)?;
     let served = !service.ingress.is_empty() && service.annotations.contains_key(kube_vip::LOADBALANCER_IPS);

@@ -1,16 +1,18 @@
 //! A Service that is gone although it wanted its load balancer and bore our finalizer, which nobody takes off but us,
-//! or a
-//! user by hand. Else the etcd of the guest cluster was restored from a snapshot that is older than the Service. What
-//! was made for it is left where
-//! it is. It is garbage from then on, and its collection waits
-//! ([`Identity::suspects_restore`](crate::identity::Identity)).
+//! or a user by hand. Else the etcd of the guest cluster was restored from a snapshot that is older than the Service.
+//! What was made for it is left where it is. It is garbage from then on, and its collection waits
+//! ([`Identity::restore_suspected`](crate::identity::Identity)).
 
 use cloud_provider::provider::{Deleted, ProviderError, Remark};
 use cloud_provider::service::{has_finalizer, wants_load_balancer};
 use cloud_provider::view::ServiceView;
+use k8s_openapi::jiff::Timestamp;
+use runtime::error::chain;
+use tokio::time::Instant;
 
 use super::{HarvesterLoadBalancers, failed};
-use crate::identity::RESTORE_SUSPECTED;
+use crate::identity::record;
+use crate::identity::suspicion::RESTORE_SUSPECTED;
 
 impl HarvesterLoadBalancers {
     /// What becomes of the load balancer of a Service that has vanished; `None`: it has not, or there is nothing to
@@ -30,12 +32,12 @@ impl HarvesterLoadBalancers {
         if live.is_some_and(|live| live.uid == service.uid) {
             return Ok(None);
         }
-        self.identity.service_vanished();
+        let only_here = self.note_restore(service).await?;
         self.forget(service, &name);
         let message = format!(
-            "service {} is gone with its finalizer on, as after a restore of etcd: load balancer {}/{name} stays on Harvester with its \
-             address. It is garbage unless an older or newer snapshot brings the Service back, and is not collected for {} h by this \
-             process, or until `{}`; set --garbage-collection=list before a restart",
+            "service {} is gone with its finalizer on, as after a restore of etcd: load balancer {}/{name} stays on \
+             Harvester with its address. It is garbage unless an older or newer snapshot brings the Service back, and \
+             is not collected for {} h, or until `{}`{only_here}",
             service.key,
             self.given.namespace,
             RESTORE_SUSPECTED.as_secs() / 3600,
@@ -43,5 +45,29 @@ impl HarvesterLoadBalancers {
         );
         tracing::warn!("{message}");
         Ok(Some(Deleted::Left(Remark { reason: "ServiceVanished", message, warning: true })))
+    }
+
+    /// Before the Service is forgotten: who leads next has to know of it. Gives what there is to be said where it
+    /// cannot be written down.
+    async fn note_restore(&self, service: &ServiceView) -> Result<String, ProviderError> {
+        let wall = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
+        let stamp = self.identity.service_vanished(wall, Instant::now());
+        match self.requests.note_restore(stamp).await {
+            Ok(()) => Ok(String::new()),
+            Err(error) if error.is_final() => Ok(format!(
+                ". Only this process knows of it ({}): before a restart set --garbage-collection=list",
+                chain(&error)
+            )),
+            Err(error) => {
+                let what = format!(
+                    "service {} is gone with its finalizer on, and {} in ConfigMap {}/{} cannot be written",
+                    service.key,
+                    record::RESTORE_SUSPECTED,
+                    record::NAMESPACE,
+                    record::NAME
+                );
+                Err(ProviderError::caused(what, error))
+            }
+        }
     }
 }

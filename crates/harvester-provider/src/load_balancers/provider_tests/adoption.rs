@@ -1,4 +1,5 @@
-//! Objects that other versions, other names of the cluster and moves between pools have left: taken over by proof, by requests.
+//! Objects that other versions, other names of the cluster and moves between pools have left: taken over by proof, by
+//! requests.
 
 use harvester_api::keys::kube_vip;
 use harvester_api::names::ClusterName;

@@ -382,14 +382,16 @@ async fn a_deletion_waits_for_who_is_still_served_at_the_address_and_is_woken_wh
 async fn what_a_restore_of_etcd_has_forgotten_stays_and_is_not_collected_for_a_day() {
     let lab = Lab::new(vec![service("default/web").done()]);
     lab.served().await;
-    let (_guest, lab) = with_record(lab);
+    let (guest, lab) = with_record(lab);
     let web = lab.service();
     lab.services.remove(&web.key);
     let Deleted::Left(left) = lab.provider.delete(&web).await.unwrap() else { panic!("nobody asked for its deletion") };
     assert_eq!((left.reason, left.warning), ("ServiceVanished", true));
     assert!(left.message.contains(&object_name(&config(), &web)), "{}", left.message);
     assert_eq!(methods(&lab.written()), Vec::<&str>::new());
-    assert!(lab.provider.identity.suspects_restore(tokio::time::Instant::now()));
+    let (stamp, _) = lab.provider.identity.restore_suspected(tokio::time::Instant::now()).unwrap();
+    let noted = guest.writes().last().unwrap().body["data"]["restore-suspected"].clone();
+    assert_eq!(noted, stamp.to_string(), "a new leader knows of it");
 
     // Nobody but us takes the finalizer off: whoever did that by hand wants it gone.
     for change in [
@@ -407,5 +409,31 @@ async fn what_a_restore_of_etcd_has_forgotten_stays_and_is_not_collected_for_a_d
         let answer = lab.provider.delete(&web).await.unwrap();
         assert!(matches!(answer, Deleted::Waiting(_)), "{answer:?}");
         assert_eq!(methods(&lab.written()), ["DELETE"]);
+    }
+}
+
+/// The Service is forgotten when a new leader would know of it, and not before; who may not write says so.
+#[tokio::test]
+async fn that_a_service_vanished_is_written_down_before_it_is_forgotten() {
+    for (code, left) in [(500, false), (403, true)] {
+        let mut lab = Lab::new(vec![service("default/web").done()]);
+        lab.served().await;
+        let guest = Scenario::answering(move |request| {
+            if request.path.contains("/configmaps") {
+                return (code, Scenario::status(code, "x", "no"));
+            }
+            (404, Scenario::status(404, "NotFound", "services not found"))
+        });
+        lab.provider.requests = Requests::new(guest.client(), lab.server.client(), "guests");
+        let web = lab.service();
+        lab.services.remove(&web.key);
+        match lab.provider.delete(&web).await {
+            Ok(Deleted::Left(told)) => {
+                assert!(left && told.message.contains("Only this process knows of it"), "{}", told.message);
+            }
+            Err(error) => assert!(!left && !error.permanent, "{error}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(lab.provider.identity.restore_suspected(tokio::time::Instant::now()).is_some(), "{code}");
     }
 }

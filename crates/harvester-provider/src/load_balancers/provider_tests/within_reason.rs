@@ -10,8 +10,10 @@ fn lost(count: usize) -> (Lab, Vec<ServiceView>) {
         let name = format!("default/web-{number}");
         let ip = format!("10.20.4.{number}");
         let mut web = service(&name).short(&[("ip", &ip), ("ipam", "dhcp")]).ingress(&ip).done();
-        let since = "2026-01-01T00:00:00Z".to_owned();
+        // They were served anew a moment ago, after an outage of all announcers.
+        let since = k8s_openapi::jiff::Timestamp::now().to_string();
         let (status, reason, message) = (ConditionStatus::True, "Served".to_owned(), String::new());
+        web.created = Some(0);
         web.conditions.ready = Some(Condition { status, reason, message, since });
         web
     };

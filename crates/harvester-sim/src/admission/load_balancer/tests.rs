@@ -5,11 +5,14 @@ use super::*;
 fn lb(kind: &str, listeners: &[(&str, i32, &str, i32)], check: Option<[u32; 5]>) -> Candidate {
     let listeners: Vec<_> = listeners
         .iter()
-        .map(|(name, port, protocol, backend)| json!({"name": name, "port": port, "protocol": protocol, "backendPort": backend}))
+        .map(|(name, port, protocol, backend)| {
+            json!({"name": name, "port": port, "protocol": protocol, "backendPort": backend})
+        })
         .collect();
     let mut spec = json!({"workloadType": kind, "listeners": listeners});
     if let Some([port, s, f, p, t]) = check {
-        spec["healthCheck"] = json!({"port": port, "successThreshold": s, "failureThreshold": f, "periodSeconds": p, "timeoutSeconds": t});
+        spec["healthCheck"] = json!({"port": port, "successThreshold": s, "failureThreshold": f, "periodSeconds": p,
+            "timeoutSeconds": t});
     }
     Candidate::decode(&json!({"metadata": {"namespace": "ns", "name": "lb"}, "spec": spec})).unwrap()
 }
@@ -182,7 +185,8 @@ fn a_cluster_load_balancer_gets_namespace_project_and_network_and_keeps_the_rest
     assert_eq!(
         patch,
         [json!({"op": "add", "path": "/metadata/annotations", "value": {
-            "x": "y", "loadbalancer.harvesterhci.io/namespace": "ns", "loadbalancer.harvesterhci.io/project": "local/p-1",
+            "x": "y", "loadbalancer.harvesterhci.io/namespace": "ns",
+            "loadbalancer.harvesterhci.io/project": "local/p-1",
             "loadbalancer.harvesterhci.io/network": ""}})]
     );
 }

@@ -86,8 +86,17 @@ impl Bed {
             .await?;
         let (control_plane, harvester) = story
             .step("control-planes", async {
-                let pair = ControlPlane::builder().controllers("*").scheduler().start_with(HarvesterSide::builder().namespace(VMS).network(NETWORK)).await?;
-                Ok((pair, "guest cluster (etcd, API server, controller manager, scheduler) and Harvester API with its stand-in".to_owned()))
+                let pair = ControlPlane::builder()
+                    .controllers("*")
+                    .scheduler()
+                    .start_with(HarvesterSide::builder().namespace(VMS).network(NETWORK))
+                    .await?;
+                Ok((
+                    pair,
+                    "guest cluster (etcd, API server, controller manager, scheduler) and Harvester API with its \
+                    stand-in"
+                        .to_owned(),
+                ))
             })
             .await?;
         let control_plane = Arc::new(control_plane);

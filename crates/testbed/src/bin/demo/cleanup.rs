@@ -53,13 +53,15 @@ pub async fn clean(story: &mut StepLog, bed: &Bed) -> Result<()> {
         .await
 }
 
-/// Why it took so long, where the cloud controller that led was lost with its node and the next one had to wait for its Lease to run out.
+/// Why it took so long, where the cloud controller that led was lost with its node and the next one had to wait for its
+/// Lease to run out.
 fn led_anew(lease: &Lease, begun: Timestamp) -> String {
     let acquired = lease.spec.as_ref().and_then(|spec| spec.acquire_time.as_ref()).map(|time| time.0);
     match acquired.filter(|acquired| *acquired > begun) {
         Some(acquired) => format!(
-            ", begun after {:.0} s: the cloud controller that led was lost with its node, and the next one waits until the Lease of that one \
-             has run out (15 s). With replicasCount: 2 another one leads by the time that the node is back",
+            ", begun after {:.0} s: the cloud controller that led was lost with its node, and the next one waits until \
+             the Lease of that one has run out (15 s). With replicasCount: 2 another one leads by the time that the \
+             node is back",
             acquired.duration_since(begun).as_secs_f64()
         ),
         None => String::new(),
@@ -91,7 +93,8 @@ async fn leftovers(bed: &Bed) -> Result<Vec<String>> {
     for machine in bed.machines.iter().filter(|machine| machine.is_on()) {
         let host = machine.host()?;
         for (interface, address, _) in host.addresses()? {
-            let ours = matches!(address, std::net::IpAddr::V4(v4) if v4.octets()[..3] == bed.lan.ipv4(0).octets()[..3] && v4 != machine.ipv4());
+            let ours = matches!(address,
+                std::net::IpAddr::V4(v4) if v4.octets()[..3] == bed.lan.ipv4(0).octets()[..3] && v4 != machine.ipv4());
             if ours {
                 left.push(format!("{address} on {interface} of {}", machine.name()));
             }

@@ -24,7 +24,8 @@ pub fn is_holder() -> bool {
     std::env::var_os(HOLDER).is_some()
 }
 
-/// Starts this program again as the holder, shows what it says until it lets go of the terminal, and returns how its story went.
+/// Starts this program again as the holder, shows what it says until it lets go of the terminal, and returns how its
+/// story went.
 pub fn hold_in_background() -> Result<bool> {
     let exe = std::env::current_exe().context("failed to find this program")?;
     let mut child = Command::new(exe)
@@ -94,7 +95,8 @@ pub fn entrances(bed: &Bed) -> BTreeMap<String, Vec<String>> {
     hosts
 }
 
-/// Lines to paste in one go: every `kubectl` after them is for the guest cluster, so Harvester's file has a variable of its own.
+/// Lines to paste in one go: every `kubectl` after them is for the guest cluster, so Harvester's file has a variable of
+/// its own.
 fn credentials(guest: &Path, harvester: &Path) -> [String; 2] {
     [
         format!("export KUBECONFIG={}    # the guest cluster", guest.display()),
@@ -122,7 +124,8 @@ pub fn explain(story: &StepLog, bed: &Bed) -> Result<()> {
         "kubectl get nodes,services,pods -A -o wide",
         "kubectl expose deployment web --name=mine --type=LoadBalancer --port=80 --target-port=8080",
         "kubectl get service mine --watch    # then curl its address from the client, as above",
-        "kubectl annotate service mine cloudprovider.harvesterhci.io/primary-service=nobody    # and see what kubectl describe says",
+        "kubectl annotate service mine cloudprovider.harvesterhci.io/primary-service=nobody    # and see what kubectl \
+        describe says",
         "kubectl -n kube-system exec daemonset/kube-vip -- harvester-cloud-provider announcer status",
     ] {
         story::command(line);

@@ -1,7 +1,7 @@
 //! `demo`: the main job on real components, as a story on the terminal and as `report.json`.
 //!
-//! `demo run` builds a LAN, a guest cluster and a Harvester side in namespaces, installs the chart, exposes Services in every
-//! mode, breaks things, removes everything. Exit status 0 only if every step held.
+//! `demo run` builds a LAN, a guest cluster and a Harvester side in namespaces, installs the chart, exposes Services in
+//! every mode, breaks things, removes everything. Exit status 0 only if every step held.
 
 mod bed;
 mod cleanup;
@@ -70,7 +70,8 @@ struct RunArgs {
     /// Leave everything up at the end and say how to use it
     #[arg(long)]
     keep: bool,
-    /// minSyncPeriod of kube-proxy in milliseconds. Its default, 1000, would hide what is measured: every first reply waits for it
+    /// minSyncPeriod of kube-proxy in milliseconds. Its default, 1000, would hide what is measured: every first reply
+    /// waits for it
     #[arg(long, value_name = "MS", default_value_t = 100)]
     kube_proxy_min_sync: u64,
     /// Where the report goes

@@ -38,7 +38,8 @@ pub async fn lose(story: &mut StepLog, bed: &Bed, vips: Vips, owner: &str, figur
     story.step("node-back", node_back(bed, vips, owner)).await?;
     ensure!(
         !is_too_long(&outage),
-        "clients had no answer for {} ms after a power loss, of which the machine's stalls explain all but {} ms, more than {LONGEST_GAP_MS} ms",
+        "clients had no answer for {} ms after a power loss, of which the machine's stalls explain all but {} ms, more \
+        than {LONGEST_GAP_MS} ms",
         outage.gap_ms,
         outage.outage_ms
     );
@@ -73,8 +74,8 @@ async fn power_loss(bed: &Bed, vips: Vips, owner: &str, clients: &Clients) -> Re
     let users = clients.since(lost, ENOUGH)?;
     let gap = Outage::new(owner, &after, &pool);
     let text = format!(
-        "{owner} lost power; {after} took over, and the pods of {owner} left their Services. A client that asks every 10 ms had no answer \
-         for {:.2} s from {} and {:.2} s from {}{}. Of several clients at once: {users}",
+        "{owner} lost power; {after} took over, and the pods of {owner} left their Services. A client that asks every \
+         10 ms had no answer for {:.2} s from {} and {:.2} s from {}{}. Of several clients at once: {users}",
         pool.longest_gap.as_secs_f64(),
         vips.pool,
         dhcp.longest_gap.as_secs_f64(),

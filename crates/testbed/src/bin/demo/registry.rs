@@ -121,7 +121,8 @@ pub fn down(all: bool) -> Result<()> {
     Ok(())
 }
 
-/// Processes and namespaces of a dead demo are gone already; the janitor removes the rest, unless it was killed as well.
+/// Processes and namespaces of a dead demo are gone already; the janitor removes the rest, unless it was killed as
+/// well.
 fn remove_leftovers(entry: &Entry) -> Result<()> {
     let name = entry.directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
     ensure!(name.starts_with(testbed::run_dir::PREFIX), "{} is no directory of a demo", entry.directory.display());

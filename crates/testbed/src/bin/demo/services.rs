@@ -128,8 +128,8 @@ pub async fn measure(story: &mut StepLog, bed: &Bed, figures: &mut Figures) -> R
     Ok(())
 }
 
-/// Waits for what the CCM writes when a Service is served already: the Event about it, and its address into the object on Harvester.
-/// The announcer's last write is the status, which everybody has waited for.
+/// Waits for what the CCM writes when a Service is served already: the Event about it, and its address into the object
+/// on Harvester. The announcer's last write is the status, which everybody has waited for.
 async fn last_writes(bed: &Bed, mode: &str, host: Audit) -> Result<()> {
     let events: Api<Event> = Api::namespaced(bed.services().into_client(), "default");
     let ensured = ListParams::default().fields("reason=EnsuredLoadBalancer");
@@ -197,7 +197,8 @@ async fn deploy_web(bed: &Bed) -> Result<((), String)> {
                         "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
                         "ports": [{ "containerPort": 8080 }],
                         "readinessProbe": { "httpGet": { "path": "/", "port": 8080 }, "periodSeconds": 1 },
-                        "securityContext": { "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": { "drop": ["ALL"] } },
+                        "securityContext": { "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+                            "capabilities": { "drop": ["ALL"] } },
                     }],
                 },
             },
@@ -214,7 +215,8 @@ async fn create(bed: &Bed, name: &str, port: u16, annotations: &[(&str, &str)]) 
         annotations.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
     let service: Service = serde_json::from_value(json!({
         "metadata": { "name": name, "annotations": annotations },
-        "spec": { "type": "LoadBalancer", "selector": { "app": "web" }, "ports": [{ "port": port, "targetPort": 8080 }] },
+        "spec": { "type": "LoadBalancer", "selector": { "app": "web" },
+            "ports": [{ "port": port, "targetPort": 8080 }] },
     }))
     .context("failed to make a Service")?;
     bed.services()

@@ -7,17 +7,22 @@ use harvester_api::ip_pool::IpPool;
 use harvester_api::load_balancer::LoadBalancer;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
+use tokio::sync::oneshot;
 
 use super::theatre::{Theatre, Times, middle};
-use super::{Figure, Results};
+use super::{Figure, Results, nodes};
 use crate::crowd::{self, names};
 use crate::requests::Side;
 use crate::stage::service;
 
 /// Services made one after the other.
 const RUNS: usize = 20;
-/// When the one Service comes that is made while many are.
+/// When the first Service comes that is made while many are.
 const MEANWHILE: Duration = Duration::from_millis(500);
+/// When the next of them comes, as long as the many are not all published.
+const BETWEEN: Duration = Duration::from_secs(20);
+/// So many tell what the API server takes.
+const RAW: usize = 1000;
 /// Services that are deleted right after they were made.
 const HASTY: usize = 26;
 
@@ -89,35 +94,46 @@ async fn hasty(theatre: &Theatre, told: &mut Results<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `count` Services at once on a fast host.
-pub async fn fast(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
+/// `count` Services at once on a fast host, in a cluster with `more` Nodes besides its own.
+pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let theatre = Theatre::set("fast", ccm_args).await?;
-    let raw = theatre.raw_rate(count).await?;
-    told.tell(Figure::new(format!("the bed alone: {count} Services made, so many a second"), raw, "/s"));
+    let some = count.min(RAW);
+    let raw = theatre.raw_rate(some).await?;
+    told.tell(Figure::new(format!("the bed alone: {some} Services made, so many a second"), raw, "/s"));
     theatre.start().await?;
+    if more > 0 {
+        let nodes = names("many", more);
+        nodes::make_machines(&theatre, &nodes).await?;
+        let (_, joined) = nodes::register(&theatre, &nodes).await?;
+        told.tell(Figure::seconds(format!("{more} Nodes join at once before, all initialised"), joined));
+        theatre.stage.wait_until_quiet().await?;
+    }
     let names = names("fast", count);
     let before = theatre.stage.bed.ccm().usage()?;
     let mark = theatre.stage.bed.mark();
-    // A user does not know that ten thousand others are before him.
-    let meanwhile = async {
-        tokio::time::sleep(MEANWHILE).await;
-        theatre.publish(&["meanwhile".to_owned()], 1).await
+    let (done, over) = oneshot::channel();
+    let crowd = async {
+        let times = theatre.publish(&names, count).await;
+        drop(done);
+        times
     };
-    let (times, newcomer) = tokio::try_join!(theatre.publish(&names, count), meanwhile)?;
+    let (times, newcomers) = tokio::try_join!(crowd, newcomers(&theatre, over))?;
     let all = Figure::seconds(format!("fast: {count} Services at once, all published"), times.all());
     told.tell(match count {
         100 => all.below(2.0).go("80-82 s"),
         1000 => all.below(15.0).go("0.8 s each"),
         _ => all.below(300.0),
     });
-    told.tell(Figure::seconds(format!("fast: a new Service while {count} are made"), newcomer.all()).below(2.0));
+    let slowest = newcomers.iter().max().copied().unwrap_or_default();
+    let what = format!("fast: a new Service while {count} are made, slowest of {}", newcomers.len());
+    told.tell(Figure::seconds(what, slowest).of(&newcomers).below(2.0));
     told.tell(Figure::seconds(format!("fast: {count}, median from the start"), times.median_from_start()));
     theatre.stage.wait_until_quiet().await?;
     let after = theatre.stage.bed.ccm().usage()?;
     let tally = theatre.stage.tally(mark)?;
     for (side, text) in [(Side::CcmGuest, "guest"), (Side::CcmHarvester, "Harvester")] {
         let writes = f64::from(u32::try_from(tally.side(side).writes).unwrap_or(u32::MAX));
-        let each = writes / f64::from(u32::try_from(count + 1).unwrap_or(u32::MAX));
+        let each = writes / f64::from(u32::try_from(count + newcomers.len()).unwrap_or(u32::MAX));
         // Two for each, and a conflict now and then.
         told.tell(Figure::new(format!("fast: {count}, writes per Service, {text}"), each, "").at_most(2.1));
     }
@@ -132,6 +148,23 @@ pub async fn fast(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> 
     );
     told.tell(if count == 100 { gone.below(3.0).go("58 s") } else { gone });
     Ok(())
+}
+
+/// Services that come one after the other while the crowd is served: a user does not know that ten thousand others are
+/// before him. How long each of them took.
+async fn newcomers(theatre: &Theatre, mut over: oneshot::Receiver<()>) -> Result<Vec<Duration>> {
+    let mut watching = theatre.watch().await?;
+    tokio::time::sleep(MEANWHILE).await;
+    let mut each = Vec::new();
+    loop {
+        let name = [format!("meanwhile-{}", each.len())];
+        let made = theatre.make(&name).await?;
+        let published = watching.wait_for(&name, 1).await?;
+        each.extend(Times { begin: None, made, published }.each());
+        if tokio::time::timeout(BETWEEN, &mut over).await.is_ok() {
+            return Ok(each);
+        }
+    }
 }
 
 /// The same where each answer takes half a second.

@@ -18,8 +18,8 @@ use crate::requests::Side;
 
 /// How long Harvester's API is away.
 const AWAY: Duration = Duration::from_mins(1);
-/// Nobody reaches the API from outside. Not by cutting the cable: the API server of this bed has its etcd behind it, and would be slow
-/// for seconds after.
+/// Nobody reaches the API from outside. Not by cutting the cable: the API server of this bed has its etcd behind it,
+/// and would be slow for seconds after.
 const CUT: &str = "add table inet cut; add chain inet cut in { type filter hook input priority 0; }; \
                    add rule inet cut in iifname != \"lo\" tcp dport 6443 drop";
 /// How long a stuck Service is watched.

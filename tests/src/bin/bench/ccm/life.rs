@@ -94,7 +94,8 @@ async fn restart(theatre: &Theatre, count: usize, told: &mut Results<'_>) -> Res
     Ok(())
 }
 
-/// A stand-by takes over from a leader that ends, and publishes the address of a Service that was made in the same moment.
+/// A stand-by takes over from a leader that ends, and publishes the address of a Service that was made in the same
+/// moment.
 async fn hand_over(theatre: &Theatre, told: &mut Results<'_>) -> Result<()> {
     let (stage, ccm, standby) = (&theatre.stage, theatre.stage.bed.ccm(), theatre.stage.standby());
     let former = stage.holder(CCM_LEASE).await?;

@@ -1,12 +1,16 @@
-//! `bench --ccm`: the cloud controller alone, against its bounds. Real API servers and etcd, the stand-in for Harvester's controllers at
-//! three paces, no announcer and no kube-proxy: what is measured is the time until the address is *published*, that is written to
+//! `bench --ccm`: the cloud controller alone, against its bounds. Real API servers and etcd, the stand-in for
+//! Harvester's controllers at three paces, no announcer and no kube-proxy: what is measured is the time until the
+//! address is *published*, that is written to
 //! `kube-vip.io/loadbalancerIPs`.
 
 mod creation;
 mod host;
 mod life;
 mod nodes;
+mod safe_mode;
 mod theatre;
+
+use std::time::Duration;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -49,7 +53,7 @@ impl Figure {
         }
     }
 
-    fn seconds(what: impl Into<String>, time: std::time::Duration) -> Self {
+    fn seconds(what: impl Into<String>, time: Duration) -> Self {
         Self::new(what, time.as_secs_f64(), "s")
     }
 
@@ -58,7 +62,7 @@ impl Figure {
     }
 
     /// Chosen from these.
-    fn of(mut self, values: &[std::time::Duration]) -> Self {
+    fn of(mut self, values: &[Duration]) -> Self {
         self.values_s = values.iter().map(|value| (value.as_secs_f64() * 1000.0).round() / 1000.0).collect();
         self
     }
@@ -114,8 +118,8 @@ pub fn table<'a>(parts: impl IntoIterator<Item = (f64, &'a [Figure])>) -> String
 pub enum Case {
     /// One Service at a time, what it costs, deletion right after creation.
     One,
-    /// So many at once on a fast host, and their deletion.
-    Fast(usize),
+    /// So many at once on a fast host, in a cluster with so many further Nodes, and their deletion.
+    Fast(usize, usize),
     /// The same on a slow one.
     Slow(usize),
     /// A real host's pace.
@@ -130,6 +134,8 @@ pub enum Case {
     Pools,
     /// So many Nodes, and a VM that changes its address.
     Nodes(usize),
+    /// Safe mode for so long while everything changes.
+    SafeMode(Duration),
 }
 
 /// Measures one case; what it found so far is in `figures` also if it fails.
@@ -137,7 +143,7 @@ pub async fn measure(case: Case, ccm_args: &[String], figures: &mut Vec<Figure>)
     let mut told = Results { figures };
     match case {
         Case::One => creation::one(ccm_args, &mut told).await,
-        Case::Fast(count) => creation::fast(count, ccm_args, &mut told).await,
+        Case::Fast(count, nodes) => creation::fast(count, nodes, ccm_args, &mut told).await,
         Case::Slow(count) => creation::slow(count, ccm_args, &mut told).await,
         Case::Real => creation::real(ccm_args, &mut told).await,
         Case::Backlog => creation::backlog(ccm_args, &mut told).await,
@@ -145,6 +151,7 @@ pub async fn measure(case: Case, ccm_args: &[String], figures: &mut Vec<Figure>)
         Case::Outage => host::outage(ccm_args, &mut told).await,
         Case::Pools => host::pools(ccm_args, &mut told).await,
         Case::Nodes(count) => nodes::join(count, ccm_args, &mut told).await,
+        Case::SafeMode(time) => safe_mode::endure(time, ccm_args, &mut told).await,
     }
 }
 

@@ -1,4 +1,5 @@
-//! What every case needs: the bed without a data plane, Services made at once, and a watch that tells when each was published.
+//! What every case needs: the bed without a data plane, Services made at once, and a watch that tells when each was
+//! published.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -101,7 +102,8 @@ impl Theatre {
         Ok(Watching { seen })
     }
 
-    /// How many objects a second the API server takes while nothing else happens: what any figure on this machine has to be seen against.
+    /// How many objects a second the API server takes while nothing else happens: what any figure on this machine has
+    /// to be seen against.
     pub async fn raw_rate(&self, count: usize) -> Result<f64> {
         let names = crowd::names("raw", count);
         let begin = Instant::now();

@@ -1,4 +1,5 @@
-//! Leases that change under the hands of several nodes: all have them with one MAC, and each may have got another address.
+//! Leases that change under the hands of several nodes: all have them with one MAC, and each may have got another
+//! address.
 
 use super::*;
 use crate::engine::tests::dhcp::leased;

@@ -161,7 +161,8 @@ fn a_minute_at_rest_costs_a_wake_up_per_round_of_questions_and_one_plan() {
         anything_else,
     } = minute(&mut cluster);
     assert!(anything_else.is_empty(), "{} more, the first {:?}", anything_else.len(), anything_else.first());
-    // Rounds are 50 ms apart, and each asks each of the two other owners about one of its VIPs (failover-protocol.md 2).
+    // Rounds are 50 ms apart, and each asks each of the two other owners about one of its VIPs (failover-protocol.md
+    // 2).
     assert!((2390..=2400).contains(&questions), "{questions}");
     // With them the two other nodes and the gateway, every five seconds.
     assert!((33..=36).contains(&landmarks), "{landmarks}");

@@ -223,8 +223,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     /// W-03.
-    /// Whatever Services there are and whatever users make of them: everything comes to rest, nothing is deleted that somebody
-    /// wants, and whoever is Ready shows the address that it should.
+    /// Whatever Services there are and whatever users make of them: everything comes to rest, nothing is deleted that
+    /// somebody wants, and whoever is Ready shows the address that it should.
     #[test]
     fn every_world_comes_to_rest_and_deletes_nothing_that_is_wanted(
         services in any_services(), edits in prop::collection::vec(any_services(), 0..3),

@@ -23,17 +23,22 @@ fn objects() -> Value {
     let name = |name: &str| json!({ "name": name, "namespace": "kube-system" });
     let labels = json!({ "k8s-app": "kube-dns" });
     let corefile = format!(
-        ".:{PORT} {{\n  errors\n  ready\n  kubernetes cluster.local in-addr.arpa ip6.arpa {{\n    pods insecure\n  }}\n}}\n"
+        ".:{PORT} {{\n  errors\n  ready\n  kubernetes cluster.local in-addr.arpa ip6.arpa {{\n    \
+             pods insecure\n  }}\n}}\n"
     );
-    let read = |group: &str, resources: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": ["list", "watch"] });
-    let port = |protocol: &str| json!({ "name": protocol.to_lowercase(), "port": 53, "targetPort": PORT, "protocol": protocol });
+    let verbs = ["list", "watch"];
+    let read = |group: &str, kinds: &[&str]| json!({ "apiGroups": [group], "resources": kinds, "verbs": verbs });
+    let port =
+        |name: &str, protocol: &str| json!({ "name": name, "port": 53, "targetPort": PORT, "protocol": protocol });
     json!({ "apiVersion": "v1", "kind": "List", "items": [
         { "apiVersion": "v1", "kind": "ServiceAccount", "metadata": name("coredns") },
-        { "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "system:coredns" }, "rules": [
+        { "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "system:coredns" },
+            "rules": [
             read("", &["endpoints", "services", "pods", "namespaces"]),
             read("discovery.k8s.io", &["endpointslices"]),
         ] },
-        { "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "system:coredns" },
+        { "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": { "name": "system:coredns" },
           "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:coredns" },
           "subjects": [{ "kind": "ServiceAccount", "name": "coredns", "namespace": "kube-system" }] },
         { "apiVersion": "v1", "kind": "ConfigMap", "metadata": name("coredns"), "data": { "Corefile": corefile } },
@@ -50,7 +55,7 @@ fn objects() -> Value {
             } },
         } },
         { "apiVersion": "v1", "kind": "Service", "metadata": name("kube-dns"), "spec": {
-            "clusterIP": ADDRESS, "selector": labels, "ports": [port("UDP"), port("TCP")],
+            "clusterIP": ADDRESS, "selector": labels, "ports": [port("udp", "UDP"), port("tcp", "TCP")],
         } },
     ] })
 }

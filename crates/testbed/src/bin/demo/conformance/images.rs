@@ -53,7 +53,8 @@ pub fn build(images: &ImageStore) -> Result<()> {
     for name in [names.agnhost, names.pause] {
         let command = if name.contains("/pause:") { ", \"pause\"" } else { "" };
         let dockerfile = format!(
-            "FROM scratch\nCOPY root/ /\nENV PATH=/usr/bin:/bin:/usr/sbin:/sbin:/\nENTRYPOINT [\"/agnhost\"{command}]\nCMD [{}]\n",
+            "FROM scratch\nCOPY root/ /\nENV PATH=/usr/bin:/bin:/usr/sbin:/sbin:/\n\
+             ENTRYPOINT [\"/agnhost\"{command}]\nCMD [{}]\n",
             if command.is_empty() { "\"pause\"" } else { "" }
         );
         images.build(&name, &dockerfile, &context)?;

@@ -1,7 +1,8 @@
-//! `demo conformance`: Kubernetes' own end-to-end tests about load balancers, on the demo's bed, from the client host of the LAN.
+//! `demo conformance`: Kubernetes' own end-to-end tests about load balancers, on the demo's bed, from the client host
+//! of the LAN.
 //!
-//! Each test is a process of its own, several at a time: most of a test is waiting. What became of each goes into a table that is
-//! kept; the run fails on what docs/compatibility.md does not expect.
+//! Each test is a process of its own, several at a time: most of a test is waiting. What became of each goes into a
+//! table that is kept; the run fails on what docs/compatibility.md does not expect.
 
 mod dns;
 mod images;
@@ -26,7 +27,8 @@ use crate::story::{self, StepLog};
 
 /// What the upstream default of kube-proxy is.
 const KUBE_PROXY_MIN_SYNC: Duration = Duration::from_secs(1);
-/// Where clients are: outside of the nodes' /16, which is how the suite tells a preserved source address from a masqueraded one.
+/// Where clients are: outside of the nodes' /16, which is how the suite tells a preserved source address from a
+/// masqueraded one.
 const OUTSIDE: &str = "172.31.0.50";
 
 /// How to run the suite.

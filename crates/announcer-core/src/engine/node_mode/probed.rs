@@ -1,0 +1,213 @@
+//! Services that this node asks as a client would: what it has found out of them, what stands of it on its card, and
+//! what their authors hear.
+//!
+//! One of the two that ask tells: the first in line, after three misses. The second tells after three more, unless some
+//! card says by then that others know. Who has told that a Service is not served tells that it is, too; who does not
+//! ask any more says nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use super::super::Engine;
+use super::Action;
+use crate::ownership::Owners;
+use crate::prober::{Finding, Outcome, PERSISTS, Targets};
+use crate::reason::Reason;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Services {
+    asked: Targets,
+    found: BTreeMap<SocketAddr, Outcome>,
+    told: BTreeSet<SocketAddr>,
+}
+
+impl Services {
+    /// These are asked from now on. What is known of others is forgotten. True if that changes anything.
+    fn watch(&mut self, targets: &Targets) -> bool {
+        if self.asked == *targets {
+            return false;
+        }
+        let before = std::mem::replace(&mut self.asked, targets.clone());
+        let service = |all: &Targets, at: &SocketAddr| all.get(at).map(|target| target.service.clone());
+        let stays = |at: &SocketAddr| targets.contains_key(at) && service(&before, at) == service(targets, at);
+        self.found.retain(|at, _| stays(at));
+        self.told.retain(stays);
+        true
+    }
+
+    /// For the others and for `announcer status`.
+    pub fn on_card(&self) -> contract::Probed {
+        let of = |wanted: &[Outcome]| {
+            self.found.iter().filter(|(_, outcome)| wanted.contains(outcome)).map(|(at, _)| *at).collect()
+        };
+        contract::Probed {
+            served: of(&[Outcome::Served]),
+            refused: of(&[Outcome::Refused]),
+            silent: of(&[Outcome::Silent, Outcome::NoNeighbor]),
+        }
+    }
+
+    /// What is to be told, if anything: whether it warns, and the reason.
+    fn note(&mut self, finding: &Finding, others_know: bool) -> Option<(bool, Reason)> {
+        let at = finding.target.at;
+        if self.asked.get(&at).is_none_or(|target| target.service != finding.target.service) {
+            return None;
+        }
+        self.found.insert(at, finding.outcome);
+        if finding.outcome == Outcome::Served {
+            return self.told.remove(&at).then_some((false, Reason::AddressServedAgain));
+        }
+        let tells = finding.target.first || (finding.failures >= PERSISTS && !others_know);
+        (tells && self.told.insert(at)).then_some((true, Reason::AddressNotServed))
+    }
+}
+
+impl Engine {
+    pub(super) fn probe(&mut self, targets: Targets) {
+        if self.node_mode.probed.watch(&targets) {
+            self.out.push(Action::ProbeServices(targets));
+        }
+    }
+
+    /// Something has changed about one of them. It changes no plan: the card says it with its next renewal.
+    pub(in crate::engine) fn probed(&mut self, finding: &Finding) {
+        let Owners::Node(cluster) = &self.ownership else { return };
+        let others_know = cluster.members().any(|(_, card)| card.probed.is_unserved(&finding.target.at));
+        if let Some((warning, reason)) = self.node_mode.probed.note(finding, others_know) {
+            let text = text(finding, &self.config.node_name);
+            self.out.news(&finding.target.service, warning, reason, &text);
+        }
+    }
+}
+
+/// For the author of the Service.
+fn text(finding: &Finding, me: &str) -> String {
+    let Finding { target, outcome, failures } = finding;
+    let (address, port, owner) = (target.at.ip(), target.at.port(), &target.owner);
+    let asked = format!("asked {failures} times in a row by node {me}");
+    match outcome {
+        Outcome::Served => {
+            format!("{address} port {port}, announced by node {owner}, accepts connections again, as node {me} sees it")
+        }
+        Outcome::Refused => format!(
+            "{address} is announced by node {owner}, but connections to port {port} are refused, {asked}: look whether \
+             the Service has endpoints that are ready and listen on its target port"
+        ),
+        Outcome::Silent => format!(
+            "{address} is announced by node {owner}, but connections to port {port} get no answer, {asked}: look at \
+             kube-proxy on node {owner}, at endpoints that do not listen, at network policies and packet filters; with \
+             externalTrafficPolicy Local, whether node {owner} has an endpoint"
+        ),
+        Outcome::NoNeighbor => {
+            let how = if address.is_ipv4() { "ARP" } else { "neighbour discovery" };
+            format!(
+                "{address} is announced by node {owner}, but nobody answers for it by {how}, {asked}: look at the \
+                 network between the two nodes (VLAN, port security) and whether the interface of node {owner} has the address"
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prober::Target;
+    use crate::view::ServiceKey;
+
+    fn target(first: bool) -> Target {
+        Target {
+            service: ServiceKey::new("default", "web"),
+            at: "10.0.0.5:80".parse().unwrap(),
+            owner: "node-1".into(),
+            link: 2,
+            mac: [2, 0, 0, 0, 0, 2].into(),
+            source: "10.0.0.2".parse().unwrap(),
+            first,
+        }
+    }
+
+    fn asking(first: bool) -> Services {
+        let mut services = Services::default();
+        assert!(services.watch(&[(target(first).at, target(first))].into()));
+        services
+    }
+
+    fn finding(first: bool, outcome: Outcome, failures: u32) -> Finding {
+        Finding { target: target(first), outcome, failures }
+    }
+
+    #[test]
+    fn the_first_in_line_tells_and_the_second_only_what_nobody_else_seems_to_know() {
+        use Outcome::{Refused, Served, Silent};
+        for (name, first, found, told) in [
+            ("well from the start", true, vec![(Served, 0, false)], vec![]),
+            (
+                "the first",
+                true,
+                vec![(Silent, 3, true), (Silent, 6, true), (Refused, 9, true), (Served, 0, false)],
+                vec![Reason::AddressNotServed, Reason::AddressServedAgain],
+            ),
+            (
+                "the second, and the first knows",
+                false,
+                vec![(Silent, 3, false), (Silent, 6, true), (Served, 0, true)],
+                vec![],
+            ),
+            (
+                "the second alone",
+                false,
+                vec![(Refused, 3, false), (Refused, 6, false), (Served, 0, false), (Silent, 3, false)],
+                vec![Reason::AddressNotServed, Reason::AddressServedAgain],
+            ),
+        ] {
+            let mut services = asking(first);
+            let said = found.into_iter().filter_map(|(outcome, failures, others_know)| {
+                services.note(&finding(first, outcome, failures), others_know)
+            });
+            let said: Vec<(bool, Reason)> = said.collect();
+            let told: Vec<(bool, Reason)> =
+                told.into_iter().map(|reason| (reason == Reason::AddressNotServed, reason)).collect();
+            assert_eq!(said, told, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_card_says_how_each_answers_and_forgets_who_is_not_asked_any_more() {
+        let at = target(true).at;
+        for (outcome, served, refused, silent) in [
+            (Outcome::Served, true, false, false),
+            (Outcome::Refused, false, true, false),
+            (Outcome::Silent, false, false, true),
+            (Outcome::NoNeighbor, false, false, true),
+        ] {
+            let mut services = asking(true);
+            assert!(services.on_card().is_empty());
+            services.note(&finding(true, outcome, 3), false);
+            let card = services.on_card();
+            let has = [&card.served, &card.refused, &card.silent].map(|all| all.contains(&at));
+            assert_eq!(has, [served, refused, silent], "{outcome:?}");
+            let moved = Target { owner: "node-3".into(), ..target(true) };
+            assert!(services.watch(&[(at, moved)].into()) && services.on_card() == card, "another owner");
+            let other = Target { service: ServiceKey::new("default", "other"), ..target(true) };
+            assert!(services.watch(&[(at, other.clone())].into()) && services.on_card().is_empty());
+            assert!(!services.watch(&[(at, other)].into()));
+            assert_eq!(services.note(&finding(true, outcome, 3), false), None, "it is another Service's by now");
+        }
+    }
+
+    #[test]
+    fn what_is_told_names_address_port_owner_asker_and_remedy() {
+        for (outcome, remedy) in [
+            (Outcome::Refused, "endpoints that are ready"),
+            (Outcome::Silent, "kube-proxy on node node-1"),
+            (Outcome::NoNeighbor, "VLAN"),
+            (Outcome::Served, "again"),
+        ] {
+            let text = text(&finding(true, outcome, 3), "node-2");
+            for part in ["10.0.0.5", "port", "node-1", "node-2", remedy] {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+        }
+    }
+}

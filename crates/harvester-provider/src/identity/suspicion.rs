@@ -1,0 +1,99 @@
+//! What a restore of etcd has forgotten may come back with the next snapshot: whether one is suspected, and until when.
+//! Pure. It is kept in the record, so that neither a restart nor a new leader ends it.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+/// After a Service has vanished that bore our finalizer nothing is collected as garbage for so long: the restore that
+/// took it may be followed by another one that brings it back.
+pub const RESTORE_SUSPECTED: Duration = Duration::from_hours(24);
+
+/// Services that vanish within this time vanish together.
+const TOGETHER: Duration = Duration::from_mins(1);
+
+/// That a restore is suspected, as this process knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Suspicion {
+    /// When the last Service vanished, as the record has it.
+    pub stamp: Timestamp,
+    /// When this process heard of it.
+    heard: Instant,
+    /// It is over then.
+    until: Instant,
+}
+
+impl Suspicion {
+    /// Who wrote the stamp may have another clock: none of them makes it last longer than a day from now.
+    fn new(stamp: Timestamp, wall: Timestamp, now: Instant) -> Self {
+        let age = Duration::try_from(wall.duration_since(stamp)).unwrap_or_default();
+        Self { stamp, heard: now, until: now + RESTORE_SUSPECTED.saturating_sub(age) }
+    }
+
+    /// A Service has vanished just now.
+    pub fn vanished(known: Option<Self>, wall: Timestamp, now: Instant) -> Self {
+        let together = known.filter(|known| now.saturating_duration_since(known.heard) < TOGETHER);
+        let fresh = together.filter(|known| known.until.saturating_duration_since(now) + TOGETHER > RESTORE_SUSPECTED);
+        fresh.unwrap_or_else(|| Self::new(wall, wall, now))
+    }
+
+    /// The record says so. What this process knows already, and may have seen the end of, is no news.
+    pub fn recorded(known: Option<Self>, stamp: Timestamp, wall: Timestamp, now: Instant) -> Self {
+        known.filter(|known| known.stamp >= stamp).unwrap_or_else(|| Self::new(stamp, wall, now))
+    }
+
+    /// Until when it lasts, unless a human has said since that all is as it is to be.
+    pub fn end(self, word: Option<Instant>) -> Option<Instant> {
+        word.is_none_or(|word| word < self.heard).then_some(self.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn it_lasts_a_day_from_the_stamp_for_whoever_reads_it_and_never_longer_than_a_day() {
+        let (now, wall) = (Instant::now(), at("2026-01-02T00:00:00Z"));
+        let hours = Duration::from_hours;
+        for (stamp, rest) in [
+            ("2026-01-02T00:00:00Z", hours(24)),
+            ("2026-01-01T12:00:00Z", hours(12)),
+            ("2026-01-01T00:00:00Z", hours(0)),
+            ("2025-01-01T00:00:00Z", hours(0)),
+            ("2027-01-01T00:00:00Z", hours(24)),
+        ] {
+            let read = Suspicion::recorded(None, at(stamp), wall, now);
+            assert_eq!(read.end(None), Some(now + rest), "{stamp}");
+            let again = Suspicion::recorded(Some(read), at(stamp), wall, now + hours(1));
+            assert_eq!(again, read, "{stamp}: what is known is no news");
+        }
+    }
+
+    #[test]
+    fn a_human_ends_what_was_heard_before_and_nothing_later() {
+        let (now, wall) = (Instant::now(), at("2026-01-02T00:00:00Z"));
+        let second = Duration::from_secs(1);
+        let suspicion = Suspicion::vanished(None, wall, now + second);
+        assert_eq!(suspicion.end(Some(now + second)), None);
+        assert!(suspicion.end(Some(now)).is_some(), "the word is older");
+        let later = Suspicion::vanished(Some(suspicion), wall + TOGETHER, now + second + TOGETHER);
+        assert!(later.end(Some(now + second)).is_some(), "another restore");
+    }
+
+    #[test]
+    fn services_that_vanish_together_have_one_stamp() {
+        let (now, wall) = (Instant::now(), at("2026-01-02T00:00:00Z"));
+        let second = Duration::from_secs(1);
+        let first = Suspicion::vanished(None, wall, now);
+        assert_eq!(Suspicion::vanished(Some(first), wall + second, now + second), first);
+        assert_ne!(Suspicion::vanished(Some(first), wall + TOGETHER, now + TOGETHER), first);
+        let read = Suspicion::recorded(None, at("2026-01-01T12:00:00Z"), wall, now);
+        assert_eq!(Suspicion::vanished(Some(read), wall, now).stamp, wall, "what the record has is half over");
+    }
+}

@@ -1,0 +1,158 @@
+//! Addresses of Services that an announcer may have put on a machine: kept as the Services change, since every Node
+//! asks for them and there may be ten thousand Services.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cloud_provider::cache::ServiceCache;
+use cloud_provider::view::{ServiceKey, ServiceView};
+use futures::FutureExt;
+use harvester_api::keys::kube_vip;
+use runtime::cache::Touched;
+
+use crate::load_balancers::neighbours::addresses;
+
+/// An address that was a Service's so recently is no Node's.
+pub(super) const VIP_LINGERS: Duration = Duration::from_mins(5);
+
+/// Addresses that announcers put on nodes (W-29), and those that they put there a while ago: Harvester sees an address
+/// for some time after it has left the machine.
+#[derive(Debug)]
+pub(super) struct ServiceVips {
+    pub(super) services: ServiceCache,
+    touched: Touched<ServiceKey>,
+    /// Of Services that have any.
+    by_service: BTreeMap<ServiceKey, BTreeSet<IpAddr>>,
+    /// How many Services have the address.
+    published: BTreeMap<IpAddr, usize>,
+    /// When no Service had the address any more.
+    left: BTreeMap<IpAddr, Instant>,
+    /// What follows from the two.
+    all: Arc<BTreeSet<IpAddr>>,
+    /// How many Services were looked at.
+    #[cfg(test)]
+    looked: usize,
+}
+
+impl ServiceVips {
+    pub(super) fn new(services: &ServiceCache) -> Self {
+        Self {
+            services: services.clone(),
+            touched: services.subscribe(),
+            by_service: BTreeMap::new(),
+            published: BTreeMap::new(),
+            left: BTreeMap::new(),
+            all: Arc::default(),
+            #[cfg(test)]
+            looked: 0,
+        }
+    }
+
+    /// The addresses as of now.
+    pub(super) fn get(&mut self, now: Instant) -> Arc<BTreeSet<IpAddr>> {
+        while let Some(Some(key)) = self.touched.next().now_or_never() {
+            let service = self.services.get(&key);
+            self.note(key, service.as_deref(), now);
+        }
+        let (published, all) = (&self.published, &mut self.all);
+        self.left.retain(|vip, left| {
+            let lingers = now.saturating_duration_since(*left) < VIP_LINGERS;
+            if !lingers && !published.contains_key(vip) {
+                Arc::make_mut(all).remove(vip);
+            }
+            lingers
+        });
+        Arc::clone(&self.all)
+    }
+
+    fn note(&mut self, key: ServiceKey, service: Option<&ServiceView>, now: Instant) {
+        #[cfg(test)]
+        {
+            self.looked += 1;
+        }
+        let announced = service.filter(|service| service.annotations.contains_key(kube_vip::LOADBALANCER_IPS));
+        let vips = announced.map(addresses).unwrap_or_default();
+        for vip in &vips {
+            *self.published.entry(*vip).or_default() += 1;
+            if !self.all.contains(vip) {
+                Arc::make_mut(&mut self.all).insert(*vip);
+            }
+        }
+        let former = if vips.is_empty() { self.by_service.remove(&key) } else { self.by_service.insert(key, vips) };
+        for vip in former.into_iter().flatten() {
+            let still = self.published.get_mut(&vip).map(|services| {
+                *services -= 1;
+                *services
+            });
+            if still == Some(0) {
+                self.published.remove(&vip);
+                self.left.insert(vip, now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load_balancers::build::service;
+
+    fn key(name: &str) -> ServiceKey {
+        ServiceKey { namespace: "default".into(), name: name.into() }
+    }
+
+    fn shows(services: &ServiceCache, name: &str, vip: &str) {
+        services.apply(key(name), service(&format!("default/{name}")).short(&[("ip", vip)]).done());
+    }
+
+    fn lab(count: usize) -> (ServiceCache, ServiceVips) {
+        let services = cloud_provider::cache::services_with([]);
+        for n in 0..count {
+            shows(&services, &format!("s{n}"), &format!("10.0.{}.{}", n / 250, n % 250 + 1));
+        }
+        let vips = ServiceVips::new(&services);
+        (services, vips)
+    }
+
+    #[test]
+    fn a_thousand_nodes_that_ask_look_at_each_service_once() {
+        let (services, mut vips) = lab(1000);
+        for _ in 0..1000 {
+            assert_eq!(vips.get(Instant::now()).len(), 1000);
+        }
+        assert_eq!(vips.looked, 1000);
+        shows(&services, "s7", "10.9.9.9");
+        for _ in 0..1000 {
+            assert_eq!(vips.get(Instant::now()).len(), 1001, "the former address lingers");
+        }
+        assert_eq!(vips.looked, 1001);
+    }
+
+    #[test]
+    fn an_address_lingers_for_five_minutes_after_the_last_service_that_had_it() {
+        let (services, mut vips) = lab(1);
+        shows(&services, "other", "10.0.0.1");
+        let (start, vip) = (Instant::now(), "10.0.0.1".parse().unwrap());
+        assert!(vips.get(start).contains(&vip));
+        services.remove(&key("s0"));
+        let late = start + VIP_LINGERS * 2;
+        assert!(vips.get(late).contains(&vip), "another Service has it");
+        services.remove(&key("other"));
+        assert!(vips.get(late).contains(&vip));
+        assert!(vips.get(late + VIP_LINGERS / 2).contains(&vip));
+        assert!(!vips.get(late + VIP_LINGERS).contains(&vip));
+    }
+
+    #[test]
+    fn an_address_that_comes_back_while_it_lingers_stays() {
+        let (services, mut vips) = lab(1);
+        let (start, vip) = (Instant::now(), "10.0.0.1".parse().unwrap());
+        vips.get(start);
+        services.remove(&key("s0"));
+        vips.get(start);
+        shows(&services, "s1", "10.0.0.1");
+        assert!(vips.get(start + VIP_LINGERS * 2).contains(&vip));
+    }
+}

@@ -1,0 +1,58 @@
+//! What follows upgrades of the hosts, as the command starts it.
+
+use std::sync::Arc;
+
+use kube::Client;
+use tokio::sync::watch;
+
+use crate::host_upgrade::{self, Caution, Controller, Cooperation, CooperationSources, PlanCaches, Signals};
+use crate::identity::Identity;
+use crate::identity::keeper::Sources;
+use crate::metrics::Metrics;
+
+/// What follows upgrades of the hosts.
+#[derive(Debug)]
+pub(super) struct Upgrades {
+    pub controller: Controller,
+    pub cooperation: Cooperation,
+    pub signals: Signals,
+    pub caution: Caution,
+    /// Tells that Harvester is back.
+    pub returns: Option<watch::Receiver<u64>>,
+    /// Tells all watches to read everything anew.
+    pub anew: watch::Sender<u64>,
+}
+
+impl Upgrades {
+    /// Over these caches. Sends nothing.
+    pub fn new(
+        (guest, harvester): (&Client, &Client),
+        sources: &Sources,
+        caution: Caution,
+        identity: &Identity,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let plans = PlanCaches::empty();
+        let (nodes, services) = (sources.nodes.clone(), sources.services.clone());
+        let [watched, _] = sources.machines.clone();
+        let seen = host_upgrade::Sources {
+            nodes: nodes.clone(),
+            services: services.clone(),
+            vms: sources.vms.clone(),
+            vmis: sources.vmis.clone(),
+            plans: plans.clone(),
+            watched,
+        };
+        let readable = ["upgradeplan", "upgrade"].map(|kind| metrics.host_upgrade_signal(kind));
+        let controller = Controller::new(guest, seen, caution.clone(), Arc::clone(metrics)).held_by(identity.clone());
+        let told = CooperationSources { nodes, services, seen: controller.seen() };
+        Self {
+            controller,
+            cooperation: Cooperation::new(guest, told, identity.clone()),
+            signals: Signals::new(harvester.clone(), plans, readable),
+            caution,
+            returns: None,
+            anew: watch::Sender::new(0),
+        }
+    }
+}
