@@ -16,9 +16,17 @@ use crate::frames::{Frame, Heard};
 /// one that is merely busy has to some day.
 const PATIENCE: u32 = 3;
 
+/// Who has to answer for an address that is put to the test.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Suspect {
+    pub mac: Mac,
+    /// What is asked of everybody is answered in its name, and what is asked of itself never: that is somebody else.
+    pub only_called: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Burst {
-    suspects: BTreeMap<IpAddr, Mac>,
+    suspects: BTreeMap<IpAddr, Suspect>,
     answered: BTreeSet<IpAddr>,
     taken: BTreeMap<IpAddr, Mac>,
     /// MACs of the owner, those of its cards, and whether it has answered for something.
@@ -42,6 +50,8 @@ pub(super) struct Outcome {
     pub silent: Vec<IpAddr>,
     /// Another MAC than the owner's speaks for these.
     pub taken: Vec<(IpAddr, Mac)>,
+    /// The owner answers for these, or somebody in its name.
+    pub refuted: Vec<IpAddr>,
     /// On which side of the LAN we are.
     pub side: Side,
     /// We hear the owner itself, or have lost nobody else.
@@ -63,7 +73,7 @@ impl Burst {
     /// `owner`: the MACs of the owner, and among them those of its cards; `found`: who has answered a moment ago.
     pub fn begin(
         now: Instant,
-        suspects: BTreeMap<IpAddr, Mac>,
+        suspects: BTreeMap<IpAddr, Suspect>,
         (owner, cards): (BTreeSet<Mac>, BTreeSet<Mac>),
         before: Before,
         found: BTreeSet<Mac>,
@@ -97,11 +107,13 @@ impl Burst {
     pub fn on_frame(&mut self, frame: &Frame) {
         match (self.suspects.get(&frame.address), frame.what) {
             (_, Heard::Probe) => {}
-            (Some(mac), Heard::Answer) if *mac == frame.mac || self.is_other_card(*mac, frame.mac) => {
+            (Some(suspect), Heard::Answer)
+                if !suspect.only_called && (suspect.mac == frame.mac || self.is_other_card(suspect.mac, frame.mac)) =>
+            {
                 self.answered.insert(frame.address);
             }
             // The owner's own announcement: it sends, but whether it hears anybody is the question.
-            (Some(mac), Heard::Claim) if *mac == frame.mac => {}
+            (Some(suspect), Heard::Claim) if suspect.mac == frame.mac => {}
             (Some(_), _) => {
                 self.taken.insert(frame.address, frame.mac);
             }
@@ -137,7 +149,8 @@ impl Burst {
             .iter()
             .filter(|(address, _)| !self.answered.contains(address) && !self.taken.contains_key(address));
         let to = |mac| if self.by_unicast { mac } else { Mac::BROADCAST };
-        let questions = open.map(|(address, mac)| Ask { link: context.link, address: *address, to: to(*mac) });
+        let questions =
+            open.map(|(address, suspect)| Ask { link: context.link, address: *address, to: to(suspect.mac) });
         // Once by unicast: another router may have taken over the gateway's address since it was asked last.
         let gateway_is_there = self.rounds == 1 || self.before.has_gateway(&self.found);
         let landmarks = context.landmarks.asks(context.link, gateway_is_there).into_iter();
@@ -162,6 +175,7 @@ impl Burst {
         Outcome {
             silent: silent.copied().collect(),
             taken: taken.map(|(address, mac)| (*address, *mac)).collect(),
+            refuted: self.answered.iter().copied().collect(),
             side: if sees_owner { Side::Greater } else { self.before.side(&found) },
             certain: sees_owner || self.before.is_certain(&found),
             gateway: self.before.hears_gateway(&self.found),

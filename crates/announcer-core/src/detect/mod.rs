@@ -4,6 +4,7 @@
 //! * [`Detector`]: what it watches, what it heard, when it asks. One round per period over all owners, each owner asked
 //!   about one of its VIPs by a unicast question to the MAC that has to answer.
 //! * `watch.rs`: one owner on one interface: silent periods, whose turn it is, which VIPs are suspected.
+//! * `vip.rs`: one of its addresses, and what was answered for it.
 //! * `confirm.rs`: the confirmation burst of an owner, by broadcast, beside it the landmarks.
 //! * `landmarks.rs`: who else is on the LAN, asked now and then.
 //!
@@ -17,6 +18,7 @@ mod confirm;
 pub(crate) mod landmarks;
 pub mod profile;
 pub(crate) mod verdict;
+mod vip;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -146,7 +148,7 @@ impl Detector {
                 continue;
             }
             watch.testify(now, frame);
-            if frame.what == Heard::Answer && frame.to_us && watch.answered(frame.address, frame.mac) {
+            if frame.what == Heard::Answer && frame.to_us && watch.answered(now, frame.address, frame.mac) {
                 self.findings.push(match subject {
                     Subject::Owner => Output::Verdict(Verdict::Answers { owner: owner.clone(), vip: frame.address }),
                     Subject::Node => Output::Node(Finding::Answers { node: owner.clone() }),

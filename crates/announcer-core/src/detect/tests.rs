@@ -1,3 +1,4 @@
+mod called;
 mod sides;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,6 +64,8 @@ struct Lan {
     hosts: BTreeSet<IpAddr>,
     /// Late timers are drained first (R1), or what came meanwhile is lost.
     answers_are_lost: bool,
+    /// In whose name a fabric answers broadcasts.
+    fabric: BTreeMap<IpAddr, Mac>,
 }
 
 impl Lan {
@@ -92,6 +95,7 @@ impl Lan {
             lateness: Duration::ZERO,
             hosts: BTreeSet::new(),
             answers_are_lost: false,
+            fabric: BTreeMap::new(),
         }
     }
 
@@ -130,6 +134,11 @@ impl Lan {
         }
         let holders = self.holders.get(&ask.address).cloned().unwrap_or_default();
         for mac in holders.into_iter().filter(|mac| ask.to == Mac::BROADCAST || ask.to == *mac) {
+            self.heard(ask.address, mac, Heard::Answer);
+        }
+        if ask.to == Mac::BROADCAST
+            && let Some(mac) = self.fabric.get(&ask.address).copied()
+        {
             self.heard(ask.address, mac, Heard::Answer);
         }
     }

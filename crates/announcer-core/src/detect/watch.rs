@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use contract::Term;
 use l2_types::Mac;
 
-use super::confirm::{Burst, Outcome, Step};
+use super::confirm::{Burst, Outcome, Step, Suspect};
 use super::landmarks::{Before, Side};
 use super::verdict::{Target, Verdict, Watched};
+use super::vip::Vip;
 use super::{Ask, Context, Counters, Output, Subject};
 use crate::frames::{Frame, Heard};
 use crate::node_watch::Finding;
@@ -33,61 +33,6 @@ pub(super) struct Wanted {
     pub vip: Watched,
     pub rank: u8,
     pub ahead: Option<String>,
-}
-
-#[derive(Debug)]
-struct Vip {
-    /// Who has to answer: as we are told, and as it was found. An owner with two cards in this LAN may have it on the
-    /// other one.
-    named: Mac,
-    mac: Mac,
-    term: Term,
-    rank: u8,
-    /// Who stands before us.
-    ahead: Option<String>,
-    since: Instant,
-    /// It has answered once under this record.
-    heard: bool,
-    /// A question about it is open.
-    asked: bool,
-    /// Questions in a row that were not answered.
-    misses: u32,
-    /// Verdicts against it since it answered last, and when it may be put to the test again.
-    verdicts: u32,
-    rest_until: Option<Instant>,
-}
-
-impl Vip {
-    fn new(now: Instant, mac: Mac, term: Term, rank: u8) -> Self {
-        Self {
-            named: mac,
-            mac,
-            term,
-            rank,
-            ahead: None,
-            since: now,
-            heard: false,
-            asked: false,
-            misses: 0,
-            verdicts: 0,
-            rest_until: None,
-        }
-    }
-
-    /// R5.
-    fn is_armed(&self, now: Instant, grace: Duration) -> bool {
-        self.heard || now >= self.since + grace
-    }
-
-    /// How many silent periods make it suspect. Nobody waits for one who is silent himself.
-    fn patience(&self, context: &Context<'_>) -> u32 {
-        let waits = self.ahead.as_ref().is_none_or(|ahead| !context.silent.contains(ahead));
-        context.timers.patience(if waits { self.rank } else { 0 })
-    }
-
-    fn rests(&self, now: Instant) -> bool {
-        self.rest_until.is_some_and(|until| now < until)
-    }
 }
 
 /// One owner on one interface.
@@ -118,6 +63,8 @@ pub(super) struct Watch {
     seldom: Option<Instant>,
     /// What rested was put to the test early, and is not again before.
     released_until: Option<Instant>,
+    /// An answer before this may be one to a question that everybody was asked.
+    called_until: Option<Instant>,
 }
 
 /// The last burst has shown that we are not on the clients' side, or that we may not be.
@@ -147,6 +94,7 @@ impl Watch {
             subject,
             seldom: None,
             released_until: None,
+            called_until: None,
         }
     }
 
@@ -159,13 +107,15 @@ impl Watch {
         for Wanted { vip: Watched { address, mac, term }, rank, ahead } in wanted {
             let before = self.vips.remove(address);
             let mut vip = match before {
-                Some(vip) if (vip.named, vip.term) == (*mac, *term) => Vip { rank: *rank, ..vip },
+                Some(vip) if (vip.named, vip.term) == (*mac, *term) => vip,
                 // What was reported of it is taken back when it answers, whatever MAC it has by then.
                 before => {
-                    let verdicts = before.filter(|vip| vip.term == *term).map_or(0, |vip| vip.verdicts);
-                    Vip { verdicts, ..Vip::new(now, *mac, *term, *rank) }
+                    let mut vip = Vip::new(now, *mac, *term);
+                    vip.verdicts = before.filter(|vip| vip.term == *term).map_or(0, |vip| vip.verdicts);
+                    vip
                 }
             };
+            vip.rank = *rank;
             vip.ahead.clone_from(ahead);
             self.vips.insert(*address, vip);
         }
@@ -196,18 +146,17 @@ impl Watch {
     /// An answer to us. True if that settles what it was reported for.
     ///
     /// Announcements prove nothing here: an owner that hears nobody still sends, and clients still lose it.
-    pub fn answered(&mut self, address: IpAddr, mac: Mac) -> bool {
+    pub fn answered(&mut self, now: Instant, address: IpAddr, mac: Mac) -> bool {
         let cards = &self.cards;
         // On a macvlan it has a MAC of its own, and what the card beneath answers proves nothing.
         let is_its = |vip: &Vip| vip.mac == mac || (cards.contains(&vip.named) && cards.contains(&mac));
         let Some(vip) = self.vips.get_mut(&address).filter(|vip| is_its(vip)) else { return false };
+        let called = self.burst.is_some() || self.called_until.is_some_and(|until| now < until);
+        if called && self.subject == Subject::Owner && !vip.note_called() {
+            return false;
+        }
         let was_reported = vip.verdicts > 0;
-        vip.mac = mac;
-        vip.heard = true;
-        vip.asked = false;
-        vip.misses = 0;
-        vip.verdicts = 0;
-        vip.rest_until = None;
+        vip.answered(mac, called);
         self.silent = 0;
         self.alive = true;
         self.good = Some(address);
@@ -245,7 +194,7 @@ impl Watch {
         self.vips.values().map(|vip| vip.mac).chain(self.cards.iter().copied()).collect()
     }
 
-    fn begin_burst(&mut self, context: &Context<'_>, suspects: BTreeMap<IpAddr, Mac>) {
+    fn begin_burst(&mut self, context: &Context<'_>, suspects: BTreeMap<IpAddr, Suspect>) {
         let macs = self.macs();
         let before = || context.landmarks.before(context.now, context.link, &self.apart, &macs);
         let before = self.before.clone().unwrap_or_else(before);
@@ -302,7 +251,7 @@ impl Watch {
     }
 
     /// VIPs that have been silent for as long as our place in their line says.
-    fn suspects(&self, context: &Context<'_>) -> BTreeMap<IpAddr, Mac> {
+    fn suspects(&self, context: &Context<'_>) -> BTreeMap<IpAddr, Suspect> {
         // A node that was never heard may be in another LAN, or filter what it is asked: nothing is said of it.
         let may_be_unheard = self.subject == Subject::Owner;
         let armed = |vip: &Vip| vip.heard || may_be_unheard && vip.is_armed(context.now, context.timers.grace);
@@ -315,7 +264,7 @@ impl Watch {
                 let patience = vip.patience(context);
                 (node_armed && self.silent >= patience) || (armed(vip) && vip.misses >= patience)
             })
-            .map(|(address, vip)| (*address, vip.mac))
+            .map(|(address, vip)| (*address, Suspect { mac: vip.mac, only_called: vip.answers_only_calls() }))
             .collect()
     }
 
@@ -350,6 +299,7 @@ impl Watch {
             }
             Step::Over(outcome) => {
                 self.burst = None;
+                self.called_until = Some(context.now + context.timers.period);
                 self.judge(context.now, owner, outcome, counters, out);
             }
         }
@@ -357,13 +307,18 @@ impl Watch {
 
     fn judge(&mut self, now: Instant, owner: &str, outcome: Outcome, counters: &mut Counters, out: &mut Vec<Output>) {
         let heard = self.vips.values().any(|vip| vip.heard);
-        let Outcome { mut silent, mut taken, side, certain, outside, gateway, found } = outcome;
+        let Outcome { mut silent, mut taken, refuted, side, certain, outside, gateway, found } = outcome;
         silent.retain(|address| self.vips.contains_key(address));
         taken.retain(|(address, _)| self.vips.contains_key(address));
         if silent.is_empty() {
             counters.refuted += 1;
         } else {
             counters.isolated += u64::from(side == Side::Alone);
+        }
+        for (_, vip) in self.vips.iter_mut().filter(|(address, _)| refuted.contains(address)) {
+            // Everybody else on the LAN hears these questions, too.
+            let longest = FIRST_REST * 2_u32.pow(LONGEST_TAKEN_REST);
+            vip.rest_until = vip.rest_after_calls(FIRST_REST, longest).map(|rest| now + rest);
         }
         if silent.is_empty() && taken.is_empty() {
             return;

@@ -1,5 +1,5 @@
 //! Hosts that answer for an address which no record gives them: a duplicate, a router with proxy ARP, a fabric that
-//! answers for the dead, nodes whose kube-proxy runs in IPVS mode without strict ARP. Their veto has an end, and people
+//! answers in the name of the dead, nodes whose kube-proxy runs in IPVS mode without strict ARP. Their veto has an end, and people
 //! are told. Pure.
 
 use std::time::Instant;
@@ -109,36 +109,32 @@ impl Cluster {
             .filter(|host| !host.is_empty());
         let first = owner.map_or(Some(0), |owner| self.rank(standing, owner));
         let takes = matches!(step, Step::Take(why) if [DESPITE_A_STRANGER, THOUGH_IT_RENEWS].contains(why));
+        let member = self.facts.member_of(mac);
+        let on_macvlan = standing.addresses.iter().any(|(_, expected)| *expected == Some(mac));
+        let in_its_name = on_macvlan || member.is_some() && member == owner;
         // A member may have taken it a moment ago, by a record that has not come here yet.
-        let successor = holder == Holder::Alive && self.facts.member_of(mac).is_some();
+        let successor = holder == Holder::Alive && member.is_some() && !in_its_name;
         if !takes && (first != Some(0) || owner.is_none() || successor) {
             return Vec::new();
         }
         let addresses: Vec<String> = standing.addresses().map(|address| address.to_string()).collect();
         let (addresses, owner) = (addresses.join(", "), owner.unwrap_or("nobody that is known"));
-        let remedy = self.facts.member_of(mac).map_or_else(
-            || format!("Find {mac} (a duplicate, a router with proxy ARP, a fabric that answers for others) and stop its answers"),
-            |node| {
-                format!(
-                    "{mac} is node {node}: most probably kube-proxy runs there in IPVS mode without strict ARP. Set \
-                     ipvs.strictARP: true in its configuration"
-                )
-            },
-        );
+        let who = if in_its_name { format!("somebody in the name of its MAC {mac}") } else { mac.to_string() };
+        let remedy = remedy(mac, member.filter(|_| !in_its_name), in_its_name);
         let text = if takes {
             format!(
-                "address {addresses}: its owner {owner} is silent{}, so node {} takes it, although {mac} answers for it too. {remedy}",
+                "address {addresses}: its owner {owner} is silent{}, so node {} takes it, although {who} answers for it too. {remedy}",
                 if holder == Holder::Alive { " though it renews its Lease" } else { " and its Lease has run out" },
                 self.me
             )
         } else if holder == Holder::Unseen {
             format!(
-                "address {addresses}: the Lease of its owner {owner} has run out, and {mac} answers for it. Nobody takes it while that \
+                "address {addresses}: the Lease of its owner {owner} has run out, and {who} answers for it. Nobody takes it while that \
                  lasts: it may be {owner}, which was never seen in this LAN. {remedy}"
             )
         } else {
             format!(
-                "address {addresses}: its owner {owner} does not answer any more, and {mac} answers for it. It is taken when the \
+                "address {addresses}: its owner {owner} does not answer any more, and {who} answers for it. It is taken when the \
                  Lease of {owner} has run out for {} s, and if {owner} goes on renewing that, {} s after it fell silent. {remedy}",
                 STRANGERS_TIME.as_secs(),
                 (self.facts.lease() + STRANGERS_TIME).as_secs()
@@ -146,4 +142,22 @@ impl Cluster {
         };
         standing.members.iter().map(|view| (view.key.clone(), Reason::AddressConflict, text.clone())).collect()
     }
+}
+
+/// What to do about the host with this MAC; `member`: the node that has it.
+fn remedy(mac: Mac, member: Option<&str>, in_its_name: bool) -> String {
+    if in_its_name {
+        return "It answers what is asked of everybody, and what is asked of that MAC nobody answers: find the fabric that \
+                answers for its hosts (EVPN, ARP suppression) and let it forget the address"
+            .to_owned();
+    }
+    member.map_or_else(
+        || format!("Find {mac} (a duplicate, a router with proxy ARP, a fabric that answers for others) and stop its answers"),
+        |node| {
+            format!(
+                "{mac} is node {node}: most probably kube-proxy runs there in IPVS mode without strict ARP. Set \
+                 ipvs.strictARP: true in its configuration"
+            )
+        },
+    )
 }

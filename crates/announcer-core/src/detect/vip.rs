@@ -1,0 +1,103 @@
+//! One address that an owner has to answer for, and what it has answered.
+
+use std::time::{Duration, Instant};
+
+use contract::Term;
+use l2_types::Mac;
+
+use super::Context;
+
+/// So many bursts in a row are answered while each question to the owner itself is not. Then it is not the owner that
+/// answers: clients reach it as little as we do, and a fabric (EVPN with ARP suppression) answers in its name.
+const ONLY_CALLS: u32 = 4;
+
+#[derive(Debug)]
+pub(super) struct Vip {
+    /// Who has to answer: as we are told, and as it was found. An owner with two cards in this LAN may have it on the
+    /// other one.
+    pub named: Mac,
+    pub mac: Mac,
+    pub term: Term,
+    pub rank: u8,
+    /// Who stands before us.
+    pub ahead: Option<String>,
+    since: Instant,
+    /// It has answered once under this record.
+    pub heard: bool,
+    /// A question about it is open.
+    pub asked: bool,
+    /// Questions in a row that were not answered.
+    pub misses: u32,
+    /// Verdicts against it since it answered last, and when it may be put to the test again.
+    pub verdicts: u32,
+    pub rest_until: Option<Instant>,
+    /// Bursts in a row that it answered, though it has not answered a question to itself since the first of them.
+    calls: u32,
+}
+
+impl Vip {
+    pub fn new(now: Instant, mac: Mac, term: Term) -> Self {
+        Self {
+            named: mac,
+            mac,
+            term,
+            rank: 0,
+            ahead: None,
+            since: now,
+            heard: false,
+            asked: false,
+            misses: 0,
+            verdicts: 0,
+            rest_until: None,
+            calls: 0,
+        }
+    }
+
+    /// R5.
+    pub fn is_armed(&self, now: Instant, grace: Duration) -> bool {
+        self.heard || now >= self.since + grace
+    }
+
+    /// How many silent periods make it suspect. Nobody waits for one who is silent himself.
+    pub fn patience(&self, context: &Context<'_>) -> u32 {
+        let waits = self.ahead.as_ref().is_none_or(|ahead| !context.silent.contains(ahead));
+        context.timers.patience(if waits { self.rank } else { 0 })
+    }
+
+    pub fn rests(&self, now: Instant) -> bool {
+        self.rest_until.is_some_and(|until| now < until)
+    }
+
+    /// What everybody was asked is answered in its name. False: that proves nothing any more.
+    pub fn note_called(&mut self) -> bool {
+        if self.answers_only_calls() {
+            return false;
+        }
+        // An address whose turn had not come has missed nothing, and is not counted.
+        self.calls += u32::from(self.misses > 0);
+        true
+    }
+
+    /// It answers; `called`: perhaps to a question that everybody was asked.
+    pub fn answered(&mut self, mac: Mac, called: bool) {
+        self.mac = mac;
+        self.heard = true;
+        self.asked = false;
+        self.misses = 0;
+        self.verdicts = 0;
+        self.rest_until = None;
+        if !called {
+            self.calls = 0;
+        }
+    }
+
+    pub fn answers_only_calls(&self) -> bool {
+        self.calls >= ONLY_CALLS
+    }
+
+    /// For how long it is not put to the test by another burst. The first one that is refuted delays nothing.
+    pub fn rest_after_calls(&self, first: Duration, longest: Duration) -> Option<Duration> {
+        let again = self.calls.checked_sub(2)?;
+        Some((first * 2_u32.pow(again.min(ONLY_CALLS))).min(longest))
+    }
+}
