@@ -18,12 +18,6 @@ pub use contract::leases::GLOBAL as GLOBAL_LEASE;
 use values::{Values, flags};
 pub use variables::{VARIABLES, Variable};
 
-/// The kernel counts whole seconds, and the deadline is put off once a second: less would lose the address of a process
-/// that is well. The shortest Lease that the rules allow lasts 3 s.
-const MIN_FENCE: Duration = Duration::from_secs(2);
-/// failover-protocol.md 2.
-const NODE_FENCE: Duration = Duration::from_secs(5);
-
 /// Why the configuration cannot be used. The text is what the user reads when the process exits.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
@@ -272,19 +266,6 @@ impl Config {
             without_effect: values.without_effect()?,
         };
         Ok(config)
-    }
-
-    /// How long the kernel keeps a VIP without a sign of life from us. Shorter than what others wait before they may
-    /// take over, so that a process that hangs or died is silent on the wire before its successor speaks. In `node`
-    /// mode nobody takes over while the kernel answers, so that it must not answer for a dead process longer than it
-    /// takes to restart one (failover-protocol.md 2).
-    pub fn fence(&self) -> Duration {
-        let lease = self.lease.duration;
-        let fence = lease.saturating_sub(self.lease.retry_period + Duration::from_secs(1)).max(MIN_FENCE);
-        match self.election_mode {
-            ElectionMode::Global | ElectionMode::Service => fence,
-            ElectionMode::Node => fence.min(NODE_FENCE),
-        }
     }
 }
 

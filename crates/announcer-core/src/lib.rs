@@ -10,6 +10,9 @@
 //!
 //! No clock, no client, no socket: `announcer` runs all of it on a node, `announcer-sim` in virtual time.
 
+// Tests make an instant to count from.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 pub mod annotations;
 pub mod api_clock;
 pub mod campaigns;
@@ -20,6 +23,7 @@ pub mod detect;
 pub mod dhcp_session;
 pub mod endpoints;
 pub mod engine;
+mod fence;
 pub mod frames;
 mod group;
 mod interface_wish;

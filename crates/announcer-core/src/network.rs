@@ -16,6 +16,7 @@ pub(crate) use macvlans::{is_link_name_of_a_service, is_own_macvlan, mac_of};
 
 use crate::annotations::{SERVICE_INTERFACE, cut};
 use crate::config::{Config, PrefixRule};
+use crate::fence::LEFT_BEHIND;
 use crate::interface_wish::InterfaceWish;
 
 /// Interfaces, addresses and the default route at one moment.
@@ -330,9 +331,6 @@ impl Network {
         if names.is_empty() { "none".into() } else { names.join(", ") }
     }
 }
-
-/// How long what an ended process has left is there for the next one of its node (decisions.md 26).
-pub(crate) const LEFT_BEHIND: Duration = Duration::from_mins(5);
 
 /// A card is small.
 const MOST_OCCUPIED: usize = 200;

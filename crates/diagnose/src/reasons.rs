@@ -63,7 +63,7 @@ pub const REASONS: &[Reason] = &[
         "The IPPool that annotation ippool names does not exist.",
         "Correct or remove the annotation, or make the pool."),
     reason("PoolExhausted", "Service", "condition False",
-        "The IPPool has no free address.",
+        "The IPPool has no free address. The Event is `SyncLoadBalancerFailed`.",
         "Widen the range of the pool, or delete Services."),
     reason("RefusedByHarvester", "Service", "condition False",
         "A webhook or a controller of Harvester refuses the object; its words are in the message.",

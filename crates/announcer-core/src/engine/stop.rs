@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::vip::{Adding, Phase};
 use super::{Action, Engine, Owners, WireOp};
-use crate::network::LEFT_BEHIND;
+use crate::fence::LEFT_BEHIND;
 use crate::plan::VipId;
 
 /// For the request that releases the Lease.
