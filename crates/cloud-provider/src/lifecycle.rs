@@ -225,8 +225,8 @@ impl LifecycleController {
         all.sort_by(|a, b| a.name.cmp(&b.name));
         let names: Vec<&str> = all.iter().map(|node| node.name.as_str()).collect();
         let text = format!(
-            "the machines of {} of {} Nodes are gone, more than a third: their Nodes are not deleted, because a wrong view of the cloud \
-             would look the same. If it is right, run: kubectl delete node {}",
+            "the machines of {} of {} Nodes are gone, more than a third: their Nodes are not deleted, because a wrong \
+             view of the cloud would look the same. If it is right, run: kubectl delete node {}",
             names.len(),
             self.cache.len(),
             names.join(" ")

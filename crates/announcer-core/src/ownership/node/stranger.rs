@@ -117,7 +117,12 @@ impl Cluster {
         let addresses: Vec<String> = standing.addresses().map(|address| address.to_string()).collect();
         let (addresses, owner) = (addresses.join(", "), owner.unwrap_or("nobody that is known"));
         let remedy = self.facts.member_of(mac).map_or_else(
-            || format!("Find {mac} (a duplicate, a router with proxy ARP, a fabric that answers for others) and stop its answers"),
+            || {
+                format!(
+                    "Find {mac} (a duplicate, a router with proxy ARP, a fabric that answers for others) and stop its \
+                     answers"
+                )
+            },
             |node| {
                 format!(
                     "{mac} is node {node}: most probably kube-proxy runs there in IPVS mode without strict ARP. Set \
@@ -127,19 +132,21 @@ impl Cluster {
         );
         let text = if takes {
             format!(
-                "address {addresses}: its owner {owner} is silent{}, so node {} takes it, although {mac} answers for it too. {remedy}",
+                "address {addresses}: its owner {owner} is silent{}, so node {} takes it, although {mac} answers for \
+                 it too. {remedy}",
                 if holder == Holder::Alive { " though it renews its Lease" } else { " and its Lease has run out" },
                 self.me
             )
         } else if holder == Holder::Unseen {
             format!(
-                "address {addresses}: the Lease of its owner {owner} has run out, and {mac} answers for it. Nobody takes it while that \
-                 lasts: it may be {owner}, which was never seen in this LAN. {remedy}"
+                "address {addresses}: the Lease of its owner {owner} has run out, and {mac} answers for it. Nobody \
+                 takes it while that lasts: it may be {owner}, which was never seen in this LAN. {remedy}"
             )
         } else {
             format!(
-                "address {addresses}: its owner {owner} does not answer any more, and {mac} answers for it. It is taken when the \
-                 Lease of {owner} has run out for {} s, and if {owner} goes on renewing that, {} s after it fell silent. {remedy}",
+                "address {addresses}: its owner {owner} does not answer any more, and {mac} answers for it. It is \
+                 taken when the Lease of {owner} has run out for {} s, and if {owner} goes on renewing that, {} s \
+                 after it fell silent. {remedy}",
                 STRANGERS_TIME.as_secs(),
                 (self.facts.lease() + STRANGERS_TIME).as_secs()
             )

@@ -43,17 +43,17 @@ impl HarvesterLoadBalancers {
             }
             Answer::Later(rest) => {
                 let message = format!(
-                    "load balancers of several Services have changed on Harvester within a minute, {}/{name} among them: it is looked \
-                     at once more before another address is published",
+                    "load balancers of several Services have changed on Harvester within a minute, {}/{name} among \
+                     them: it is looked at once more before another address is published",
                     self.given.namespace
                 );
                 (message, false, Some(rest))
             }
             Answer::No(count) => {
                 let message = format!(
-                    "load balancers of {count} of {all} served Services are missing on Harvester or have another address, {}/{name} \
-                     among them: nothing is changed, because a wrong view of Harvester would look the same. If it is right, run \
-                     `{CONFIRM}`: new addresses are published then",
+                    "load balancers of {count} of {all} served Services are missing on Harvester or have another \
+                     address, {}/{name} among them: nothing is changed, because a wrong view of Harvester would look \
+                     the same. If it is right, run `{CONFIRM}`: new addresses are published then",
                     self.given.namespace
                 );
                 (message, true, Some(ASK_AGAIN))
