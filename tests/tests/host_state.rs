@@ -258,7 +258,7 @@ async fn limited_to(bed: &Bed, user: &str, verbs: &[&str]) -> Client {
     let admin = bed.harvester_client().await.unwrap();
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| {
         json!({"apiGroups": [group],
-        "resources": resources, "verbs": verbs})
+            "resources": resources, "verbs": verbs})
     };
     let role = json!({"metadata": {"name": user}, "rules": [
         rule("loadbalancer.harvesterhci.io", &["loadbalancers"], verbs),

@@ -36,7 +36,7 @@ const LEASE6: &str = crate::annotations::DHCP6_LEASE;
 fn world() -> (Vec<Service>, Vec<Lease>) {
     let fixed = |address: &str, owner: &str, term: &str| {
         json!({"kube-vip.io/loadbalancerIPs": address,
-        "kube-vip.io/vipHost": owner, TERM: term})
+            "kube-vip.io/vipHost": owner, TERM: term})
     };
     let four = |expires: &str| json!({"address": "10.0.0.77", "server": "10.0.0.2", "expires": expires}).to_string();
     let six = |expires: &str| json!({"address": "fd00::77", "server": "00010203", "expires": expires}).to_string();
