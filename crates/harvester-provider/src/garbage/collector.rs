@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cloud_provider::breaker::{Allowed, allowed};
+use cloud_provider::at_once::{Allowed, allowed};
 use cloud_provider::preview::{Outlook, Place, Target, Verb, Write};
 use cloud_provider::view::ServiceKey;
 use runtime::error::chain;

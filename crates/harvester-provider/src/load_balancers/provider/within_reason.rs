@@ -1,6 +1,6 @@
 //! Changes that nobody asked for are made within reason: few at once, many after a second look, most of them not
-//! without a human's
-//! word. The rule is [`super::super::unasked`].
+//! without a human's word. What is unasked for says [`super::super::unasked`], how much of it goes at once
+//! [`super::super::breaker`].
 
 use cloud_provider::provider::{ProviderError, Waiting};
 use cloud_provider::service::wants_load_balancer;
@@ -8,8 +8,9 @@ use cloud_provider::view::ServiceView;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::super::breaker::{ASK_AGAIN, Answer};
 use super::super::plan::Action;
-use super::super::unasked::{ASK_AGAIN, Answer, is_unasked};
+use super::super::unasked::is_unasked;
 use super::super::wait_reason::WaitReason;
 use super::perform::{Done, is_alike};
 use super::{HarvesterLoadBalancers, failed};
