@@ -17,8 +17,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MAIN = "cli"
 FILE_LINES, FUNCTION_LINES, FIELDS, COLUMNS = 400, 80, 15, 120
-# Only downwards: lower it with each line that is mended.
-LONG_LINES = 241
 # What holds the state of the announcer on a node, and of its mode `node`.
 STRUCTS = {"Engine": "crates/announcer-core/src/engine.rs", "Cluster": "crates/announcer-core/src/ownership/node/cluster.rs"}
 
@@ -275,8 +273,8 @@ def judge(found):
             yield f"{name} in {STRUCTS[name]} has {count} fields; {FIELDS} are allowed"
     for circle in found["circles"]["shipped"]:
         yield f"these files use one another in a circle: {', '.join(circle)}"
-    if len(found["long_lines"]) > LONG_LINES:
-        yield f"{len(found['long_lines'])} lines are longer than {COLUMNS} columns; {LONG_LINES} are allowed (dev/house.py --lines names them)"
+    if found["long_lines"]:
+        yield f"{len(found['long_lines'])} lines are longer than {COLUMNS} columns (dev/house.py --lines names them)"
 
 
 def at(values, share):
@@ -298,7 +296,7 @@ def table(found):
         yield f"fields of {name}", count, FIELDS
     yield "circles of files in a crate", len(found["circles"]["shipped"]), 0
     yield "circles in what is never shipped", len(found["circles"]["never shipped"]), ""
-    yield f"lines over {COLUMNS} columns", len(found["long_lines"]), LONG_LINES
+    yield f"lines over {COLUMNS} columns", len(found["long_lines"]), 0
 
 
 def main():

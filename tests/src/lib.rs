@@ -2,7 +2,8 @@
 //!
 //! | module | what lives there |
 //! | --- | --- |
-//! | [`bed`] | [`Bed`]: LAN with DHCP and client, guest control plane, nodes with kube-proxy and echo pods, Harvester side, the product |
+//! | [`bed`] | [`Bed`]: LAN with DHCP and client, guest control plane, nodes with kube-proxy and echo pods, |
+//! | | Harvester side, the product |
 //! | [`beds`] | [`Beds`]: for tests that need a bed to themselves |
 //! | [`product`] | the product's processes with the rights, arguments and environment of the chart |
 //! | [`case`] | [`Case`]: one test's place on a shared bed; Services, and waiting for what a user sees |
@@ -15,7 +16,8 @@
 //! | [`journal`] | attempts and figures, for `make test` to sum up |
 //! | [`watch`] | clients that ask all the time while something happens, and what may not happen meanwhile |
 //! | [`installation`] | [`installation::Installation`]: real nodes without the product, for tests that install it |
-//! | [`lost_node`] | [`lost_node::Stage`]: real nodes with the product and several clients, for what happens when a node dies |
+//! | [`lost_node`] | [`lost_node::Stage`]: real nodes with the product and several clients, |
+//! | | for what happens when a node dies |
 //! | [`repositories`] | where charts come from: a web server, an OCI registry |
 //! | [`prometheus`] | a real Prometheus with the chart's alerts and the dashboard's queries |
 //! | [`documents`] | the documents: their blocks by section |

@@ -93,7 +93,8 @@ impl Stage {
         let helm = Helm::of(VERSIONS[0], &cluster.control_plane)?;
         let archive = package(&helm.dir().join("charts"), "109.1.0")?.plain.display().to_string();
         let values = format!(
-            "global.cattle.clusterName=prod,cloudConfig.secretName=cloud-config,image.repository={IMAGE},image.tag={VERSION}"
+            "global.cattle.clusterName=prod,cloudConfig.secretName=cloud-config,image.repository={IMAGE},\
+             image.tag={VERSION}"
         );
         helm.run(&["install", RELEASE, &archive, "-n=kube-system", "--wait", "--timeout=2m", "--set", &values])?;
         let client = cluster.control_plane.client().await?;

@@ -20,7 +20,8 @@ spec:
     metadata: {labels: {app: c}}
     spec:
       serviceAccountName: harvester-cloud-provider
-      containers: [{name: c, image: "rancher/harvester-cloud-provider:v1", args: ["--cloud-config=/x", "--cluster-name=demo"]}]
+      containers:
+      - {name: c, image: "rancher/harvester-cloud-provider:v1", args: ["--cloud-config=/x", "--cluster-name=demo"]}
 ---
 apiVersion: apps/v1
 kind: DaemonSet
@@ -29,7 +30,9 @@ spec:
   selector: {matchLabels: {app: a}}
   template:
     metadata: {labels: {app: a}}
-    spec: {serviceAccountName: kube-vip, containers: [{name: a, image: "rancher/harvester-cloud-provider:v1", args: [manager]}]}
+    spec:
+      serviceAccountName: kube-vip
+      containers: [{name: a, image: "rancher/harvester-cloud-provider:v1", args: [manager]}]
 "#;
 
 /// A shell on a node, with `kubectl`, our program and both clusters.

@@ -256,7 +256,10 @@ async fn garbage_is_listed_on_demand_and_deleted_only_when_asked_for_and_only_ou
 /// A client of somebody with these rights on load balancers, and none to change anything.
 async fn limited_to(bed: &Bed, user: &str, verbs: &[&str]) -> Client {
     let admin = bed.harvester_client().await.unwrap();
-    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| {
+        json!({"apiGroups": [group],
+            "resources": resources, "verbs": verbs})
+    };
     let role = json!({"metadata": {"name": user}, "rules": [
         rule("loadbalancer.harvesterhci.io", &["loadbalancers"], verbs),
         rule("kubevirt.io", &["virtualmachines", "virtualmachineinstances"], &["get", "list", "watch"]),

@@ -57,7 +57,8 @@ impl Family {
 pub enum InterfaceError {
     /// No such interface.
     #[error(
-        "{source_name} names interface {name:?}, which does not exist on this node; there are: {existing}. It is used as soon as it appears"
+        "{source_name} names interface {name:?}, which does not exist on this node; there are: {existing}. It is used \
+         as soon as it appears"
     )]
     Missing {
         /// Annotation or variable.
@@ -87,7 +88,8 @@ pub enum InterfaceError {
     },
     /// Nothing was named and there is no default route.
     #[error(
-        "no interface is named (annotation kube-vip.io/serviceInterface, vip_servicesinterface, vip_interface) and there is no default route; there are: {existing}"
+        "no interface is named (annotation kube-vip.io/serviceInterface, vip_servicesinterface, vip_interface) and \
+         there is no default route; there are: {existing}"
     )]
     NoDefaultRoute {
         /// What there is.

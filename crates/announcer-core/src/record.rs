@@ -178,7 +178,8 @@ mod tests {
 
     #[test]
     fn the_turn_in_which_a_service_has_joined_others_stands_beside_their_conditions_until_it_joins_nobody() {
-        let theirs = json!({"type": "x", "status": "True", "reason": "Y", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let theirs = json!({"type": "x", "status": "True", "reason": "Y", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let mut object = object(&json!({"conditions": [theirs]}));
         for turn in [2, 3, 0] {
             let record = Record { turn, ..at("10.0.0.5", ports()) };
@@ -209,7 +210,8 @@ mod tests {
 
     #[test]
     fn the_mode_that_the_api_server_adds_is_no_difference() {
-        let ingress = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.5", "ipMode": "VIP", "ports": [{"port": 80, "protocol": "TCP"}]}]}});
+        let ingress = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.5", "ipMode": "VIP",
+            "ports": [{"port": 80, "protocol": "TCP"}]}]}});
         let mut object = object(&ingress);
         assert!(!publish(&mut object.data, &at("10.0.0.5", ports()), NOW));
         assert!(publish(&mut object.data, &at("10.0.0.5", Vec::new()), NOW));

@@ -1,6 +1,7 @@
 //! `announcer status`: who owns which VIP, from what stands in the API, so the same on every node and from outside.
 
 mod served;
+pub mod table;
 
 use std::net::IpAddr;
 
@@ -15,8 +16,10 @@ use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
 use crate::ownership::service::LeaseKey;
 use crate::view::ServiceView;
 pub use served::Probes;
+use table::{age, table};
 
 const VIP_COLUMNS: [&str; 7] = ["SERVICE", "ADDRESS", "OWNER", "TERM", "STATE", "PROBED", "DHCP"];
+const LEASE_COLUMNS: [&str; 4] = ["LEASE", "HOLDER", "RENEWED", "STATE"];
 /// Whoever lives renews far more often.
 const STALLED_SECONDS: i64 = 60;
 
@@ -217,7 +220,7 @@ impl LeaseRow {
     fn stalled_for(&self) -> Option<String> {
         let (ago, left) = (self.renewed_seconds_ago?, self.valid_seconds?);
         (!self.expired && self.holder.is_some() && ago >= STALLED_SECONDS)
-            .then(|| format!("not renewed, counts for another {}: delete it if its holder is gone", span(left)))
+            .then(|| format!("not renewed, counts for another {}: delete it if its holder is gone", age(left)))
     }
 }
 
@@ -237,13 +240,12 @@ impl Report {
     pub fn to_text(&self) -> String {
         let none = || "-".to_owned();
         let trouble = self.trouble.as_ref().map_or_else(String::new, |trouble| format!("{trouble}\n\n"));
-        let mut vips = vec![VIP_COLUMNS.map(str::to_owned).to_vec()];
-        vips.extend(self.vips.iter().map(|vip| {
+        let vips = self.vips.iter().map(|vip| {
             let addresses: Vec<String> = vip.addresses.iter().map(ToString::to_string).collect();
             let dhcp = vip.dhcp.iter().map(|dhcp| match dhcp.remaining_seconds {
                 None => format!("from {} for ever", dhcp.server),
-                Some(left) if left < 0 => format!("from {}, ended {} ago", dhcp.server, span(-left)),
-                Some(left) => format!("from {}, {} left", dhcp.server, span(left)),
+                Some(left) if left < 0 => format!("from {}, ended {} ago", dhcp.server, age(-left)),
+                Some(left) => format!("from {}, {} left", dhcp.server, age(left)),
             });
             let dhcp: Vec<String> = dhcp.collect();
             vec![
@@ -255,9 +257,8 @@ impl Report {
                 vip.probes.as_ref().map_or_else(none, Probes::text),
                 if dhcp.is_empty() { none() } else { dhcp.join("; ") },
             ]
-        }));
-        let mut leases = vec![["LEASE", "HOLDER", "RENEWED", "STATE"].map(str::to_owned).to_vec()];
-        leases.extend(self.leases.iter().map(|lease| {
+        });
+        let leases = self.leases.iter().map(|lease| {
             let mut state = vec![if lease.expired { "expired" } else { "fresh" }];
             let stalled = lease.stalled_for();
             state.extend(stalled.as_deref());
@@ -266,34 +267,13 @@ impl Report {
             vec![
                 lease.lease.clone(),
                 lease.holder.clone().unwrap_or_else(none),
-                lease.renewed_seconds_ago.map_or_else(none, |ago| format!("{} ago", span(ago.max(0)))),
+                lease.renewed_seconds_ago.map_or_else(none, |ago| format!("{} ago", age(ago))),
                 state.join(", "),
             ]
-        }));
-        format!("{trouble}{}\n{}", table(&vips), table(&leases))
+        });
+        let vips = table(&VIP_COLUMNS, &vips.collect::<Vec<_>>());
+        format!("{trouble}{vips}\n{}", table(&LEASE_COLUMNS, &leases.collect::<Vec<_>>()))
     }
-}
-
-/// Two units at most: what people compare at a glance.
-fn span(seconds: i64) -> String {
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
-    match seconds {
-        ..=119 => format!("{seconds}s"),
-        120..=3599 => format!("{minutes}m{}s", seconds % 60),
-        3600..=172_799 => format!("{hours}h{}m", minutes % 60),
-        _ => format!("{days}d{}h", hours % 24),
-    }
-}
-
-fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let widths: Vec<usize> =
-        (0..columns).map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
-    let line = |row: &Vec<String>| {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        format!("{}\n", cells.join("   ").trim_end())
-    };
-    rows.iter().map(line).collect()
 }
 
 #[cfg(test)]

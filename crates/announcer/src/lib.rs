@@ -2,7 +2,8 @@
 //!
 //! Watches feed the engine (`run`, `membership`, `endpoint_watch`), [`node`](mod@node) performs what it asks for:
 //! requests to the kernel ([`wire`]), frames (`listen`), DHCP clients ([`dhcp_driver`]), records on Services
-//! ([`writer`]), changes of owner (`swap`), elections, questions to Services (`probing`). [`metrics`] and [`status`] tell people. [`run()`] wires it up.
+//! ([`writer`]), changes of owner (`swap`), elections, questions to Services (`probing`). [`metrics`] and [`status`]
+//! tell people. [`run()`] wires it up.
 //! What is decided, is decided in the core.
 
 pub mod api_time;

@@ -12,6 +12,7 @@ use runtime::logging::{self, Format};
 use runtime::shutdown;
 
 use crate::PRODUCT;
+use crate::entry::WRONG_USAGE;
 use crate::stdout::say;
 use crate::words;
 
@@ -101,7 +102,6 @@ Examples:
 
 /// Some VIP is not announced, or does not answer.
 const NOT_WELL: u8 = 3;
-const WRONG_USAGE: u8 = 2;
 
 /// Runs `announcer status`; `arguments` are those after the word `status`.
 fn status(arguments: &[String]) -> ExitCode {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::{Command, CommandFactory, Parser, Subcommand};
 use clap_complete::env::{CompleteEnv, Shells};
 
-use crate::{announcer, ccm, generate_addon, identity, probe, status_and_doctor, stdout};
+use crate::{announcer, ccm, entry, generate_addon, identity, probe, status_and_doctor, stdout};
 
 /// The variable by which a shell's script asks what could follow.
 const ASKED: &str = "HCP_COMPLETE";
@@ -51,14 +51,11 @@ pub fn answer() {
 
 /// Runs either command; `arguments` includes the program's name.
 pub fn main(arguments: &[String]) -> ExitCode {
-    let words = match Arguments::try_parse_from(arguments) {
-        Ok(arguments) => arguments.command,
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+    let arguments: Arguments = match entry::parsed(arguments) {
+        Ok(arguments) => arguments,
+        Err(status) => return status,
     };
-    let result = match words {
+    let result = match arguments.command {
         Words::Completion { shell } => completion(&shell),
         Words::Man { directory } => man(&directory),
     };

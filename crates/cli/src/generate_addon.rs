@@ -15,7 +15,7 @@ use runtime::error::chain;
 use serde_json::json;
 
 use crate::values::go_duration;
-use crate::{PRODUCT, VERSION, private_file, stdout};
+use crate::{PRODUCT, VERSION, entry, private_file, stdout};
 
 const COMMAND: &str = "harvester-cloud-provider generate-addon";
 
@@ -133,18 +133,11 @@ enum DistributionArgument {
 
 /// Runs the command; `arguments` are those after the program's name, the command word included.
 pub fn main(arguments: &[String]) -> ExitCode {
-    let arguments = match Arguments::try_parse_from(arguments) {
+    let arguments: Arguments = match entry::parsed(arguments) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+        Err(status) => return status,
     };
-    let result = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(run(&arguments)),
-        Err(error) => Err(error.into()),
-    };
-    match result {
+    match entry::run(run(&arguments)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", chain(error.as_ref()));

@@ -14,10 +14,9 @@ use runtime::error::chain;
 use tokio::time::{Instant, sleep};
 
 use crate::PRODUCT;
+use crate::entry::{self, WRONG_USAGE};
 use crate::stdout::say;
 
-/// As everywhere for a command line that cannot be read.
-const WRONG_USAGE: u8 = 2;
 /// The controller that leads watches the record; a new one needs its Lease first.
 const PATIENCE: Duration = Duration::from_mins(1);
 const PERIOD: Duration = Duration::from_millis(500);
@@ -62,12 +61,9 @@ struct Common {
 
 /// Runs the command; `arguments` begin with its name.
 pub fn main(arguments: &[String]) -> ExitCode {
-    let arguments = match Arguments::try_parse_from(arguments) {
+    let arguments: Arguments = match entry::parsed(arguments) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(WRONG_USAGE) } else { ExitCode::SUCCESS };
-        }
+        Err(status) => return status,
     };
     let (common, word) = match arguments.verb {
         Verb::Show(common) => (common, None),
@@ -81,12 +77,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
             (common, Some(format!("{} {name}", if copy { "copy" } else { "rename" })))
         }
     };
-    let outcome = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start")
-        .and_then(|runtime| runtime.block_on(run(&common, word.as_deref())));
-    match outcome {
+    match entry::run(run(&common, word.as_deref())) {
         Ok(text) => say(&text),
         Err(error) => {
             eprintln!("{}", chain(error.as_ref()));

@@ -6,6 +6,7 @@ mod announcer;
 mod ccm;
 mod cluster_names;
 mod completion;
+mod entry;
 mod generate_addon;
 mod identity;
 mod private_file;

@@ -15,8 +15,7 @@ use runtime::client::{Settings, connect};
 use runtime::error::chain;
 use tokio::time::{Instant, sleep};
 
-use crate::stdout;
-use crate::{PRODUCT, VERSION};
+use crate::{PRODUCT, VERSION, entry, stdout};
 
 use self::workloads::{Name, Workloads};
 
@@ -54,19 +53,11 @@ pub struct Arguments {
 
 /// Runs the command; `arguments` begin with its name.
 pub fn main(arguments: &[String]) -> ExitCode {
-    let arguments = match Arguments::try_parse_from(arguments) {
+    let arguments: Arguments = match entry::parsed(arguments) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+        Err(status) => return status,
     };
-    let outcome = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start")
-        .and_then(|runtime| runtime.block_on(all(&arguments)));
-    match outcome {
+    match entry::run(all(&arguments)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{}", chain(error.as_ref()));

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::{Args, Parser, ValueEnum};
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 use diagnose::collect::{Asked, collect};
@@ -14,7 +13,7 @@ use diagnose::{Snapshot, doctor, status};
 use runtime::error::chain;
 
 use crate::stdout::{print, say};
-use crate::{PRODUCT, VERSION, cluster_names};
+use crate::{PRODUCT, VERSION, cluster_names, entry};
 
 /// Nothing can be read.
 const UNREADABLE: u8 = 1;
@@ -139,16 +138,11 @@ pub fn main(arguments: &[String]) -> ExitCode {
     } else {
         StatusArguments::try_parse_from(arguments).map(|arguments| run(show(arguments)))
     };
-    result.unwrap_or_else(|error| {
-        let _ = error.print();
-        ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
-    })
+    result.unwrap_or_else(|error| entry::refused(&error))
 }
 
 fn run(work: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let result = runtime.context("cannot start").and_then(|runtime| runtime.block_on(work));
-    result.unwrap_or_else(|error| {
+    entry::run(work).unwrap_or_else(|error| {
         eprintln!("{}", chain(error.as_ref()));
         ExitCode::FAILURE
     })

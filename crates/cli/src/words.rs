@@ -5,8 +5,7 @@ use std::process::ExitCode;
 
 use contract::spelling::nearest;
 
-/// As everywhere for a command line that cannot be read.
-const WRONG_USAGE: u8 = 2;
+use crate::entry::WRONG_USAGE;
 
 /// Commands of the program, and what each does.
 pub const COMMANDS: [(&str, &str); 13] = [

@@ -62,9 +62,11 @@ mod tests {
     #[test]
     fn framework_5_1_needs_update() {
         let spec = json!({
-            "type": "LoadBalancer", "externalIPs": ["1.1.1.1"], "externalTrafficPolicy": "Cluster", "healthCheckNodePort": 0,
+            "type": "LoadBalancer", "externalIPs": ["1.1.1.1"], "externalTrafficPolicy": "Cluster",
+            "healthCheckNodePort": 0,
             "ipFamilies": ["IPv4"], "sessionAffinity": "None", "loadBalancerSourceRanges": [], "loadBalancerIP": "",
-            "loadBalancerClass": null, "ports": [{"port": 8000, "targetPort": 20, "appProtocol": null, "protocol": "TCP"}]
+            "loadBalancerClass": null,
+            "ports": [{"port": 8000, "targetPort": 20, "appProtocol": null, "protocol": "TCP"}]
         });
         for (change, expected) in [
             (json!({}), false),

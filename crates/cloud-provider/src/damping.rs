@@ -59,8 +59,8 @@ impl<S> Damper<S> {
 pub fn undone(object: &str, by: Option<&str>, whole: &str) -> String {
     let by = by.unwrap_or("somebody whose name the object does not show");
     format!(
-        "the same write on {object} was undone more than five times within a minute. It was written last by {by}. It is repeated more \
-         seldom each time: see that the other writer leaves {whole} alone"
+        "the same write on {object} was undone more than five times within a minute. It was written last by {by}. It \
+         is repeated more seldom each time: see that the other writer leaves {whole} alone"
     )
 }
 

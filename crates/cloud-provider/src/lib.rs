@@ -5,7 +5,7 @@
 //! made from a watch cache), decide (a pure function) and act (one place that sends requests, reports, and wakes the
 //! key again).
 
-pub mod breaker;
+pub mod at_once;
 pub mod cache;
 pub mod controllers;
 pub mod damping;

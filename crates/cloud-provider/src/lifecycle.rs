@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use decide::{Action, Circumstances, NodeState, Question};
 pub(crate) use preview::preview;
 
-use crate::breaker::{self, Allowed};
+use crate::at_once::{self, Allowed};
 use crate::cache::NodeCache;
 use crate::node::{Writer, reference, taints_value};
 use crate::provider::{Instances, Power};
@@ -56,7 +56,7 @@ pub struct LifecycleController {
     recorder: Recorder,
     settings: LifecycleSettings,
     memory: HashMap<String, NodeState>,
-    deleted: breaker::Recent,
+    deleted: at_once::Recent,
     barred: Option<Barred>,
     /// When it was told that too many Nodes are to be deleted.
     told: Option<Instant>,
@@ -114,7 +114,7 @@ impl LifecycleController {
             recorder: recorder.for_component(COMPONENT),
             settings,
             memory: HashMap::new(),
-            deleted: breaker::Recent::default(),
+            deleted: at_once::Recent::default(),
             barred: None,
             told: None,
         }
@@ -199,7 +199,7 @@ impl LifecycleController {
         let now = Instant::now();
         let recent = self.deleted.count(now);
         let waiting = self.barred.as_ref().map_or(0, |barred| barred.uids.len());
-        let allowed = breaker::allowed(recent, doomed.len() + waiting, self.cache.len() + recent);
+        let allowed = at_once::allowed(recent, doomed.len() + waiting, self.cache.len() + recent);
         if allowed == Allowed::No {
             self.refuse(&doomed, now);
             return;
@@ -225,8 +225,8 @@ impl LifecycleController {
         all.sort_by(|a, b| a.name.cmp(&b.name));
         let names: Vec<&str> = all.iter().map(|node| node.name.as_str()).collect();
         let text = format!(
-            "the machines of {} of {} Nodes are gone, more than a third: their Nodes are not deleted, because a wrong view of the cloud \
-             would look the same. If it is right, run: kubectl delete node {}",
+            "the machines of {} of {} Nodes are gone, more than a third: their Nodes are not deleted, because a wrong \
+             view of the cloud would look the same. If it is right, run: kubectl delete node {}",
             names.len(),
             self.cache.len(),
             names.join(" ")

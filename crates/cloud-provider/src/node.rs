@@ -305,7 +305,8 @@ impl NodeController {
                 Ok(written) => node = note(&node, written, memory),
                 Err(error) => return Err((node, error)),
             }
-            tracing::info!(addresses = ?node.addresses.iter().map(|address| &address.address).collect::<Vec<_>>(), "addresses updated");
+            let addresses: Vec<_> = node.addresses.iter().map(|address| &address.address).collect();
+            tracing::info!(?addresses, "addresses updated");
         }
         if let Some(patch) = plan.node_patch(&node.resource_version) {
             match self.writer.patch(&node.name, patch).await {

@@ -131,7 +131,8 @@ impl NodeLoss {
                 let next = self.pass(Instant::now()).await;
                 tokio::select! {
                     Some(_) = changes.next() => {}
-                    () = async { tokio::time::sleep_until(next.expect("polled only if set")).await }, if next.is_some() => {}
+                    () = async { tokio::time::sleep_until(next.expect("polled only if set")).await },
+                        if next.is_some() => {}
                 }
             }
         };
@@ -155,8 +156,9 @@ impl NodeLoss {
         if !std::mem::replace(&mut self.is_refused, true) {
             tracing::warn!(
                 error = chain(error),
-                "pods of a node that is lost stay in their Services until Kubernetes finds it unready: grant list on pods and list and \
-                 patch on endpointslices, and patch on pods/status, or switch this off with --controllers=*,-node-loss"
+                "pods of a node that is lost stay in their Services until Kubernetes finds it unready: grant list on \
+                 pods and list and patch on endpointslices, and patch on pods/status, or switch this off with \
+                 --controllers=*,-node-loss"
             );
         }
     }

@@ -146,7 +146,9 @@ impl ServiceController {
                 Some(key) = touched.next() => self.add_if_ours(key, WorkQueue::add),
                 // What was begun is finished before more is begun.
                 Some(key) = wakes.next() => self.queue.add_first(key),
-                _ = resync.tick() => self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key, WorkQueue::add_last)),
+                _ = resync.tick() => {
+                    self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key, WorkQueue::add_last));
+                }
                 else => return,
             }
         }

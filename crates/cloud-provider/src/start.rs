@@ -279,7 +279,8 @@ mod tests {
     /// A guest cluster with one new Service and one new Node; watches are refused, so that the test ends.
     fn guest() -> Scenario {
         Scenario::answering(|seen| {
-            let service = json!({"metadata": {"namespace": "default", "name": "web", "uid": "u", "resourceVersion": "1"},
+            let service = json!({"metadata": {"namespace": "default", "name": "web", "uid": "u",
+                "resourceVersion": "1"},
                 "spec": {"type": "LoadBalancer"}});
             let node = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1"}, "spec": {"taints": [
                 {"key": crate::node::UNINITIALIZED, "value": "true", "effect": "NoSchedule"}]}});
@@ -289,11 +290,13 @@ mod tests {
                 }
                 ("GET", "/api/v1/services") => (
                     200,
-                    json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": [service]}),
+                    json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "5"},
+                        "items": [service]}),
                 ),
                 ("GET", "/api/v1/nodes") => (
                     200,
-                    json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": [node]}),
+                    json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "5"},
+                        "items": [node]}),
                 ),
                 ("PATCH", path) if path.contains("/services/") => {
                     let mut service = service;

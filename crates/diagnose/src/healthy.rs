@@ -17,7 +17,8 @@ pub fn node(name: &str) -> Value {
     json!({
         "metadata": {"name": name, "labels": {"cloudprovider.harvesterhci.io/host": "host-1"}},
         "spec": {"providerID": format!("harvester://uid-{name}")},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}], "addresses": [{"type": "InternalIP", "address": "10.0.0.11"}]},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.11"}]},
     })
 }
 
@@ -32,7 +33,8 @@ pub fn member(name: &str) -> Value {
 
 pub fn service(name: &str) -> Value {
     json!({
-        "metadata": {"namespace": "default", "name": name, "uid": format!("uid-{name}"), "creationTimestamp": "2026-01-01T11:00:00Z",
+        "metadata": {"namespace": "default", "name": name, "uid": format!("uid-{name}"),
+            "creationTimestamp": "2026-01-01T11:00:00Z",
             "annotations": {"kube-vip.io/loadbalancerIPs": "10.0.0.100", "kube-vip.io/vipHost": "node1",
                 "cloudprovider.harvesterhci.io/announcer-term": "1"}},
         "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
@@ -44,7 +46,8 @@ pub fn deployment(name: &str, arguments: &[&str]) -> Value {
     json!({
         "metadata": {"namespace": "kube-system", "name": name},
         "spec": {"replicas": 1, "selector": {}, "template": {"spec": {"serviceAccountName": name, "containers": [
-            {"name": "c", "image": "rancher/harvester-cloud-provider:v1", "command": ["harvester-cloud-provider"], "args": arguments}]}}},
+            {"name": "c", "image": "rancher/harvester-cloud-provider:v1", "command": ["harvester-cloud-provider"],
+                "args": arguments}]}}},
     })
 }
 
@@ -52,7 +55,8 @@ pub fn load_balancer(service: &str, cluster: &str, uid: &str) -> Value {
     json!({
         "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
         "metadata": {"namespace": "guests", "name": format!("demo-default-{service}"),
-            "labels": {"cloudprovider.harvesterhci.io/cluster": cluster, "cloudprovider.harvesterhci.io/serviceNamespace": "default",
+            "labels": {"cloudprovider.harvesterhci.io/cluster": cluster,
+                "cloudprovider.harvesterhci.io/serviceNamespace": "default",
                 "cloudprovider.harvesterhci.io/serviceName": service},
             "annotations": {"cloudprovider.harvesterhci.io/clusterUID": uid}},
         "spec": {"workloadType": "cluster", "ipam": "pool"},
@@ -76,7 +80,8 @@ pub fn config() -> announcer_core::Config {
 
 /// Two nodes, one Service.
 pub fn snapshot() -> Snapshot {
-    let kubernetes = json!({"metadata": {"namespace": "default", "name": "kubernetes", "uid": "former-uid"}, "spec": {"type": "ClusterIP"}});
+    let kubernetes = json!({"metadata": {"namespace": "default", "name": "kubernetes", "uid": "former-uid"},
+        "spec": {"type": "ClusterIP"}});
     let controller = json!({"metadata": {"name": "cloud-controller-manager"},
         "spec": {"holderIdentity": "p", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T11:59:59.000000Z"}});
     let record = json!({"metadata": {"name": "harvester-cloud-provider"}, "data": {"cluster-name": "demo"}});
@@ -85,7 +90,8 @@ pub fn snapshot() -> Snapshot {
         "spec": {"selector": {}, "template": {"spec": {"containers": [
             {"name": "kube-vip", "image": "rancher/harvester-cloud-provider:v1", "args": ["manager"]}]}}},
     });
-    let pool = json!({"metadata": {"name": "edge"}, "spec": {"ranges": [], "selector": {"network": "guests/mgmt"}}, "status": {"total": 50, "available": 49}});
+    let pool = json!({"metadata": {"name": "edge"}, "spec": {"ranges": [], "selector": {"network": "guests/mgmt"}},
+        "status": {"total": 50, "available": 49}});
     let mut snapshot = Snapshot {
         now: NOW.parse().expect("a time"),
         guest: Side { server: "https://guest:6443/".into(), version: "v1.33.1".into(), ..Side::default() },

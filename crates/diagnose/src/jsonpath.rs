@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn templates_are_read_as_kubectl_reads_them() {
-        let value = json!({"services": [{"name": "web", "addresses": ["10.0.0.1"], "ageSeconds": 5}, {"name": "api", "a.b": "x"}]});
+        let value = json!({"services": [{"name": "web", "addresses": ["10.0.0.1"], "ageSeconds": 5},
+            {"name": "api", "a.b": "x"}]});
         for (template, expected) in [
             ("{.services[*].name}", "web api"),
             ("{.services[0].addresses[0]}", "10.0.0.1"),

@@ -75,7 +75,8 @@ pub const REASONS: &[Reason] = &[
         "The cluster has as many load balancers as --max-load-balancers allows.",
         "Delete a Service, share an address, or raise the limit."),
     reason("TooManyAtOnce", "Service", "condition True",
-        "More than a third of all served Services have lost their load balancer on Harvester, or have another address booked.",
+        "More than a third of all served Services have lost their load balancer on Harvester, or have another address \
+         booked.",
         "Check the cloud-config and the pools of Harvester; if it is true, run identity confirm."),
     reason("AddressTaken", "Service", "condition False",
         "Another Service, a Node, a gateway or an API server has the address; the message names it.",
@@ -148,7 +149,8 @@ pub const REASONS: &[Reason] = &[
         "The node was not emptied before its machine is shut down; the message names the pods that stay.",
         "Look at their disruption budgets, or run more replicas."),
     reason("NodeStaysCordoned", "Node", "Warning",
-        "A node that was cordoned for the upgrade of its Harvester host stays so: it is not known whether its machine runs.",
+        "A node that was cordoned for the upgrade of its Harvester host stays so: it is not known whether its machine \
+         runs.",
         "Look at what the message names; if you know that the machine runs: kubectl uncordon the node."),
     reason("Terminating", "Service", "metric",
         "Harvester deletes the former load balancer of the Service first.",
@@ -186,7 +188,8 @@ pub const REASONS: &[Reason] = &[
         "The load balancer of a Service that is gone cannot be deleted.",
         "Do what the message says; it is tried again."),
     reason("ServiceVanished", "Service", "Warning",
-        "A Service is gone with its finalizer on, as after a restore from a snapshot; its load balancer stays on Harvester.",
+        "A Service is gone with its finalizer on, as after a restore from a snapshot; its load balancer stays on \
+         Harvester.",
         "Nothing if the restore is to stay: the load balancer is reported as garbage. See docs/backup.md."),
     reason("UndoneByOthers", "Service, Node", "Warning, condition True",
         "Another program undoes what this program writes on the Service, its load balancer or the Node.",

@@ -145,9 +145,9 @@ impl Announcers {
         if told.missing.is_none_or(|at| now.saturating_duration_since(at) >= TELL_AGAIN) {
             told.missing = Some(now);
             let text = format!(
-                "for {} minutes no announcer has renewed its Lease in namespace {NAMESPACE} ({MEMBER_PREFIX}* or {LOCK}): Services \
-                 have addresses that nobody takes over when their node fails, or that nobody serves any more. See whether the \
-                 announcer (DaemonSet kube-vip) runs on the nodes and reaches the API server",
+                "for {} minutes no announcer has renewed its Lease in namespace {NAMESPACE} ({MEMBER_PREFIX}* or \
+                 {LOCK}): Services have addresses that nobody takes over when their node fails, or that nobody serves \
+                 any more. See whether the announcer (DaemonSet kube-vip) runs on the nodes and reaches the API server",
                 PATIENCE.as_secs() / 60
             );
             tracing::warn!("{text}");
@@ -288,7 +288,8 @@ mod tests {
             let renewed = Timestamp::now() - ago;
             let server = Scenario::answering(move |_| {
                 let item = json!({"metadata": {"name": LOCK}, "spec": {"renewTime": format!("{renewed:.6}")}});
-                let list = json!({"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1", "metadata": {}, "items": [item]});
+                let list = json!({"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1", "metadata": {},
+                    "items": [item]});
                 (200, list)
             });
             let Lab { announcers, recorder, mut events, .. } = Lab::new(&server, Some("10.0.0.1"));

@@ -134,13 +134,14 @@ impl LoadBalancerConfig {
 const CHECK_CLOUD_CONFIG: &str = "check server, certificate authority, credentials and namespace in the cloud-config";
 
 /// What to do where Harvester does not know the token.
-const RENEW_TOKEN: &str = "the token in the cloud-config expired or was revoked. Make a new one with `harvester-cloud-provider \
-    generate-addon <account> <namespace> --rotate`, and put it into the Secret or file that --cloud-config reads (values \
-    cloudConfig.secretName, cloudConfigPath); no restart is needed";
+const RENEW_TOKEN: &str = "the token in the cloud-config expired or was revoked. Make a new one with \
+    `harvester-cloud-provider generate-addon <account> <namespace> --rotate`, and put it into the Secret or file that \
+    --cloud-config reads (values cloudConfig.secretName, cloudConfigPath); no restart is needed";
 
 /// What to do where Harvester knows the account and its rights do not suffice.
-const GRANT_ROLE: &str = "the account of the cloud-config needs role harvesterhci.io:cloudprovider in this namespace of Harvester. \
-    `harvester-cloud-provider generate-addon <account> <namespace>` gives it (again); no restart is needed";
+const GRANT_ROLE: &str = "the account of the cloud-config needs role harvesterhci.io:cloudprovider in this namespace \
+    of Harvester. `harvester-cloud-provider generate-addon <account> <namespace>` gives it (again); no restart is \
+    needed";
 
 /// What to do about a request that Harvester answered with these words.
 pub(crate) fn remedy(error: &str) -> &'static str {

@@ -96,7 +96,8 @@ impl Metrics {
         );
         registry.register(
             "harvester_loadbalancer_possible_leaks",
-            "LoadBalancers deleted although Harvester had not finished booking, so that their pool address may stay booked",
+            "LoadBalancers deleted although Harvester had not finished booking, so that their pool address may stay \
+             booked",
             self.possible_leaks.clone(),
         );
         registry.register(
@@ -106,7 +107,8 @@ impl Metrics {
         );
         registry.register(
             "harvester_garbage_loadbalancers",
-            "LoadBalancers on Harvester that no Service has, by kind: ours (by the UID of this cluster) or suspected (by its name)",
+            "LoadBalancers on Harvester that no Service has, by kind: ours (by the UID of this cluster) or suspected \
+             (by its name)",
             self.garbage.clone(),
         );
     }
@@ -134,7 +136,8 @@ impl Metrics {
         );
         registry.register(
             "harvester_safe_mode",
-            "1 while record, cloud-config and machines of this cluster contradict each other, so that nothing is changed",
+            "1 while record, cloud-config and machines of this cluster contradict each other, so that nothing is \
+             changed",
             self.safe_mode.clone(),
         );
         registry.register(
@@ -152,7 +155,8 @@ impl Metrics {
     fn register_upgrades(&self, registry: &mut Registry) {
         registry.register(
             "harvester_host_upgrade_window",
-            "1 while an upgrade of Harvester's hosts, or their silence, suspends deletions, zones and changes of load balancers",
+            "1 while an upgrade of Harvester's hosts, or their silence, suspends deletions, zones and changes of load \
+             balancers",
             self.host_upgrade_window.clone(),
         );
         registry.register(

@@ -22,7 +22,8 @@ fn service(name: &str, finalizers: &[&str], address: Option<&str>) -> Value {
     }
     let ingress: Vec<Value> = address.iter().map(|address| json!({"ip": address})).collect();
     json!({
-        "metadata": {"namespace": "default", "name": name, "uid": format!("uid-{name}"), "resourceVersion": "7", "finalizers": finalizers,
+        "metadata": {"namespace": "default", "name": name, "uid": format!("uid-{name}"), "resourceVersion": "7",
+            "finalizers": finalizers,
             "annotations": annotations},
         "spec": {"type": "LoadBalancer", "ipFamilies": ["IPv4"], "ports": [{"protocol": "TCP", "port": 80}]},
         "status": {"loadBalancer": {"ingress": ingress}},
@@ -35,11 +36,14 @@ fn load_balancer(service: &str, address: &str) -> Value {
     json!({
         "metadata": {"namespace": "guests", "name": name, "uid": format!("lb-{service}"), "resourceVersion": "9",
             "finalizers": ["wrangler.cattle.io/harvester-lb-controller"],
-            "labels": {"cloudprovider.harvesterhci.io/cluster": "prod", "cloudprovider.harvesterhci.io/serviceName": service,
+            "labels": {"cloudprovider.harvesterhci.io/cluster": "prod",
+                "cloudprovider.harvesterhci.io/serviceName": service,
                 "cloudprovider.harvesterhci.io/serviceNamespace": "default"},
-            "annotations": {"cloudprovider.harvesterhci.io/lb-network": "", "loadbalancer.harvesterhci.io/cluster": "prod"}},
+            "annotations": {"cloudprovider.harvesterhci.io/lb-network": "",
+                "loadbalancer.harvesterhci.io/cluster": "prod"}},
         "spec": {"ipam": "pool", "workloadType": "cluster"},
-        "status": {"address": address, "allocatedAddress": {"ip": address, "ipPool": "edge", "mask": "255.255.0.0", "gateway": "10.20.0.1"},
+        "status": {"address": address,
+            "allocatedAddress": {"ip": address, "ipPool": "edge", "mask": "255.255.0.0", "gateway": "10.20.0.1"},
             "conditions": [{"type": "Ready", "status": "True"}]},
     })
 }
@@ -49,9 +53,11 @@ fn answer(request: &Seen) -> (u16, Value) {
     if request.query.contains("watch=true") {
         return (0, Value::Null);
     }
-    let node = json!({"metadata": {"name": "node-1", "uid": "n", "resourceVersion": "3"}, "spec": {"providerID": "harvester://vm-1"},
+    let node = json!({"metadata": {"name": "node-1", "uid": "n", "resourceVersion": "3"},
+        "spec": {"providerID": "harvester://vm-1"},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    let vm = json!({"metadata": {"namespace": "guests", "name": "node-1", "uid": "vm-1"}, "spec": {"runStrategy": "RerunOnFailure"},
+    let vm = json!({"metadata": {"namespace": "guests", "name": "node-1", "uid": "vm-1"},
+        "spec": {"runStrategy": "RerunOnFailure"},
         "status": {"printableStatus": "Running"}});
     let items = match request.path.rsplit('/').next().expect("a path has parts") {
         "services" => vec![service("old", &[FINALIZER], Some("10.20.0.5")), service("new", &[], None)],

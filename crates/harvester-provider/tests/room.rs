@@ -56,17 +56,20 @@ fn service(number: usize) -> Value {
                 "kubectl.kubernetes.io/last-applied-configuration": "{}".repeat(300),
             },
             "managedFields": [
-                {"manager": "helm", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields}
+                {"manager": "helm", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+                    "fieldsV1": fields}
             ],
         },
         "spec": {
-            "type": "LoadBalancer", "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "selector": {"app": "shop"},
+            "type": "LoadBalancer", "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+            "selector": {"app": "shop"},
             "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080, "nodePort": 30_000 + number}],
         },
         "status": {
             "loadBalancer": {"ingress": [{"ip": address(number), "ipMode": "VIP"}]},
             "conditions": [{
-                "type": "LoadBalancerReady", "status": "True", "reason": "Served", "message": format!("{} is served", address(number)),
+                "type": "LoadBalancerReady", "status": "True", "reason": "Served",
+                "message": format!("{} is served", address(number)),
                 "lastTransitionTime": "2026-01-02T03:04:07Z",
             }],
         },
@@ -78,7 +81,8 @@ fn load_balancer(number: usize) -> Value {
     let name = format!("shop-{number}");
     json!({
         "metadata": {
-            "namespace": "guests", "name": cluster().load_balancer_name("customers", &name, &uid(number)), "uid": uid(number),
+            "namespace": "guests", "name": cluster().load_balancer_name("customers", &name, &uid(number)),
+            "uid": uid(number),
             "resourceVersion": format!("{}", 90_000 + number), "creationTimestamp": "2026-01-02T03:04:05Z",
             "finalizers": ["wrangler.cattle.io/harvester-lb-controller"],
             "labels": {
@@ -99,7 +103,8 @@ fn load_balancer(number: usize) -> Value {
         "spec": {"ipam": "pool", "workloadType": "cluster"},
         "status": {
             "address": address(number),
-            "allocatedAddress": {"ip": address(number), "ipPool": "edge", "mask": "255.255.0.0", "gateway": "10.20.0.1"},
+            "allocatedAddress": {"ip": address(number), "ipPool": "edge", "mask": "255.255.0.0",
+                "gateway": "10.20.0.1"},
             "conditions": [{"type": "Ready", "status": "True", "lastUpdateTime": "2026-01-02T03:04:06Z"}],
         },
     })
@@ -112,7 +117,8 @@ fn answer(request: &Seen, count: usize) -> (u16, Value) {
     }
     let identity = Card { namespace: "guests".into(), names: ["demo".to_owned()].into(), ..Card::default() };
     let record = json!({
-        "metadata": {"namespace": "kube-system", "name": "harvester-cloud-provider", "uid": uid(0), "resourceVersion": "1"},
+        "metadata": {"namespace": "kube-system", "name": "harvester-cloud-provider", "uid": uid(0),
+            "resourceVersion": "1"},
         "data": {"cluster-name": "demo", "identity": identity.to_text()},
     });
     let items: Vec<Value> = match request.path.rsplit('/').next().expect("a path has parts") {

@@ -2,8 +2,10 @@
 //!
 //! | network | who |
 //! | --- | --- |
-//! | LAN `192.168.<subnet>.0/24`, `fd00:<subnet>::/64` (subnet 100 unless told) | `.1` router and DHCP, `.11`.. hosts, `.50` client, `.100`-`.199` free for VIPs, `.200`-`.250` DHCP |
-//! | management `10.99.0.0/16` | `.0.2` control plane, `.0.3` Harvester side, `.0.4` API server of a copy, `.0.5` another Harvester, `.0.11`.. members of etcd, `.1.1`.. hosts that joined |
+//! | LAN `192.168.<subnet>.0/24`, `fd00:<subnet>::/64` | subnet 100 unless told; `.1` router and DHCP, `.11`.. hosts |
+//! | | `.50` client, `.100`-`.199` free for VIPs, `.200`-`.250` DHCP |
+//! | management `10.99.0.0/16` | `.0.2` control plane, `.0.3` Harvester side, `.0.4` API server of a copy |
+//! | | `.0.5` another Harvester, `.0.11`.. members of etcd, `.1.1`.. hosts that joined |
 //! | pods | `10.244.<node>.0/24`, `fd00:244:<node>::/64` |
 //! | Services | `10.96.0.0/16`, `fd00:96::/112` (Harvester side `10.53.0.0/16`) |
 

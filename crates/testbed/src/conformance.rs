@@ -313,7 +313,8 @@ mod tests {
                 r#"[{{"SuitePath": "x", "SpecReports": [
                 {{"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed", "RunTime": 5}},
                 {{"LeafNodeType": "It", "State": "skipped", "RunTime": 0}},
-                {{"LeafNodeType": "It", "State": "{state}", "RunTime": 84250000000, "Failure": {{"Message": "{message}"}}}}]}}]"#
+                {{"LeafNodeType": "It", "State": "{state}", "RunTime": 84250000000,
+                  "Failure": {{"Message": "{message}"}}}}]}}]"#
             )
         };
         assert_eq!(judged(&report("passed", "")).unwrap(), (Outcome::Passed, 84.3, None));

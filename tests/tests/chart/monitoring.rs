@@ -64,7 +64,8 @@ fn helm_test_asks_the_announcers_where_its_pod_can_find_them() {
             assert_eq!(container["terminationMessagePolicy"], "FallbackToLogsOnError", "describe has no reason");
             let mut expected = vec![
                 "probe",
-                "https://$(HARVESTER_CLOUD_PROVIDER_TEST_SERVICE_HOST)/readyz#deployment/harvester-cloud-provider,service/harvester-cloud-provider-test",
+                "https://$(HARVESTER_CLOUD_PROVIDER_TEST_SERVICE_HOST)/readyz#deployment/harvester-cloud-provider,\
+                 service/harvester-cloud-provider-test",
             ];
             let announcer = "http://$(KUBE_VIP_TEST_SERVICE_HOST)/readyz#daemonset/kube-vip,service/kube-vip-test";
             expected.extend(asked.then_some(announcer));

@@ -145,7 +145,8 @@ proptest! {
     fn every_usable_address_is_found_in_any_order(
         addresses in proptest::collection::btree_set(any::<Ipv6Addr>(), 1..4),
     ) {
-        let usable: Vec<IpAddr> = addresses.iter().map(|v6| IpAddr::V6(*v6).to_canonical()).filter(|ip| is_unicast(*ip) && !ip.is_unspecified()).collect();
+        let canonical = addresses.iter().map(|v6| IpAddr::V6(*v6).to_canonical());
+        let usable: Vec<IpAddr> = canonical.filter(|ip| is_unicast(*ip) && !ip.is_unspecified()).collect();
         let list = usable.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let (wanted, problems) = parse_addresses(LOADBALANCER_IPS, &list);
         prop_assert_eq!(wanted, usable.into_iter().map(Wanted::Static).collect::<Vec<_>>());

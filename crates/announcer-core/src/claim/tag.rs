@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! byte 0      1         2 .. 9             10 .. 17
-//!      0xc1   version   term, big endian   HMAC-SHA256(UID of the Service, all before it, VIP, sender MAC), first 8 bytes
+//!      0xc1   version   term, big endian   first 8 bytes of HMAC-SHA256(UID of the Service, all before it,
+//!                                          VIP, sender MAC)
 //! ```
 //!
 //! The tag binds the claim to the VIP and to the MAC that takes it; an old claim that somebody repeats has an old term.

@@ -117,7 +117,9 @@ pub const VARIABLES: &[Variable] = &[
         "vip_probe",
         None,
         "false",
-        "Mode `node`: two other nodes ask each address of a Service at its first TCP port every 5 s, as a client would, and tell if it is not served. Annotation `cloudprovider.harvesterhci.io/probe` says otherwise for one Service",
+        "Mode `node`: two other nodes ask each address of a Service at its first TCP port every 5 s, as a client \
+         would, and tell if it is not served. Annotation `cloudprovider.harvesterhci.io/probe` says otherwise for one \
+         Service",
     ),
     text(
         "vip_claim_keys",

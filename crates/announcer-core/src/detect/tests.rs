@@ -564,7 +564,8 @@ proptest! {
                     Output::Verdict(Verdict::Silent { vips, side, .. }) => {
                         let begun = lan.now.checked_sub(ms(30)).expect("the test has run for longer");
                         for vip in vips {
-                            prop_assert!(answered.get(&vip.address).is_none_or(|at| *at <= begun), "{vip:?} had answered");
+                            let before = answered.get(&vip.address).is_none_or(|at| *at <= begun);
+                            prop_assert!(before, "{vip:?} had answered");
                         }
                         let last = answered.values().copied().chain(witness).max();
                         prop_assert!(side != Side::Greater || last.is_some_and(|at| at + ms(400) > lan.now));

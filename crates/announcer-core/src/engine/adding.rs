@@ -82,7 +82,8 @@ impl Engine {
             Announcing::AwaitingStatus { until: now + STATUS_WAIT }
         };
         self.yielded.remove(id);
-        tracing::info!(%address, services = ?vip.members.iter().map(ToString::to_string).collect::<Vec<_>>(), "VIP is up");
+        let services: Vec<String> = vip.members.iter().map(ToString::to_string).collect();
+        tracing::info!(%address, ?services, "VIP is up");
         self.out.replan();
         self.vip_timer(now, id);
         self.claim(now, id);

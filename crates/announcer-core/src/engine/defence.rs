@@ -186,7 +186,10 @@ impl Engine {
             // Most probably a node that believed to hold the Lease: it reads within this that it does not. Of a node of
             // ours the record tells whose it is, once we see it again: that is no mistake of any user.
             vip.phase = Phase::Blocked { until: now + longest_retry };
-            tracing::warn!(address = %carrier.net.addr(), %mac, "somebody still answers for an address that is not ours for certain");
+            tracing::warn!(
+                address = %carrier.net.addr(), %mac,
+                "somebody still answers for an address that is not ours for certain"
+            );
             self.out.replan();
             return;
         }
@@ -198,7 +201,8 @@ impl Engine {
             .and_then(|network| network.link(carrier.link))
             .map_or("?", |link| link.name.as_str());
         let text = format!(
-            "address {} is already used by {mac} on the network of interface {link}: it is not announced. Free it there, or give this Service another one; tried again every {} s",
+            "address {} is already used by {mac} on the network of interface {link}: it is not announced. Free it \
+             there, or give this Service another one; tried again every {} s",
             carrier.net.addr(),
             retry.as_secs()
         );
@@ -235,7 +239,10 @@ impl Engine {
             tracing::info!(vip = %id, %mac, "the successor announces the address: withdrawing it");
             self.shutdown.claimed(now);
         } else {
-            tracing::warn!(vip = %id, %mac, "somebody else announces the address and our record is in doubt: withdrawing it");
+            tracing::warn!(
+                vip = %id, %mac,
+                "somebody else announces the address and our record is in doubt: withdrawing it"
+            );
         }
         self.withdraw(now, id, false, "another node announces it");
         self.yielded.add(id.clone(), now + self.config.lease.duration);

@@ -43,7 +43,8 @@ impl Engine {
                 place.and_then(|place| network.link(place)).filter(|_| dhcp.lease.client.running.is_none())
             {
                 let text = format!(
-                    "interface {} has no IPv6 link-local address from which DHCPv6 could be spoken: enable IPv6 on it, or name another one with annotation kube-vip.io/serviceInterface",
+                    "interface {} has no IPv6 link-local address from which DHCPv6 could be spoken: enable IPv6 on it, \
+                     or name another one with annotation kube-vip.io/serviceInterface",
                     link.name
                 );
                 self.tell_members(now, &id, Reason::CannotAnnounce, &text);

@@ -24,7 +24,9 @@ fn silence(leased: Option<IpAddr>, expires: Option<Timestamp>, parent: &str) -> 
         None => "the Service gets no address until one does".to_owned(),
     };
     format!(
-        "no DHCP server answered on the network of interface {parent}: {meanwhile}. Look whether the DHCP server of that network runs and has free addresses, whether kube-vip.io/serviceInterface names an interface of that network, and whether UDP ports 67 and 68 (DHCPv6: 546 and 547) get through"
+        "no DHCP server answered on the network of interface {parent}: {meanwhile}. Look whether the DHCP server of \
+         that network runs and has free addresses, whether kube-vip.io/serviceInterface names an interface of that \
+         network, and whether UDP ports 67 and 68 (DHCPv6: 546 and 547) get through"
     )
 }
 
@@ -72,7 +74,8 @@ impl Engine {
         let Some(user) = user_of_leased(&self.services, machines, own_link, uid, address) else { return false };
         self.out.push(Action::DhcpTaken { id: id.clone(), address, by: user.mac });
         let text = format!(
-            "the DHCP server gave address {address}, which {}: it is declined. Take the address out of what the server may give",
+            "the DHCP server gave address {address}, which {}: it is declined. Take the address out of what the server \
+             may give",
             user.what
         );
         self.tell_members(now, id, Reason::AddressConflict, &text);

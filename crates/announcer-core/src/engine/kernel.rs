@@ -107,7 +107,10 @@ impl Engine {
             }
         }
         for put in &missing {
-            tracing::warn!(address = %put.net, "somebody removed the address, or the kernel did at its deadline: it is set again");
+            tracing::warn!(
+                address = %put.net,
+                "somebody removed the address, or the kernel did at its deadline: it is set again"
+            );
         }
         if !missing.is_empty() {
             self.refresh.note_fallen(missing.len());

@@ -249,7 +249,8 @@ impl Engine {
         for link in mute.difference(&self.node_mode.mute).filter_map(|link| network.link(*link)) {
             tracing::warn!(
                 interface = link.name,
-                "the interface has no IPv6 address, not even a link-local one: owners of IPv6 addresses are not watched from here, and other nodes get them first"
+                "the interface has no IPv6 address, not even a link-local one: owners of IPv6 addresses are not \
+                 watched from here, and other nodes get them first"
             );
         }
         self.node_mode.mute = mute;

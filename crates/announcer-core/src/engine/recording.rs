@@ -161,7 +161,8 @@ impl Engine {
             let (address, link) = (carrier.net.addr(), network.link(carrier.link)?);
             let subnet = network.missed_subnet(carrier.link, address)?;
             Some(format!(
-                "; {address} is not in network {subnet} of interface {}: only clients with a route to it by this node reach it",
+                "; {address} is not in network {subnet} of interface {}: only clients with a route to it by this node \
+                 reach it",
                 link.name
             ))
         });

@@ -17,9 +17,10 @@ impl Engine {
             }
             let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
             let text = format!(
-                "{} is what this Service asks for, and no cloud controller has given it any address (annotation {LOADBALANCER_IPS} beside the \
-                 finalizer {FINALIZER}): nothing is announced. The cloud controller's Events on this Service say why; without any see \
-                 whether it runs. Where there is none, set svc_controller=false for the announcer",
+                "{} is what this Service asks for, and no cloud controller has given it any address (annotation \
+                 {LOADBALANCER_IPS} beside the finalizer {FINALIZER}): nothing is announced. The cloud controller's \
+                 Events on this Service say why; without any see whether it runs. Where there is none, set \
+                 svc_controller=false for the announcer",
                 asked.join(", ")
             );
             self.out.warn(now, &key, Reason::CannotAnnounce, &text);

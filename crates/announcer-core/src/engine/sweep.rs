@@ -51,9 +51,10 @@ fn known_addresses(view: &ServiceView) -> impl Iterator<Item = IpAddr> + '_ {
 /// What the author of a Service reads whose address also stands where its record has never put it.
 fn not_on_record(net: IpNet, interface: &str, node: &str) -> String {
     format!(
-        "address {} of this Service also stands on interface {interface} of node {node}, and neither a mark nor the Service's record says that \
-         an announcer has put it there: it is left alone, and that node may answer clients. Find the program that has set it (a kube-vip, \
-         its control plane's VIP, another daemon), or remove it on that node: ip address del {net} dev {interface}",
+        "address {} of this Service also stands on interface {interface} of node {node}, and neither a mark nor the \
+         Service's record says that an announcer has put it there: it is left alone, and that node may answer clients. \
+         Find the program that has set it (a kube-vip, its control plane's VIP, another daemon), or remove it on that \
+         node: ip address del {net} dev {interface}",
         net.addr()
     )
 }
@@ -180,7 +181,10 @@ impl Engine {
             .filter(|orphan| !self.is_being_taken_up(orphan))
             .collect();
         for orphan in claimed {
-            tracing::warn!(%address, %mac, "somebody else announces an address that a former life left here: removing it");
+            tracing::warn!(
+                %address, %mac,
+                "somebody else announces an address that a former life left here: removing it"
+            );
             self.remove_address(orphan.interface, orphan.net);
         }
     }
@@ -247,7 +251,8 @@ impl Engine {
                 continue;
             }
             if !self.observer.is_removed(address) {
-                tracing::info!(address = %address.net, interface = link.name, "removing an address that is not ours to have");
+                let interface = &link.name;
+                tracing::info!(address = %address.net, interface, "removing an address that is not ours to have");
                 addresses.push((address.interface, address.net));
             }
         }

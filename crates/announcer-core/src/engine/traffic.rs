@@ -49,7 +49,13 @@ impl Engine {
                 };
                 format!("ready ones are on {}{more}: {remedy}", names.join(", "))
             };
-            told.push((view.key.clone(), format!("externalTrafficPolicy is Local and node {node}, which announces the address, has no ready endpoint of this Service, so what clients send is dropped; {where_else}")));
+            told.push((
+                view.key.clone(),
+                format!(
+                    "externalTrafficPolicy is Local and node {node}, which announces the address, has no ready \
+                     endpoint of this Service, so what clients send is dropped; {where_else}"
+                ),
+            ));
         }
         for (key, text) in told {
             self.out.warn(now, &key, Reason::NoLocalEndpoint, &text);

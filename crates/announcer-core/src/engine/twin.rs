@@ -40,7 +40,10 @@ impl Engine {
             Some(Twin::Member(at)) if now < at + MEMBER => {}
             Some(Twin::Heard(at)) if (at + AGAIN..at + MEMBER).contains(&now) => {
                 let text = format!(
-                    "MAC {mac} of this Service's lease is used by another host as well, which announces {address} with it: switches send the traffic of one to the other. Look for a copy of this Service in another cluster or for a machine with this MAC, and remove or change annotation kube-vip.io/hwaddr there; changed here, this Service gets another address"
+                    "MAC {mac} of this Service's lease is used by another host as well, which announces {address} with \
+                     it: switches send the traffic of one to the other. Look for a copy of this Service in another \
+                     cluster or for a machine with this MAC, and remove or change annotation kube-vip.io/hwaddr there; \
+                     changed here, this Service gets another address"
                 );
                 self.tell_members(now, &id, Reason::AddressConflict, &text);
             }

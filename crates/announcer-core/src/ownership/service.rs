@@ -47,7 +47,8 @@ impl LeaseKey {
             return Err(Problem::new(
                 LEASE_NAME,
                 text,
-                "accepted is the name of a Lease beside the Service, or namespace/name in a namespace that svc_lease_namespaces of the announcer names; the usual Lease is used",
+                "accepted is the name of a Lease beside the Service, or namespace/name in a namespace that \
+                 svc_lease_namespaces of the announcer names; the usual Lease is used",
             ));
         }
         Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })

@@ -34,7 +34,10 @@ const LEASE: &str = crate::annotations::DHCP_LEASE;
 const LEASE6: &str = crate::annotations::DHCP6_LEASE;
 
 fn world() -> (Vec<Service>, Vec<Lease>) {
-    let fixed = |address: &str, owner: &str, term: &str| json!({"kube-vip.io/loadbalancerIPs": address, "kube-vip.io/vipHost": owner, TERM: term});
+    let fixed = |address: &str, owner: &str, term: &str| {
+        json!({"kube-vip.io/loadbalancerIPs": address,
+            "kube-vip.io/vipHost": owner, TERM: term})
+    };
     let four = |expires: &str| json!({"address": "10.0.0.77", "server": "10.0.0.2", "expires": expires}).to_string();
     let six = |expires: &str| json!({"address": "fd00::77", "server": "00010203", "expires": expires}).to_string();
     let (later, before) = ("2026-01-01T13:30:00Z", "2026-01-01T11:59:00Z");
@@ -80,7 +83,8 @@ fn each_vip_has_its_line_and_its_state() {
         report.to_text(),
         "\
 SERVICE            ADDRESS              OWNER    TERM   STATE                PROBED   DHCP
-default/both       10.0.0.77,fd00::77   node-1   1      DHCP lease expired   -        from 10.0.0.2, 1h30m left; from 00010203, ended 60s ago
+default/both       10.0.0.77,fd00::77   node-1   1      DHCP lease expired   -        from 10.0.0.2, 1h30m left; \
+from 00010203, ended 60s ago
 default/leased     10.0.0.77            node-1   1      announced            -        from 10.0.0.2, 1h30m left
 default/lost       10.0.0.53            -        -      unowned              -        -
 default/new        10.0.0.52,fd00::52   -        -      pending              -        -

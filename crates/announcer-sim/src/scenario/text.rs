@@ -22,7 +22,8 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "mode {}, Lease {:?} s, {} nodes, {:.0} % of frames lost, {:.0} % of requests refused, processes late by up to {:.1} ms",
+            "mode {}, Lease {:?} s, {} nodes, {:.0} % of frames lost, {:.0} % of requests refused, processes late by \
+             up to {:.1} ms",
             self.mode.as_str(),
             self.lease,
             self.nodes,

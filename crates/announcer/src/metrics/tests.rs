@@ -121,12 +121,13 @@ fn a_service_with_leases_of_both_families_shows_both() {
     let at = |seconds| now + Duration::from_secs(seconds);
     metrics.vips(&[leased(VipId::Dhcp, "rebinding", at(30)), leased(VipId::Dhcp6, "bound", at(600))], now);
     let text = shown(&registry);
-    for line in [
-        r#"hcp_announcer_dhcp_state{node="node-1",namespace="default",name="web",family="IPv4",state="rebinding"} 1"#,
-        r#"hcp_announcer_dhcp_state{node="node-1",namespace="default",name="web",family="IPv6",state="bound"} 1"#,
-        r#"hcp_announcer_dhcp_lease_remaining_seconds{node="node-1",namespace="default",name="web",family="IPv4"} 30.0"#,
-        r#"hcp_announcer_dhcp_lease_remaining_seconds{node="node-1",namespace="default",name="web",family="IPv6"} 600.0"#,
+    for (metric, rest) in [
+        ("state", r#"family="IPv4",state="rebinding"} 1"#),
+        ("state", r#"family="IPv6",state="bound"} 1"#),
+        ("lease_remaining_seconds", r#"family="IPv4"} 30.0"#),
+        ("lease_remaining_seconds", r#"family="IPv6"} 600.0"#),
     ] {
+        let line = format!(r#"hcp_announcer_dhcp_{metric}{{node="node-1",namespace="default",name="web",{rest}"#);
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
 }

@@ -3,7 +3,8 @@
 //! ```text
 //! table inet harvester-announcer {
 //!   set vips4   { type ipv4_addr; }                              set vips6   { type ipv6_addr; }
-//!   set ports4  { type ipv4_addr . inet_proto . inet_service; }  set ports6  { type ipv6_addr . inet_proto . inet_service; }
+//!   set ports4  { type ipv4_addr . inet_proto . inet_service; }
+//!   set ports6  { type ipv6_addr . inet_proto . inet_service; }
 //!   set quiet   { type ifname; }
 //!   chain input { type filter hook input priority filter;
 //!     iifname @quiet icmpv6 type nd-router-advert drop

@@ -19,11 +19,9 @@ use serde_json::{Value, json};
 use super::config::{Configuration, configure};
 use super::flags::{self, Flags};
 use super::run;
-use crate::PRODUCT;
 use crate::stdout::say;
+use crate::{PRODUCT, entry};
 
-/// As everywhere for a command line that cannot be read.
-const WRONG_USAGE: u8 = 2;
 /// Something would be written.
 const WRITES: u8 = 3;
 /// The controller would be held: it is paused, or in safe mode.
@@ -77,10 +75,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     });
     let (flags, as_json) = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(WRONG_USAGE) } else { ExitCode::SUCCESS };
-        }
+        Err(error) => return entry::refused(&error),
     };
     match foresee(&flags) {
         Ok(found) => {
@@ -102,7 +97,7 @@ fn foresee(flags: &Flags) -> anyhow::Result<Foresight> {
     for warning in configuration.warnings.iter().chain(&configuration.remarks) {
         eprintln!("{warning}");
     }
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(ask(flags, &configuration))
+    entry::run(ask(flags, &configuration))
 }
 
 async fn ask(flags: &Flags, configuration: &Configuration) -> anyhow::Result<Foresight> {

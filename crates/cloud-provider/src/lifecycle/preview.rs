@@ -6,7 +6,7 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::breaker::{Allowed, allowed};
+use super::at_once::{Allowed, allowed};
 use super::decide::{self, Action, Circumstances, NodeState};
 use super::{PARALLEL, ask};
 use crate::node::taints_value;

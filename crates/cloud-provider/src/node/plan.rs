@@ -210,9 +210,8 @@ mod tests {
         let plan = plan(&tainted(), &machine(), FOLLOW).unwrap();
         assert_eq!(
             plan.status_patch("7"),
-            Some(
-                json!({"metadata": {"resourceVersion": "7"}, "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}})
-            )
+            Some(json!({"metadata": {"resourceVersion": "7"},
+                    "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}}))
         );
         assert_eq!(
             plan.node_patch("8"),

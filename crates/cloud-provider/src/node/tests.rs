@@ -181,10 +181,8 @@ async fn a_refused_node_stays_tainted_and_its_user_hears_once_which_step_is_miss
     assert_eq!(test.controller.process("n").await, Next::BackOff);
     assert_eq!(
         test.told(),
-        [
-            "cloud-node-controller NodeInitializationFailed Node cannot be initialized: failed to get instance metadata for node n: \
-          VM guests/n has no address yet: no guest agent"
-        ]
+        ["cloud-node-controller NodeInitializationFailed Node cannot be initialized: failed to get instance \
+          metadata for node n: VM guests/n has no address yet: no guest agent"]
     );
     assert_eq!(test.controller.process("n").await, Next::BackOff);
     assert_eq!(test.told(), Vec::<String>::new());

@@ -96,7 +96,8 @@ impl NodeLoss {
         // The other replica says it otherwise.
         if pods > 0 {
             let text = format!(
-                "node {} does not answer: {}. {pods} of its pods were taken out of their Services until it is heard again",
+                "node {} does not answer: {}. {pods} of its pods were taken out of their Services until it is heard \
+                 again",
                 node.name, word.evidence
             );
             tracing::warn!(

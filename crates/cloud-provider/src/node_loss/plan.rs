@@ -199,7 +199,8 @@ mod tests {
         let annotations = if mirror { json!({MIRROR: "x"}) } else { json!({}) };
         PodView::of(
             &serde_json::from_value(json!({
-                "metadata": {"namespace": "default", "name": uid, "uid": uid, "resourceVersion": "7", "annotations": annotations},
+                "metadata": {"namespace": "default", "name": uid, "uid": uid, "resourceVersion": "7",
+                    "annotations": annotations},
                 "spec": {"containers": [], "hostNetwork": host}, "status": {"conditions": conditions}}))
             .unwrap(),
         )

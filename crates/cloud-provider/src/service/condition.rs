@@ -115,8 +115,9 @@ fn ready<'a>(
         // These say nothing about the Service.
         answer if current.is_some() && says_nothing(answer) => None,
         Ok(_) => {
-            let message = "no node serves an address of this Service yet: the cloud controller gets one from Harvester, and an \
-                           announcer puts it on the network. The Events of this Service say what delays that";
+            let message = "no node serves an address of this Service yet: the cloud controller gets one from \
+                           Harvester, and an announcer puts it on the network. The Events of this Service say what \
+                           delays that";
             Some((ConditionStatus::False, PENDING, message.to_owned()))
         }
     }
@@ -175,8 +176,8 @@ fn served_before(service: &ServiceView) -> String {
 fn unwatched(service: &ServiceView) -> String {
     let host = service.annotations.get(VIP_HOST).map(|host| format!(" by node {host}")).unwrap_or_default();
     format!(
-        "no announcer has renewed its Lease for minutes: {} was served{host}, and may be served no more. See that the announcer \
-         (DaemonSet kube-vip) runs on the nodes and reaches the API server",
+        "no announcer has renewed its Lease for minutes: {} was served{host}, and may be served no more. See that the \
+         announcer (DaemonSet kube-vip) runs on the nodes and reaches the API server",
         addresses(service)
     )
 }

@@ -30,7 +30,8 @@ impl ServiceMetrics {
         let metrics = Self::default();
         registry.register(
             "hcp_service_calls",
-            "Calls of the provider by operation (ensure, delete) and result (unchanged, changed, waiting, failed, gone, left)",
+            "Calls of the provider by operation (ensure, delete) and result (unchanged, changed, waiting, failed, \
+             gone, left)",
             metrics.calls.clone(),
         );
         registry.register("hcp_service_call_duration_seconds", "Duration of these calls", metrics.duration.clone());

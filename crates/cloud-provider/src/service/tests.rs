@@ -75,7 +75,8 @@ fn patched(request: &Seen) -> (u16, Value) {
     let object = json!({
         "metadata": {"namespace": "default", "name": name, "uid": "u1", "resourceVersion": (version + 1).to_string(),
             "finalizers": [FINALIZER]},
-        "spec": {"type": "LoadBalancer"}, "status": if metadata["finalizers"].is_array() { request.body["status"].clone() } else { json!({}) },
+        "spec": {"type": "LoadBalancer"},
+        "status": if metadata["finalizers"].is_array() { request.body["status"].clone() } else { json!({}) },
     });
     (200, object)
 }
@@ -344,9 +345,8 @@ async fn without_the_finalizer_nothing_is_asked_of_the_cloud() {
     assert_eq!(test.calls(), Vec::<String>::new());
     assert_eq!(
         test.told(),
-        [
-            "SyncLoadBalancerFailed Error syncing load balancer: failed to add load balancer cleanup finalizer: services/status is forbidden"
-        ]
+        ["SyncLoadBalancerFailed Error syncing load balancer: failed to add load balancer cleanup finalizer: \
+          services/status is forbidden"]
     );
 }
 
@@ -380,7 +380,8 @@ async fn errors_are_told_with_their_cause_and_backed_off_and_permanent_ones_wait
     let refused = || ProviderError::caused("failed to create LoadBalancer guests/x", std::io::Error::other("no pool"));
     test.will_ensure([Err(refused()), Err(refused().permanent())]);
     assert_eq!(test.pass().await, Next::BackOff);
-    let text = "SyncLoadBalancerFailed Error syncing load balancer: failed to ensure load balancer: failed to create LoadBalancer guests/x: no pool";
+    let text = "SyncLoadBalancerFailed Error syncing load balancer: failed to ensure load balancer: failed to create \
+        LoadBalancer guests/x: no pool";
     assert_eq!(test.told(), [text]);
     assert_eq!(test.pass().await, Next::OnChange);
     assert_eq!(test.told(), [text]);
@@ -448,7 +449,8 @@ async fn a_service_with_a_condition_is_released_at_the_first_attempt() {
         *version += 1;
         (
             200,
-            json!({"metadata": {"namespace": "default", "name": "web", "uid": "u1", "resourceVersion": version.to_string()}}),
+            json!({"metadata": {"namespace": "default", "name": "web", "uid": "u1",
+                "resourceVersion": version.to_string()}}),
         )
     });
     assert_eq!(test.pass().await, Next::OnChange);

@@ -66,7 +66,8 @@ mod tests {
     async fn what_a_guest_may_not_read_stays_unknown_and_what_is_not_served_is_known() {
         let host = Scenario::answering(|seen| match seen.path.as_str() {
             "/apis/loadbalancer.harvesterhci.io/v1beta1" => {
-                let kind = json!({"name": "loadbalancers", "singularName": "", "namespaced": true, "kind": "LoadBalancer", "verbs": []});
+                let kind = json!({"name": "loadbalancers", "singularName": "", "namespaced": true,
+                    "kind": "LoadBalancer", "verbs": []});
                 (200, json!({"kind": "APIResourceList", "groupVersion": API_VERSION, "resources": [kind]}))
             }
             "/apis/management.harvesterhci.io/v1beta1" => (404, Scenario::status(404, "NotFound", "no such group")),

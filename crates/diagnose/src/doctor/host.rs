@@ -110,8 +110,8 @@ fn quorum(snapshot: &Snapshot) -> Vec<Finding> {
                 ))
                 .why("while this host is down etcd has no quorum and the cluster's API does not answer")
                 .remedy(
-                    "move one of these machines to another host (Migrate, in the user interface of Harvester) and keep them \
-                     apart with a pod anti-affinity in their VM templates",
+                    "move one of these machines to another host (Migrate, in the user interface of Harvester) and keep \
+                     them apart with a pod anti-affinity in their VM templates",
                 )
         })
         .collect()

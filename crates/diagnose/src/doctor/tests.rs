@@ -95,7 +95,8 @@ fn upgrade(reason: &'static str) -> impl Fn(&mut Snapshot) {
     move |snapshot| {
         let status = json!({"window": {"suspended": false}, "plan": {"name": "UpgradePlan p"},
             "nodes": {"node1": {"reason": reason, "host": "host-1"}}});
-        let map = json!({"metadata": {"name": "harvester-host-upgrade"}, "data": {"summary": "s", "status.json": status.to_string()}});
+        let map = json!({"metadata": {"name": "harvester-host-upgrade"},
+            "data": {"summary": "s", "status.json": status.to_string()}});
         snapshot.config_maps.insert("harvester-host-upgrade".into(), read(map));
     }
 }
@@ -241,7 +242,8 @@ fn faults() -> Vec<(&'static str, Plant)> {
             "two-announcers",
             Box::new(|snapshot| {
                 snapshot.leases.push(read(json!({"metadata": {"name": "plndr-svcs-lock"},
-                    "spec": {"holderIdentity": "old", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T11:59:59.000000Z"}})));
+                    "spec": {"holderIdentity": "old", "leaseDurationSeconds": 15,
+                        "renewTime": "2026-01-01T11:59:59.000000Z"}})));
             }),
         ),
         plant(

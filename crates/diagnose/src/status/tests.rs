@@ -31,7 +31,8 @@ fn every_service_of_type_load_balancer_has_a_row_with_its_reason() {
     let mut snapshot = healthy::snapshot();
     let mut pending = healthy::service("pending");
     pending["metadata"]["annotations"] = json!({"cloudprovider.harvesterhci.io/ipam": "dhcp"});
-    pending["status"] = json!({"conditions": [{"type": "LoadBalancerReady", "status": "False", "reason": "NoMatchingPool",
+    pending["status"] = json!({"conditions": [{"type": "LoadBalancerReady", "status": "False",
+        "reason": "NoMatchingPool",
         "message": "no IPPool covers it", "lastTransitionTime": "2026-01-01T11:58:00Z"}]});
     let mut silent = healthy::service("silent");
     (silent["metadata"]["annotations"], silent["status"]) = (json!({}), json!({}));

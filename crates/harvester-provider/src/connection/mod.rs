@@ -172,7 +172,8 @@ async fn tell(switch: Switch, file: String, metrics: LinkMetrics, told: EventTar
         let due = teller.deadline(&now);
         tokio::select! {
             changed = link.changed() => changed.expect("this task holds a switch"),
-            () = async { tokio::time::sleep_until(due.expect("polled only if there is one")).await }, if due.is_some() => {}
+            () = async { tokio::time::sleep_until(due.expect("polled only if there is one")).await },
+                if due.is_some() => {}
         }
     }
 }
@@ -275,14 +276,14 @@ impl Follower {
                 return None;
             }
             Found::Strange(count) => format!(
-                "none of this cluster's Nodes runs on one of the {count} virtual machines in namespace {} of Harvester at {server}. If \
-                 it is the file of another Harvester, put the right one in its place. If the machines were moved there, restart the \
-                 controller and run `harvester-cloud-provider identity confirm`",
+                "none of this cluster's Nodes runs on one of the {count} virtual machines in namespace {} of Harvester \
+                 at {server}. If it is the file of another Harvester, put the right one in its place. If the machines \
+                 were moved there, restart the controller and run `harvester-cloud-provider identity confirm`",
                 candidate.config.namespace
             ),
             Found::NoAnswer(error) => format!(
-                "it names another place than before, and Harvester at {server} could not be asked for this cluster's virtual machines: \
-                 {error}. It is tried again, at least every {} s",
+                "it names another place than before, and Harvester at {server} could not be asked for this cluster's \
+                 virtual machines: {error}. It is tried again, at least every {} s",
                 ASK_EVERY.as_secs()
             ),
         };

@@ -36,8 +36,8 @@ impl Reporter {
                     kind: EventKind::Warning,
                     reason: "HarvesterUnreachable",
                     message: format!(
-                        "The Harvester API at {server} has not answered for {} s: {error}. Nothing is changed meanwhile; what was asked for \
-                         is done when it is back",
+                        "The Harvester API at {server} has not answered for {} s: {error}. Nothing is changed \
+                         meanwhile; what was asked for is done when it is back",
                         (now - *since).as_secs()
                     ),
                 });
@@ -59,9 +59,10 @@ impl Reporter {
                     kind: EventKind::Warning,
                     reason: "HarvesterCredentialsRefused",
                     message: format!(
-                        "The Harvester API at {server} refuses the credentials in the cloud-config (401 Unauthorized): they expired or were \
-                         revoked. Make a new token with `harvester-cloud-provider generate-addon <account> <namespace> --rotate` and put it into \
-                         {file}, or into the Secret behind it; it is read again when it changes, without a restart"
+                        "The Harvester API at {server} refuses the credentials in the cloud-config (401 Unauthorized): \
+                         they expired or were revoked. Make a new token with `harvester-cloud-provider generate-addon \
+                         <account> <namespace> --rotate` and put it into {file}, or into the Secret behind it; it is \
+                         read again when it changes, without a restart"
                     ),
                 });
             }

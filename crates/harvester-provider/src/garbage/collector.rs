@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cloud_provider::breaker::{Allowed, allowed};
+use cloud_provider::at_once::{Allowed, allowed};
 use cloud_provider::preview::{Outlook, Place, Target, Verb, Write};
 use cloud_provider::view::ServiceKey;
 use runtime::error::chain;
@@ -195,8 +195,8 @@ impl Collector {
         }
         let since = *self.barred.get_or_insert_with(|| {
             let text = format!(
-                "{due} of {all} load balancers of this cluster have no Service, more than a third: none of them is deleted, because a \
-                 wrong view of the Services would look the same. If it is right, run `{CONFIRM}`"
+                "{due} of {all} load balancers of this cluster have no Service, more than a third: none of them is \
+                 deleted, because a wrong view of the Services would look the same. If it is right, run `{CONFIRM}`"
             );
             tracing::warn!("{text}");
             let uid = self.sources.record.get(&NAME.to_owned()).and_then(|record| record.uid.clone());

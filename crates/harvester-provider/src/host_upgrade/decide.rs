@@ -198,8 +198,8 @@ impl HostUpgrade {
                 "Look for what keeps Harvester from answering"
             };
             let message = format!(
-                "{}: nothing has changed for {} or it has lasted for {}. Nodes, zones and load balancers are treated as usual again. \
-                 {remedy}",
+                "{}: nothing has changed for {} or it has lasted for {}. Nodes, zones and load balancers are treated \
+                 as usual again. {remedy}",
                 window.cause,
                 span(now - window.changed),
                 span(now - window.opened)
@@ -211,8 +211,8 @@ impl HostUpgrade {
     fn open(&mut self, now: i64, facts: &Facts, cause: String, upgrade: bool, signals: u64, step: &mut Step) {
         if upgrade {
             let message = format!(
-                "{cause}. The address of this Service stays; connections may end when a node moves or is shut down, and changes of \
-                 load balancers wait until the upgrade is over"
+                "{cause}. The address of this Service stays; connections may end when a node moves or is shut down, \
+                 and changes of load balancers wait until the upgrade is over"
             );
             step.told.push(Tell { about: About::Services, warning: false, reason: "HostUpgradeStarted", message });
         }

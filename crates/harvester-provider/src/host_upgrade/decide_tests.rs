@@ -187,8 +187,8 @@ fn the_report_names_who_was_moved_who_was_off_and_whose_address_changed() {
     let report = told.events.iter().find(|tell| tell.reason == "HostUpgradeReport").unwrap();
     assert_eq!(
         report.message,
-        "UpgradePlan upgrade-v1.9.0 (Succeeded), 20 min: node node1 was off for 14 min; node node2 was off for 14 min, shows 10.20.0.99, \
-         before 10.20.0.12"
+        "UpgradePlan upgrade-v1.9.0 (Succeeded), 20 min: node node1 was off for 14 min; node node2 was off for 14 min, \
+         shows 10.20.0.99, before 10.20.0.12"
     );
     let told = play("toolkit-three-hosts", false);
     let report = told.events.iter().find(|tell| tell.reason == "HostUpgradeReport").unwrap();

@@ -18,7 +18,8 @@ const EFFECT: &str = "PreferNoSchedule";
 pub fn condition(status: &NodeStatus, message: &str, now: i64, changed: i64) -> Value {
     let time = |seconds: i64| Timestamp::from_second(seconds).unwrap_or_default().to_string();
     json!({"metadata": {"uid": status.uid}, "status": {"conditions": [{
-        "type": CONDITION, "status": if status.reason.is_active() { "True" } else { "False" }, "reason": status.reason.word(),
+        "type": CONDITION, "status": if status.reason.is_active() { "True" } else { "False" },
+        "reason": status.reason.word(),
         "message": message, "lastHeartbeatTime": time(now), "lastTransitionTime": time(changed),
     }]}})
 }

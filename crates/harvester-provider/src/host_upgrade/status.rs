@@ -85,7 +85,8 @@ fn json(upgrade: &HostUpgrade) -> Value {
     }
     let nodes = upgrade.nodes.iter().map(|(name, node)| {
         let NodeStatus { uid, vm, host, state, reason, since, expect } = node;
-        let value = json!({"uid": uid, "vm": vm, "host": host, "state": state, "reason": reason.word(), "since": time(*since),
+        let value = json!({"uid": uid, "vm": vm, "host": host, "state": state, "reason": reason.word(),
+            "since": time(*since),
             "expect": expect.word()});
         (name.clone(), value)
     });

@@ -174,8 +174,8 @@ fn foreign_record(facts: &Facts<'_>) -> Option<Contradiction> {
             format!("this cluster's has UID {uid}"),
         ],
         remedy: format!(
-            "The record was copied from another cluster: take ConfigMap kube-system/harvester-cloud-provider out of what copies it, then \
-             run `{command}`, which writes it anew for this cluster"
+            "The record was copied from another cluster: take ConfigMap kube-system/harvester-cloud-provider out of \
+             what copies it, then run `{command}`, which writes it anew for this cluster"
         ),
     })
 }
@@ -210,8 +210,8 @@ fn nowhere(facts: &Facts<'_>) -> Option<Contradiction> {
         reason,
         facts: [before, here + &authority],
         remedy: format!(
-            "If the cloud-config is that of another Harvester or namespace, put the right one in its place; nothing else is needed. If \
-             the machines were moved or restored under new UIDs, run `{CONFIRM}`"
+            "If the cloud-config is that of another Harvester or namespace, put the right one in its place; nothing \
+             else is needed. If the machines were moved or restored under new UIDs, run `{CONFIRM}`"
         ),
     })
 }
@@ -241,8 +241,8 @@ fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
         (true, true, _) => None,
         (true, false, true) => Some(Verdict::SafeMode(replaced(card, &known, &strangers))),
         (false, ..) | (true, false, false) => Some(Verdict::Undecided(format!(
-            "it is not known yet whether the {} machines in the record are still those of this cluster: none of them is known to run \
-             one of its Nodes",
+            "it is not known yet whether the {} machines in the record are still those of this cluster: none of them \
+             is known to run one of its Nodes",
             card.machines.len()
         ))),
     }
@@ -268,9 +268,9 @@ fn named_otherwise(name: &ClusterName, label: &ClusterName, node: &NodeFact) -> 
             format!("Node {} runs on a virtual machine that is labelled with cluster {:?}", node.name, label.as_str()),
         ],
         remedy: format!(
-            "If this cluster is a copy of {name}, run `{}`: it gets load balancers of its own and leaves those of {name} alone. If it is \
-             {name} itself under a new name, run `{}`. If it is to stay {name}, correct --cluster-name and label \
-             guestcluster.harvesterhci.io/name of the machine",
+            "If this cluster is a copy of {name}, run `{}`: it gets load balancers of its own and leaves those of \
+             {name} alone. If it is {name} itself under a new name, run `{}`. If it is to stay {name}, correct \
+             --cluster-name and label guestcluster.harvesterhci.io/name of the machine",
             copy(label),
             rename(label)
         ),
@@ -291,14 +291,16 @@ fn replaced(card: &Card, known: &[&NodeFact], strangers: &[&NodeFact]) -> Contra
         reason: "MachinesReplaced",
         facts: [
             format!(
-                "the record says that this cluster runs on {} virtual machines, and none of them{silent} runs a Node whose kubelet reports",
+                "the record says that this cluster runs on {} virtual machines, and none of them{silent} runs a Node \
+                 whose kubelet reports",
                 card.machines.len()
             ),
             format!("the Nodes that report ({}) run on others", names(&alive)),
         ],
         remedy: format!(
-            "If this cluster was restored on new machines and the old ones are gone for good, run `{CONFIRM}`. If it is a copy and the \
-             original still runs, run `harvester-cloud-provider identity rename NEW-NAME --copy`, with a name of its own"
+            "If this cluster was restored on new machines and the old ones are gone for good, run `{CONFIRM}`. If it \
+             is a copy and the original still runs, run `harvester-cloud-provider identity rename NEW-NAME --copy`, \
+             with a name of its own"
         ),
     }
 }

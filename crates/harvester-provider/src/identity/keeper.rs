@@ -318,7 +318,8 @@ impl Keeper {
                 Err(error) if error.is_forbidden() => {
                     tracing::info!(
                         error = chain(&error),
-                        "a record that was copied from another cluster cannot be told: grant get of namespaces in {NAMESPACE}"
+                        "a record that was copied from another cluster cannot be told: grant get of namespaces in \
+                         {NAMESPACE}"
                     );
                     return None;
                 }

@@ -332,7 +332,8 @@ mod tests {
 
     fn config_map(data: &Value) -> Value {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data,
-            "metadata": {"name": NAME, "namespace": NAMESPACE, "resourceVersion": "7", "uid": "u", "labels": {"a": "b"}}})
+            "metadata": {"name": NAME, "namespace": NAMESPACE, "resourceVersion": "7", "uid": "u",
+                "labels": {"a": "b"}}})
     }
 
     #[tokio::test]

@@ -109,8 +109,8 @@ pub fn node_addresses(
         let mut addresses = classify(&candidates, &mode, &hidden(node, rules, &mode), &current);
         if addresses.is_empty() {
             let text = format!(
-                "Found {} IPs but all were filtered for node {}: --node-ip-cidr, --node-exclude-ip-ranges and the Node's annotations \
-                 leave none of {}",
+                "Found {} IPs but all were filtered for node {}: --node-ip-cidr, --node-exclude-ip-ranges and the \
+                 Node's annotations leave none of {}",
                 candidates.len(),
                 node.name,
                 candidates.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")

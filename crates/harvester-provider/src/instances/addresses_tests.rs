@@ -285,8 +285,8 @@ fn a_management_network_that_the_vm_lacks_is_explained() {
     let Addresses::Unknown(reason) = got else { panic!("{got:?}") };
     assert_eq!(
         reason,
-        "No management networks found for node test via its VMI guests/vm: --management-network names \"a/missing\", the VM is \
-         attached to a/a"
+        "No management networks found for node test via its VMI guests/vm: --management-network names \"a/missing\", \
+         the VM is attached to a/a"
     );
 }
 
@@ -305,7 +305,8 @@ proptest! {
             any::<std::net::Ipv6Addr>().prop_map(|ip| ip.to_string()), "[a-z0-9.:]{0,12}"], 0..8),
     ) {
         let texts: Vec<&str> = raw.iter().map(String::as_str).collect();
-        let got = node_addresses(&node(&[]), &vmi(&[("a/a", Some(&texts))]), &AddressRules::default(), &BTreeSet::new());
+        let vmi = vmi(&[("a/a", Some(&texts))]);
+        let got = node_addresses(&node(&[]), &vmi, &AddressRules::default(), &BTreeSet::new());
         if let Addresses::Known(list) = got {
             let internal = |v4: bool| list.iter().filter(|address| address.kind == NodeAddressKind::InternalIp
                 && address.address.parse::<IpAddr>().unwrap().is_ipv4() == v4).count();

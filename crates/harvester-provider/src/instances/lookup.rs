@@ -123,17 +123,17 @@ pub fn judge(namespace: &str, name: &str, uid: &str, live: &Live) -> Existence {
     match live {
         Live::Named(found) if found == uid => Existence::Exists,
         Live::Named(found) => Existence::Unknown(format!(
-            "VirtualMachine {namespace}/{name} has UID {found}, the node's provider ID names {uid}: delete the Node if its machine was \
-             replaced"
+            "VirtualMachine {namespace}/{name} has UID {found}, the node's provider ID names {uid}: delete the Node if \
+             its machine was replaced"
         )),
         Live::NotFound { uid_listed: Some(true), .. } => Existence::Exists,
         Live::NotFound { uid_listed: Some(false), canary: false } => Existence::Unknown(format!(
-            "neither VirtualMachine {namespace}/{name} nor the machine of any other Node is in namespace {namespace} of this Harvester: \
-             is the cloud-config the right one?"
+            "neither VirtualMachine {namespace}/{name} nor the machine of any other Node is in namespace {namespace} \
+             of this Harvester: is the cloud-config the right one?"
         )),
         Live::NotFound { uid_listed: Some(false), canary: true } => Existence::Gone(format!(
-            "GET of VirtualMachine {namespace}/{name} was answered 404 NotFound, and no VirtualMachine in namespace {namespace} has \
-             UID {uid}"
+            "GET of VirtualMachine {namespace}/{name} was answered 404 NotFound, and no VirtualMachine in namespace \
+             {namespace} has UID {uid}"
         )),
         Live::NotFound { uid_listed: None, .. } => Existence::Unknown(format!(
             "VirtualMachine {namespace}/{name} is not found, but the list of VMs cannot be read"

@@ -173,8 +173,8 @@ impl HarvesterInstances {
                 self.namespace
             )),
             Found::Nobody => Err(format!(
-                "no VM for node {name}: none in namespace {} has the UID of its provider ID, reports this host name through its guest \
-                 agent, or has this name",
+                "no VM for node {name}: none in namespace {} has the UID of its provider ID, reports this host name \
+                 through its guest agent, or has this name",
                 self.namespace
             )),
         }

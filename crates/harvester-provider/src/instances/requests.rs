@@ -141,12 +141,14 @@ mod tests {
         let items: Vec<Value> = uids
             .iter()
             .map(|uid| {
-                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "x", "uid": uid}})
+                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                    "metadata": {"name": "x", "uid": uid}})
             })
             .collect();
         (
             200,
-            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": items}),
+            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {},
+                "items": items}),
         )
     }
 

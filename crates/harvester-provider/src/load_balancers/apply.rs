@@ -261,7 +261,10 @@ impl Requests {
                 if address.is_empty() {
                     tracing::info!(service = %key, "withdrew the address of an earlier life from service {key}");
                 } else {
-                    tracing::info!(service = %key, "loadbalancer successfully gets {role} service {key} to update ip {address}");
+                    tracing::info!(
+                        service = %key,
+                        "loadbalancer successfully gets {role} service {key} to update ip {address}"
+                    );
                 }
                 Ok(service.metadata.resource_version.unwrap_or_default())
             }
@@ -320,7 +323,8 @@ mod tests {
             assert_eq!(
                 chain(&error),
                 format!(
-                    "the answer about lb guests/web is no LoadBalancer: {field} cannot be read: invalid type: {expected}"
+                    "the answer about lb guests/web is no LoadBalancer: {field} cannot be read: invalid type: \
+                     {expected}"
                 )
             );
         }

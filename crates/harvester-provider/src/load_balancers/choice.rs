@@ -58,18 +58,22 @@ impl Source {
 pub enum ChoiceError {
     /// None of the three.
     #[error(
-        "annotation {key} has the value {value:?}, accepted are {modes}{meant}", key = cloudprovider::IPAM, value = Quoted(.0),
+        "annotation {key} has the value {value:?}, accepted are {modes}{meant}",
+        key = cloudprovider::IPAM, value = Quoted(.0),
         modes = MODES.join(", "),
         meant = nearest(.0, MODES).map(|mode| format!("; it should be {mode}")).unwrap_or_default()
     )]
     UnknownIpam(String),
     /// No address, or one that no Service can have.
-    #[error("annotation {key} has the value {value:?}, expected one IPv4 or IPv6 address of the network", key = cloudprovider::IP, value = Quoted(.0))]
+    #[error(
+        "annotation {key} has the value {value:?}, expected one IPv4 or IPv6 address of the network",
+        key = cloudprovider::IP, value = Quoted(.0)
+    )]
     NoAddress(String),
     /// An address that kube-proxy would not serve: the Service has no such family.
     #[error(
-        "annotation {key} has the value {address}, an {found} address, and spec.ipFamilies of the Service is [{families}]: accepted is an \
-         address of these families; name one, or change spec.ipFamilies",
+        "annotation {key} has the value {address}, an {found} address, and spec.ipFamilies of the Service is \
+         [{families}]: accepted is an address of these families; name one, or change spec.ipFamilies",
         key = cloudprovider::IP, found = Family::from(*address),
         families = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     )]
@@ -87,10 +91,16 @@ pub enum ChoiceError {
     )]
     AddressMissing,
     /// No name of an object.
-    #[error("annotation {key} has the value {value:?}, expected the name of an IPPool on Harvester", key = cloudprovider::IP_POOL, value = Quoted(.0))]
+    #[error(
+        "annotation {key} has the value {value:?}, expected the name of an IPPool on Harvester",
+        key = cloudprovider::IP_POOL, value = Quoted(.0)
+    )]
     NoPoolName(String),
     /// A pool where no pool is used.
-    #[error("annotation {pool} names an IPPool, but annotation {ipam} is {word}: remove one of the two", pool = cloudprovider::IP_POOL, ipam = cloudprovider::IPAM)]
+    #[error(
+        "annotation {pool} names an IPPool, but annotation {ipam} is {word}: remove one of the two",
+        pool = cloudprovider::IP_POOL, ipam = cloudprovider::IPAM
+    )]
     PoolNotUsed {
         /// `dhcp` or `static`.
         word: &'static str,

@@ -126,8 +126,8 @@ pub fn leftovers(lb: &LbView) -> Option<Change> {
 /// What to log when an object is created for a cluster that has no name of its own (table 8.2).
 pub fn cluster_name_warning(cluster: &ClusterName) -> Option<&'static str> {
     cluster.is_default().then_some(
-        "creating a load balancer for a cluster without a name of its own: clusters in one namespace of Harvester cannot be told \
-         apart then; ensure a unique name is set with --cluster-name",
+        "creating a load balancer for a cluster without a name of its own: clusters in one namespace of Harvester \
+         cannot be told apart then; ensure a unique name is set with --cluster-name",
     )
 }
 

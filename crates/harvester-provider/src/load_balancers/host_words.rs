@@ -85,7 +85,8 @@ pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, a
                 waiting: Waiting {
                     reason: WaitReason::PoolExhausted.word(),
                     message: format!(
-                        "{story}. The IPPool on Harvester is used up: enlarge it, or delete Services that need no address. {then}"
+                        "{story}. The IPPool on Harvester is used up: enlarge it, or delete Services that need no \
+                         address. {then}"
                     ),
                     needs_user: true,
                     retry_after: Some(NUDGE_INTERVAL),
@@ -97,8 +98,8 @@ pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, a
                 waiting: Waiting {
                     reason: WaitReason::Refused.word(),
                     message: format!(
-                        "{story}. Harvester refuses for this reason and tries again by itself; its administrator sees it on \
-                         LoadBalancer {namespace}/{}",
+                        "{story}. Harvester refuses for this reason and tries again by itself; its administrator sees \
+                         it on LoadBalancer {namespace}/{}",
                         lb.name
                     ),
                     needs_user: true,
@@ -123,8 +124,8 @@ fn no_such_pool(lb: &LbView, story: &str, then: &str, age: Duration) -> NoAddres
     let said = lb.ready.as_ref().and_then(|ready| ready.message.strip_prefix(NO_ALLOCATOR));
     let pool = said.or(lb.wanted_pool.as_deref()).unwrap_or_default().trim();
     let message = format!(
-        "{story}. IPPool {pool} does not exist on Harvester, or Harvester has just restarted: correct or remove annotation {}, or \
-         make the IPPool. {then}",
+        "{story}. IPPool {pool} does not exist on Harvester, or Harvester has just restarted: correct or remove \
+         annotation {}, or make the IPPool. {then}",
         cloudprovider::IP_POOL
     );
     let reason = WaitReason::NoSuchPool;
@@ -138,8 +139,8 @@ fn silent_host(story: &str, age: Duration) -> NoAddress {
     let silent = age >= HOST_SILENT;
     let message = if silent {
         format!(
-            "{story}. Harvester's load balancer controller has not looked at the object for more than {} s: see whether \
-             harvester-load-balancer runs in namespace harvester-system of Harvester",
+            "{story}. Harvester's load balancer controller has not looked at the object for more than {} s: see \
+             whether harvester-load-balancer runs in namespace harvester-system of Harvester",
             HOST_SILENT.as_secs()
         )
     } else {
@@ -161,14 +162,14 @@ fn no_matching_pool(lb: &LbView, story: &str, (cluster, namespace): (&str, &str)
     let network = lb.annotation(loadbalancer::NETWORK);
     let (remedy, retry_after, resend) = if network.is_empty() {
         let remedy = format!(
-            "Harvester could not tell the network of this cluster: set --management-network, or give the VMs in namespace \
-             {namespace} the label guestcluster.harvesterhci.io/name={cluster}"
+            "Harvester could not tell the network of this cluster: set --management-network, or give the VMs in \
+             namespace {namespace} the label guestcluster.harvesterhci.io/name={cluster}"
         );
         (remedy, Some(READMIT_INTERVAL), Some(Resend::Readmit))
     } else {
         let remedy = format!(
-            "Make an IPPool on Harvester for network {network} whose scope covers namespace {namespace} and guest cluster \
-             {cluster}, or change an existing one"
+            "Make an IPPool on Harvester for network {network} whose scope covers namespace {namespace} and guest \
+             cluster {cluster}, or change an existing one"
         );
         (remedy, None, None)
     };

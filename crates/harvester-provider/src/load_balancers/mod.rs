@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod booking;
+pub mod breaker;
 pub mod choice;
 pub mod desired;
 pub mod host_words;

@@ -14,8 +14,9 @@ pub enum NetworkError {
     Invalid(String),
     /// The nodes have no network in common.
     #[error(
-        "the nodes have no network in common: ConfigMap {NAMESPACE}/{NAME} is empty. Attach the network to all machines of this cluster and run \
-         qemu-guest-agent in them, or remove annotation {key}", key = cloudprovider::NETWORK
+        "the nodes have no network in common: ConfigMap {NAMESPACE}/{NAME} is empty. Attach the network to all \
+         machines of this cluster and run qemu-guest-agent in them, or remove annotation {key}",
+        key = cloudprovider::NETWORK
     )]
     NothingInCommon,
     /// This network is not one of those that the nodes have in common.

@@ -200,7 +200,8 @@ fn live(name: &str, is_going: bool) -> Value {
     let deleted = is_going.then_some("2026-01-01T00:00:00Z");
     json!({
         "apiVersion": "v1", "kind": "Service",
-        "metadata": {"namespace": "default", "name": name, "uid": format!("uid-of-default-{name}"), "deletionTimestamp": deleted},
+        "metadata": {"namespace": "default", "name": name, "uid": format!("uid-of-default-{name}"),
+            "deletionTimestamp": deleted},
         "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
     })
 }
@@ -415,8 +416,8 @@ async fn a_missing_right_comes_with_the_role_that_gives_it_and_a_quota_does_not(
         chain(&provider.ensure(&lab.services.get(&key("default/web")).unwrap()).await.unwrap_err())
     };
     let rights = told(
-        "loadbalancers.loadbalancer.harvesterhci.io is forbidden: User \"system:serviceaccount:guests:demo\" cannot create \
-         resource \"loadbalancers\" in API group \"loadbalancer.harvesterhci.io\" in the namespace \"guests\"",
+        "loadbalancers.loadbalancer.harvesterhci.io is forbidden: User \"system:serviceaccount:guests:demo\" cannot \
+         create resource \"loadbalancers\" in API group \"loadbalancer.harvesterhci.io\" in the namespace \"guests\"",
     )
     .await;
     for part in ["cannot create resource", "role harvesterhci.io:cloudprovider", "generate-addon <account> <namespace>"]

@@ -20,8 +20,8 @@ use super::view::LbView;
 pub enum ShareError {
     /// The annotation's value is not `namespace/name` (W-23).
     #[error(
-        "invalid service name {}: annotation {key} has the value {:?}, expected name or namespace/name of another Service; \
-         remove the annotation for an address of its own",
+        "invalid service name {}: annotation {key} has the value {:?}, expected name or namespace/name of another \
+         Service; remove the annotation for an address of its own",
         Quoted(value), Quoted(value), key = cloudprovider::PRIMARY_SERVICE
     )]
     InvalidName {
@@ -30,8 +30,9 @@ pub enum ShareError {
     },
     /// There is no such Service.
     #[error(
-        "get service {} failed: services {:?} not found. Annotation {key} names it; accepted is name or namespace/name of a Service of \
-         type LoadBalancer with an address of its own: make that Service, correct the annotation, or remove it for an address of its own",
+        "get service {} failed: services {:?} not found. Annotation {key} names it; accepted is name or namespace/name \
+         of a Service of type LoadBalancer with an address of its own: make that Service, correct the annotation, or \
+         remove it for an address of its own",
         Quoted(value), Quoted(name), key = cloudprovider::PRIMARY_SERVICE
     )]
     NoPrimary {
@@ -42,8 +43,8 @@ pub enum ShareError {
     },
     /// The Service shares another one's address itself, or names itself.
     #[error(
-        "service {} is not a primary service. Annotation {key} names it, and it has no address of its own to share: name the Service \
-         whose address it is, or remove the annotation for an address of its own",
+        "service {} is not a primary service. Annotation {key} names it, and it has no address of its own to share: \
+         name the Service whose address it is, or remove the annotation for an address of its own",
         Quoted(value), key = cloudprovider::PRIMARY_SERVICE
     )]
     NotPrimary {
@@ -52,9 +53,10 @@ pub enum ShareError {
     },
     /// It is another namespace's, and that has not agreed.
     #[error(
-        "service {primary} is in another namespace and does not share its address with namespace {namespace}: annotate it with {key}: {namespace} \
-         (namespaces separated by commas, or *), name a Service of the same namespace in annotation {named}, or remove that annotation for an \
-         address of its own; --share-across-namespaces needs no consent",
+        "service {primary} is in another namespace and does not share its address with namespace {namespace}: annotate \
+         it with {key}: {namespace} (namespaces separated by commas, or *), name a Service of the same namespace in \
+         annotation {named}, or remove that annotation for an address of its own; --share-across-namespaces needs no \
+         consent",
         key = cloudprovider::SHARE_WITH, named = cloudprovider::PRIMARY_SERVICE
     )]
     NoConsent {
@@ -65,8 +67,8 @@ pub enum ShareError {
     },
     /// The annotation's value is no name of a group.
     #[error(
-        "annotation {key} has the value {:?}, expected a name of lower-case letters, digits and '-', at most 63; remove the annotation \
-         for an address of its own",
+        "annotation {key} has the value {:?}, expected a name of lower-case letters, digits and '-', at most 63; \
+         remove the annotation for an address of its own",
         Quoted(value), key = cloudprovider::SHARE_GROUP
     )]
     InvalidGroup {
@@ -82,9 +84,10 @@ pub enum ShareError {
     GroupAndPrimary,
     /// Only what Harvester books can be handed over from one Service to the next.
     #[error(
-        "annotation {group} shares an address of a pool, and annotation {ipam} has the value {:?}, accepted is pool: remove one of the \
-         two, or share with annotation {primary}",
-        Quoted(value), group = cloudprovider::SHARE_GROUP, ipam = cloudprovider::IPAM, primary = cloudprovider::PRIMARY_SERVICE
+        "annotation {group} shares an address of a pool, and annotation {ipam} has the value {:?}, accepted is pool: \
+         remove one of the two, or share with annotation {primary}",
+        Quoted(value),
+        group = cloudprovider::SHARE_GROUP, ipam = cloudprovider::IPAM, primary = cloudprovider::PRIMARY_SERVICE
     )]
     GroupNeedsPool {
         /// As written.
@@ -98,8 +101,9 @@ pub enum ShareError {
 /// A port of a shared address that two Services want.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "check port overlap failed, primary service: {primary}, secondary service: {secondary}, error: port {} has been used in service \
-     {by}. Both want {}/{}: use another port in one of them, or remove annotation {shares_by} from {secondary} for an address of its own",
+    "check port overlap failed, primary service: {primary}, secondary service: {secondary}, error: port {} has been \
+     used in service {by}. Both want {}/{}: use another port in one of them, or remove annotation {shares_by} from \
+     {secondary} for an address of its own",
     port.1, port.0, port.1
 )]
 pub struct PortClash {

@@ -1,17 +1,14 @@
-//! What would change for clients of a served Service although nobody asked for it, and how much of that at once: pure.
-//! A load balancer that has gone missing on Harvester is made anew, and gets another address; a booking that is another
-//! one is published. For one Service that is a repair. For many at once it is what a wrong view of Harvester would look
-//! like.
+//! What would change for clients of a served Service although nobody asked for it: pure. How much of that goes at once
+//! says [`super::breaker`]. A load balancer that has gone missing on Harvester is made anew, and gets another address;
+//! a booking that is another one is published. For one Service that is a repair. For many at once it is what a wrong
+//! view of Harvester would look like.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cloud_provider::breaker::{Allowed, Recent, allowed};
 use cloud_provider::service::NO_LOAD_BALANCER_YET;
-use cloud_provider::view::{ServiceKey, ServiceView};
+use cloud_provider::view::ServiceView;
 use k8s_openapi::jiff::Timestamp;
-use tokio::time::Instant;
 
 use super::choice::{self, Source};
 use super::plan::Action;
@@ -20,18 +17,6 @@ use super::view::LbView;
 
 /// A younger Service has no clients to speak of. Nothing but making it anew changes its age.
 const LONG_SERVED: Duration = Duration::from_mins(30);
-
-/// Two looks are so far apart.
-const SECOND_LOOK: Duration = Duration::from_secs(2);
-
-/// Who is refused asks again after this time: what has kept it may have ended.
-pub const ASK_AGAIN: Duration = Duration::from_mins(1);
-
-/// Who has not asked for so long is paused or held, and no part of what is seen now.
-const ASKS_NO_MORE: Duration = Duration::from_mins(5);
-
-/// For so long a human's word counts.
-const WORD_LASTS: Duration = Duration::from_mins(10);
 
 /// Whether a Service has had its load balancer and is served. Our condition on it tells that, also of former processes
 /// and through outages of the announcers: whoever is taken over from something else is served without one.
@@ -58,76 +43,11 @@ pub fn is_unasked(service: &ServiceView, action: &Action, objects: &[&LbView], n
     }
 }
 
-/// What a Service is answered that asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// It may go on.
-    Yes,
-    /// It may go on if all that is decided on is read once more, and is as it was.
-    Confirmed,
-    /// It asks again after this time.
-    Later(Duration),
-    /// Nothing without a human's word: so many Services ask.
-    No(usize),
-}
-
-/// Counts.
-#[derive(Debug, Default)]
-pub struct Breaker {
-    recent: Recent,
-    /// Services that ask, since when, and when they last did.
-    asking: BTreeMap<ServiceKey, (Instant, Instant)>,
-    /// Services that may be changed, and may have to wait for their turn: they do not count twice.
-    granted: BTreeSet<ServiceKey>,
-}
-
-impl Breaker {
-    /// May this Service be changed unasked? `all`: how many are served. `word`: when a human last said that all is as
-    /// it is to be.
-    pub fn ask(&mut self, service: &ServiceKey, all: usize, word: Option<Instant>, now: Instant) -> Answer {
-        if self.granted.contains(service) {
-            return Answer::Yes;
-        }
-        self.asking.retain(|_, (_, last)| now.saturating_duration_since(*last) < ASKS_NO_MORE);
-        let (since, last) = self.asking.entry(service.clone()).or_insert((now, now));
-        *last = now;
-        let since = *since;
-        if word.is_some_and(|word| now.saturating_duration_since(word) < WORD_LASTS) {
-            return Answer::Yes;
-        }
-        let rest = SECOND_LOOK.saturating_sub(now.saturating_duration_since(since));
-        match allowed(self.recent.count(now), self.asking.len(), all) {
-            Allowed::Yes => Answer::Yes,
-            Allowed::Confirmed if rest.is_zero() => Answer::Confirmed,
-            Allowed::Confirmed => Answer::Later(rest),
-            Allowed::No => Answer::No(self.asking.len()),
-        }
-    }
-
-    /// It is changed from now on.
-    pub fn changed(&mut self, service: &ServiceKey, now: Instant) {
-        if self.asking.remove(service).is_some() && self.granted.insert(service.clone()) {
-            self.recent.note(now);
-        }
-    }
-
-    /// It asks no more. What it was granted lasts until it is done: of an object that is made anew the address follows.
-    pub fn over(&mut self, service: &ServiceKey) {
-        self.asking.remove(service);
-    }
-
-    /// It is repaired, or is no Service any more.
-    pub fn done(&mut self, service: &ServiceKey) {
-        self.asking.remove(service);
-        self.granted.remove(service);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use cloud_provider::view::{Condition, ConditionStatus};
 
-    use super::super::build::{config, key, lb, service};
+    use super::super::build::{config, lb, service};
     use super::super::desired::new_object;
     use super::super::service_patch::publish;
     use super::*;
@@ -209,94 +129,5 @@ mod tests {
         ] {
             assert_eq!(is_unasked(&service, action, objects, now), expected, "{sentence}");
         }
-    }
-
-    /// Of `all` Services so many ask, one after the other, and again after two seconds; how many are changed in the
-    /// end?
-    fn changed(breaker: &mut Breaker, all: usize, ask: usize, word: Option<Instant>) -> usize {
-        let start = Instant::now();
-        let mut left: Vec<ServiceKey> = (0..ask).map(|number| key(&format!("default/web-{number}"))).collect();
-        for round in 0..4 {
-            let now = start + SECOND_LOOK * round;
-            left.retain(|service| {
-                let goes = matches!(breaker.ask(service, all, word, now), Answer::Yes | Answer::Confirmed);
-                if goes {
-                    breaker.changed(service, now);
-                }
-                !goes
-            });
-        }
-        ask - left.len()
-    }
-
-    #[test]
-    fn few_go_at_once_more_after_a_second_look_and_more_than_a_third_never() {
-        for (all, ask, expected) in
-            [(1, 1, 1), (5, 3, 3), (5, 4, 3), (30, 4, 4), (30, 10, 10), (30, 11, 3), (300, 30, 30), (300, 200, 30)]
-        {
-            assert_eq!(changed(&mut Breaker::default(), all, ask, None), expected, "{ask} of {all}");
-        }
-    }
-
-    #[test]
-    fn a_humans_word_lets_them_all_go_for_a_while() {
-        let mut breaker = Breaker::default();
-        assert_eq!(changed(&mut breaker, 30, 20, None), 3);
-        let (now, old) = (Instant::now() + SECOND_LOOK * 4, Instant::now().checked_sub(WORD_LASTS));
-        assert_eq!(breaker.ask(&key("default/web-9"), 30, old, now), Answer::No(17));
-        assert_eq!(changed(&mut breaker, 30, 20, Some(Instant::now())), 20);
-    }
-
-    #[test]
-    fn who_waits_for_its_turn_counts_once() {
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
-        for _ in 0..9 {
-            assert_eq!(breaker.ask(&key("default/web"), 5, None, now), Answer::Yes);
-            breaker.changed(&key("default/web"), now);
-        }
-        assert_eq!(breaker.ask(&key("default/other"), 5, None, now), Answer::Yes);
-        breaker.done(&key("default/web"));
-        assert_eq!(breaker.recent.count(now), 1);
-    }
-
-    /// The object is made, the next passes wait for its booking, and then the booking is published.
-    #[test]
-    fn a_repair_in_two_steps_counts_once() {
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
-        let services: Vec<ServiceKey> = (0..3).map(|number| key(&format!("default/web-{number}"))).collect();
-        for step in ["create", "publish"] {
-            for service in &services {
-                assert_eq!(breaker.ask(service, 9, None, now), Answer::Yes, "{step} {service}");
-                breaker.changed(service, now);
-                breaker.over(service);
-            }
-        }
-        for service in &services {
-            breaker.done(service);
-        }
-        assert_eq!((breaker.recent.count(now), breaker.granted.len()), (3, 0));
-        assert_ne!(breaker.ask(&services[0], 9, None, now), Answer::Yes, "another loss of the same is another one");
-    }
-
-    /// It was paused, or may not be written for another reason.
-    #[test]
-    fn who_has_not_asked_for_long_does_not_count() {
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
-        for number in 0..10 {
-            breaker.ask(&key(&format!("default/web-{number}")), 15, None, now);
-        }
-        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), Answer::No(10));
-        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now + ASKS_NO_MORE), Answer::Yes);
-    }
-
-    #[test]
-    fn who_asks_no_more_does_not_count() {
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
-        for number in 0..10 {
-            breaker.ask(&key(&format!("default/web-{number}")), 15, None, now);
-        }
-        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), Answer::No(10));
-        (1..10).for_each(|number| breaker.over(&key(&format!("default/web-{number}"))));
-        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), Answer::Yes);
     }
 }

@@ -61,8 +61,8 @@ impl Writer {
         let is_default = |name: &Option<ClusterName>| name.as_ref().is_some_and(ClusterName::is_default);
         if name.wait_for(Option::is_some).await.is_ok_and(|name| is_default(&name)) {
             tracing::warn!(
-                "no NAD mapping without a name for this cluster: guest cluster name configuration is empty/default, we cannot \
-                 identify the cluster; set --cluster-name"
+                "no NAD mapping without a name for this cluster: guest cluster name configuration is empty/default, we \
+                 cannot identify the cluster; set --cluster-name"
             );
         }
         if name.wait_for(|name| !is_default(name)).await.is_err() {

@@ -102,10 +102,25 @@ impl Access {
         path: &str,
         verb: &str,
     ) -> Result<(), Refusal> {
-        match self {
-            Self::Open => Ok(()),
-            Self::Delegated(delegated) => delegated.check(certified, token, path, verb).await,
+        let Self::Delegated(cluster) = self else { return Ok(()) };
+        if cluster.always_allow.iter().any(|allowed| covers(allowed, path)) {
+            return Ok(());
         }
+        let user = cluster.who_asks(certified, token).await?;
+        let User::Known { name, groups, .. } = &user else {
+            return Err(Refusal::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthorized: the cluster does not know this bearer token",
+            ));
+        };
+        if groups.iter().any(|group| group == "system:masters") {
+            return Ok(());
+        }
+        let verdict = cluster.allowed(&user, path, verb).await;
+        if verdict.map_err(|error| cluster.cannot_tell(&error, "subjectaccessreviews.authorization.k8s.io"))? {
+            return Ok(());
+        }
+        Err(Refusal::new(StatusCode::FORBIDDEN, format!("forbidden: user {name:?} may not {verb} path {path:?}")))
     }
 }
 
@@ -120,46 +135,16 @@ impl Delegated {
         }
     }
 
-    async fn check(
-        &self,
-        certified: Option<&Certified>,
-        token: Option<&str>,
-        path: &str,
-        verb: &str,
-    ) -> Result<(), Refusal> {
-        if self.always_allow.iter().any(|allowed| covers(allowed, path)) {
-            return Ok(());
-        }
-        let user = match (certified, token) {
-            (Some(Certified { name, groups }), _) => {
-                let (name, groups) = (name.clone(), groups.clone());
-                User::Known { name, uid: None, groups, extra: BTreeMap::new() }
+    async fn who_asks(&self, certified: Option<&Certified>, token: Option<&str>) -> Result<User, Refusal> {
+        let (name, groups) = match (certified, token) {
+            (Some(Certified { name, groups }), _) => (name.clone(), groups.clone()),
+            (None, Some(token)) => {
+                let user = self.user(token).await;
+                return user.map_err(|error| self.cannot_tell(&error, "tokenreviews.authentication.k8s.io"));
             }
-            (None, Some(token)) => self
-                .user(token)
-                .await
-                .map_err(|error| self.cannot_tell(&error, "tokenreviews.authentication.k8s.io"))?,
-            (None, None) => User::Known {
-                name: "system:anonymous".into(),
-                uid: None,
-                groups: vec!["system:unauthenticated".into()],
-                extra: BTreeMap::new(),
-            },
+            (None, None) => ("system:anonymous".to_owned(), vec!["system:unauthenticated".to_owned()]),
         };
-        let User::Known { name, groups, .. } = &user else {
-            return Err(Refusal::new(
-                StatusCode::UNAUTHORIZED,
-                "unauthorized: the cluster does not know this bearer token",
-            ));
-        };
-        if groups.iter().any(|group| group == "system:masters") {
-            return Ok(());
-        }
-        let verdict = self.allowed(&user, path, verb).await;
-        if verdict.map_err(|error| self.cannot_tell(&error, "subjectaccessreviews.authorization.k8s.io"))? {
-            return Ok(());
-        }
-        Err(Refusal::new(StatusCode::FORBIDDEN, format!("forbidden: user {name:?} may not {verb} path {path:?}")))
+        Ok(User::Known { name, uid: None, groups, extra: BTreeMap::new() })
     }
 
     async fn user(&self, token: &str) -> Result<User, kube::Error> {

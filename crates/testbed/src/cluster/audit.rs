@@ -9,7 +9,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
 /// The policy: every request once, without its body.
-pub(crate) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
+pub(crate) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+    "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
 
 /// Of one cluster.
 const SERVERS: usize = 3;
@@ -172,7 +173,15 @@ mod tests {
 
     #[test]
     fn a_status_write_is_a_write_and_a_watch_counts_once() {
-        let line = r#"{"kind":"Event","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/default/services/web/status","verb":"patch","user":{"username":"system:serviceaccount:kube-system:announcer"},"userAgent":"announcer/1","sourceIPs":["10.99.1.1"],"objectRef":{"resource":"services","namespace":"default","name":"web","subresource":"status"},"responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-02T03:04:05.678901Z","stageTimestamp":"2026-01-02T03:04:06.000000Z"}"#;
+        let line = concat!(
+            r#"{"kind":"Event","stage":"ResponseComplete","#,
+            r#""requestURI":"/api/v1/namespaces/default/services/web/status","verb":"patch","#,
+            r#""user":{"username":"system:serviceaccount:kube-system:announcer"},"#,
+            r#""userAgent":"announcer/1","sourceIPs":["10.99.1.1"],"#,
+            r#""objectRef":{"resource":"services","namespace":"default","name":"web","subresource":"status"},"#,
+            r#""responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-02T03:04:05.678901Z","#,
+            r#""stageTimestamp":"2026-01-02T03:04:06.000000Z"}"#
+        );
         let request = parse(line).unwrap();
         assert_eq!(request.resource, "services/status");
         assert_eq!(request.code, 200);
@@ -182,7 +191,8 @@ mod tests {
 
         let watch = |stage: &str| {
             format!(
-                r#"{{"stage":"{stage}","requestURI":"/api/v1/nodes?watch=true","verb":"watch","user":{{"username":"u"}},"objectRef":{{"resource":"nodes"}},"responseStatus":{{"code":200}}}}"#
+                r#"{{"stage":"{stage}","requestURI":"/api/v1/nodes?watch=true","verb":"watch",
+                "user":{{"username":"u"}},"objectRef":{{"resource":"nodes"}},"responseStatus":{{"code":200}}}}"#
             )
         };
         assert!(parse(&watch("ResponseStarted")).is_some_and(|request| !request.is_write()));

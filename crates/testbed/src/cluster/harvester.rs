@@ -25,8 +25,8 @@ use crate::run_dir::RunDir;
 use crate::wait::wait_for;
 
 /// Controllers that the Harvester side needs: tokens, CA bundles, owners and namespaces. It runs no workloads.
-const CONTROLLERS: &str = "serviceaccount-controller,serviceaccount-token-controller,root-ca-certificate-publisher-controller,\
-namespace-controller,garbage-collector-controller";
+const CONTROLLERS: &str = "serviceaccount-controller,serviceaccount-token-controller,\
+    root-ca-certificate-publisher-controller,namespace-controller,garbage-collector-controller";
 /// Ports of the stand-in, inside.
 const WEBHOOK_PORT: u16 = 9443;
 const SUBRESOURCES_PORT: u16 = 9444;

@@ -129,7 +129,8 @@ pub fn handover(handover: &Handover) -> String {
 pub fn ccm_restart(restart: &CcmRestart) -> String {
     let mut table = Table::default();
     table.row(format!(
-        "over {} Services: stops in {:.0} ms, ready after {:.0} ms, leads after {:.0} ms, {} writes, CPU {:.2} s, RSS {:.1} MB",
+        "over {} Services: stops in {:.0} ms, ready after {:.0} ms, leads after {:.0} ms, {} writes, CPU {:.2} s, RSS \
+         {:.1} MB",
         restart.services,
         restart.stop_ms,
         restart.ready_ms,

@@ -159,7 +159,8 @@ async fn one(stage: &Stage, whose: Whose) -> Result<Run> {
 /// As a table in Markdown.
 pub fn print(rows: &[Row]) {
     println!(
-        "\n| a node is lost | n | missed by one client, median (max) | for ms, median (max) | open connections broken | served again, ms |"
+        "\n| a node is lost | n | missed by one client, median (max) | for ms, median (max) | open connections broken \
+         | served again, ms |"
     );
     println!("| --- | --- | --- | --- | --- | --- |");
     for row in rows {

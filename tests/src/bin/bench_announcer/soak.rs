@@ -119,7 +119,8 @@ pub async fn run(time: Duration, threads: Option<usize>) -> Result<Soak> {
         longest_gap_ms: crate::cases::ms(report.longest_gap),
     };
     println!(
-        "soak of {} min, {busy_threads} busy threads, cores busy {} %: {} fail-overs, {} of {} requests lost, longest gap {} ms",
+        "soak of {} min, {busy_threads} busy threads, cores busy {} %: {} fail-overs, {} of {} requests lost, longest \
+         gap {} ms",
         soak.minutes, soak.busy_percent, soak.failovers, soak.lost, soak.asked, soak.longest_gap_ms
     );
     println!("  {probes:?}");

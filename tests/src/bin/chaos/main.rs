@@ -326,7 +326,8 @@ impl Chaos {
                 let host =
                     echo::get_path(self.bed.harvester.control_address(), "/backlog", Duration::from_secs(5)).await;
                 bail!(
-                    "not well {RECOVERY:?} {when}:\n{missing}\nrules broken: {broken:#?}\nthe stand-in: {host:?}\n{story}"
+                    "not well {RECOVERY:?} {when}:\n{missing}\nrules broken: {broken:#?}\nthe stand-in: \
+                     {host:?}\n{story}"
                 );
             }
             tokio::time::sleep(Duration::from_millis(200)).await;

@@ -51,12 +51,12 @@ impl Slander {
             "automountServiceAccountToken": false, "tolerations": [{"operator": "Exists"}],
             "containers": [{"name": "web", "image": "web"}]}}))?;
         let pod = pods.create(&PostParams::default(), &pod).await.context("failed to create a pod")?;
-        let slice = serde_json::from_value(
-            json!({"metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
-            "addressType": "IPv4", "ports": [{"port": 80}], "endpoints": [{"addresses": ["10.244.250.2"], "nodeName": accused,
+        let slice = json!({"metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
+            "addressType": "IPv4", "ports": [{"port": 80}],
+            "endpoints": [{"addresses": ["10.244.250.2"], "nodeName": accused,
                 "conditions": {"ready": true, "serving": true, "terminating": false},
-                "targetRef": {"kind": "Pod", "namespace": namespace, "name": NAME, "uid": pod.uid()}}]}),
-        )?;
+                "targetRef": {"kind": "Pod", "namespace": namespace, "name": NAME, "uid": pod.uid()}}]});
+        let slice = serde_json::from_value(slice)?;
         slices.create(&PostParams::default(), &slice).await.context("failed to create an EndpointSlice")?;
         ready(&pods).await.context("failed to make the pod ready")?;
         let righted = Arc::new(AtomicUsize::new(0));

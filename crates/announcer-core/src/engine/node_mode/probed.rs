@@ -103,7 +103,8 @@ fn text(finding: &Finding, me: &str) -> String {
             let how = if address.is_ipv4() { "ARP" } else { "neighbour discovery" };
             format!(
                 "{address} is announced by node {owner}, but nobody answers for it by {how}, {asked}: look at the \
-                 network between the two nodes (VLAN, port security) and whether the interface of node {owner} has the address"
+                 network between the two nodes (VLAN, port security) and whether the interface of node {owner} has the \
+                 address"
             )
         }
     }

@@ -30,7 +30,8 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (0..3usize, 0..5usize).prop_map(|(name, wanted)| Event::Upsert(name, wanted)),
         2 => (0..3usize).prop_map(Event::Gone),
         3 => (0..5usize).prop_map(Event::Lease),
-        2 => (0..4usize, 0..3usize, any::<bool>()).prop_map(|(address, what, foreign)| Event::Heard(address, what, foreign)),
+        2 => (0..4usize, 0..3usize, any::<bool>())
+            .prop_map(|(address, what, foreign)| Event::Heard(address, what, foreign)),
         3 => (0..3usize, 50..53u8, 0..700u64).prop_map(|(name, last, seconds)| Event::Bound(name, last, seconds)),
         1 => (0..3usize).prop_map(Event::Lost),
         1 => (0..3usize).prop_map(Event::Stopped),

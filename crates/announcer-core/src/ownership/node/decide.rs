@@ -234,4 +234,37 @@ fn ask(case: &Case<'_>, why: &'static str) -> Step {
 }
 
 #[cfg(test)]
+impl<'a> Case<'a> {
+    /// An address that clients know, while nothing is amiss: for tests, which change what they are about.
+    pub(super) fn quiet(me: &'a str, owner_record: Option<&'a OwnerRecord>, candidates: &'a Candidates<'a>) -> Self {
+        Self {
+            me,
+            group: "10.0.0.5",
+            owner_record,
+            hint: None,
+            holding: false,
+            addressed: true,
+            published: true,
+            rank: owner_record.and_then(|owner_record| candidates.rank(&owner_record.host, me, |_| None)),
+            candidates,
+            keeps: true,
+            holder: Holder::Alive,
+            silent: None,
+            outheard: false,
+            outdone: false,
+            others_had_their_time: false,
+            asked: Asked::NotYet,
+            answered_by_member: false,
+            stopping: false,
+            stays: false,
+            safe_mode: false,
+            passed_over: 0,
+            vacant_long_enough: false,
+            home: None,
+            fail_back: false,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests;

@@ -38,8 +38,9 @@ impl Cluster {
             return Vec::new();
         };
         let text = format!(
-            "Lease {} is held by {holder:?}, who has not renewed it for {} s, and counts for another {} s by its duration: until \
-             then no announcer takes the address. If that kube-vip or announcer is gone, delete the Lease",
+            "Lease {} is held by {holder:?}, who has not renewed it for {} s, and counts for another {} s by its \
+             duration: until then no announcer takes the address. If that kube-vip or announcer is gone, delete the \
+             Lease",
             context.config.lease.name,
             (now - since).as_secs(),
             (expiry - now).as_secs()

@@ -22,7 +22,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use l2_types::Mac;
 
 use super::candidates::{Candidates, Merit};
-use super::decide::{Asked, Case, Holder, Step, decide};
+use super::decide::{Case, Holder, Step, decide};
 use super::silence::Silence;
 use super::{OwnerRecord, Swap, Term};
 use crate::detect::landmarks::{Before, Side};
@@ -201,30 +201,14 @@ impl World {
         let theirs = u8::try_from(Self::hosts(bound, !self.nodes[owner].hears).len()).expect("there are few");
         let fresh = self.nodes[owner].hears != self.nodes[owner].cut;
         decide(&Case {
-            me: NAMES[n],
-            group: "10.0.0.5",
-            owner_record: Some(&owner_record),
-            hint: None,
             holding: node.has,
-            addressed: true,
-            published: true,
-            rank: candidates.rank(NAMES[owner], NAMES[n], |_| None),
-            candidates: &candidates,
             keeps: !node.excluded,
             holder: if self.nodes[owner].lease == 0 { Holder::Alive } else { Holder::Expired },
             silent,
             outheard: silent.is_some_and(|silent| silent.is_outheard(theirs)),
             outdone: silent.is_some_and(|silent| fresh && theirs < silent.outside),
             others_had_their_time: self.nodes[owner].lease == 2,
-            asked: Asked::NotYet,
-            answered_by_member: false,
-            stopping: false,
-            stays: false,
-            safe_mode: false,
-            passed_over: 0,
-            vacant_long_enough: false,
-            home: None,
-            fail_back: false,
+            ..Case::quiet(NAMES[n], Some(&owner_record), &candidates)
         })
     }
 

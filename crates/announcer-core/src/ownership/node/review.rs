@@ -174,8 +174,8 @@ impl Cluster {
             return Vec::new();
         }
         let text = format!(
-            "node {} announces it because no node that may have it is better off, and it is not well itself: {defects}. \
-             Clients may get no answer until one node is well",
+            "node {} announces it because no node that may have it is better off, and it is not well itself: \
+             {defects}. Clients may get no answer until one node is well",
             self.me
         );
         standing.members.iter().map(|view| (view.key.clone(), Reason::NoHealthyNode, text.clone())).collect()

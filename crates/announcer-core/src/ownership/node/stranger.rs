@@ -123,19 +123,21 @@ impl Cluster {
         let remedy = remedy(mac, member.filter(|_| !in_its_name), in_its_name);
         let text = if takes {
             format!(
-                "address {addresses}: its owner {owner} is silent{}, so node {} takes it, although {who} answers for it too. {remedy}",
+                "address {addresses}: its owner {owner} is silent{}, so node {} takes it, although {who} answers for \
+                 it too. {remedy}",
                 if holder == Holder::Alive { " though it renews its Lease" } else { " and its Lease has run out" },
                 self.me
             )
         } else if holder == Holder::Unseen {
             format!(
-                "address {addresses}: the Lease of its owner {owner} has run out, and {who} answers for it. Nobody takes it while that \
-                 lasts: it may be {owner}, which was never seen in this LAN. {remedy}"
+                "address {addresses}: the Lease of its owner {owner} has run out, and {who} answers for it. Nobody \
+                 takes it while that lasts: it may be {owner}, which was never seen in this LAN. {remedy}"
             )
         } else {
             format!(
-                "address {addresses}: its owner {owner} does not answer any more, and {who} answers for it. It is taken when the \
-                 Lease of {owner} has run out for {} s, and if {owner} goes on renewing that, {} s after it fell silent. {remedy}",
+                "address {addresses}: its owner {owner} does not answer any more, and {who} answers for it. It is \
+                 taken when the Lease of {owner} has run out for {} s, and if {owner} goes on renewing that, {} s \
+                 after it fell silent. {remedy}",
                 STRANGERS_TIME.as_secs(),
                 (self.facts.lease() + STRANGERS_TIME).as_secs()
             )
@@ -152,7 +154,12 @@ fn remedy(mac: Mac, member: Option<&str>, in_its_name: bool) -> String {
             .to_owned();
     }
     member.map_or_else(
-        || format!("Find {mac} (a duplicate, a router with proxy ARP, a fabric that answers for others) and stop its answers"),
+        || {
+            format!(
+                "Find {mac} (a duplicate, a router with proxy ARP, a fabric that answers for others) and stop its \
+                 answers"
+            )
+        },
         |node| {
             format!(
                 "{mac} is node {node}: most probably kube-proxy runs there in IPVS mode without strict ARP. Set \

@@ -37,7 +37,8 @@ impl Cluster {
             Swapped::Won => Some(owner_record),
             Swapped::Other(other) => {
                 if !pending.asked_for(&uid, &other) {
-                    tracing::info!(service = %key, host = other.host, term = %other.term, "the record names another owner");
+                    let OwnerRecord { host, term } = &other;
+                    tracing::info!(service = %key, host, %term, "the record names another owner");
                 }
                 Some(other)
             }
@@ -125,7 +126,8 @@ impl Cluster {
         let swap = Swap { uid: uid.clone(), expect, owner_record: OwnerRecord { host, term: newest.next() } };
         let before = self.swaps.pending.remove(key);
         if before.is_none() {
-            tracing::info!(service = %key, to = swap.owner_record.host, term = %swap.owner_record.term, why, "changing the owner");
+            let record = &swap.owner_record;
+            tracing::info!(service = %key, to = record.host, term = %record.term, why, "changing the owner");
         }
         let (told, refusals) = before.as_ref().map_or((false, 0), |before| (before.told, before.refusals));
         let mut asked =

@@ -223,7 +223,8 @@ mod tests {
         let (fresh, off) = (node(&[], false), status(Reason::PreDraining, Expect::Shutdown));
         let (patch, _) = case(&fresh, &off).decide().patch.unwrap();
         let expected = json!({"metadata": {"uid": "uid-of-n", "resourceVersion": "100",
-            "annotations": {cloudprovider::HAND_OVER: SINCE, cloudprovider::CORDONED: "true"}}, "spec": {"unschedulable": true}});
+            "annotations": {cloudprovider::HAND_OVER: SINCE, cloudprovider::CORDONED: "true"}},
+            "spec": {"unschedulable": true}});
         assert_eq!(patch, expected);
         // Another's cordon stays another's.
         let cordoned = node(&[], true);

@@ -168,8 +168,8 @@ impl Cooperation {
         for (name, missing) in self.stay.look(Instant::now(), &waits) {
             let Some(node) = nodes.iter().find(|node| node.name == name) else { continue };
             let message = format!(
-                "The node stays cordoned, as it was for the upgrade of its host: {}. It is uncordoned when its machine is known \
-                 to run; if you know that it runs: kubectl uncordon {name}",
+                "The node stays cordoned, as it was for the upgrade of its host: {}. It is uncordoned when its machine \
+                 is known to run; if you know that it runs: kubectl uncordon {name}",
                 missing.words()
             );
             tracing::warn!(node = name, "{message}");
@@ -245,8 +245,8 @@ impl Cooperation {
             Change::Drains => (
                 "NodeDrainStarted",
                 format!(
-                    "Cordoned, because {machine} is about to be shut down: addresses are handed over, then pods are evicted for at most {} s. \
-                     It is uncordoned when the machine is back",
+                    "Cordoned, because {machine} is about to be shut down: addresses are handed over, then pods are \
+                     evicted for at most {} s. It is uncordoned when the machine is back",
                     self.limit.unwrap_or_default().as_secs()
                 ),
             ),
@@ -331,7 +331,8 @@ impl Cooperation {
         let refused: Vec<String> = drain.refused.keys().cloned().collect();
         let why = drain.refused.values().next().cloned().unwrap_or_default();
         let message = format!(
-            "{evicted} pods have gone, the time is over, and {} stay: {why}{stay}. Look at their disruption budgets, or run more replicas",
+            "{evicted} pods have gone, the time is over, and {} stay: {why}{stay}. Look at their disruption budgets, \
+             or run more replicas",
             listed(&refused)
         );
         tracing::warn!(node = node.name, "{message}");

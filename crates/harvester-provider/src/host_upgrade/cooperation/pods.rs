@@ -70,7 +70,8 @@ mod tests {
 
     fn pod(change: impl Fn(&mut Value)) -> Pod {
         let mut pod = json!({"metadata": {"namespace": "default", "name": "web",
-            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u", "controller": true}]},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u",
+                "controller": true}]},
             "spec": {"containers": []}, "status": {"phase": "Running"}});
         change(&mut pod);
         serde_json::from_value(pod).unwrap()

@@ -102,8 +102,8 @@ impl Keeper {
             card.names.insert(name.to_string());
         }
         let text = format!(
-            "identity of this cluster, as an administrator says: name {:?}, {} machines in namespace {} of Harvester, load balancers of \
-             {}",
+            "identity of this cluster, as an administrator says: name {:?}, {} machines in namespace {} of Harvester, \
+             load balancers of {}",
             name.as_str(),
             card.machines.len(),
             card.namespace,
@@ -124,8 +124,8 @@ impl Keeper {
         self.metrics.paused.set(i64::from(paused));
         if paused {
             let message = format!(
-                "the controller is paused by --paused or by {} in ConfigMap {NAMESPACE}/{NAME}: it observes and tells, and writes \
-                 nothing",
+                "the controller is paused by --paused or by {} in ConfigMap {NAMESPACE}/{NAME}: it observes and tells, \
+                 and writes nothing",
                 record::PAUSED
             );
             self.identity.set_hold(Some(Hold { reason: PAUSED, message, initialises_nodes: false }));
@@ -151,12 +151,13 @@ impl Keeper {
         let object = record::reference(record.uid.clone());
         match before {
             None => {
-                tracing::info!(cluster = decision.name.as_str(), source = ?decision.source, "this cluster's name on Harvester");
+                let (cluster, source) = (decision.name.as_str(), &decision.source);
+                tracing::info!(cluster, ?source, "this cluster's name on Harvester");
             }
             Some(before) => {
                 let text = format!(
-                    "this cluster is called {:?} on Harvester from now on, before it was {:?}: new load balancers are named after it, \
-                     those that exist keep name and address",
+                    "this cluster is called {:?} on Harvester from now on, before it was {:?}: new load balancers are \
+                     named after it, those that exist keep name and address",
                     decision.name.as_str(),
                     before.as_str()
                 );

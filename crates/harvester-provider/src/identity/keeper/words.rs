@@ -19,15 +19,16 @@ pub(super) fn not_yet(error: &RecordError, told: bool) {
 pub(super) fn not_allowed(error: &RecordError) {
     tracing::warn!(
         error = chain(error),
-        "the name of this cluster is not remembered, so a changed --cluster-name is noticed only while load balancers exist: grant \
-         get, list, watch, create and update of configmaps in namespace {NAMESPACE}"
+        "the name of this cluster is not remembered, so a changed --cluster-name is noticed only while load balancers \
+         exist: grant get, list, watch, create and update of configmaps in namespace {NAMESPACE}"
     );
 }
 
 /// A name in the record that is not followed.
 pub(super) fn not_followed(bad: &str, used: &ClusterName) -> String {
     format!(
-        "{} in ConfigMap {NAMESPACE}/{NAME} is {bad:?}, and no load balancer can be named after it: {}. This cluster goes on as {:?}",
+        "{} in ConfigMap {NAMESPACE}/{NAME} is {bad:?}, and no load balancer can be named after it: {}. This cluster \
+         goes on as {:?}",
         record::CLUSTER_NAME,
         ClusterName::ACCEPTED,
         used.as_str()
@@ -38,8 +39,8 @@ pub(super) fn not_followed(bad: &str, used: &ClusterName) -> String {
 pub(super) fn mismatch(used: &ClusterName, flag: &ClusterName) -> String {
     let new = if flag.is_default() { ClusterName::from_record("NEW-NAME") } else { flag.clone() };
     format!(
-        "--cluster-name is {:?}, but this cluster is known on Harvester as {:?} and goes on as that: nothing changes. If the flag was \
-         lost or mistyped, set --cluster-name={used}. If the name is really to change, run `{}`",
+        "--cluster-name is {:?}, but this cluster is known on Harvester as {:?} and goes on as that: nothing changes. \
+         If the flag was lost or mistyped, set --cluster-name={used}. If the name is really to change, run `{}`",
         flag.as_str(),
         used.as_str(),
         rename(&new)

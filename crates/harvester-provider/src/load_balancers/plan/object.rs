@@ -70,10 +70,10 @@ pub(super) fn used_by_static(
     };
     let service = &service.key;
     let message = format!(
-        "Harvester booked address {address} for service {service}, and service {by} has it. If service {by} asks for it by annotation \
-         {ip}: static addresses must lie outside all pools; give service {by} another address, or exclude {address} from the IPPool and \
-         create service {service} anew. If not, the pool was made anew or Harvester was restored: service {by} keeps the address until \
-         it has another one",
+        "Harvester booked address {address} for service {service}, and service {by} has it. If service {by} asks for \
+         it by annotation {ip}: static addresses must lie outside all pools; give service {by} another address, or \
+         exclude {address} from the IPPool and create service {service} anew. If not, the pool was made anew or \
+         Harvester was restored: service {by} keeps the address until it has another one",
         ip = cloudprovider::IP
     );
     let reason = WaitReason::AddressTaken;
@@ -91,8 +91,8 @@ pub(super) fn wrong_family(service: &ServiceView, source: &Source, lb: &LbView) 
 /// The cluster has as many load balancers as it may have.
 pub(super) fn over_quota(limit: usize) -> Verdict {
     let message = format!(
-        "this cluster may have {limit} load balancers and has them (--max-load-balancers): delete a Service that needs no address, \
-         share one with annotation {}, or raise the limit",
+        "this cluster may have {limit} load balancers and has them (--max-load-balancers): delete a Service that needs \
+         no address, share one with annotation {}, or raise the limit",
         cloudprovider::PRIMARY_SERVICE
     );
     let reason = WaitReason::Quota;

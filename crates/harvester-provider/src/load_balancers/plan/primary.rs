@@ -187,14 +187,15 @@ fn unserved(
     } else if *source == Source::Dhcp {
         let interface = interface.map(|name| format!(" (interface {name})")).unwrap_or_default();
         format!(
-            "no address by DHCP yet: the announcer on the nodes asks a DHCP server on their network{interface}. Its Events on this \
-             Service say what is in the way: no server, no free lease, no macvlan. Without any, see whether the announcer runs"
+            "no address by DHCP yet: the announcer on the nodes asks a DHCP server on their network{interface}. Its \
+             Events on this Service say what is in the way: no server, no free lease, no macvlan. Without any, see \
+             whether the announcer runs"
         )
     } else {
         format!(
-            "address {ip} is published, and nobody serves it: an Event of the announcer on this Service (AddressConflict, \
-             CannotAnnounce) says why; without one see whether the announcer (harvester-cloud-provider announcer, or kube-vip) runs \
-             on the nodes"
+            "address {ip} is published, and nobody serves it: an Event of the announcer on this Service \
+             (AddressConflict, CannotAnnounce) says why; without one see whether the announcer \
+             (harvester-cloud-provider announcer, or kube-vip) runs on the nodes"
         )
     };
     Some(user_wait(message, WaitReason::Unserved))

@@ -20,15 +20,16 @@ pub enum Refusal {
     Choice(#[from] ChoiceError),
     /// Every object would be refused by the API, with a text that does not name the flag.
     #[error(
-        "this cluster is called {name:?} on Harvester, and no load balancer can be named after it: {accepted}. Correct --cluster-name",
+        "this cluster is called {name:?} on Harvester, and no load balancer can be named after it: {accepted}. Correct \
+         --cluster-name",
         name = .0.as_str(), accepted = ClusterName::ACCEPTED
     )]
     ClusterName(ClusterName),
     /// Harvester chooses the addresses of a pool itself (decision 9: reported, never acted on).
     #[error(
-        "address {asked} was asked for, Harvester booked {booked}: it chooses the addresses of a pool by itself, and {booked} is served. \
-         Remove annotation {ip} to keep it; or make an IPPool with that address alone and name it in annotation {pool}; or use annotation \
-         {ipam}: static with an address outside all pools, in a new Service",
+        "address {asked} was asked for, Harvester booked {booked}: it chooses the addresses of a pool by itself, and \
+         {booked} is served. Remove annotation {ip} to keep it; or make an IPPool with that address alone and name it \
+         in annotation {pool}; or use annotation {ipam}: static with an address outside all pools, in a new Service",
         ip = cloudprovider::IP, pool = cloudprovider::IP_POOL, ipam = cloudprovider::IPAM
     )]
     NotAsAsked {
@@ -38,7 +39,8 @@ pub enum Refusal {
         booked: String,
     },
     /// A static address that another Service has.
-    #[error("address {address} is already used by service {by}: choose another one, or share it with annotation {key}", key = cloudprovider::PRIMARY_SERVICE)]
+    #[error("address {address} is already used by service {by}: choose another one, or share it with annotation \
+        {key}", key = cloudprovider::PRIMARY_SERVICE)]
     AddressTaken {
         /// By annotation.
         address: IpAddr,
@@ -46,7 +48,8 @@ pub enum Refusal {
         by: ServiceKey,
     },
     /// A static address that answers for something else already.
-    #[error("address {address} is {holder}: name another one in annotation {key}, an address of the network that is in no pool", key = cloudprovider::IP)]
+    #[error("address {address} is {holder}: name another one in annotation {key}, an address of the network that is in \
+        no pool", key = cloudprovider::IP)]
     AddressHeld {
         /// By annotation.
         address: IpAddr,
@@ -55,8 +58,8 @@ pub enum Refusal {
     },
     /// The host does not change the mode of an object (harvester-side.md 5.2 F).
     #[error(
-        "can't change the IPAM from {found} to {wanted} of load balancer {lb}: set annotation {key} back to {found}, or delete the \
-         Service and create it again", key = cloudprovider::IPAM
+        "can't change the IPAM from {found} to {wanted} of load balancer {lb}: set annotation {key} back to {found}, \
+         or delete the Service and create it again", key = cloudprovider::IPAM
     )]
     IpamChanged {
         /// `namespace/name` of the object.
@@ -84,8 +87,9 @@ pub enum Refusal {
     },
     /// The host decides on the network by itself.
     #[error(
-        "network {} was asked for by service {service}, and Harvester has put {} in its place: the address is of a pool for that network. \
-         Harvester up to 1.8 decides on the network by itself. Remove annotation {key}, or upgrade Harvester; and create the Service again",
+        "network {} was asked for by service {service}, and Harvester has put {} in its place: the address is of a \
+         pool for that network. Harvester up to 1.8 decides on the network by itself. Remove annotation {key}, or \
+         upgrade Harvester; and create the Service again",
         Quoted(wanted), Quoted(found), key = cloudprovider::NETWORK
     )]
     NetworkNotKept {
@@ -98,10 +102,15 @@ pub enum Refusal {
     },
     /// Two families are asked for, and there is one address.
     #[error(
-        "service {service} asks for two address families{}, and with {} it gets one address: Harvester books one for a load balancer. Set \
-         ipFamilyPolicy: SingleStack, or annotation {key}: dhcp, where a DHCP server of each family leases one",
+        "service {service} asks for two address families{}, and with {} it gets one address: Harvester books one for a \
+         load balancer. Set ipFamilyPolicy: SingleStack, or annotation {key}: dhcp, where a DHCP server of each family \
+         leases one",
         if *required { " (RequireDualStack)" } else { "" },
-        if *annotated { format!("annotation {} {word}", cloudprovider::IPAM) } else { format!("IPAM {word}, the default,") },
+        if *annotated {
+            format!("annotation {} {word}", cloudprovider::IPAM)
+        } else {
+            format!("IPAM {word}, the default,")
+        },
         key = cloudprovider::IPAM
     )]
     SingleStack {
@@ -116,10 +125,11 @@ pub enum Refusal {
     },
     /// The pool has given an address that kube-proxy would not serve for this Service: it is not published.
     #[error(
-        "Harvester booked {booked}, an {found} address, and spec.ipFamilies of service {service} is [{families}]: nobody would be served \
-         from it. Name an IPPool with addresses of these families in annotation {pool}, or use annotation {ipam}: dhcp, or add {found} to \
-         spec.ipFamilies",
-        found = Family::from(*booked), families = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        "Harvester booked {booked}, an {found} address, and spec.ipFamilies of service {service} is [{families}]: \
+         nobody would be served from it. Name an IPPool with addresses of these families in annotation {pool}, or use \
+         annotation {ipam}: dhcp, or add {found} to spec.ipFamilies",
+        found = Family::from(*booked),
+        families = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
         pool = cloudprovider::IP_POOL, ipam = cloudprovider::IPAM
     )]
     WrongFamily {

@@ -85,8 +85,8 @@ impl HarvesterLoadBalancers {
     fn with_escape(&self, service: &ServiceView, waiting: &Waiting) -> Waiting {
         let name = self.owners.last_name(service, &self.config());
         let message = format!(
-            "{}. If Harvester is not to come back, this lets the Service go and leaves the load balancer behind: kubectl annotate \
-             service -n {} {} {ABANDON}={name}",
+            "{}. If Harvester is not to come back, this lets the Service go and leaves the load balancer behind: \
+             kubectl annotate service -n {} {} {ABANDON}={name}",
             waiting.message, service.key.namespace, service.key.name
         );
         Waiting { message, needs_user: true, ..*waiting }

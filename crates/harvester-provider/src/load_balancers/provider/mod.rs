@@ -33,6 +33,7 @@ use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::apply::Requests;
+use super::breaker::Breaker;
 use super::choice;
 use super::neighbours::Neighbours;
 use super::network::wanted_network;
@@ -41,7 +42,6 @@ use super::owned::{Owned, Owners};
 use super::pacing::Pacer;
 use super::plan::{self, Action, Plan, Verdict};
 use super::spelling::misspelt;
-use super::unasked::Breaker;
 use super::wait_reason::WaitReason;
 use crate::config::{LoadBalancerConfig, remedy};
 use crate::host_upgrade::Caution;

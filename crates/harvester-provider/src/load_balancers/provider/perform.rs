@@ -215,9 +215,9 @@ impl HarvesterLoadBalancers {
             Some(left) if !left.is_zero() => Waiting { retry_after: Some(left), ..waiting },
             Some(_) => {
                 let message = format!(
-                    "load balancer {}/{name} does not go: Harvester's load balancer controller does not take its finalizer off. See \
-                     whether harvester-load-balancer runs in namespace harvester-system of Harvester; if it does, remove finalizer \
-                     {LB_FINALIZER} from the object",
+                    "load balancer {}/{name} does not go: Harvester's load balancer controller does not take its \
+                     finalizer off. See whether harvester-load-balancer runs in namespace harvester-system of \
+                     Harvester; if it does, remove finalizer {LB_FINALIZER} from the object",
                     self.given.namespace
                 );
                 Waiting { message, needs_user: true, ..waiting }

@@ -1,6 +1,6 @@
 //! Changes that nobody asked for are made within reason: few at once, many after a second look, most of them not
-//! without a human's
-//! word. The rule is [`super::super::unasked`].
+//! without a human's word. What is unasked for says [`super::super::unasked`], how much of it goes at once
+//! [`super::super::breaker`].
 
 use cloud_provider::provider::{ProviderError, Waiting};
 use cloud_provider::service::wants_load_balancer;
@@ -8,8 +8,9 @@ use cloud_provider::view::ServiceView;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::super::breaker::{ASK_AGAIN, Answer};
 use super::super::plan::Action;
-use super::super::unasked::{ASK_AGAIN, Answer, is_unasked};
+use super::super::unasked::is_unasked;
 use super::super::wait_reason::WaitReason;
 use super::perform::{Done, is_alike};
 use super::{HarvesterLoadBalancers, failed};
@@ -43,17 +44,17 @@ impl HarvesterLoadBalancers {
             }
             Answer::Later(rest) => {
                 let message = format!(
-                    "load balancers of several Services have changed on Harvester within a minute, {}/{name} among them: it is looked \
-                     at once more before another address is published",
+                    "load balancers of several Services have changed on Harvester within a minute, {}/{name} among \
+                     them: it is looked at once more before another address is published",
                     self.given.namespace
                 );
                 (message, false, Some(rest))
             }
             Answer::No(count) => {
                 let message = format!(
-                    "load balancers of {count} of {all} served Services are missing on Harvester or have another address, {}/{name} \
-                     among them: nothing is changed, because a wrong view of Harvester would look the same. If it is right, run \
-                     `{CONFIRM}`: new addresses are published then",
+                    "load balancers of {count} of {all} served Services are missing on Harvester or have another \
+                     address, {}/{name} among them: nothing is changed, because a wrong view of Harvester would look \
+                     the same. If it is right, run `{CONFIRM}`: new addresses are published then",
                     self.given.namespace
                 );
                 (message, true, Some(ASK_AGAIN))

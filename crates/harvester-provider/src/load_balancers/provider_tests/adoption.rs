@@ -25,7 +25,8 @@ fn go_object(cluster: &str, address: &str) -> Value {
             },
             "annotations": {
                 "cloudprovider.harvesterhci.io/lb-network": "", "loadbalancer.harvesterhci.io/cluster": cluster,
-                "loadbalancer.harvesterhci.io/namespace": "guests", "loadbalancer.harvesterhci.io/network": "guests/mgmt",
+                "loadbalancer.harvesterhci.io/namespace": "guests",
+                "loadbalancer.harvesterhci.io/network": "guests/mgmt",
                 "loadbalancer.harvesterhci.io/project": ""
             }
         },

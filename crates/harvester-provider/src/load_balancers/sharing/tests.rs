@@ -28,9 +28,10 @@ fn a_primary_is_a_service_that_exists_and_shares_with_nobody() {
     assert_eq!(primary_text(Some("default/web")), Ok(Some("default/web".into())));
     assert_eq!(
         primary_text(Some("nowhere/none")),
-        Err("get service nowhere/none failed: services \"none\" not found. Annotation cloudprovider.harvesterhci.io/primary-service \
-             names it; accepted is name or namespace/name of a Service of type LoadBalancer with an address of its own: make that \
-             Service, correct the annotation, or remove it for an address of its own"
+        Err("get service nowhere/none failed: services \"none\" not found. Annotation \
+             cloudprovider.harvesterhci.io/primary-service names it; accepted is name or namespace/name of a Service \
+             of type LoadBalancer with an address of its own: make that Service, correct the annotation, or remove it \
+             for an address of its own"
             .into())
     );
     for not_primary in ["default/chained", "default/me"] {

@@ -14,32 +14,7 @@ fn candidates<'a>(nodes: &[&'a str]) -> Candidates<'a> {
 }
 
 fn case<'a>(me: &'a str, owner_record: Option<&'a OwnerRecord>) -> Case<'a> {
-    Case {
-        me,
-        group: "10.0.0.5",
-        owner_record,
-        hint: None,
-        holding: false,
-        addressed: true,
-        published: true,
-        rank: owner_record.and_then(|owner_record| LINE.rank(&owner_record.host, me, |_| None)),
-        candidates: &LINE,
-        keeps: true,
-        holder: Holder::Alive,
-        silent: None,
-        outheard: false,
-        outdone: false,
-        others_had_their_time: false,
-        asked: Asked::NotYet,
-        answered_by_member: false,
-        stopping: false,
-        stays: false,
-        safe_mode: false,
-        passed_over: 0,
-        vacant_long_enough: false,
-        home: None,
-        fail_back: false,
-    }
+    Case::quiet(me, owner_record, &LINE)
 }
 
 #[allow(clippy::unnecessary_wraps)] // as the case has it

@@ -147,8 +147,8 @@ fn a_static_address_of_a_node_or_of_the_cluster_is_refused_by_its_name() {
     for (holder, expected) in [
         (
             Holder::Node("worker-1".into()),
-            "address 10.0.0.7 is that of node worker-1: name another one in annotation cloudprovider.harvesterhci.io/ip, an address of the \
-             network that is in no pool",
+            "address 10.0.0.7 is that of node worker-1: name another one in annotation \
+             cloudprovider.harvesterhci.io/ip, an address of the network that is in no pool",
         ),
         (Holder::ClusterIp(key("default/db")), "address 10.0.0.7 is the ClusterIP of service default/db: name another"),
     ] {

@@ -74,8 +74,8 @@ fn deletion_goes_by_the_services_own_object_whatever_was_published() {
     assert!(waiting.needs_user);
     assert_eq!(
         waiting.message,
-        "the load balancer of service default/web stays, because default/web2 share its address: delete them or let them name \
-         another service first"
+        "the load balancer of service default/web stays, because default/web2 share its address: delete them or let \
+         them name another service first"
     );
 }
 

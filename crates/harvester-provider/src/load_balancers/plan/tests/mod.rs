@@ -182,7 +182,8 @@ fn an_unknown_ipam_names_annotation_value_and_what_is_accepted() {
         let plan = plan(&service("default/web").short(&[("ipam", value)]).done(), &[], &[]);
         assert_eq!(plan.actions, []);
         let expected = format!(
-            "annotation cloudprovider.harvesterhci.io/ipam has the value {value:?}, accepted are pool, dhcp, static; it should be {meant}"
+            "annotation cloudprovider.harvesterhci.io/ipam has the value {value:?}, accepted are pool, dhcp, static; \
+             it should be {meant}"
         );
         assert_eq!(refusal(&plan), expected);
     }
@@ -203,7 +204,8 @@ fn a_change_of_network_on_a_living_service_is_refused() {
     let changed = service("default/web").short(&[("net", "a/b"), ("ip", IP)]).done();
     assert_eq!(
         refusal(&plan(&changed, &[], &[("default/web", &ready_lb())])),
-        "network annotation of service default/web is not same as the load balancer guests/lb-name, service: 'a/b', lb: ''"
+        "network annotation of service default/web is not same as the load balancer guests/lb-name, service: 'a/b', \
+         lb: ''"
     );
 }
 

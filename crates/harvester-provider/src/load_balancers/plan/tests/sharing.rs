@@ -49,9 +49,10 @@ fn a_secondary_may_not_take_a_port_of_its_primary_or_of_another_secondary() {
         assert_eq!(
             refusal(&plan),
             format!(
-                "check port overlap failed, primary service: default/web, secondary service: default/clash, error: port {port} \
-                 has been used in service {by}. Both want TCP/{port}: use another port in one of them, or remove annotation \
-                 cloudprovider.harvesterhci.io/primary-service from default/clash for an address of its own"
+                "check port overlap failed, primary service: default/web, secondary service: default/clash, error: \
+                 port {port} has been used in service {by}. Both want TCP/{port}: use another port in one of them, or \
+                 remove annotation cloudprovider.harvesterhci.io/primary-service from default/clash for an address of \
+                 its own"
             )
         );
     }
@@ -74,8 +75,8 @@ fn a_primary_that_takes_a_port_of_its_secondary_is_told_and_stays_served() {
     let plan = plan(&greedy, &[joined], &[("default/web", &ready_lb())]);
     assert_eq!(plan.actions, []);
     let told = refusal(&plan);
-    let go = "check port overlap failed, primary service: default/web, secondary service: default/web2, error: port 443 has been used \
-              in service default/web2. ";
+    let go = "check port overlap failed, primary service: default/web, secondary service: default/web2, error: port \
+              443 has been used in service default/web2. ";
     assert!(told.starts_with(go), "{told}");
 }
 
@@ -94,7 +95,8 @@ fn a_secondary_inherits_the_network_and_may_not_have_another() {
     let other = secondary("default/web2").short(&[("net", "x/y")]).done();
     assert_eq!(
         refusal(&got(&other)),
-        "network annotation of service default/web2 is not same as the load balancer guests/lb-name, service: 'x/y', lb: 'a/b'"
+        "network annotation of service default/web2 is not same as the load balancer guests/lb-name, service: 'x/y', \
+         lb: 'a/b'"
     );
 }
 
@@ -118,8 +120,8 @@ fn a_primary_with_sharers_cannot_become_a_secondary() {
     assert_eq!(plan.actions, []);
     assert_eq!(
         waiting(&plan).message,
-        "the load balancer of service default/web2 stays, because default/c share its address: delete them or let them name \
-         another service first"
+        "the load balancer of service default/web2 stays, because default/c share its address: delete them or let them \
+         name another service first"
     );
 }
 

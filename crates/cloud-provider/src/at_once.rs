@@ -1,6 +1,5 @@
 //! How many objects of one kind may be changed or deleted at once without having been asked for it: pure. One after the
-//! other is what
-//! happens in a healthy cluster; many at once are more likely a wrong view than a wish.
+//! other is what happens in a healthy cluster; many at once are more likely a wrong view than a wish.
 
 use std::time::Duration;
 
