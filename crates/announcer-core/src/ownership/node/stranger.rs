@@ -1,6 +1,6 @@
 //! Hosts that answer for an address which no record gives them: a duplicate, a router with proxy ARP, a fabric that
-//! answers in the name of the dead, nodes whose kube-proxy runs in IPVS mode without strict ARP. Their veto has an end, and people
-//! are told. Pure.
+//! answers in the name of the dead, nodes whose kube-proxy runs in IPVS mode without strict ARP. Their veto has an end,
+//! and the author of the Service is told. Pure.
 
 use std::time::Instant;
 
@@ -149,8 +149,8 @@ impl Cluster {
 /// What to do about the host with this MAC; `member`: the node that has it.
 fn remedy(mac: Mac, member: Option<&str>, in_its_name: bool) -> String {
     if in_its_name {
-        return "It answers what is asked of everybody, and what is asked of that MAC nobody answers: find the fabric that \
-                answers for its hosts (EVPN, ARP suppression) and let it forget the address"
+        return "It answers what is asked of everybody, and what is asked of that MAC nobody answers: find the fabric \
+                that answers for its hosts (EVPN, ARP suppression) and let it forget the address"
             .to_owned();
     }
     member.map_or_else(
