@@ -29,8 +29,16 @@ enum Kind {
     ProxyArp,
     /// A fabric (EVPN) that answers in the owner's name, also when it is dead.
     Fabric,
-    /// kube-proxy in IPVS mode without strict ARP: every other node answers.
+    /// kube-proxy in IPVS mode without strict ARP: the address is on every other node. A node with an announcer does not
+    /// answer for it all the same, because the announcer sets `arp_ignore`.
     Ipvs,
+}
+
+impl Kind {
+    /// Somebody else answers when the owner is dead.
+    fn answers(self) -> bool {
+        matches!(self, Self::Duplicate | Self::ProxyArp | Self::Fabric)
+    }
 }
 
 const KINDS: [Kind; 5] = [Kind::None, Kind::Duplicate, Kind::ProxyArp, Kind::Fabric, Kind::Ipvs];
@@ -232,10 +240,10 @@ async fn what_strangers_answer_for_is_taken_when_the_lease_of_its_lost_owner_has
         one.web.wait_for_other_vip_host(owner).await.unwrap();
         probe.wait_for_answers(20, PATIENCE).unwrap();
         let report = watch::stop(&format!("power loss, stranger: {:?}", one.kind), probe).unwrap();
-        let bound = if one.kind == Kind::None { FAILOVER } else { DESPITE_A_STRANGER };
+        let bound = if one.kind.answers() { DESPITE_A_STRANGER } else { FAILOVER };
         found.push((one.kind, report.outage, bound));
     }
-    for one in disputed.iter().filter(|one| one.kind != Kind::None) {
+    for one in disputed.iter().filter(|one| one.kind.answers()) {
         one.web.wait_for_event("AddressConflict", "").await.unwrap();
     }
     drop(strangers);
