@@ -148,7 +148,7 @@ impl Engine {
             client.running = None;
             client.retry = Some(now + FAILED_RETRY);
         }
-        tracing::warn!(vip = %id, error, "the DHCP client failed, starting it again");
+        tracing::warn!(vip = %id, error, "the DHCP client failed; the announcer starts it again");
         self.tell_members(now, id, Reason::CannotAnnounce, &format!("{error}; trying again"));
         self.observe(now);
     }

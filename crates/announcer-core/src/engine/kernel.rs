@@ -107,7 +107,11 @@ impl Engine {
             }
         }
         for put in &missing {
-            tracing::warn!(address = %put.net, "somebody removed the address, or the kernel did at its deadline: it is set again");
+            tracing::warn!(
+                address = %put.net,
+                "the address has disappeared from this node: another program removed it, or its lifetime ended; the \
+                announcer sets it again"
+            );
         }
         if !missing.is_empty() {
             self.refresh.note_fallen(missing.len());

@@ -180,7 +180,12 @@ impl Engine {
             .filter(|orphan| !self.is_being_taken_up(orphan))
             .collect();
         for orphan in claimed {
-            tracing::warn!(%address, %mac, "somebody else announces an address that a former life left here: removing it");
+            tracing::warn!(
+                %address,
+                %mac,
+                "another host announces an address that an earlier process of the announcer left on this node; the \
+                announcer removes it"
+            );
             self.remove_address(orphan.interface, orphan.net);
         }
     }
@@ -212,7 +217,10 @@ impl Engine {
             }
             doomed.insert(link.index);
             if !self.observer.is_deleted(link.index) {
-                tracing::info!(interface = link.name, "removing a macvlan that is not ours to have");
+                tracing::info!(
+                    interface = link.name,
+                    "the announcer removes a macvlan that belongs to no Service of this node"
+                );
                 links.push(link.index);
             }
         }
@@ -247,7 +255,11 @@ impl Engine {
                 continue;
             }
             if !self.observer.is_removed(address) {
-                tracing::info!(address = %address.net, interface = link.name, "removing an address that is not ours to have");
+                tracing::info!(
+                    address = %address.net,
+                    interface = link.name,
+                    "the announcer removes an address that belongs to no Service of this node"
+                );
                 addresses.push((address.interface, address.net));
             }
         }
