@@ -100,7 +100,7 @@ impl Announcers {
                 }
                 // A right that is missing, too: it may be back, and what was seen before says nothing of what is.
                 Err(error) => {
-                    tracing::debug!(error = chain(&error), "nothing is known of announcers");
+                    tracing::debug!(error = chain(&error), "the controller cannot list the Leases of announcers");
                     pulse.blind(Instant::now());
                 }
             }

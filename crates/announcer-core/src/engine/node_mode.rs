@@ -298,10 +298,7 @@ impl Engine {
     /// Whether the kubelet of a node that is silent on the wire answers.
     pub(super) fn kubelet(&mut self, now: Instant, node: &str, answers: bool) {
         if self.node_mode.nodes.asked(now, node, answers) {
-            tracing::warn!(
-                node,
-                "the node does not answer: neither ARP or neighbour discovery, nor a TCP connection to its kubelet"
-            );
+            tracing::warn!(node, "the node answers neither on the network nor at the TCP port of its kubelet");
             self.out.replan_urgently();
         }
     }
@@ -334,13 +331,7 @@ impl Engine {
                     if let Verdict::Silent { owner, vips, taken, side, .. } = &verdict {
                         let vips: Vec<IpAddr> = vips.iter().map(|vip| vip.address).collect();
                         let taken: Vec<(IpAddr, Mac)> = taken.iter().map(|(vip, by)| (vip.address, *by)).collect();
-                        tracing::warn!(
-                            owner,
-                            ?vips,
-                            ?taken,
-                            ?side,
-                            "the owner of these addresses does not answer any more"
-                        );
+                        tracing::warn!(owner, ?vips, ?taken, ?side, "the owner of the addresses does not answer");
                         self.out.replan_urgently();
                     }
                     self.tell_cluster(|cluster| cluster.verdict(now, verdict));

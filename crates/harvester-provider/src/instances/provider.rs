@@ -225,7 +225,7 @@ impl HarvesterInstances {
             // W-05: a node without addresses stays tainted, one with addresses keeps them.
             Addresses::Unknown(reason) if uninitialised => Err(reason),
             Addresses::Unknown(reason) => {
-                tracing::debug!(node = node.name, "keeping the addresses: {reason}");
+                tracing::debug!(node = node.name, "the controller keeps the addresses of the Node: {reason}");
                 Ok(Vec::new())
             }
         }

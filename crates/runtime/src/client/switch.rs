@@ -242,7 +242,11 @@ impl Switch {
             let Some(copy) = copy(&request) else { break };
             let Ok(answer) = client.send(copy).await else { continue };
             if !is_refused(answer.status()) && !is_gateways(answer.status()) {
-                tracing::info!(server, "another endpoint refuses what this one answers: it is used from now on");
+                tracing::info!(
+                    server,
+                    "this endpoint answers a request that another endpoint refuses; the client uses this endpoint \
+                    from now on"
+                );
                 self.prefer(index, &server);
                 return Some(answer);
             }

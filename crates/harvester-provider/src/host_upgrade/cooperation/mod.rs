@@ -231,7 +231,11 @@ impl Cooperation {
         if let Err(error) = self.nodes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
             if !is_conflict(&error) && api_code(&error) != Some(404) {
                 let error = chain(&error);
-                tracing::warn!(error, node = name, "the Node is not prepared for the upgrade of its host; tried again");
+                tracing::warn!(
+                    error,
+                    node = name,
+                    "the controller cannot prepare the Node for the upgrade of its host; it tries again"
+                );
                 self.waits.insert(name.to_owned(), Instant::now() + AGAIN);
             }
             return;
@@ -270,7 +274,11 @@ impl Cooperation {
             Ok(pods) => pods.items,
             Err(error) => {
                 let text = chain(&error);
-                tracing::warn!(error = text, node = node.name, "its pods cannot be listed, and are not evicted");
+                tracing::warn!(
+                    error = text,
+                    node = node.name,
+                    "the controller cannot list the pods of the Node, so it does not evict them; it tries again"
+                );
                 drain.refused.insert("its pods".to_owned(), text);
                 return;
             }

@@ -151,7 +151,11 @@ impl Keeper {
         let object = record::reference(record.uid.clone());
         match before {
             None => {
-                tracing::info!(cluster = decision.name.as_str(), source = ?decision.source, "this cluster's name on Harvester");
+                tracing::info!(
+                    cluster = decision.name.as_str(),
+                    source = ?decision.source,
+                    "the controller uses this name of the cluster on Harvester"
+                );
             }
             Some(before) => {
                 let text = format!(

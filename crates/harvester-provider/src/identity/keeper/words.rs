@@ -10,17 +10,17 @@ use super::super::record::{self, NAME, NAMESPACE, RecordError};
 pub(super) fn not_yet(error: &RecordError, told: bool) {
     let error = chain(error);
     if told {
-        tracing::debug!(error, "the name of this cluster is not remembered yet, trying again");
+        tracing::debug!(error, "the controller cannot store the name of this cluster yet; it tries again");
     } else {
-        tracing::warn!(error, "the name of this cluster is not remembered yet, trying again");
+        tracing::warn!(error, "the controller cannot store the name of this cluster yet; it tries again");
     }
 }
 
 pub(super) fn not_allowed(error: &RecordError) {
     tracing::warn!(
         error = chain(error),
-        "the name of this cluster is not remembered, so a changed --cluster-name is noticed only while load balancers exist: grant \
-         get, list, watch, create and update of configmaps in namespace {NAMESPACE}"
+        "the controller has no right to store the name of this cluster, so it notices a changed --cluster-name only \
+        while load balancers exist; grant get, list, watch, create and update of configmaps in namespace {NAMESPACE}"
     );
 }
 

@@ -128,7 +128,12 @@ impl HarvesterLoadBalancers {
             Ok(()) => Ok(()),
             // Where it cannot be written the log has to do.
             Err(error) if error.is_final() => {
-                tracing::warn!(lb, error = chain(&error), "an abandoned load balancer is noted nowhere but here");
+                tracing::warn!(
+                    lb,
+                    error = chain(&error),
+                    "the controller cannot record the abandoned load balancer in the cluster; this line is its only \
+                    record"
+                );
                 Ok(())
             }
             Err(error) => {
