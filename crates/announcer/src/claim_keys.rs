@@ -19,7 +19,7 @@ const MOST: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     /// The directory or a file in it.
-    #[error("failed to read the keys of claims in {path} (vip_claim_keys)")]
+    #[error("failed to read the claim keys in {path} (vip_claim_keys)")]
     Read {
         /// Which.
         path: PathBuf,
@@ -27,13 +27,13 @@ pub enum KeysError {
         source: io::Error,
     },
     /// No file.
-    #[error("{path} (vip_claim_keys) has no files; accepted are 1 to {MOST}, each a key")]
+    #[error("{path} (vip_claim_keys) contains no files; accepted are 1 to {MOST} files with one key each")]
     None {
         /// The directory.
         path: PathBuf,
     },
     /// It comes after as many as are used.
-    #[error("key {path} (vip_claim_keys) is one too many; accepted are 1 to {MOST}")]
+    #[error("key {path} (vip_claim_keys) is more than the accepted number of keys; accepted are 1 to {MOST}")]
     TooMany {
         /// The file.
         path: PathBuf,

@@ -145,9 +145,9 @@ impl Announcers {
         if told.missing.is_none_or(|at| now.saturating_duration_since(at) >= TELL_AGAIN) {
             told.missing = Some(now);
             let text = format!(
-                "for {} minutes no announcer has renewed its Lease in namespace {NAMESPACE} ({MEMBER_PREFIX}* or {LOCK}): Services \
-                 have addresses that nobody takes over when their node fails, or that nobody serves any more. See whether the \
-                 announcer (DaemonSet kube-vip) runs on the nodes and reaches the API server",
+                "for {} minutes no announcer has renewed its Lease in namespace {NAMESPACE} ({MEMBER_PREFIX}* or \
+                {LOCK}): if a node fails, no other node takes over its addresses, and some addresses may not be served \
+                any more. Check that the announcer (DaemonSet kube-vip) runs on the nodes and reaches the API server",
                 PATIENCE.as_secs() / 60
             );
             tracing::warn!("{text}");

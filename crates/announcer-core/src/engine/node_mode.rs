@@ -152,7 +152,7 @@ impl Engine {
     pub(super) fn swapped(&mut self, now: Instant, key: &ServiceKey, asked: &Swap, swapped: Swapped) {
         self.node_mode.changes.swapped(&swapped);
         if let Swapped::Refused(why) = &swapped {
-            let text = format!("the API server refuses the record of its owner, it is tried again now and then: {why}");
+            let text = format!("the API server refuses the record of its owner; the announcer tries again: {why}");
             self.out.warn(now, key, Reason::CannotAnnounce, &text);
         }
         self.tell_cluster(|cluster| cluster.swapped(now, key, asked, swapped));

@@ -106,7 +106,7 @@ struct Clients {
 
 /// No answer will come any more, although the server is back.
 #[derive(Debug, thiserror::Error)]
-#[error("the request was sent before the server was away and is given up now that it is back")]
+#[error("the request was sent before the server stopped answering; it is given up now that the server answers again")]
 struct LeftBehind;
 
 fn lock(ways: &Mutex<Ways>) -> MutexGuard<'_, Ways> {

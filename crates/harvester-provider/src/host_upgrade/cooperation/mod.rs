@@ -326,20 +326,22 @@ impl Cooperation {
             String::new()
         } else {
             format!(
-                "; {} stay and are off with it: nobody would make them anew, or they have data in an emptyDir",
+                "; {} stay and stop with the machine: no controller would create them again, or they have data in an \
+                emptyDir",
                 listed(&left)
             )
         };
         let evicted = drain.evicted.len();
         if drain.refused.is_empty() {
-            let message = format!("{evicted} pods have gone{stay}");
+            let message = format!("{evicted} pods were evicted{stay}");
             events.normal(&reference(node), "NodeDrained", &message);
             return;
         }
         let refused: Vec<String> = drain.refused.keys().cloned().collect();
         let why = drain.refused.values().next().cloned().unwrap_or_default();
         let message = format!(
-            "{evicted} pods have gone, the time is over, and {} stay: {why}{stay}. Look at their disruption budgets, or run more replicas",
+            "{evicted} pods were evicted, the time is over, and {} stay: {why}{stay}. Check their \
+            PodDisruptionBudgets, or run more replicas",
             listed(&refused)
         );
         tracing::warn!(node = node.name, "{message}");

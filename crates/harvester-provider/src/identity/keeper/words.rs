@@ -27,7 +27,8 @@ pub(super) fn not_allowed(error: &RecordError) {
 /// A name in the record that is not followed.
 pub(super) fn not_followed(bad: &str, used: &ClusterName) -> String {
     format!(
-        "{} in ConfigMap {NAMESPACE}/{NAME} is {bad:?}, and no load balancer can be named after it: {}. This cluster goes on as {:?}",
+        "{} in ConfigMap {NAMESPACE}/{NAME} is {bad:?}, and no load balancer can be named after it: {}. This cluster \
+        keeps the name {:?}",
         record::CLUSTER_NAME,
         ClusterName::ACCEPTED,
         used.as_str()
@@ -38,8 +39,8 @@ pub(super) fn not_followed(bad: &str, used: &ClusterName) -> String {
 pub(super) fn mismatch(used: &ClusterName, flag: &ClusterName) -> String {
     let new = if flag.is_default() { ClusterName::from_record("NEW-NAME") } else { flag.clone() };
     format!(
-        "--cluster-name is {:?}, but this cluster is known on Harvester as {:?} and goes on as that: nothing changes. If the flag was \
-         lost or mistyped, set --cluster-name={used}. If the name is really to change, run `{}`",
+        "--cluster-name is {:?}, but this cluster is known on Harvester as {:?} and keeps that name. If the flag was \
+        lost or mistyped, set --cluster-name={used}. To really change the name, run `{}`",
         flag.as_str(),
         used.as_str(),
         rename(&new)
