@@ -340,7 +340,7 @@ where
     /// all that tells of the outage, and [`Self::well`] of its end.
     fn begin_anew(&self) {
         self.status.send_modify(|status| {
-            status.error.get_or_insert_with(|| (Instant::now(), "the connection is made anew".to_owned()));
+            status.error.get_or_insert_with(|| (Instant::now(), "the connection is established again".to_owned()));
             status.troubles += 1;
         });
     }

@@ -51,9 +51,10 @@ fn known_addresses(view: &ServiceView) -> impl Iterator<Item = IpAddr> + '_ {
 /// What the author of a Service reads whose address also stands where its record has never put it.
 fn not_on_record(net: IpNet, interface: &str, node: &str) -> String {
     format!(
-        "address {} of this Service also stands on interface {interface} of node {node}, and neither a mark nor the Service's record says that \
-         an announcer has put it there: it is left alone, and that node may answer clients. Find the program that has set it (a kube-vip, \
-         its control plane's VIP, another daemon), or remove it on that node: ip address del {net} dev {interface}",
+        "address {} of this Service is also set on interface {interface} of node {node}, and neither a mark nor the \
+        Service's record says that an announcer has set it: the announcer leaves it there, and that node may answer \
+        clients. Find the program that has set it (a kube-vip, its control plane's VIP, another daemon), or remove it \
+        on that node: ip address del {net} dev {interface}",
         net.addr()
     )
 }

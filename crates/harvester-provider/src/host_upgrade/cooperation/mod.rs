@@ -256,7 +256,7 @@ impl Cooperation {
             ),
             Change::HandsOver | Change::TakenBack { uncordoned: false } => return,
             Change::TakenBack { uncordoned: true } => {
-                ("NodeUncordoned", "The machine is back: new pods and addresses may come again".to_owned())
+                ("NodeUncordoned", "The machine is back: the node accepts new pods and addresses again".to_owned())
             }
         };
         tracing::info!(node = name, "{message}");

@@ -308,7 +308,10 @@ impl HarvesterLoadBalancers {
         let seen = self.service(&heir).map(|heir| heir.uid.clone());
         let live = self.requests.read_service(&heir).await.map_err(failed)?;
         if !live.is_some_and(|live| Some(&live.uid) == seen.as_ref() && !live.deleting && wants_load_balancer(&live)) {
-            let message = format!("service {heir}, with which load balancer {lb} was to go on, goes too");
+            let message = format!(
+                "service {heir}, which should have taken over load balancer {lb}, is being deleted \
+            too"
+            );
             return Ok(Some(Deleted::Waiting(soon(message))));
         }
         if let Done::DecideAnew = self.update(name, uid, changes, false).await? {
