@@ -346,7 +346,8 @@ impl Keeper {
                     if !std::mem::replace(&mut told, true) {
                         tracing::warn!(
                             error = chain(&error),
-                            "the controller cannot read the name of this cluster yet; it tries again"
+                            "the controller cannot read the name of this cluster in ConfigMap {NAMESPACE}/{NAME} yet; \
+                            it tries again"
                         );
                     }
                     tokio::time::sleep(TRY_AGAIN).await;

@@ -86,9 +86,17 @@ impl Writer {
                 Err(error) => {
                     let error = runtime::error::chain(&error);
                     if std::mem::replace(&mut failing, true) {
-                        tracing::debug!(error, "the controller cannot write the NAD mapping; it tries again");
+                        tracing::debug!(
+                            error,
+                            "the controller cannot write the NAD mapping to ConfigMap {NAMESPACE}/{NAME}; it tries \
+                            again"
+                        );
                     } else {
-                        tracing::warn!(error, "the controller cannot write the NAD mapping; it tries again");
+                        tracing::warn!(
+                            error,
+                            "the controller cannot write the NAD mapping to ConfigMap {NAMESPACE}/{NAME}; it tries \
+                            again"
+                        );
                     }
                     // Whatever changes meanwhile: a machine that starts must not make a request of each try.
                     tokio::time::sleep(TRY_AGAIN).await;

@@ -10,9 +10,15 @@ use super::super::record::{self, NAME, NAMESPACE, RecordError};
 pub(super) fn not_yet(error: &RecordError, told: bool) {
     let error = chain(error);
     if told {
-        tracing::debug!(error, "the controller cannot store the name of this cluster yet; it tries again");
+        tracing::debug!(
+            error,
+            "the controller cannot store the name of this cluster in ConfigMap {NAMESPACE}/{NAME} yet; it tries again"
+        );
     } else {
-        tracing::warn!(error, "the controller cannot store the name of this cluster yet; it tries again");
+        tracing::warn!(
+            error,
+            "the controller cannot store the name of this cluster in ConfigMap {NAMESPACE}/{NAME} yet; it tries again"
+        );
     }
 }
 
