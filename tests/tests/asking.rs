@@ -305,7 +305,11 @@ async fn a_cluster_name_that_no_object_can_have_is_refused_and_written_over() {
         .wait_for_event("kube-system", "ConfigMap", "harvester-cloud-provider", "ClusterNameRefused", "\"My Cluster\"")
         .await
         .unwrap();
-    assert!(told.message.contains("accepted are") && told.message.contains("goes on as \"demo\""), "{}", told.message);
+    assert!(
+        told.message.contains("accepted are") && told.message.contains("keeps the name \"demo\""),
+        "{}",
+        told.message
+    );
     wait_for_demo().await.unwrap();
     let web = case.create(service("web").tcp(80)).await.unwrap();
     web.wait_for_load_balancer("the good name", |lb| {

@@ -128,7 +128,7 @@ async fn a_node_is_emptied_before_its_machine_goes_off_and_used_again_when_it_is
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), case.namespace());
     budgets.delete("protected", &DeleteParams::default()).await.unwrap();
     wait_for_pods(&client, case.namespace(), &["agent", "local"]).await;
-    let event = bed.wait_for_event("default", "Node", &owner, "NodeDrained", "2 pods have gone").await.unwrap();
+    let event = bed.wait_for_event("default", "Node", &owner, "NodeDrained", "2 pods were evicted").await.unwrap();
     assert!(event.message.contains("/local") && !event.message.contains("/agent"), "{event:?}");
 
     // It goes off, and nobody notices.

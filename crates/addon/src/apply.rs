@@ -45,7 +45,10 @@ pub enum ApplyError {
         source: kube::Error,
     },
     /// Somebody else was there between our look and our step; what is there now has to be looked at anew.
-    #[error("failed to {verb} {kind} {name} on Harvester: somebody else has changed something meanwhile")]
+    #[error(
+        "failed to {verb} {kind} {name} on Harvester: another client has changed it meanwhile; run the command \
+    again"
+    )]
     Changed {
         /// What was tried.
         verb: &'static str,

@@ -24,7 +24,7 @@ pub enum RemoteError {
         source: kube::Error,
     },
     /// Something else answered.
-    #[error("POST {PATH} was answered with something else than a JSON string: is that the Harvester API?")]
+    #[error("the answer to POST {PATH} is not a JSON string; check that the server is the Harvester API")]
     NotAString(#[source] serde_json::Error),
     /// The kubeconfig inside is not usable.
     #[error("Harvester's kubeconfig is not usable")]

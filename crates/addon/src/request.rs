@@ -101,8 +101,8 @@ pub enum RequestError {
     ClearText(String),
     /// The administrator's own way in is none for guests.
     #[error(
-        "clusters[].cluster.server {0:?} of the administrator's kubeconfig is of no use to a guest: give --server \
-         with an https URL such as https://192.168.1.10:6443"
+        "a guest cluster cannot use clusters[].cluster.server {0:?} of the administrator's kubeconfig: give --server \
+        with an https URL such as https://192.168.1.10:6443"
     )]
     NoUrlForGuests(String),
 }

@@ -70,7 +70,7 @@ pub enum Error {
         text: String,
     },
     /// Without the older tokens the guest would be locked out.
-    #[error("nothing was revoked: the newest token, of Secret {secret}, is not known to work")]
+    #[error("nothing was revoked: it is not certain that the newest token works, which is in Secret {secret}")]
     Unproven {
         /// Namespace and name.
         secret: String,
@@ -81,10 +81,10 @@ pub enum Error {
     #[error(transparent)]
     Usage(#[from] UsageError),
     /// Somebody else made or deleted a token while it was watched which ones ask.
-    #[error("tokens of service account {0} were made or deleted meanwhile: try again")]
+    #[error("another client created or deleted tokens of service account {0} meanwhile; run the command again")]
     TokensChanged(String),
     /// It did not get to the end, and Harvester is not as it was.
-    #[error("not finished; what was done before: {done}")]
+    #[error("the command did not finish; it has done so far: {done}")]
     Unfinished {
         /// Steps.
         done: String,

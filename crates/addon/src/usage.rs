@@ -33,9 +33,9 @@ pub enum UsageError {
     },
     /// Nobody has it.
     #[error(
-        "within {} s nobody has asked with the newest token, of Secret {secret}: the guest's leader does not use \
-         it, or does not run. Accepted: a request of the guest with it; --watch-tokens-for watches for longer, \
-         --skip-checks leaves this out (a Harvester before Kubernetes 1.26 does not say which token asks)",
+        "within {} s Harvester saw no request with the newest token, which is in Secret {secret}: the leading cloud \
+        provider of the guest does not use it, or does not run. --watch-tokens-for waits for longer, --skip-checks \
+        leaves this check out (a Harvester before Kubernetes 1.26 does not say which token a request carries)",
              window.as_secs()
     )]
     NewUnused {

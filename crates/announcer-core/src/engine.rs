@@ -294,7 +294,7 @@ impl Engine {
         if late > self.pause() && self.observer.network().is_some() {
             tracing::warn!(
                 late_ms = late.as_millis(),
-                "stood still: asking on the wire whether the addresses are still ours"
+                "the announcer did not run for a while; it asks the network whether another host uses its addresses now"
             );
             self.doubt_all(now);
             self.observer.stood_still();

@@ -47,10 +47,10 @@ pub fn somebodys(net: IpNet, interface: &str, node: &str) -> String {
         );
     }
     format!(
-        "address {address} stands on interface {interface} of node {node}, and no record of a Service has put it \
-         there: it is the node's own, that of a control plane, or another program's. It is not announced. Give this \
-         Service another address; if nobody uses it there any more, remove it on that node: ip address del {net} dev \
-         {interface}"
+        "address {address} is set on interface {interface} of node {node}, but the record of no Service names it: it \
+        is the node's own, that of a control plane, or another program's. It is not announced. Give this Service \
+        another address; if nobody uses it there any more, remove it on that node: ip address del {net} dev \
+        {interface}"
     )
 }
 

@@ -19,7 +19,7 @@ const MOST: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     /// The directory or a file in it.
-    #[error("failed to read the keys of claims in {path} (vip_claim_keys)")]
+    #[error("failed to read the claim keys in {path} (vip_claim_keys)")]
     Read {
         /// Which.
         path: PathBuf,
@@ -27,13 +27,13 @@ pub enum KeysError {
         source: io::Error,
     },
     /// No file.
-    #[error("{path} (vip_claim_keys) has no files; accepted are 1 to {MOST}, each a key")]
+    #[error("{path} (vip_claim_keys) contains no files; accepted are 1 to {MOST} files with one key each")]
     None {
         /// The directory.
         path: PathBuf,
     },
     /// It comes after as many as are used.
-    #[error("key {path} (vip_claim_keys) is one too many; accepted are 1 to {MOST}")]
+    #[error("key {path} (vip_claim_keys) is more than the accepted number of keys; accepted are 1 to {MOST}")]
     TooMany {
         /// The file.
         path: PathBuf,
@@ -60,7 +60,7 @@ pub struct Found {
 impl Found {
     fn tell(&self) {
         for error in &self.skipped {
-            tracing::warn!("{error}: it is left out, {} keys are used", self.keys.len());
+            tracing::warn!("the announcer leaves out a claim key: {error}; it uses {} keys", self.keys.len());
         }
     }
 
@@ -121,7 +121,10 @@ pub async fn follow(directory: PathBuf, first: Found, inputs: mpsc::UnboundedSen
                     skipped = found.skipped();
                 }
                 if found.keys != known {
-                    tracing::info!(keys = found.keys.len(), "the keys of claims have changed");
+                    tracing::info!(
+                        keys = found.keys.len(),
+                        "the claim keys have changed; the announcer uses the new ones"
+                    );
                     known.clone_from(&found.keys);
                     let _ = inputs.send(Input::ClaimKeys(found.keys));
                 }
@@ -129,7 +132,7 @@ pub async fn follow(directory: PathBuf, first: Found, inputs: mpsc::UnboundedSen
             Err(error) => {
                 let text = runtime::error::chain(&error);
                 if text != told {
-                    tracing::warn!("{text}: going on with the keys that were read last");
+                    tracing::warn!("{text}; the announcer goes on with the claim keys that it read last");
                     told = text;
                 }
             }

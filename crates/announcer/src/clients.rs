@@ -61,14 +61,14 @@ impl Clients {
             }
         };
         if tokio::time::timeout(LAST_WORDS, all).await.is_err() {
-            tracing::warn!("a DHCP client did not end in time: its server may not have heard of a RELEASE");
+            tracing::warn!("a DHCP client did not end in time; its server may not have received a DHCPRELEASE");
         }
     }
 }
 
 fn report(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "a DHCP client broke off");
+        tracing::error!(%error, "a DHCP client ended unexpectedly");
     }
 }
 

@@ -73,7 +73,7 @@ impl Successor {
 pub async fn elect(election: Election, after: Successor, release: CancellationToken, stop: Token) {
     let work = async {
         let left = election.run(release).await.unwrap_or_else(|error| {
-            tracing::warn!(error = %chain(&error), "the election ended");
+            tracing::warn!(lease = after.name, error = %chain(&error), "the leader election ended with an error");
             HandBack::Uncertain
         });
         let _ = after.inputs.send(Input::Released(left == HandBack::Done));

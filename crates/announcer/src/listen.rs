@@ -64,7 +64,7 @@ impl Listeners {
         match socket.try_send(frame) {
             Ok(()) => true,
             Err(error) => {
-                tracing::debug!(link, %address, %error, "cannot send a frame");
+                tracing::debug!(link, %address, %error, "the announcer cannot send a frame");
                 false
             }
         }
@@ -106,7 +106,12 @@ impl Listeners {
             Err(error) => {
                 if self.deaf.insert((link, family)) {
                     let error = chain(&error);
-                    tracing::warn!(link, ?family, error, "cannot listen on an interface, trying again every second");
+                    tracing::warn!(
+                        link,
+                        ?family,
+                        error,
+                        "the announcer cannot listen on the interface; it tries again every second"
+                    );
                 }
                 return None;
             }
@@ -135,7 +140,7 @@ async fn read(link: u32, socket: Arc<PacketSocket>, inputs: mpsc::Sender<Input>)
                 tracing::debug!(link, "the interface is down");
             }
             Err(error) => {
-                tracing::debug!(link, %error, "stopped listening");
+                tracing::debug!(link, %error, "the announcer stopped listening on the interface");
                 return;
             }
         }

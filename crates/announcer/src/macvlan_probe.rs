@@ -32,7 +32,12 @@ pub async fn missing(netlink: &Netlink, config: &Config) -> Option<String> {
     match netlink.add_macvlan(&wanted).await {
         Ok(index) => {
             if let Err(error) = netlink.delete_link(index).await {
-                tracing::warn!(interface = NAME, error = %chain(&error), "the macvlan of the probe is left behind");
+                tracing::warn!(
+                    interface = NAME,
+                    error = %chain(&error),
+                    "the announcer cannot delete the macvlan with which it tested the kernel; its next start deletes \
+                    it"
+                );
             }
             None
         }

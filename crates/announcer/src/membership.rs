@@ -138,7 +138,11 @@ impl Membership {
                 () = sleep_until(lease.deadline()) => lease.tick(now()),
             };
             if let Some(error) = lease.trouble() {
-                tracing::warn!(lease = self.name(), error, "cannot renew the membership Lease, trying again");
+                tracing::warn!(
+                    lease = self.name(),
+                    error,
+                    "the announcer cannot renew the membership Lease of this node; it tries again"
+                );
             }
             if let Some(act) = act {
                 let mut sender = self.clone();
@@ -258,10 +262,10 @@ pub async fn watch_leases(
 
 fn in_safe_mode(yes: bool) -> &'static str {
     if yes {
-        "the cloud controller is in safe mode: nothing new is announced, and what another node had only where nobody \
-        answers for it"
+        "the cloud controller is in safe mode; the announcer announces no new address, and takes over an address of \
+        another node only if no host answers for it"
     } else {
-        "the cloud controller is not in safe mode any more"
+        "the cloud controller is not in safe mode any more; the announcer works as usual"
     }
 }
 
@@ -278,7 +282,8 @@ pub async fn watch_nodes(
         match refusal::settled(|| api.list_metadata(&one)).await {
             Err(error) if api_code(&error) == Some(403) => {
                 tracing::warn!(
-                    "no right to read Nodes: which node may announce is decided by the membership Leases alone"
+                    "the announcer has no right to read Nodes; the membership Leases alone decide which node may \
+                    announce"
                 );
                 let _ = inputs.send(Input::NodesSynced { readable: false });
                 return std::future::pending().await;

@@ -182,7 +182,10 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     // What was asked of the kernel last is done before the process ends.
     drop(node.wire);
     if tokio::time::timeout(Duration::from_secs(5), kernel).await.is_err() {
-        tracing::warn!("the kernel did not finish in time: its deadlines do the rest");
+        tracing::warn!(
+            "the kernel did not finish the last changes in time; it removes the remaining addresses when their \
+            lifetime ends"
+        );
     }
 }
 

@@ -100,14 +100,19 @@ impl Ears {
                 Err(error) => {
                     if self.deaf.insert(ear) {
                         let error = chain(&error);
-                        tracing::warn!(link = ear.0, traffic = ?ear.1, error, "cannot ask Services on an interface");
+                        tracing::warn!(
+                            link = ear.0,
+                            traffic = ?ear.1,
+                            error,
+                            "the announcer cannot probe Services on the interface; it tries again at the next probe"
+                        );
                     }
                     return;
                 }
             }
         }
         if let Some(Err(error)) = self.open.get(&ear).map(|socket| socket.try_send(frame)) {
-            tracing::debug!(link = ear.0, %error, "cannot send a frame");
+            tracing::debug!(link = ear.0, %error, "the announcer cannot send a frame");
         }
     }
 
@@ -125,7 +130,11 @@ impl Ears {
                 // Once per loss of the link; the socket goes on when it is back.
                 Err(error) if error.kind() == std::io::ErrorKind::NetworkDown => {}
                 Err(error) => {
-                    tracing::debug!(link = ear.0, %error, "stopped listening for answers of Services");
+                    tracing::debug!(
+                        link = ear.0,
+                        %error,
+                        "the announcer stopped listening for answers of Services on the interface"
+                    );
                     self.open.remove(&ear);
                 }
             }

@@ -167,9 +167,9 @@ fn register_metrics(config: &Config, product: &Product) -> (runtime::metrics::Me
 }
 
 fn greet(config: &Config) {
-    tracing::info!(node = config.node_name, mode = config.election_mode.as_str(), "announcer starting");
+    tracing::info!(node = config.node_name, mode = config.election_mode.as_str(), "the announcer starts");
     if !config.without_effect.is_empty() {
-        tracing::info!("without effect here: {}", config.without_effect.join(", "));
+        tracing::info!("these settings have no effect in this announcer: {}", config.without_effect.join(", "));
     }
 }
 
@@ -193,7 +193,7 @@ async fn no_macvlans(netlink: &Netlink, config: &Config) -> Option<String> {
     if let Some(error) = &why {
         tracing::warn!(
             error,
-            "this node cannot have macvlans: no Service gets an address by DHCP here; load module macvlan"
+            "this node cannot have macvlans, so no Service gets an address by DHCP here; load the kernel module macvlan"
         );
     }
     why
@@ -209,7 +209,7 @@ fn warn_of_obstacles() {
                 tracing::info!("{remark}");
             }
         }
-        Err(error) => tracing::warn!(%error, "cannot check the settings of all interfaces"),
+        Err(error) => tracing::warn!(%error, "the announcer cannot check the kernel settings net.ipv4.conf.all"),
     }
 }
 
@@ -217,8 +217,8 @@ async fn fall_back_without_rights(config: &mut Config, membership: &Membership, 
     if config.election_mode == ElectionMode::Node && !membership.is_allowed().await {
         tracing::warn!(
             namespace,
-            "no right to list and write Leases, which election_mode node needs (get, list, watch, create, update on \
-            leases): falling back to global"
+            "the announcer has no right to list and write Leases, which election_mode node needs (get, list, watch, \
+            create, update on leases); it falls back to election_mode global"
         );
         config.election_mode = ElectionMode::Global;
     }

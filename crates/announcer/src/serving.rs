@@ -34,7 +34,7 @@ pub async fn serve(
         };
         match server.bind().await {
             Ok(bound) => {
-                tracing::info!(%address, "serving health and metrics");
+                tracing::info!(%address, "the announcer serves health and metrics");
                 bound.run(stop).await;
                 return Ok(());
             }
@@ -45,8 +45,11 @@ pub async fn serve(
             }
             Err(error) if !told => {
                 told = true;
-                tracing::error!(error = %chain(&error), "no health and metrics meanwhile, trying again every {} s",
-                    BIND_RETRY.as_secs());
+                tracing::error!(
+                    error = %chain(&error),
+                    "the announcer cannot serve health and metrics; it tries again every {} s",
+                    BIND_RETRY.as_secs()
+                );
             }
             Err(_) => {}
         }

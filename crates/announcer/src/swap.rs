@@ -140,11 +140,11 @@ impl Swapper {
                 Err(error) if api_code(&error) == Some(403) && !told => {
                     told = true;
                     tracing::info!(
-                        "no right to read EndpointSlices in namespace default: fail-over uses the usual address of the \
-                        API"
+                        "the announcer has no right to read EndpointSlices in namespace default; a fail-over uses \
+                        only the usual address of the API server"
                     );
                 }
-                Err(error) => tracing::debug!(error = %chain(&error), "cannot list the API servers"),
+                Err(error) => tracing::debug!(error = %chain(&error), "the announcer cannot list the API servers"),
             }
             tokio::time::sleep(ENDPOINTS_EVERY).await;
         }

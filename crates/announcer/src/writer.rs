@@ -77,7 +77,8 @@ impl Writer {
         // clients until the next owner has written.
         if tokio::time::timeout(LAST_WRITES, workers).await.is_err() {
             tracing::warn!(
-                "the API did not answer in time: what was being written on Services is left to the next owner"
+                "the API server did not answer in time; the next owner finishes what the announcer was writing to \
+                Services"
             );
         }
     }
@@ -99,9 +100,17 @@ impl Writer {
                 let retry_ms = self.queue.add_rate_limited(key.clone()).as_millis();
                 let error = error.unwrap_or_default();
                 if conflict {
-                    tracing::debug!(service = %key, "somebody else wrote the Service meanwhile, reading it again");
+                    tracing::debug!(
+                        service = %key,
+                        "another client changed the Service meanwhile; the announcer reads it again"
+                    );
                 } else {
-                    tracing::warn!(service = %key, error, retry_ms, "cannot write on a Service");
+                    tracing::warn!(
+                        service = %key,
+                        error,
+                        retry_ms,
+                        "the announcer cannot write to the Service; it tries again"
+                    );
                 }
             }
         }

@@ -244,7 +244,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("the announcer ends: {}", chain(error.as_ref()));
+            tracing::error!("the announcer ends with an error: {}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -104,8 +104,8 @@ async fn run(common: &Common, word: Option<&str>) -> anyhow::Result<String> {
         }
         if Instant::now() >= deadline {
             bail!(
-                "the word is written down, and no controller has followed it within {} s: it does when one leads \
-                 and can list the virtual machines; see the log of deployment harvester-cloud-provider",
+                "the request is stored, but no controller has carried it out within {} s; the leading controller does \
+                so as soon as it can list the virtual machines; see the log of deployment harvester-cloud-provider",
                 PATIENCE.as_secs()
             );
         }

@@ -57,7 +57,7 @@ impl<S> Damper<S> {
 
 /// What is told when somebody undoes what is written on `object`; `whole` is what he is to leave alone.
 pub fn undone(object: &str, by: Option<&str>, whole: &str) -> String {
-    let by = by.unwrap_or("somebody whose name the object does not show");
+    let by = by.unwrap_or("a client that the object does not name");
     format!(
         "the same write on {object} was undone more than five times within a minute. It was written last by {by}. It \
          is repeated more seldom each time: see that the other writer leaves {whole} alone"

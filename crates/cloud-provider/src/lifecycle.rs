@@ -179,7 +179,8 @@ impl LifecycleController {
                     tracing::info!(
                         node = node.name,
                         evidence,
-                        "the machine of a Node that is not Ready seems to be gone; looking again"
+                        "the Node is not Ready, and its machine seems to be gone; the controller looks again before \
+                        it deletes the Node"
                     );
                 }
                 Action::SetTaints(taints) => self.set_taints(&node, &taints).await,
@@ -242,7 +243,13 @@ impl LifecycleController {
             self.set_taints(node, taints).await;
             return;
         }
-        tracing::debug!(node = node.name, ?expected, ?found, "the taints stay as they are");
+        tracing::debug!(
+            node = node.name,
+            ?expected,
+            ?found,
+            "the cloud does not confirm the state of the machine; the controller leaves the taints of the Node as \
+            they are"
+        );
         if found == Power::On
             && let Some(memory) = self.memory.get_mut(&node.name)
         {
@@ -257,14 +264,21 @@ impl LifecycleController {
         });
         match self.writer.patch(&node.name, patch).await {
             Ok(_) if node.ready == Some(Ready::True) => {
-                tracing::info!(node = node.name, "the Node is Ready: taints of a machine that is off removed");
+                tracing::info!(
+                    node = node.name,
+                    "the Node is Ready; the controller removed the taints of a machine that is off"
+                );
             }
             Ok(_) if taints.len() < node.taints.len() => {
-                tracing::info!(node = node.name, "the machine runs again: it is in service");
+                tracing::info!(node = node.name, "the machine runs again; the controller removed taints from the Node");
             }
             Ok(_) => {
                 let keys: Vec<&str> = taints.iter().map(|taint| taint.key.as_str()).collect();
-                tracing::info!(node = node.name, taints = ?keys, "the machine is switched off: taint added");
+                tracing::info!(
+                    node = node.name,
+                    taints = ?keys,
+                    "the machine is switched off; the controller added a taint to the Node"
+                );
             }
             // The next pass does it again.
             Err(error) if is_conflict(&error) || api_code(&error) == Some(404) => {}
@@ -272,7 +286,7 @@ impl LifecycleController {
                 tracing::warn!(
                     node = node.name,
                     error = chain(&error),
-                    "failed to change the taints of a machine that is off"
+                    "the controller failed to change the taints of the Node of a machine that is off; it tries again"
                 );
             }
         }
@@ -282,7 +296,7 @@ impl LifecycleController {
     async fn delete(&mut self, node: &NodeView, evidence: &str) -> bool {
         let object = reference(node);
         let message = format!("Deleting node {} because it does not exist in the cloud provider", node.name);
-        tracing::info!(node = node.name, evidence, "deleting the Node: its machine is gone");
+        tracing::info!(node = node.name, evidence, "the machine of the Node is gone; the controller deletes the Node");
         self.recorder.normal(&object, "DeletingNode", &message);
         let Err(error) = self.writer.delete(node).await else { return true };
         // Gone already, another Node of this name, or written since it was judged: look again.
@@ -294,7 +308,7 @@ impl LifecycleController {
             self.memory.entry(node.name.clone()).or_default().refuse(Instant::now());
         }
         let text = chain(&error);
-        tracing::warn!(node = node.name, error = text, "failed to delete the Node");
+        tracing::warn!(node = node.name, error = text, "the controller failed to delete the Node; it tries again");
         self.recorder.warning(&object, "DeletingNodeFailed", &format!("Failed deleting node {}: {text}", node.name));
         false
     }

@@ -209,7 +209,7 @@ impl NodeController {
         let uninitialized = is_uninitialized(&node);
         if let Some(hold) = self.provider.hold().filter(|hold| !(hold.initialises_nodes && uninitialized)) {
             self.remember(stale, &node.name);
-            tracing::debug!(reason = hold.reason, "held: {}", hold.message);
+            tracing::debug!(reason = hold.reason, "the controller leaves the Node unchanged for now: {}", hold.message);
             return Next::OnChange;
         }
         let found = NodeView { resource_version: String::new(), ..NodeView::clone(&node) };
@@ -244,7 +244,11 @@ impl NodeController {
                 }
                 if uninitialized {
                     memory.refused = None;
-                    tracing::info!(provider_id = node.provider_id, took = ?started.elapsed(), "initialised");
+                    tracing::info!(
+                        provider_id = node.provider_id,
+                        took = ?started.elapsed(),
+                        "the controller initialised the Node"
+                    );
                     self.recorder.normal(&reference(&node), "Synced", "Node synced successfully");
                     self.settings.metrics.initialised(&node);
                 }
@@ -256,7 +260,7 @@ impl NodeController {
                 self.remember(stale, &node.name);
                 if is_conflict(&error) && memory.conflicts < CONFLICTS {
                     memory.conflicts += 1;
-                    tracing::debug!("somebody else wrote the Node, looking again");
+                    tracing::debug!("another client changed the Node; the controller reads it again");
                     return Next::After(AFTER_CONFLICT);
                 }
                 if runtime::error::api_code(&error) == Some(404) {
@@ -305,8 +309,10 @@ impl NodeController {
                 Ok(written) => node = note(&node, written, memory),
                 Err(error) => return Err((node, error)),
             }
-            let addresses: Vec<_> = node.addresses.iter().map(|address| &address.address).collect();
-            tracing::info!(?addresses, "addresses updated");
+            tracing::info!(
+                addresses = ?node.addresses.iter().map(|address| &address.address).collect::<Vec<_>>(),
+                "the controller updated the addresses of the Node"
+            );
         }
         if let Some(patch) = plan.node_patch(&node.resource_version) {
             match self.writer.patch(&node.name, patch).await {

@@ -156,9 +156,9 @@ impl NodeLoss {
         if !std::mem::replace(&mut self.is_refused, true) {
             tracing::warn!(
                 error = chain(error),
-                "pods of a node that is lost stay in their Services until Kubernetes finds it unready: grant list on \
-                 pods and list and patch on endpointslices, and patch on pods/status, or switch this off with \
-                 --controllers=*,-node-loss"
+                "the controller has no right to take the pods of a lost node out of their Services, so they stay \
+                there until Kubernetes finds the node unready; grant list on pods, list and patch on endpointslices \
+                and patch on pods/status, or switch this off with --controllers=*,-node-loss"
             );
         }
     }
@@ -321,7 +321,11 @@ impl NodeLoss {
         };
         let (text, kind) = (doubt.to_string(), doubt.word());
         if case.doubted(doubt, until) {
-            tracing::warn!(node = node.name, evidence = word.evidence, "a node is silent, and its pods stay: {text}");
+            tracing::warn!(
+                node = node.name,
+                evidence = word.evidence,
+                "the node does not answer, but the controller leaves its pods in their Services: {text}"
+            );
             self.metrics.verdict(kind);
         }
     }
@@ -335,7 +339,7 @@ impl NodeLoss {
         tracing::warn!(
             node,
             error = chain(error),
-            "cannot take the pods of a lost node out of their Services, or put them back, trying again"
+            "the controller cannot take the pods of a lost node out of their Services, or put them back; it tries again"
         );
     }
 }

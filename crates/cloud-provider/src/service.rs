@@ -277,7 +277,7 @@ impl ServiceController {
                         }
                         self.tell(&service, told);
                         if changed {
-                            tracing::info!("load balancer is ready");
+                            tracing::info!("the load balancer is ready");
                         }
                         Next::OnChange
                     }
@@ -337,7 +337,7 @@ impl ServiceController {
                 match answer {
                     Deleted::Gone { existed } => {
                         if existed {
-                            tracing::info!("load balancer is deleted");
+                            tracing::info!("the load balancer is deleted");
                         }
                         Ok(existed)
                     }
@@ -355,7 +355,10 @@ impl ServiceController {
                 }
                 Failing::Delete => {
                     let text = chain(&error);
-                    tracing::warn!(error = text, "failed to delete the load balancer of a Service that is gone");
+                    tracing::warn!(
+                        error = text,
+                        "the controller failed to delete the load balancer of a deleted Service; it tries again"
+                    );
                     self.tell(service, memory.story.failed(Instant::now(), &text, failing, false));
                     within(Next::BackOff, error.longest_pause)
                 }
@@ -374,7 +377,7 @@ impl ServiceController {
     ) -> Next {
         if is_conflict(error) && memory.conflicts < CONFLICTS {
             memory.conflicts += 1;
-            tracing::debug!(error = chain(error), "somebody else wrote the object, looking again");
+            tracing::debug!(error = chain(error), "another client changed the object; the controller reads it again");
             return Next::After(AFTER_CONFLICT);
         }
         let text = format!("{step}: {}", chain(error));

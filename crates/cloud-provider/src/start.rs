@@ -175,7 +175,9 @@ impl CloudProvider {
                 continue; // in every replica, see `node_loss`
             }
             if controller == Controller::Route {
-                tracing::debug!("{controller} was asked for: this cloud has no routes, it does nothing");
+                tracing::debug!(
+                    "{controller} was requested, but this cloud has no routes; the controller does nothing"
+                );
                 continue;
             }
             tracing::info!("starting {controller}");

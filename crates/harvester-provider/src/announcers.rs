@@ -100,7 +100,7 @@ impl Announcers {
                 }
                 // A right that is missing, too: it may be back, and what was seen before says nothing of what is.
                 Err(error) => {
-                    tracing::debug!(error = chain(&error), "nothing is known of announcers");
+                    tracing::debug!(error = chain(&error), "the controller cannot list the Leases of announcers");
                     pulse.blind(Instant::now());
                 }
             }
@@ -146,8 +146,8 @@ impl Announcers {
             told.missing = Some(now);
             let text = format!(
                 "for {} minutes no announcer has renewed its Lease in namespace {NAMESPACE} ({MEMBER_PREFIX}* or \
-                 {LOCK}): Services have addresses that nobody takes over when their node fails, or that nobody serves \
-                 any more. See whether the announcer (DaemonSet kube-vip) runs on the nodes and reaches the API server",
+                {LOCK}): if a node fails, no other node takes over its addresses, and some addresses may not be served \
+                any more. Check that the announcer (DaemonSet kube-vip) runs on the nodes and reaches the API server",
                 PATIENCE.as_secs() / 60
             );
             tracing::warn!("{text}");

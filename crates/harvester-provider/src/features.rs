@@ -99,7 +99,10 @@ impl Detector {
         match self.client.request::<Value>(request).await {
             Ok(document) => has_ipv6_pool(&document),
             Err(error) => {
-                tracing::debug!(error = runtime::error::chain(&error), "the schema of LoadBalancers cannot be read");
+                tracing::debug!(
+                    error = runtime::error::chain(&error),
+                    "the controller cannot read the schema of LoadBalancers on Harvester"
+                );
                 None
             }
         }
@@ -110,7 +113,7 @@ fn tell(before: Features, now: Features, metrics: &Metrics) {
     for ((name, before), (_, now)) in before.named().into_iter().zip(now.named()) {
         let Some(now) = now.filter(|now| before != Some(*now)) else { continue };
         metrics.host_feature(name, now);
-        tracing::info!(feature = name, offered = now, "seen of the Harvester host");
+        tracing::info!(feature = name, offered = now, "the controller found out whether Harvester offers this feature");
     }
 }
 

@@ -98,9 +98,9 @@ impl Recorder {
             reason: reason.to_owned(),
             message: truncated(message),
         };
-        tracing::debug!(kind = kind.as_str(), reason, object = ?object.name, message, "event");
+        tracing::debug!(kind = kind.as_str(), reason, object = ?object.name, text = message, "an Event is reported");
         if self.sender.try_send(entry).is_err() {
-            tracing::debug!(reason, "the buffer of Events is full or closed: dropped one");
+            tracing::debug!(reason, "the buffer of Events is full or closed; one Event was dropped");
         }
     }
 }

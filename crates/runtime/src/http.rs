@@ -77,7 +77,7 @@ fn show_health(health: &Health, probe: Probe, query: &BTreeMap<String, String>, 
     let report = health.ask(probe, &exclude);
     if health.is_news(&report) {
         let outcome = if report.is_well() { "passes again" } else { "failed" };
-        tracing::info!(probe = probe.name(), "check {outcome}:\n{}", report.text(true).trim_end());
+        tracing::info!(probe = probe.name(), "the health check {outcome}:\n{}", report.text(true).trim_end());
     }
     let status = if report.is_well() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
     plain(status, report.text(query.contains_key("verbose")))

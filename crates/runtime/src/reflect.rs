@@ -200,7 +200,11 @@ where
             let worked = self.status.send_if_modified(|status| !std::mem::replace(&mut status.polling, true));
             told &= !worked;
             if patience >= REFUSED_FOR_GOOD && !std::mem::replace(&mut told, true) {
-                tracing::info!(kind = self.name, "watch refused: reading the list every {:?} instead", POLL_EVERY);
+                tracing::info!(
+                    kind = self.name,
+                    "the API server refuses the watch; the process reads the list every {:?} instead",
+                    POLL_EVERY
+                );
             }
             let until = Instant::now() + patience;
             patience = (patience * 2).min(TRY_WATCH_AGAIN);
@@ -324,7 +328,7 @@ where
             let synced = self.cache.is_synced();
             let news = Status { synced, polling, forbidden: false, error: None, troubles: status.troubles };
             if let Some((since, _)) = &status.error {
-                tracing::info!(kind = self.name, "up to date again after {} s", since.elapsed().as_secs());
+                tracing::info!(kind = self.name, "the watch is up to date again after {} s", since.elapsed().as_secs());
             }
             let changed = *status != news;
             *status = news;
@@ -336,7 +340,7 @@ where
     /// all that tells of the outage, and [`Self::well`] of its end.
     fn begin_anew(&self) {
         self.status.send_modify(|status| {
-            status.error.get_or_insert_with(|| (Instant::now(), "the connection is made anew".to_owned()));
+            status.error.get_or_insert_with(|| (Instant::now(), "the connection is established again".to_owned()));
             status.troubles += 1;
         });
     }
@@ -346,9 +350,9 @@ where
         self.status.send_modify(|status| {
             let since = status.error.as_ref().map(|(since, _)| *since);
             if since.is_none() {
-                tracing::warn!(kind = self.name, error = text, "watch failed, retrying");
+                tracing::warn!(kind = self.name, error = text, "the watch failed; the process starts it again");
             } else {
-                tracing::debug!(kind = self.name, error = text, "watch failed, retrying");
+                tracing::debug!(kind = self.name, error = text, "the watch failed; the process starts it again");
             }
             status.error = Some((since.unwrap_or_else(Instant::now), text));
             status.troubles += 1;

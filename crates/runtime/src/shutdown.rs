@@ -18,10 +18,10 @@ pub fn on_signals() -> std::io::Result<Token> {
                 _ = interrupt.recv() => "SIGINT",
             };
             if count > 0 {
-                tracing::warn!(signal = name, "second signal: exiting at once");
+                tracing::warn!(signal = name, "the process received a second signal; it exits at once");
                 std::process::exit(1);
             }
-            tracing::info!(signal = name, "shutting down");
+            tracing::info!(signal = name, "the process received a signal; it shuts down");
             stop.cancel();
         }
     });

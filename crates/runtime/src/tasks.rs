@@ -93,7 +93,7 @@ impl Tasks {
         let drained = tokio::time::timeout(patience, async {
             while let Some(ended) = self.set.join_next_with_id().await {
                 if let Err(error) = self.outcome(ended) {
-                    tracing::warn!(error = %crate::error::chain(&error), "while shutting down");
+                    tracing::warn!(error = %crate::error::chain(&error), "a task failed during the shutdown");
                     if result.is_ok() {
                         result = Err(error);
                     }
@@ -103,7 +103,7 @@ impl Tasks {
         .await;
         if drained.is_err() {
             let names: Vec<&str> = self.names.iter().map(|(_, name)| name.as_str()).collect();
-            tracing::warn!("not finished after {patience:?}, dropped: {}", names.join(", "));
+            tracing::warn!("these tasks did not finish within {patience:?} and were stopped: {}", names.join(", "));
         }
         result
     }

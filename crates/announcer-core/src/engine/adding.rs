@@ -52,7 +52,11 @@ impl Engine {
             }
             Err(error) => {
                 let Some(vip) = self.vips.get_mut(id) else { return };
-                tracing::warn!(address = %net, error, "cannot set the address");
+                tracing::warn!(
+                    address = %net,
+                    error,
+                    "the announcer cannot set the address on this node; it tries again"
+                );
                 vip.refusals = vip.refusals.saturating_add(1);
                 self.out.replan();
                 vip.phase = Phase::Blocked { until: now + FAILED_RETRY };
@@ -82,8 +86,11 @@ impl Engine {
             Announcing::AwaitingStatus { until: now + STATUS_WAIT }
         };
         self.yielded.remove(id);
-        let services: Vec<String> = vip.members.iter().map(ToString::to_string).collect();
-        tracing::info!(%address, ?services, "VIP is up");
+        tracing::info!(
+            %address,
+            services = ?vip.members.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "the VIP is up on this node"
+        );
         self.out.replan();
         self.vip_timer(now, id);
         self.claim(now, id);

@@ -187,8 +187,10 @@ impl Engine {
             // ours the record tells whose it is, once we see it again: that is no mistake of any user.
             vip.phase = Phase::Blocked { until: now + longest_retry };
             tracing::warn!(
-                address = %carrier.net.addr(), %mac,
-                "somebody still answers for an address that is not ours for certain"
+                address = %carrier.net.addr(),
+                %mac,
+                "another host, probably the former owner, still answers for the address; the announcer waits and asks \
+                again"
             );
             self.out.replan();
             return;
@@ -206,7 +208,11 @@ impl Engine {
             carrier.net.addr(),
             retry.as_secs()
         );
-        tracing::warn!(address = %carrier.net.addr(), %mac, "address conflict");
+        tracing::warn!(
+            address = %carrier.net.addr(),
+            %mac,
+            "another host uses the address; the announcer does not announce it and asks again later"
+        );
         self.tell_members(now, id, Reason::AddressConflict, &text);
         self.tell_over(id, carrier.net.addr());
         self.out.replan();
@@ -228,7 +234,11 @@ impl Engine {
             "{mac} claims address {} too: two hosts answer for it. This node owns it and defends it",
             carrier.net.addr()
         );
-        tracing::warn!(address = %carrier.net.addr(), %mac, "somebody else claims the address, defending it");
+        tracing::warn!(
+            address = %carrier.net.addr(),
+            %mac,
+            "another host claims an address of this node; the announcer announces the address again"
+        );
         self.out.push(Action::Announce { link: carrier.link, mac: carrier.mac, address: carrier.net.addr() });
         self.tell_members(now, id, Reason::AddressConflict, &text);
     }
@@ -236,12 +246,14 @@ impl Engine {
     /// decisions.md 18: withdraw first, ask later. It is taken up again when the Lease is known to be ours.
     pub(super) fn yield_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
         if self.shutdown.has_begun() {
-            tracing::info!(vip = %id, %mac, "the successor announces the address: withdrawing it");
+            tracing::info!(vip = %id, %mac, "the next owner announces the address; this node removes it");
             self.shutdown.claimed(now);
         } else {
             tracing::warn!(
-                vip = %id, %mac,
-                "somebody else announces the address and our record is in doubt: withdrawing it"
+                vip = %id,
+                %mac,
+                "another host announces the address, and this node may not be its owner any more; the announcer \
+                removes the address from this node"
             );
         }
         self.withdraw(now, id, false, "another node announces it");

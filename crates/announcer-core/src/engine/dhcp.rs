@@ -105,7 +105,11 @@ impl Engine {
             Changed::Client => self.stop_client(&id, false),
             Changed::Macvlan => {
                 if let Some(link) = dhcp.link() {
-                    tracing::info!(%uid, "the macvlan is made anew: its MAC, name or interface was changed");
+                    tracing::info!(
+                        %uid,
+                        "the MAC, name or interface of the macvlan was changed; the announcer creates the macvlan \
+                        again"
+                    );
                     self.drop_macvlan(&id, Some(link));
                 } else if let MacvlanState::Failed { .. } = dhcp.macvlan {
                     // The annotation that was in the way was changed.

@@ -121,7 +121,7 @@ impl Engine {
         let Some(vip) = self.vips.get(id) else { return };
         let server = vip.source.dhcp4().and_then(|dhcp| dhcp.lease.granted.as_ref()).map(|leased| leased.facts.server);
         let server = server.map_or(String::new(), |server| format!(" {server}"));
-        let text = format!("the address is {address} from now on, before {before}: DHCP server{server} has changed it");
+        let text = format!("the address has changed from {before} to {address}: DHCP server{server} gave another one");
         for member in &vip.members {
             self.out.inform(now, member, Reason::DhcpAddressChanged, &text);
         }
@@ -151,7 +151,7 @@ impl Engine {
             client.running = None;
             client.retry = Some(now + FAILED_RETRY);
         }
-        tracing::warn!(vip = %id, error, "the DHCP client failed, starting it again");
+        tracing::warn!(vip = %id, error, "the DHCP client failed; the announcer starts it again");
         self.tell_members(now, id, Reason::CannotAnnounce, &format!("{error}; trying again"));
         self.observe(now);
     }

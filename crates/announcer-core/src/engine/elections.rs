@@ -48,8 +48,8 @@ impl Engine {
         };
         for (service, lease) in stuck {
             let text = format!(
-                "Lease {lease}, which says what node announces it, can be neither read nor taken here: the log of the \
-                 announcer has the answer of the API"
+                "this node can neither read nor take Lease {lease}, which says which node announces the address: the \
+                log of the announcer has the answer of the API server"
             );
             self.out.warn(now, &service, Reason::CannotAnnounce, &text);
         }

@@ -109,7 +109,8 @@ impl Engine {
         for put in &missing {
             tracing::warn!(
                 address = %put.net,
-                "somebody removed the address, or the kernel did at its deadline: it is set again"
+                "the address has disappeared from this node: another program removed it, or its lifetime ended; the \
+                announcer sets it again"
             );
         }
         if !missing.is_empty() {

@@ -72,7 +72,8 @@ impl Interfaces {
                     tracing::warn!(
                         link,
                         error,
-                        "cannot set arp_ignore and arp_announce: another interface may answer for the addresses too"
+                        "the announcer cannot set arp_ignore and arp_announce on the interface; another interface may \
+                        answer ARP for the addresses too"
                     );
                 }
                 Setting::Refused(now + PREPARE_AGAIN)

@@ -152,7 +152,7 @@ impl Engine {
     pub(super) fn swapped(&mut self, now: Instant, key: &ServiceKey, asked: &Swap, swapped: Swapped) {
         self.node_mode.changes.swapped(&swapped);
         if let Swapped::Refused(why) = &swapped {
-            let text = format!("the API server refuses the record of its owner, it is tried again now and then: {why}");
+            let text = format!("the API server refuses the record of its owner; the announcer tries again: {why}");
             self.out.warn(now, key, Reason::CannotAnnounce, &text);
         }
         self.tell_cluster(|cluster| cluster.swapped(now, key, asked, swapped));
@@ -249,8 +249,8 @@ impl Engine {
         for link in mute.difference(&self.node_mode.mute).filter_map(|link| network.link(*link)) {
             tracing::warn!(
                 interface = link.name,
-                "the interface has no IPv6 address, not even a link-local one: owners of IPv6 addresses are not \
-                 watched from here, and other nodes get them first"
+                "the interface has no IPv6 address, not even a link-local one; this node cannot watch the owners of \
+                IPv6 addresses there, and other nodes are preferred as owners"
             );
         }
         self.node_mode.mute = mute;
@@ -284,7 +284,7 @@ impl Engine {
     /// The detector has found something out about a node.
     fn found(&mut self, now: Instant, finding: Finding) {
         if let Finding::Answers { node } = &finding {
-            tracing::info!(node, "a node that was silent answers again");
+            tracing::info!(node, "the node did not answer for a while and answers again");
             self.out.replan_urgently();
             if let Some(since) = self.node_mode.nodes.silent_since(node) {
                 self.announce_since(now, since);
@@ -298,7 +298,7 @@ impl Engine {
     /// Whether the kubelet of a node that is silent on the wire answers.
     pub(super) fn kubelet(&mut self, now: Instant, node: &str, answers: bool) {
         if self.node_mode.nodes.asked(now, node, answers) {
-            tracing::warn!(node, "a node answers neither on the wire nor by TCP");
+            tracing::warn!(node, "the node answers neither on the network nor at the TCP port of its kubelet");
             self.out.replan_urgently();
         }
     }
@@ -331,7 +331,7 @@ impl Engine {
                     if let Verdict::Silent { owner, vips, taken, side, .. } = &verdict {
                         let vips: Vec<IpAddr> = vips.iter().map(|vip| vip.address).collect();
                         let taken: Vec<(IpAddr, Mac)> = taken.iter().map(|(vip, by)| (vip.address, *by)).collect();
-                        tracing::warn!(owner, ?vips, ?taken, ?side, "an owner does not answer any more");
+                        tracing::warn!(owner, ?vips, ?taken, ?side, "the owner of the addresses does not answer");
                         self.out.replan_urgently();
                     }
                     self.tell_cluster(|cluster| cluster.verdict(now, verdict));

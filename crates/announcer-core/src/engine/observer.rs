@@ -109,7 +109,10 @@ impl Observer {
         let network = match result {
             Ok(network) => network,
             Err(error) => {
-                tracing::warn!(error, "cannot read the network of this node, trying again");
+                tracing::warn!(
+                    error,
+                    "the announcer cannot read the interfaces and addresses of this node; it tries again"
+                );
                 self.next = now + RETRY;
                 return None;
             }

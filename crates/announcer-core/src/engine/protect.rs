@@ -73,13 +73,14 @@ impl Rules {
                 other
             }
             Err(error) if self.refused => {
-                tracing::debug!(error, "still no rules");
+                tracing::debug!(error, "the announcer still cannot set the nftables rules of service security");
                 false
             }
             Err(error) => {
                 tracing::warn!(
                     error,
-                    "cannot set the rules of service security: the node's own ports can be reached on its VIPs"
+                    "the announcer cannot set the nftables rules of service security; the node's own ports can be \
+                    reached on its VIPs"
                 );
                 true
             }

@@ -236,7 +236,8 @@ impl Engine {
             Step::Leave { long: false } => self.leave(now, self.config.fence()),
             Step::Leave { long: true } => {
                 tracing::info!(
-                    "nobody takes the Lease: leaving the addresses for the next process, for {} s",
+                    "no other node takes the Lease; the announcer leaves its addresses on this node for its next \
+                    process, for {} s",
                     LEFT_BEHIND.as_secs()
                 );
                 self.leave(now, LEFT_BEHIND);
@@ -274,7 +275,8 @@ impl Engine {
         }
         if self.shutdown.stays() && !self.vips.is_empty() {
             tracing::info!(
-                "this node goes on: leaving the addresses for its next process, for {} s; then others take them",
+                "this node stays in service; the announcer leaves its addresses on this node for its next process; \
+                after {} s other nodes take them",
                 LEFT_BEHIND.as_secs()
             );
         }

@@ -51,10 +51,10 @@ fn known_addresses(view: &ServiceView) -> impl Iterator<Item = IpAddr> + '_ {
 /// What the author of a Service reads whose address also stands where its record has never put it.
 fn not_on_record(net: IpNet, interface: &str, node: &str) -> String {
     format!(
-        "address {} of this Service also stands on interface {interface} of node {node}, and neither a mark nor the \
-         Service's record says that an announcer has put it there: it is left alone, and that node may answer clients. \
-         Find the program that has set it (a kube-vip, its control plane's VIP, another daemon), or remove it on that \
-         node: ip address del {net} dev {interface}",
+        "address {} of this Service is also set on interface {interface} of node {node}, and neither a mark nor the \
+        Service's record says that an announcer has set it: the announcer leaves it there, and that node may answer \
+        clients. Find the program that has set it (a kube-vip, its control plane's VIP, another daemon), or remove it \
+        on that node: ip address del {net} dev {interface}",
         net.addr()
     )
 }
@@ -182,8 +182,10 @@ impl Engine {
             .collect();
         for orphan in claimed {
             tracing::warn!(
-                %address, %mac,
-                "somebody else announces an address that a former life left here: removing it"
+                %address,
+                %mac,
+                "another host announces an address that an earlier process of the announcer left on this node; the \
+                announcer removes it"
             );
             self.remove_address(orphan.interface, orphan.net);
         }
@@ -216,7 +218,10 @@ impl Engine {
             }
             doomed.insert(link.index);
             if !self.observer.is_deleted(link.index) {
-                tracing::info!(interface = link.name, "removing a macvlan that is not ours to have");
+                tracing::info!(
+                    interface = link.name,
+                    "the announcer removes a macvlan that belongs to no Service of this node"
+                );
                 links.push(link.index);
             }
         }
@@ -251,8 +256,11 @@ impl Engine {
                 continue;
             }
             if !self.observer.is_removed(address) {
-                let interface = &link.name;
-                tracing::info!(address = %address.net, interface, "removing an address that is not ours to have");
+                tracing::info!(
+                    address = %address.net,
+                    interface = link.name,
+                    "the announcer removes an address that belongs to no Service of this node"
+                );
                 addresses.push((address.interface, address.net));
             }
         }

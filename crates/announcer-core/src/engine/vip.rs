@@ -323,7 +323,7 @@ impl Engine {
             vip.announcing = Announcing::Silent;
         }
         let text = somebodys(net, &interface, &self.config.node_name);
-        tracing::debug!(%address, interface, "refusing to announce an address of this node itself");
+        tracing::debug!(%address, interface, "the announcer refuses to announce an address that the node itself has");
         self.tell_members(now, id, Reason::CannotAnnounce, &text);
         true
     }
@@ -344,7 +344,7 @@ impl Engine {
     /// Takes a VIP off the node. What is not there counts as removed.
     pub(super) fn withdraw(&mut self, now: Instant, id: &VipId, release: bool, why: &str) {
         if let Some(address) = self.vips.get(id).and_then(Vip::address) {
-            tracing::info!(%address, why, "VIP withdrawn");
+            tracing::info!(%address, why, "the announcer removed the VIP from this node");
             self.unclaim(id, address);
         }
         let Some(vip) = self.vips.remove(id) else { return };

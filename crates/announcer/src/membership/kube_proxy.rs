@@ -41,7 +41,7 @@ pub async fn watch(node: String, nodes: Cache<String, NodeView>, inputs: mpsc::U
         let ready = nodes.get(&node).map(|view| view.facts.ready);
         let serving = judge.judge(Instant::now(), health, ready);
         if told.replace(serving) != Some(serving) {
-            tracing::info!(?health, serving, "kube-proxy");
+            tracing::info!(?health, serving, "the announcer asked kube-proxy on this node for its health");
             let _ = inputs.send(Input::KubeProxy(serving));
         }
         tokio::time::sleep(EVERY).await;

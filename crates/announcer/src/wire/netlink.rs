@@ -103,7 +103,11 @@ impl NetlinkWire {
                         return Ok::<_, l2::netlink::NetlinkError>(Ok(found.index));
                     }
                     Some(mismatch) => {
-                        tracing::info!(interface = wanted.name, why = %mismatch, "making the macvlan anew");
+                        tracing::info!(
+                            interface = wanted.name,
+                            why = %mismatch,
+                            "the macvlan is not as it should be; the announcer creates it again"
+                        );
                         self.netlink.delete_link(found.index).await?;
                     }
                 }
@@ -165,7 +169,12 @@ impl Wire for NetlinkWire {
             WireOp::Extend(puts) => Some(WireDone::Extended(self.put(puts).await)),
             WireOp::Remove { link, net } => {
                 if let Err(error) = self.netlink.remove_address(link, net).await {
-                    tracing::warn!(error = %chain(&error), "an address is left behind until its deadline");
+                    tracing::warn!(
+                        link,
+                        address = %net,
+                        error = %chain(&error),
+                        "the announcer cannot remove the address; the kernel removes it when its lifetime ends"
+                    );
                 }
                 None
             }
@@ -178,13 +187,21 @@ impl Wire for NetlinkWire {
                 let alias = network::alias(&uid, end, clock::boot());
                 // The interface may just have gone. Without it a restart knows less, and nothing else is lost.
                 if let Err(error) = self.netlink.set_alias(link, &alias).await {
-                    tracing::debug!(error = %chain(&error), "cannot note the end of a lease");
+                    tracing::debug!(
+                        link,
+                        error = %chain(&error),
+                        "the announcer cannot write the end of a DHCP lease into the alias of the interface"
+                    );
                 }
                 None
             }
             WireOp::Delete { link } => {
                 if let Err(error) = self.netlink.delete_link(link).await {
-                    tracing::warn!(error = %chain(&error), "a macvlan is left behind until the next sweep");
+                    tracing::warn!(
+                        link,
+                        error = %chain(&error),
+                        "the announcer cannot delete a macvlan; it tries again later"
+                    );
                 }
                 None
             }
@@ -199,7 +216,11 @@ impl Wire for NetlinkWire {
                 };
                 // The interface may be gone, and its settings with it.
                 if let Err(error) = self.netlink.set_inet_conf(link, back).await {
-                    tracing::debug!(error = %chain(&error), "cannot put interface settings back");
+                    tracing::debug!(
+                        link,
+                        error = %chain(&error),
+                        "the announcer cannot restore the settings of the interface"
+                    );
                 }
                 None
             }

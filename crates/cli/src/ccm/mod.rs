@@ -65,7 +65,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         tracing::warn!("--{flag} has no effect here: {consequence}");
     }
     if !ignored.is_empty() {
-        tracing::info!("flags without effect here: {} (see --help)", ignored.join(", "));
+        tracing::info!("these flags have no effect here: {} (see --help)", ignored.join(", "));
     }
     tracing::info!("cloudprovider.harvesterhci.io effective configurations: {}", effective(&flags, &configuration));
 

@@ -49,7 +49,7 @@ impl Workloads {
     /// With the rights of the pod's account, or those of KUBECONFIG.
     pub async fn of_this_cluster() -> Result<Self> {
         let source = Source::choose(None, std::env::var("KUBECONFIG").ok().as_deref());
-        let config = source.load(None).await.context("no credentials of the cluster")?;
+        let config = source.load(None).await.context("cannot find credentials for the cluster")?;
         let settings = Settings::new("guest", &PRODUCT).retries(false);
         Ok(Self(connect(config, &settings).context("cannot ask the cluster")?))
     }
@@ -70,7 +70,12 @@ impl Workloads {
         let set = sets.get_opt(&name.name).await.with_context(|| format!("cannot read DaemonSet {name}"))?;
         let set = set.with_context(|| format!("DaemonSet {name} does not exist"))?;
         let selector = set.spec.as_ref().map(|spec| spec.selector.clone()).unwrap_or_default();
-        let selector: Selector = selector.try_into().with_context(|| format!("DaemonSet {name}: its selector"))?;
+        let selector: Selector = selector.try_into().with_context(|| {
+            format!(
+                "cannot read the selector of DaemonSet \
+        {name}"
+            )
+        })?;
         let pods: Api<Pod> = Api::namespaced(self.0.clone(), &name.namespace);
         let pods = pods.list(&ListParams::default().labels_from(&selector)).await;
         let announcers = installed::announcers(&pods.with_context(|| format!("cannot list pods of {name}"))?.items);

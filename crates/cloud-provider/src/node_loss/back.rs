@@ -16,7 +16,7 @@ impl NodeLoss {
             return false;
         }
         if looks == 0 {
-            tracing::info!(node = node.name, "a node that was silent is heard again");
+            tracing::info!(node = node.name, "the node did not answer for a while and answers again");
             self.recorder.normal(
                 &reference(node),
                 "NodeHeardAgain",

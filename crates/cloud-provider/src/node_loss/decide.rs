@@ -95,7 +95,7 @@ impl Doubt {
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OneWatcher => f.write_str("only one watcher says so"),
+            Self::OneWatcher => f.write_str("only one node reports it"),
             Self::TooMany { silent, nodes } => {
                 write!(f, "{silent} of {nodes} nodes are silent, which is more likely a fault of the network")
             }

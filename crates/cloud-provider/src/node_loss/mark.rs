@@ -34,7 +34,10 @@ impl NodeLoss {
             (Ok(tenants), Ok(None)) => return Some(tenants),
             (_, Ok(Some(why))) => {
                 if case.back_off() && !again {
-                    tracing::warn!(node = node.name, "a node is lost, and its pods stay: {why}");
+                    tracing::warn!(
+                        node = node.name,
+                        "the node is lost, but the controller leaves its pods in their Services: {why}"
+                    );
                 }
             }
             (Err(error), _) | (_, Err(error)) => self.failed(&node.name, case, &error),
@@ -58,7 +61,8 @@ impl NodeLoss {
             tracing::warn!(
                 node = node.name,
                 evidence = word.evidence,
-                "the kubelet of a node that was called silent lives"
+                "the kubelet of a node that was reported as silent still runs; the controller puts the pods of the \
+                node back"
             );
             self.metrics.is_false();
             self.take_back_refuted(node, case, &tenants, lives).await;
@@ -104,7 +108,7 @@ impl NodeLoss {
                 node = node.name,
                 pods,
                 evidence = word.evidence,
-                "a node is lost: its pods leave their Services"
+                "the node is lost; the controller took its pods out of their Services"
             );
             self.recorder.warning(&reference(node), plan::REASON, &text);
         }

@@ -65,7 +65,10 @@ impl Requests {
     pub async fn held(&self) -> Result<Option<&'static str>, kube::Error> {
         let record = self.data(RECORD).await?;
         let is_paused = record.get(PAUSED).is_some_and(|paused| paused.trim() == "true");
-        Ok(is_paused.then_some("it is paused").or(record.contains_key(SAFE_MODE).then_some("it is in safe mode")))
+        Ok(is_paused.then_some("the controller is paused").or(record.contains_key(SAFE_MODE).then_some(
+            "the \
+        controller is in safe mode",
+        )))
     }
 
     /// Whether hosts are being upgraded, as the leading replica has noted it.

@@ -18,7 +18,11 @@ pub(super) fn held(
     remembered: Option<&ServiceView>,
 ) -> Option<Next> {
     let hold = provider.hold(current.or(remembered)?)?;
-    tracing::debug!(reason = hold.reason, "held: {}", hold.message);
+    tracing::debug!(
+        reason = hold.reason,
+        "the controller leaves the load balancer unchanged for now: {}",
+        hold.message
+    );
     let stays = current.is_some_and(wants_load_balancer);
     Some(if stays { Next::OnChange } else { Next::After(WHILE_HELD) })
 }

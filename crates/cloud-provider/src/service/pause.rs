@@ -22,7 +22,11 @@ pub(super) fn not_after(next: Next, latest: Duration) -> Next {
 }
 
 pub(super) fn wait(waiting: &Waiting) -> Next {
-    tracing::debug!(reason = waiting.message, needs_user = waiting.needs_user, "waiting");
+    tracing::debug!(
+        reason = waiting.message,
+        needs_user = waiting.needs_user,
+        "the controller waits before it goes on with the Service"
+    );
     // A wait without a time of its own is ended by a wake-up; the resync is its safety net.
     waiting.retry_after.map_or(Next::OnChange, Next::After)
 }

@@ -31,7 +31,10 @@ impl ServiceController {
         if let Some(patch) = condition::patch(&seen, &wanted) {
             match self.writer.patch_conditions(service, patch).await {
                 Ok(_) => memory.shown = Some(wanted),
-                Err(error) => tracing::debug!(error = chain(&error), "the conditions of the Service were not written"),
+                Err(error) => tracing::debug!(
+                    error = chain(&error),
+                    "the controller could not write the conditions of the Service"
+                ),
             }
         }
         later

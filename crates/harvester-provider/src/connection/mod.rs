@@ -336,7 +336,7 @@ impl Follower {
         }
         let used = all.into_iter().filter(|endpoint| proven.contains(&endpoint.server));
         if self.switch.replace(used.collect()).is_ok() {
-            tracing::info!(servers = ?proven, "further ways to Harvester are in use");
+            tracing::info!(servers = ?proven, "the controller uses further endpoints of the Harvester API");
             self.proven = proven;
         }
     }

@@ -165,7 +165,12 @@ impl Collector {
                         break;
                     }
                     if let Err(error) = deleted {
-                        tracing::warn!(lb = garbage.lb.name, error = chain(&error), "garbage is not deleted");
+                        tracing::warn!(
+                            lb = garbage.lb.name,
+                            error = chain(&error),
+                            "the controller failed to delete a load balancer that no Service has; it tries again \
+                            after the grace period"
+                        );
                         sweep.trouble(Instant::now());
                         break;
                     }
@@ -281,7 +286,11 @@ impl Collector {
     /// Asks both API servers once more, past every cache, before anything is deleted. Whether something was.
     async fn delete_now(&self, garbage: &Garbage, events: &Recorder) -> Result<bool, RequestError> {
         if let Err(why) = self.may_collect() {
-            tracing::info!(lb = garbage.lb.name, %why, "garbage is not deleted now");
+            tracing::info!(
+                lb = garbage.lb.name,
+                %why,
+                "the controller does not delete this load balancer yet, although no Service has it"
+            );
             return Ok(false);
         }
         let config = self.identity.applied_to(&self.given, &self.sources.services);

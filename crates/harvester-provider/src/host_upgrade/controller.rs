@@ -201,7 +201,7 @@ impl Controller {
             }
             Ok(None) => self.restored = true,
             Err(error) => {
-                tracing::debug!(error = chain(&error), "ConfigMap {} was not read", status::NAME);
+                tracing::debug!(error = chain(&error), "the controller could not read ConfigMap {}", status::NAME);
                 return;
             }
         }
@@ -301,14 +301,18 @@ impl Controller {
     fn failed(&mut self, what: &str, error: &kube::Error) {
         let text = chain(error);
         if is_conflict(error) || api_code(error) == Some(404) {
-            tracing::debug!(error = text, "{what} has changed meanwhile");
+            tracing::debug!(error = text, "another client changed {what} meanwhile");
             return;
         }
         self.retry = Some(tokio::time::Instant::now() + AFTER_FAILURE);
         if std::mem::replace(&mut self.refused, true) {
-            tracing::debug!(error = text, "the upgrade of hosts is not shown on {what}");
+            tracing::debug!(error = text, "the controller cannot show the upgrade of hosts on {what}; it tries again");
         } else {
-            tracing::warn!(error = text, "the upgrade of hosts is not shown on {what}; this is told once");
+            tracing::warn!(
+                error = text,
+                "the controller cannot show the upgrade of hosts on {what}; it tries again and does not repeat this \
+                warning"
+            );
         }
     }
 

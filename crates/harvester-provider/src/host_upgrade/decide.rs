@@ -193,9 +193,9 @@ impl HostUpgrade {
             // What was suspended is due now.
             step.resync = true;
             let remedy = if window.upgrade {
-                "Look at the upgrade on Harvester; if it is over, its object there does not say so"
+                "Check the upgrade on Harvester; if it is over, its object there still shows it as running"
             } else {
-                "Look for what keeps Harvester from answering"
+                "Find out why Harvester does not answer"
             };
             let message = format!(
                 "{}: nothing has changed for {} or it has lasted for {}. Nodes, zones and load balancers are treated \

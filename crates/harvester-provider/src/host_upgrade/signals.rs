@@ -139,7 +139,12 @@ where
                 }
                 if absent && !std::mem::replace(&mut told, true) {
                     let error = chain(&error);
-                    tracing::info!(kind = kind.name, error, "not read: upgrades of hosts are told from machines alone");
+                    tracing::info!(
+                        kind = kind.name,
+                        error,
+                        "the controller cannot read this kind on Harvester; it detects upgrades of hosts from the \
+                        machines alone"
+                    );
                 }
                 if absent { LOOK_AGAIN } else { TRY_AGAIN }
             }

@@ -286,7 +286,10 @@ impl Keeper {
         match sent {
             Ok(written) => {
                 if let Some(name) = &note.name {
-                    tracing::info!(cluster = name.as_str(), "remembered in ConfigMap {NAMESPACE}/{NAME}");
+                    tracing::info!(
+                        cluster = name.as_str(),
+                        "the controller wrote the name of this cluster to ConfigMap {NAMESPACE}/{NAME}"
+                    );
                 }
                 progress.failing = false;
                 (progress.not_before, progress.pause) = (Instant::now() + WRITE_EVERY, TRY_AGAIN);
@@ -318,8 +321,8 @@ impl Keeper {
                 Err(error) if error.is_forbidden() => {
                     tracing::info!(
                         error = chain(&error),
-                        "a record that was copied from another cluster cannot be told: grant get of namespaces in \
-                         {NAMESPACE}"
+                        "the controller cannot tell whether its record was copied from another cluster; grant get of \
+                        namespaces in {NAMESPACE}"
                     );
                     return None;
                 }
@@ -343,7 +346,8 @@ impl Keeper {
                     if !std::mem::replace(&mut told, true) {
                         tracing::warn!(
                             error = chain(&error),
-                            "the name of this cluster is not known yet, trying again"
+                            "the controller cannot read the name of this cluster in ConfigMap {NAMESPACE}/{NAME} yet; \
+                            it tries again"
                         );
                     }
                     tokio::time::sleep(TRY_AGAIN).await;

@@ -194,7 +194,10 @@ pub fn usable(raw: &[String]) -> Vec<IpAddr> {
         match text.trim().parse() {
             Ok(ip) if may_be_shown(ip) && !ips.contains(&ip) => ips.push(ip),
             Ok(_) => {}
-            Err(_) => tracing::debug!(address = text, "KubeVirt reports something that is not an IP address"),
+            Err(_) => tracing::debug!(
+                address = text,
+                "KubeVirt reports an address that is not an IP address; the controller ignores it"
+            ),
         }
     }
     ips
@@ -218,7 +221,11 @@ fn mode(node: &NodeView, rules: &AddressRules) -> Mode {
         && let Some(text) = node.annotations.get(PROVIDED_NODE_IP)
     {
         return Mode::Provided(parse_node_ips(text).unwrap_or_else(|error| {
-            tracing::debug!(node = node.name, %error, "the annotation {PROVIDED_NODE_IP} is not followed");
+            tracing::debug!(
+                node = node.name,
+                %error,
+                "annotation {PROVIDED_NODE_IP} is not valid; the controller ignores it"
+            );
             Vec::new()
         }));
     }

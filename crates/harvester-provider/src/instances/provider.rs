@@ -168,7 +168,7 @@ impl HarvesterInstances {
                 Err(format!("the VM of node {name} is not known yet: asking guest agents for their host names"))
             }
             Found::Ambiguous(vms) => Err(format!(
-                "the VM of node {name} cannot be told: VMs {} in namespace {} all report this host name",
+                "the VM of node {name} is not clear: VMs {} in namespace {} all report this host name",
                 vms.join(", "),
                 self.namespace
             )),
@@ -225,7 +225,7 @@ impl HarvesterInstances {
             // W-05: a node without addresses stays tainted, one with addresses keeps them.
             Addresses::Unknown(reason) if uninitialised => Err(reason),
             Addresses::Unknown(reason) => {
-                tracing::debug!(node = node.name, "keeping the addresses: {reason}");
+                tracing::debug!(node = node.name, "the controller keeps the addresses of the Node: {reason}");
                 Ok(Vec::new())
             }
         }
@@ -294,8 +294,7 @@ impl Instances for HarvesterInstances {
             return Existence::Exists;
         }
         // Nothing could come of the proof now, and it costs the host a list of its machines.
-        let suspended =
-            |why| Existence::Unknown(format!("VM {name} is not to be seen, and no Node is deleted now: {why}"));
+        let suspended = |why| Existence::Unknown(format!("VM {name} is not found, but no Node is deleted now: {why}"));
         if let Err(why) = self.caution.may_delete_nodes() {
             return suspended(why);
         }

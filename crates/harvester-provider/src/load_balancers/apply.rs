@@ -75,7 +75,7 @@ pub enum RequestError {
         source: kube::Error,
     },
     /// JSON, and no LoadBalancer. The source says what was found and what would be accepted.
-    #[error("the answer about lb {lb} is no LoadBalancer: {field} cannot be read")]
+    #[error("the answer for load balancer {lb} is not a LoadBalancer: {field} cannot be read")]
     Malformed {
         /// `namespace/name`.
         lb: String,
@@ -323,8 +323,8 @@ mod tests {
             assert_eq!(
                 chain(&error),
                 format!(
-                    "the answer about lb guests/web is no LoadBalancer: {field} cannot be read: invalid type: \
-                     {expected}"
+                    "the answer for load balancer guests/web is not a LoadBalancer: {field} cannot be read: invalid \
+                    type: {expected}"
                 )
             );
         }

@@ -76,7 +76,12 @@ pub fn interface_for(service: &ServiceView, mapping: Option<&NadMapping>) -> Res
     let served = service.annotations.get(kube_vip::LOADBALANCER_IPS).is_some_and(|ips| !ips.is_empty());
     match resolve_interface(service, mapping) {
         Err(error) if served => {
-            tracing::debug!(service = %service.key, %error, "keeping the interface of a Service that is served");
+            tracing::debug!(
+                service = %service.key,
+                %error,
+                "the network of the Service cannot be used now; the controller keeps the interface that the Service \
+                already has"
+            );
             Ok(service.annotations.get(kube_vip::SERVICE_INTERFACE).filter(|name| !name.is_empty()).map(str::to_owned))
         }
         result => result,

@@ -86,9 +86,17 @@ impl Writer {
                 Err(error) => {
                     let error = runtime::error::chain(&error);
                     if std::mem::replace(&mut failing, true) {
-                        tracing::debug!(error, "NAD mapping not written, trying again");
+                        tracing::debug!(
+                            error,
+                            "the controller cannot write the NAD mapping to ConfigMap {NAMESPACE}/{NAME}; it tries \
+                            again"
+                        );
                     } else {
-                        tracing::warn!(error, "NAD mapping not written, trying again");
+                        tracing::warn!(
+                            error,
+                            "the controller cannot write the NAD mapping to ConfigMap {NAMESPACE}/{NAME}; it tries \
+                            again"
+                        );
                     }
                     // Whatever changes meanwhile: a machine that starts must not make a request of each try.
                     tokio::time::sleep(TRY_AGAIN).await;
@@ -141,7 +149,10 @@ impl Writer {
                 config_maps.replace(NAME, &PostParams::default(), &config_map).await?;
             }
         }
-        tracing::info!(networks = mapping.len(), "NAD mapping written to ConfigMap {NAMESPACE}/{NAME}");
+        tracing::info!(
+            networks = mapping.len(),
+            "the controller wrote the NAD mapping to ConfigMap {NAMESPACE}/{NAME}"
+        );
         Ok(())
     }
 }

@@ -43,7 +43,11 @@ impl Netlink {
             Ok(()) => Ok(link.index),
             Err(error) => {
                 if let Err(left) = self.delete_link(link.index).await {
-                    tracing::warn!(interface = %name, error = %left, "a half-made macvlan is left behind");
+                    tracing::warn!(
+                        interface = %name,
+                        error = %left,
+                        "the macvlan was not completed, and could not be deleted either"
+                    );
                 }
                 Err(error)
             }

@@ -106,7 +106,7 @@ struct Clients {
 
 /// No answer will come any more, although the server is back.
 #[derive(Debug, thiserror::Error)]
-#[error("the request was sent before the server was away and is given up now that it is back")]
+#[error("the request was sent before the server stopped answering; it is given up now that the server answers again")]
 struct LeftBehind;
 
 fn lock(ways: &Mutex<Ways>) -> MutexGuard<'_, Ways> {
@@ -242,7 +242,11 @@ impl Switch {
             let Some(copy) = copy(&request) else { break };
             let Ok(answer) = client.send(copy).await else { continue };
             if !is_refused(answer.status()) && !is_gateways(answer.status()) {
-                tracing::info!(server, "another endpoint refuses what this one answers: it is used from now on");
+                tracing::info!(
+                    server,
+                    "this endpoint answers a request that another endpoint refuses; the client uses this endpoint \
+                    from now on"
+                );
                 self.prefer(index, &server);
                 return Some(answer);
             }

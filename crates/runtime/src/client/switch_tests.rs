@@ -237,7 +237,7 @@ async fn a_request_into_a_dead_wire_is_given_up_when_the_server_is_back() {
     switch.answered(StatusCode::OK);
     // Not a time-out: that would be ten seconds later, and say so.
     let error = write.await.unwrap().unwrap_err();
-    assert!(chain(&error).contains("is given up now that it is back"), "{}", chain(&error));
+    assert!(chain(&error).contains("it is given up now that the server answers again"), "{}", chain(&error));
 }
 
 #[tokio::test]

@@ -50,7 +50,7 @@ pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<Entry>) {
 
 fn take(waiting: &mut Waiting, entry: Entry) {
     if !waiting.push(Noted { entry, at: Timestamp::now() }) {
-        tracing::debug!("too many Events wait to be written: dropped one");
+        tracing::debug!("too many Events wait to be written; one Event was dropped");
     }
 }
 
@@ -67,7 +67,7 @@ impl Writer {
             Some(write) => self.deliver(entry, write).await,
             None => {
                 tracing::debug!(reason = entry.reason, object = ?entry.object.name,
-                    "too many Events about one object: dropped one");
+                    "there are too many Events about one object; one Event was dropped");
             }
         }
     }
@@ -88,7 +88,10 @@ impl Writer {
                 (Some(409), Write::Create { .. }) => return,
                 (Some(403), _) => {
                     if !std::mem::replace(&mut self.forbidden_logged, true) {
-                        tracing::warn!(error = %chain(&error), "Events cannot be written; going on without");
+                        tracing::warn!(
+                            error = %chain(&error),
+                            "the process has no right to write Events; it goes on without them"
+                        );
                     }
                 }
                 (Some(code), _) if code < 500 && code != 429 => {
@@ -99,7 +102,11 @@ impl Writer {
                         tokio::time::sleep(*pause).await;
                         continue;
                     }
-                    tracing::debug!(error = %chain(&error), reason = entry.reason, "dropped an Event");
+                    tracing::debug!(
+                        error = %chain(&error),
+                        reason = entry.reason,
+                        "the process failed to write an Event and dropped it"
+                    );
                 }
             }
             if matches!(write, Write::Create { .. }) {

@@ -192,20 +192,20 @@ impl Bound {
                 Ok((local, peer, stream)) => {
                     // Hung up on, not left in the listen queue: there it would be in the way of those who have a place.
                     let Some(pass) = admission.admit(local.ip(), peer.ip()) else {
-                        tracing::debug!(%peer, "too many connections");
+                        tracing::debug!(%peer, "there are too many connections; the server closed this one");
                         continue;
                     };
                     let (acceptor, router) = (acceptor.clone(), router.clone());
                     connections.spawn(async move {
                         if let Err(error) = converse(stream, acceptor, router, patience).await {
-                            tracing::debug!(%peer, %error, "connection ended");
+                            tracing::debug!(%peer, %error, "the connection ended with an error");
                         }
                         drop(pass);
                     });
                 }
                 Err(error) => {
                     // Out of descriptors, for example: do not spin.
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "the server cannot accept a connection; it tries again");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }

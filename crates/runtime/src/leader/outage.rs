@@ -10,15 +10,15 @@ pub(super) struct Outage(Arc<AtomicBool>);
 impl Outage {
     pub(super) fn failed(&self, lease: &str, what: &str, error: &str) {
         if self.0.swap(true, Ordering::Relaxed) {
-            tracing::debug!(lease, error, "failed to {what} the Lease");
+            tracing::debug!(lease, error, "the process failed to {what} the Lease");
         } else {
-            tracing::warn!(lease, error, "failed to {what} the Lease, trying again");
+            tracing::warn!(lease, error, "the process failed to {what} the Lease; it tries again");
         }
     }
 
     pub(super) fn over(&self, lease: &str) {
         if self.0.swap(false, Ordering::Relaxed) {
-            tracing::info!(lease, "requests for the Lease are answered again");
+            tracing::info!(lease, "the API server answers requests for the Lease again");
         }
     }
 }

@@ -213,7 +213,7 @@ impl Election {
                     if *pause == WATCH_REFUSED {
                         tracing::info!(
                             lease = %self.config.name, namespace = %self.config.namespace,
-                            "no right to list and watch Leases here: polling every {:?}",
+                            "the process has no right to list and watch Leases here; it reads the Lease every {:?}",
                             self.config.timing.retry_period
                         );
                     }
@@ -221,7 +221,7 @@ impl Election {
                     *pause = (*pause * 2).min(WATCH_AGAIN);
                 } else {
                     tracing::debug!(lease = %self.config.name, error = %chain(&error),
-                        "watch of the Lease failed, retrying");
+                        "the watch of the Lease failed; the process starts it again");
                 }
                 None
             }
@@ -238,24 +238,24 @@ impl Election {
         let lease_name = format!("{}/{}", self.config.namespace, self.config.name);
         match (&before, &now) {
             (before, Leadership::Leading { .. }) if !before.is_leading() => {
-                tracing::info!(lease = lease_name, identity = self.config.identity, "became leader");
+                tracing::info!(lease = lease_name, identity = self.config.identity, "the process became leader");
                 self.tell(lease, "became leader");
             }
             (Leadership::Leading { .. }, Leadership::Leading { confirmed: false, .. }) => {
                 tracing::warn!(
                     lease = lease_name,
-                    "cannot renew the Lease: keeping the role until somebody else holds it"
+                    "the process cannot renew the Lease; it stays leader until another process holds the Lease"
                 );
             }
             (Leadership::Leading { .. }, Leadership::Leading { .. }) => {
-                tracing::info!(lease = lease_name, "the Lease is renewed again");
+                tracing::info!(lease = lease_name, "the process renews the Lease again");
             }
             (Leadership::Leading { .. }, _) => {
-                tracing::warn!(lease = lease_name, identity = self.config.identity, "stopped leading");
+                tracing::warn!(lease = lease_name, identity = self.config.identity, "the process stopped leading");
                 self.tell(lease, "stopped leading");
             }
             (_, Leadership::Following { holder }) if !holder.is_empty() => {
-                tracing::info!(lease = lease_name, holder, "following");
+                tracing::info!(lease = lease_name, holder, "another process is the leader");
             }
             _ => {}
         }
@@ -357,7 +357,7 @@ impl Election {
             }
         };
         if left == HandBack::Done {
-            tracing::info!(lease = self.config.name, "released the Lease");
+            tracing::info!(lease = self.config.name, "the process released the Lease");
         }
         *self.renewed.lock() = None;
         self.tell(latest.as_ref(), "stopped leading");

@@ -163,7 +163,7 @@ impl Engine {
                     vip.refusals = vip.refusals.saturating_add(1);
                 }
                 self.out.replan();
-                tracing::warn!(macvlan = name, error, "cannot make the macvlan, trying again");
+                tracing::warn!(macvlan = name, error, "the announcer cannot create the macvlan; it tries again");
                 self.tell_members(now, &id, Reason::CannotAnnounce, &format!("{error}; trying again"));
                 self.observe(now);
             }
@@ -187,7 +187,10 @@ impl Engine {
             .collect();
         self.tell_links();
         for uid in gone {
-            tracing::warn!(%uid, "the macvlan is gone: it is made again as soon as its interface is there");
+            tracing::warn!(
+                %uid,
+                "the macvlan has disappeared; the announcer creates it again as soon as its parent interface exists"
+            );
             let id = VipId::Dhcp(uid);
             self.drop_macvlan(&id, None);
             let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.source.dhcp4_mut()) else { continue };

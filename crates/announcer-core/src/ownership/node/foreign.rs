@@ -17,11 +17,16 @@ impl Cluster {
         let foreign = self.facts.foreign_holder(now).map(|(holder, _)| holder.to_owned());
         match (&foreign, self.foreign.since) {
             (Some(holder), None) => {
-                tracing::warn!(holder, "another program holds the Lease for all Services: leaving everything to it");
+                tracing::warn!(
+                    holder,
+                    "another program holds the Lease for all Services; the announcer leaves all Services to it"
+                );
                 self.foreign.since = Some(now);
             }
             (None, Some(_)) => {
-                tracing::info!("nobody else holds the Lease for all Services any more");
+                tracing::info!(
+                    "no other program holds the Lease for all Services any more; the announcer takes part again"
+                );
                 self.foreign.since = None;
             }
             _ => {}

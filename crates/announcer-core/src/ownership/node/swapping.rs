@@ -37,8 +37,12 @@ impl Cluster {
             Swapped::Won => Some(owner_record),
             Swapped::Other(other) => {
                 if !pending.asked_for(&uid, &other) {
-                    let OwnerRecord { host, term } = &other;
-                    tracing::info!(service = %key, host, %term, "the record names another owner");
+                    tracing::info!(
+                        service = %key,
+                        host = other.host,
+                        term = %other.term,
+                        "the record of the Service names another owner"
+                    );
                 }
                 Some(other)
             }
@@ -50,7 +54,13 @@ impl Cluster {
                 // It is tried again at once and until it is done: an API that is away for an hour is told once.
                 if !std::mem::replace(&mut pending.told, true) {
                     let (to, why) = (&owner_record.host, pending.why);
-                    tracing::warn!(service = %key, to, why, error, "failed to change the owner: trying again");
+                    tracing::warn!(
+                        service = %key,
+                        to,
+                        why,
+                        error,
+                        "the announcer failed to change the owner in the record of the Service; it tries again"
+                    );
                 }
                 pending.retry_at(now + SWAP_RETRY);
                 if !pending.has_come(self.records.get(key)) {
@@ -95,7 +105,13 @@ impl Cluster {
             self.swaps.changes.push(Change { key: key.clone(), from, why, silent });
             self.swaps.note_taken(now, key);
         } else {
-            tracing::info!(service = %key, to = owner_record.host, term = %owner_record.term, why, "handed over");
+            tracing::info!(
+                service = %key,
+                to = owner_record.host,
+                term = %owner_record.term,
+                why,
+                "this node handed the Service over to another node"
+            );
             self.hand_overs.lingering.insert(key.clone(), now + HAND_OVER_LINGER);
         }
         // While it is under way its answer is still to come.
@@ -126,8 +142,13 @@ impl Cluster {
         let swap = Swap { uid: uid.clone(), expect, owner_record: OwnerRecord { host, term: newest.next() } };
         let before = self.swaps.pending.remove(key);
         if before.is_none() {
-            let record = &swap.owner_record;
-            tracing::info!(service = %key, to = record.host, term = %record.term, why, "changing the owner");
+            tracing::info!(
+                service = %key,
+                to = swap.owner_record.host,
+                term = %swap.owner_record.term,
+                why,
+                "the announcer changes the owner of the Service"
+            );
         }
         let (told, refusals) = before.as_ref().map_or((false, 0), |before| (before.told, before.refusals));
         let mut asked =

@@ -231,7 +231,11 @@ impl Cooperation {
         if let Err(error) = self.nodes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
             if !is_conflict(&error) && api_code(&error) != Some(404) {
                 let error = chain(&error);
-                tracing::warn!(error, node = name, "the Node is not prepared for the upgrade of its host; tried again");
+                tracing::warn!(
+                    error,
+                    node = name,
+                    "the controller cannot prepare the Node for the upgrade of its host; it tries again"
+                );
                 self.waits.insert(name.to_owned(), Instant::now() + AGAIN);
             }
             return;
@@ -252,7 +256,7 @@ impl Cooperation {
             ),
             Change::HandsOver | Change::TakenBack { uncordoned: false } => return,
             Change::TakenBack { uncordoned: true } => {
-                ("NodeUncordoned", "The machine is back: new pods and addresses may come again".to_owned())
+                ("NodeUncordoned", "The machine is back: the node accepts new pods and addresses again".to_owned())
             }
         };
         tracing::info!(node = name, "{message}");
@@ -270,7 +274,11 @@ impl Cooperation {
             Ok(pods) => pods.items,
             Err(error) => {
                 let text = chain(&error);
-                tracing::warn!(error = text, node = node.name, "its pods cannot be listed, and are not evicted");
+                tracing::warn!(
+                    error = text,
+                    node = node.name,
+                    "the controller cannot list the pods of the Node, so it does not evict them; it tries again"
+                );
                 drain.refused.insert("its pods".to_owned(), text);
                 return;
             }
@@ -318,21 +326,22 @@ impl Cooperation {
             String::new()
         } else {
             format!(
-                "; {} stay and are off with it: nobody would make them anew, or they have data in an emptyDir",
+                "; {} stay and stop with the machine: no controller would create them again, or they have data in an \
+                emptyDir",
                 listed(&left)
             )
         };
         let evicted = drain.evicted.len();
         if drain.refused.is_empty() {
-            let message = format!("{evicted} pods have gone{stay}");
+            let message = format!("{evicted} pods were evicted{stay}");
             events.normal(&reference(node), "NodeDrained", &message);
             return;
         }
         let refused: Vec<String> = drain.refused.keys().cloned().collect();
         let why = drain.refused.values().next().cloned().unwrap_or_default();
         let message = format!(
-            "{evicted} pods have gone, the time is over, and {} stay: {why}{stay}. Look at their disruption budgets, \
-             or run more replicas",
+            "{evicted} pods were evicted, the time is over, and {} stay: {why}{stay}. Check their \
+            PodDisruptionBudgets, or run more replicas",
             listed(&refused)
         );
         tracing::warn!(node = node.name, "{message}");

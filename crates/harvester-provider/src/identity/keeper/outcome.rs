@@ -36,7 +36,8 @@ impl Keeper {
             progress.refused = Some(bad.clone());
         }
         if progress.told.take().is_some() {
-            let text = "record, cloud-config and machines of this cluster agree again: everything goes on".to_owned();
+            let text = "record, cloud-config and machines of this cluster agree again: the controller works as usual"
+                .to_owned();
             tracing::info!("{text}");
             events.normal(&record::reference(found.uid.clone()), "SafeModeEnded", &text);
         }
@@ -102,8 +103,8 @@ impl Keeper {
             card.names.insert(name.to_string());
         }
         let text = format!(
-            "identity of this cluster, as an administrator says: name {:?}, {} machines in namespace {} of Harvester, \
-             load balancers of {}",
+            "an administrator has confirmed the identity of this cluster: name {:?}, {} machines in namespace {} of \
+            Harvester, load balancers of {}",
             name.as_str(),
             card.machines.len(),
             card.namespace,
@@ -151,13 +152,16 @@ impl Keeper {
         let object = record::reference(record.uid.clone());
         match before {
             None => {
-                let (cluster, source) = (decision.name.as_str(), &decision.source);
-                tracing::info!(cluster, ?source, "this cluster's name on Harvester");
+                tracing::info!(
+                    cluster = decision.name.as_str(),
+                    source = ?decision.source,
+                    "the controller uses this name of the cluster on Harvester"
+                );
             }
             Some(before) => {
                 let text = format!(
-                    "this cluster is called {:?} on Harvester from now on, before it was {:?}: new load balancers are \
-                     named after it, those that exist keep name and address",
+                    "this cluster is called {:?} on Harvester from now on; its former name was {:?}. New load \
+                    balancers get the new name; those that exist keep name and address",
                     decision.name.as_str(),
                     before.as_str()
                 );

@@ -181,7 +181,7 @@ async fn a_name_that_no_object_can_have_is_refused_told_once_and_written_over() 
     assert_eq!(lab.name().await, "prod");
     let event = lab.events.try_recv().unwrap();
     assert_eq!(event.reason, "ClusterNameRefused");
-    for part in ["cluster-name in ConfigMap", "\"Prod 2\"", "accepted are lower-case", "goes on as \"prod\""] {
+    for part in ["cluster-name in ConfigMap", "\"Prod 2\"", "accepted are lower-case", "keeps the name \"prod\""] {
         assert!(event.message.contains(part), "{part}: {}", event.message);
     }
     assert!(lab.events.try_recv().is_err(), "once");

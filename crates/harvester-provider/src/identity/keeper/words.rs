@@ -10,17 +10,23 @@ use super::super::record::{self, NAME, NAMESPACE, RecordError};
 pub(super) fn not_yet(error: &RecordError, told: bool) {
     let error = chain(error);
     if told {
-        tracing::debug!(error, "the name of this cluster is not remembered yet, trying again");
+        tracing::debug!(
+            error,
+            "the controller cannot store the name of this cluster in ConfigMap {NAMESPACE}/{NAME} yet; it tries again"
+        );
     } else {
-        tracing::warn!(error, "the name of this cluster is not remembered yet, trying again");
+        tracing::warn!(
+            error,
+            "the controller cannot store the name of this cluster in ConfigMap {NAMESPACE}/{NAME} yet; it tries again"
+        );
     }
 }
 
 pub(super) fn not_allowed(error: &RecordError) {
     tracing::warn!(
         error = chain(error),
-        "the name of this cluster is not remembered, so a changed --cluster-name is noticed only while load balancers \
-         exist: grant get, list, watch, create and update of configmaps in namespace {NAMESPACE}"
+        "the controller has no right to store the name of this cluster, so it notices a changed --cluster-name only \
+        while load balancers exist; grant get, list, watch, create and update of configmaps in namespace {NAMESPACE}"
     );
 }
 
@@ -28,7 +34,7 @@ pub(super) fn not_allowed(error: &RecordError) {
 pub(super) fn not_followed(bad: &str, used: &ClusterName) -> String {
     format!(
         "{} in ConfigMap {NAMESPACE}/{NAME} is {bad:?}, and no load balancer can be named after it: {}. This cluster \
-         goes on as {:?}",
+        keeps the name {:?}",
         record::CLUSTER_NAME,
         ClusterName::ACCEPTED,
         used.as_str()
@@ -39,8 +45,8 @@ pub(super) fn not_followed(bad: &str, used: &ClusterName) -> String {
 pub(super) fn mismatch(used: &ClusterName, flag: &ClusterName) -> String {
     let new = if flag.is_default() { ClusterName::from_record("NEW-NAME") } else { flag.clone() };
     format!(
-        "--cluster-name is {:?}, but this cluster is known on Harvester as {:?} and goes on as that: nothing changes. \
-         If the flag was lost or mistyped, set --cluster-name={used}. If the name is really to change, run `{}`",
+        "--cluster-name is {:?}, but this cluster is known on Harvester as {:?} and keeps that name. If the flag was \
+        lost or mistyped, set --cluster-name={used}. To really change the name, run `{}`",
         flag.as_str(),
         used.as_str(),
         rename(&new)

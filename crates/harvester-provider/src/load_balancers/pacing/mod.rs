@@ -132,7 +132,8 @@ impl Pacer {
         if known && !state.finalizer.is_known() {
             tracing::warn!(
                 lb = name,
-                "the host's finalizer is not preset on new load balancers until it is learnt anew"
+                "Harvester does not remove its finalizer from the load balancer; the controller creates new load \
+                balancers without that finalizer until Harvester adds it to one itself"
             );
         }
         left

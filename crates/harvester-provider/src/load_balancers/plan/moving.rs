@@ -155,7 +155,10 @@ fn unused<'a>(service: &'a ServiceView, lb: &'a LbView, world: &'a World<'_>) ->
 fn deletions<'a>(objects: impl Iterator<Item = &'a LbView>, world: &World<'_>) -> Vec<Action> {
     let delete = |lb: &LbView| match when(lb, world.ages.of(lb)) {
         When::Now { leaks } => {
-            tracing::debug!(lb = object(world.config, lb), "superseded");
+            tracing::debug!(
+                lb = object(world.config, lb),
+                "another load balancer serves in the place of this one; the controller deletes this one"
+            );
             Some(Action::Delete { name: lb.name.clone(), uid: lb.uid.clone(), leaks })
         }
         When::In(_) => None,

@@ -273,7 +273,7 @@ fn make_anew(service: &ServiceView, lb: &LbView, source: &Source, world: &World<
             let stale = ServicePatch::forget_address(service);
             let mut actions = if stale.is_empty() { Vec::new() } else { vec![Action::Patch(stale)] };
             actions.push(Action::Delete { name: lb.name.clone(), uid: lb.uid.clone(), leaks });
-            let message = format!("load balancer {} is made anew with IPAM {}", key(world), source.word());
+            let message = format!("load balancer {} is created again with IPAM {}", key(world), source.word());
             Plan { actions, verdict: wait(message, WaitReason::Terminating) }
         }
         When::In(rest) => Plan::only(Verdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking)),

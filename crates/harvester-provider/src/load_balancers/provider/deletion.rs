@@ -128,7 +128,12 @@ impl HarvesterLoadBalancers {
             Ok(()) => Ok(()),
             // Where it cannot be written the log has to do.
             Err(error) if error.is_final() => {
-                tracing::warn!(lb, error = chain(&error), "an abandoned load balancer is noted nowhere but here");
+                tracing::warn!(
+                    lb,
+                    error = chain(&error),
+                    "the controller cannot record the abandoned load balancer in the cluster; this line is its only \
+                    record"
+                );
                 Ok(())
             }
             Err(error) => {
@@ -303,7 +308,10 @@ impl HarvesterLoadBalancers {
         let seen = self.service(&heir).map(|heir| heir.uid.clone());
         let live = self.requests.read_service(&heir).await.map_err(failed)?;
         if !live.is_some_and(|live| Some(&live.uid) == seen.as_ref() && !live.deleting && wants_load_balancer(&live)) {
-            let message = format!("service {heir}, with which load balancer {lb} was to go on, goes too");
+            let message = format!(
+                "service {heir}, which should have taken over load balancer {lb}, is being deleted \
+            too"
+            );
             return Ok(Some(Deleted::Waiting(soon(message))));
         }
         if let Done::DecideAnew = self.update(name, uid, changes, false).await? {

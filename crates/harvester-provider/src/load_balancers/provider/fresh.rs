@@ -17,8 +17,8 @@ impl HarvesterLoadBalancers {
         match self.memory().doomed(service, Health::of(&all)) {
             Freshness::Fresh => None,
             Freshness::SeenAnew => Some(soon(format!(
-                "watches were interrupted since the load balancer of service {service} was first seen to be wanted no \
-                 more: looking once more before it is deleted"
+                "watches were interrupted after the controller saw that service {service} needs its load balancer no \
+                more: the controller looks once more before it deletes the load balancer"
             ))),
             Freshness::Interrupted => {
                 let (which, error) = broken.unwrap_or_default();

@@ -52,8 +52,8 @@ impl HarvesterLoadBalancers {
         self.metrics.possible_leaks.inc();
         tracing::warn!(
             lb = name,
-            "deleted although Harvester had not finished booking after {} s: its pool address may stay booked, see \
-             status.allocated of the IPPools on Harvester",
+            "the controller deleted the load balancer although Harvester had not finished booking its address after \
+            {} s; the address may stay booked, see status.allocated of the IPPools on Harvester",
             booking::BOOKING.as_secs()
         );
     }
