@@ -29,8 +29,8 @@ enum Kind {
     ProxyArp,
     /// A fabric (EVPN) that answers in the owner's name, also when it is dead.
     Fabric,
-    /// kube-proxy in IPVS mode without strict ARP: the address is on every other node. A node with an announcer does not
-    /// answer for it all the same, because the announcer sets `arp_ignore`.
+    /// kube-proxy in IPVS mode without strict ARP: the address is on every other node. A node with an announcer does
+    /// not answer for it all the same, because the announcer sets `arp_ignore`.
     Ipvs,
 }
 

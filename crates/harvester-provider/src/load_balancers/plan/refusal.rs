@@ -128,7 +128,8 @@ pub enum Refusal {
         "Harvester booked {booked}, an {found} address, but spec.ipFamilies of service {service} is [{families}], so \
         the Service cannot be reached at it. Name an IPPool with addresses of these families in annotation {pool}, or \
         use annotation {ipam}: dhcp, or add {found} to spec.ipFamilies",
-        found = Family::from(*booked), families = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        found = Family::from(*booked),
+        families = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
         pool = cloudprovider::IP_POOL, ipam = cloudprovider::IPAM
     )]
     WrongFamily {
