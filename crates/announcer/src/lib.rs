@@ -1,9 +1,9 @@
-//! The announcer on a node: what runs [`announcer_core`] on a cluster, a kernel and a LAN.
+//! The announcer on a node: it connects [`announcer_core`] with a cluster, a kernel and a LAN.
 //!
-//! Watches feed the engine (`run`, `membership`, `endpoint_watch`), [`node`](mod@node) performs what it asks for:
-//! requests to the kernel ([`wire`]), frames (`listen`), DHCP clients ([`dhcp_driver`]), records on Services
-//! ([`writer`]), changes of owner (`swap`), elections, questions to Services (`probing`). [`metrics`] and [`status`] tell people. [`run()`] wires it up.
-//! What is decided, is decided in the core.
+//! Watches feed the engine (`run`, `membership`, `endpoint_watch`). [`node`](mod@node) performs its actions: requests
+//! to the kernel ([`wire`]), frames (`listen`), DHCP clients ([`dhcp_driver`]), records on Services ([`writer`]),
+//! changes of owner (`swap`), elections, probes of Services (`probing`). [`metrics`] and [`status`] inform users.
+//! [`run()`] starts everything. All decisions are made in the core.
 
 pub mod api_time;
 mod claim_keys;
