@@ -112,8 +112,8 @@ impl EligibleNodes {
     }
 }
 
-/// The nodes with endpoints of all members with policy Local (decisions.md 21). If there is no such node, the older
-/// member decides. `members` are those of one VIP, oldest first.
+/// The nodes with endpoints of all members with policy Local (decisions.md 21). If there is no such node, the more
+/// senior member decides. `members` are those of one VIP, the most senior first.
 pub fn eligible_nodes<'a>(members: impl IntoIterator<Item = &'a ServiceView>, endpoints: &Endpoints) -> EligibleNodes {
     let (mut only, mut left_out, mut anywhere) = (None::<BTreeSet<String>>, Vec::new(), false);
     for member in members {
@@ -124,7 +124,7 @@ pub fn eligible_nodes<'a>(members: impl IntoIterator<Item = &'a ServiceView>, en
         let Some(nodes) = endpoints.get(&member.key) else { continue };
         only = Some(match only {
             None => nodes.clone(),
-            // The older members have no endpoint, so the younger member decides.
+            // The senior members have no endpoint, so the junior member decides.
             Some(chosen) if chosen.is_empty() => nodes.clone(),
             Some(chosen) => {
                 let common: BTreeSet<String> = chosen.intersection(nodes).cloned().collect();

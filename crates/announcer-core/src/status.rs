@@ -74,7 +74,7 @@ pub struct VipRow {
     pub addresses: Vec<IpAddr>,
     /// The node that announces it.
     pub owner: Option<String>,
-    /// In `node` mode: how often its owner has changed.
+    /// In `node` mode: the term of its record, which grows with each change of owner.
     pub term: Option<u64>,
     /// Its state.
     pub state: State,

@@ -26,7 +26,7 @@ const MISSES: u32 = 3;
 const REMOVED: u32 = 12;
 /// A landmark that has not answered for this long does not count any more.
 const FORGOTTEN: Duration = Duration::from_mins(10);
-/// A host counts in `hears` on the card if it has answered within this time.
+/// A host counts as heard now if it has answered within this time.
 const LATELY: Duration = Duration::from_secs(12);
 /// Maximum of found hosts per interface.
 const HOSTS: usize = 8;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::timing::GIVE_BACK_PAUSE;
 use crate::view::ServiceKey;
 
-/// See the module.
+/// Groups that move or have moved between well nodes.
 #[derive(Debug, Default)]
 pub(super) struct HandOvers {
     /// Groups that this node has handed over and still serves, until then or until the new owner is heard.

@@ -15,7 +15,7 @@ pub(super) enum Recipient {
     OutdatedMembers,
 }
 
-/// See the module.
+/// The newest records and the former owners; see the module.
 #[derive(Debug, Default)]
 pub(super) struct OwnerRecords {
     known: BTreeMap<ServiceKey, (Uid, OwnerRecord)>,

@@ -77,7 +77,7 @@ impl Cluster {
         let first = records.next().flatten();
         first.or_else(|| {
             let copies = records.flatten().filter(|owner_record| owner_record.term.is_counted());
-            // Among equal terms the copy of the oldest Service counts; `max_by_key` would return the last.
+            // Among equal terms the copy of the most senior Service counts; `max_by_key` would return the last.
             copies.reduce(|best, owner_record| if best.term >= owner_record.term { best } else { owner_record })
         })
     }
@@ -246,9 +246,9 @@ impl Cluster {
         (place, place.and_then(|place| line.get(place.checked_sub(1)?).copied()))
     }
 
-    /// The Service whose annotations choose the interface: the first one whose named interface exists on any node. All
-    /// nodes know the same of one another, so they choose alike. A Service that names an interface which exists nowhere
-    /// must not block the others.
+    /// The Service whose annotations choose the interface: the first one, unless it names an interface that exists on
+    /// no node; then the next one. All nodes know the same of one another, so they choose alike. A Service that names
+    /// an interface which exists nowhere must not block the others.
     pub(super) fn placed_by<'a>(&self, context: &ReviewContext<'_>, members: &[&'a ServiceView]) -> &'a ServiceView {
         let address = addresses(members).first().map(|(address, _)| *address);
         let exists = |view: &&&ServiceView| {

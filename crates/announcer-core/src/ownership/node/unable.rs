@@ -19,7 +19,7 @@ struct Entry {
     times: u32,
 }
 
-/// See the module.
+/// Groups that the kernel of this node refuses, each with the end of its pause.
 #[derive(Debug, Default)]
 pub struct Unable(BTreeMap<String, Entry>);
 
