@@ -3,8 +3,8 @@
 //! this announcer exclude each other.
 //!
 //! In `service` mode, Services that share an address follow the Lease of the most senior one that is not retired.
-//! kube-vip's Leases are independent of each other, so the address could be on two nodes (kube-vip spec 3.9). The holder
-//! of that Lease takes the Leases of the other Services too, so that no kube-vip announces the address for them.
+//! kube-vip's Leases are independent of each other, so the address could be on two nodes (kube-vip spec 3.9). The
+//! holder of that Lease takes the Leases of the other Services too, so that no kube-vip announces the address for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
