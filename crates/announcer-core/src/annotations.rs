@@ -1,4 +1,4 @@
-//! How the annotations of a Service are read. kube-vip spec 2.1.
+//! Reads the annotations of a Service (kube-vip spec 2.1).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,15 +17,16 @@ use l2_types::Mac;
 pub enum RpFilter {
     /// 0.
     Off,
-    /// 1: only packets that would be answered through the same interface. A VIP's never are.
+    /// 1: the kernel accepts only packets that it would answer through the same interface. For a VIP on a macvlan it
+    /// never would.
     Strict,
-    /// 2, our default: answers leave by the route, which is another interface.
+    /// 2, our default: answers may leave through another interface.
     #[default]
     Loose,
 }
 
 impl RpFilter {
-    /// The kernel's number.
+    /// The kernel's value.
     pub fn value(self) -> u32 {
         match self {
             Self::Off => 0,
@@ -35,34 +36,34 @@ impl RpFilter {
     }
 }
 
-/// An annotation that says something we cannot follow. The text is what the user reads in the Event.
+/// An annotation or field that the announcer cannot follow. Its text is shown in the Event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error(
     "{}{annotation} is {value:?}: {accepted}{meanwhile}",
     if annotation.starts_with("spec.") { "" } else { "annotation " }
 )]
 pub struct Problem {
-    /// Which annotation or field.
+    /// Name of the annotation or field.
     pub annotation: &'static str,
-    /// What it says.
+    /// Its value.
     pub value: String,
-    /// What would be accepted, and what we do meanwhile.
+    /// What would be accepted, and what the announcer does meanwhile.
     pub accepted: &'static str,
-    /// What we do meanwhile, where that depends on what the Service said before.
+    /// What the announcer does meanwhile, if that depends on what the Service said before.
     pub meanwhile: Meanwhile,
 }
 
-/// What becomes of an address until a [`Problem`] is mended.
+/// What happens to an address until a [`Problem`] is fixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Meanwhile {
-    /// The text says it already.
+    /// [`Problem::accepted`] says it already.
     #[default]
     Said,
-    /// It is not announced: what cannot be read cannot be done.
+    /// It is not announced, because the value cannot be read.
     NotAnnounced,
-    /// What the Service asked for before is announced.
+    /// What the Service asked for before is still announced.
     Former,
-    /// Clients know its leased address: it is announced with the MAC that it most probably had.
+    /// Clients know its leased address, so it is announced with the MAC that it most probably had.
     UsualMac,
 }
 
@@ -80,31 +81,31 @@ impl std::fmt::Display for Meanwhile {
 }
 
 impl Problem {
-    /// Values come from users and end in Events and logs: a long one is cut.
+    /// Values come from users and are shown in Events and logs, so a long value is cut.
     pub(crate) fn new(annotation: &'static str, value: &str, accepted: &'static str) -> Self {
         Self { annotation, value: cut(value), accepted, meanwhile: Meanwhile::Said }
     }
 
-    /// One that leaves open what the Service asks for.
+    /// A problem because of which the announcer does not know what the Service asks for.
     pub(crate) fn unreadable(annotation: &'static str, value: &str, accepted: &'static str) -> Self {
         Self { meanwhile: Meanwhile::NotAnnounced, ..Self::new(annotation, value, accepted) }
     }
 
-    /// The same, where it is about the MAC of a Service that clients know.
+    /// The same problem for a Service whose address clients know, if it is about the MAC.
     pub(crate) fn with_usual_mac(self) -> Self {
         if self.annotation == HWADDR { Self { meanwhile: Meanwhile::UsualMac, ..self } } else { self }
     }
 
-    /// The same, where it is about `annotation`, which this Service does not need.
+    /// The same problem without consequences, if it is about `annotation`, which this Service does not need.
     pub(crate) fn without_effect(self, annotation: &'static str) -> Self {
         if self.annotation == annotation { Self { meanwhile: Meanwhile::Said, ..self } } else { self }
     }
 }
 
-/// How much of what a user wrote is repeated to people.
+/// How many characters of a user's value are quoted.
 const QUOTED_LENGTH: usize = 64;
 
-/// The beginning of what a user wrote, for Events and logs.
+/// The beginning of a user's value, for Events and logs.
 pub(crate) fn cut(value: &str) -> String {
     let mut characters = value.chars();
     let mut beginning: String = characters.by_ref().take(QUOTED_LENGTH).collect();
@@ -114,8 +115,8 @@ pub(crate) fn cut(value: &str) -> String {
     beginning
 }
 
-/// One text for an Event: whoever wrote a part of it, no control character gets through to a terminal, and the API
-/// takes it (at most 1024 bytes).
+/// Makes a text for an Event. Control characters are escaped, because a part may come from users and terminals show it.
+/// The text is limited to the 1024 bytes that the API server accepts.
 pub(crate) fn printable(text: &str) -> String {
     let escaped: String = text
         .chars()
@@ -133,11 +134,11 @@ pub(crate) fn printable(text: &str) -> String {
 /// One entry of an address list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wanted {
-    /// This address.
+    /// This static address.
     Static(IpAddr),
-    /// Any that a DHCPv4 server gives.
+    /// Any address from a DHCPv4 server.
     Dhcp4,
-    /// Any that a DHCPv6 server gives.
+    /// Any address from a DHCPv6 server.
     Dhcp6,
 }
 
@@ -151,12 +152,13 @@ impl std::fmt::Display for Wanted {
     }
 }
 
-/// Addresses of one Service. Nobody needs more than a few, and each costs every node a plan, an address on an interface
-/// and frames: one Service with thousands would stop all announcers.
+/// Maximum of addresses per Service. Each costs every node a plan, an address on an interface and frames, so that one
+/// Service with thousands would stop all announcers.
 const MAX_ADDRESSES: usize = 16;
 
-/// kube-vip spec 3.3: IPs are made canonical, unspecified means DHCP, at most two entries where DHCP is involved. What
-/// cannot be served is a [`Problem`] and does not stop the others.
+/// Reads a list of addresses (kube-vip spec 3.3). IPs are made canonical, and an unspecified address means DHCP. With
+/// DHCP there are at most two entries. An entry that cannot be served becomes a [`Problem`] and does not affect the
+/// others.
 pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>, Vec<Problem>) {
     let count = list.split(',').filter(|entry| !entry.trim().is_empty()).count();
     if count > MAX_ADDRESSES {
@@ -222,7 +224,7 @@ pub(crate) fn parse_mac(text: &str) -> Result<Mac, Problem> {
         .ok_or_else(|| Problem::unreadable(HWADDR, text, accepted))
 }
 
-/// A MAC that a machine has already.
+/// The problem of a MAC that a machine already has.
 pub(crate) fn mac_of_a_node(mac: Mac) -> Problem {
     let accepted = "an interface of a node has this MAC; accepted is a unicast MAC address that nobody on the network \
         has, or none; the address is not announced until it is corrected or removed";
@@ -256,14 +258,14 @@ pub(crate) fn parse_requested(text: &str) -> Result<Option<Ipv4Addr>, Problem> {
     if entries > 2 { Err(bad()) } else { Ok(found) }
 }
 
-/// The IPv6 address of `v4`, `v6` or `v4,v6`. What is wrong with the text [`parse_requested`] says.
+/// The IPv6 address of `v4`, `v6` or `v4,v6`. [`parse_requested`] reports errors in the text.
 pub(crate) fn parse_requested6(text: &str) -> Option<Ipv6Addr> {
     text.split(',')
         .find_map(|entry| entry.trim().parse::<Ipv6Addr>().ok())
         .filter(|address| is_unicast((*address).into()))
 }
 
-/// What kube-vip does for an annotation and the announcer does not, with what does it instead.
+/// Annotations that kube-vip follows and the announcer does not, each with an alternative.
 const WITHOUT_EFFECT: [(&str, &str); 4] = [
     (EGRESS, "pods do not send from the address: take the egress gateway of the network plugin"),
     (FORWARD_UPNP, "no router is asked to map ports: map them there"),
@@ -274,14 +276,14 @@ const WITHOUT_EFFECT: [(&str, &str); 4] = [
     (FLUSH_CONNTRACK, "tracked connections stay: run conntrack -D -d <address> on the node where that is wanted"),
 ];
 
-/// The annotations that are set and have no effect, as a sentence for the author of the Service.
+/// A sentence for the author of the Service about the annotations that are set and have no effect.
 pub(crate) fn without_effect<'a>(annotation: &impl Fn(&str) -> Option<&'a str>) -> Option<String> {
     let set = WITHOUT_EFFECT.iter().filter(|(key, _)| annotation(key).is_some_and(|value| value.trim() == "true"));
     let said: Vec<String> = set.map(|(key, instead)| format!("annotation {key} has no effect: {instead}")).collect();
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// kube-vip spec 2.1 `rp_filter`.
+/// Reads annotation `rp_filter` (kube-vip spec 2.1).
 pub(crate) fn parse_rp_filter(text: &str) -> Result<RpFilter, Problem> {
     match text.trim() {
         "0" => Ok(RpFilter::Off),

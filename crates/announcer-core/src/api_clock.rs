@@ -1,19 +1,19 @@
-//! The time by the API server, which all nodes hear: in each of its answers. Until when a lease runs is written down by
-//! this clock, so that a node whose own clock is wrong goes on with a lease neither for too long nor too short.
+//! The API server's time, which all nodes receive in the header of each answer. Ends of leases are recorded by this
+//! clock, so that a node with a wrong clock uses a lease neither too long nor too short.
 //!
-//! An answer says whole seconds, and at which moment between question and answer they were read nobody knows: so the
-//! time is known as a range. What is written down comes from its early end, what is read is judged by its late one:
-//! nothing stretches a lease on its way.
+//! An answer gives whole seconds, and the moment at which the server read its clock lies between request and answer. So
+//! the time is known as a range. Recorded ends are computed from its lower bound, and read ends are compared with its
+//! upper bound. So a lease is never extended by mistake.
 
 use std::time::{Duration, Instant};
 
 use jiff::{Timestamp, fmt::rfc2822};
 
-/// What is known of the time by the API server.
+/// What is known about the API server's time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ApiClock(Option<Known>);
 
-/// At one moment of the clock that counts on.
+/// The range at one moment of the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     at: Instant,
@@ -29,7 +29,8 @@ impl Known {
 }
 
 impl ApiClock {
-    /// Header `Date` of an answer (RFC 9110 6.6.1) to a question sent at `asked`. What is no date changes nothing.
+    /// Takes in the header `Date` (RFC 9110 6.6.1) of the answer to a request sent at `asked`. An invalid date is
+    /// ignored.
     pub fn answered(&mut self, asked: Instant, now: Instant, date: &str) {
         let Ok(date) = rfc2822::parse(date).map(|date| date.timestamp()) else { return };
         let under_way = now.saturating_duration_since(asked) + Duration::from_secs(1);
@@ -37,16 +38,16 @@ impl ApiClock {
         let before = self.0.map_or(heard, |known| known.later(now));
         let both =
             Known { earliest: before.earliest.max(heard.earliest), latest: before.latest.min(heard.latest), ..heard };
-        // Clocks drift and are set, and the next API server has another one.
+        // The ranges need not overlap: clocks drift and are set, and another API server has another clock.
         self.0 = Some(if both.earliest <= both.latest { both } else { heard });
     }
 
-    /// The time is at least this; the node's own, `wall`, where no API server has answered yet.
+    /// Lower bound of the time; the node's own time `wall`, if no API server has answered yet.
     pub fn earliest(&self, now: Instant, wall: Timestamp) -> Timestamp {
         self.0.map_or(wall, |known| known.later(now).earliest)
     }
 
-    /// The time is at most this.
+    /// Upper bound of the time; `wall`, if no API server has answered yet.
     pub fn latest(&self, now: Instant, wall: Timestamp) -> Timestamp {
         self.0.map_or(wall, |known| known.later(now).latest)
     }

@@ -1,21 +1,21 @@
-//! In which elections this node takes part (`service` mode): which begin, which hand their Lease back, which wait for
-//! that, and when nothing is held any more.
+//! The elections of this node in `service` mode: which start, which release their Lease, which wait for that, and when
+//! all Leases are released.
 //!
-//! A Service that is made anew at once has the Lease of the old one. Both elections speak in the name of this node, and
-//! what the old one hands back would be what the new one has just taken: the new one waits.
+//! A Service that is deleted and created at once has the same Lease as before. Both elections use this node's name, and
+//! the old one would release the Lease that the new one has just acquired. So the new one waits.
 
 use std::collections::BTreeSet;
 
 use crate::ownership::service::LeaseKey;
 
-/// What is to be done.
+/// An action of the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
     /// Take part in the election for this Lease.
     Begin(LeaseKey),
-    /// End that election and hand the Lease back; [`Campaigns::handed_back`] hears of it.
+    /// End this election and release its Lease; then call [`Campaigns::handed_back`].
     HandBack(LeaseKey),
-    /// Tell the engine that nothing is held any more; false: a Lease may still be in our name.
+    /// Tell the engine that no Lease is held any more; false: a Lease may still name this node.
     Released(bool),
 }
 
@@ -24,9 +24,9 @@ pub enum Act {
 pub struct Campaigns {
     running: BTreeSet<LeaseKey>,
     leaving: BTreeSet<LeaseKey>,
-    /// Wanted again while their Lease is being handed back.
+    /// Elections that are wanted again while their Lease is being released.
     waiting: BTreeSet<LeaseKey>,
-    /// Whether all that ended since the engine last said what it wants has handed its Lease back.
+    /// Whether every election that has ended since the engine's last request has released its Lease.
     released: bool,
 }
 
@@ -37,9 +37,9 @@ impl Default for Campaigns {
 }
 
 impl Campaigns {
-    /// Take part in these elections and in no others.
+    /// Sets the elections to take part in; all others end.
     pub fn want(&mut self, wanted: BTreeSet<LeaseKey>) -> Vec<Act> {
-        // What was given up earlier, with its Service, is nothing that the engine waits for.
+        // Elections that ended earlier, with their Services, do not concern the engine's current request.
         self.released = true;
         let mut acts = Vec::new();
         for key in self.running.extract_if(.., |key| !wanted.contains(key)) {
@@ -58,7 +58,8 @@ impl Campaigns {
         acts
     }
 
-    /// An election has ended as it was told to. `confirmed`: the API has said that the Lease does not bear our name.
+    /// An election has ended as requested. `confirmed`: the API server has confirmed that the Lease does not name this
+    /// node.
     pub fn handed_back(&mut self, key: &LeaseKey, confirmed: bool) -> Vec<Act> {
         if !self.leaving.remove(key) {
             return Vec::new();
@@ -73,17 +74,17 @@ impl Campaigns {
         acts
     }
 
-    /// Whether nothing runs and nothing is being handed back.
+    /// Whether no election runs and no Lease is being released.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.leaving.is_empty() && self.waiting.is_empty()
     }
 
-    /// Whether elections are wanted.
+    /// Whether any election is wanted.
     pub fn are_wanted(&self) -> bool {
         !self.running.is_empty() || !self.waiting.is_empty()
     }
 
-    /// The engine waits for this when it is about to end.
+    /// The report that the engine waits for before it ends.
     fn all_released(&self) -> Option<Act> {
         self.is_idle().then_some(Act::Released(self.released))
     }

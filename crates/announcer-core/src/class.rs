@@ -1,6 +1,6 @@
-//! Which `spec.loadBalancerClass` is ours.
+//! The values of `spec.loadBalancerClass` that this announcer serves.
 
-/// kube-vip spec 3.2: which `spec.loadBalancerClass` is ours.
+/// The rules for `spec.loadBalancerClass` (kube-vip spec 3.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassRules {
     /// `lb_class_name`.
@@ -18,8 +18,8 @@ impl Default for ClassRules {
 }
 
 impl ClassRules {
-    /// kube-vip spec 3.2.3: legacy handling takes Services without a class (unless told not to) and those of our class;
-    /// strict handling only our class.
+    /// Whether a Service of this class is served (kube-vip spec 3.2.3). Legacy handling accepts Services without a
+    /// class (unless configured otherwise) and those of our class. Strict handling accepts only our class.
     pub fn accept(&self, class: Option<&str>) -> bool {
         match class {
             Some(class) => class == self.name,

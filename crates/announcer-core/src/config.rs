@@ -1,8 +1,8 @@
-//! kube-vip's configuration, read into one plain struct: environment variables and flags in, or an error that names the
-//! variable.
+//! Reads kube-vip's configuration into one plain struct: environment variables and flags in, a [`Config`] or an error
+//! with the name of the variable out.
 //!
-//! Nothing here looks at the machine; the few facts it needs (host name, files that exist) are arguments or are
-//! resolved by the caller.
+//! This module does not look at the machine. The few facts that it needs (host name, existing files) are arguments or
+//! left to the caller.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -26,9 +26,9 @@ pub enum ConfigError {
     Value {
         /// Name of the variable.
         variable: &'static str,
-        /// What was found.
+        /// The value that was found.
         value: String,
-        /// What would have been accepted.
+        /// What is accepted.
         accepted: &'static str,
     },
     /// A mode of kube-vip that this announcer does not have.
@@ -36,7 +36,7 @@ pub enum ConfigError {
     Unsupported {
         /// Name of the variable.
         variable: &'static str,
-        /// What was found.
+        /// The value that was found.
         value: String,
         /// What to do instead.
         why: &'static str,
@@ -65,19 +65,19 @@ pub enum ConfigError {
     UnexpectedArgument(String),
 }
 
-/// Who decides which node announces.
+/// How the owner of a Service is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElectionMode {
     /// One Lease for all Services, kube-vip's `svc_election=false`.
     Global,
     /// One Lease per Service, kube-vip's `svc_election=true`.
     Service,
-    /// One membership Lease per node, ownership recorded on each Service.
+    /// One membership Lease per node, and a record of the owner on each Service.
     Node,
 }
 
 impl ElectionMode {
-    /// The word of `election_mode`.
+    /// The value of `election_mode`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Global => "global",
@@ -87,14 +87,14 @@ impl ElectionMode {
     }
 }
 
-/// Which Lease, and client-go's three timings.
+/// Name of the Lease, and client-go's three timings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseConfig {
     /// `svc_leasename` without its namespace.
     pub name: String,
     /// Namespace given as `namespace/name`; absent: the pod's own.
     pub namespace: Option<String>,
-    /// Where the pod's own namespace cannot be read: `cp_namespace`.
+    /// The namespace if the pod's own cannot be read: `cp_namespace`.
     pub fallback_namespace: String,
     /// `vip_leaseduration`.
     pub duration: Duration,
@@ -104,19 +104,19 @@ pub struct LeaseConfig {
     pub retry_period: Duration,
 }
 
-/// Prefix length of an address that is put on an interface.
+/// Prefix length of an address on an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixRule {
     /// This length.
     Length(u8),
-    /// The length of the interface's own subnet that contains the address.
+    /// The prefix length of the interface's own subnet that contains the address.
     Auto,
 }
 
 /// Where the credentials of the cluster come from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ApiConfig {
-    /// `k8s_config_file`: must exist where given.
+    /// `k8s_config_file`: the file must exist if it is set.
     pub kubeconfig: Option<PathBuf>,
     /// `HOME`, for `.kube/config`.
     pub home: Option<PathBuf>,
@@ -127,11 +127,11 @@ pub struct ApiConfig {
 /// Where metrics and health are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listen {
-    /// Address; the unspecified IPv6 address stands for both families.
+    /// The address; the unspecified IPv6 address means both families.
     pub address: SocketAddr,
 }
 
-/// Everything the announcer is told from outside.
+/// The configuration of the announcer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // independent switches of users, not the states of one machine
 pub struct Config {
@@ -145,30 +145,31 @@ pub struct Config {
     pub prefix4: PrefixRule,
     /// `vip_subnet`, IPv6 part.
     pub prefix6: PrefixRule,
-    /// Which ownership mode was asked for, decisions.md 17.
+    /// The mode of ownership (decisions.md 17).
     pub election_mode: ElectionMode,
-    /// `failover_profile`: how soon `node` mode holds a silent owner for dead.
+    /// `failover_profile`: how fast `node` mode suspects a silent owner.
     pub profile: Profile,
     /// `vip_failback`: in `node` mode, hand an address back to the node where it belongs.
     pub fail_back: bool,
-    /// `vip_handover`: in `node` mode, hand all addresses over when the process ends, also if its node goes on.
+    /// `vip_handover`: in `node` mode, hand all addresses over when the process ends, even if the node stays in
+    /// service.
     pub hand_over_on_stop: bool,
-    /// `vip_probe`: in `node` mode, ask Services from two other nodes, unless they say otherwise.
+    /// `vip_probe`: in `node` mode, probe Services from two other nodes; annotations override it.
     pub probe: bool,
-    /// `vip_claim_keys`: the directory with the keys of claims; absent: they are made with the UIDs of Services.
+    /// `vip_claim_keys`: the directory with the keys of claims; absent: the UIDs of Services are the keys.
     pub claim_keys: Option<PathBuf>,
     /// The Lease of `global` mode.
     pub lease: LeaseConfig,
-    /// Which classes are ours.
+    /// The rules for the class of a Service.
     pub class: ClassRules,
-    /// `svc_controller`: a cloud controller gives Services their addresses, or none does; absent: that is told by its
-    /// finalizer.
+    /// `svc_controller`: whether a cloud controller gives Services their addresses; absent: its finalizer tells.
     pub controller: Option<bool>,
-    /// `svc_lease_namespaces`: where Services of other namespaces may have their Leases, in `service` mode.
+    /// `svc_lease_namespaces`: in `service` mode, the namespaces where Services of other namespaces may have their
+    /// Leases.
     pub lease_namespaces: BTreeSet<String>,
     /// `svc_namespace`: watch one namespace only.
     pub watch_namespace: Option<String>,
-    /// `vip_arpRate`, only where it was set: announce for ever at this interval. Absent: a burst, then silence.
+    /// `vip_arpRate`: interval of repeated announcements. Absent, if the variable is not set: one burst, then silence.
     pub announce_interval: Option<Duration>,
     /// `enable_service_security`.
     pub service_security: bool,
@@ -182,13 +183,13 @@ pub struct Config {
     pub api: ApiConfig,
     /// `vip_loglevel` on slog's scale: -4 debug, 0 info, 4 warn, 8 error.
     pub log_level: i32,
-    /// Variables that were set and change nothing here.
+    /// Variables that are set and have no effect.
     pub without_effect: Vec<String>,
 }
 
 impl Config {
-    /// Read kube-vip's environment and arguments. `args` are those after the program's name, with or without the
-    /// leading word `manager`; `hostname` is used where neither `vip_nodename` nor `NODE_NAME` says who we are.
+    /// Reads kube-vip's environment and arguments. `args` are the arguments after the program's name, with or without
+    /// the leading word `manager`. `hostname` is the node's name if neither `vip_nodename` nor `NODE_NAME` is set.
     pub fn from_env_and_args<E, A>(env: E, args: A, hostname: &str) -> Result<Self, ConfigError>
     where
         E: IntoIterator<Item = (String, String)>,
@@ -229,7 +230,7 @@ impl Config {
             (None, None) => ("vip_nodename", hostname),
         };
         let node_name = named.trim().to_lowercase();
-        // It becomes a part of the names of Leases.
+        // The node's name becomes a part of the names of Leases.
         if !is_subdomain(&node_name) {
             let accepted = "the name of a node: letters, digits, - and ., at most 253 (a DNS subdomain)";
             return Err(ConfigError::Value { variable, value: named.to_owned(), accepted });
@@ -252,7 +253,8 @@ impl Config {
             lease_namespaces: values.list("svc_lease_namespaces"),
             watch_namespace: values.text("svc_namespace").map(str::to_owned),
             announce_interval: values.announce_interval()?,
-            // decisions.md 16: kube-vip's default is false, and leaves every port of the node open on each VIP.
+            // The default differs from kube-vip's `false`, which leaves every port of the node open on each VIP
+            // (decisions.md 16).
             service_security: values.boolean("enable_service_security")?.unwrap_or(true),
             disable_service_updates: values.boolean("disable_service_updates")?.unwrap_or(false),
             metrics: values.metrics()?,
@@ -269,7 +271,7 @@ impl Config {
     }
 }
 
-/// RFC 1123, as the API has it for names of namespaces.
+/// Whether a text is a DNS label (RFC 1123), as names of namespaces must be.
 fn is_label(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     text.len() <= 63
@@ -278,7 +280,7 @@ fn is_label(text: &str) -> bool {
         && text.bytes().last().is_some_and(plain)
 }
 
-/// The same for names of nodes and Leases.
+/// Whether a text is a DNS subdomain, as names of nodes and Leases must be.
 fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }

@@ -1,5 +1,5 @@
-//! One DHCP client with what surrounds it on a node, in virtual time. `announcer` runs it behind packet sockets, a
-//! simulation behind its own LAN.
+//! One DHCP client with its probes and its link, in virtual time. `announcer` runs it on packet sockets, a simulation
+//! on its own LAN.
 
 mod probing;
 mod session;

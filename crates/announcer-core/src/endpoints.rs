@@ -1,8 +1,7 @@
-//! Which nodes have an endpoint of a Service whose traffic must not be sent on to another node
-//! (`externalTrafficPolicy: Local`). Pure; `endpoint_watch.rs` of `announcer` feeds it.
+//! The nodes with endpoints of Services whose traffic must stay on the node (`externalTrafficPolicy: Local`). Pure;
+//! `endpoint_watch.rs` of `announcer` feeds it.
 //!
-//! kube-vip spec 10.1 row 17: kube-vip looks at the last slice that arrived. A Service has as many slices as it needs,
-//! and all of them count.
+//! All slices of a Service count. kube-vip looks only at the slice that arrived last (kube-vip spec 10.1 row 17).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,29 +10,29 @@ use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
 use crate::network::Family;
 use crate::view::{ServiceKey, ServiceView};
 
-/// The label that says whose slice it is.
+/// The label with the name of the slice's Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Nodes with an endpoint, by Service. A Service with policy Local that is missing here has slices that were not read
-/// yet, or may not be read: nothing is known against any node.
+/// Nodes with an endpoint, by Service. If a Service with policy Local is missing here, its slices were not read yet or
+/// cannot be read; then no node is excluded.
 pub type Endpoints = BTreeMap<ServiceKey, BTreeSet<String>>;
 
-/// One EndpointSlice: the nodes in it. Made here from the object; a pod that comes or goes beside another one on the
-/// same node changes nothing.
+/// The nodes of one EndpointSlice. It is extracted from the object here; a pod that starts or ends beside another one
+/// on the same node changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceView {
-    /// Whose it is.
+    /// The Service of the slice.
     pub service: ServiceKey,
-    /// Of its addresses.
+    /// Family of its addresses.
     pub family: Family,
     /// Nodes with an endpoint that takes new connections.
     pub ready: BTreeSet<String>,
-    /// Nodes whose endpoints are ending but still serve.
+    /// Nodes whose endpoints are terminating but still serve.
     pub draining: BTreeSet<String>,
 }
 
 impl SliceView {
-    /// The view of `slice`, or `None` where kube-proxy does not use it for a node either: no Service, or host names for
+    /// The view of `slice`, or `None` if kube-proxy does not use it either: it has no Service, or host names instead of
     /// addresses.
     pub fn of(slice: &EndpointSlice) -> Option<Self> {
         let service = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
@@ -56,16 +55,16 @@ impl SliceView {
     }
 }
 
-/// What kube-proxy does with an endpoint.
+/// How kube-proxy uses an endpoint.
 enum Use {
     Ready,
-    /// Used as long as there is no ready one.
+    /// Used only while there is no ready endpoint.
     Draining,
     None,
 }
 
 impl Use {
-    /// A condition that is missing counts as the API says: ready, serving as it is ready, not terminating.
+    /// Missing conditions have the API's defaults: ready, serving as it is ready, not terminating.
     fn of(conditions: Option<&EndpointConditions>) -> Self {
         let ready = conditions.and_then(|all| all.ready).unwrap_or(true);
         let serving = conditions.and_then(|all| all.serving).unwrap_or(ready);
@@ -78,10 +77,10 @@ impl Use {
     }
 }
 
-/// The nodes that can serve a Service with policy Local, from all its slices. Ready endpoints first; where there are
-/// none anywhere, those that are ending but still serve, as kube-proxy does. A node has to serve every family that any
-/// node serves, because both addresses of a Service are on one node; where no node does, one family is better than
-/// none.
+/// The nodes that can serve a Service with policy Local, from all its slices. Nodes with ready endpoints count. If
+/// there are none, nodes with terminating endpoints that still serve count, as in kube-proxy. A node has to serve every
+/// family that any node serves, because both addresses of a Service are on one node. If no node serves both, one family
+/// is enough.
 pub fn nodes_with_endpoints(slices: &[&SliceView]) -> BTreeSet<String> {
     let of = |family: Family, pick: fn(&SliceView) -> &BTreeSet<String>| -> BTreeSet<String> {
         slices.iter().filter(|slice| slice.family == family).flat_map(|slice| pick(slice)).cloned().collect()
@@ -95,26 +94,26 @@ pub fn nodes_with_endpoints(slices: &[&SliceView]) -> BTreeSet<String> {
     if both.is_empty() { v4.union(&v6).cloned().collect() } else { both }
 }
 
-/// Where the Services of one group may be announced, as far as their endpoints are concerned.
+/// The nodes that may announce the Services of one group, as far as endpoints matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EligibleNodes {
-    /// These nodes; absent: every node. An empty set means that no node can serve the Services: nothing new is begun,
-    /// and an owner keeps what it has, because no other node would do better; clients are told of the address all the
-    /// same (decisions.md 33).
+    /// The eligible nodes; `None`: every node. An empty set means that no node can serve the Services. Then no node
+    /// starts to announce them, and an owner keeps them, because no other node would be better. Clients are told the
+    /// address all the same (decisions.md 33).
     pub only: Option<BTreeSet<String>>,
-    /// Services that have no endpoint on some of these nodes, since no node has endpoints of all of them.
+    /// Services without an endpoint on some of these nodes, because no node has endpoints of all Services.
     pub left_out: Vec<ServiceKey>,
 }
 
 impl EligibleNodes {
-    /// Whether `node` is among them.
+    /// Whether `node` is eligible.
     pub fn includes(&self, node: &str) -> bool {
         self.only.as_ref().is_none_or(|nodes| nodes.contains(node))
     }
 }
 
-/// decisions.md 21: nodes with endpoints of all members with policy Local; where there is no such node, the older
-/// member decides. `members` are those of one VIP, oldest first.
+/// The nodes with endpoints of all members with policy Local (decisions.md 21). If there is no such node, the more
+/// senior member decides. `members` are those of one VIP, the most senior first.
 pub fn eligible_nodes<'a>(members: impl IntoIterator<Item = &'a ServiceView>, endpoints: &Endpoints) -> EligibleNodes {
     let (mut only, mut left_out, mut anywhere) = (None::<BTreeSet<String>>, Vec::new(), false);
     for member in members {
@@ -125,7 +124,7 @@ pub fn eligible_nodes<'a>(members: impl IntoIterator<Item = &'a ServiceView>, en
         let Some(nodes) = endpoints.get(&member.key) else { continue };
         only = Some(match only {
             None => nodes.clone(),
-            // An older one without any endpoint has nothing to lose.
+            // The senior members have no endpoint, so the junior member decides.
             Some(chosen) if chosen.is_empty() => nodes.clone(),
             Some(chosen) => {
                 let common: BTreeSet<String> = chosen.intersection(nodes).cloned().collect();
@@ -138,7 +137,7 @@ pub fn eligible_nodes<'a>(members: impl IntoIterator<Item = &'a ServiceView>, en
             }
         });
     }
-    // Nor may it keep others from the address that every node can serve.
+    // Members without any endpoint must not keep an address down that another member can serve on every node.
     let only = only.filter(|nodes| !(anywhere && nodes.is_empty()));
     EligibleNodes { only, left_out }
 }

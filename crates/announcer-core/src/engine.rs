@@ -1,8 +1,9 @@
-//! The engine: what happened goes in, what to do comes out. No I/O, no clock, no await; a test or a simulation can run
-//! it as well as a node.
+//! The engine: inputs go in, actions come out. No I/O, no clock, no await, so that tests and the simulation run it as a
+//! node does.
 //!
-//! It keeps one small machine per VIP (`vip.rs`) in step with the plan (`plan.rs`), extends what is up, sweeps what is
-//! nobody's (`sweep.rs`), decides what stands on each Service (`records.rs`) and how to leave (`stop.rs`).
+//! It keeps one small machine per VIP (`vip.rs`) in step with the plan (`plan.rs`), extends the lifetime of its
+//! addresses, and removes addresses that do not belong here (`sweep.rs`). It decides what is written on each Service
+//! (`records.rs`) and how the process ends (`stop.rs`).
 
 mod adding;
 mod carrier;
@@ -63,26 +64,26 @@ use crate::pace::Pace;
 use crate::plan::{self, Plan, VipId, World};
 use crate::view::{ServiceKey, ServiceView};
 
-/// A refresh this late means that the process or the machine stood still: others may have acted meanwhile
+/// A refresh this late means that the process or the machine was paused. Another node may have taken VIPs meanwhile
 /// (failover-protocol.md R6).
 const PAUSE: Duration = Duration::from_secs(2);
 const NODE_PAUSE: Duration = Duration::from_millis(250);
 
-/// What is set on the node for its VIPs, beside the addresses.
+/// Settings on the node for its VIPs, beside the addresses.
 #[derive(Default)]
 struct HostSettings {
     interfaces: Interfaces,
     rules: Rules,
 }
 
-/// One node's announcer, as a state machine made of smaller ones. It owns the order in which they act.
+/// One node's announcer, as a state machine made of smaller ones. It defines the order in which they act.
 pub struct Engine {
     config: Config,
     ownership: Owners,
     services: Services,
     plan: Plan,
     vips: Due<VipId, Vip>,
-    /// VIPs given up because somebody claimed them while our own record was in doubt.
+    /// VIPs given up because another host claimed them while our own record was in doubt.
     yielded: YieldedVips,
     dhcp: DhcpHistory,
     observer: Observer,
@@ -96,7 +97,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that knows nothing yet. The first poll asks for the network.
+    /// Starts without any knowledge. The first poll asks for the network.
     pub fn new(now: Instant, config: Config) -> Self {
         let mut out = Outbox::default();
         out.replan();
@@ -119,16 +120,16 @@ impl Engine {
         }
     }
 
-    /// Takes in what happened at `now` and judges no timer. All inputs that wait are handled before [`Engine::poll`]:
-    /// what was received counts before any time-out (failover-protocol.md R1), and a thousand Services that change
-    /// together are planned once, not a thousand times.
+    /// Takes in what happened at `now`; judges no timer. The caller handles all waiting inputs before [`Engine::poll`]:
+    /// received frames count before any time-out (failover-protocol.md R1), and a thousand Services that change
+    /// together are planned once.
     pub fn handle(&mut self, now: Instant, input: Input) -> Vec<Action> {
         self.take(now, input);
         self.out.take()
     }
 
-    /// What is to be done at `now`. While more inputs wait (`more`) or an expensive plan was made a moment ago, only
-    /// the questions to owners that this node may succeed are judged: they cannot wait for a plan.
+    /// Returns the actions that are due at `now`. While more inputs wait (`more`) or an expensive plan was made a
+    /// moment ago, only the detector and the claims run, because they cannot wait for a plan.
     pub fn poll(&mut self, now: Instant, more: bool) -> Vec<Action> {
         if self.out.is_urgent() || self.pace.is_due(now, more) {
             self.pace.begin(now);
@@ -140,8 +141,8 @@ impl Engine {
         self.out.take()
     }
 
-    /// When to poll next, if nothing happens before. `now` is the time after the actions of the last poll were
-    /// performed: the next plan rests in proportion to what the last one cost.
+    /// When to poll next if no input comes before. `now` is the time after the actions of the last poll were performed:
+    /// the rest before the next plan is proportional to the cost of the last one.
     pub fn wake_at(&mut self, now: Instant) -> Instant {
         let passed = self.pace.end(now);
         if self.out.is_urgent() {
@@ -151,7 +152,7 @@ impl Engine {
         self.node_mode.deadline().map_or(next, |question| next.min(question))
     }
 
-    /// Handles an input, if there is one, and does what is due, as with a plan that costs nothing.
+    /// Test helper: handles an input, if there is one, and polls without waiting.
     #[cfg(test)]
     fn step(&mut self, now: Instant, input: impl Into<Option<Input>>) -> Vec<Action> {
         let mut actions: Vec<Action> = input.into().into_iter().flat_map(|input| self.handle(now, input)).collect();
@@ -175,7 +176,7 @@ impl Engine {
                 let concerned = self.services.set_cluster_ips(&key, addresses);
                 self.out.replan_if(concerned);
             }
-            // Most Services of a cluster are none of ours, and change nothing here.
+            // Most Services of a cluster are not this announcer's, and change nothing here.
             Input::Service(key, None) if !self.services.contains_key(&key) => {}
             Input::Service(key, view) => self.service_changed(now, &key, view.map(|view| *view)),
             Input::Endpoints(key, nodes) => {
@@ -246,12 +247,12 @@ impl Engine {
         machines.into_iter().flatten().fold(self.refresh.deadline(), Instant::min)
     }
 
-    /// All VIPs of this node as they stand.
+    /// The state of all VIPs of this node.
     pub fn status(&self) -> Vec<VipStatus> {
         self.vips.iter().map(|(id, vip)| vip.status(id)).collect()
     }
 
-    /// What has happened since the start, for metrics.
+    /// Counters since the start, for metrics.
     pub fn observations(&self) -> Observations {
         let (unprotected, fallen) = (self.settings.rules.are_refused(), self.refresh.fallen());
         let mut counted = Observations { unprotected, fallen, ..Observations::default() };
@@ -259,12 +260,13 @@ impl Engine {
         counted
     }
 
-    /// What has to be read before anything can be decided: the Services, and by what owners are told.
+    /// What has to be read before anything can be decided: the Services, and the source of ownership. `None` if nothing
+    /// is missing.
     pub fn unknown(&self) -> Option<&'static str> {
         if self.services.are_listed() { self.ownership.unknown() } else { Some("the Services") }
     }
 
-    /// What the election said last, in `global` mode.
+    /// The last state of the election, in `global` mode.
     pub fn lease(&self) -> &LeaseState {
         match &self.ownership {
             Owners::Elected(leases) => leases.for_all().map_or(&LeaseState::Unknown, |key| leases.state(key)),
@@ -277,7 +279,7 @@ impl Engine {
             self.each_second(now, late);
         }
         if self.observer.is_due(now) {
-            // Somebody may have flushed what is not his.
+            // Another program may have flushed our rules.
             self.out.extend(self.settings.rules.check());
             self.observe(now);
         }
@@ -309,7 +311,7 @@ impl Engine {
         }
     }
 
-    /// In `node` mode others act within a quarter of a second (failover-protocol.md R6).
+    /// In `node` mode other nodes act within a quarter of a second (failover-protocol.md R6).
     fn pause(&self) -> Duration {
         match self.ownership {
             Owners::Elected(_) => PAUSE,
@@ -317,7 +319,7 @@ impl Engine {
         }
     }
 
-    /// Brings everything in line with the plan.
+    /// Brings the VIPs, records, rules and sockets in line with the plan.
     fn reconcile(&mut self, now: Instant) {
         if self.shutdown.is_done() {
             return;
@@ -376,7 +378,8 @@ impl Engine {
         let planned: Vec<(VipId, Owner)> = self.plan.vips.iter().map(|(id, vip)| (id.clone(), vip.owner)).collect();
         for (id, owner) in planned {
             if !self.vips.contains_key(&id) {
-                // While undecided nothing is begun: what a former life left is kept as it is (`keep_orphans`).
+                // Nothing is started while the owner is undecided; what an earlier process left is kept as it is
+                // (`keep_orphans`).
                 let waits = owner != Owner::Mine || self.yielded.blocks(&id) || self.dhcp.is_leaving(&id);
                 if waits || self.shutdown.has_begun() {
                     continue;

@@ -1,5 +1,5 @@
-//! What is said about addresses on the wire: frames read into one small struct, and the frames that we send. Pure; the
-//! sockets are in `listen.rs`.
+//! Reads and makes the frames about addresses. Received frames become one small struct. Pure; the sockets are in
+//! `listen.rs`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -9,40 +9,41 @@ use l2_types::arp::{self, Arp};
 use l2_types::ethernet::Payload;
 use l2_types::ndp::{self, Message, Ndp};
 
-/// How an address is asked about before it is used, given or leased: RFC 5227's frames with short timers (decisions.md
-/// 22).
+/// Number and gap of the probes for an address before its first use, static or leased: frames of RFC 5227 with short
+/// timers (decisions.md 22).
 pub(crate) const PROBES: u8 = 3;
 pub(crate) const PROBE_GAP: Duration = Duration::from_millis(10);
 
-/// What was said about an address.
+/// What a frame says about an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// Somebody says unasked that it has it.
+    /// The sender says unasked that it has the address.
     Claim,
-    /// Somebody answers that it has it.
+    /// The sender answers that it has the address.
     Answer,
-    /// Somebody wants to know whether it is free, to use it.
+    /// The sender asks whether the address is free, because it wants to use it.
     Probe,
 }
 
-/// One frame about one address.
+/// One received frame about one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// Index of the interface on which it was heard.
+    /// Index of the interface that received it.
     pub link: u32,
-    /// What it is about.
+    /// The address that the frame is about.
     pub address: IpAddr,
-    /// Where it says that the address is; of a probe, who asks.
+    /// The MAC at which the frame says the address is; for a probe, the MAC of the sender.
     pub mac: Mac,
-    /// What it says.
+    /// What the frame says.
     pub what: Heard,
-    /// It was sent to this interface alone. An answer that was proves that frames get there and back.
+    /// It was sent to this interface alone. An answer of that kind proves that frames arrive in both directions.
     pub to_us: bool,
-    /// What travels beside it: with luck a claim's term and tag (`claim`), with anybody else's frame zeros or nothing.
+    /// The bytes after the ARP or NDP message. In a claim they are term and tag (`claim`); in other frames they are
+    /// zeros or missing.
     pub payload: Option<Payload>,
 }
 
-/// Reads a frame; `None` if it says nothing about an address.
+/// Reads a frame; `None` if it is not about an address.
 pub fn read(link: u32, bytes: &[u8]) -> Option<Frame> {
     if let Some(found) = arp::parse_frame(bytes) {
         let Arp { sender_ip, target_ip, sender_mac, .. } = found.arp;
@@ -62,7 +63,7 @@ pub fn read(link: u32, bytes: &[u8]) -> Option<Frame> {
     let Ndp { source, target, message, .. } = found.ndp;
     let (address, mac, what) = match message {
         Message::Solicitation { .. } if source.is_unspecified() => (target, source_mac, Heard::Probe),
-        // Somebody asks with a VIP of ours as its own address.
+        // The sender uses the address as its own source address.
         Message::Solicitation { .. } => (source, source_mac, Heard::Claim),
         Message::Advertisement { solicited, target_mac, .. } => {
             let what = if solicited { Heard::Answer } else { Heard::Claim };
@@ -73,8 +74,8 @@ pub fn read(link: u32, bytes: &[u8]) -> Option<Frame> {
     Some(Frame { link, address: address.into(), mac, what, to_us, payload: found.payload.copied() })
 }
 
-/// The frames that say to everybody where `address` is. For IPv4 both opcodes: some receivers heed only one of them
-/// (failover-protocol.md 5).
+/// The broadcast frames that announce where `address` is: for IPv4 a gratuitous ARP of both opcodes, because some
+/// receivers heed only one of them (failover-protocol.md 5).
 pub fn announcement(mac: Mac, address: IpAddr) -> Vec<Vec<u8>> {
     match address {
         IpAddr::V4(v4) => vec![
@@ -88,7 +89,7 @@ pub fn announcement(mac: Mac, address: IpAddr) -> Vec<Vec<u8>> {
     }
 }
 
-/// The frame that asks everybody whether somebody has `address`, to use it.
+/// The broadcast frame that asks whether any host has `address`, before this node uses it.
 pub fn probe(mac: Mac, address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(v4) => Arp::probe(mac, v4).frame(Mac::BROADCAST).to_vec(),
@@ -99,11 +100,12 @@ pub fn probe(mac: Mac, address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The frame that asks `to` ([`Mac::BROADCAST`]: everybody) whether it has `address`; whoever has it answers us alone.
+/// The frame that asks `to` whether it has `address`; [`Mac::BROADCAST`] asks the whole LAN. The answer comes to this
+/// node alone.
 ///
-/// Sender address 0.0.0.0 for IPv4, which is answered with all settings of the other side and leaves no trace there; an
-/// address of ours, best the link-local one, for IPv6, where nobody answers `::` (failover-protocol.md 5). `None` for
-/// IPv6 without such an address.
+/// For IPv4 the sender address is 0.0.0.0: hosts answer it with every ARP setting, and it leaves no entry in their ARP
+/// cache. For IPv6 it is `source`, best the link-local address, because hosts do not answer `::` (failover-protocol.md
+/// 5). `None` for IPv6 without a source.
 pub fn question(mac: Mac, source: Option<Ipv6Addr>, address: IpAddr, to: Mac) -> Option<Vec<u8>> {
     match address {
         IpAddr::V4(v4) => Some(Arp::probe(mac, v4).frame(to).to_vec()),
@@ -115,7 +117,7 @@ pub fn question(mac: Mac, source: Option<Ipv6Addr>, address: IpAddr, to: Mac) ->
     }
 }
 
-/// The frame that tells `to`, the former owner, that `address` is at `mac` now, with the tagged term in `payload`.
+/// The claim that tells the former owner `to` that `address` is at `mac` now. `payload` holds the tagged term.
 pub fn claim(mac: Mac, address: IpAddr, to: Mac, payload: &Payload) -> Vec<u8> {
     match address {
         IpAddr::V4(v4) => Arp::announcement_request(mac, v4).frame_with(to, payload).to_vec(),

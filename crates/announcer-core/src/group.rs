@@ -1,7 +1,7 @@
-//! Which Services are on one node: those that share an address, and with them the other addresses of each.
+//! Groups of Services that must be on the same node: those that share an address, with all other addresses of each.
 //!
-//! Pure, and the same on every node: only what is written on the Services counts, not what a client here has just been
-//! given.
+//! Pure, and the same on every node: only what is written on the Services counts, not what a DHCP client on this node
+//! has just received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,11 +11,11 @@ use crate::annotations::Wanted;
 use crate::seniority::by_seniority;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
-/// What a group is known by (decisions.md 20): the effective address of its first Service, or that one's UID while the
-/// address is not known yet.
+/// The key of a group (decisions.md 20): the effective address of its first Service, or that Service's UID while the
+/// address is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupKey {
-    /// An address, given or leased.
+    /// An address, static or leased.
     Address(IpAddr),
     /// A Service that waits for its lease.
     Service(Uid),
@@ -30,20 +30,21 @@ impl fmt::Display for GroupKey {
     }
 }
 
-/// Services by group.
+/// All groups.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Groups {
-    /// Members of each group, by seniority. Each Service that wants an address is in exactly one.
+    /// Members of each group, by seniority. Each Service that wants an address is in exactly one group.
     pub members: BTreeMap<GroupKey, Vec<ServiceKey>>,
     /// The group of each Service.
     pub of: BTreeMap<ServiceKey, GroupKey>,
 }
 
-/// kube-vip spec 3.9 and 10.1 row 1: `0.0.0.0` is no address, so two Services that ask for it have nothing in common; a
-/// Service that asks for the address which another one's lease has shares it.
+/// Groups the Services (kube-vip spec 3.9 and 10.1 row 1). `0.0.0.0` is no address, so two Services that ask for it are
+/// not grouped. A Service that asks for the leased address of another Service is in that Service's group.
 pub fn groups(services: &BTreeMap<ServiceKey, ServiceView>) -> Groups {
     let views = by_seniority(services);
-    // The place in `sets` of each key; joined sets are emptied and point on by being looked up again.
+    // `place`: index in `sets` for each key. Joined sets become empty, and their keys are pointed to the set that
+    // absorbed them.
     let mut sets: Vec<Vec<(usize, &ServiceView)>> = Vec::new();
     let mut place: BTreeMap<GroupKey, usize> = BTreeMap::new();
     for (rank, view) in views.into_iter().enumerate() {
@@ -77,10 +78,11 @@ pub fn groups(services: &BTreeMap<ServiceKey, ServiceView>) -> Groups {
     groups
 }
 
-/// What `view` has in common with others of its group; the first is what the group is known by if it comes first.
+/// The keys that connect `view` with others of its group. The first one becomes the key of the group if `view` comes
+/// first.
 fn keys_of(view: &ServiceView, services: &BTreeMap<ServiceKey, ServiceView>) -> Vec<GroupKey> {
     match leading_primary(view, services) {
-        // The primary's lease may have got another address a moment ago, and the copy on this Service not yet.
+        // The primary's lease may have a new address, while the copy on this Service still has the old one.
         Some(primary) => {
             let followed = own_keys(primary);
             let own = own_keys(view).into_iter().filter(|key| matches!(key, GroupKey::Address(IpAddr::V6(_))));
@@ -107,13 +109,13 @@ fn own_keys(view: &ServiceView) -> Vec<GroupKey> {
         .collect()
 }
 
-/// The Service with a lease whose address `view` uses, by the name that it gives.
+/// The primary of `view`: the Service named by its annotation, if that Service has a lease which `view` uses.
 pub fn leading_primary<'a>(
     view: &ServiceView,
     services: &'a BTreeMap<ServiceKey, ServiceView>,
 ) -> Option<&'a ServiceView> {
     let primary = services.get(view.primary.as_ref()?)?;
-    // Chains are refused by the cloud controller, and a Service that leases for itself follows nobody.
+    // The cloud controller refuses chains, and a Service with a lease of its own follows no primary.
     (primary.primary.is_none() && !view.wants_dhcp() && (primary.wants_dhcp() || primary.retired)).then_some(primary)
 }
 

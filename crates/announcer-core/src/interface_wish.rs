@@ -1,13 +1,13 @@
-//! Which interface a Service asks for.
+//! The interface that a Service asks for.
 
-/// Which interface a Service asks for.
+/// The interface that a Service asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum InterfaceWish {
-    /// Whatever the configuration says.
+    /// The configured interface.
     #[default]
     Default,
-    /// The one whose subnet contains the address.
+    /// The interface whose subnet contains the address.
     Auto,
-    /// This one.
+    /// The interface with this name.
     Named(String),
 }

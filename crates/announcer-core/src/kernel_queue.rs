@@ -1,12 +1,12 @@
-//! In which order requests to the kernel are performed. What keeps addresses goes before what makes new ones. Rules are
-//! set beside the others: behind another program's change of the kernel's tables they can take longer than addresses
-//! live.
+//! The order of requests to the kernel. Requests that keep addresses go before those that add addresses. Packet filter
+//! rules run beside the others: while another program changes the kernel's tables, they can take longer than an address
+//! lives.
 
 use std::collections::VecDeque;
 
 use crate::engine::WireOp;
 
-/// What the kernel has still to do.
+/// The requests that the kernel has not performed yet.
 #[derive(Debug, Default)]
 pub struct KernelQueue {
     urgent: VecDeque<WireOp>,
@@ -15,7 +15,7 @@ pub struct KernelQueue {
 }
 
 impl KernelQueue {
-    /// The engine asks for this.
+    /// Adds a request of the engine.
     pub fn push(&mut self, op: WireOp) {
         if let WireOp::Extend(_) = op {
             self.urgent.push_back(op);
@@ -24,8 +24,8 @@ impl KernelQueue {
         }
     }
 
-    /// The next request, once the one before is done. Rules whose turn has come, for they change only when what was
-    /// asked for before them is done, go to [`Self::next_rules`].
+    /// The next request; to be called when the previous one is done. A rules request waits for the requests before it,
+    /// and then moves to [`Self::next_rules`].
     pub fn next_in_order(&mut self) -> Option<WireOp> {
         if let Some(op) = self.urgent.pop_front() {
             return Some(op);
@@ -40,12 +40,12 @@ impl KernelQueue {
         None
     }
 
-    /// The next rules, once those before stand. To be performed beside the others.
+    /// The next rules request; to be called when the previous one is done. It runs beside the others.
     pub fn next_rules(&mut self) -> Option<WireOp> {
         self.rules.pop_front()
     }
 
-    /// Nothing waits.
+    /// Whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.urgent.is_empty() && self.waiting.is_empty() && self.rules.is_empty()
     }

@@ -1,12 +1,13 @@
-//! Who announces which virtual IP, as rules and state machines. Compatible with kube-vip (kube-vip spec, section 0).
+//! Rules and state machines that decide which node announces which virtual IP. Compatible with kube-vip (kube-vip spec,
+//! section 0).
 //!
-//! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; `plan` says which VIPs
-//! should be here, asking [`ownership`]; [`engine`] is the machine that brings them up, keeps, defends and withdraws
-//! them. Beside it: [`detect`] (is the owner alive?), [`claim`] (who says so on the wire?), [`dhcp_session`] (a lease),
-//! [`record`] (what stands on a Service), [`status`] (the same for people). What stands between the engine and the
-//! outside are machines too: [`swap`] (changes of owner), [`membership`] (this node's Lease), [`record_writer`] (what
-//! is written on Services), [`campaigns`] and [`successor`] (elections of the other modes), [`kernel_queue`] (the
-//! kernel's order), [`prober`] (is it served, too?).
+//! Observe, decide, act: [`view`] extracts small structs from Services, and [`network`] from the node. `plan` says
+//! which VIPs this node should have, and asks [`ownership`]. [`engine`] is the machine that sets VIPs up, keeps,
+//! defends and withdraws them. Beside it: [`detect`] (is the owner alive?), [`claim`] (telling former owners),
+//! [`dhcp_session`] (a lease), [`record`] (what is written on a Service), [`status`] (the report for users). The parts
+//! between the engine and the outside are machines too: [`swap`] (changes of owner), [`membership`] (this node's
+//! Lease), [`record_writer`] (writes on Services), [`campaigns`] and [`successor`] (elections of the other modes),
+//! [`kernel_queue`] (order of requests to the kernel), [`prober`] (is the Service served?).
 //!
 //! No clock, no client, no socket: `announcer` runs all of it on a node, `announcer-sim` in virtual time.
 

@@ -1,78 +1,79 @@
-//! Keeps the membership Lease of this node (`node` mode): the engine says when and what, each write is a renewal.
+//! Keeps the membership Lease of this node (`node` mode). The engine says when to write which card; each write is a
+//! renewal.
 //!
-//! A machine without I/O: it says what to read and what to write, and hears the answers.
+//! A machine without I/O: it says what to read and write, and takes in the answers.
 
 use std::time::{Duration, Instant};
 
 use crate::ownership::node::Card;
 
-/// For one request. The Lease lasts longer than some of them together, and a slow API renews it too.
+/// Limit for one request. The Lease lasts longer than several such requests, so a slow API server can renew it too.
 const LIMIT: Duration = Duration::from_secs(3);
-/// Conflicts in a row after which it is left alone for a moment.
+/// Consecutive conflicts after which there is a pause.
 const TRIES: u32 = 3;
-/// Before the second attempt: by what a card says others decide who may have an address. The engine does not ask again
-/// before the next renewal. Doubled up to that with each attempt more: what the API refuses for good it refuses to
-/// every node.
+/// Pause before the second attempt. It is short, because other nodes decide by the card which node may have an address,
+/// and the engine requests the next write only with the next renewal. It doubles with each further attempt, because a
+/// permanent refusal meets every node.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What is to be done. Of the requests before nothing more is wanted.
+/// An action of the caller. It replaces all earlier requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act<O> {
-    /// Read the Lease, and answer under this number.
+    /// Read the Lease, and answer with this number.
     Read(u64),
-    /// Write the card: over the object that was read, or as a new Lease.
+    /// Write the card into the object that was read, or into a new Lease.
     Write(u64, Option<O>, Box<Card>),
 }
 
-/// What came back.
+/// Answer to an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer<O> {
-    /// The Lease as it stands, if there is one.
+    /// The Lease; `None`: it does not exist.
     Found(Option<O>),
-    /// As it stands after the write.
+    /// The Lease after the write.
     Written(O),
-    /// Changed by hand, deleted with its Node, or made by a former life a moment ago.
+    /// The Lease was changed by hand, deleted with its Node, or created by the previous process a moment ago.
     Conflict(String),
-    /// Anything else.
+    /// Any other failure.
     Failed(String),
 }
 
 #[derive(Debug)]
 enum State {
     Idle,
-    /// The request with this number is under way, and has to be answered by then.
+    /// The request with this number is under way, and is given up at `until`.
     Busy {
         id: u64,
         until: Instant,
     },
-    /// The last attempt has failed.
+    /// The last attempt has failed; the next one is at `until`.
     Waiting {
         until: Instant,
     },
 }
 
-/// The membership Lease. `O` is what the Lease is to whoever writes it.
+/// The membership Lease. `O` is what the caller keeps of the object to write it.
 #[derive(Debug)]
 pub struct Membership<O> {
-    /// How long the Lease lasts.
+    /// Duration of the Lease.
     duration: Duration,
     state: State,
-    /// Is being written.
+    /// The card that is being written.
     doing: Option<Card>,
-    /// Comes next.
+    /// The card that is written next.
     next: Option<Card>,
-    /// As the API returned it last.
+    /// The object as the API server returned it last.
     latest: Option<O>,
     tries: u32,
     pause: Duration,
     failing: bool,
-    /// Not told yet.
+    /// The error that was not reported yet.
     trouble: Option<String>,
     numbers: u64,
 }
 
 impl<O> Membership<O> {
-    /// Of a Lease that lasts for so long.
+    /// Makes the machine for a Lease of this duration.
     pub fn new(duration: Duration) -> Self {
         Self {
             duration,
@@ -88,7 +89,7 @@ impl<O> Membership<O> {
         }
     }
 
-    /// The engine wants it renewed. Of several cards that wait the last counts.
+    /// The engine wants the Lease renewed. Of several waiting cards only the last counts.
     pub fn renew(&mut self, now: Instant, card: Card) -> Option<Act<O>> {
         match self.state {
             State::Idle => self.begin(now, card),
@@ -96,7 +97,7 @@ impl<O> Membership<O> {
                 self.next = Some(card);
                 None
             }
-            // What says the same is a renewal, as the next attempt is.
+            // The next attempt writes the same card and is a renewal too.
             State::Waiting { .. } if self.doing.as_ref() == Some(&card) => None,
             State::Waiting { .. } => {
                 self.pause = AGAIN;
@@ -105,7 +106,7 @@ impl<O> Membership<O> {
         }
     }
 
-    /// A request was answered.
+    /// An action was answered.
     pub fn answered(&mut self, now: Instant, number: u64, answer: Answer<O>) -> Option<Act<O>> {
         let State::Busy { id, .. } = self.state else { return None };
         if id != number {
@@ -123,12 +124,12 @@ impl<O> Membership<O> {
         }
     }
 
-    /// What is due?
+    /// Handles what is due.
     pub fn tick(&mut self, now: Instant) -> Option<Act<O>> {
         match self.state {
             State::Busy { until, .. } if until <= now => self.failed(now, format!("no answer within {LIMIT:?}")),
             State::Waiting { until } if until <= now => {
-                // A third of the duration is when it would be renewed.
+                // After a third of the duration the Lease would be renewed anyway.
                 self.pause = (self.pause * 2).min(self.duration / 3).max(AGAIN);
                 let card = self.doing.take()?;
                 self.begin(now, card)
@@ -137,7 +138,7 @@ impl<O> Membership<O> {
         }
     }
 
-    /// When to come back if nothing happens before.
+    /// When to call [`Self::tick`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Idle => None,
@@ -145,7 +146,7 @@ impl<O> Membership<O> {
         }
     }
 
-    /// Why it cannot be renewed: once per outage, as the engine keeps what it has.
+    /// Why the Lease cannot be renewed; reported once per outage, because the engine keeps its VIPs.
     pub fn trouble(&mut self) -> Option<String> {
         self.trouble.take()
     }
@@ -172,7 +173,7 @@ impl<O> Membership<O> {
         Some(Act::Write(self.numbers, found, Box::new(card)))
     }
 
-    /// What took effect is not known: it is read before the next write.
+    /// After a failure it is unknown whether the write took effect, so the Lease is read before the next write.
     fn failed(&mut self, now: Instant, why: String) -> Option<Act<O>> {
         if !std::mem::replace(&mut self.failing, true) {
             self.trouble = Some(why);

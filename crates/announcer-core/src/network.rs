@@ -1,4 +1,4 @@
-//! What the node's kernel shows us, and the choice of the interface for an address. Pure.
+//! The state of the node's network in the kernel, and the choice of the interface for an address. Pure.
 
 mod macvlans;
 
@@ -28,31 +28,31 @@ pub struct Network {
     pub addresses: Vec<Address>,
     /// Interface of the default route.
     pub default_route: Option<u32>,
-    /// Its router.
+    /// Router of the default route.
     pub gateway: Option<IpAddr>,
-    /// Until when the DHCP lease on a macvlan runs, as its former owner on this node has noted there; by index.
+    /// The ends of DHCP leases, by index of the macvlan, as this node's announcer has noted them there.
     pub lease_ends: BTreeMap<u32, LeaseEnd>,
-    /// The same of DHCPv6 leases, as noted on the addresses themselves; by interface and address.
+    /// The ends of DHCPv6 leases, by interface and address, as noted on the addresses.
     pub address_ends: BTreeMap<(u32, IpAddr), Instant>,
 }
 
-/// What speaks about an address on the wire: ARP or neighbour discovery.
+/// The address family, which decides between ARP and neighbour discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
-    /// ARP.
+    /// IPv4, ARP.
     V4,
-    /// Neighbour discovery.
+    /// IPv6, neighbour discovery.
     V6,
 }
 
 impl Family {
-    /// That of an address.
+    /// The family of an address.
     pub fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 }
 
-/// Why there is no interface for an address. The text is what the user reads in the Event.
+/// Why there is no interface for an address. The text is shown in the Event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum InterfaceError {
     /// No such interface.
@@ -63,48 +63,48 @@ pub enum InterfaceError {
     Missing {
         /// Annotation or variable.
         source_name: &'static str,
-        /// The name in it.
+        /// The interface that it names.
         name: String,
-        /// What there is.
+        /// The existing interfaces.
         existing: String,
     },
-    /// It is set down.
+    /// The interface is set down.
     #[error("{source_name} names interface {name:?}, which is set down; it is used as soon as it is up")]
     Down {
         /// Annotation or variable.
         source_name: &'static str,
-        /// The name in it.
+        /// The interface that it names.
         name: String,
     },
-    /// Nobody can reach an address there.
+    /// No other host can reach an address on this interface.
     #[error(
         "{source_name} names interface {name:?}, which no other host can reach: name one that leads to the network"
     )]
     Loopback {
         /// Annotation or variable.
         source_name: &'static str,
-        /// The name in it.
+        /// The interface that it names.
         name: String,
     },
-    /// Nothing was named and there is no default route.
+    /// No interface is named, and there is no default route.
     #[error(
         "no interface is named (annotation kube-vip.io/serviceInterface, vip_servicesinterface, vip_interface) and \
          there is no default route; there are: {existing}"
     )]
     NoDefaultRoute {
-        /// What there is.
+        /// The existing interfaces.
         existing: String,
     },
 }
 
 impl InterfaceError {
-    /// Whether what is named is no interface of this node that could ever carry a VIP.
+    /// Whether the named interface does not exist on this node or can never carry a VIP.
     pub fn names_nothing(&self) -> bool {
         matches!(self, Self::Missing { .. } | Self::Loopback { .. })
     }
 }
 
-/// The name of the interface that is asked for, and the annotation or variable it stands in; absent: none is named.
+/// The name of the requested interface, and the annotation or variable that names it; `None`: none is named.
 pub fn named<'a>(wish: &'a InterfaceWish, config: &'a Config) -> Option<(&'static str, &'a str)> {
     let usual = || config.interface.as_deref().map(|name| ("vip_interface", name));
     match (wish, config.services_interface.as_deref()) {
@@ -120,7 +120,7 @@ impl Network {
         self.links.iter().find(|link| link.index == index)
     }
 
-    /// The interface beneath a macvlan.
+    /// The parent of a macvlan.
     pub fn parent_of(&self, index: u32) -> Option<u32> {
         match self.link(index)?.kind {
             LinkKind::Macvlan { parent, .. } => Some(parent),
@@ -128,14 +128,14 @@ impl Network {
         }
     }
 
-    /// Until when the lease of an address of ours runs, as far as it is noted.
+    /// The noted end of the lease of one of our addresses.
     pub fn lease_end_of(&self, address: &Address) -> Option<LeaseEnd> {
         let own = self.address_ends.get(&(address.interface, address.net.addr())).copied();
         own.map(LeaseEnd::At).or_else(|| self.lease_ends.get(&address.interface).copied())
     }
 
-    /// From which of its addresses neighbours are solicited on an interface: best the link-local one, which the kernel
-    /// makes when IPv6 is enabled there.
+    /// The source address for neighbour solicitations on an interface: preferably the link-local one, which the kernel
+    /// creates when IPv6 is enabled there.
     pub fn ipv6_source(&self, link: u32) -> Option<Ipv6Addr> {
         let own = self.addresses.iter().filter(|own| own.interface == link && !own.is_ours() && !own.tentative);
         let sources = own.filter(|own| !own.duplicate).filter_map(|own| match own.net.addr() {
@@ -145,19 +145,20 @@ impl Network {
         sources.min_by_key(|v6| !v6.is_unicast_link_local())
     }
 
-    /// The router that is reached through this interface.
+    /// The default router, if it is reached through this interface.
     pub fn gateway_on(&self, link: u32) -> Option<IpAddr> {
         self.gateway.filter(|_| self.default_route == Some(link))
     }
 
-    /// Interfaces with an address in a subnet of this one, itself included: they are very likely in the same LAN.
+    /// Interfaces with an address in a subnet of this interface, including itself. They are very likely in the same
+    /// LAN.
     pub fn same_lan(&self, link: u32) -> impl Iterator<Item = u32> + '_ {
         let of_it: Vec<IpNet> = self.subnets(link).collect();
         let real = self.links.iter().filter(|other| !is_own_macvlan(other) && other.name != "lo");
         real.map(|other| other.index).filter(move |other| self.subnets(*other).any(|subnet| of_it.contains(&subnet)))
     }
 
-    /// Those of the interface's own addresses.
+    /// The subnets of the interface's own addresses.
     fn subnets(&self, link: u32) -> impl Iterator<Item = IpNet> + '_ {
         let own = self.addresses.iter().filter(move |own| own.interface == link && !own.is_ours());
         own.filter(|own| own.net.prefix_len() < own.net.max_prefix_len())
@@ -165,8 +166,8 @@ impl Network {
             .map(|own| own.net.trunc())
     }
 
-    /// The subnet of the interface that `address` should be in and is not: hosts beside the node do not ask for it
-    /// there. Absent: it is in one, or the interface has none of its family.
+    /// The subnet of the interface, if `address` is in none of its subnets. Hosts on that LAN do not ask for the
+    /// address by ARP or NDP. `None`: the address is in a subnet, or the interface has none of its family.
     pub fn missed_subnet(&self, link: u32, address: IpAddr) -> Option<IpNet> {
         let mut subnets = self.subnets(link).filter(|subnet| subnet.addr().is_ipv4() == address.is_ipv4());
         let first = subnets.next()?;
@@ -178,12 +179,12 @@ impl Network {
         self.links.iter().find(|link| link.name == name)
     }
 
-    /// Whether this is the MAC of an interface of the node's own. Macvlans are made for their MACs.
+    /// Whether `mac` belongs to an interface of the node itself. Macvlans do not count.
     pub fn has_interface_with(&self, mac: Mac) -> bool {
         self.links.iter().any(|link| link.mac == Some(mac) && !matches!(link.kind, LinkKind::Macvlan { .. }))
     }
 
-    /// The interface whose own subnet contains `address`; a VIP's host prefix is no subnet.
+    /// The interface whose own subnet contains `address`. The host prefix of a VIP is no subnet.
     fn containing(&self, address: IpAddr) -> Option<(&Link, u8)> {
         self.addresses
             .iter()
@@ -198,9 +199,9 @@ impl Network {
             .min_by_key(|(link, prefix)| (link.index, u8::MAX - prefix))
     }
 
-    /// kube-vip spec 5.7: annotation, then `vip_servicesinterface`, then `vip_interface`, then the default route.
-    /// `auto` takes the interface whose subnet contains the address, else goes on with `vip_interface`. `address` is
-    /// absent for DHCP, which `auto` therefore cannot match.
+    /// Chooses the interface (kube-vip spec 5.7): the annotation, then `vip_servicesinterface`, then `vip_interface`,
+    /// then the default route. `auto` means the interface whose subnet contains the address, otherwise `vip_interface`.
+    /// `address` is `None` for DHCP, so `auto` cannot match there.
     pub fn choose(
         &self,
         wish: &InterfaceWish,
@@ -220,7 +221,7 @@ impl Network {
                 .and_then(|index| self.link(index))
                 .ok_or_else(|| InterfaceError::NoDefaultRoute { existing: self.existing() });
         };
-        // A macvlan of a DHCP Service goes with that Service, and carries its MAC.
+        // The macvlan of a DHCP Service is deleted with that Service and has its MAC.
         let found = self.link_by_name(name).filter(|link| !is_own_macvlan(link));
         let link =
             found.ok_or_else(|| InterfaceError::Missing { source_name, name: cut(name), existing: self.existing() })?;
@@ -230,7 +231,7 @@ impl Network {
         if link.up { Ok(link) } else { Err(InterfaceError::Down { source_name, name: cut(name) }) }
     }
 
-    /// The prefix length for `address` on `link` (`vip_subnet`).
+    /// `address` with its prefix length on `link` (`vip_subnet`).
     pub fn prefix(&self, config: &Config, link: &Link, address: IpAddr) -> IpNet {
         let rule = if address.is_ipv4() { config.prefix4 } else { config.prefix6 };
         let host = if address.is_ipv4() { 32 } else { 128 };
@@ -247,35 +248,34 @@ impl Network {
         IpNet::new(address, length.min(host)).expect("the length is at most that of the family")
     }
 
-    /// Where `address` stands although nothing proves it to be a VIP of ours: it is the node's own or somebody's, and
-    /// neither to be announced nor to be replaced. `except`: what is proved to be ours.
+    /// The interface that has `address` without proof that it is our VIP. Then the address belongs to the node or
+    /// another program, and must not be announced or replaced. `except`: addresses that are certainly ours.
     pub fn own_interface(&self, address: IpAddr, except: impl Fn(&Address) -> bool) -> Option<(&Address, &Link)> {
         self.somebodys(except).find(|(own, _)| own.net.addr() == address)
     }
 
-    /// All of those addresses.
+    /// All such addresses.
     fn somebodys(&self, except: impl Fn(&Address) -> bool) -> impl Iterator<Item = (&Address, &Link)> {
         let unmarked = self.addresses.iter().filter(|own| !own.is_ours());
         unmarked
             .filter_map(|own| Some((own, self.link(own.interface)?)))
-            // The interface of kube-proxy's IPVS mode carries every address that is published. On a Service's macvlan
-            // nobody else has anything.
+            // The interface of kube-proxy's IPVS mode carries every published address. On a Service's macvlan other
+            // programs have no addresses.
             .filter(|(_, link)| link.name != "kube-ipvs0" && !is_own_macvlan(link))
             .filter(move |(own, _)| !except(own))
     }
 
-    /// Whether a kube-vip, or an announcer before us, has left `address` here for a Service: it has a VIP's form, and
-    /// `is_on_record` says that a Service's record has put the address on this node. Of the form alone are also the VIP
-    /// of a control plane and what other daemons set.
+    /// Whether an earlier announcer or kube-vip has left `address` here for a Service. It needs the form of a VIP, and
+    /// `is_on_record` must say that a record has put it on this node. The form alone is not enough: the VIP of a
+    /// control plane and addresses of other daemons have it too.
     pub fn is_left_over(&self, address: &Address, is_on_record: impl Fn(IpAddr) -> bool) -> bool {
         self.link(address.interface).is_some_and(|link| looks_like_a_vip(address, link))
             && (address.is_ours() || is_on_record(address.net.addr()))
     }
 
-    /// Addresses that somebody else has on this node, by interface, beyond those that `links` name: what is not proved
-    /// to be ours. Those that each node has are none, nor are the ends of pods' links, which come and go. What has a
-    /// VIP's
-    /// form comes first: Services ask for such addresses.
+    /// Addresses of other programs on this node, by interface, beyond those that `links` name and those that are
+    /// certainly ours. Addresses that every node has are left out, and so are the ends of pods' links, which come and
+    /// go. Addresses with the form of a VIP come first, because Services ask for such addresses.
     pub fn occupied(
         &self,
         links: &[contract::CardLink<Mac>],
@@ -302,9 +302,9 @@ impl Network {
         occupied
     }
 
-    /// Whether we have set `address` on a kernel that keeps no marks (before 5.18): with a prefix of a subnet nothing
-    /// but its short deadline tells it from one of the node. A host prefix that is no source address has a VIP's form,
-    /// and may have the longer deadline with which a process ends in order.
+    /// Whether the announcer has set `address` on a kernel without address marks (before 5.18). With the prefix of a
+    /// subnet, only its short lifetime tells it from an address of the node. A host prefix that is no source address
+    /// has the form of a VIP, and may have the longer lifetime that an orderly end leaves.
     pub fn is_ours_without_mark(&self, address: &Address, fence: Duration) -> bool {
         let is_host = address.net.prefix_len() == address.net.max_prefix_len();
         let longest = if is_host { fence.max(LEFT_BEHIND) } else { fence };
@@ -313,13 +313,13 @@ impl Network {
             && matches!(address.valid, AddressLifetime::For(left) if left <= longest)
     }
 
-    /// What a user may choose from.
+    /// The names of the interfaces that a user may choose from.
     fn existing(&self) -> String {
         let names: Vec<&str> = self
             .links
             .iter()
             .filter(|link| !is_own_macvlan(link) && link.name != "lo")
-            // A node has an interface per pod; nobody means those.
+            // A node has one interface per pod; users do not choose these.
             .filter(|link| {
                 !matches!(&link.kind, LinkKind::Virtual(kind) if kind == "veth")
                     || self
@@ -337,8 +337,8 @@ impl Network {
 /// A card is small.
 const MOST_OCCUPIED: usize = 200;
 
-/// Whether somebody's VIP looks like this: a host prefix that is never chosen as source address. The interface of
-/// kube-proxy's IPVS mode carries every Service address and is none of our business.
+/// Whether an address has the form of a VIP: a host prefix that is never chosen as source address. The interface of
+/// kube-proxy's IPVS mode is left out, because it carries every Service address.
 pub(crate) fn looks_like_a_vip(address: &Address, link: &Link) -> bool {
     address.is_ours()
         || (address.net.prefix_len() == address.net.max_prefix_len()

@@ -1,5 +1,5 @@
-//! Nodes that this one watches, and what it has found out: the detector has missed one on the wire, then its kubelet's
-//! port is asked by TCP, and only when that is silent too does the node stand on this node's card. Pure.
+//! Nodes that this node watches, and what it has found out. If the detector misses a node on the wire, the node's
+//! kubelet is asked by TCP. Only if that is silent too, the node is listed on this node's card. Pure.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -7,26 +7,26 @@ use std::time::{Duration, Instant};
 
 use contract::Silence;
 
-/// Where kubelets listen. A refusal is an answer, too: so a kubelet that listens elsewhere makes nothing worse.
+/// Port of kubelets. A refusal is an answer too, so a kubelet on another port does no harm.
 const KUBELET: u16 = 10250;
 
-/// What the detector has found out about a node.
+/// A finding of the detector about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// It does not answer, and most of the others do.
+    /// The node does not answer, while most landmarks do.
     Silent {
-        /// Its name.
+        /// Name of the node.
         node: String,
-        /// What was asked for.
+        /// The address that was asked for.
         address: IpAddr,
-        /// The gateway has answered in the same burst.
+        /// Whether the gateway has answered in the same burst.
         gateway: bool,
-        /// So many have.
+        /// How many landmarks have answered.
         witnesses: u8,
     },
-    /// It answers again.
+    /// The node answers again.
     Answers {
-        /// Its name.
+        /// Name of the node.
         node: String,
     },
 }
@@ -37,11 +37,11 @@ struct Missed {
     address: IpAddr,
     gateway: bool,
     witnesses: u8,
-    /// When TCP was found silent, too.
+    /// How long the node had been silent when TCP was silent too.
     confirmed: Option<Duration>,
 }
 
-/// See the module.
+/// The watched nodes and the findings.
 #[derive(Debug, Default)]
 pub(crate) struct NodeWatch {
     /// UIDs of the nodes that are watched, and the addresses that are asked for.
@@ -50,8 +50,8 @@ pub(crate) struct NodeWatch {
 }
 
 impl NodeWatch {
-    /// These are watched, at these addresses and with the UIDs of their Nodes. What was found out about others, about a
-    /// Node that was made anew or at another address is forgotten: nobody would take it back. True if that changes the
+    /// Sets the watched nodes, with the UIDs of their Nodes and their addresses. Findings about other nodes, other UIDs
+    /// or other addresses are forgotten, because no later answer would take them back. Returns true if that changes the
     /// card.
     pub fn watch(&mut self, watched: BTreeMap<String, (String, IpAddr)>) -> bool {
         let before = self.on_card();
@@ -60,11 +60,12 @@ impl NodeWatch {
         before != self.on_card()
     }
 
-    /// `silent_for`: how long a node has been silent when the detector says so. Whose kubelet to ask.
+    /// Takes in a finding. `silent_for`: how long a node has been silent when the detector reports it. Returns the
+    /// kubelet to ask.
     pub fn note(&mut self, now: Instant, silent_for: Duration, finding: Finding) -> Option<(String, SocketAddr)> {
         match finding {
             Finding::Silent { node, address, gateway, witnesses } => {
-                // One that is confirmed stays so, and one question is open.
+                // A confirmed node stays confirmed, and only one question is open at a time.
                 if !self.watched.contains_key(&node) || self.missed.contains_key(&node) {
                     return None;
                 }
@@ -79,11 +80,11 @@ impl NodeWatch {
         }
     }
 
-    /// The kubelet's port was asked. `answers`: also where nothing can be told, as on a machine that was too busy to
-    /// wait. True if the node is called silent from now on.
+    /// The kubelet's port was asked. `answers` is also true if this cannot be told, as on a busy machine. Returns true
+    /// if the node counts as silent from now on.
     pub fn asked(&mut self, now: Instant, node: &str, answers: bool) -> bool {
         if answers {
-            // The detector comes back to it, if it stays silent on the wire.
+            // The detector reports the node again if it stays silent on the wire.
             self.missed.retain(|name, missed| name != node || missed.confirmed.is_some());
             return false;
         }
@@ -92,12 +93,12 @@ impl NodeWatch {
         true
     }
 
-    /// Since when a node is missed on the wire.
+    /// Since when a node has been silent on the wire.
     pub fn silent_since(&self, node: &str) -> Option<Instant> {
         self.missed.get(node).map(|missed| missed.since)
     }
 
-    /// Whom this node calls silent.
+    /// The nodes that this node reports as silent.
     pub fn on_card(&self) -> BTreeMap<String, Silence> {
         let said = |(node, missed): (&String, &Missed)| {
             let (uid, after) = (self.watched.get(node)?.0.clone(), missed.confirmed?);

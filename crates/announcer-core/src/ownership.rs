@@ -1,5 +1,5 @@
-//! Who may announce a Service. The plan asks [`Ownership`] and does not know which mode answers; the engine feeds the
-//! one that was configured: kube-vip's Leases (`service`), or ours (`node`).
+//! Determines which node may announce a Service. The plan asks [`Ownership`] and does not know which mode answers. The
+//! engine feeds the configured mode: kube-vip's Leases (`global` and `service`) or our records (`node`).
 
 pub mod node;
 pub mod service;
@@ -11,56 +11,55 @@ use service::LeaseKey;
 use crate::config::{Config, ElectionMode};
 use crate::view::ServiceView;
 
-/// The answer for one Service.
+/// The owner of one Service, as this node sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// This node announces it.
     Mine,
-    /// Another node does, or may: nothing of it stays here.
+    /// Another node announces it or may announce it; nothing of it stays here.
     Theirs,
-    /// Not known yet. What is here stays, nothing new is begun.
+    /// The owner is not known yet. What is here stays, and nothing new is started.
     Undecided,
 }
 
-/// Decides per Service. `global` gives all Services the same answer; `service` and `node` do not.
+/// Determines the owner of each Service. `global` gives all Services the same answer; `service` and `node` do not.
 pub(crate) trait Ownership {
-    /// Who owns `service`.
     fn of(&self, service: &ServiceView) -> Owner;
 
-    /// Whether the record behind [`Owner::Mine`] is known to stand at this moment: only then a claim of somebody else
-    /// on the wire is refuted. Otherwise whoever claims probably read a newer record (decisions.md 18).
+    /// Whether the record behind [`Owner::Mine`] certainly stands at this moment. Only then this node refutes another
+    /// host's claim on the wire. Otherwise the claimant has probably read a newer record (decisions.md 18).
     fn confirmed(&self, service: &ServiceView) -> bool;
 }
 
-/// What the election says, without its clock.
+/// State of an election, without its clock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LeaseState {
     /// The Lease was not read yet.
     #[default]
     Unknown,
-    /// We hold it. `confirmed`: renewed recently enough for others to honour it.
+    /// This node holds it.
     Held {
-        /// See there.
+        /// It was renewed recently enough for other candidates to honour it.
         confirmed: bool,
     },
-    /// Somebody else holds it; an empty name: nobody does.
+    /// Another candidate holds it; an empty name means that it has no holder.
     Other(String),
 }
 
 impl LeaseState {
-    /// What it makes of `node`.
+    /// The owner that follows from this state for `node`.
     pub(crate) fn owner(&self, node: &str) -> Owner {
         match self {
             Self::Held { .. } => Owner::Mine,
-            // A Lease that nobody holds, or our own name before the election has taken it again: nobody else has begun
-            // to announce.
+            // The Lease has no holder, or names this node before the election has acquired it again. So no other node
+            // has begun to announce.
             Self::Other(holder) if !holder.is_empty() && holder != node => Owner::Theirs,
             Self::Unknown | Self::Other(_) => Owner::Undecided,
         }
     }
 }
 
-/// The mode that was configured, with what it knows.
+/// The configured mode with its state.
 #[derive(Debug)]
 pub(crate) enum Owners {
     /// `global` and `service`.
@@ -70,7 +69,7 @@ pub(crate) enum Owners {
 }
 
 impl Owners {
-    /// Knows nothing yet.
+    /// Starts without any knowledge.
     pub fn new(config: &Config) -> Self {
         let node = config.node_name.clone();
         match config.election_mode {
@@ -84,7 +83,7 @@ impl Owners {
         }
     }
 
-    /// What has to be read before owners can be told at all.
+    /// What has to be read before any owner can be determined; `None` if nothing is missing.
     pub fn unknown(&self) -> Option<&'static str> {
         match self {
             Self::Elected(leases) => leases.unknown(),
@@ -92,7 +91,7 @@ impl Owners {
         }
     }
 
-    /// Whether what was given up in doubt may be probed again.
+    /// Whether an address that was given up in doubt may be probed again.
     pub fn ends_yielding(&self, service: &ServiceView) -> bool {
         match self {
             Self::Elected(leases) => leases.holds(service),
@@ -100,7 +99,7 @@ impl Owners {
         }
     }
 
-    /// Whether a kube-vip that lives on this very node has everything.
+    /// Whether a kube-vip on this node holds the Lease for all Services.
     pub fn is_guest(&self, now: Instant) -> bool {
         match self {
             Self::Elected(_) => false,

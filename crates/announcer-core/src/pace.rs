@@ -1,15 +1,15 @@
-//! How often everything is planned: as soon as something happens where that is cheap, in batches where it is not. Pure.
+//! Limits how often the engine plans: at once while that is cheap, in batches otherwise. Pure.
 //!
-//! A plan looks at all Services. With a thousand of them it takes milliseconds, and each of them changes some times
-//! while it is new: planned after every single change that would be the square of their number.
+//! A plan looks at all Services. With a thousand Services it takes milliseconds, and each new Service changes several
+//! times. Planning after every change would cost the square of their number.
 
 use std::time::{Duration, Instant};
 
-/// A pass that is shorter than this costs nothing worth saving.
+/// A shorter pass is not limited.
 const CHEAP: Duration = Duration::from_micros(500);
-/// After a pass its time is waited for this often: planning takes a ninth of one processor at most.
+/// The rest after a pass, as a multiple of its duration: planning takes at most a ninth of one processor.
 const REST: u32 = 8;
-/// Nothing waits longer than this for a plan, however much happens.
+/// The longest rest between two passes.
 const LONGEST: Duration = Duration::from_millis(50);
 
 /// When the engine may plan again.
@@ -23,17 +23,17 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// At once.
+    /// The first pass may begin at once.
     pub fn new(now: Instant) -> Self {
         Self { planned: now, rest: Duration::ZERO, begun: None }
     }
 
-    /// A pass begins.
+    /// A pass begins now.
     pub fn begin(&mut self, now: Instant) {
         self.begun = Some(now);
     }
 
-    /// The pass has ended, with all that it asked for. False if none was under way.
+    /// The pass has ended, including the actions that it requested. Returns false if none was under way.
     pub fn end(&mut self, now: Instant) -> bool {
         let Some(began) = self.begun.take() else { return false };
         let took = now.saturating_duration_since(began);
@@ -42,12 +42,12 @@ impl Pace {
         true
     }
 
-    /// Not before this.
+    /// The earliest time of the next pass.
     pub fn next(&self) -> Instant {
         self.planned + self.rest
     }
 
-    /// Whether the next input is to be planned for, with others waiting behind it or not.
+    /// Whether to plan before the next input is read. `others_wait`: more input is waiting.
     pub fn is_due(&self, now: Instant, others_wait: bool) -> bool {
         now >= if others_wait { self.planned + LONGEST } else { self.next() }
     }

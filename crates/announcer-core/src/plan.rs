@@ -1,5 +1,5 @@
-//! Which VIPs this node should have, from Services, ownership, leases and the network. Pure: the same world gives the
-//! same plan.
+//! Computes which VIPs this node should have, from Services, ownership, leases and the network. Pure: the same input
+//! gives the same plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,62 +14,62 @@ pub use crate::vip_id::VipId;
 
 use crate::view::{DhcpWishes, ServiceKey, ServiceView, Uid};
 
-/// One VIP that should be here.
+/// One VIP that this node should have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedVip {
-    /// The Services that use it, by seniority. The first that asks for an interface which there is decides where it is.
+    /// The Services that use it, by seniority. The first whose interface exists decides where the VIP is.
     pub members: Vec<ServiceKey>,
-    /// Whether it may be set up, or only kept. Never [`Owner::Theirs`].
+    /// Whether this node may set it up or only keep it. Never [`Owner::Theirs`].
     pub owner: Owner,
-    /// Index of the interface that carries it, or its macvlan's parent.
+    /// Index of the interface that carries it, or of the parent of its macvlan.
     pub place: Result<u32, InterfaceError>,
-    /// For DHCP: what its Service wants of it; absent if that Service is gone and only others still use the address.
+    /// For DHCP: the settings of its Service. `None` if that Service is gone and only others still use the address.
     pub dhcp: Option<DhcpWishes>,
 }
 
-/// What should be here.
+/// The result: what this node should have.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// VIPs.
+    /// The VIPs.
     pub vips: BTreeMap<VipId, PlannedVip>,
-    /// Which VIPs each Service has here, in the order in which it asks for them.
+    /// The VIPs that each Service has here, in the order in which it asks for them.
     pub of_service: BTreeMap<ServiceKey, Vec<VipId>>,
-    /// DHCP Services that live on, elsewhere: their lease must not be given back.
+    /// DHCP Services whose lease goes on at another node, so this node must not release it.
     pub elsewhere: BTreeSet<Uid>,
-    /// What the authors of Services should know.
+    /// Messages for authors of Services.
     pub told: BTreeSet<(ServiceKey, String)>,
-    /// Services of which nothing could be decided yet.
+    /// Services whose owner is not known yet.
     pub undecided: BTreeSet<ServiceKey>,
 }
 
-/// What the plan is made from.
+/// The input of the plan.
 pub struct World<'a> {
-    /// All Services that are ours to announce.
+    /// All Services that this announcer's class rules accept.
     pub services: &'a BTreeMap<ServiceKey, ServiceView>,
-    /// Who owns them.
+    /// The owners of the Services.
     pub ownership: &'a dyn Ownership,
-    /// The node.
+    /// Interfaces and addresses of this node.
     pub network: &'a Network,
     /// The configuration.
     pub config: &'a Config,
-    /// VIPs of both versions of DHCP that run here, with the address that they have.
+    /// The VIPs whose DHCPv4 or DHCPv6 client runs here, with the leased address.
     pub leases: &'a BTreeMap<VipId, Option<IpAddr>>,
 }
 
 impl World<'_> {
-    /// The address that a VIP has leased here.
+    /// The address that this node has leased for a VIP.
     fn leased(&self, id: &VipId) -> Option<IpAddr> {
         self.leases.get(id).copied().flatten()
     }
 }
 
-/// The VIPs whose addresses a Service has leased for itself.
+/// The VIPs that a Service leases for itself.
 fn leased_vips(view: &ServiceView) -> impl Iterator<Item = VipId> {
     let v4 = view.wants_dhcp().then(|| VipId::Dhcp(view.uid.clone()));
     v4.into_iter().chain(view.wants_dhcp6().then(|| VipId::Dhcp6(view.uid.clone())))
 }
 
-/// kube-vip spec 3.5 and 3.9.
+/// Makes the plan (kube-vip spec 3.5 and 3.9).
 pub fn plan(world: &World<'_>) -> Plan {
     let mut plan = Plan::default();
     let services: Vec<(&ServiceView, Owner)> =
@@ -77,7 +77,7 @@ pub fn plan(world: &World<'_>) -> Plan {
     let undecided = services.iter().filter(|(_, owner)| *owner == Owner::Undecided);
     plan.undecided = undecided.map(|(view, _)| view.key.clone()).collect();
 
-    // DHCP first: whose leases the static ones may share.
+    // DHCP comes first, because static VIPs may share a lease.
     for (view, owner) in &services {
         for id in leased_vips(view) {
             if *owner == Owner::Theirs {
@@ -117,13 +117,15 @@ pub fn plan(world: &World<'_>) -> Plan {
                 Wanted::Dhcp6 => VipId::Dhcp6(view.uid.clone()),
                 Wanted::Static(address) if leased6.contains_key(address) => VipId::Dhcp6(leased6[address].clone()),
                 Wanted::Static(address) => {
-                    // Its own word comes first: the lease may have got another address, and the copy on this Service
-                    // not yet. On the node's interface the old one would be used without a lease.
+                    // The Service's own reference to a primary comes first: the lease may have a new address, while the
+                    // copy on this Service still has the old one. As a static VIP the old address would be used without
+                    // a lease.
                     let primary = leading_primary(view, world.services).filter(|_| address.is_ipv4());
                     let here = primary.filter(|primary| world.ownership.of(primary) != Owner::Theirs);
                     match here.map(|primary| &primary.uid).or(leased.get(address)) {
                         Some(uid) => VipId::Dhcp(uid.clone()),
-                        // The node that has the lease has the address, with its own MAC and only until the lease ends.
+                        // The node that holds the lease has the address, with the MAC of its macvlan and only as long
+                        // as the lease lasts.
                         None if primary.is_some() || leased_elsewhere.contains(address) => continue,
                         None => VipId::Static(*address),
                     }
@@ -143,7 +145,7 @@ pub fn plan(world: &World<'_>) -> Plan {
     plan
 }
 
-/// Services on their way out whose lease another node has: their secondaries go on with it there.
+/// Retired Services whose lease another node holds. The Services that share it use it there.
 fn retired_elsewhere(services: &[(&ServiceView, Owner)]) -> Vec<Uid> {
     let retired = services.iter().filter(|(view, owner)| view.retired && *owner == Owner::Theirs);
     let is_shared = |(view, _): &&(&ServiceView, Owner)| {
@@ -153,24 +155,24 @@ fn retired_elsewhere(services: &[(&ServiceView, Owner)]) -> Vec<Uid> {
     retired.filter(is_shared).map(|(view, _)| view.uid.clone()).collect()
 }
 
-/// What authors of Services hear whose interface cannot be used.
+/// Messages for authors whose interface cannot be used.
 fn without_interface(plan: &Plan) -> Vec<(ServiceKey, String)> {
     plan.vips
         .iter()
         .filter_map(|(id, vip)| Some((id, vip, vip.place.as_ref().err()?)))
-        // Whoever shares a given address has been told what he names himself.
+        // Members of a static VIP were already told about the interface that each of them names.
         .filter(|(id, _, error)| id.is_dhcp() || !error.names_nothing())
         .flat_map(|(_, vip, error)| vip.members.iter().map(|member| (member.clone(), error.to_string())))
         .collect()
 }
 
-/// Makes `view` a member of the VIP, which it may be the first to want.
+/// Adds `view` to the members of a VIP, and creates the VIP if needed.
 fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id: &VipId) {
     let address = match id {
         VipId::Static(address) => Some(*address),
         VipId::Dhcp(_) | VipId::Dhcp6(_) => None,
     };
-    // A lease whose Service is on its way out stays where and what it was for those that share it.
+    // The lease of a retired Service keeps its place and settings for the Services that share it.
     let source = match id {
         VipId::Dhcp(uid) if *uid != view.uid => {
             world.services.values().find(|view| view.uid == *uid && view.retired).unwrap_or(view)
@@ -188,8 +190,8 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
     }
     if let VipId::Static(address) = id {
         let wish = world.network.choose(&view.interface, world.config, Some(*address)).map(|link| link.index);
-        // Who names what there is not decides for nobody else (`placed_by` in node mode), and is told what he names
-        // himself.
+        // A Service that names an interface which does not exist here does not decide for the others (`placed_by` in
+        // `node` mode). It is told about its own interface.
         match (&vip.place, &wish) {
             (Err(error), Err(own)) if error.names_nothing() && own.names_nothing() => {
                 plan.told.insert((view.key.clone(), own.to_string()));
@@ -211,17 +213,17 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
     vip.members.push(view.key.clone());
 }
 
-/// kube-vip spec 3.9: a secondary of a DHCP primary names the primary's real address; on the node's interface it would
-/// be announced with a second MAC. The address counts from the running client, and before that (after a restart, at a
-/// take-over) from what clients were told of the Service.
+/// Addresses of leases, by the Service that leased them (kube-vip spec 3.9). A secondary of a DHCP primary names the
+/// primary's real address. As a static VIP it would be announced with a second MAC. The address of a running client
+/// counts first. Without one (after a restart, at a take-over) the address counts that clients were told.
 fn leased_addresses(world: &World<'_>, services: &[(&ServiceView, Owner)]) -> BTreeMap<IpAddr, Uid> {
     let remembered = services
         .iter()
         .filter(|(_, owner)| *owner != Owner::Theirs)
         .filter_map(|(view, _)| Some((view.uid.clone(), view.told_leased()?)))
         .filter(|(uid, _)| world.leased(&VipId::Dhcp(uid.clone())).is_none());
-    // A client that runs here goes on for its secondaries after its own Service is gone; not after that Service has
-    // asked for something else.
+    // A running client goes on for the secondaries after its own Service is gone, but not after that Service has asked
+    // for something else.
     let changed: BTreeSet<&Uid> =
         services.iter().filter(|(view, _)| !view.wants_dhcp() && !view.retired).map(|(view, _)| &view.uid).collect();
     let running = world

@@ -1,9 +1,9 @@
-//! Whether what is announced is served: addresses of Services are asked from other nodes than their owners, as a client
-//! would ask, by ARP or neighbour solicitation and then by the SYN of a TCP connection. Announced is not the same as
-//! served: behind the address are kube-proxy, packet filters, network policies and endpoints.
+//! Probes whether announced Services are also served. Nodes other than the owner ask as a client would: by ARP or
+//! neighbour solicitation, then by the SYN of a TCP connection. An announced address may not be served, because of
+//! kube-proxy, packet filters, network policies or endpoints.
 //!
-//! When whom to ask, what an answer means, and when enough of them were missed to say so. `asked.rs` keeps one address
-//! and port. Frames go in and come out whole; no socket, no clock.
+//! This module decides when to probe which address, what an answer means, and when enough probes have failed to report
+//! it. `asked.rs` holds the state of one address and port. Frames go in and come out complete; no socket, no clock.
 
 mod asked;
 #[cfg(test)]
@@ -21,52 +21,52 @@ use l2_types::{Mac, Traffic};
 use crate::view::ServiceKey;
 use asked::{Asked, Open};
 
-/// Each is asked so often.
+/// Period in which each target is probed once.
 const PERIOD: Duration = Duration::from_secs(5);
-/// No two are asked within this time: of more than 250 each is asked less often.
+/// Minimum time between two probes. With more than 250 targets each is probed less often.
 const GAP: Duration = Duration::from_millis(20);
-/// So many misses in a row are told.
+/// Consecutive failures after which a target is reported.
 const FAILURES: u32 = 3;
-/// After so many the second in line tells, if the first has not.
+/// Consecutive failures after which the second prober reports too, in case the first has not.
 pub const PERSISTS: u32 = 6;
 
-/// Someone to ask.
+/// An address and port to probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Whose address it is.
+    /// The Service that has the address.
     pub service: ServiceKey,
-    /// The address, and its first TCP port.
+    /// The address and the first TCP port of the Service.
     pub at: SocketAddr,
     /// The node that announces it.
     pub owner: String,
-    /// Our interface in that LAN.
+    /// Our interface in the LAN of the address.
     pub link: u32,
-    /// Its MAC.
+    /// MAC of that interface.
     pub mac: Mac,
-    /// Our own address on it, of the same family.
+    /// An own address on that interface, of the same family.
     pub source: IpAddr,
-    /// This node is the first of those that ask: it tells.
+    /// Whether this node is the first prober, which reports first.
     pub first: bool,
 }
 
-/// Everybody to ask.
+/// All targets, by address and port.
 pub type Targets = BTreeMap<SocketAddr, Target>;
 
-/// How a question has ended.
+/// The result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
     /// The connection was accepted.
     Served,
-    /// It was refused.
+    /// The connection was refused.
     Refused,
-    /// Somebody has the address, and nothing came back.
+    /// The address was resolved, but no answer to the SYN came back.
     Silent,
-    /// Nobody says to have the address.
+    /// The address was not resolved: no host answered the ARP or neighbour request.
     NoNeighbor,
 }
 
 impl Outcome {
-    /// For metrics.
+    /// The name in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Served => "served",
@@ -77,62 +77,62 @@ impl Outcome {
     }
 }
 
-/// What has changed about an address and port, as seen from here.
+/// A change in how a target is served, as seen from this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Which.
+    /// The target.
     pub target: Target,
-    /// How it stands.
+    /// The current result.
     pub outcome: Outcome,
-    /// Misses in a row; none if it is served.
+    /// Consecutive failures; 0 if it is served.
     pub failures: u32,
 }
 
-/// What is to be done.
+/// What the caller has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Send this.
+    /// Send a frame.
     Send {
-        /// On this interface.
+        /// Index of the interface.
         link: u32,
-        /// Through the socket that hears the answer.
+        /// The kind of socket that receives the answer.
         traffic: Traffic,
-        /// All of it.
+        /// The complete frame.
         frame: Vec<u8>,
     },
-    /// A question has ended.
+    /// A probe has ended.
     Ended {
-        /// How.
+        /// Its result.
         outcome: Outcome,
-        /// How soon it was answered.
+        /// Time until the answer; `None` without one.
         after: Option<Duration>,
     },
-    /// Something has changed.
+    /// The result of a target has changed.
     Found(Finding),
 }
 
-/// See the module.
+/// All targets with their state.
 #[derive(Debug)]
 pub struct Prober {
     asked: BTreeMap<SocketAddr, Asked>,
-    /// Where addresses were found, until they do not answer.
+    /// Resolved MACs; an entry is removed when its address does not answer.
     neighbors: BTreeMap<(u32, IpAddr), Mac>,
-    /// Who was asked last.
+    /// The target that was probed last.
     last: Option<SocketAddr>,
-    /// When the next one is asked.
+    /// When the next target is probed.
     next: Instant,
-    /// What makes sequence numbers that nobody foresees.
+    /// Secret input of the sequence numbers, so that other hosts cannot predict them.
     seed: u64,
     questions: u64,
 }
 
 impl Prober {
-    /// Nobody is asked yet. `seed`: what others do not know.
+    /// Starts without targets. `seed`: a random value.
     pub fn new(now: Instant, seed: u64) -> Self {
         Self { asked: BTreeMap::new(), neighbors: BTreeMap::new(), last: None, next: now, seed, questions: 0 }
     }
 
-    /// From now on these are asked. What was found out about one stays known where only its owner is another.
+    /// Replaces the targets. A target keeps its state if it belongs to the same Service as before.
     pub fn watch(&mut self, now: Instant, targets: Targets) {
         if self.asked.is_empty() {
             self.next = now;
@@ -157,7 +157,7 @@ impl Prober {
         });
     }
 
-    /// Which sockets are needed.
+    /// The sockets that are needed: interface and kind.
     pub fn listens(&self) -> impl Iterator<Item = (u32, Traffic)> + '_ {
         self.asked.values().flat_map(|asked| {
             let (neighbor, handshake) = traffic(asked.target.at.ip());
@@ -165,7 +165,7 @@ impl Prober {
         })
     }
 
-    /// How many do not answer, or refuse.
+    /// How many targets do not answer or refuse.
     pub fn unserved(&self) -> usize {
         self.asked.values().filter(|asked| asked.is_unserved()).count()
     }
@@ -176,7 +176,8 @@ impl Prober {
         self.asked.values().filter_map(Asked::deadline).chain(next).min()
     }
 
-    /// A frame was heard. All that waits is taken in before a timer is judged (failover-protocol.md R1).
+    /// Takes in a received frame. The caller feeds all waiting frames before it calls [`Self::tick`]
+    /// (failover-protocol.md R1).
     pub fn heard(&mut self, now: Instant, link: u32, frame: &[u8]) -> Vec<Output> {
         if let Some(reply) = handshake::parse_frame(frame) {
             let asked = self.asked.get_mut(&reply.asked).filter(|asked| asked.target.link == link);
@@ -195,13 +196,14 @@ impl Prober {
         waiting.into_iter().flat_map(|at| self.begin(now, at)).collect()
     }
 
-    /// What is due.
+    /// Handles what is due.
     pub fn tick(&mut self, now: Instant) -> Vec<Output> {
         let mut outputs = Vec::new();
         for asked in self.asked.values_mut() {
             let ended = asked.tick(now, &mut outputs);
             if ended {
-                // As a client's entry, that is asked for anew when nothing comes back.
+                // The entry is removed, as a client does when no answer comes back, so that the address is resolved
+                // anew.
                 self.neighbors.remove(&(asked.target.link, asked.target.at.ip()));
             }
         }
@@ -216,7 +218,7 @@ impl Prober {
         outputs
     }
 
-    /// Round the end. One that is being asked still is passed over.
+    /// The next target in turn, with a wrap at the end. A target with an open probe is skipped.
     fn next_in_turn(&self) -> Option<SocketAddr> {
         let after = self.asked.range((
             self.last.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded),
@@ -233,8 +235,8 @@ impl Prober {
         let Some(there) = self.neighbors.get(&(link, at.ip())) else {
             return asked.open(now, Open::neighbor(now)).into_iter().collect();
         };
-        // Another port each time: a question that was lost stays for two minutes in the tables of those it has passed,
-        // with the endpoint that it was sent to, and the next one from the same port would go the same way.
+        // Each probe uses another port. A lost probe stays for two minutes in the conntrack tables on its way, with the
+        // endpoint that it was sent to. The next one from the same port would take the same way.
         let port = PORTS.start() + u16::from(asked.next_port());
         let handshake = Handshake {
             source_mac: mac,
@@ -247,7 +249,7 @@ impl Prober {
     }
 }
 
-/// Which sockets hear answers about an address: that of neighbours and that of handshakes.
+/// The sockets for answers about an address: for address resolution and for handshakes.
 fn traffic(address: IpAddr) -> (Traffic, Traffic) {
     match address {
         IpAddr::V4(_) => (Traffic::Arp, Traffic::Handshake),
@@ -255,7 +257,7 @@ fn traffic(address: IpAddr) -> (Traffic, Traffic) {
     }
 }
 
-/// The question of a client that does not know yet where the address is.
+/// The request of a client that does not know the MAC of the address yet.
 fn who_has(target: &Target) -> Option<Vec<u8>> {
     match (target.source, target.at.ip()) {
         (IpAddr::V4(source), IpAddr::V4(address)) => {
@@ -269,7 +271,7 @@ fn who_has(target: &Target) -> Option<Vec<u8>> {
     }
 }
 
-/// Who answers that it has which address.
+/// The address and MAC of an answer to address resolution.
 fn neighbor(frame: &[u8]) -> Option<(IpAddr, Mac)> {
     if let Some(found) = arp::parse_frame(frame) {
         let Arp { sender_ip, sender_mac, .. } = found.arp;
@@ -284,7 +286,7 @@ fn neighbor(frame: &[u8]) -> Option<(IpAddr, Mac)> {
     }
 }
 
-/// A number that follows from both and shows neither.
+/// A hash of both values that reveals neither.
 fn mixed(seed: u64, number: u64) -> u32 {
     let mut hash = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

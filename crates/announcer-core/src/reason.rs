@@ -1,11 +1,11 @@
-//! Reasons of the Events on Services. People filter by them and alerts match them: they do not change.
+//! Reasons of the Events on Services. Users filter by them and alerts match them, so they do not change.
 
 use std::fmt;
 
 /// `reason` of an Event. docs/announcer.md says when each is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// Who announces it from now on.
+    /// This node announces the Service from now on.
     AddressAnnounced,
     /// Another host uses or claims the address.
     AddressConflict,
@@ -13,30 +13,30 @@ pub enum Reason {
     AnnotationIgnored,
     /// Something is wrong with the Service, its interface or the nodes.
     CannotAnnounce,
-    /// No node is fully well: the least bad one announces it.
+    /// No node is without a defect; the least bad one announces it.
     NoHealthyNode,
-    /// Policy Local, and no endpoint where the address is.
+    /// The policy is Local, and the node that announces has no endpoint.
     NoLocalEndpoint,
     /// It is announced, and connections to it get no answer or are refused.
     AddressNotServed,
-    /// That is over.
+    /// Connections to it are answered again.
     AddressServedAgain,
-    /// The server has given another address than before.
+    /// The DHCP server has given another address than before.
     DhcpAddressChanged,
-    /// The server offers another address than was asked for.
+    /// The DHCP server offers another address than was requested.
     DhcpOtherAddress,
-    /// No server answers.
+    /// No DHCP server answers.
     DhcpNoAnswer,
-    /// The server refuses.
+    /// The DHCP server refuses the request.
     DhcpRefused,
-    /// The lease is over.
+    /// The lease has ended.
     DhcpLeaseLost,
-    /// What else a client reports.
+    /// Any other problem that a DHCP client reports.
     DhcpTrouble,
 }
 
 impl Reason {
-    /// As in the Event.
+    /// The text in the Event.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AddressAnnounced => "AddressAnnounced",

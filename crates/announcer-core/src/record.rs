@@ -1,5 +1,5 @@
-//! What stands on a Service: who owns it, what was leased for it, and the addresses in its status. Each function
-//! changes an object that was read, and leaves alone what it does not know (decisions.md 4).
+//! What is written on a Service: its owner, its leases, and the addresses in its status. Each function changes an
+//! object that was read, and keeps unknown fields (decisions.md 4).
 
 use std::net::IpAddr;
 
@@ -13,12 +13,12 @@ use crate::ownership::node::OwnerRecord;
 use crate::seniority;
 use crate::view::{Port, Published};
 
-/// The record of ownership that stands on a Service (decisions.md 20).
+/// The record of the owner on a Service (decisions.md 20).
 pub fn owner_record(meta: &ObjectMeta) -> Option<OwnerRecord> {
     OwnerRecord::read(meta.annotations.as_ref()?)
 }
 
-/// Whether another owner stands there that `record` must not be written over.
+/// Whether the Service names another owner that `record` must not overwrite.
 pub fn is_superseded(meta: &ObjectMeta, record: &Record) -> bool {
     let Some(owner_record) = owner_record(meta) else { return false };
     match (&record.vip_host, record.term) {
@@ -30,12 +30,12 @@ pub fn is_superseded(meta: &ObjectMeta, record: &Record) -> bool {
     }
 }
 
-/// Makes the object say who owns it from now on.
+/// Writes the owner on the object.
 pub fn sit(meta: &mut ObjectMeta, owner_record: &OwnerRecord) {
     owner_record.write(meta.annotations.get_or_insert_default());
 }
 
-/// Sets the annotations; true if one changed.
+/// Writes the annotations of a record. Returns true if one changed.
 pub fn annotate(meta: &mut ObjectMeta, record: &Record) -> bool {
     let lease = record.lease.as_ref().map(keys::LeaseFacts::to_annotation);
     let lease6 = record.lease6.as_ref().map(keys::LeaseFacts6::to_annotation);
@@ -73,8 +73,8 @@ pub fn annotate(meta: &mut ObjectMeta, record: &Record) -> bool {
     changed
 }
 
-/// Sets `status.loadBalancer.ingress` and in which turn the Service has joined others; true if something changed.
-/// `object` is the Service, with or without its metadata.
+/// Writes `status.loadBalancer.ingress` and the turn in which the Service has joined others. Returns true if something
+/// changed. `object` is the Service, with or without its metadata.
 pub fn publish(object: &mut Value, record: &Record, now: Timestamp) -> bool {
     let Some(ingress) = &record.ingress else { return false };
     if !object["status"].is_object() {
@@ -84,7 +84,8 @@ pub fn publish(object: &mut Value, record: &Record, now: Timestamp) -> bool {
     join(object, record.turn, now) || addressed
 }
 
-/// The condition is replaced as a whole: who has joined one address and then another has a new turn.
+/// Writes the condition with the turn. It is replaced as a whole, because a Service that joins another address gets a
+/// new turn.
 fn join(object: &mut Value, turn: u32, now: Timestamp) -> bool {
     let old = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let is_ours = |condition: &&Value| condition["type"] == seniority::JOINED;
@@ -106,7 +107,7 @@ fn join(object: &mut Value, turn: u32, now: Timestamp) -> bool {
     true
 }
 
-/// An entry that is there already keeps what we do not write (`ipMode`).
+/// Writes the addresses. An existing entry keeps fields that the announcer does not write (`ipMode`).
 fn address(object: &mut Value, ingress: &[(IpAddr, Vec<Port>)]) -> bool {
     let old = object["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
     let new: Vec<Value> = ingress

@@ -1,9 +1,8 @@
-//! Writes records on Services: read, compare, write the object, then its status. What is wanted on each Service, which
-//! request comes next, what an answer means, and when it is tried again.
+//! Writes records on Services: read, compare, write the object, then its status. It holds the wanted record of each
+//! Service, and decides the next request, what an answer means, and when to retry.
 //!
-//! A machine without I/O: whoever drives it keeps a queue in which a key waits once and is worked on once at a time,
-//! asks
-//! [`RecordWriter::begin`] for the key whose turn it is, sends what [`Write::next`] says, and does with the key what
+//! A machine without I/O. The caller keeps a queue in which each key waits only once and is processed by one worker at
+//! a time. It calls [`RecordWriter::begin`] for the next key, sends what [`Write::next`] says, and handles the key as
 //! [`RecordWriter::ended`] says.
 
 #[cfg(test)]
@@ -19,88 +18,88 @@ use crate::engine::{Record, Recorded};
 use crate::record::{annotate, is_superseded, publish};
 use crate::view::ServiceKey;
 
-/// A Service as the API returned it, with all the fields that nobody here knows (decisions.md 4).
+/// A Service as the API server returned it, with all unknown fields (decisions.md 4).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Object {
     /// Its metadata.
     pub metadata: ObjectMeta,
-    /// Everything else.
+    /// All other fields.
     pub data: Value,
 }
 
 /// A request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ask {
-    /// The Service as it stands.
+    /// Read the Service.
     Read,
-    /// PUT of the object, whose annotations have changed.
+    /// PUT the object with changed annotations.
     Annotate(Box<Object>),
-    /// PUT of its status.
+    /// PUT its status.
     Publish(Box<Object>),
 }
 
-/// What came back.
+/// Answer to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    /// The Service as it stands, after a write too; or there is none of that name.
+    /// The Service, also after a write; `None`: it does not exist.
     Service(Option<Box<Object>>),
-    /// Somebody else has written it meanwhile.
+    /// Another writer has changed the Service meanwhile.
     Conflict,
-    /// Whatever else went wrong.
+    /// Any other failure.
     Failed,
 }
 
-/// What comes next in a write.
+/// The next step of a write.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Next {
-    /// Send this, and feed the answer back.
+    /// Send this request, and feed the answer back.
     Send(Ask),
-    /// It is over.
+    /// The write has ended.
     End(End),
 }
 
-/// What came of a write.
+/// Result of a write.
 #[derive(Debug, Clone, PartialEq)]
 pub enum End {
-    /// The record stands there, on this object.
+    /// The record is on this object.
     Written(Box<Object>),
-    /// The Service that is meant is gone.
+    /// The Service does not exist any more.
     Gone,
-    /// Another owner stands there.
+    /// The Service names another owner.
     Superseded,
-    /// Somebody else has written it meanwhile.
+    /// Another writer has changed the Service meanwhile.
     Conflict,
-    /// Whatever else went wrong.
+    /// Any other failure.
     Failed,
 }
 
-/// What to do with the key in the queue.
+/// What the caller has to do with the key in its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// Nothing, and its failures are forgotten.
+    /// Nothing; its failures are forgotten.
     No,
-    /// It comes again at once.
+    /// Process it again at once.
     AtOnce,
-    /// It comes again after its back-off.
+    /// Process it again after its back-off.
     Later,
 }
 
 #[derive(Debug)]
 struct Wanted {
     record: Record,
-    /// As the API returned it after our last write, so that the status can be written without reading again.
+    /// The object after our last write, so that the status can be written without another read.
     object: Option<Object>,
 }
 
-/// What is wanted on each Service.
+/// The wanted records of all Services.
 #[derive(Debug, Default)]
 pub struct RecordWriter(BTreeMap<ServiceKey, Wanted>);
 
-/// One write under way.
+/// A write that is under way.
 #[derive(Debug)]
 pub struct Write {
     record: Record,
-    /// It begins with an object that we remembered, which may be old.
+    /// The object of the last write, from which this write starts; it may be outdated.
     remembered: Option<Object>,
     began_remembered: bool,
     stage: Stage,
@@ -114,28 +113,28 @@ enum Stage {
 }
 
 impl RecordWriter {
-    /// Writes this, instead of what was wanted before. The key goes into the queue.
+    /// Requests that this record is written; it replaces an earlier one. The caller adds the key to its queue.
     pub fn want(&mut self, key: ServiceKey, record: Record) {
         let object = self.0.remove(&key).and_then(|old| old.object);
         self.0.insert(key, Wanted { record, object });
     }
 
-    /// Writes nothing there any more. The key's failures are to be forgotten.
+    /// Cancels the record of a Service. The caller forgets the key's failures.
     pub fn forget(&mut self, key: &ServiceKey) {
         self.0.remove(key);
     }
 
-    /// How many records are wanted or remembered.
+    /// How many records are wanted or kept.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nothing is.
+    /// Whether no record is wanted or kept.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The key's turn has come. Nothing, if it was given up meanwhile: its failures are to be forgotten.
+    /// Starts the write for a key. `None`: it was cancelled meanwhile, and the caller forgets the key's failures.
     pub fn begin(&mut self, key: &ServiceKey) -> Option<Write> {
         let wanted = self.0.get_mut(key)?;
         let remembered = wanted.object.take();
@@ -143,15 +142,14 @@ impl RecordWriter {
         Some(Write { record: wanted.record.clone(), remembered, began_remembered, stage: Stage::Read })
     }
 
-    /// A write is over: what the engine hears, and what becomes of the key.
+    /// A write has ended. Returns the result for the engine, and what to do with the key.
     pub fn ended(&mut self, key: &ServiceKey, write: &Write, end: End) -> (Option<Recorded>, Again) {
         let superseded = end == End::Superseded;
         match end {
             End::Written(object) => (self.written(key, &write.record, *object), Again::No),
             End::Gone | End::Superseded => {
-                // Another record has come meanwhile, for a later Service of the name or under a newer term: the queue
-                // has the
-                // key again, and what became of the old one is nobody's concern.
+                // The engine wants another record meanwhile, for a later Service of the name or under a newer term. The
+                // queue has the key again, and the result of the old record does not matter.
                 if self.0.get(key).is_some_and(|wanted| wanted.record != write.record) {
                     return (None, Again::No);
                 }
@@ -159,7 +157,8 @@ impl RecordWriter {
                 (Some(if superseded { Recorded::Superseded } else { Recorded::Gone }), Again::No)
             }
             End::Conflict if write.began_remembered => (None, Again::AtOnce),
-            // Given up while it was under way: no retry, and the next Service of the name begins without failures.
+            // The record was cancelled while it was being written: there is no retry, and the next Service of the name
+            // starts without failures.
             End::Conflict | End::Failed if !self.0.contains_key(key) => (None, Again::No),
             End::Conflict | End::Failed => (Some(Recorded::Failed), Again::Later),
         }
@@ -167,14 +166,14 @@ impl RecordWriter {
 
     fn written(&mut self, key: &ServiceKey, record: &Record, object: Object) -> Option<Recorded> {
         match self.0.get_mut(key) {
-            // Another record has come meanwhile: the queue has the key again.
+            // The engine wants another record meanwhile, and the queue has the key again.
             Some(wanted) if wanted.record != *record => {
                 wanted.object = Some(object);
                 return None;
             }
-            // The status is still to come, within milliseconds.
+            // The engine will want the status within milliseconds.
             Some(wanted) if record.ingress.is_none() => wanted.object = Some(object),
-            // It stands there: a thousand records at rest are not worth their room.
+            // The record is written; keeping a thousand of them would waste memory.
             _ => {
                 self.0.remove(key);
             }
@@ -184,12 +183,12 @@ impl RecordWriter {
 }
 
 impl Write {
-    /// What is being written.
+    /// The record that is being written.
     pub fn record(&self) -> &Record {
         &self.record
     }
 
-    /// The next request; at first without an answer. `wall` is only written, never compared.
+    /// The next request; the first call has no answer. `wall` is only written, never compared.
     pub fn next(&mut self, wall: Timestamp, answer: Option<Answer>) -> Next {
         let object = match answer {
             None => match self.remembered.take() {

@@ -1,8 +1,8 @@
-//! Which addresses no Service gets although it asks for them: those of machines, those inside the cluster, and ports of
-//! another Service. Pure.
+//! Addresses that no Service gets although it asks for them: those of machines, cluster IPs, and ports of another
+//! Service. Pure.
 //!
-//! The cloud controller refuses them too, but annotations can be written by hand and a class can leave it out; and what
-//! two controllers have given twice must not take traffic from the Service that had it.
+//! The cloud controller refuses them too. But annotations can be written by hand, and a class can exclude that
+//! controller. If two controllers give the same address, the Service that had it first must not lose its traffic.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,12 +16,12 @@ use crate::network::mac_of;
 use crate::seniority::by_seniority;
 use crate::view::{Giver, Port, ServiceKey, ServiceView, Uid};
 
-/// Who tells the author: exactly one node.
+/// The node that tells the author; exactly one node does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reporter {
-    /// The one that owns this Service.
+    /// The owner of this Service.
     OwnerOf(ServiceKey),
-    /// This one.
+    /// This node.
     Node(String),
 }
 
@@ -30,14 +30,14 @@ pub enum Reporter {
 pub struct Refusal {
     /// The address.
     pub address: IpAddr,
-    /// What its author should know.
+    /// Message for its author.
     pub text: String,
-    /// Who says it.
+    /// The node that sends the message.
     pub reporter: Reporter,
 }
 
-/// What the author of a Service reads whose address stands on a node, as `net`, without a mark or a record of ours. One
-/// of a subnet is most probably the node's own.
+/// Message for the author of a Service whose address is on a node, as `net`, without a mark or record of ours. With the
+/// prefix of a subnet it is most probably the node's own address.
 pub fn somebodys(net: IpNet, interface: &str, node: &str) -> String {
     let address = net.addr();
     if net.prefix_len() < net.max_prefix_len() {
@@ -57,11 +57,11 @@ pub fn somebodys(net: IpNet, interface: &str, node: &str) -> String {
 /// An address that belongs to a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// What it is, for people.
+    /// A description for users.
     pub what: String,
-    /// The interface of the reporter on which somebody has it; absent: it is the machine's own.
+    /// The interface of the reporter that has the address; `None`: it is the machine's own address.
     pub interface: Option<String>,
-    /// The node that speaks about it.
+    /// The node that reports it.
     pub reporter: String,
 }
 
@@ -74,17 +74,17 @@ impl Machine {
     }
 }
 
-/// Which Service has which address inside the cluster. On a node it would take what all pods there send to that
+/// Cluster IPs and their Services. As a VIP such an address would draw the traffic of all pods on the node to that
 /// Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterIps {
     holders: BTreeMap<IpAddr, ServiceKey>,
-    /// The same the other way round: what to forget when a Service goes.
+    /// The cluster IPs of each Service, to forget them when it is deleted.
     of: BTreeMap<ServiceKey, Vec<IpAddr>>,
 }
 
 impl ClusterIps {
-    /// `key` has these now. Says which addresses have come or gone.
+    /// Sets the cluster IPs of `key`. Returns the addresses that were added or removed.
     pub fn note(&mut self, key: &ServiceKey, addresses: Vec<IpAddr>) -> Vec<IpAddr> {
         let before = self.of.remove(key).unwrap_or_default();
         if before == addresses {
@@ -94,7 +94,7 @@ impl ClusterIps {
             return Vec::new();
         }
         for address in &before {
-            // A younger Service may have it by now: of a list that is read again the order says nothing.
+            // Another Service may have the address by now, because a list that is read again has no order.
             if self.holders.get(address) == Some(key) {
                 self.holders.remove(address);
             }
@@ -108,8 +108,8 @@ impl ClusterIps {
     }
 }
 
-/// What is refused of what all Services ask for. An address that clients have been told of stays: taking it away would
-/// help nobody but the one to whom it was given since, if nobody has ever given it to who has it.
+/// The refused addresses of all Services. An address that clients know is normally kept. If a controller gave it to
+/// another Service meanwhile, and never to the one that uses it, the other Service gets it.
 pub fn refusals(
     services: &BTreeMap<ServiceKey, ServiceView>,
     machines: &BTreeMap<IpAddr, Machine>,
@@ -118,8 +118,8 @@ pub fn refusals(
     let views: Vec<&ServiceView> = by_seniority(services).into_iter().filter(|view| !view.retired).collect();
     let mut holders: BTreeMap<(IpAddr, &Port), &ServiceView> = BTreeMap::new();
     let mut refused: BTreeMap<ServiceKey, Vec<Refusal>> = BTreeMap::new();
-    // Clients know it, and nothing says that it was not given; then what a controller has given; then what clients know
-    // all the same.
+    // Order of claims to an address: first a Service that clients know by it and that may have been given it, then one
+    // that a controller has given it to, then one that clients know by it without a grant.
     let turn = |view: &ServiceView, address: IpAddr| match (view.published.has(address), view.giver) {
         (true, Giver::Unknown | Giver::Controller) => 0,
         (false, Giver::Controller) => 1,
@@ -168,19 +168,19 @@ pub fn refusals(
     refused
 }
 
-/// Who has an address that was leased.
+/// The user of a leased address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// Goes on after "address X, which".
+    /// A clause that continues "address X, which".
     pub what: String,
-    /// Its MAC, where that is known.
+    /// Its MAC, if it is known.
     pub mac: Option<Mac>,
 }
 
-/// Who has `address`, which a server has just leased to the Service with this UID: its probes leave from its own
-/// macvlan and are not heard by the interface beneath, where other addresses of the same node are; `own_link` is the
-/// interface on which this node has it as its own. What clients know as this Service's own it goes on with; who follows
-/// it, or was told of an address by its own lease, is not in its way.
+/// The user of `address`, which a DHCP server has just leased to the Service `uid`. The probes leave from the Service's
+/// macvlan, and the interface beneath it does not receive them, so addresses of this node have to be checked here.
+/// `own_link` is the interface that has the address as the node's own. An address that clients know as this Service's
+/// own is not refused. Secondaries of the Service, and Services with a lease of this address, are no conflict.
 pub fn user_of_leased(
     services: &BTreeMap<ServiceKey, ServiceView>,
     machines: &BTreeMap<IpAddr, Machine>,
@@ -207,15 +207,15 @@ pub fn user_of_leased(
     other.map(unseen).or(own_link).or_else(|| machine().map(unseen))
 }
 
-/// Which Service has `mac` for its lease before `members`, who would use it for theirs: with it a server takes them for
-/// one client, and gives both the same address. So it is with a manifest that was copied from a Service which is
-/// served.
+/// The Service that uses `mac` for its lease before `members`, which want it for theirs. With the same MAC a DHCP
+/// server takes both for one client and gives them the same address. This happens with a manifest that was copied from
+/// a served Service.
 pub fn user_of_mac<'a>(
     services: &'a BTreeMap<ServiceKey, ServiceView>,
     members: &[ServiceKey],
     mac: Mac,
 ) -> Option<&'a ServiceKey> {
-    // Recipient clients know has it, however old another Service is that asks for it later.
+    // A Service whose address clients know keeps the MAC, even if an older Service asks for it later.
     let (known, unknown): (Vec<_>, Vec<_>) =
         by_seniority(services).into_iter().partition(|view| !view.published.ingress.is_empty());
     let seniors = known.into_iter().chain(unknown).take_while(|view| !members.contains(&view.key));

@@ -1,5 +1,5 @@
-//! Service security (decisions.md 16 and 27): what nftables shall let through, from Services and the network. Pure; the
-//! same Services give the same rules on every node, whoever owns what, so that a take-over waits for no firewall.
+//! Service security (decisions.md 16 and 27): what nftables lets through, from Services and the network. Pure. The same
+//! Services give the same rules on every node, whichever node owns them, so that a take-over does not wait for rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,13 +14,13 @@ use crate::view::{ServiceKey, ServiceView, Uid, is_on_record};
 /// A port of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port {
-    /// Number in the IP header.
+    /// Protocol number of the IP header.
     protocol: u8,
     port: u16,
 }
 
 impl Port {
-    /// By the names that Services use; `None` for another protocol, or a number that is no port.
+    /// Makes a port from the protocol name of a Service; `None` for another protocol or an invalid number.
     pub fn new(protocol: &str, port: i32) -> Option<Self> {
         let protocol = match protocol {
             "TCP" => 6,
@@ -31,23 +31,23 @@ impl Port {
         Some(Self { protocol, port: u16::try_from(port).ok().filter(|port| *port != 0)? })
     }
 
-    /// Number of its protocol in the IP header.
+    /// Protocol number of the IP header.
     pub fn protocol(self) -> u8 {
         self.protocol
     }
 
-    /// Its own number.
+    /// The port number.
     pub fn number(self) -> u16 {
         self.port
     }
 }
 
-/// What is protected.
+/// The rules to set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Protection {
-    /// VIPs, with the ports on which traffic is let in.
+    /// The VIPs, each with the ports that are open.
     pub vips: BTreeMap<IpAddr, BTreeSet<Port>>,
-    /// Names of interfaces on which router advertisements are not listened to. They need not exist yet.
+    /// Names of interfaces that ignore router advertisements. They need not exist yet.
     pub quiet: BTreeSet<String>,
 }
 
@@ -58,26 +58,26 @@ impl Protection {
     }
 }
 
-/// What the rules are made from.
+/// The input of the rules.
 pub(crate) struct RuleInputs<'a> {
-    /// All Services that are ours to announce.
+    /// All Services of this announcer.
     pub services: &'a BTreeMap<ServiceKey, ServiceView>,
-    /// The node.
+    /// The node's network.
     pub network: &'a Network,
-    /// Addresses that DHCP gave to Services here, with the Services that use them.
+    /// The addresses that Services have leased on this node, with the Services that use them.
     pub leased: &'a BTreeMap<IpAddr, Vec<ServiceKey>>,
-    /// Services with a macvlan here.
+    /// Services with a macvlan on this node.
     pub dhcp: &'a BTreeSet<Uid>,
-    /// Its name.
+    /// Name of this node.
     pub node: &'a str,
-    /// Longest deadline of our addresses, which tells them from the node's own on old kernels.
+    /// Longest lifetime of our addresses. On old kernels it tells them from the node's own.
     pub fence: Duration,
     /// Whether traffic to VIPs is filtered at all (`enable_service_security`).
     pub enabled: bool,
 }
 
-/// kube-vip spec 5.9: of traffic to a VIP only what is meant for a port of its Services comes through, also when ports
-/// change later; where several Services share the VIP, the ports of all.
+/// Makes the rules (kube-vip spec 5.9). Traffic to a VIP passes only to the ports of its Services, also after the ports
+/// change. If several Services share the VIP, the ports of all are open.
 pub(crate) fn protection(context: &RuleInputs<'_>) -> Protection {
     let mut vips: BTreeMap<IpAddr, BTreeSet<Port>> = BTreeMap::new();
     let mut leased: BTreeMap<&ServiceKey, Vec<IpAddr>> = BTreeMap::new();
@@ -93,7 +93,8 @@ pub(crate) fn protection(context: &RuleInputs<'_>) -> Protection {
             Wanted::Static(address) => Some(*address),
             Wanted::Dhcp4 | Wanted::Dhcp6 => None,
         });
-        // What another node leased for it is known from its status, and protected here before this one takes over.
+        // The addresses that another node has leased are known from the status. They are protected here before this
+        // node takes over.
         let published = view
             .published
             .ingress
@@ -108,9 +109,9 @@ pub(crate) fn protection(context: &RuleInputs<'_>) -> Protection {
             }
         }
     }
-    // Who shares an address does not open the ports of the others.
+    // An address is left unfiltered only if all its Services opt out of the protection.
     vips.retain(|address, _| guarded.contains(address));
-    // Whoever may write Services must not be able to lock the node's own addresses.
+    // A user who may write Services must not be able to block the node's own addresses.
     let own: BTreeSet<IpAddr> = context.network.addresses.iter().map(|address| address.net.addr()).collect();
     vips.retain(|address, _| {
         !address.is_unspecified()
@@ -125,7 +126,7 @@ pub(crate) fn protection(context: &RuleInputs<'_>) -> Protection {
                     })
                     .is_none())
     });
-    // An interface that only has the name that a Service asks for is not to be cut off from its router.
+    // An existing interface that only has a name from an annotation must not be cut off from its router.
     let others = context.network.links.iter().filter(|link| !matches!(link.kind, LinkKind::Macvlan { .. }));
     let others: BTreeSet<&str> = others.map(|link| link.name.as_str()).collect();
     let macvlan = |name: &String| !others.contains(name.as_str());

@@ -1,9 +1,8 @@
-//! Whose word counts among Services that share an address. Pure, and the same for whoever asks: what is refused, which
-//! Service a group follows, and which decides where an address is.
+//! The seniority of Services that share an address. It decides which requests are refused, which Service a group
+//! follows, and which Service places the address. Pure, and the same for every caller.
 //!
-//! It stands in the status, which the authors of Services may not write: whose address clients were told of, and in
-//! which turn a Service has joined those that clients knew already. So it is the same on each node and after each
-//! restart.
+//! It is stored in the status, which authors of Services may not write: the address that clients were told, and the
+//! turn in which a Service joined. So it is the same on each node and after each restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,9 +11,8 @@ use crate::view::{ServiceKey, ServiceView};
 
 pub use contract::joined::{JOINED, parse_turn, turn_reason};
 
-/// Those that were there first come first: what clients have been told of, then the turn in which others have joined,
-/// then age. An old Service that asks only now for an address which clients know as that of another one is a newcomer
-/// there.
+/// Orders Services: first those whose addresses clients know, then by the turn of joining, then by age. An old Service
+/// that asks only now for an address which clients know as another Service's is a newcomer there.
 pub fn by_seniority(services: &BTreeMap<ServiceKey, ServiceView>) -> Vec<&ServiceView> {
     let served = served(services.values());
     let mut views: Vec<&ServiceView> = services.values().collect();
@@ -22,8 +20,8 @@ pub fn by_seniority(services: &BTreeMap<ServiceKey, ServiceView>) -> Vec<&Servic
     views
 }
 
-/// In which turn `view` has joined `members`, all those that share its addresses; to be written with its addresses.
-/// Zero: nobody was there before.
+/// The turn in which `view` has joined `members`, all Services that share its addresses. It is written together with
+/// its addresses. Zero: there was no other Service before.
 pub fn turn<'a>(view: &ServiceView, members: impl Iterator<Item = &'a ServiceView> + Clone) -> u32 {
     let told = |view: &ServiceView| view.asked().iter().any(|address| view.published.has(*address));
     if is_newcomer(view, &served(members.clone())) {
@@ -39,7 +37,7 @@ pub fn turn<'a>(view: &ServiceView, members: impl Iterator<Item = &'a ServiceVie
     }
 }
 
-/// The addresses that clients know as those of Services which still ask for them.
+/// The addresses that clients know and whose Services still ask for them.
 fn served<'a>(views: impl Iterator<Item = &'a ServiceView>) -> BTreeSet<IpAddr> {
     views.flat_map(|view| view.asked().into_iter().filter(|address| view.published.has(*address))).collect()
 }

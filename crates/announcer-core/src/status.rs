@@ -1,4 +1,5 @@
-//! `announcer status`: who owns which VIP, from what stands in the API, so the same on every node and from outside.
+//! `announcer status`: the owners of all VIPs, from the objects in the API. So the report is the same on every node and
+//! outside the cluster.
 
 mod served;
 pub mod table;
@@ -23,24 +24,24 @@ const LEASE_COLUMNS: [&str; 4] = ["LEASE", "HOLDER", "RENEWED", "STATE"];
 /// Whoever lives renews far more often.
 const STALLED_SECONDS: i64 = 60;
 
-/// How a VIP stands.
+/// State of a VIP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// It has an owner, and clients have been told of it.
+    /// It has an owner, and clients know its address.
     Announced,
-    /// Clients have not been told of an address yet.
+    /// Clients do not know an address of it yet.
     Pending,
-    /// Nobody announces it.
+    /// No node announces it.
     Unowned,
-    /// The Lease of its owner has run out. If the owner's kernel still answers, nothing is lost.
+    /// The Lease of its owner has expired. If the owner's kernel still answers, clients notice nothing.
     OwnerSilent,
-    /// Its DHCP lease has run out.
+    /// Its DHCP lease has ended.
     LeaseExpired,
 }
 
 impl State {
-    /// For people.
+    /// The text for users.
     pub fn text(self) -> &'static str {
         match self {
             Self::Announced => "announced",
@@ -52,84 +53,84 @@ impl State {
     }
 }
 
-/// A DHCP lease as the owner has written it down.
+/// A DHCP lease as its owner has recorded it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DhcpRow {
-    /// What was given.
+    /// The leased address.
     pub address: IpAddr,
-    /// Who gave it: an address, for DHCPv6 a DUID in hexadecimal digits.
+    /// The server: an address, for DHCPv6 a DUID in hexadecimal digits.
     pub server: String,
-    /// When it ends unless renewed; absent: never.
+    /// End of the lease unless it is renewed; `None`: it does not end.
     pub expires: Option<Timestamp>,
-    /// Until then; negative: it is over.
+    /// Seconds until the end; negative: it has ended.
     pub remaining_seconds: Option<i64>,
 }
 
-/// One Service.
+/// The row of one Service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VipRow {
     /// `namespace/name`.
     pub service: String,
-    /// What clients have been told, else what it asks for; empty while DHCP has not given any.
+    /// The addresses that clients know, otherwise those that it asks for; empty while DHCP has given none.
     pub addresses: Vec<IpAddr>,
     /// The node that announces it.
     pub owner: Option<String>,
-    /// In `node` mode: how often its owner has changed.
+    /// In `node` mode: the term of its record, which grows with each change of owner.
     pub term: Option<u64>,
-    /// How it stands.
+    /// Its state.
     pub state: State,
-    /// One for each family that DHCP was asked for and has answered; IPv4 first.
+    /// One row for each family with a DHCP lease; IPv4 first.
     pub dhcp: Vec<DhcpRow>,
-    /// How it answers the nodes that ask it as a client would; absent: none does.
+    /// Results of the nodes that probe it; `None`: no node does.
     pub probes: Option<Probes>,
 }
 
-/// One Lease that decides about owners.
+/// The row of one Lease that decides about owners.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseRow {
-    /// Its name: a node's membership Lease, the one for all Services, or one Service's.
+    /// Name of the Lease: a node's membership Lease, the one for all Services, or that of one Service.
     pub lease: String,
-    /// Who holds it.
+    /// Its holder.
     pub holder: Option<String>,
-    /// Seconds since it was renewed, by this machine's clock.
+    /// Seconds since its last renewal, by the clock of this machine.
     pub renewed_seconds_ago: Option<i64>,
-    /// It has run out, by this machine's clock.
+    /// Whether it has expired, by the clock of this machine.
     pub expired: bool,
-    /// Seconds until it will have, unless it is renewed; negative: since it has.
+    /// Seconds until it expires if it is not renewed; negative: since it expired.
     pub valid_seconds: Option<i64>,
-    /// Of a member: kube-proxy is well there.
+    /// Membership Lease: whether kube-proxy is healthy on the node.
     pub serving: Option<bool>,
-    /// Of a member: it is about to end.
+    /// Membership Lease: whether the announcer is about to end.
     pub leaving: Option<bool>,
 }
 
-/// All of it.
+/// The whole report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// What keeps all of them from being announced: each owner that is silent is only a consequence.
+    /// The cause that keeps all VIPs from being announced; the silent owners are then only a consequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// By name.
+    /// The Services, by name.
     pub vips: Vec<VipRow>,
-    /// By name.
+    /// The Leases, by name.
     pub leases: Vec<LeaseRow>,
 }
 
-/// What the API says.
+/// The objects from the API.
 #[derive(Debug, Clone, Copy)]
 pub struct Listed<'a> {
     /// All Services that the announcer watches.
     pub services: &'a [Service],
     /// All Leases of `namespace`.
     pub leases: &'a [Lease],
-    /// Where the Leases of the announcers are.
+    /// Namespace of the announcers' Leases.
     pub namespace: &'a str,
 }
 
-/// The report on these objects.
+/// Makes the report from these objects.
 pub fn report(config: &Config, listed: Listed<'_>, now: Timestamp) -> Report {
     let Listed { services, leases, namespace } = listed;
     let cards = served::fresh_cards(leases, now);
@@ -149,7 +150,7 @@ pub fn report(config: &Config, listed: Listed<'_>, now: Timestamp) -> Report {
 
 fn trouble(config: &Config, namespace: &str, vips: &[VipRow], leases: &[LeaseRow]) -> Option<String> {
     let alive = leases.iter().any(|lease| !lease.expired && lease.holder.is_some());
-    // In `service` mode Leases stand beside their Services, and most are not read here.
+    // In `service` mode the Leases are in the namespaces of their Services, and most are not read here.
     let told = !alive && !vips.is_empty() && config.election_mode != ElectionMode::Service;
     told.then(|| {
         format!("no announcer runs, or none reaches this API server: no Lease of one in namespace {namespace} is fresh")
@@ -173,7 +174,7 @@ fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
     let owner = view.published.vip_host.as_deref().map(printable).filter(|owner| !owner.is_empty());
     let term = view.published.term.map(|term| term.0);
     let member = owner.as_ref().map(|owner| format!("{LEASE_PREFIX}{owner}"));
-    // Without a term it is not the membership Lease that decides.
+    // Without a term the membership Lease does not decide.
     let silent = term.is_some() && leases.iter().any(|lease| lease.expired && Some(&lease.lease) == member.as_ref());
     let state = match () {
         () if published.is_empty() => State::Pending,
@@ -216,7 +217,7 @@ fn lease_row(config: &Config, lease: &Lease, now: Timestamp) -> Option<LeaseRow>
 }
 
 impl LeaseRow {
-    /// Of a Lease that counts by its duration alone: for how long. Whoever waits for it waits for that.
+    /// How long a Lease that is not renewed stays valid, as text. Other candidates wait that long for it.
     fn stalled_for(&self) -> Option<String> {
         let (ago, left) = (self.renewed_seconds_ago?, self.valid_seconds?);
         (!self.expired && self.holder.is_some() && ago >= STALLED_SECONDS)
@@ -225,18 +226,18 @@ impl LeaseRow {
 }
 
 impl Report {
-    /// Whether each VIP is announced, and none fails those that ask it.
+    /// Whether each VIP is announced and no probe fails.
     pub fn is_well(&self) -> bool {
         let fails = |vip: &VipRow| vip.probes.as_ref().is_some_and(Probes::has_failed);
         self.vips.iter().all(|vip| vip.state == State::Announced && !fails(vip))
     }
 
-    /// For programs.
+    /// The report as JSON, for programs.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
     }
 
-    /// For people.
+    /// The report as text, for users.
     pub fn to_text(&self) -> String {
         let none = || "-".to_owned();
         let trouble = self.trouble.as_ref().map_or_else(String::new, |trouble| format!("{trouble}\n\n"));

@@ -1,22 +1,23 @@
-//! `global` mode, while stopping: who takes the Lease after we have handed it back. It is read until it shows.
+//! `global` mode, while stopping: finds the holder of the Lease after this node has released it, by reading the Lease
+//! until it names one.
 
 use std::time::{Duration, Instant};
 
-/// How often the Lease is read.
+/// Interval between two reads of the Lease.
 const POLL: Duration = Duration::from_millis(200);
-/// What is not answered within this is asked again.
+/// A read without an answer is repeated after this time.
 pub const LIMIT: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// The search for the next holder.
 #[derive(Debug)]
 pub struct Successor {
-    /// When to read next; a request is under way otherwise.
+    /// When to read next; `None` while a request is under way.
     next: Option<Instant>,
     found: bool,
 }
 
 impl Successor {
-    /// The Lease was handed back just now.
+    /// The Lease was released just now.
     pub fn new(now: Instant) -> Self {
         Self { next: Some(now), found: false }
     }
@@ -26,12 +27,12 @@ impl Successor {
         self.next.filter(|_| !self.found)
     }
 
-    /// Whether the Lease is to be read now; its answer is awaited then.
+    /// Whether to read the Lease now; then its answer is awaited.
     pub fn reads(&mut self, now: Instant) -> bool {
         !self.found && self.next.take_if(|at| *at <= now).is_some()
     }
 
-    /// The Lease shows this holder, or could not be read. Who has it now, once.
+    /// Takes in the holder that the Lease shows, or `None` if it could not be read. Returns the new holder once.
     pub fn answered(&mut self, now: Instant, holder: Option<String>) -> Option<String> {
         let holder = holder.filter(|holder| !holder.is_empty() && !self.found);
         self.found |= holder.is_some();

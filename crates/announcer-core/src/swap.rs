@@ -1,10 +1,10 @@
-//! Changes the owner in the record of a Service: compare and swap, in a hurry (decisions.md 20). Clients wait for this
-//! write, and the node that has just died may have carried the API server that is asked.
+//! Changes the owner in the record of a Service by compare-and-swap, as fast as possible (decisions.md 20). Clients
+//! wait for this write, and the API server that is asked may have been on the node that has just died.
 //!
-//! A machine without I/O: it says which request goes over which connection, and hears the answers. What is not answered
-//! soon is asked a second time, over one other connection that all swaps share. The first request goes on meanwhile: an
-//! API that is slow for everybody answers in the end, and what was learnt from it spares the next swaps the second
-//! connection.
+//! A machine without I/O: it says which request goes over which connection, and takes in the answers. A request that is
+//! not answered soon is repeated over one other connection, which all swaps share. The first request goes on meanwhile,
+//! because an API server that is slow for every client answers in the end. What was learnt from its answer spares the
+//! next swaps the second connection.
 
 mod backlog;
 mod connections;
@@ -20,82 +20,83 @@ pub use backlog::WAIT_LIMIT;
 use crate::ownership::node::{OwnerRecord, Swap, Swapped};
 use crate::view::{ServiceKey, Uid};
 
-/// A swap of which nothing was heard for so long has failed. A slow API server is better than none.
+/// A swap fails if nothing was heard of it for this long. A slow API server is better than none.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Requests that were answered with a failure or a conflict: then whoever asked decides anew.
+/// Limit of requests per swap that may end with an error or a conflict. After that the engine decides anew.
 const FAILURES: u32 = 4;
-/// Swaps at a time: a node that dies with 200 VIPs must not make the API server slow for all of them.
+/// Swaps at a time. When a node with 200 VIPs dies, the API server must not become slow for all of them.
 const AT_ONCE: usize = 16;
 
-/// The connection that everything else in the process uses. It is never opened and never closed here.
+/// The connection that the rest of the process uses too. It is never opened or closed here.
 pub const USUAL: u64 = 0;
 
 /// A Service as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found<O> {
-    /// Which of that name.
+    /// UID, which tells it from a later Service of the same name.
     pub uid: Uid,
-    /// The record of its owner.
+    /// The record on the Service.
     pub owner_record: Option<OwnerRecord>,
-    /// What is needed to write it.
+    /// What the caller needs to write the Service.
     pub object: O,
 }
 
-/// What a request asks for.
+/// Content of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask<O> {
     /// The Service as it stands.
     Read,
-    /// To write this owner on the object, if nobody has written it meanwhile.
+    /// Write this record on the object, unless the Service has changed since it was read.
     Write(O, Swap),
 }
 
-/// What came back.
+/// Answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer<O> {
-    /// The Service, or there is none of that name.
+    /// The Service; `None`: no Service of that name exists.
     Found(Option<Found<O>>),
-    /// It was written.
+    /// The record was written.
     Written,
-    /// Somebody else has written it meanwhile.
+    /// Another writer has changed the Service meanwhile.
     Conflict,
-    /// No other API server and no later request is answered otherwise: too large, no right, a rule of admission.
+    /// The API server refuses; another server or a later attempt would too. Examples: object too large, no permission,
+    /// an admission rule.
     Refused(String),
-    /// Whatever else went wrong.
+    /// Any other failure.
     Failed(String),
 }
 
-/// What is to be done.
+/// An action of the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act<O> {
-    /// Open a connection. `server` counts API servers, round and round; where none is known it is another connection to
-    /// the usual address.
+    /// Open a connection. `server` counts up; the caller maps it to the API servers in turn. If none is known, it is
+    /// another connection to the usual address.
     Open {
-        /// Its number.
+        /// Number of the connection.
         connection: u64,
-        /// To which of them.
+        /// Which API server.
         server: usize,
     },
-    /// Nothing goes over this connection any more.
+    /// Close this connection; no request uses it any more.
     Close(u64),
-    /// Send a request, and report its answer under this number.
+    /// Send a request, and report its answer with this number.
     Send {
-        /// Of the request.
+        /// Number of the request.
         id: u64,
-        /// Over which connection.
+        /// Number of the connection.
         connection: u64,
-        /// About which Service.
+        /// The Service.
         key: ServiceKey,
-        /// What is asked for.
+        /// Content of the request.
         ask: Ask<O>,
     },
-    /// Nobody waits for the answer to this request any more.
+    /// Cancel this request; its answer is not needed any more.
     Drop(u64),
-    /// Tell the engine what became of a swap.
+    /// Report the result of a swap to the engine.
     Tell(ServiceKey, Swap, Swapped),
 }
 
-/// A request under way.
+/// A request that was sent.
 #[derive(Debug)]
 struct Request {
     key: ServiceKey,
@@ -106,11 +107,11 @@ struct Request {
 #[derive(Debug)]
 struct Running {
     swap: Swap,
-    /// When the API was heard last.
+    /// When the API was last heard.
     progress: Instant,
     failures: u32,
     last: Option<String>,
-    /// At most two, over different connections.
+    /// At most two requests, over different connections.
     requests: Vec<u64>,
 }
 
@@ -129,7 +130,7 @@ struct Main {
     heard: Option<Instant>,
 }
 
-/// All swaps of one process. `O` is what a Service that was read is to whoever writes it.
+/// All swaps of one process. `O` is what the caller keeps of a Service to write it.
 #[derive(Debug)]
 pub struct Swaps<O> {
     backlog: Backlog,
@@ -137,7 +138,7 @@ pub struct Swaps<O> {
     requests: BTreeMap<u64, Request>,
     main: Main,
     spare: Option<Spare>,
-    /// How late an answer may be, and until when that counts.
+    /// How long to wait for an answer, as learnt from slow answers, and until when that counts.
     learnt: Option<(Duration, Instant)>,
     servers: usize,
     numbers: u64,
@@ -161,7 +162,7 @@ impl<O> Default for Swaps<O> {
 }
 
 impl<O> Swaps<O> {
-    /// The engine asks for another owner.
+    /// The engine requests another owner.
     pub fn ask(&mut self, now: Instant, key: ServiceKey, swap: Swap) {
         let running = self.running.get(&key).map(|running| &running.swap);
         self.backlog.ask(now, key, swap, running);
@@ -186,7 +187,7 @@ impl<O> Swaps<O> {
         }
     }
 
-    /// It is late: what was not heard of?
+    /// Handles what is late: swaps and requests without an answer.
     pub fn tick(&mut self, now: Instant) {
         let over: Vec<ServiceKey> = self
             .running
@@ -216,7 +217,7 @@ impl<O> Swaps<O> {
         }
     }
 
-    /// When to come back if nothing happens before.
+    /// When to call [`Self::tick`] if nothing happens before.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let patience = self.patience(now);
         let ends = self.running.values().map(|running| running.progress + LIMIT);
@@ -224,7 +225,7 @@ impl<O> Swaps<O> {
         ends.chain(late).chain(self.silent_spare().map(|(_, until)| until)).min()
     }
 
-    /// What is to be done, in this order.
+    /// Takes the actions, in the order in which they have to be performed.
     pub fn acts(&mut self) -> Vec<Act<O>> {
         std::mem::take(&mut self.acts)
     }
@@ -259,7 +260,7 @@ impl<O> Swaps<O> {
         let Some(Found { owner_record, object, .. }) = found.filter(|found| found.uid == swap.uid) else {
             return self.finish(now, request, Swapped::Gone);
         };
-        // An earlier request was performed and its answer lost.
+        // An earlier request was written and its answer was lost.
         if owner_record.as_ref() == Some(&swap.owner_record) {
             return self.finish(now, request, Swapped::Won);
         }
@@ -269,7 +270,7 @@ impl<O> Swaps<O> {
         }
     }
 
-    /// It is read again, at once.
+    /// After a conflict the Service is read again at once.
     fn conflict(&mut self, now: Instant, request: &Request) {
         if self.count(&request.key, "somebody else writes the Service all the time".to_owned()) {
             self.send(now, &request.key, request.connection, Ask::Read);
@@ -288,7 +289,7 @@ impl<O> Swaps<O> {
         }
     }
 
-    /// One request more came to nothing. Whether another one may follow.
+    /// Counts a request that failed. Returns whether another one may follow.
     fn count(&mut self, key: &ServiceKey, why: String) -> bool {
         self.running.get_mut(key).is_some_and(|running| {
             running.failures += 1;
@@ -304,11 +305,11 @@ impl<O> Swaps<O> {
         }
     }
 
-    /// The API has settled it.
+    /// The API server has decided the swap.
     fn finish(&mut self, now: Instant, request: &Request, swapped: Swapped) {
         let spare = self.spare.as_ref().filter(|spare| spare.connection == request.connection);
         if spare.is_some_and(|spare| self.main_is_silent_since(spare)) {
-            // The next ones begin where an answer comes from.
+            // Later swaps begin over the connection that answers.
             let old = std::mem::replace(&mut self.main, Main { connection: request.connection, heard: Some(now) });
             self.spare = None;
             self.close(old.connection);

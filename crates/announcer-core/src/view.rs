@@ -1,4 +1,4 @@
-//! What the announcer needs to know about a Service. Made here from the object, and nothing else looks at the object.
+//! What the announcer needs to know about a Service. It is extracted here; no other code reads the object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,7 +20,7 @@ pub use wish::Wish;
 pub use crate::interface_wish::InterfaceWish;
 pub use contract::{ServiceKey, Uid};
 
-/// What a Service wants of its macvlan and its DHCP client.
+/// What a Service asks of its macvlan and its DHCP client.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DhcpWishes {
     /// `hwaddr`.
@@ -35,15 +35,15 @@ pub struct DhcpWishes {
     pub broadcast: bool,
     /// `rp_filter`.
     pub rp_filter: RpFilter,
-    /// What the last holder of the lease left.
+    /// The lease of the last holder, as annotations show it.
     pub lease: Option<LeaseFacts>,
     /// The IPv6 address in `requestedIP`.
     pub requested6: Option<Ipv6Addr>,
-    /// What the last holder of the DHCPv6 lease left.
+    /// The DHCPv6 lease of the last holder, as annotations show it.
     pub lease6: Option<LeaseFacts6>,
 }
 
-/// One port as it stands in `status.loadBalancer.ingress[].ports`.
+/// One port of `status.loadBalancer.ingress[].ports`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port {
     /// Port number.
@@ -55,7 +55,7 @@ pub struct Port {
 /// One entry of `status.loadBalancer.ingress`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ingress {
-    /// `ip`, if there is one that can be read.
+    /// `ip`, if it is a valid address.
     pub ip: Option<IpAddr>,
     /// `ports`.
     pub ports: Vec<Port>,
@@ -66,19 +66,19 @@ pub struct Ingress {
 pub struct Published {
     /// `vipHost`.
     pub vip_host: Option<String>,
-    /// The term beside it, in `node` mode.
+    /// The term beside `vipHost`, in `node` mode.
     pub term: Option<Term>,
     /// `hwaddr` as written.
     pub hwaddr: Option<String>,
     /// `requestedIP` as written.
     pub requested_ip: Option<String>,
-    /// Our lease facts.
+    /// The lease facts that announcers wrote.
     pub lease: Option<LeaseFacts>,
-    /// Those for DHCPv6.
+    /// The same for DHCPv6.
     pub lease6: Option<LeaseFacts6>,
     /// `status.loadBalancer.ingress`.
     pub ingress: Vec<Ingress>,
-    /// In which turn it has joined those that had its address before it; zero: they were not there.
+    /// The Service's turn among those that joined an address with others on it; zero if it was the first.
     pub turn: u32,
 }
 
@@ -89,17 +89,17 @@ impl Published {
     }
 }
 
-/// Whether clients know `address` as that of the Service with this UID. A manifest that was copied with its annotations
-/// names a lease of another Service, perhaps in another cluster: only what clients have been told of is used before the
-/// server has answered. The rest is asked for, and probed when it is granted.
+/// Whether clients know `address` as that of the Service with this UID. A manifest copied with its annotations names
+/// the lease of another Service, perhaps of another cluster. So only an address that clients were told is used before
+/// the server has answered. Any other address is requested from the server, and probed when it is granted.
 pub(crate) fn is_told(services: &BTreeMap<ServiceKey, ServiceView>, uid: &Uid, address: impl Into<IpAddr>) -> bool {
     let address = address.into();
     services.values().any(|view| view.uid == *uid && view.published.has(address))
 }
 
-/// Whether a Service's record puts `address` on `node`: its status says so, which nobody but controllers writes. Where
-/// announcers in `node` mode have written a term, the record also names the node; kube-vip's and the other modes' says
-/// who announced it last, and a node that crashed before may have it still.
+/// Whether a record puts `address` on `node`. The address must be in the status of a Service, which only controllers
+/// write. With a term, the record also names the node. Without a term it comes from kube-vip or another mode and names
+/// the last announcer only, and a node that crashed before may still have the address.
 pub(crate) fn is_on_record(services: &BTreeMap<ServiceKey, ServiceView>, node: &str, address: IpAddr) -> bool {
     services.values().any(|view| {
         let names_it = || view.published.vip_host.as_deref().is_some_and(|host| host.eq_ignore_ascii_case(node));
@@ -107,56 +107,58 @@ pub(crate) fn is_on_record(services: &BTreeMap<ServiceKey, ServiceView>, node: &
     })
 }
 
-/// A Service that is ours to announce.
+/// A Service that this announcer may announce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceView {
     /// Namespace and name.
     pub key: ServiceKey,
     /// `metadata.uid`.
     pub uid: Uid,
-    /// Age, for "the oldest decides": creation time in seconds, then the UID.
+    /// Age of the Service: creation time in seconds. The UID breaks ties.
     pub created: i64,
-    /// What it asks for, first things first.
+    /// The addresses that it asks for, the most important first.
     pub wanted: Vec<Wanted>,
-    /// How that is known.
+    /// How the wish is known.
     pub wish: Wish,
-    /// What a cloud controller, or an announcer before, has given it of that; absent: all.
+    /// The part of the wish that a cloud controller or an earlier announcer has granted; `None`: all of it.
     pub granted: Option<Vec<Wanted>>,
-    /// Who gives it addresses.
+    /// Which program gives it addresses.
     pub giver: Giver,
-    /// Where.
+    /// The interface that it asks for.
     pub interface: InterfaceWish,
-    /// How, if by DHCP.
+    /// The settings for DHCP.
     pub dhcp: DhcpWishes,
     /// Its ports, in the order of the spec.
     pub ports: Vec<Port>,
-    /// What is written on it.
+    /// What announcers have written on it.
     pub published: Published,
-    /// What its author should know.
+    /// Problems that its author should know.
     pub problems: BTreeSet<Problem>,
-    /// It wants nothing any more, but is still there: others may use the address that it leased, and only it says with
-    /// which MAC.
+    /// It wants nothing any more, but still exists: other Services may use the address that it leased, and only this
+    /// Service records the MAC.
     pub retired: bool,
-    /// Annotations of kube-vip that have no effect here, as a sentence.
+    /// A sentence about annotations of kube-vip that have no effect here.
     pub without_effect: Option<String>,
     /// `ignore-service-security`.
     pub unguarded: bool,
-    /// `externalTrafficPolicy: Local`: a node without an endpoint of it drops what clients send.
+    /// `externalTrafficPolicy: Local`: a node without an endpoint of it drops packets of clients.
     pub local_traffic: bool,
     /// `leaseName`, for `service` mode.
     pub lease_name: Option<String>,
-    /// Whether other nodes ask it as a client would; absent: as the announcer is told.
+    /// Whether other nodes probe it as a client would; `None`: the announcer's setting counts.
     pub probe: Option<bool>,
-    /// The Service whose address it shares, as it says itself.
+    /// The Service whose address it shares, as its annotation says.
     pub primary: Option<ServiceKey>,
 }
 
-/// What is kept of a Service: of one that is not ours to announce only what no other may have.
+/// What is kept of a Service. For a Service that this announcer does not announce, only its cluster IPs, which no VIP
+/// may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// Its addresses inside the cluster.
+    /// Its cluster IPs.
     pub cluster_ips: Vec<IpAddr>,
-    /// If it is ours to announce. Boxed: most Services of a cluster are not.
+    /// Present if this announcer may announce the Service. Boxed, because most Services of a cluster are of another
+    /// kind.
     pub view: Option<Box<ServiceView>>,
 }
 
@@ -167,7 +169,7 @@ impl Seen {
             .spec
             .iter()
             .flat_map(|spec| spec.cluster_ips.iter().flatten())
-            // A headless Service has the word None.
+            // A headless Service has the word `None` here.
             .filter_map(|text| text.parse::<IpAddr>().ok())
             .map(|address| address.to_canonical())
             .collect();
@@ -176,14 +178,14 @@ impl Seen {
     }
 }
 
-/// Kept by the controller of the Service until its load balancer is cleaned up.
+/// The controller of the Service keeps this finalizer until its load balancer is cleaned up.
 pub(crate) const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 impl ServiceView {
-    /// The view of `service`, or `None` where it is not ours to announce (kube-vip spec 3.2): another type or class,
-    /// told to be ignored, or on its way out. A Service that is being deleted counts as gone at once: its address goes
-    /// back to the pool when the finalizer is released, and must not be on our interface any more by then. Where its
-    /// address came by DHCP it is kept in view, asking for nothing, for those that share the lease (kube-vip spec 3.9).
+    /// The view of `service`, or `None` if it must not be announced (kube-vip spec 3.2): other type or class, annotated
+    /// to be ignored, or being deleted. A Service that is being deleted counts as gone at once, because its address
+    /// returns to the pool when the finalizer is released and must not be on our interface by then. If its address came
+    /// from DHCP, the view is kept without wishes for the Services that share the lease (kube-vip spec 3.9).
     pub fn of(service: &Service, rules: &ClassRules) -> Option<Self> {
         let spec = service.spec.as_ref()?;
         let annotation =
@@ -192,7 +194,7 @@ impl ServiceView {
         let other_type = spec.type_.as_deref() != Some("LoadBalancer");
         let cleaning = service.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER);
         let retired = service.metadata.deletion_timestamp.is_some() || (other_type && cleaning);
-        // The API server takes the class away with the type.
+        // The API server removes the class together with the type.
         let ours = (!other_type || retired)
             && annotation(keys::IGNORE) != Some("true")
             && (other_type || rules.accept(spec.load_balancer_class.as_deref()));
@@ -263,7 +265,7 @@ impl ServiceView {
         })
     }
 
-    /// The addresses that it asks for by name, and those that its leases have.
+    /// The static addresses that it asks for, and the addresses of its leases.
     pub fn asked(&self) -> BTreeSet<IpAddr> {
         let given = self.wanted.iter().filter_map(|wanted| match wanted {
             Wanted::Static(address) => Some(*address),
@@ -273,13 +275,13 @@ impl ServiceView {
         given.chain(leased4).chain(self.told_leased6().map(IpAddr::from)).collect()
     }
 
-    /// Where it is asked whether it is served.
+    /// The port that probes use.
     pub fn first_tcp_port(&self) -> Option<u16> {
         let mut tcp = self.ports.iter().filter(|port| port.protocol == "TCP");
         tcp.find_map(|port| u16::try_from(port.port).ok())
     }
 
-    /// Whether it asks for DHCP.
+    /// Whether it asks for DHCPv4.
     pub fn wants_dhcp(&self) -> bool {
         self.wanted.contains(&Wanted::Dhcp4)
     }
@@ -289,7 +291,7 @@ impl ServiceView {
         self.wanted.contains(&Wanted::Dhcp6)
     }
 
-    /// The address that its DHCP lease had when last heard of.
+    /// The last known address of its DHCP lease.
     pub fn last_leased(&self) -> Option<Ipv4Addr> {
         self.dhcp
             .lease
@@ -299,8 +301,8 @@ impl ServiceView {
             .filter(|_| self.wants_dhcp() || self.retired)
     }
 
-    /// The address of its DHCP lease that clients were told of. What only annotations say anybody may have written who
-    /// may write Services, and the address may be another one's.
+    /// The address of its DHCP lease, if clients were told of it. An address that only annotations name is not trusted:
+    /// any user who may write Services can write it, and it may belong to another Service.
     pub fn told_leased(&self) -> Option<Ipv4Addr> {
         let said = [self.dhcp.lease.as_ref().map(|lease| lease.address), self.dhcp.requested];
         let told = said.into_iter().flatten().find(|address| self.published.has((*address).into()));

@@ -6,29 +6,28 @@ use contract::Uid;
 
 use crate::network::Family;
 
-/// What tells one VIP from another on this node.
+/// Tells one VIP from another on this node.
 ///
-/// kube-vip spec 10.5 item 3: the requested string is never an identity. Two Services that ask for `0.0.0.0` have two
-/// VIPs; a Service that asks for the address which another one's DHCP lease has shares that one's VIP.
+/// The requested string is never an identity (kube-vip spec 10.5 item 3). Two Services that ask for `0.0.0.0` have two
+/// VIPs. A Service that asks for the leased address of another Service shares that Service's VIP.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VipId {
-    /// A given address, on an interface of the node.
+    /// A static address, on an interface of the node.
     Static(IpAddr),
-    /// An address that DHCP gives, on the macvlan of this Service.
+    /// An address from DHCPv4, on the macvlan of this Service.
     Dhcp(Uid),
-    /// An address that DHCPv6 gives, on an interface of the node: servers tell clients apart by their DUID, so it needs
-    /// no
-    /// MAC of its own.
+    /// An address from DHCPv6, on an interface of the node. It needs no MAC of its own, because DHCPv6 servers tell
+    /// clients apart by their DUID.
     Dhcp6(Uid),
 }
 
 impl VipId {
-    /// Whether its address is known only once it was leased.
+    /// Whether its address is only known after it was leased.
     pub fn is_dhcp(&self) -> bool {
         matches!(self, Self::Dhcp(_) | Self::Dhcp6(_))
     }
 
-    /// How its address is asked about.
+    /// The address family, which decides between ARP and NDP.
     pub fn family(&self) -> Family {
         match self {
             Self::Static(address) => Family::of(*address),

@@ -1,4 +1,4 @@
-//! The time by the API server ([`ApiClock`]), as the answers to this process tell it.
+//! The API server's time ([`ApiClock`]), as the answers to this process show it.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use runtime::client::ServerTime;
 
 use crate::clock;
 
-/// Cheap to clone: all clones know the same.
+/// Shared clock; cheap to clone, and all clones share their knowledge.
 #[derive(Debug, Clone, Default)]
 pub struct ApiTime(Arc<Mutex<ApiClock>>);
 
 impl ApiTime {
-    /// It is at least this.
+    /// Lower bound of the API server's time now.
     pub fn earliest(&self) -> Timestamp {
         self.known().earliest(clock::now(), Timestamp::now())
     }
 
-    /// It is at most this.
+    /// Upper bound of the API server's time now.
     pub fn latest(&self) -> Timestamp {
         self.known().latest(clock::now(), Timestamp::now())
     }

@@ -1,5 +1,5 @@
-//! The keys of claims, from the directory in which their Secret is mounted (decisions.md 16). The kubelet replaces what
-//! is in it as a whole when the Secret changes.
+//! The keys of claims, read from the directory in which their Secret is mounted (decisions.md 16). The kubelet replaces
+//! the whole content when the Secret changes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,21 @@ use tokio::sync::mpsc;
 use crate::claim::ClaimSecret;
 use crate::engine::Input;
 
-/// A new key is only accepted for minutes before anything is sent with it.
+/// Interval between two reads. A new key is only accepted for minutes before it is used for sending, so this is soon
+/// enough.
 const LOOK: Duration = Duration::from_secs(10);
-/// More than this is no Secret of keys.
+/// A directory with more files is not a Secret of keys.
 const MOST: usize = 16;
 
-/// Why there are no keys.
+/// Why there are no usable keys.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     /// The directory or a file in it.
     #[error("failed to read the claim keys in {path} (vip_claim_keys)")]
     Read {
-        /// Which.
+        /// The directory or file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
     /// No file.
@@ -38,22 +39,22 @@ pub enum KeysError {
         /// The file.
         path: PathBuf,
     },
-    /// It could be guessed.
+    /// The key is so short that it could be guessed.
     #[error("key {path} (vip_claim_keys) has {length} bytes; accepted are {} or more", ClaimSecret::LEAST)]
     Short {
         /// The file.
         path: PathBuf,
-        /// Of so many bytes.
+        /// Its length in bytes.
         length: usize,
     },
 }
 
-/// What a directory has.
+/// Content of the directory.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The keys, in the order of the names of their files.
     pub keys: Vec<ClaimSecret>,
-    /// Files that are none, and why: the good ones are used all the same.
+    /// Files that are no keys, with the reason; the good ones are used all the same.
     skipped: Vec<KeysError>,
 }
 
@@ -69,14 +70,14 @@ impl Found {
     }
 }
 
-/// The same, with a warning for each file that is no key: announcers start with the good ones.
+/// Reads all keys, with a warning for each file that is no key. The announcer starts with the good ones.
 pub fn read_first(directory: &Path) -> Result<Found, KeysError> {
     let found = read(directory)?;
     found.tell();
     Ok(found)
 }
 
-/// All keys, in the order of their names. What begins with a dot is the kubelet's own.
+/// Reads all keys, in the order of their names. Names that begin with a dot belong to the kubelet.
 fn read(directory: &Path) -> Result<Found, KeysError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -107,7 +108,7 @@ fn read(directory: &Path) -> Result<Found, KeysError> {
     Ok(found)
 }
 
-/// Tells the engine the keys whenever they change. What cannot be read is told once, and the last keys go on.
+/// Tells the engine the keys whenever they change. An error is logged once, and the last keys stay in use.
 pub async fn follow(directory: PathBuf, first: Found, inputs: mpsc::UnboundedSender<Input>) {
     let mut looks = tokio::time::interval(LOOK);
     let (mut told, mut skipped, mut known) = (String::new(), first.skipped(), first.keys);

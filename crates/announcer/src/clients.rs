@@ -1,4 +1,4 @@
-//! The DHCP clients of this node: those that run, and those that are still saying goodbye.
+//! The DHCP clients of this node: those that run, and those that are ending.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use tokio::task::{JoinError, JoinSet};
 use crate::dhcp_driver::{Order, Orders};
 use announcer_core::VipId;
 
-/// At the end: for a RELEASE that is on its way. None needs an answer.
+/// Limit at the end of the process for RELEASE messages that are being sent. None needs an answer.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Owns the tasks of all clients until they have ended.
@@ -21,7 +21,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Runs a client. One that ran before for the same VIP ends, keeping its lease.
+    /// Starts a client. An earlier client of the same VIP ends and keeps its lease.
     pub fn start(&mut self, id: VipId, orders: Orders, task: impl Future<Output = ()> + Send + 'static) {
         while let Some(ended) = self.tasks.try_join_next() {
             report(ended);
@@ -30,29 +30,29 @@ impl Clients {
         self.running.insert(id, orders);
     }
 
-    /// Ends a client, giving its lease back or keeping it. The task is awaited at the end.
+    /// Ends a client, and releases its lease or keeps it. The task is awaited at the end of the process.
     pub fn stop(&mut self, id: &VipId, release: bool) {
         if let Some(orders) = self.running.remove(id) {
-            // A client that has broken off does not hear it.
+            // A client that has ended with an error does not receive it.
             let _ = orders.send(Order::Stop { release });
         }
     }
 
-    /// Tells a client that its interface is down or back.
+    /// Tells a client that its interface is down or up again.
     pub fn link(&self, id: &VipId, up: bool) {
         if let Some(orders) = self.running.get(id) {
             let _ = orders.send(Order::Link { up });
         }
     }
 
-    /// Tells a client that this address, which it was given, is in use.
+    /// Tells a client that another host uses the address that it was granted.
     pub fn taken(&self, id: &VipId, address: IpAddr, by: Option<Mac>) {
         if let Some(orders) = self.running.get(id) {
             let _ = orders.send(Order::Taken { address, by });
         }
     }
 
-    /// Ends all that run, keeping their leases, and waits until everybody has said what it had to say.
+    /// Ends all running clients, keeps their leases, and waits until their messages are sent.
     pub async fn end(mut self) {
         self.running.clear();
         let all = async {

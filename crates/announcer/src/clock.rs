@@ -1,14 +1,14 @@
-//! The clock that engine and DHCP clients go by. It counts the time that the machine was suspended, as the clocks of
-//! DHCP servers and of the other nodes do: a lease that ended meanwhile has ended.
+//! The clock of the engine and the DHCP clients. It includes the time while the machine was suspended, as the clocks of
+//! DHCP servers and other nodes do. So a lease that ended during a suspension counts as ended.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Timers of the runtime stand still with the machine. After it has woken up, nobody sleeps longer than this past a
-/// deadline.
+/// Longest sleep of the runtime. Its timers stop while the machine is suspended, so after a suspension a task wakes at
+/// most this late.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
-/// One moment on both clocks.
+/// The same moment on both clocks.
 #[derive(Debug, Clone, Copy)]
 struct Origin {
     instant: Instant,
@@ -21,7 +21,7 @@ impl Origin {
     }
 }
 
-/// The time by now. Not to be mixed with [`Instant::now`], which is behind it by all suspensions since the start.
+/// The current time, including suspensions. It must not be mixed with [`Instant::now`], which excludes them.
 pub fn now() -> Instant {
     origin().at(l2::clock::since_boot())
 }
@@ -31,8 +31,7 @@ fn origin() -> Origin {
     *ORIGIN.get_or_init(|| Origin { instant: Instant::now(), since_boot: l2::clock::since_boot() })
 }
 
-/// When the machine was booted, on the clock of [`now`]. The same on every call, and to whoever runs after this
-/// process.
+/// The time of the boot on the clock of [`now`]. It is the same on every call, and for later processes too.
 pub fn boot() -> Instant {
     let origin = origin();
     origin.instant.checked_sub(origin.since_boot).expect("an Instant of Linux can be before the boot")
@@ -49,12 +48,12 @@ pub async fn sleep_until(deadline: Instant) {
     }
 }
 
-/// The runtime's own time, by which requests to the API are counted: it stands still with the machine, as they do.
+/// The runtime's own time, for requests to the API. It stops while the machine is suspended, as the requests do.
 pub fn runtime_now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Waits until [`runtime_now`] has come to this; for ever, if there is nothing to wait for.
+/// Waits until [`runtime_now`] has come to `deadline`; for ever without one.
 pub async fn runtime_sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,

@@ -1,5 +1,6 @@
-//! Runs one DHCP client ([`announcer_core::dhcp_session`]) behind packet sockets: for DHCPv4 on the macvlan of its VIP,
-//! for DHCPv6 on the interface that carries the address. One task per VIP: a silent server holds up nobody else.
+//! Runs a DHCP client ([`announcer_core::dhcp_session`]) on packet sockets: for DHCPv4 on the macvlan of its VIP, for
+//! DHCPv6 on the interface that carries the address. Each VIP has its own task, so that a silent server does not delay
+//! other VIPs.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -15,39 +16,39 @@ use crate::clock;
 use crate::engine::{self, Dhcp6Start, DhcpEvent, DhcpStart};
 use crate::view::Uid;
 
-/// Ethernet with VLAN tags and the largest message that we accept (option 57: 1500), or an IPv6 packet of the usual
-/// size.
+/// Buffer size: Ethernet with VLAN tags and the largest DHCP message that is accepted (option 57: 1500), or an IPv6
+/// packet of the usual size.
 const FRAME: usize = 1600;
 
-/// What a running client is told.
+/// An order to a running client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// End, giving the lease back or keeping it for a successor.
+    /// End, and release the lease or keep it for the next owner.
     Stop {
         /// Whether to send RELEASE.
         release: bool,
     },
-    /// Somebody uses the address that was given.
+    /// Another host uses the granted address.
     Taken {
         /// The address.
         address: IpAddr,
-        /// Who, where it is known.
+        /// The MAC of that host, if it is known.
         by: Option<Mac>,
     },
-    /// The interface has lost its carrier or was set down, or is back.
+    /// The interface is unusable (no carrier or set down), or usable again.
     Link {
-        /// It can be used again.
+        /// Whether the interface can be used.
         up: bool,
     },
 }
 
-/// Tells a client what to do. One that is dropped means: end, and keep the lease.
+/// Sends orders to a client. Dropping it ends the client, which keeps its lease.
 pub type Orders = mpsc::UnboundedSender<Order>;
 
-/// Where the engine hears what clients say.
+/// The channel for events of clients to the engine.
 pub type Inputs = mpsc::UnboundedSender<engine::Input>;
 
-/// A DHCPv4 client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
+/// Makes the task of a DHCPv4 client. It ends on order; if the sender is dropped, it keeps the lease.
 pub fn client(
     uid: Uid,
     start: DhcpStart,
@@ -58,7 +59,7 @@ pub fn client(
     task(station, move |_, now, wall| session4(&start, now, wall, rand::random()).map_err(|error| chain(&error)))
 }
 
-/// A DHCPv6 client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
+/// Makes the task of a DHCPv6 client. It ends on order; if the sender is dropped, it keeps the lease.
 pub fn client6(
     uid: Uid,
     start: Dhcp6Start,
@@ -69,8 +70,8 @@ pub fn client6(
     task(station, move |uid, now, wall| session6(uid, &start, now, wall, rand::random()).map_err(|error| chain(&error)))
 }
 
-/// `make` gets the time by the API server too, once: facts on a Service outlive the process that wrote them. What is
-/// written there counts from the early end of what the time may be, and what stands there is judged by the late one.
+/// Makes the task of a client. `make` also gets the API server's time, because recorded facts outlive the process that
+/// wrote them. Facts are written with the lower bound of that time and judged with the upper bound.
 fn task<C: Protocol>(
     station: Station,
     make: impl FnOnce(&Uid, Instant, Timestamp) -> Result<Session<C>, String> + Send + 'static,
@@ -91,7 +92,7 @@ fn task<C: Protocol>(
     (orders, task)
 }
 
-/// Whose client it is, which of them, where it speaks, and to whom it reports.
+/// Identity of a client: its Service, its generation, its interface, and the channel to the engine.
 #[derive(Clone)]
 struct Station {
     uid: Uid,
@@ -103,7 +104,7 @@ struct Station {
 
 impl Station {
     fn tell<C: Protocol>(&self, event: DhcpEvent<C::Facts>) {
-        // A receiver that is gone means that nobody wants to know.
+        // If the receiver is gone, the engine has ended.
         let _ = self.inputs.send(C::input(self.uid.clone(), self.generation, event));
     }
 }
@@ -112,7 +113,7 @@ struct Driver<C: Protocol> {
     station: Station,
     session: Session<C>,
     socket: PacketSocket,
-    /// Where probes are sent and answered, and for which address.
+    /// The socket for probes, and the address that is probed.
     probes: Option<(C::Address, PacketSocket)>,
 }
 
@@ -134,7 +135,7 @@ impl<C: Protocol> Driver<C> {
         self.step(Happened::Start).await?;
         loop {
             let deadline = self.session.deadline();
-            // What has arrived is read before a timer is judged (failover-protocol.md R1).
+            // Received frames are handled before a timer is judged (failover-protocol.md R1).
             let woken = tokio::select! {
                 biased;
                 order = orders.recv() => Woken::Order(order),
@@ -179,7 +180,7 @@ impl<C: Protocol> Driver<C> {
                 let Some(socket) = socket else { continue };
                 match socket.send(&frame).await {
                     Err(error) if is_down(&error) => next = Some(Happened::SocketDown),
-                    // It is sent again.
+                    // The client repeats its messages, so this loss is harmless.
                     Err(error) if l2::is_queue_full(&error) => {}
                     sent => sent.map_err(|error| format!("failed to send a {} message: {error}", C::NAME))?,
                 }
@@ -188,7 +189,7 @@ impl<C: Protocol> Driver<C> {
         Ok(())
     }
 
-    /// Opens and closes the socket for probes.
+    /// Opens or closes the socket for probes.
     fn follow_probing(&mut self) -> Result<(), String> {
         let wanted = self.session.probing();
         if self.probes.as_ref().map(|(address, _)| *address) != wanted {
@@ -200,7 +201,7 @@ impl<C: Protocol> Driver<C> {
     }
 }
 
-/// Set down, not gone: it may come back as the same interface.
+/// The interface is set down, not deleted, so the same interface may come up again.
 fn is_down(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NetworkDown
 }

@@ -1,4 +1,4 @@
-//! `service` mode: one election per Service, begun and ended as the engine says.
+//! `service` mode: one election per Service, started and ended at the engine's request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::engine::Input;
 use crate::handover::lease_state;
 use crate::ownership::service::LeaseKey;
 
-/// Runs the elections that are asked for, until nobody asks any more; then all Leases are handed back.
+/// Runs the requested elections until the engine ends; then all Leases are released.
 pub async fn run(
     client: Client,
     pattern: LeaderConfig,
@@ -25,7 +25,7 @@ pub async fn run(
     run_each(election, asked, inputs).await;
 }
 
-/// `election` hands its Lease back and ends when its token is cancelled.
+/// `election` has to release its Lease and end when its token is cancelled.
 async fn run_each<E: Future<Output = HandBack> + Send + 'static>(
     election: impl Fn(LeaseKey, CancellationToken) -> E,
     mut asked: mpsc::UnboundedReceiver<BTreeSet<LeaseKey>>,
@@ -61,13 +61,13 @@ async fn run_each<E: Future<Output = HandBack> + Send + 'static>(
             }
         }
     }
-    // What is still wanted keeps its Lease; what is not hands it back.
+    // An election that is still wanted keeps its Lease; the others release theirs.
     if !campaigns.are_wanted() {
         while tasks.join_next().await.is_some() {}
     }
 }
 
-/// One election, and what it says.
+/// Runs one election and reports its state.
 async fn elect(
     client: Client,
     pattern: LeaderConfig,
@@ -75,7 +75,7 @@ async fn elect(
     stop: CancellationToken,
     inputs: mpsc::UnboundedSender<Input>,
 ) -> HandBack {
-    // Not watched but polled, as kube-vip does it: a watch per Service and node is what makes API servers suffer.
+    // The Lease is polled, not watched, as in kube-vip: one watch per Service and node would overload API servers.
     let config = LeaderConfig { namespace: key.namespace.clone(), name: key.name.clone(), watch: false, ..pattern };
     let election = Election::new(client, config, None);
     let mut leadership = election.leadership();
@@ -83,11 +83,11 @@ async fn elect(
     loop {
         let state = lease_state(&leadership.borrow_and_update());
         if !stop.is_cancelled() && inputs.send(Input::ServiceLease(key.clone(), state)).is_err() {
-            // Nobody is left who could be told; the process ends.
+            // The engine has ended, and the process ends too.
             return HandBack::Uncertain;
         }
         tokio::select! {
-            // With our way of taking a loss it ends only when it is told to.
+            // With this reaction to a loss the election ends only when its token is cancelled.
             ended = &mut election => return ended.unwrap_or(HandBack::Uncertain),
             Ok(()) = leadership.changed() => {}
         }

@@ -1,5 +1,5 @@
-//! Watches EndpointSlices, but only while a Service needs it: most clusters have no Service with policy Local, and then
-//! nothing is asked of the API.
+//! Watches EndpointSlices, but only while a Service needs them. Most clusters have no Service with policy Local, and
+//! then no request is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::endpoints::{Endpoints, SliceView, nodes_with_endpoints};
 use crate::engine::Input;
 use crate::view::{Seen, ServiceKey, ServiceView};
 
-/// kube-proxy leaves these alone too.
+/// Label selector; kube-proxy skips the other slices too.
 const OURS: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
 
-/// The health check of a cache that is there only while a Service needs it.
+/// Name of the health check of this cache, which exists only while a Service needs it.
 const FRESH: &str = "endpointslices-fresh";
 
 type SliceKey = (String, String);
 
-/// Tells the engine on which nodes the Services with policy Local have endpoints. Ends only with `services`.
+/// Tells the engine the nodes with endpoints of Services with policy Local. It ends only with `services`.
 pub async fn run(
     client: Client,
     namespace: Option<String>,
@@ -55,7 +55,8 @@ pub async fn run(
     }
 }
 
-/// What was never read is not out of date: without the right to read slices the rest works.
+/// The health check. A cache that was never complete does not count as stale, because without the right to read slices
+/// everything else works.
 fn freshness(reflector: &Reflector<EndpointSlice, SliceKey, SliceView>) -> Check {
     let (status, fresh) = (reflector.status(), reflector.freshness());
     Arc::new(move || if status.borrow().synced { fresh() } else { Ok(()) })
@@ -71,7 +72,7 @@ fn reflector(
     Reflector::new("endpointslices", api, slices.clone(), key, SliceView::of).labels(OURS)
 }
 
-/// Until no Service needs it any more, or (true) there are no Services to come.
+/// Follows the slices until no Service needs them any more, or (returns true) until `services` ends.
 async fn follow(
     locals: &mut Locals,
     services: &Cache<ServiceKey, Seen>,
@@ -80,7 +81,7 @@ async fn follow(
 ) -> bool {
     let synced = async {
         slices.wait_synced().await;
-        // Subscribed to only now: a list that is half there would look like lost endpoints.
+        // Subscribed only after the list is complete: half a list would look like lost endpoints.
         slices.subscribe()
     };
     let mut synced = std::pin::pin!(synced);
@@ -116,7 +117,7 @@ async fn follow(
     false
 }
 
-/// The slices of each Service.
+/// All slices, by Service.
 #[derive(Debug, Default)]
 struct Index {
     complete: bool,
@@ -125,7 +126,7 @@ struct Index {
 }
 
 impl Index {
-    /// Takes a slice, or that it is gone; the Services that it was and is of.
+    /// Takes in a slice; `None`: it was deleted. Returns the Services that it belonged to and belongs to.
     fn take(&mut self, key: SliceKey, view: Option<Arc<SliceView>>) -> BTreeSet<ServiceKey> {
         let mut services = BTreeSet::new();
         if let Some(old) = self.slices.remove(&key) {
@@ -158,7 +159,7 @@ impl Index {
     }
 }
 
-/// Services with policy Local, and what the engine has been told of them.
+/// Services with policy Local, and what the engine knows of their endpoints.
 #[derive(Debug)]
 struct Locals {
     wanted: BTreeSet<ServiceKey>,
@@ -182,7 +183,7 @@ impl Locals {
         }
     }
 
-    /// All slices are known.
+    /// The list of slices is complete.
     fn complete(&mut self) {
         self.index.complete = true;
         for key in self.wanted.clone() {
@@ -190,7 +191,7 @@ impl Locals {
         }
     }
 
-    /// Says where `key` has endpoints if that is known, wanted and new.
+    /// Tells the engine the nodes with endpoints of `key`, if they are known, wanted and new.
     fn tell(&mut self, key: &ServiceKey) {
         if !self.index.complete || !self.wanted.contains(key) {
             return;

@@ -1,4 +1,4 @@
-//! The Lease between the election and the engine: who holds it, giving it back, and who takes it then.
+//! Connects the election of the one Lease with the engine: its holder, its release, and the next holder.
 
 use announcer_core::successor;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -13,7 +13,7 @@ use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
 use crate::engine::Input;
 use crate::ownership::LeaseState;
 
-/// What an election says, in the engine's words.
+/// Translates the state of an election for the engine.
 pub fn lease_state(leadership: &Leadership) -> LeaseState {
     match leadership {
         Leadership::Unknown => LeaseState::Unknown,
@@ -22,7 +22,7 @@ pub fn lease_state(leadership: &Leadership) -> LeaseState {
     }
 }
 
-/// Tells the engine what the election says.
+/// Tells the engine the state of the election.
 pub async fn feed_leadership(
     mut leadership: tokio::sync::watch::Receiver<Leadership>,
     inputs: mpsc::UnboundedSender<Input>,
@@ -34,7 +34,7 @@ pub async fn feed_leadership(
         tokio::select! {
             () = stop.cancelled() => return,
             changed = leadership.changed() => if changed.is_err() {
-                // The election has ended because we are stopping; the engine knows.
+                // The election has ended because the process is stopping; the engine knows that.
                 stop.cancelled().await;
                 return;
             },
@@ -42,13 +42,13 @@ pub async fn feed_leadership(
     }
 }
 
-/// Sees who takes the Lease after we have handed it back.
+/// Finds the next holder of the Lease after this node has released it.
 pub struct Successor {
-    /// Where the Lease is.
+    /// API of the Lease.
     pub lease: Api<Lease>,
-    /// Its name.
+    /// Name of the Lease.
     pub name: String,
-    /// To the engine.
+    /// Channel to the engine.
     pub inputs: mpsc::UnboundedSender<Input>,
 }
 
@@ -69,7 +69,7 @@ impl Successor {
     }
 }
 
-/// Takes part in the election until the Lease is to be handed back.
+/// Takes part in the election until `release`, then looks for the next holder.
 pub async fn elect(election: Election, after: Successor, release: CancellationToken, stop: Token) {
     let work = async {
         let left = election.run(release).await.unwrap_or_else(|error| {

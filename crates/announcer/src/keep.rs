@@ -1,5 +1,5 @@
-//! What a former life left is kept while this one finds out in which mode it runs: the API may take longer to answer
-//! than the kernel's deadlines last.
+//! Keeps the addresses of the previous process while the announcer determines its mode. The API may take longer to
+//! answer than the addresses live in the kernel.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -12,11 +12,11 @@ use crate::engine::{Action, Engine, Input};
 use crate::listen::Listeners;
 use crate::wire::Wire;
 
-/// Frames that wait; more are dropped.
+/// Limit of received frames that wait; more are dropped.
 const FRAMES: usize = 64;
 
-/// Runs until it is dropped. An engine that is told nothing keeps what it finds, and gives up what somebody else
-/// announces.
+/// Runs until it is dropped. An engine without inputs from the API extends the addresses that it finds, and removes
+/// those that another host announces.
 pub(crate) async fn keep<W: Wire>(config: Config, wire: &W, network: &Notify) -> Infallible {
     let mut engine = Engine::new(clock::now(), config);
     let (ears, mut frames) = mpsc::channel(FRAMES);

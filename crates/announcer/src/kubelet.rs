@@ -1,5 +1,5 @@
-//! Whether anybody is at the address of a node that is silent on the wire: asked by another protocol, at the kubelet's
-//! port.
+//! Asks at the kubelet's port whether a node that is silent on the wire is alive; TCP is a protocol independent of ARP
+//! and NDP.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
-/// A machine in the same LAN that lives answers a SYN in far less.
+/// Limit for the answer. A live machine in the same LAN answers a SYN much sooner.
 const LIMIT: Duration = Duration::from_millis(200);
-/// Who gets processor time so much later has not listened.
+/// If this process gets processor time this late, it may have missed the answer.
 const LATE: Duration = Duration::from_millis(100);
 
-/// `true` also where nothing can be told: only silence counts against a node.
+/// Whether the node answers. `true` also if this cannot be told, because only silence counts against a node.
 pub async fn answers(address: SocketAddr) -> bool {
     let begin = Instant::now();
     let answer = tokio::time::timeout(LIMIT, TcpStream::connect(address)).await;
     let silent = match answer {
         Err(_) => true,
-        // What the kernel says of an address that nobody answers for.
+        // The kernel's error for an address that no host answers for.
         Ok(Err(error)) => matches!(error.kind(), ErrorKind::HostUnreachable | ErrorKind::TimedOut),
         Ok(Ok(_)) => false,
     };

@@ -1,4 +1,4 @@
-//! The announcer on a node: what runs [`announcer_core`] on a cluster, a kernel and a LAN.
+//! The announcer on a node: it connects [`announcer_core`] with a cluster, a kernel and a LAN.
 //!
 //! Watches feed the engine (`run`, `membership`, `endpoint_watch`), [`node`](mod@node) performs what it asks for:
 //! requests to the kernel ([`wire`]), frames (`listen`), DHCP clients ([`dhcp_driver`]), records on Services

@@ -1,4 +1,4 @@
-//! Ears and mouth: per interface with VIPs one socket for ARP, one for neighbour discovery, or both.
+//! The sockets for frames: for each interface with VIPs one for ARP, one for neighbour discovery, or both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,17 +13,17 @@ use crate::engine::Input;
 use crate::frames::{self, Frame};
 use crate::network::Family;
 
-/// What is read from one socket in one go. Under a storm the rest waits: the deadlines of addresses that are up have to
-/// be put off meanwhile.
+/// Limit of frames that are read from one socket at a time. In a storm the rest waits, because the addresses that are
+/// up have to be extended meanwhile.
 const AT_ONCE: usize = 512;
-/// Longer frames than ARP and neighbour discovery with our options do not exist.
+/// Buffer size; ARP and neighbour discovery frames with our options are never longer.
 const FRAME: usize = 512;
 
 #[derive(Debug)]
 struct Open {
     socket: Arc<PacketSocket>,
     reader: AbortHandle,
-    /// Questions were sent through it: how soon its answers are read decides about others.
+    /// Questions were sent through this socket. Its answers must be read early, because they decide about other nodes.
     asked: bool,
 }
 
@@ -38,17 +38,18 @@ impl Drop for Open {
 pub struct Listeners {
     inputs: mpsc::Sender<Input>,
     open: BTreeMap<(u32, Family), Open>,
-    /// Could not be opened, and that was told.
+    /// Sockets that could not be opened; this was logged.
     deaf: BTreeSet<(u32, Family)>,
 }
 
 impl Listeners {
-    /// What is heard goes to `inputs`.
+    /// Received frames go to `inputs`.
     pub fn new(inputs: mpsc::Sender<Input>) -> Self {
         Self { inputs, open: BTreeMap::new(), deaf: BTreeSet::new() }
     }
 
-    /// Hears this and nothing else. What could not be opened or has failed is tried again with each call.
+    /// Opens the wanted sockets and closes the others. A socket that could not be opened or has failed is tried again
+    /// with each call.
     pub fn set(&mut self, wanted: &BTreeSet<(u32, Family)>) {
         self.open.retain(|open, _| wanted.contains(open));
         self.deaf.retain(|deaf| wanted.contains(deaf));
@@ -57,8 +58,7 @@ impl Listeners {
         }
     }
 
-    /// Sends a frame about `address`. Nothing depends on one frame: a failure is logged and the next one tried as
-    /// usual.
+    /// Sends a frame about `address`. A failure is only logged, because nothing depends on a single frame.
     pub fn send(&mut self, link: u32, address: IpAddr, frame: &[u8]) -> bool {
         let Some(socket) = self.socket(link, Family::of(address)) else { return false };
         match socket.try_send(frame) {
@@ -70,7 +70,7 @@ impl Listeners {
         }
     }
 
-    /// Sends a question whose answer is waited for.
+    /// Sends a question whose answer is awaited.
     pub fn ask(&mut self, link: u32, address: IpAddr, frame: &[u8]) -> bool {
         let sent = self.send(link, address, frame);
         if let Some(open) = self.open.get_mut(&(link, Family::of(address))) {
@@ -79,13 +79,13 @@ impl Listeners {
         sent
     }
 
-    /// What has arrived and no reader has had the time to fetch, of the sockets that questions were sent through.
-    /// failover-protocol.md R1: without it a process that got no processor time for a moment judges its timers first.
+    /// The frames that have arrived and were not read yet, from the sockets that questions were sent through. Without
+    /// this, a process that had no processor time for a moment would judge its timers first (failover-protocol.md R1).
     pub fn drain(&self) -> Vec<Frame> {
         let (mut heard, mut buffer) = (Vec::new(), [0; FRAME]);
         for ((link, _), open) in self.open.iter().filter(|(_, open)| open.asked) {
             for _ in 0..AT_ONCE {
-                // The reader deals with errors.
+                // The reader task handles errors.
                 let Ok(Some(length)) = open.socket.try_recv(&mut buffer) else { break };
                 heard.extend(frames::read(*link, &buffer[..length]));
             }
@@ -129,13 +129,14 @@ async fn read(link: u32, socket: Arc<PacketSocket>, inputs: mpsc::Sender<Input>)
         match socket.recv(&mut buffer).await {
             Ok(length) => {
                 if let Some(frame) = frames::read(link, &buffer[..length]) {
-                    // A storm must not fill the memory. What is lost here would be lost on a full socket too.
+                    // The channel is bounded, so that a storm cannot fill the memory. A frame lost here would be lost
+                    // on a full socket too.
                     if let Err(TrySendError::Closed(_)) = inputs.try_send(Input::Heard(frame)) {
                         return;
                     }
                 }
             }
-            // Once per loss of the link; the socket goes on when it is back.
+            // Comes once per loss of the link; the socket works again when the link is back.
             Err(error) if error.kind() == std::io::ErrorKind::NetworkDown => {
                 tracing::debug!(link, "the interface is down");
             }

@@ -1,5 +1,5 @@
-//! Whether this node can have macvlans, which addresses by DHCP need: found by making one and removing it again. The
-//! kernel loads the module at the first attempt, so nothing less than an attempt tells.
+//! Whether this node can have macvlans, which DHCPv4 addresses need. It makes one and removes it. Nothing less tells,
+//! because the kernel loads the module at the first attempt.
 
 use l2::netlink::{InetConfChange, Link, Macvlan};
 use l2::{Mac, Netlink};
@@ -8,15 +8,15 @@ use runtime::error::chain;
 
 use crate::config::Config;
 
-/// No Service's macvlan is called so.
+/// Name of the interface; no Service's macvlan has it.
 const NAME: &str = "hcp-probe";
-/// Locally administered. It sends nothing: the interface has no address, and makes itself none.
+/// Locally administered MAC. The interface sends nothing, because it has no address and gives itself none.
 const ADDRESS: Mac = Mac::new([0x02, b'h', b'c', b'p', 0, 1]);
 
-/// Why it cannot; `None`: it can, or that could not be found out.
+/// Why this node cannot have macvlans; `None`: it can, or this could not be determined.
 pub async fn missing(netlink: &Netlink, config: &Config) -> Option<String> {
     let links = netlink.links().await.ok()?;
-    // A former life was interrupted between the two steps.
+    // An earlier process was interrupted between the two steps.
     if let Some(left) = links.iter().find(|link| link.name == NAME) {
         let _ = netlink.delete_link(left.index).await;
     }
@@ -41,12 +41,13 @@ pub async fn missing(netlink: &Netlink, config: &Config) -> Option<String> {
             }
             None
         }
-        // Anything else, above all an interface that is a port of a bridge or a bond, says nothing about the kernel.
+        // Other errors do not concern the kernel's abilities; most often the interface is a port of a bridge or a bond.
         Err(error) => error.is_unsupported().then(|| chain(&error)),
     }
 }
 
-/// The interface that Services use, where one is named; else any that could carry a macvlan: the kernel is the same.
+/// The interface that is configured for Services; otherwise any that could carry a macvlan, because the kernel is the
+/// same.
 fn parent<'a>(links: &'a [Link], config: &Config) -> Option<&'a Link> {
     let named = config.services_interface.as_ref().or(config.interface.as_ref());
     let named = named.and_then(|name| links.iter().find(|link| link.name == *name));

@@ -1,7 +1,8 @@
-//! `node` mode's part of the API: keeps this node's membership Lease, and tells the engine what the other nodes'
-//! Leases, the Nodes and kube-vip's Lease say. `membership/kube_proxy.rs`: whether kube-proxy is well here.
+//! `node` mode at the API: keeps this node's membership Lease, and tells the engine about the other nodes' Leases, the
+//! Nodes and kube-vip's Lease. `membership/kube_proxy.rs` checks kube-proxy on this node.
 //!
-//! Decides nothing. The engine says when to write and what, [`announcer_core::membership`] which request comes next.
+//! It makes no decisions: the engine says when to write and what, and [`announcer_core::membership`] which request
+//! comes next.
 
 mod kube_proxy;
 mod safe_mode;
@@ -36,10 +37,11 @@ use contract::keys::cloudprovider::NO_MACVLANS;
 
 use crate::ownership::node::{CARD, Card, LEASE_PREFIX, SILENCE};
 
-/// For asking about rights.
+/// Limit for the check of permissions.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// After an outage of the API everybody has to see each other again before anything can be decided.
+/// Longest pause of a watch after an outage of the API: the nodes must see each other again before anything can be
+/// decided.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// This node's membership Lease.
@@ -50,9 +52,9 @@ pub struct Membership {
     node: String,
     namespace: String,
     duration: Duration,
-    /// The Lease goes with its Node: nobody has the right to delete Leases (decisions.md 3). Asked anew with each new
-    /// Lease: under the UID of a Node that was deleted and registered again, the garbage collector would take it each
-    /// time.
+    /// UID of the Node that owns the Lease, so that the Lease is deleted with its Node; no announcer has the right to
+    /// delete Leases (decisions.md 3). It is read again for each new Lease: with the UID of a deleted and re-registered
+    /// Node, the garbage collector would delete each new Lease.
     owner_uid: Option<String>,
     /// Why this node cannot have macvlans.
     no_macvlans: Option<String>,
@@ -73,7 +75,7 @@ impl Membership {
         }
     }
 
-    /// What was found when a macvlan was tried here; `None`: this node can have them.
+    /// Sets the result of the test macvlan; `None`: this node can have macvlans.
     pub fn without_macvlans(mut self, why: Option<String>) -> Self {
         self.no_macvlans = why;
         self
@@ -83,8 +85,8 @@ impl Membership {
         format!("{LEASE_PREFIX}{}", self.node)
     }
 
-    /// Whether the rights are there that `node` mode needs: list Leases and write ours. `false` only if the API says
-    /// no; an API that does not answer says nothing.
+    /// Whether `node` mode has the permissions to list Leases and write ours. `false` only if the API server denies
+    /// them; an API that does not answer proves nothing.
     pub async fn is_allowed(&self) -> bool {
         let in_time = || async move {
             match tokio::time::timeout(LIMIT, self.rehearse()).await {
@@ -95,7 +97,8 @@ impl Membership {
         !matches!(refusal::settled(in_time).await, Err(error) if api_code(&error) == Some(403))
     }
 
-    /// What [`Self::request`] sends, as a dry run: the card of our former life stands until there is a new one.
+    /// Sends the requests of [`Self::request`] as a dry run: the card of the previous process stays until there is a
+    /// new one.
     async fn rehearse(&self) -> Result<(), kube::Error> {
         self.leases.list_metadata(&ListParams::default().limit(1)).await?;
         let found = self.leases.get_opt(&self.name()).await?;
@@ -119,10 +122,10 @@ impl Membership {
         }
     }
 
-    /// Writes each card that comes, until it stands; of several that wait, the last.
+    /// Writes each card, with retries; of several waiting cards only the last.
     pub async fn run(mut self, mut cards: mpsc::UnboundedReceiver<Card>) {
         let mut lease = membership::Membership::new(self.duration);
-        // The request under way. What it has found out of our Node counts when it is answered.
+        // The request under way. What it learns about our Node counts once it is answered.
         let mut sent: OptionFuture<_> = None.into();
         loop {
             let act = tokio::select! {
@@ -217,7 +220,7 @@ impl Membership {
     }
 }
 
-/// Tells the engine what the Leases of the namespace say: membership, and `lock`, kube-vip's.
+/// Tells the engine about the Leases of the namespace: membership Leases, and kube-vip's Lease `lock`.
 pub async fn watch_leases(
     client: Client,
     namespace: String,
@@ -269,7 +272,7 @@ fn in_safe_mode(yes: bool) -> &'static str {
     }
 }
 
-/// Tells the engine what counts of the Nodes. Where they may not be read it says so, and goes by Leases alone.
+/// Tells the engine about the Nodes. If they cannot be read, it says so, and the engine relies on Leases alone.
 pub async fn watch_nodes(
     client: Client,
     nodes: Cache<String, NodeView>,

@@ -1,4 +1,4 @@
-//! What can be read at `/metrics`: kube-vip's names (kube-vip spec 7.1) and ours for what it does not tell.
+//! The metrics at `/metrics`: kube-vip's names (kube-vip spec 7.1), and own ones for what kube-vip does not show.
 
 mod probed;
 mod services;
@@ -25,7 +25,7 @@ use services::Services;
 
 type Number = Gauge<f64, AtomicU64>;
 
-/// A Service can have a lease of each family.
+/// Labels of a lease; a Service can have one of each family.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 struct LeaseLabels {
     namespace: String,
@@ -47,8 +47,8 @@ struct LeaderLabels {
     lease_name: String,
 }
 
-/// Metrics of what comes and goes. A label set goes with what it is about; the others are never missing meanwhile,
-/// whenever somebody reads them.
+/// Metrics of items that come and go. A label set is removed with its item. The others are never missing in between,
+/// whenever they are scraped.
 #[derive(Debug)]
 struct Present<S, M> {
     family: Family<S, M>,
@@ -62,7 +62,7 @@ impl<S: Clone + Eq + Ord + Hash, M: Default> Default for Present<S, M> {
 }
 
 impl<S: Clone + Eq + Ord + Hash, M: Default> Present<S, M> {
-    /// These there are now, with these values.
+    /// Shows exactly these items, with these values.
     fn show<V>(&self, values: BTreeMap<S, V>, set: impl Fn(&M, V)) {
         let now: BTreeSet<S> = values.keys().cloned().collect();
         for (labels, value) in values {
@@ -79,9 +79,9 @@ impl<S: Clone + Eq + Ord + Hash, M: Default> Present<S, M> {
 /// The metrics of the announcer.
 #[derive(Debug)]
 pub struct Metrics {
-    /// kube-vip's of each Service.
+    /// kube-vip's metrics of each Service.
     pub services: Services,
-    /// Of Services that this node asks.
+    /// Metrics of the probes of Services.
     pub probed: Probed,
     leader_labels: LeaderLabels,
     events: Family<[(&'static str, &'static str); 1], Gauge>,
@@ -106,7 +106,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers all of them.
+    /// Registers all metrics.
     pub fn register(registry: &mut Registry, node: &str, lease_name: &str, version: &str) -> Self {
         let metrics = Self {
             services: Services::register(registry, node),
@@ -137,14 +137,14 @@ impl Metrics {
         metrics
     }
 
-    /// What kube-vip shows too.
+    /// Registers the metrics that kube-vip has too.
     fn register_kept(&self, registry: &mut Registry, node: &str, version: &str) {
         let build: Family<[(&'static str, String); 3], Gauge> = Family::default();
         build
             .get_or_create(&[("version", version.to_owned()), ("build", String::new()), ("node", node.to_owned())])
             .set(1);
         registry.register("kube_vip_build_info", "Version of the announcer", build);
-        // A counter whose name kube-vip never gave the usual ending; as a gauge it keeps that name.
+        // A counter that kube-vip named without the usual suffix; registered as a gauge, it keeps that name.
         registry.register("kube_vip_manager_all_services_events", "Changes of Services by type", self.events.clone());
         registry.register(
             "kube_vip_active_services",
@@ -159,9 +159,9 @@ impl Metrics {
         );
     }
 
-    /// What kube-vip does not show.
+    /// Registers the metrics that kube-vip does not have.
     fn register_ours(&self, registry: &mut Registry, node: &str) {
-        // Whoever scrapes by address has the node all the same, as with kube-vip's own.
+        // The node label is needed if the scraper identifies targets by address; kube-vip's own metrics have it too.
         let registry = registry.sub_registry_with_label(("node".into(), node.to_owned().into()));
         registry.register("hcp_announcer_vips", "VIPs of this node by state", self.vips.clone());
         registry.register(
@@ -233,9 +233,9 @@ impl Metrics {
         );
     }
 
-    /// What the engine has counted.
+    /// Takes over the engine's counters.
     pub fn observed(&self, seen: &Observations) {
-        // The engine counts from its start, as these do: what is new is the difference.
+        // The engine counts since its start, as these counters do, so they are raised by the difference.
         let raise = |counter: &Counter, to: u64| {
             counter.inc_by(to.saturating_sub(counter.get()));
         };
@@ -264,22 +264,22 @@ impl Metrics {
         }
     }
 
-    /// A Service changed.
+    /// Counts a change of a Service.
     pub fn service_event(&self, kind: &'static str) {
         self.events.get_or_create(&[("type", kind)]).inc();
     }
 
-    /// Frames were sent that say where an address is.
+    /// Counts sent announcement frames.
     pub fn announced(&self, frames: u64) {
         self.announcements.inc_by(frames);
     }
 
-    /// Somebody else uses an address.
+    /// Counts a conflict: another host uses an address.
     pub fn conflict(&self) {
         self.conflicts.inc();
     }
 
-    /// The election says something new.
+    /// Takes over the state of the election.
     pub fn lease(&self, before: &LeaseState, now: &LeaseState) {
         let held = |state: &LeaseState| matches!(state, LeaseState::Held { .. });
         self.leader.get_or_create(&self.leader_labels).set(i64::from(held(now)));
@@ -289,7 +289,7 @@ impl Metrics {
         }
     }
 
-    /// The VIPs as they stand. What is gone goes from the metrics too.
+    /// Shows the state of the VIPs; those that are gone are removed.
     pub fn vips(&self, status: &[VipStatus], now: Instant) {
         let count = |up: bool| i64::try_from(status.iter().filter(|vip| vip.up == up).count()).unwrap_or(i64::MAX);
         self.vips.get_or_create(&[("state", "up")]).set(count(true));

@@ -1,4 +1,4 @@
-//! The edge: runs the engine on a real node. Feeds it what happens, performs what it says.
+//! Runs the engine on a real node: feeds it inputs and performs its actions.
 
 mod kernel;
 mod liveness;
@@ -39,45 +39,45 @@ use crate::view::{ServiceKey, Uid};
 use crate::wire::Wire;
 use crate::writer::Writer;
 
-/// Frames that wait for the engine; more are dropped.
+/// Limit of frames that wait for the engine; more are dropped.
 const FRAMES: usize = 1024;
 
-/// What a node is made of.
+/// The parts of a node's announcer.
 pub struct Parts<W> {
     /// Decides.
     pub engine: Engine,
-    /// The kernel.
+    /// Performs requests to the kernel.
     pub wire: W,
-    /// Writes on Services.
+    /// Writes records on Services.
     pub writer: Writer,
-    /// Events on Services.
+    /// Creates Events on Services.
     pub recorder: Recorder,
     /// Metrics.
     pub metrics: Arc<Metrics>,
-    /// For health checks.
+    /// State for the health checks.
     pub liveness: Arc<Liveness>,
-    /// Cancelled when the Lease is to be handed back.
+    /// Cancelled when the Lease has to be released.
     pub release: CancellationToken,
-    /// `service` mode: in which elections to take part.
+    /// `service` mode: the elections to take part in.
     pub campaigns: mpsc::UnboundedSender<BTreeSet<LeaseKey>>,
     /// `node` mode: changes the owners of Services.
     pub swaps: mpsc::UnboundedSender<(ServiceKey, Swap)>,
-    /// `node` mode: what to write into our membership Lease.
+    /// `node` mode: the cards to write into our membership Lease.
     pub cards: mpsc::UnboundedSender<Card>,
-    /// The node's network has changed.
+    /// Notified when the node's network has changed.
     pub network: Arc<Notify>,
-    /// The time that what stands on Services is counted by.
+    /// The API server's time, by which recorded facts are judged.
     pub api_time: ApiTime,
-    /// What happens. The sender is kept for those who are started on the way.
+    /// The inputs. The sender is kept for tasks that are started later.
     pub inputs: (mpsc::UnboundedSender<Input>, mpsc::UnboundedReceiver<Input>),
 }
 
-/// The Services by their UIDs: Events need them, and they tell a new Service from a changed one.
+/// The UIDs of the Services. Events need them, and a new UID tells a new Service from a changed one.
 #[derive(Debug, Default)]
 struct Uids(BTreeMap<ServiceKey, Uid>);
 
 impl Uids {
-    /// What happened to a Service, in the words of the watch.
+    /// What happened to a Service, as an event type of the watch.
     fn note(&mut self, key: &ServiceKey, uid: Option<&Uid>) -> Option<&'static str> {
         let Some(uid) = uid else {
             return self.0.remove(key).map(|_| "DELETED");
@@ -104,11 +104,11 @@ struct Node {
     network: Arc<Notify>,
     api_time: ApiTime,
     inputs: mpsc::UnboundedSender<Input>,
-    /// Whom to ask as a client would; absent: it was never anybody.
+    /// Channel to the prober, which is started with the first targets.
     probes: Option<mpsc::UnboundedSender<Targets>>,
 }
 
-/// Runs until the engine says that all is done.
+/// Runs until the engine says that everything is done.
 pub async fn run<W: Wire>(parts: Parts<W>) {
     let Parts {
         mut engine,
@@ -152,8 +152,8 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     'steps: loop {
         let now = clock::now();
         let mut actions = node.take_frames(&mut engine, now, wake, &mut frames);
-        // All that waits is taken in before a timer is judged; but not for ever: the deadlines of addresses that are up
-        // have to be put off while a thousand others are being set.
+        // All waiting inputs are handled before a timer is judged, but for a limited time: addresses that are up have
+        // to be extended while a thousand others are being set.
         let waiting = receiver.try_recv().ok();
         if let Some(input) = input.take() {
             node.note(&engine, &input);
@@ -179,7 +179,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         }
     }
     node.clients.end().await;
-    // What was asked of the kernel last is done before the process ends.
+    // Earlier requests to the kernel are finished before the process ends.
     drop(node.wire);
     if tokio::time::timeout(Duration::from_secs(5), kernel).await.is_err() {
         tracing::warn!(
@@ -190,7 +190,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
 }
 
 impl Node {
-    /// The next thing that happens; nothing, if it is time for a step.
+    /// Waits for the next input; `None` when the engine has to be polled.
     async fn next(
         &self,
         frames: &mut mpsc::Receiver<Input>,
@@ -206,8 +206,8 @@ impl Node {
         }
     }
 
-    /// failover-protocol.md R1: what the wire has said counts before any timer, whoever got processor time first. It
-    /// costs no plan, so it is taken in whole.
+    /// Takes in all received frames before a timer is judged, even if this process had no processor time
+    /// (failover-protocol.md R1). Frames cost no plan, so all of them are taken.
     fn take_frames(
         &self,
         engine: &mut Engine,
@@ -220,7 +220,7 @@ impl Node {
             let Ok(frame) = frames.try_recv() else { break };
             actions.extend(engine.handle(now, frame));
         }
-        // Also while so much else waits that nobody would listen.
+        // This is checked here too, because under load the other branch may not run.
         if self.network.notified().now_or_never().is_some() {
             actions.extend(engine.handle(now, Input::NetworkChanged));
         }
@@ -248,7 +248,7 @@ impl Node {
         }
     }
 
-    /// True if this was the last one.
+    /// Performs an action. Returns true if it was the last one.
     fn act(&mut self, action: Action) -> bool {
         match action {
             Action::Wire(op) => {
@@ -320,7 +320,7 @@ impl Node {
         if tell.reason == Reason::AddressConflict {
             self.metrics.conflict();
         }
-        // What is told of a Service that is gone must not bring its series back.
+        // Messages about a deleted Service must not bring its time series back.
         if tell.reason == Reason::CannotAnnounce && self.uids.0.contains_key(key) {
             self.metrics.services.refused(key);
         }

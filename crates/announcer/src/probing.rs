@@ -1,4 +1,5 @@
-//! Asks Services as a client would: sockets and time for [`announcer_core::prober`], which decides whom and when.
+//! Probes Services as a client: sockets and timers for [`announcer_core::prober`], which decides what to probe and
+//! when.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -15,14 +16,14 @@ use crate::clock;
 use crate::engine::Input;
 use crate::metrics::Metrics;
 
-/// Longer frames than answers to a SYN, ARP and neighbour discovery with our options do not exist.
+/// Buffer size; answers to a SYN, ARP and neighbour discovery frames with our options are never longer.
 const FRAME: usize = 512;
-/// What is read from one socket in one go.
+/// Limit of frames that are read from one socket at a time.
 const AT_ONCE: usize = 256;
 
 type Ear = (u32, Traffic);
 
-/// Asks whoever is named last, until nobody can name any more. What changes goes to `inputs`.
+/// Starts the prober. It probes the targets that were sent last, until the sender is dropped. Findings go to `inputs`.
 pub fn start(inputs: mpsc::UnboundedSender<Input>, metrics: Arc<Metrics>) -> mpsc::UnboundedSender<Targets> {
     let (wanted, targets) = mpsc::unbounded_channel();
     tokio::spawn(run(targets, inputs, metrics));
@@ -34,7 +35,7 @@ async fn run(
     inputs: mpsc::UnboundedSender<Input>,
     metrics: Arc<Metrics>,
 ) {
-    // Each has keys of its own that nobody else knows.
+    // A random seed that other hosts do not know.
     let mut prober = Prober::new(clock::now(), RandomState::new().build_hasher().finish());
     let mut ears = Ears::default();
     loop {
@@ -49,7 +50,7 @@ async fn run(
             (link, frame) = ears.next() => outputs.extend(prober.heard(clock::now(), link, &frame)),
             () = sleep_until(prober.deadline()) => {}
         }
-        // failover-protocol.md R1: what was received counts before any timer.
+        // Received frames count before any timer (failover-protocol.md R1).
         for (link, frame) in ears.drain() {
             outputs.extend(prober.heard(clock::now(), link, &frame));
         }
@@ -74,22 +75,22 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-/// The sockets: kept while somebody is asked through them, since the kernel takes its time to close one.
+/// The sockets. They stay open while a target needs them, because the kernel takes its time to close one.
 #[derive(Debug, Default)]
 struct Ears {
     open: HashMap<Ear, PacketSocket>,
-    /// Could not be opened, and that was told.
+    /// Sockets that could not be opened; this was logged.
     deaf: HashSet<Ear>,
 }
 
 impl Ears {
-    /// Of these only what was opened already; the others when something is to be sent.
+    /// Closes all sockets that are not wanted. A wanted one is opened when a frame has to be sent.
     fn keep(&mut self, wanted: &HashSet<Ear>) {
         self.open.retain(|ear, _| wanted.contains(ear));
         self.deaf.retain(|ear| wanted.contains(ear));
     }
 
-    /// A frame that is lost is a miss, and one miss says nothing.
+    /// Sends a frame. A lost frame only leads to one failure, which alone proves nothing.
     fn send(&mut self, ear: Ear, frame: &[u8]) {
         if let std::collections::hash_map::Entry::Vacant(vacant) = self.open.entry(ear) {
             match PacketSocket::open(ear.0, ear.1) {
@@ -116,7 +117,7 @@ impl Ears {
         }
     }
 
-    /// The next frame, and on which interface it was heard.
+    /// Waits for the next frame. Returns it with its interface.
     async fn next(&mut self) -> (u32, Vec<u8>) {
         loop {
             if self.open.is_empty() {
@@ -127,7 +128,7 @@ impl Ears {
             let ((ear, heard), ..) = select_all(heard).await;
             match heard {
                 Ok(frame) => return (ear.0, frame),
-                // Once per loss of the link; the socket goes on when it is back.
+                // Comes once per loss of the link; the socket works again when the link is back.
                 Err(error) if error.kind() == std::io::ErrorKind::NetworkDown => {}
                 Err(error) => {
                     tracing::debug!(
@@ -141,12 +142,12 @@ impl Ears {
         }
     }
 
-    /// What has come already.
+    /// The frames that have arrived and were not read yet.
     fn drain(&self) -> Vec<(u32, Vec<u8>)> {
         let (mut heard, mut buffer) = (Vec::new(), [0; FRAME]);
         for ((link, _), socket) in &self.open {
             for _ in 0..AT_ONCE {
-                // Whoever waits for the next frame deals with errors.
+                // [`Self::next`] handles errors.
                 let Ok(Some(length)) = socket.try_recv(&mut buffer) else { break };
                 heard.push((*link, buffer[..length].to_vec()));
             }

@@ -1,4 +1,4 @@
-//! Wiring: from a [`Config`] to a running announcer.
+//! The wiring: from a [`Config`] to a running announcer.
 
 mod feeds;
 #[cfg(test)]
@@ -47,22 +47,22 @@ const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
 /// Why the announcer cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The container lacks rights.
+    /// The container lacks capabilities.
     #[error(
         "missing capabilities: {0}. The pod needs securityContext.capabilities.add [NET_ADMIN, NET_RAW] and has to run \
         as user 0: a process that is not root gets none of them"
     )]
     Capabilities(String),
-    /// The kernel does not say what we may do.
+    /// The capabilities cannot be read from the kernel.
     #[error("failed to read the capabilities of this process")]
     ReadCapabilities(#[source] std::io::Error),
-    /// No keys of claims where there should be some.
+    /// The configured directory has no usable keys of claims.
     #[error(transparent)]
     ClaimKeys(#[from] KeysError),
-    /// No netlink socket.
+    /// A netlink socket cannot be opened.
     #[error("failed to prepare the network of this node")]
     Netlink(#[from] l2::netlink::NetlinkError),
-    /// No credentials.
+    /// No client for the cluster can be made.
     #[error("failed to connect to the cluster")]
     Client(#[from] ClientError),
     /// A task failed.
@@ -74,14 +74,14 @@ pub enum Error {
 struct Shared<'a> {
     config: &'a Config,
     client: Client,
-    /// Of the Leases that are not a Service's own.
+    /// Namespace of the Leases that do not belong to a Service.
     namespace: String,
     inputs: mpsc::UnboundedSender<Input>,
-    /// Each cache says here how it is doing.
+    /// The health checks, where each cache registers its own.
     health: Health,
 }
 
-/// Runs until `shutdown`, and ends in the order of `engine/stop.rs`. Losing the Lease never ends it.
+/// Runs until `shutdown`, and ends in the order of `engine/stop.rs`. The loss of the Lease does not end it.
 pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Result<(), Error> {
     greet(&config);
     check_capabilities()?;
@@ -97,7 +97,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let namespace = lease_namespace(&config);
     let membership = Membership::new(&client, &namespace, &config.node_name, config.lease.duration);
 
-    // The engine outlives `shutdown` until it has handed over; everything it needs ends when it does.
+    // The engine runs beyond `shutdown` until it has handed over. The tasks that it needs end with it.
     let everything = Token::new();
     let mut tasks = Tasks::new(everything.clone());
     let network = Arc::new(Notify::new());
@@ -150,7 +150,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
         Ok::<(), Infallible>(())
     });
     let result = tasks.run(Duration::from_secs(5)).await;
-    // Events of the last moments: all recorders are gone by now, so the writer ends when its buffer is empty.
+    // For the last Events: all recorders are gone by now, so the writer ends when its buffer is empty.
     let _ = tokio::time::timeout(Duration::from_secs(1), events).await;
     Ok(result?)
 }
@@ -173,7 +173,7 @@ fn greet(config: &Config) {
     }
 }
 
-/// decisions.md 2.
+/// Checks the capabilities of the process (decisions.md 2).
 fn check_capabilities() -> Result<(), Error> {
     let missing = missing(&[Capability::NetAdmin, Capability::NetRaw]).map_err(Error::ReadCapabilities)?;
     if missing.is_empty() {
@@ -182,7 +182,7 @@ fn check_capabilities() -> Result<(), Error> {
     Err(Error::Capabilities(missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")))
 }
 
-/// What it may, and what it says of this node.
+/// Determines what this process may do, and what the kernel can do.
 async fn settled(membership: Membership, config: &mut Config, netlink: &Netlink, namespace: &str) -> Membership {
     fall_back_without_rights(config, &membership, namespace).await;
     membership.without_macvlans(no_macvlans(netlink, config).await)
@@ -240,14 +240,14 @@ fn serve_health(
     }
 }
 
-/// kube-vip spec 1.2: the explicit file, else kubeadm's, else the user's, else the service account.
+/// The credentials (kube-vip spec 1.2): the configured file, otherwise kubeadm's, the user's, or the service account.
 pub(crate) fn source(api: &ApiConfig) -> Source {
     let home = api.home.as_ref().map(|home| home.join(".kube/config"));
     let default = [Some(PathBuf::from(ADMIN_KUBECONFIG)), home].into_iter().flatten().find(|path| path.is_file());
     api.kubeconfig.clone().or(default).map_or(Source::InCluster, Source::File)
 }
 
-/// Where the Leases are: as configured, else with us.
+/// The namespace of the Leases: the configured one, otherwise that of the pod.
 pub(crate) fn lease_namespace(config: &Config) -> String {
     let lease = &config.lease;
     lease.namespace.clone().unwrap_or_else(|| pod_namespace(Path::new(NAMESPACE_FILE), &lease.fallback_namespace))
@@ -258,7 +258,7 @@ fn pod_namespace(file: &Path, fallback: &str) -> String {
     if namespace.is_empty() { fallback.to_owned() } else { namespace }
 }
 
-/// Who takes part in an election for a Lease in `namespace`, and with how much patience.
+/// The settings of an election for a Lease in `namespace`: identity and timing.
 pub fn leader_config(config: &Config, namespace: &str) -> LeaderConfig {
     LeaderConfig {
         namespace: namespace.to_owned(),
@@ -275,13 +275,13 @@ pub fn leader_config(config: &Config, namespace: &str) -> LeaderConfig {
     }
 }
 
-/// A task without an error of its own.
+/// Wraps a task that cannot fail.
 async fn plain(task: impl Future<Output = ()>) -> Result<(), Infallible> {
     task.await;
     Ok(())
 }
 
-/// A task that is dropped at `stop`.
+/// Wraps a task that is dropped at `stop`.
 async fn until(stop: Token, task: impl Future<Output = ()>) -> Result<(), Infallible> {
     tokio::select! {
         () = stop.cancelled() => {}
@@ -290,7 +290,7 @@ async fn until(stop: Token, task: impl Future<Output = ()>) -> Result<(), Infall
     Ok(())
 }
 
-/// The same for one that may have nothing left to do before: that is nobody's failure.
+/// The same for a task that may end before `stop` without a failure.
 async fn at_most_until(stop: Token, task: impl Future<Output = ()>) -> Result<(), Infallible> {
     tokio::select! {
         () = stop.cancelled() => {}

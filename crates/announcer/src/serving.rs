@@ -1,4 +1,4 @@
-//! Serves health and metrics, and keeps trying where the port is taken.
+//! Serves health and metrics, and retries while the port is in use.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -10,10 +10,11 @@ use runtime::shutdown::Token;
 
 use crate::config::Listen;
 
-/// A port that is taken is often that of our predecessor, which is just ending.
+/// Pause between two attempts. The port is often still in use by the previous process, which is ending.
 const BIND_RETRY: Duration = Duration::from_secs(5);
 
-/// kube-vip goes on without its metrics where the port is taken, and so do we; but we keep trying.
+/// Serves until `stop`. Like kube-vip, the announcer runs without its metrics if the port is in use, but it keeps
+/// trying.
 pub async fn serve(
     listen: Listen,
     health: Health,
@@ -38,7 +39,7 @@ pub async fn serve(
                 bound.run(stop).await;
                 return Ok(());
             }
-            // A kernel without IPv6.
+            // The kernel has no IPv6.
             Err(_) if address.is_ipv6() && address.ip().is_unspecified() && !ipv6_works() => {
                 address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port());
                 continue;

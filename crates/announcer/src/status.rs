@@ -1,4 +1,4 @@
-//! `announcer status`: reads what stands in the API. What it means: [`announcer_core::status`].
+//! `announcer status`: reads the objects from the API. [`announcer_core::status`] interprets them.
 
 pub use announcer_core::status::{DhcpRow, LeaseRow, Probes, Report, State, VipRow};
 use announcer_core::status::{Listed, report};
@@ -16,20 +16,20 @@ use crate::run::{lease_namespace, source};
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// No credentials.
+    /// No client for the cluster can be made.
     #[error("failed to connect to the cluster")]
     Client(#[from] ClientError),
-    /// The API does not answer, or refuses.
+    /// The API server does not answer or refuses.
     #[error("failed to list {what}{}", runtime::error::nothing_there(.source))]
     List {
-        /// Which objects.
+        /// The objects.
         what: String,
-        /// Why.
+        /// The error.
         source: Box<kube::Error>,
     },
 }
 
-/// Reads Services and Leases, and reports.
+/// Reads Services and Leases, and makes the report.
 pub async fn read(config: &Config, product: &Product) -> Result<Report, StatusError> {
     let api = source(&config.api).load(config.api.server.as_deref()).await?;
     let client = connect(api, &Settings::new("guest", product))?;

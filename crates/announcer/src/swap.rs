@@ -1,5 +1,5 @@
-//! Sends the requests of [`Swaps`] to the API servers. When, over which connection, and what an answer means is decided
-//! there.
+//! Sends the requests of [`Swaps`] to the API servers. That machine decides when, over which connection, and what an
+//! answer means.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -25,12 +25,12 @@ use crate::ownership::node::Swap;
 use crate::record::{owner_record, sit};
 use crate::view::{ServiceKey, Uid};
 
-/// How often the API servers are listed.
+/// Interval between two lists of the API servers.
 const ENDPOINTS_EVERY: Duration = Duration::from_mins(1);
 
 type Object = Box<DynamicObject>;
 
-/// Performs swaps. Cheap to clone.
+/// Performs swaps; cheap to clone.
 #[derive(Clone)]
 pub struct Swapper {
     client: Client,
@@ -48,12 +48,12 @@ impl std::fmt::Debug for Swapper {
 }
 
 impl Swapper {
-    /// `config` is that of `client`, for further connections.
+    /// `config` is that of `client`; it is used for further connections.
     pub fn new(client: Client, config: kube::Config, settings: Settings, inputs: mpsc::UnboundedSender<Input>) -> Self {
         Self { client, config, settings, servers: Arc::default(), inputs }
     }
 
-    /// Performs those that are asked for, and tells the engine what became of them.
+    /// Performs the requested swaps, and tells the engine their results.
     pub async fn run(self, mut asked: mpsc::UnboundedReceiver<(ServiceKey, Swap)>) {
         let mut swaps = Swaps::default();
         let mut connections = BTreeMap::from([(USUAL, Ok(self.client.clone()))]);
@@ -104,7 +104,7 @@ impl Swapper {
         }
     }
 
-    /// A client with a connection of its own, to another API server where there is one.
+    /// A client with its own connection, to another API server if there is one.
     fn connect(&self, server: usize) -> Result<Client, String> {
         let server = {
             let servers = self.servers.lock();
@@ -118,7 +118,8 @@ impl Swapper {
         connect(config, &self.settings).map_err(|error| format!("no other connection: {}", chain(&error)))
     }
 
-    /// Keeps the list of API servers. Without the right to read it, fresh connections go to the usual address.
+    /// Keeps the list of API servers current. Without the right to read it, further connections go to the usual
+    /// address.
     pub async fn follow_servers(self) {
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), "default");
         let mut told = false;
@@ -151,13 +152,13 @@ impl Swapper {
     }
 }
 
-/// The way to this API server, if the usual one is by TLS.
+/// The configuration for a connection to this API server, if the usual one uses TLS.
 fn towards(mut config: kube::Config, server: &str) -> kube::Config {
     if config.cluster_url.scheme_str() == Some("https")
         && let Ok(url) = format!("https://{server}").parse()
     {
-        // The certificate is for the name under which everybody knows the API. In a URL an IPv6 address has brackets,
-        // in a certificate it has none.
+        // The server's certificate is valid for the usual name of the API. An IPv6 address has brackets in a URL, but
+        // not in a certificate.
         let usual = config.cluster_url.host().map(|host| host.trim_matches(['[', ']']).to_owned());
         config.tls_server_name = config.tls_server_name.or(usual);
         config.cluster_url = url;
@@ -201,8 +202,8 @@ fn read(object: DynamicObject) -> Found<Object> {
 }
 
 fn failure(error: &kube::Error) -> Answer<Object> {
-    // No other API server and no later request is answered otherwise: annotations that are too large, a missing right,
-    // a rule of admission.
+    // Another API server or a later attempt would refuse too: the annotations are too large, a right is missing, or an
+    // admission rule denies the write.
     let refused = matches!(api_code(error), Some(400 | 403 | 413 | 422));
     if refused { Answer::Refused(chain(error)) } else { Answer::Failed(chain(error)) }
 }

@@ -1,9 +1,9 @@
-//! Writes on Services what the engine wants there. Apart from Leases and Events, objects of the cluster are changed
-//! here and, where the owner changes, in `swap.rs`.
+//! Writes the records that the engine wants on Services. Apart from Leases and Events, objects of the cluster are
+//! changed only here and in `swap.rs`, which changes owners.
 //!
-//! What is written when, and what an answer means, is decided by [`RecordWriter`]: GET, compare, PUT; then the status.
-//! Objects stay unstructured, so that fields which we do not know survive (decisions.md 4); PUT and not PATCH, because
-//! the roles of the existing charts grant no patch (decisions.md 3).
+//! [`RecordWriter`] decides what is written when, and what an answer means: GET, compare, PUT; then the status. Objects
+//! stay unstructured, so that unknown fields survive (decisions.md 4). Writes use PUT and not PATCH, because the roles
+//! of the existing charts grant no patch (decisions.md 3).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +21,14 @@ use tokio::sync::mpsc;
 use crate::engine::{Input, Record};
 use crate::view::ServiceKey;
 
-/// Requests at a time.
+/// Concurrent writes.
 const WORKERS: usize = 8;
-/// At the end: for the writes that are under way.
+/// Limit at the end of the process for writes that are under way.
 const LAST_WRITES: Duration = Duration::from_secs(2);
-/// Between the attempts to write one record.
+/// Pause between the attempts to write one record.
 pub const BACKOFF: Backoff = Backoff { min: Duration::from_millis(20), max: Duration::from_secs(30) };
 
-/// What is wanted on each Service, and who writes it. Cheap to clone.
+/// The wanted records and their writer; cheap to clone.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -44,18 +44,18 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Reports to `inputs`.
+    /// Results go to `inputs`.
     pub fn new(client: Client, metrics: QueueMetrics, inputs: mpsc::UnboundedSender<Input>) -> Self {
         Self { client, queue: WorkQueue::new(BACKOFF, metrics), records: Arc::default(), inputs }
     }
 
-    /// Writes this, instead of what was wanted before.
+    /// Requests that this record is written; it replaces an earlier request.
     pub fn want(&self, key: ServiceKey, record: Record) {
         self.records.lock().want(key.clone(), record);
         self.queue.add(key);
     }
 
-    /// Writes nothing there any more.
+    /// Cancels the request for a Service.
     pub fn forget(&self, key: &ServiceKey) {
         self.records.lock().forget(key);
         self.queue.forget(key);
@@ -73,7 +73,7 @@ impl Writer {
             () = stop.cancelled() => self.queue.shut_down(),
             _ = &mut workers => return,
         }
-        // A write that is cut off may or may not have reached the API, and an annotation without its status misleads
+        // A write that is cut off may or may not have reached the API server. An annotation without its status misleads
         // clients until the next owner has written.
         if tokio::time::timeout(LAST_WRITES, workers).await.is_err() {
             tracing::warn!(
@@ -86,7 +86,7 @@ impl Writer {
     async fn work(&self, key: &ServiceKey) {
         let begun = self.records.lock().begin(key);
         let Some(mut write) = begun else {
-            // A retry that was on its way when it was given up.
+            // A retry of a request that was cancelled.
             self.queue.forget(key);
             return;
         };
@@ -119,7 +119,7 @@ impl Writer {
         }
     }
 
-    /// Sends one request after the other. What came of it, and what went wrong.
+    /// Sends the requests of a write one after the other. Returns its result and the last error.
     async fn write(&self, key: &ServiceKey, write: &mut Write) -> (End, Option<String>) {
         let (mut answer, mut error) = (None, None);
         loop {

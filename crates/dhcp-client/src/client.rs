@@ -1,11 +1,10 @@
-//! The state machine: what each input does. What it is told and answers: [`machine`]. Its parts: `client/requests.rs`
-//! sends and sends again,
-//! `client/replies.rs` reads what servers say.
+//! The state machine: what each input does. [`machine`] defines its inputs and outputs. `client/requests.rs` sends and
+//! repeats requests, `client/replies.rs` handles the servers' replies.
 //!
-//! Two facts are kept apart. `in_use` is the lease whose address is on an interface somewhere because we said so; only
-//! this module's `lose`, `release` and a new grant end it, and every step checks its end first, so no path can use an
-//! address too long. `phase` is the exchange with servers that goes on meanwhile. So a successor or a returned link can
-//! ask anew while the address goes on working.
+//! Two facts are kept apart. `in_use` is the lease whose address is on an interface, because the client has reported it
+//! as bound. Only `lose`, `release` and a new grant end it, and every step checks its end first, so that no path can
+//! use an address too long. `phase` is the exchange with servers that goes on meanwhile. So after a take-over or a link
+//! loss the client can ask again while the address stays in use.
 
 mod replies;
 mod requests;
@@ -21,12 +20,12 @@ use crate::{
     message,
 };
 
-/// Something that happened.
+/// An input of the client.
 pub type Input<'a> = machine::Input<'a, Ipv4Addr>;
-/// Something to do.
+/// An output of the client.
 pub type Output = machine::Output<Ipv4Addr, Lease, LostReason, Report>;
 
-/// What is going on with the servers.
+/// The state of the exchange with the servers.
 #[derive(Debug, Clone)]
 enum Phase {
     /// Not started.
@@ -45,11 +44,11 @@ enum Phase {
     Rebooting {
         exchange: Exchange,
         address: Ipv4Addr,
-        /// A NAK by a server that did not grant the lease, applied unless the one that did answers before the next
-        /// transmission.
+        /// A NAK of a server that did not grant the lease. It is applied unless the granting server answers before the
+        /// next transmission.
         foreign_nak: Option<Nak>,
     },
-    /// `lease` is granted, but not in use before the probe says so.
+    /// `lease` is granted, but it is not in use before the probe has found it free.
     Probing {
         lease: Lease,
         asked_at: Instant,
@@ -83,29 +82,29 @@ struct Nak {
     message: Option<String>,
 }
 
-/// A DHCP client for one address on one interface.
+/// A DHCPv4 client for one address on one interface.
 ///
-/// Readings of the clock may come from any clock that never goes back; on a machine that can be suspended, feed it boot
-/// time, because the server's clock goes on while ours stands still.
+/// The readings of the clock must come from a clock that never goes back. On a machine that can be suspended they must
+/// come from the boot-time clock, because the server's clock runs on during a suspension.
 #[derive(Debug)]
 pub struct Client {
     config: Config,
     rng: SmallRng,
     phase: Phase,
     in_use: Option<Lease>,
-    /// To be confirmed by INIT-REBOOT at the next start; kept until something newer is known.
+    /// The lease to confirm by INIT-REBOOT at the next start; kept until something newer is known.
     remembered: Option<RememberedLease>,
     /// Option 50 of the next DISCOVER.
     wish: Option<Ipv4Addr>,
-    /// Refusals since the last time we were bound.
+    /// NAKs since the client was last bound.
     naks: u32,
-    /// Since when we have been looking for an address, for the `secs` field.
+    /// Since when the client has been looking for an address, for the `secs` field.
     looking_since: Instant,
 }
 
 impl Client {
-    /// A client that waits for [`Input::Start`]. `seed` decides transaction ids and jitter: random in production, fixed
-    /// in tests.
+    /// Makes a client that waits for [`Input::Start`]. `seed` determines transaction IDs and jitter: random in
+    /// production, fixed in tests.
     pub fn new(config: Config, now: Instant, seed: u64) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
@@ -120,18 +119,18 @@ impl Client {
         })
     }
 
-    /// Feed one thing that happened; get what to do about it, in this order. Never blocks, never reads a clock.
+    /// Takes in an input, and returns the outputs in their order. It never blocks and never reads a clock.
     pub fn step(&mut self, now: Instant, input: Input<'_>) -> Vec<Output> {
         machine::step(self, now, input)
     }
 
-    /// When to call `step` with [`Input::Timer`] if nothing happens before. There is none only before the start, after
-    /// the end (`Released`), while the link is lost without a lease, and with an infinite lease.
+    /// When to call `step` with [`Input::Timer`] if no input comes before. `None` only before the start, after the end
+    /// (`Released`), while the link is lost without a lease, and with an infinite lease.
     pub fn deadline(&self) -> Option<Instant> {
         machine::deadline(self)
     }
 
-    /// Where the client is.
+    /// The current state of the client.
     pub fn state(&self) -> State {
         match &self.phase {
             Phase::Idle if self.remembered.is_some() => State::InitReboot,
@@ -149,7 +148,7 @@ impl Client {
         }
     }
 
-    /// The lease whose address may be used now. It can be there in any state but `Released`: also while it is being
+    /// The lease whose address may be used now. It may exist in any state but `Released`, also while it is being
     /// confirmed.
     pub fn lease(&self) -> Option<&Lease> {
         self.in_use.as_ref()
@@ -164,7 +163,8 @@ impl Phases for Client {
         if self.in_use.as_ref().is_some_and(|lease| lease.expiry.is_past(now)) {
             self.lose(LostReason::Expired, out);
             match self.phase {
-                // These look for an address already, or must not; the others were there only for the lease.
+                // In these phases the client already looks for an address or must not send; the other phases existed
+                // only for the lease.
                 Phase::Selecting { .. } | Phase::Requesting { .. } | Phase::Stopped => {}
                 _ => self.look_again(now, out),
             }
@@ -184,15 +184,15 @@ impl Phases for Client {
         if self.in_use.is_none()
             && let Some(lease) = self.remembered.as_ref().and_then(|lease| Lease::resume(lease, now))
         {
-            // RFC 2131 3.2: a lease that has not ended may be used while it is being confirmed. A fail-over waits for
-            // no DHCP server.
+            // A lease that has not ended may be used while it is being confirmed (RFC 2131 3.2). So a take-over does
+            // not wait for a DHCP server.
             self.remembered = None;
             self.in_use = Some(lease.clone());
             out.push(Output::Bound(lease));
         }
         match (&self.in_use, &self.remembered) {
             (Some(lease), _) => self.reboot(now, lease.address, out),
-            // A server that forgot a lease long over stays silent to INIT-REBOOT, but may well offer the same address
+            // A server that has forgotten an ended lease does not answer INIT-REBOOT, but it may offer the same address
             // again.
             (None, Some(old)) if old.is_past(now) => {
                 self.wish = Some(old.address);
@@ -206,7 +206,7 @@ impl Phases for Client {
     fn restart(&mut self, now: Instant, out: &mut Vec<Output>) {
         match &self.phase {
             Phase::Idle | Phase::Stopped => self.start(now, out),
-            // The ten seconds of a DECLINE, and the end, stand.
+            // The wait of ten seconds after a DECLINE, and the end, stay in force.
             Phase::Released | Phase::Declined { .. } => {}
             Phase::Probing { lease, .. } => self.probe(now, lease.clone(), out),
             Phase::Rebooting { address, .. } => self.reboot(now, *address, out),
@@ -225,7 +225,7 @@ impl Phases for Client {
     fn link_lost(&mut self) {
         match &self.phase {
             Phase::Idle | Phase::Released | Phase::Declined { .. } => return,
-            // Not in use yet, but booked for us: ask for it again, and probe it then.
+            // The address is granted but not in use yet. It is requested again later, and probed then.
             Phase::Probing { lease, .. } => {
                 self.remembered = Some(RememberedLease { expiry: None, ..lease.remember() });
             }
@@ -254,8 +254,8 @@ impl Phases for Client {
 
     fn conflict(&mut self, now: Instant, address: Ipv4Addr, mac: Mac, out: &mut Vec<Output>) {
         if mac == self.config.mac {
-            // The node that had this lease before us, with our MAC: the lease is the same one, and who of us serves it
-            // is not decided here.
+            // The previous owner of the lease uses the same MAC, so it is the same lease. Which node serves it is not
+            // decided here.
             return self.probe_free(now, address, out);
         }
         let lease = match (&self.phase, &self.in_use) {
@@ -263,7 +263,7 @@ impl Phases for Client {
             _ => return,
         };
         self.lose(LostReason::Conflict { mac }, out);
-        // Asking for it again would only meet the same neighbour.
+        // A new request for this address would only meet the same conflict.
         self.wish = None;
         self.remembered = None;
         if matches!(self.phase, Phase::Stopped) {
@@ -306,10 +306,10 @@ impl Phases for Client {
 }
 
 impl Client {
-    /// Stop using the address. What comes next is for the caller.
+    /// Stops the use of the address. The caller decides what comes next.
     fn lose(&mut self, reason: LostReason, out: &mut Vec<Output>) {
         if let Some(lease) = self.in_use.take() {
-            // Clients know this address: whatever the reason, ask for it first.
+            // Clients know this address, so it is requested first, whatever the reason.
             self.wish = Some(lease.address);
             out.push(Output::Lost { lease, reason });
         }

@@ -1,37 +1,38 @@
-//! What a client is told when it is made, and what is refused.
+//! The configuration of a client, and its validation.
 
 use std::net::Ipv4Addr;
 
 use crate::{Mac, RememberedLease};
 
-/// What one client needs to know. One client serves one address on one interface.
+/// Configuration of a client. A client serves one address on one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// MAC of the interface: source of every frame and `chaddr` of every message.
     pub mac: Mac,
-    /// Option 12, and with it option 61; annotation `kube-vip.io/loadbalancerHostname`. Empty counts as none.
+    /// Host name, option 12, and with it option 61; annotation `kube-vip.io/loadbalancerHostname`. An empty name counts
+    /// as none.
     ///
-    /// The client id has kube-vip's form: the bytes of the host name without a type octet, and no option 61 without a
-    /// host name. A server's lease and reservation, made for kube-vip, are found again only by the same bytes. It must
-    /// not change while the lease lives, and goes into every message, RENEW, RELEASE and DECLINE included (kube-vip
-    /// spec 10.1 row 24: kube-vip leaves it out of those).
+    /// The client ID has kube-vip's form: the bytes of the host name without a type octet, and no option 61 without a
+    /// host name. A server finds leases and reservations made for kube-vip only by the same bytes. The ID must not
+    /// change while the lease lives. It is in every message, also in RENEW, RELEASE and DECLINE, where kube-vip omits
+    /// it (kube-vip spec 10.1 row 24).
     pub hostname: Option<String>,
-    /// A wish (option 50 of DISCOVER); annotation `kube-vip.io/requestedIP`. The server may offer another address and
-    /// that one is taken.
+    /// The requested address (option 50 of DISCOVER); annotation `kube-vip.io/requestedIP`. If the server offers
+    /// another address, the client takes that one.
     pub requested_ip: Option<Ipv4Addr>,
-    /// Ask the server to broadcast its replies; annotation `kube-vip.io/dhcp-broadcast`.
+    /// Whether to ask the server for broadcast replies; annotation `kube-vip.io/dhcp-broadcast`.
     pub broadcast_flag: bool,
-    /// The lease that this Service had before, from whatever node.
+    /// The lease that this Service had before, on any node.
     pub remembered: Option<RememberedLease>,
 }
 
 impl Config {
-    /// A client without a name or a wish.
+    /// A configuration without host name and requested address.
     pub fn new(mac: Mac) -> Self {
         Self { mac, hostname: None, requested_ip: None, broadcast_flag: false, remembered: None }
     }
 
-    /// Check every field.
+    /// Checks every field.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !self.mac.is_unicast() {
             return Err(ConfigError::Mac(self.mac));
@@ -52,8 +53,8 @@ impl Config {
         Ok(())
     }
 
-    /// The bytes of option 61; none means that the option is left out, as it is for a name of one byte: RFC 2132 9.14
-    /// asks for two, and Kea drops every message with fewer.
+    /// The bytes of option 61. `None` omits the option, also for a name of one byte: RFC 2132 9.14 requires two bytes,
+    /// and Kea drops every message with fewer.
     pub(crate) fn client_id(&self) -> Option<Vec<u8>> {
         self.hostname().map(|name| name.as_bytes().to_vec()).filter(|id| id.len() >= 2)
     }
@@ -63,7 +64,7 @@ impl Config {
     }
 }
 
-/// One option holds 255 bytes. A DNS name has at most 253, and a dot at its end.
+/// An option holds 255 bytes; a DNS name has at most 253 and a trailing dot.
 const MAX_NAME_BYTES: usize = 254;
 
 /// A field of [`Config`] that cannot work.

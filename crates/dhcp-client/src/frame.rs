@@ -7,7 +7,7 @@ use crate::Mac;
 
 /// Where DHCP servers and relays listen.
 pub const SERVER_PORT: u16 = 67;
-/// Where replies to clients go. Nobody needs to bind it: a packet socket sees them anyway.
+/// Port to which servers send replies. It need not be bound, because a packet socket receives them anyway.
 pub const CLIENT_PORT: u16 = 68;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -20,7 +20,7 @@ const DONT_FRAGMENT: u16 = 0x4000;
 const FRAGMENT_BITS: u16 = 0x3fff;
 const TIME_TO_LIVE: u8 = 64;
 
-/// A UDP datagram and the addresses it travels with.
+/// A UDP datagram with its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
     /// Ethernet source.
@@ -35,37 +35,37 @@ pub struct Datagram<'a> {
     pub source_port: u16,
     /// UDP destination port.
     pub destination_port: u16,
-    /// What is carried.
+    /// The payload.
     pub payload: &'a [u8],
 }
 
 /// Why bytes are not a UDP datagram in an Ethernet frame, or cannot become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The frame ends before what its headers promise.
+    /// The frame is shorter than its headers say.
     #[error("the frame is truncated")]
     Truncated,
-    /// Something else than UDP over IPv4 over untagged Ethernet.
+    /// The frame is not UDP over IPv4 over untagged Ethernet.
     #[error("the frame carries no UDP over IPv4")]
     OtherProtocol,
-    /// DHCP messages of the size we ask for (option 57) are never fragmented.
+    /// The datagram is a fragment. DHCP messages of the requested size (option 57) are never fragmented.
     #[error("the frame carries a fragment")]
     Fragment,
-    /// Header length or total length make no sense.
+    /// The header length or the total length is invalid.
     #[error("a header's length field is wrong")]
     Length,
-    /// IPv4 header checksum.
+    /// The IPv4 header checksum is wrong.
     #[error("the IPv4 header checksum is wrong")]
     HeaderChecksum,
-    /// UDP checksum.
+    /// The UDP checksum is wrong.
     #[error("the UDP checksum is wrong")]
     UdpChecksum,
-    /// More payload than one datagram can have.
+    /// The payload is too long for one datagram.
     #[error("a payload of {0} bytes does not fit in a datagram")]
     TooLong(usize),
 }
 
-/// Put a datagram into a frame, ready for a packet socket.
+/// Makes a frame for a packet socket from a datagram.
 pub fn build(datagram: &Datagram<'_>) -> Result<Vec<u8>, FrameError> {
     let too_long = || FrameError::TooLong(datagram.payload.len());
     let udp_bytes = UDP_BYTES + datagram.payload.len();
@@ -103,7 +103,7 @@ pub fn build(datagram: &Datagram<'_>) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Find the datagram in a received frame. Padding behind the IPv4 packet is left out of the payload.
+/// Reads the datagram in a received frame. Padding behind the IPv4 packet is not part of the payload.
 pub fn parse(frame: &[u8]) -> Result<Datagram<'_>, FrameError> {
     let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_BYTES>().ok_or(FrameError::Truncated)?;
     if be16(ethernet, 12)? != ETHERTYPE_IPV4 {
@@ -153,9 +153,9 @@ pub fn parse(frame: &[u8]) -> Result<Datagram<'_>, FrameError> {
     })
 }
 
-/// Right, absent, or not finished: a frame from a server on the same host (another VM, another network namespace)
-/// reaches a packet socket before any network card completed its checksum, with just the sum of the pseudo header in
-/// the field. Refusing those loses every reply of such a server.
+/// Whether the checksum is right, absent or incomplete. A frame from a server on the same host (another VM or network
+/// namespace) reaches a packet socket before a network card completes its checksum; the field then holds only the sum
+/// of the pseudo header. A strict check would lose every reply of such a server.
 fn udp_checksum_is_plausible(udp: &[u8], pseudo: u32) -> bool {
     let field = u16::from_be_bytes([udp[6], udp[7]]);
     field == 0 || field == folded(pseudo) || folded(pseudo + sum(udp)) == 0xffff
@@ -165,7 +165,7 @@ fn pseudo_header_sum(source: Ipv4Addr, destination: Ipv4Addr, udp_length: u16) -
     sum(&source.octets()) + sum(&destination.octets()) + u32::from(PROTOCOL_UDP) + u32::from(udp_length)
 }
 
-/// Sum of 16-bit words as RFC 1071 has it, carries not yet folded in: 65,535 bytes cannot overflow it.
+/// Sum of 16-bit words (RFC 1071) without folding of carries; 65,535 bytes cannot overflow it.
 pub(crate) fn sum(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<2>();
     let tail = rest.first().map_or(0, |byte| u32::from(*byte) << 8);

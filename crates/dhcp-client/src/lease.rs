@@ -9,17 +9,17 @@ use ipnet::Ipv4Net;
 
 use crate::Mac;
 
-/// Until when an address may be used.
+/// The end of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
-    /// Up to this moment, by the clock whose readings the client is given.
+    /// The address may be used up to this moment, by the clock whose readings the client gets.
     At(Instant),
-    /// The server said: for ever.
+    /// The lease does not end.
     Never,
 }
 
 impl Expiry {
-    /// The moment, if there is one.
+    /// The moment of the end, if there is one.
     pub fn instant(self) -> Option<Instant> {
         match self {
             Self::At(at) => Some(at),
@@ -33,12 +33,11 @@ impl Expiry {
     }
 }
 
-/// A lease that was granted in a former life of the Service, perhaps to another node with the same MAC: the facts that
-/// the announcer keeps on the Service. The client comes back to it by INIT-REBOOT.
+/// A lease that this Service had before, perhaps on another node with the same MAC, as the announcer recorded it on the
+/// Service. The client continues it by INIT-REBOOT.
 ///
-/// With `server_id` and an `expiry` that has not passed, the address is still ours by RFC 2131 3.2, so
-/// [`Client`](crate::Client) reports `Bound` at once and asks the server beside it. Without them it waits for the
-/// server and probes first.
+/// With `server_id` and an `expiry` in the future, the address is still ours by RFC 2131 3.2. [`Client`](crate::Client)
+/// then reports `Bound` at once and confirms the lease meanwhile. Otherwise it waits for the server and probes first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RememberedLease {
     /// The leased address.
@@ -47,50 +46,52 @@ pub struct RememberedLease {
     pub server_id: Option<Ipv4Addr>,
     /// MAC from which that server (or its relay) answered.
     pub server_mac: Option<Mac>,
-    /// Until when it may be used.
+    /// End of use.
     pub expiry: Option<Expiry>,
-    /// Address and netmask, if the server told a netmask.
+    /// Address and netmask, if the server sent a netmask.
     pub network: Option<Ipv4Net>,
 }
 
 impl RememberedLease {
-    /// Whether it is known to be over.
+    /// Whether the lease is known to have ended.
     pub(crate) fn is_past(&self, now: Instant) -> bool {
         self.expiry.is_some_and(|expiry| expiry.is_past(now))
     }
 }
 
-/// An address that may be used, and everything that somebody else needs to go on with it.
+/// A lease whose address may be used, with all facts that the next owner needs to continue it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// The leased address.
     pub address: Ipv4Addr,
     /// The address with the netmask of option 1, if the server sent one.
     pub network: Option<Ipv4Net>,
-    /// Option 3. The announcer needs no route, people who look for a mistake do.
+    /// Option 3. The announcer needs no route; it is kept for users who look for a mistake.
     pub routers: Vec<Ipv4Addr>,
-    /// Option 54: who granted it.
+    /// Option 54: the server that granted the lease.
     pub server_id: Ipv4Addr,
-    /// From which MAC the ACK came: the server's, or its relay's. Renewals go there. None if remembered without it.
+    /// MAC from which the ACK came: that of the server or its relay. Renewals go there. `None` if the remembered lease
+    /// has none.
     pub server_mac: Option<Mac>,
-    /// When the granting request was sent: all times count from here (RFC 2131 4.4.1), so we always stop before the
-    /// server thinks we do.
+    /// When the granted request was sent. All times count from here (RFC 2131 4.4.1), so the client always stops before
+    /// the server considers the lease ended.
     pub since: Instant,
-    /// Renew from here on (T1). None: never (infinite), or not known (a remembered lease that is being confirmed).
+    /// Start of renewal (T1). `None`: never (infinite lease), or not known (a remembered lease that is being
+    /// confirmed).
     pub renew_at: Option<Instant>,
-    /// Rebind from here on (T2).
+    /// Start of rebinding (T2).
     pub rebind_at: Option<Instant>,
     /// End of use.
     pub expiry: Expiry,
 }
 
 impl Lease {
-    /// How long the address may still be used; none if for ever.
+    /// How long the address may still be used; `None`: without end.
     pub fn remaining(&self, now: Instant) -> Option<Duration> {
         self.expiry.instant().map(|at| at.saturating_duration_since(now))
     }
 
-    /// The facts to keep for a successor.
+    /// The facts to record for the next owner.
     pub fn remember(&self) -> RememberedLease {
         RememberedLease {
             address: self.address,
@@ -101,8 +102,8 @@ impl Lease {
         }
     }
 
-    /// A remembered lease that is still ours, if enough is known of it. `server_id` is required because without it the
-    /// address could not be released.
+    /// The remembered lease, if it is still valid and enough is known about it. `server_id` is required, because the
+    /// address could not be released without it.
     pub(crate) fn resume(remembered: &RememberedLease, now: Instant) -> Option<Self> {
         let expiry = remembered.expiry.filter(|_| !remembered.is_past(now))?;
         Some(Self {
@@ -127,14 +128,15 @@ pub(crate) struct Times {
     pub length: Duration,
 }
 
-/// A server that forgot option 51, which RFC 2131 makes mandatory, gets kube-vip's assumption (kube-vip spec 6.4).
+/// Assumed duration if a server omits the mandatory option 51, as in kube-vip (kube-vip spec 6.4).
 pub(crate) const ASSUMED_LEASE: Duration = Duration::from_hours(1);
 
 /// Option 51 of a lease without end.
 pub(crate) const INFINITE_SECONDS: u32 = u32::MAX;
 
-/// RFC 2131 4.4.5; T1 and T2 from options 58 and 59 where they make sense (0 < T1 < T2 < lease), else 0.5 and 0.875 of
-/// the lease. An odd pair must not stop renewals, so each is replaced on its own.
+/// The times of a lease (RFC 2131 4.4.5). T1 and T2 come from options 58 and 59 if they are valid (0 < T1 < T2 <
+/// lease), otherwise they are 0.5 and 0.875 of the lease. Each is replaced on its own, so that an invalid pair does not
+/// stop renewals.
 pub(crate) fn times(lease_seconds: u32, renewal_seconds: Option<u32>, rebinding_seconds: Option<u32>) -> Option<Times> {
     if lease_seconds == INFINITE_SECONDS {
         return None;

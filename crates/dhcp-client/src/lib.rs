@@ -1,10 +1,9 @@
 //! An RFC 2131 DHCP client as a state machine without I/O.
 //!
-//! [`Client`] is told what happened ([`Input`]) and when, and answers with what to do ([`Output`]); it opens no socket
-//! and reads no clock.
-//! [`frame`] turns messages into whole Ethernet frames and back, so that the adapter around it only moves bytes through
-//! a packet socket: a renewal then needs neither port 68 nor a route nor a capability beyond `NET_RAW` (kube-vip spec
-//! 6.7).
+//! [`Client`] takes in what happened ([`Input`]) and when, and returns what to do ([`Output`]). It opens no socket and
+//! reads no clock. [`frame`] converts messages to whole Ethernet frames and back, so that the adapter only moves bytes
+//! through a packet socket. So a renewal needs neither port 68 nor a route nor a capability beyond `NET_RAW` (kube-vip
+//! spec 6.7).
 //!
 //! ```
 //! use std::time::Instant;
@@ -22,8 +21,8 @@
 //! # Ok::<(), dhcp_client::ConfigError>(())
 //! ```
 //!
-//! What an adapter does with each output: [`Output`]. How a successor on another node comes back to the same lease:
-//! [`RememberedLease`]. DHCPv6 is another protocol, with a machine of its own: [`v6`].
+//! [`Output`] says what an adapter does with each output, [`RememberedLease`] how the next owner on another node
+//! continues the same lease. DHCPv6 is another protocol with its own machine: [`v6`].
 
 mod client;
 mod config;

@@ -1,80 +1,77 @@
-//! What the machines for DHCPv4 and DHCPv6 have in common: what they are told, what they answer, and in which order a
-//! step goes.
+//! The common part of the machines for DHCPv4 and DHCPv6: their inputs, their outputs, and the order of a step.
 
 use std::time::{Duration, Instant};
 
 use crate::Mac;
 
-/// RFC 2131 3.1.5: after a DECLINE, wait at least this long. RFC 8415 names no time, but an address in use stays in use
-/// as long there.
+/// Minimum wait after a DECLINE (RFC 2131 3.1.5). RFC 8415 names no time, but a conflict lasts as long there.
 pub(crate) const DECLINE_WAIT: Duration = Duration::from_secs(10);
 
-/// A probe takes 30 ms; an adapter that has not answered after this long has lost the question.
+/// Limit for the result of a probe. A probe takes 30 ms, so an adapter that has not answered by then has lost the
+/// request.
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Something that happened to a client whose addresses are of type `A`.
+/// An input of a client whose addresses are of type `A`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input<'a, A> {
-    /// Begin, or go on after `Release`; with DHCPv4 also after `LinkLost`. Does nothing while running.
+    /// Start, or continue after `Release`; with DHCPv4 also after `LinkLost`. It has no effect while the client runs.
     Start,
-    /// A whole Ethernet frame that arrived on the interface. Anything may be passed in; what is not a reply to us is
-    /// ignored.
+    /// A whole Ethernet frame that was received on the interface. Frames that are no reply to this client are ignored.
     Frame(&'a [u8]),
-    /// Nobody else uses the address that [`Output::Probe`] asked about.
+    /// No other host uses the address of [`Output::Probe`].
     ProbeFree(A),
-    /// Somebody else uses the address: result of a probe, or a conflict seen later that cannot be defended (RFC 5227
+    /// Another host uses the address: the result of a probe, or a later conflict that cannot be defended (RFC 5227
     /// 2.4).
     ProbeConflict {
         /// The address in question.
         address: A,
-        /// Who uses it.
+        /// MAC of that host.
         mac: Mac,
     },
-    /// The Service is gone: give the address back. DHCPv4 sends it from the leased address: send the resulting frame
-    /// before removing the address from the interface.
+    /// Release the lease, because the Service is gone. A DHCPv4 RELEASE is sent from the leased address, so the
+    /// resulting frame must be sent before the address is removed from the interface.
     Release,
-    /// The interface is down or gone: say nothing more until `Restart`. A lease stays valid and still ends at its time.
-    /// RFC 2131 3.7: what happened on the network meanwhile is not known, so the lease is confirmed when the link is
-    /// back.
+    /// The interface is down or gone: the client sends nothing until `Restart`. The lease stays valid and ends at its
+    /// time. The network may change meanwhile, so the lease is confirmed when the link is back (RFC 2131 3.7).
     LinkLost,
-    /// The link is back (RFC 2131 3.7), or there is another reason to doubt: confirm the lease (INIT-REBOOT, CONFIRM),
-    /// or look for one at once whatever the back-off says.
+    /// The link is back (RFC 2131 3.7), or there is another reason for doubt: confirm the lease (INIT-REBOOT, CONFIRM),
+    /// or look for one at once, regardless of the back-off.
     Restart,
-    /// The deadline has come. Harmless at any other time.
+    /// The deadline has come. The input is harmless at any other time.
     Timer,
 }
 
-/// Something to do, for addresses of type `A` and leases of type `L` that are lost for a reason of type `W`; `R` is
-/// what is reported.
+/// An output, for addresses of type `A` and leases of type `L` that are lost for a reason of type `W`; `R` is the type
+/// of reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output<A, L, W, R> {
     /// Send this Ethernet frame through a packet socket on the interface.
     Send(Vec<u8>),
-    /// Find out by probes (RFC 5227, RFC 4862) whether somebody else uses this address, then say `ProbeFree` or
-    /// `ProbeConflict`. A repetition while a probe is running can be ignored.
+    /// Probe whether another host uses this address (RFC 5227, RFC 4862), then answer with `ProbeFree` or
+    /// `ProbeConflict`. A repetition while a probe runs can be ignored.
     Probe(A),
-    /// The address may be used from now on: put it on the interface, announce it, publish it.
+    /// The address may be used from now on: set it on the interface, announce it, publish it.
     Bound(L),
-    /// Same address, new times: store the facts, extend the address's lifetime.
+    /// The same address with new times: record the facts, and extend the lifetime of the address.
     Renewed(L),
-    /// The address of this lease must not be used any more: remove it at once. The client is already looking for
-    /// another.
+    /// The address of this lease must not be used any more: remove it at once. The client already looks for another
+    /// one.
     Lost {
-        /// What was lost.
+        /// The lost lease.
         lease: L,
-        /// Why.
+        /// The reason.
         reason: W,
     },
-    /// Tell people.
+    /// Report this to users.
     Report(R),
 }
 
-/// What a machine does about each input, and when it wants to go on. [`step`] and [`deadline`] make one machine of it.
+/// The reactions of a machine to each input, and its deadlines. [`step`] and [`deadline`] combine them.
 pub(crate) trait Phases {
     type Address;
     type Output;
 
-    /// Ends the lease whose time is over, whatever else is going on.
+    /// Ends the lease if its time is over, in any phase.
     fn expire(&mut self, now: Instant, out: &mut Vec<Self::Output>);
     fn start(&mut self, now: Instant, out: &mut Vec<Self::Output>);
     fn frame(&mut self, now: Instant, frame: &[u8], out: &mut Vec<Self::Output>);
@@ -83,20 +80,19 @@ pub(crate) trait Phases {
     fn release(&mut self, now: Instant, out: &mut Vec<Self::Output>);
     fn link_lost(&mut self);
     fn restart(&mut self, now: Instant, out: &mut Vec<Self::Output>);
-    /// The phase's time has come.
+    /// Handles the deadline of the phase.
     fn timer(&mut self, now: Instant, out: &mut Vec<Self::Output>);
 
-    /// When the exchange with the servers goes on.
+    /// When the exchange with the servers continues.
     fn phase_deadline(&self) -> Option<Instant>;
-    /// The end of the lease that is in use or being probed; none without a lease, or if it never ends.
+    /// End of the lease that is in use or being probed; `None` without a lease, or if it does not end.
     fn lease_end(&self) -> Option<Instant>;
 }
 
-/// Feeds one thing that happened, and returns what to do about it, in this order.
+/// Takes in an input, and returns the outputs in their order.
 pub(crate) fn step<P: Phases>(machine: &mut P, now: Instant, input: Input<'_, P::Address>) -> Vec<P::Output> {
     let mut out = Vec::new();
-    // Before anything else, so that not even a reply that arrives together with the end can extend a lease that is
-    // over.
+    // This comes first, so that a reply that arrives together with the end cannot extend an ended lease.
     machine.expire(now, &mut out);
     match input {
         Input::Start => machine.start(now, &mut out),
@@ -108,7 +104,7 @@ pub(crate) fn step<P: Phases>(machine: &mut P, now: Instant, input: Input<'_, P:
         Input::Restart => machine.restart(now, &mut out),
         Input::Timer => {}
     }
-    // Whatever woke us: what is due is done, so a flood of frames cannot starve a renewal.
+    // What is due is done after any input, so that a flood of frames cannot delay a renewal.
     if machine.phase_deadline().is_some_and(|at| at <= now) {
         machine.timer(now, &mut out);
     }

@@ -1,8 +1,8 @@
-//! DHCP messages: ours to bytes, the servers' from bytes. Which options go where is RFC 2131 table 5.
+//! Encodes requests and decodes the servers' replies. RFC 2131 table 5 says which option is in which message.
 //!
-//! Encoding is dhcproto's. For decoding, its owned message stops at the first odd option and its debug build panics on
-//! a malformed option 80, so replies are read through its borrowed option iterator and only the few options we use are
-//! interpreted.
+//! dhcproto encodes the requests. For decoding, its owned message stops at the first invalid option, and its debug
+//! build panics on a malformed option 80. So replies are read through its borrowed option iterator, and only the
+//! options that the client needs are interpreted.
 
 use std::net::Ipv4Addr;
 
@@ -16,8 +16,8 @@ use crate::{
     frame::{self, CLIENT_PORT},
 };
 
-/// What kube-vip asks for (subnet mask, router, DNS, domain name), and T1 and T2, which some servers send only on
-/// request.
+/// The options that kube-vip requests (subnet mask, router, DNS, domain name), and T1 and T2, which some servers send
+/// only on request.
 const PARAMETERS: [OptionCode; 6] = [
     OptionCode::SubnetMask,
     OptionCode::Router,
@@ -29,26 +29,26 @@ const PARAMETERS: [OptionCode; 6] = [
 
 const MAX_MESSAGE_BYTES: u16 = 1500;
 
-/// Old relays and servers drop what is shorter than a BOOTP message.
+/// Old relays and servers drop messages that are shorter than a BOOTP message.
 const MIN_MESSAGE_BYTES: usize = 300;
 
 const HARDWARE_ETHERNET: u8 = 1;
 const OP_REPLY: u8 = 2;
 const HEADER_BYTES: usize = 240;
 
-/// A message of ours.
+/// A message of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     Discover {
         wish: Option<Ipv4Addr>,
     },
-    /// Names the offered address, whatever the wish was: naming the wish makes a server that offered something else
-    /// refuse for ever (kube-vip spec 10.1 row 9).
+    /// Names the offered address, not the requested one. A server that offered another address would refuse the
+    /// requested one for ever (kube-vip spec 10.1 row 9).
     Select {
         offered: Ipv4Addr,
         server_id: Ipv4Addr,
     },
-    /// INIT-REBOOT.
+    /// INIT-REBOOT: confirms a remembered address.
     Confirm {
         address: Ipv4Addr,
     },
@@ -107,7 +107,7 @@ pub(crate) fn encode(config: &Config, request: &Request, xid: u32, secs: u16) ->
         if let Some(name) = config.hostname() {
             options.insert(DhcpOption::Hostname(name.to_owned()));
         }
-        // With an address of our own the server answers to that address; the flag is for those who have none yet.
+        // With a leased address the server answers to that address; the flag is for clients without one.
         if config.broadcast_flag && client_address == nobody {
             message.set_flags(v4::Flags::default().set_broadcast());
         }
@@ -125,7 +125,7 @@ pub(crate) enum ReplyKind {
     Nak,
 }
 
-/// A server's message to our MAC. Whether it answers the current request is for the state machine to say.
+/// A server's message to our MAC. The state machine decides whether it answers the current request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub kind: ReplyKind,
@@ -141,18 +141,18 @@ pub(crate) struct Reply {
     pub lease_seconds: Option<u32>,
     pub renewal_seconds: Option<u32>,
     pub rebinding_seconds: Option<u32>,
-    /// Option 56, made safe to print.
+    /// Option 56, without control characters.
     pub message: Option<String>,
 }
 
 impl Reply {
-    /// The server by its own name, or by where the datagram came from.
+    /// The server by option 54, or otherwise the sender of the datagram.
     pub fn server(&self) -> Ipv4Addr {
         self.server_id.unwrap_or(self.sender)
     }
 }
 
-/// A reply to `mac` in a received frame; none if it is anything else, or junk.
+/// The reply to `mac` in a received frame; `None` for anything else.
 pub(crate) fn parse(frame: &[u8], mac: Mac) -> Option<Reply> {
     let datagram = frame::parse(frame).ok()?;
     if datagram.destination_port != CLIENT_PORT {
@@ -215,7 +215,7 @@ pub(crate) fn parse(frame: &[u8], mac: Mac) -> Option<Reply> {
     Some(reply)
 }
 
-/// The first occurrence counts: what is appended later, by whomever, changes nothing.
+/// Only the first occurrence of an option counts, so that later ones cannot change it.
 fn first<T>(slot: &mut Option<T>, value: Option<T>) {
     if slot.is_none() {
         *slot = value;
@@ -230,7 +230,7 @@ fn seconds(data: &[u8]) -> Option<u32> {
     <[u8; 4]>::try_from(data).ok().map(u32::from_be_bytes)
 }
 
-/// A server's text ends up in logs and Events: no control characters, not too long, never empty.
+/// Makes a server's text safe for logs and Events: no control characters, limited, `None` if empty.
 fn printable(data: &[u8]) -> Option<String> {
     let text: String = String::from_utf8_lossy(data).chars().filter(|c| !c.is_control()).take(128).collect();
     let text = text.trim();

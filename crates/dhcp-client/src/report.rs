@@ -1,4 +1,4 @@
-//! What the client tells people. The texts go into Events and logs as they are.
+//! What the client reports to users. The texts go into Events and logs unchanged.
 
 use std::{fmt, net::Ipv4Addr, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::{Mac, State};
 /// Why an address may not be used any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LostReason {
-    /// The server took it back.
+    /// The server refused the address.
     #[error("DHCP server {server} refused the address (NAK){}", Quoted(.message))]
     Nak {
         /// Option 54, or the sender where it is missing.
@@ -18,39 +18,39 @@ pub enum LostReason {
     /// The lease ended without an answer from any server.
     #[error("the DHCP lease expired: no server renewed it in time")]
     Expired,
-    /// Somebody else uses the address.
+    /// Another host uses the address.
     #[error("{mac} uses the same address")]
     Conflict {
-        /// Who.
+        /// MAC of that host.
         mac: Mac,
     },
-    /// The server moved us to another address; `Probe` or `Bound` for that one follows.
+    /// The server has given another address; `Probe` or `Bound` for it follows.
     #[error("DHCP server {server} gave the address {to} instead")]
     AddressChanged {
-        /// Who said so.
+        /// The server.
         server: Ipv4Addr,
         /// The new address.
         to: Ipv4Addr,
     },
 }
 
-/// Progress and trouble, for logs and Events. Nothing needs to be done about a report; the client goes on by itself and
-/// never gives up.
+/// Progress and trouble, for logs and Events. A report needs no reaction: the client continues on its own and never
+/// gives up.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Report {
-    /// Silence, said again at each retransmission after the first few seconds.
+    /// No server answers. It is repeated at each retransmission after the first few seconds.
     #[error(
         "no DHCP server answered for {} s ({state}, {attempts} requests sent, next in {} s)",
         .silent_for.as_secs(), ceil_seconds(*.next_in)
     )]
     NoAnswer {
-        /// What was being tried.
+        /// State of the client.
         state: State,
-        /// Since the first request of this attempt.
+        /// Time since the first request of this attempt.
         silent_for: Duration,
         /// Requests sent without an answer.
         attempts: u32,
-        /// When the next one is sent.
+        /// Time until the next request.
         next_in: Duration,
     },
     /// A server refused an address.
@@ -61,7 +61,7 @@ pub enum Report {
     Nak {
         /// Option 54, or the sender where it is missing.
         server: Ipv4Addr,
-        /// The address we had asked for.
+        /// The address that was requested.
         address: Ipv4Addr,
         /// Option 56.
         message: Option<String>,
@@ -74,23 +74,23 @@ pub enum Report {
         ceil_seconds(*.retry_in)
     )]
     Declined {
-        /// Who gave it.
+        /// The server that gave it.
         server: Ipv4Addr,
         /// The address in use.
         address: Ipv4Addr,
-        /// Who uses it.
+        /// MAC of the host that uses it.
         mac: Mac,
         /// Pause before the next DISCOVER.
         retry_in: Duration,
     },
-    /// The server does not grant the wish.
+    /// The server gives another address than requested.
     #[error("asked for {wanted}, DHCP server {server} gives {given}")]
     OtherAddress {
-        /// What we asked for.
+        /// The requested address.
         wanted: Ipv4Addr,
-        /// What we get.
+        /// The given address.
         given: Ipv4Addr,
-        /// From whom.
+        /// The server.
         server: Ipv4Addr,
     },
     /// While a valid lease is being confirmed, a server offers another address; the lease is kept.
@@ -99,22 +99,22 @@ pub enum Report {
         ends"
     )]
     OfferIgnored {
-        /// The lease still valid.
+        /// The lease that is still valid.
         kept: Ipv4Addr,
-        /// What was offered.
+        /// The offered address.
         offered: Ipv4Addr,
-        /// By whom.
+        /// The server that offered it.
         server: Ipv4Addr,
     },
     /// The ACK has no lease time.
     #[error("DHCP server {server} sent no lease time (option 51): assuming {} s", .assumed.as_secs())]
     NoLeaseTime {
-        /// Who forgot it.
+        /// The server.
         server: Ipv4Addr,
-        /// What is assumed.
+        /// The assumed duration.
         assumed: Duration,
     },
-    /// A reply to us that cannot be used.
+    /// A reply to this client that cannot be used.
     #[error("ignored a reply of DHCP server {server}: {why}")]
     UnusableReply {
         /// Option 54, or the sender where it is missing.
@@ -122,17 +122,17 @@ pub enum Report {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// The adapter never said how the probe went.
+    /// The adapter has not reported the result of a probe.
     #[error("no result of the address probe for {address} after {} s: asking again", .waited.as_secs())]
     ProbeUnanswered {
         /// The address being probed.
         address: Ipv4Addr,
-        /// Since it was asked for last.
+        /// Time since the last request for the probe.
         waited: Duration,
     },
 }
 
-/// A server's own words, if it had any.
+/// A server's text, quoted, if there is one.
 struct Quoted<'a>(&'a Option<String>);
 
 impl fmt::Display for Quoted<'_> {

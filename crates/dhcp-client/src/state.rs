@@ -1,8 +1,8 @@
-//! Names of the states, for those who watch.
+//! Names of the states for metrics and users.
 
 use std::fmt;
 
-/// Where the client is, for metrics, annotations and people.
+/// State of the client, for metrics, annotations and users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
     /// Not started yet, or pausing before the next DISCOVER.
@@ -17,15 +17,15 @@ pub enum State {
     Rebooting,
     /// Granted; waiting for the result of the address probe.
     Probing,
-    /// The address is ours.
+    /// The address is in use.
     Bound,
-    /// The address is ours; asking its server to extend it (from T1).
+    /// The address is in use; the client asks its server to extend it (from T1).
     Renewing,
-    /// The address is ours; asking any server to extend it (from T2).
+    /// The address is in use; the client asks any server to extend it (from T2).
     Rebinding,
-    /// Somebody else uses the address; waiting before asking for another.
+    /// Another host uses the address; the client waits before it asks for another one.
     Declined,
-    /// Given back.
+    /// The lease is released.
     Released,
     /// The link is lost.
     Stopped,

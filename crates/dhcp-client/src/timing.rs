@@ -1,4 +1,4 @@
-//! When to try again.
+//! The timing of retries.
 
 use std::time::Duration;
 
@@ -6,16 +6,17 @@ use rand::{Rng, RngExt};
 
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(64);
 
-/// RFC 2131 4.1: doubling up to 64 s, each wait shifted by up to a second, for ever. It starts at 1 s instead of the
-/// RFC's 4: a lost first packet should not cost a Service four seconds, and one VIP is not a classroom of hosts that
-/// are switched on together. The shift is at most a quarter of the wait, so that the short ones stay in order.
+/// The wait before retry number `attempt` (RFC 2131 4.1): doubling up to 64 s, each shifted by up to a second, without
+/// end. It starts at 1 s instead of the RFC's 4 s, because a lost first packet should not cost a Service four seconds,
+/// and a single VIP does not start together with many hosts. The shift is at most a quarter of the wait, so that short
+/// waits keep their order.
 pub(crate) fn back_off(attempt: u32, rng: &mut impl Rng) -> Duration {
     let wait = Duration::from_secs(1 << attempt.saturating_sub(1).min(6)).min(LONGEST_BACK_OFF);
     let shift = (wait / 4).min(Duration::from_secs(1));
     wait.saturating_sub(shift) + (shift * 2).mul_f64(rng.random_range(0.0..=1.0))
 }
 
-/// A server that refuses again and again is asked less and less often; the first refusal costs nothing.
+/// The pause after consecutive NAKs: none after the first one, then longer and longer.
 pub(crate) fn pause_after_nak(consecutive: u32, rng: &mut impl Rng) -> Duration {
     match consecutive {
         0 | 1 => Duration::ZERO,
@@ -23,16 +24,16 @@ pub(crate) fn pause_after_nak(consecutive: u32, rng: &mut impl Rng) -> Duration 
     }
 }
 
-/// RFC 2131 4.4.5 for RENEW and REBIND: half of what remains, but at least 60 s; never beyond the end. A lease of less
-/// than 20 minutes gets a twentieth of its length instead of the 60 s, else a lease of a minute or two would be asked
-/// for once per phase, and one lost packet would end it.
+/// The wait between two RENEWs or REBINDs (RFC 2131 4.4.5): half of what remains, but at least 60 s, and never beyond
+/// the end. For a lease of less than 20 minutes the minimum is a twentieth of its length. Otherwise a lease of a minute
+/// or two would be requested once per phase, and one lost packet would end it.
 pub(crate) fn extend_wait(remaining: Duration, lease: Duration) -> Duration {
     let least = (lease / 20).clamp(Duration::from_millis(250), Duration::from_mins(1));
     (remaining / 2).max(least).min(remaining)
 }
 
-/// RFC 2131 4.4.5 asks for fuzz around T1: two hundred Services that were created together shall not renew together for
-/// ever. Only earlier, and by 3 % at most, so nobody who looks for a renewal at T1 is surprised.
+/// Adds the random fuzz to T1 that RFC 2131 4.4.5 requires, so that two hundred Services which were created together do
+/// not renew together for ever. T1 only moves earlier, by at most 3 %.
 pub(crate) fn fuzz(renew_after: Duration, rng: &mut impl Rng) -> Duration {
     renew_after.mul_f64(rng.random_range(0.97..=1.0))
 }

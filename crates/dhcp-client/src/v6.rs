@@ -1,8 +1,8 @@
 //! An RFC 8415 client for one address (`IA_NA`), as a state machine without I/O, of the same kind as the one for
 //! DHCPv4.
 //!
-//! A server tells DHCPv6 clients apart by their DUID and not by their MAC, so [`Client`] speaks in the name of whatever
-//! interface it is given, and its lease moves from node to node with the DUID ([`service_duid`]).
+//! A DHCPv6 server identifies a client by its DUID and not by its MAC. So [`Client`] can use any interface, and its
+//! lease moves from node to node with the DUID ([`service_duid`]).
 
 mod client;
 pub mod frame;
@@ -17,9 +17,9 @@ pub use state::State;
 const DUID_UUID: [u8; 2] = [0, 4];
 const DUID_ENTERPRISE: [u8; 6] = [0, 2, 0, 0, 0, 0];
 
-/// A DUID of the type that is made from a UUID (RFC 6355), from any text that is as unique as one: the UID of a
-/// Service. The same on every node, and another one for each Service (kube-vip spec 10.1 row 23: kube-vip's are all
-/// alike).
+/// The DUID of a Service, of the type that is made from a UUID (RFC 6355). It accepts any text that is as unique as a
+/// UUID, such as the UID of a Service. It is the same on every node and different for each Service, unlike kube-vip's
+/// (kube-vip spec 10.1 row 23).
 pub fn service_duid(uid: &str) -> Vec<u8> {
     let mut digits = uid.bytes().filter(|byte| *byte != b'-').map(|byte| char::from(byte).to_digit(16));
     let mut uuid = [0_u8; 16];
@@ -36,7 +36,7 @@ pub fn service_duid(uid: &str) -> Vec<u8> {
     if parsed && digits.next().is_none() {
         return [&DUID_UUID[..], &uuid].concat();
     }
-    // Not a UUID: its bytes, as those of an enterprise without a number (RFC 8415 11.3 allows 128 in all).
+    // The text is no UUID: its bytes become a DUID of an enterprise without a number (RFC 8415 11.3 allows 128 bytes).
     [&DUID_ENTERPRISE[..], &uid.as_bytes()[..uid.len().min(120)]].concat()
 }
 

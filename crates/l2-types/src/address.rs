@@ -4,34 +4,34 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-/// The `IFA_PROTO` mark of addresses that we set, so that a sweep after a restart recognises them.
+/// The `IFA_PROTO` mark of addresses that the announcer sets, so that the sweep after a restart recognises them.
 ///
 /// The kernel uses 1 to 3 itself. Kernels before 5.18 neither keep nor report the mark.
 pub const OUR_ADDRESS_PROTOCOL: u8 = 0x76;
 
 const FOREVER: u32 = u32::MAX;
 
-/// How long the kernel keeps an address if nobody extends it.
+/// How long the kernel keeps an address if it is not extended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressLifetime {
     /// Until it is removed.
     Forever,
-    /// Then the kernel removes it, 0 to 0.3 s late (failover-protocol.md 5). Whole seconds: a fraction is cut off, the
-    /// least is 1 s.
+    /// For this time; then the kernel removes it, 0 to 0.3 s late (failover-protocol.md 5). It counts whole seconds: a
+    /// fraction is cut off, the minimum is 1 s.
     For(Duration),
 }
 
 impl AddressLifetime {
-    /// As the kernel counts it: whole seconds, `u32::MAX` for ever.
+    /// The kernel's value: whole seconds, `u32::MAX` for ever.
     pub fn seconds(self) -> u32 {
         match self {
             Self::Forever => FOREVER,
-            // Cut off, never rounded up: an address must not outlive its DHCP lease. 0 would mean "remove it".
+            // Rounded down, because an address must not outlive its DHCP lease. 0 would mean "remove it".
             Self::For(duration) => u32::try_from(duration.as_secs()).unwrap_or(FOREVER - 1).clamp(1, FOREVER - 1),
         }
     }
 
-    /// What the kernel says.
+    /// Reads the kernel's value.
     pub fn from_seconds(seconds: u32) -> Self {
         if seconds == FOREVER { Self::Forever } else { Self::For(Duration::from_secs(seconds.into())) }
     }
@@ -44,15 +44,15 @@ pub struct Address {
     pub interface: u32,
     /// The address with its prefix length; host bits are kept.
     pub net: IpNet,
-    /// What is left of its life.
+    /// Remaining lifetime.
     pub valid: AddressLifetime,
-    /// For how long it may be chosen as source address; ours never (`For(0)`).
+    /// How long it may be chosen as source address; our addresses never (`For(0)`).
     pub preferred: AddressLifetime,
-    /// Who set it (`IFA_PROTO`); `None` if nobody said, or the kernel is older than 5.18.
+    /// The program that set it (`IFA_PROTO`); `None` if it set no mark, or the kernel is older than 5.18.
     pub protocol: Option<u8>,
     /// IPv6: duplicate address detection has not ended.
     pub tentative: bool,
-    /// IPv6: somebody else has it.
+    /// IPv6: duplicate address detection has found another host with this address.
     pub duplicate: bool,
     /// IPv6: set without duplicate address detection.
     pub nodad: bool,
@@ -61,7 +61,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// It carries our mark.
+    /// Whether it has our mark.
     pub fn is_ours(&self) -> bool {
         self.protocol == Some(OUR_ADDRESS_PROTOCOL)
     }

@@ -21,7 +21,7 @@ pub type Frame = [u8; MIN_FRAME_LEN];
 /// What an ARP message asks or says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// 1: who has the target address?
+    /// 1: the sender asks which host has the target address.
     Request,
     /// 2: the sender has it.
     Reply,
@@ -43,14 +43,14 @@ pub struct Arp {
 }
 
 impl Arp {
-    /// RFC 5227 probe: asks for `target` without claiming anything (sender 0.0.0.0). Sent by broadcast before
-    /// first use and to confirm silence, by unicast to see whether the owner's kernel lives.
+    /// RFC 5227 probe: asks for `target` without a claim (sender 0.0.0.0). It is sent by broadcast before first use and
+    /// to confirm silence, and by unicast to see whether the owner's kernel is alive.
     pub fn probe(sender_mac: Mac, target: Ipv4Addr) -> Self {
         Self::who_has(sender_mac, Ipv4Addr::UNSPECIFIED, target)
     }
 
-    /// An ordinary request from `sender_ip`, which must be an address of ours: it becomes a neighbour entry at the
-    /// other side.
+    /// An ordinary request from `sender_ip`, which must be an own address, because the receiver makes a neighbour entry
+    /// for it.
     pub fn who_has(sender_mac: Mac, sender_ip: Ipv4Addr, target: Ipv4Addr) -> Self {
         Self { operation: Operation::Request, sender_mac, sender_ip, target_mac: Mac::ZERO, target_ip: target }
     }
@@ -60,14 +60,14 @@ impl Arp {
         Self { operation: Operation::Request, sender_mac: mac, sender_ip: ip, target_mac: Mac::ZERO, target_ip: ip }
     }
 
-    /// "`ip` is at `mac`", as a gratuitous reply. Target MAC = sender MAC: otherwise receivers ignore it for 1 s after
-    /// a move.
+    /// "`ip` is at `mac`", as a gratuitous reply. Its target MAC is the sender MAC; otherwise receivers ignore it for 1
+    /// s after a move.
     pub fn announcement_reply(mac: Mac, ip: Ipv4Addr) -> Self {
         Self { operation: Operation::Reply, sender_mac: mac, sender_ip: ip, target_mac: mac, target_ip: ip }
     }
 
-    /// The reply to `request`, if `mac` had the address. For tests and stand-ins: the kernel answers for addresses that
-    /// it has.
+    /// The reply to `request` if `mac` had the address. For tests and simulations only, because the kernel answers for
+    /// its own addresses.
     pub fn answer(request: &Self, mac: Mac) -> Self {
         Self {
             operation: Operation::Reply,
@@ -78,20 +78,21 @@ impl Arp {
         }
     }
 
-    /// A probe: somebody asks for an address without having one.
+    /// Whether this is a probe: a request for an address without a sender address.
     pub fn is_probe(&self) -> bool {
         self.operation == Operation::Request && self.sender_ip.is_unspecified()
     }
 
     /// The sender claims `ip` unasked: a gratuitous frame, or a request from that address.
     ///
-    /// failover-protocol.md R9: an *answer* (a reply to somebody else's question) is none; a loser that still
-    /// answers probes must not look like one that claims.
+    /// An *answer* to another host's question is no claim (failover-protocol.md R9): a former owner that still answers
+    /// probes must not look like a claimant.
     pub fn is_claim_of(&self, ip: Ipv4Addr) -> bool {
         self.sender_ip == ip && (self.operation == Operation::Request || self.target_ip == ip)
     }
 
-    /// The sender answers a question for `ip`: it is alive and has it, which is what a standby asks the owner of a VIP.
+    /// Whether the sender answers a question for `ip`, so it is alive and has the address. A watcher asks the owner of
+    /// a VIP this question.
     pub fn is_answer_for(&self, ip: Ipv4Addr) -> bool {
         self.operation == Operation::Reply && self.sender_ip == ip && self.target_ip != ip
     }
@@ -101,7 +102,8 @@ impl Arp {
         self.frame_with(destination, &[0; PAYLOAD_LEN])
     }
 
-    /// The whole frame to `destination` with `payload` in the padding; receivers that do not know it ignore it.
+    /// The whole frame to `destination` with `payload` in the padding; receivers that do not know the payload ignore
+    /// it.
     pub fn frame_with(&self, destination: Mac, payload: &Payload) -> Frame {
         let header = EthernetHeader { destination, source: self.sender_mac, ethertype: ETHERTYPE_ARP };
         let operation: u16 = match self.operation {
@@ -124,23 +126,23 @@ impl Arp {
 /// A received ARP frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArpFrame<'a> {
-    /// Who sent it to whom. The source may differ from the message's sender MAC.
+    /// Recipient and sender of the frame. The sender may differ from the message's sender MAC.
     pub ethernet: EthernetHeader,
     /// The message.
     pub arp: Arp,
-    /// What follows the message: empty from virtual interfaces, 18 bytes of zero from most senders, a payload from
-    /// ours.
+    /// The bytes after the message: none from virtual interfaces, 18 zero bytes from most senders, a payload from the
+    /// announcer.
     pub padding: &'a [u8],
 }
 
 impl<'a> ArpFrame<'a> {
-    /// The payload, if there is room for one. It may well be all zero, or the remains of somebody's memory.
+    /// The payload, if the padding is long enough. It may be zero, or contain old memory of the sender.
     pub fn payload(&self) -> Option<&'a Payload> {
         self.padding.first_chunk()
     }
 }
 
-/// Reads a whole frame. `None` for everything that is no ARP request or reply for IPv4 over Ethernet.
+/// Reads a whole frame. `None` if it is no ARP request or reply for IPv4 over Ethernet.
 pub fn parse_frame(frame: &[u8]) -> Option<ArpFrame<'_>> {
     let (ethernet, rest) = EthernetHeader::parse(frame)?;
     let (message, padding) = rest.split_first_chunk::<MESSAGE_LEN>()?;

@@ -1,7 +1,7 @@
-//! The beginning of a TCP connection as whole Ethernet frames: a SYN, what comes back, and the reset that ends it.
+//! The start of a TCP connection as whole Ethernet frames: a SYN, the answer, and the reset that ends it.
 //!
-//! For asking an address of this cluster as another machine would. A socket of this machine does not leave it:
-//! kube-proxy answers here for what it would reach there.
+//! They are used to ask an address of this cluster as another machine would. With an ordinary socket the request would
+//! not leave this machine, because kube-proxy redirects it locally.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -11,13 +11,13 @@ use etherparse::{Ipv4HeaderSlice, Ipv6HeaderSlice, PacketBuilder, TcpHeaderSlice
 use crate::Mac;
 use crate::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, MIN_FRAME_LEN};
 
-/// From which ports is asked: above those that kernels give to sockets by themselves and above node ports, so that what
-/// comes back is nobody else's.
+/// The source ports. They are above the ports that kernels assign to sockets and above node ports, so that an answer
+/// belongs to no other program.
 pub const PORTS: RangeInclusive<u16> = 0xf000..=0xf0ff;
 
 const TTL: u8 = 64;
 const WINDOW: u16 = 64240;
-/// Of an Ethernet without jumbo frames.
+/// Segment size for an Ethernet without jumbo frames.
 const SEGMENT: u16 = 1440;
 const TCP: u8 = 6;
 const ICMP: u8 = 1;
@@ -26,51 +26,51 @@ const UNREACHABLE: u8 = 3;
 const UNREACHABLE6: u8 = 1;
 const ICMP_LEN: usize = 8;
 
-/// A connection that is only begun.
+/// The start of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake {
     /// MAC of our interface.
     pub source_mac: Mac,
-    /// Of whoever has the address.
+    /// MAC of the host that has the destination address.
     pub destination_mac: Mac,
-    /// Ours, the port one of [`PORTS`].
+    /// Own address, with a port of [`PORTS`].
     pub source: SocketAddr,
-    /// Who is asked; of the same family.
+    /// Address and port that are asked; of the same family.
     pub destination: SocketAddr,
-    /// Ours: what comes back repeats it, so that nobody else's frame passes for an answer.
+    /// Own sequence number. The answer repeats it, so that frames of other hosts are not taken for an answer.
     pub sequence: u32,
 }
 
-/// What comes back.
+/// An answer to a SYN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
     /// A SYN-ACK.
     Accepted,
-    /// A reset, or a router's or packet filter's message that nobody is reached there.
+    /// A reset, or an ICMP message of a router or packet filter that the port is unreachable.
     Refused,
 }
 
-/// An answer, and to what.
+/// An answer, and the SYN that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
-    /// Who was asked.
+    /// The address and port that were asked.
     pub asked: SocketAddr,
-    /// From where.
+    /// The source of the SYN.
     pub asker: SocketAddr,
     /// [`Handshake::sequence`] of the SYN.
     pub sequence: u32,
-    /// What it says.
+    /// The answer.
     pub answer: Answer,
 }
 
 impl Handshake {
-    /// Asks. Empty where the two addresses are not of one family.
+    /// The frame with the SYN. Empty if the two addresses are of different families.
     pub fn syn(&self) -> Vec<u8> {
         self.frame(true)
     }
 
-    /// Ends a connection that was accepted, or the other side would repeat its SYN-ACK for a minute. This kernel does
-    /// the same, since no socket of its knows of it, but a packet filter may keep it from that.
+    /// The frame that resets an accepted connection; otherwise the other side would repeat its SYN-ACK for a minute.
+    /// The kernel would reset it too, because it has no socket for it, but a packet filter may block that.
     pub fn reset(&self) -> Vec<u8> {
         self.frame(false)
     }
@@ -93,8 +93,8 @@ impl Handshake {
     }
 }
 
-/// Reads a whole frame; `None` for what answers no SYN to [`PORTS`]. Checksums are not looked at: a peer on the same
-/// machine leaves them to hardware that there is not.
+/// Reads a whole frame; `None` if it is no answer to a SYN from [`PORTS`]. Checksums are not verified, because a peer
+/// on the same machine leaves them to hardware that the frame does not pass.
 pub fn parse_frame(frame: &[u8]) -> Option<Reply> {
     let (ethernet, packet) = EthernetHeader::parse(frame)?;
     match ethernet.ethertype {
@@ -129,7 +129,7 @@ pub fn parse_frame(frame: &[u8]) -> Option<Reply> {
     }
 }
 
-/// The other side's own answer.
+/// Reads an answer of the asked host itself.
 fn segment(from: IpAddr, to: IpAddr, bytes: &[u8]) -> Option<Reply> {
     let tcp = TcpHeaderSlice::from_slice(bytes).ok()?;
     let answer = match (tcp.syn(), tcp.rst()) {
@@ -145,7 +145,7 @@ fn segment(from: IpAddr, to: IpAddr, bytes: &[u8]) -> Option<Reply> {
     })
 }
 
-/// What a message says of our SYN, of which it repeats the first eight bytes.
+/// Reads an ICMP message, which repeats the first eight bytes of our SYN.
 fn quoted(source: IpAddr, destination: IpAddr, bytes: &[u8]) -> Option<Reply> {
     let [s0, s1, d0, d1, sequence @ ..] = *bytes.first_chunk::<8>()?;
     let (source_port, port) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));

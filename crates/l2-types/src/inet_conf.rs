@@ -1,17 +1,18 @@
 //! IPv4 settings of an interface (`net.ipv4.conf.<interface>.*`).
 
-/// The settings that decide how an interface answers and asks by ARP, and what it lets in.
+/// The settings for ARP answers, ARP requests and the reverse path check of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InetConf {
-    /// For which targets it answers: 0 any local address, 1 its own only, 2 also asked from its subnet, 8 none.
+    /// For which targets it answers ARP: 0 any local address, 1 only its own, 2 only if also asked from its subnet, 8
+    /// none.
     pub arp_ignore: i32,
-    /// Which source address its own requests carry: 0 any, 1 if possible of the target's subnet, 2 the best one.
+    /// Source address of its own ARP requests: 0 any, 1 preferably one of the target's subnet, 2 the best one.
     pub arp_announce: i32,
     /// Reverse path check: 0 none, 1 strict, 2 loose.
     pub rp_filter: i32,
 }
 
-/// Settings to change; `None` stays as it is.
+/// Settings to change; `None` leaves one unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InetConfChange {
     /// See [`InetConf::arp_ignore`].
@@ -23,12 +24,12 @@ pub struct InetConfChange {
 }
 
 impl InetConfChange {
-    /// Nothing to change.
+    /// Whether there is nothing to change.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What would have to change for `current` to become what is asked for here: empty if nothing.
+    /// The changes that turn `current` into the wanted settings; empty if there are none.
     pub fn difference(self, current: InetConf) -> Self {
         let unless =
             |wanted: Option<u32>, current: i32| wanted.filter(|wanted| i64::from(*wanted) != i64::from(current));

@@ -1,5 +1,5 @@
-//! What is on a LAN and on the interfaces of a node, as plain values. No socket, no task: whoever decides about
-//! addresses needs only this, and `l2` moves these values to and from the kernel.
+//! Frames of a LAN and interfaces of a node as plain values. No socket and no task. Code that decides about addresses
+//! needs only this crate; `l2` moves these values to and from the kernel.
 //!
 //! * [`arp`], [`ndp`] and [`handshake`]: frames. [`ethernet`]: what they share. [`Mac`]. [`Traffic`]: the kinds of
 //!   frames.

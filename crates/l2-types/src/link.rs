@@ -5,28 +5,28 @@ use crate::Mac;
 /// An interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// Its number, unique in the network namespace and not soon used again.
+    /// Its number, unique in the network namespace and not soon reused.
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// Its MAC; `None` if it has none of six bytes (a tunnel, InfiniBand).
+    /// Its MAC; `None` if it has no MAC of six bytes (a tunnel, InfiniBand).
     pub mac: Option<Mac>,
-    /// Set up by an administrator.
+    /// Whether it is set up administratively.
     pub up: bool,
-    /// The cable is in (`LOWER_UP`).
+    /// Whether it has a carrier (`LOWER_UP`).
     pub carrier: bool,
-    /// What the driver says; many virtual ones say nothing (`Unknown`).
+    /// Operational state of the driver; many virtual interfaces report `Unknown`.
     pub state: OperState,
-    /// The largest packet.
+    /// Maximum size of a packet.
     pub mtu: u32,
-    /// What kind of interface it is.
+    /// Its kind.
     pub kind: LinkKind,
     /// `IFLA_IFALIAS`: free text that stays with the interface.
     pub alias: Option<String>,
 }
 
 impl Link {
-    /// Frames can go out and come in. kube-vip spec 5.7: operational state UP or UNKNOWN.
+    /// Whether frames can be sent and received: operational state UP or UNKNOWN (kube-vip spec 5.7).
     pub fn is_usable(&self) -> bool {
         self.up && self.carrier && matches!(self.state, OperState::Up | OperState::Unknown)
     }
@@ -39,15 +39,15 @@ pub enum OperState {
     Up,
     /// Not ready.
     Down,
-    /// Not ready because the interface below is not.
+    /// Not ready, because the interface below is not.
     LowerLayerDown,
-    /// The driver does not say.
+    /// The driver does not report it.
     Unknown,
     /// Waiting for an event, under test, or gone.
     Other,
 }
 
-/// What kind of interface.
+/// Kind of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkKind {
     /// A macvlan on an interface of this network namespace.
@@ -59,16 +59,17 @@ pub enum LinkKind {
     },
     /// Another virtual interface, by the kernel's name of its kind (`veth`, `bridge`, `vlan`).
     Virtual(String),
-    /// Hardware, or something that looks like it.
+    /// Hardware, or an interface that looks like it.
     Physical,
 }
 
-/// How macvlans of one parent exchange frames.
+/// How the macvlans of one parent exchange frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MacvlanMode {
-    /// Directly. What we create.
+    /// Directly. The announcer creates this mode.
     Bridge,
-    /// Through the switch, which must reflect them. What kube-vip creates, unknowingly.
+    /// Through the switch, which must reflect the frames. kube-vip creates this mode, because it is the kernel's
+    /// default.
     Vepa,
     /// Never.
     Private,
@@ -76,11 +77,11 @@ pub enum MacvlanMode {
     Passthrough,
     /// Only from listed MACs.
     Source,
-    /// None of the known ones.
+    /// A mode that is not known here.
     Other,
 }
 
-/// A name that no interface can have.
+/// The text is not a valid interface name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} cannot be an interface name: accepted are 1 to 15 bytes without '/', ':' and white space, not \".\" or \
@@ -88,7 +89,8 @@ pub enum MacvlanMode {
 )]
 pub struct BadInterfaceName(String);
 
-/// The kernel's rule for interface names, which it would report as "invalid argument" or "result out of range".
+/// Checks the kernel's rule for interface names. The kernel would only report "invalid argument" or "result out of
+/// range".
 pub fn check_interface_name(name: &str) -> Result<(), BadInterfaceName> {
     let bad = name.is_empty()
         || name.len() > 15

@@ -7,9 +7,9 @@ use std::{fmt, str::FromStr};
 pub struct Mac([u8; 6]);
 
 impl Mac {
-    /// `ff:ff:ff:ff:ff:ff`: everybody on the segment.
+    /// `ff:ff:ff:ff:ff:ff`: all hosts on the segment.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// `00:00:00:00:00:00`: "not known", as a who-has says about its target.
+    /// `00:00:00:00:00:00`: "unknown", as the target of an ARP request.
     pub const ZERO: Self = Self([0; 6]);
 
     /// The address with these six bytes.
@@ -32,8 +32,8 @@ impl Mac {
         !self.is_multicast() && self != Self::ZERO
     }
 
-    /// An address for the macvlan of a VIP: locally administered, so no manufacturer's, and five bytes of its own. Of
-    /// the three that kube-vip varies behind a manufacturer's prefix, two of 5,000 Services have the same with a chance
+    /// A MAC for the macvlan of a VIP: locally administered, with five bytes of its own. kube-vip varies only three
+    /// bytes behind a manufacturer's prefix; with 5,000 Services two of them then have the same MAC with a probability
     /// of one half.
     pub fn of_vip(own: [u8; 5]) -> Self {
         let mut octets = [0x02; 6];
@@ -41,7 +41,7 @@ impl Mac {
         Self(octets)
     }
 
-    /// Its bytes from the head of `bytes`.
+    /// Reads a MAC from the start of `bytes`.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         bytes.first_chunk::<6>().map(|octets| Self(*octets))
     }
@@ -67,7 +67,7 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// A text that is no MAC address.
+/// The text is not a MAC address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a MAC address: accepted are six pairs of hexadecimal digits separated by ':' or '-', as \
@@ -85,7 +85,7 @@ impl FromStr for Mac {
         let mut pairs = text.split(separator);
         for octet in &mut octets {
             let pair = pairs.next().ok_or_else(error)?;
-            // from_str_radix alone would take "+f" and "f".
+            // `from_str_radix` alone would accept "+f" and "f".
             if pair.len() != 2 || !pair.bytes().all(|digit| digit.is_ascii_hexdigit()) {
                 return Err(error());
             }

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use crate::{AddressLifetime, InetConfChange, Link, LinkKind, Mac, MacvlanMode};
 
-/// A macvlan as it shall be.
+/// The wanted properties of a macvlan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Macvlan {
     /// Its name, see [`check_interface_name`](crate::check_interface_name).
@@ -13,49 +13,49 @@ pub struct Macvlan {
     pub parent: u32,
     /// Its MAC.
     pub mac: Mac,
-    /// Says whose it is; a sweep goes by it.
+    /// Alias that names its Service; the sweep uses it.
     pub alias: String,
-    /// Set before it is up, so that it never answers with other settings.
+    /// IPv4 settings. They are set before it is up, so that it never answers with other settings.
     pub inet_conf: InetConfChange,
-    /// Set before it is up. Its first frame draws the traffic for a MAC that was on another machine: from then on
-    /// whatever arrives is for this address.
+    /// Address that is set before it is up. The first frame of the macvlan draws the traffic of a MAC that was on
+    /// another machine, and the kernel must accept that traffic from then on.
     pub address: Option<(IpNet, AddressLifetime)>,
 }
 
 /// Why an interface cannot be adopted in place of a wanted macvlan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// Something else has the name.
+    /// The interface is no macvlan.
     #[error("{0} is no macvlan")]
     Kind(String),
-    /// On another interface.
+    /// Its parent is another interface.
     #[error("its parent is interface {found}, not {wanted}")]
     Parent {
-        /// Index.
+        /// Index of its parent.
         found: u32,
-        /// Index.
+        /// Index of the wanted parent.
         wanted: u32,
     },
-    /// Another mode than bridge.
+    /// Its mode is not bridge.
     #[error("its mode is {0:?}, not Bridge")]
     Mode(MacvlanMode),
-    /// Another MAC.
+    /// It has another MAC.
     #[error("its MAC is {found:?}, not {wanted}")]
     Mac {
-        /// What it has.
+        /// Its MAC.
         found: Option<Mac>,
-        /// What it should have.
+        /// The wanted MAC.
         wanted: Mac,
     },
-    /// Somebody else's, or ours of another Service.
+    /// The alias is not ours, or names another Service.
     #[error("its alias is {0:?}")]
     Alias(Option<String>),
 }
 
 impl Macvlan {
-    /// Whether `link` can be adopted as it is (it may still have to be set up), and why not.
+    /// Why `link` cannot be adopted; `None`: it can, but may still have to be set up.
     ///
-    /// kube-vip spec 10.5 item 12: type, parent and MAC are verified on adoption, a wrong one is made anew.
+    /// Type, parent and MAC are verified on adoption; a wrong macvlan is made again (kube-vip spec 10.5 item 12).
     pub fn mismatch(&self, link: &Link) -> Option<Mismatch> {
         let LinkKind::Macvlan { parent, mode } = link.kind else {
             return Some(Mismatch::Kind(link.name.clone()));

@@ -1,9 +1,9 @@
-//! IPv6 neighbour discovery (RFC 4861): the two messages we send and listen to, and what they mean. Their bytes, in
-//! whole Ethernet frames: `ndp/frame.rs`.
+//! IPv6 neighbour discovery (RFC 4861): the two messages that the announcer sends and receives, and their meaning.
+//! `ndp/frame.rs` encodes them as whole Ethernet frames.
 //!
-//! failover-protocol.md 5 tells why the frames look as they do: only an advertisement with *override* moves an
-//! entry; a solicitation from `::` to the VIP itself is never answered, and one to the solicited-node group is
-//! answered to everybody, so a probe comes from a link-local address.
+//! failover-protocol.md 5 tells why the frames look as they do: only an advertisement with *override* moves an entry. A
+//! solicitation from `::` to the VIP itself is never answered, and one from `::` to the solicited-node group is
+//! answered to all nodes. So a probe comes from a link-local address.
 
 mod frame;
 
@@ -15,23 +15,23 @@ use crate::Mac;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// What a message asks or says about its target.
+/// Kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Message {
-    /// Who has the target address?
+    /// The sender asks which host has the target address.
     Solicitation {
         /// The asker's MAC; absent in duplicate address detection.
         source_mac: Option<Mac>,
     },
-    /// The target address is here.
+    /// The sender says where the target address is.
     Advertisement {
-        /// The sender is a router.
+        /// Whether the sender is a router.
         router: bool,
-        /// It answers a solicitation.
+        /// Whether it answers a solicitation.
         solicited: bool,
-        /// It replaces an existing entry.
+        /// Whether it replaces an existing entry.
         override_entry: bool,
-        /// Where the target is.
+        /// MAC of the target.
         target_mac: Option<Mac>,
     },
 }
@@ -45,13 +45,13 @@ pub struct Ndp {
     pub destination: Ipv6Addr,
     /// The address in question.
     pub target: Ipv6Addr,
-    /// What is asked or said.
+    /// Kind of the message.
     pub message: Message,
 }
 
 impl Ndp {
-    /// "`address` is at `mac`" to all nodes: the NDP form of a gratuitous ARP. Comes from the address itself,
-    /// which works on a macvlan without link-local address too.
+    /// "`address` is at `mac`" to all nodes: the NDP form of a gratuitous ARP. Its source is the address itself, so
+    /// that it also works on a macvlan without a link-local address.
     pub fn announcement(mac: Mac, address: Ipv6Addr) -> Self {
         Self {
             source: address,
@@ -66,7 +66,8 @@ impl Ndp {
         }
     }
 
-    /// Duplicate address detection (RFC 4862): from `::` to the solicited-node group. A holder answers to all nodes.
+    /// Duplicate address detection (RFC 4862): from `::` to the solicited-node group. A host with the address answers
+    /// to all nodes.
     pub fn duplicate_detection(target: Ipv6Addr) -> Self {
         Self {
             source: Ipv6Addr::UNSPECIFIED,
@@ -78,8 +79,8 @@ impl Ndp {
 
     /// Asks the solicited-node group of `target`; the answer comes to `source` alone. `source` should be link-local.
     ///
-    /// For a standby that is about to take over: whoever has the address answers, also one that is not the owner it
-    /// knows.
+    /// A watcher uses it before a take-over: every host that has the address answers, also one that is not the known
+    /// owner.
     pub fn multicast_probe(source: Ipv6Addr, source_mac: Mac, target: Ipv6Addr) -> Self {
         Self {
             source,
@@ -89,18 +90,20 @@ impl Ndp {
         }
     }
 
-    /// Asks one node, whose MAC is known, whether it still has `target`. `source` must not be `::`: nobody answers
-    /// that.
+    /// Asks one node, whose MAC is known, whether it still has `target`. `source` must not be `::`, because hosts do
+    /// not answer that.
     ///
-    /// For a standby that watches the owner of a VIP, and for a new owner until the old one is silent: it disturbs
-    /// nobody else.
+    /// A watcher uses it to watch the owner of a VIP, and a new owner until the former owner is silent. It disturbs no
+    /// other host.
     pub fn unicast_probe(source: Ipv6Addr, source_mac: Mac, target: Ipv6Addr) -> Self {
         Self { source, destination: target, target, message: Message::Solicitation { source_mac: Some(source_mac) } }
     }
 
-    /// The sender claims `address` unasked: an advertisement that answers nobody, or duplicate detection for it.
+    /// Whether the sender claims `address` unasked: by an unsolicited advertisement, or by duplicate address detection
+    /// for it.
     ///
-    /// An advertisement in answer to duplicate detection looks the same: it too says who has the address.
+    /// An advertisement in answer to duplicate address detection looks the same; it too says which host has the
+    /// address.
     pub fn is_claim_of(&self, address: Ipv6Addr) -> bool {
         self.target == address
             && match self.message {
@@ -109,19 +112,19 @@ impl Ndp {
             }
     }
 
-    /// The sender answers a question for `address`: it is alive and has it. A claim says only the second, so the two
-    /// are told apart.
+    /// Whether the sender answers a question for `address`, so it is alive and has it. A claim proves only that it has
+    /// the address, so the two are told apart.
     pub fn is_answer_for(&self, address: Ipv6Addr) -> bool {
         self.target == address && matches!(self.message, Message::Advertisement { solicited: true, .. })
     }
 
-    /// The Ethernet destination that follows from the IPv6 destination, if that is a group.
+    /// The Ethernet destination of a message to an IPv6 group; `None` for a unicast destination.
     pub fn group_mac(&self) -> Option<Mac> {
         group_mac(self.destination)
     }
 }
 
-/// The group that a holder of `address` listens to (`ff02::1:ffxx:xxxx`).
+/// The solicited-node group of `address` (`ff02::1:ffxx:xxxx`).
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | (high & 0xff), low)

@@ -1,26 +1,26 @@
-//! The kinds of frames that somebody listens to.
+//! The kinds of frames that a socket receives.
 
 use crate::ethernet::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 
-/// What a packet socket hears and speaks.
+/// The frames that a packet socket receives and sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Traffic {
     /// ARP.
     Arp,
     /// Neighbour solicitations and advertisements.
     NeighborDiscovery,
-    /// What DHCP servers send to clients: IPv4 UDP datagrams to port 68, first fragments only.
+    /// Messages of DHCP servers to clients: IPv4 UDP datagrams to port 68, first fragments only.
     DhcpClient,
-    /// What DHCPv6 servers send to clients: IPv6 UDP datagrams to port 546, without extension headers.
+    /// Messages of DHCPv6 servers to clients: IPv6 UDP datagrams to port 546, without extension headers.
     Dhcp6Client,
-    /// What answers a [`Handshake`](crate::handshake::Handshake) over IPv4.
+    /// Answers to a [`Handshake`](crate::handshake::Handshake) over IPv4.
     Handshake,
     /// The same over IPv6, without extension headers.
     Handshake6,
 }
 
 impl Traffic {
-    /// The ethertype that the socket is bound to.
+    /// The ethertype to which the socket is bound.
     pub fn ethertype(self) -> u16 {
         match self {
             Self::Arp => ETHERTYPE_ARP,

@@ -1,10 +1,10 @@
-//! Which Linux capabilities this process really has.
+//! Checks the effective Linux capabilities of this process.
 
 use std::{fmt, io};
 
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// A capability that the announcer cannot work without.
+/// A capability that the announcer needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Capability {
     /// `CAP_NET_ADMIN`: links, addresses, interface settings.
@@ -33,8 +33,8 @@ impl fmt::Display for Capability {
 
 /// Those of `wanted` that are not in the effective set of the calling thread.
 ///
-/// decisions.md 2: a process that is not root has an empty effective set whatever the pod's capabilities say, so the
-/// set itself is asked, not the user.
+/// A process that is not root has an empty effective set, whatever the pod's capabilities say (decisions.md 2). So the
+/// set itself is read, not the user.
 pub fn missing(wanted: &[Capability]) -> io::Result<Vec<Capability>> {
     let effective = capabilities(None)?.effective;
     Ok(wanted.iter().copied().filter(|capability| !effective.contains(capability.bit())).collect())

@@ -1,4 +1,4 @@
-//! The clock that goes on while the machine sleeps.
+//! The clock that includes suspensions of the machine.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Time since boot (`CLOCK_BOOTTIME`), suspension included.
 ///
-/// A fence must not be fooled by a suspended machine: `Instant` stands still meanwhile, this clock does not.
-/// A paused VM is another matter: its clocks may all stand still.
+/// Lifetimes of addresses need this clock: `Instant` stops while the machine is suspended. In a paused VM all clocks
+/// may stop.
 pub fn since_boot() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::try_from(now).expect("the boot-time clock counts up from zero")

@@ -1,13 +1,13 @@
-//! Classic BPF programs that the kernel runs on each frame before it wakes us.
+//! Classic BPF programs that the kernel runs on each frame before it wakes the process.
 //!
-//! On a busy node the wire carries millions of frames that are none of our business; without a filter each ARP
-//! broadcast storm or each IPv4 packet would wake the announcer.
+//! A busy node receives millions of frames that do not concern the announcer. Without a filter, each ARP broadcast
+//! storm and each IPv4 packet would wake it.
 
 use l2_types::handshake::PORTS;
 use l2_types::{OUR_ADDRESS_PROTOCOL, Traffic};
 use socket2::SockFilter;
 
-/// The whole program: what is common to all sockets, then what this one wants, and of that what it does not.
+/// The whole program: the tests of all sockets, the wanted frames of this kind, and the exceptions among these.
 pub(crate) fn program(traffic: Traffic) -> Vec<SockFilter> {
     let (wanted, unwanted): (&[Test], &[Test]) = match traffic {
         Traffic::Arp => (&[], QUESTION),
@@ -29,36 +29,37 @@ pub(crate) fn program(traffic: Traffic) -> Vec<SockFilter> {
     assemble(&[COMMON, wanted].concat(), unwanted)
 }
 
-/// Where the program finds the kernel's own opinion of a frame (`SKF_AD_OFF + SKF_AD_PKTTYPE` of linux/filter.h).
+/// Offset at which the program reads the packet type that the kernel has determined (`SKF_AD_OFF + SKF_AD_PKTTYPE` of
+/// linux/filter.h).
 const PACKET_TYPE: u32 = 0xffff_f004;
 
-/// Where behind the offset in A is the netlink attribute of the type in X (`SKF_AD_NLATTR`)? 0: nowhere.
+/// Searches the netlink attribute of the type in X behind the offset in A, and returns its offset (`SKF_AD_NLATTR`); 0:
+/// none.
 const NETLINK_ATTRIBUTE: u32 = 0xffff_f00c;
 
-/// What every socket of ours wants: frames for this host (0), broadcast (1) and multicast (2).
+/// The packet types that every socket accepts: frames for this host (0), broadcast (1) and multicast (2).
 ///
-/// Not those for other stations (3): they come by on a promiscuous interface, and frames of a VLAN that has no
-/// interface here come with that mark, their tag hidden, though they are from another LAN. Not our own (4):
-/// failover-protocol.md R9.
+/// Frames for other hosts (3) are excluded. A promiscuous interface receives them, and frames of a VLAN without an
+/// interface here have that type too: they have lost their tag and belong to another LAN. Our own frames (4) are
+/// excluded because of failover-protocol.md R9.
 const COMMON: &[Test] = &[Test::within(Load::Word(PACKET_TYPE), 0, 2)];
 
-/// The question of another node's failure detector, to this station alone: a request of nobody (sender 0.0.0.0). The
-/// kernel answers it, it claims nothing, and each owner of addresses gets them all day long: twenty a second from every
-/// node that stands by.
+/// Exception: the unicast question of another node's failure detector, a request with sender 0.0.0.0. The kernel
+/// answers it, and it claims nothing. Each owner receives twenty of them per second from every node that watches it.
 const QUESTION: &[Test] = &[FOR_US_ALONE, Test::equal(Load::Half(20), 1), Test::equal(Load::Word(28), 0)];
 
 /// The same for IPv6: a solicitation from a link-local address.
 const QUESTION6: &[Test] =
     &[FOR_US_ALONE, Test::equal(Load::Byte(54), 135), Test::within(Load::Half(22), 0xfe80, 0xfebf)];
 
-/// A TCP segment to a port that is kept for questions: an acceptance or a reset.
+/// A TCP segment to one of the handshake ports: a SYN-ACK or a reset.
 const SEGMENT: [Test; 3] = [
     Test::equal(Load::Byte(23), 6),
     Test::no_bits(Load::Half(20), 0x1fff),
     Test::within(Load::HalfAfterIpv4(16), FIRST_PORT, LAST_PORT),
 ];
 
-/// An ICMP message of type 3 that repeats a packet from such a port. Those that are sent have a header of 20 bytes.
+/// An ICMP message of type 3 that repeats a packet from such a port. Our packets have an IPv4 header of 20 bytes.
 const REJECTION: [Test; 4] = [
     Test::equal(Load::Byte(23), 1),
     Test::no_bits(Load::Half(20), 0x1fff),
@@ -66,7 +67,7 @@ const REJECTION: [Test; 4] = [
     Test::within(Load::HalfAfterIpv4(42), FIRST_PORT, LAST_PORT),
 ];
 
-/// The same over IPv6; there the type is 1.
+/// The same over IPv6, where the ICMP type is 1.
 const SEGMENT6: [Test; 2] = [Test::equal(Load::Byte(20), 6), Test::within(Load::Half(56), FIRST_PORT, LAST_PORT)];
 const REJECTION6: [Test; 3] = [
     Test::equal(Load::Byte(20), 58),
@@ -84,7 +85,7 @@ enum Load {
     Byte(u32),
     Half(u32),
     Word(u32),
-    /// Two bytes at this offset from the start of the frame plus the length of the IPv4 header.
+    /// Two bytes at this offset plus the length of the IPv4 header, from the start of the frame.
     HalfAfterIpv4(u32),
 }
 
@@ -94,7 +95,7 @@ enum Condition {
     NoBits(u32),
 }
 
-/// One condition that a frame must fulfil.
+/// A condition on a frame.
 #[derive(Clone, Copy)]
 struct Test {
     load: Load,
@@ -125,7 +126,7 @@ const INDEX_IPV4_HEADER: u16 = 0xb1;
 const LOAD_BYTE_INDEXED: u16 = 0x50;
 const LOAD_VALUE: u16 = 0x00;
 const INDEX_VALUE: u16 = 0x01;
-/// X = what was loaded.
+/// X = the loaded value.
 const INDEX_LOADED: u16 = 0x07;
 const JUMP: u16 = 0x05;
 const JUMP_EQUAL: u16 = 0x15;
@@ -134,20 +135,21 @@ const JUMP_GREATER_EQUAL: u16 = 0x35;
 const JUMP_BITS: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-/// The program of [`crate::netlink::Changes`]: all reports but those that an address with our mark is there. Without
-/// marks, before Linux 5.18, it lets everything through.
+/// The program of [`crate::netlink::Changes`]: it drops reports of new or extended addresses with our mark, and accepts
+/// all others. Before Linux 5.18 there are no marks, and it accepts everything.
 pub(crate) fn others() -> Vec<SockFilter> {
-    // Data is loaded in network order, and netlink speaks in the machine's own.
+    // The program loads in network byte order, while netlink uses that of the machine.
     const NEW_ADDRESS: u16 = 20_u16.to_be();
     vec![
         SockFilter::new(LOAD_HALF, 0, 0, 4),
         SockFilter::new(JUMP_EQUAL, 0, 6, u32::from(NEW_ADDRESS)),
-        // Behind struct nlmsghdr and struct ifaddrmsg begin the attributes: where is IFA_PROTO?
+        // The attributes begin behind struct nlmsghdr and struct ifaddrmsg; this searches IFA_PROTO.
         SockFilter::new(LOAD_VALUE, 0, 0, 24),
         SockFilter::new(INDEX_VALUE, 0, 0, 11),
         SockFilter::new(LOAD_WORD, 0, 0, NETLINK_ATTRIBUTE),
         SockFilter::new(INDEX_LOADED, 0, 0, 0),
-        // Its value is behind its header. Nowhere is 0, and the byte behind that is one of the message's type.
+        // The value is behind the attribute's header. Without the attribute the offset is 0, and the byte read is one
+        // of the message's type.
         SockFilter::new(LOAD_BYTE_INDEXED, 0, 0, 4),
         SockFilter::new(JUMP_EQUAL, 1, 0, u32::from(OUR_ADDRESS_PROTOCOL)),
         end(ALL_OF_IT),
@@ -155,11 +157,12 @@ pub(crate) fn others() -> Vec<SockFilter> {
     ]
 }
 
-/// How much of a frame is taken: nothing, or all of it.
+/// How many bytes of a frame are accepted: none or all.
 const NOTHING: u32 = 0;
 const ALL_OF_IT: u32 = u32::MAX;
 
-/// Takes what fulfils all `wanted`, but not if it fulfils all `unwanted` too. Without those nothing is unwanted.
+/// Accepts a frame that fulfils all `wanted`, unless it fulfils all `unwanted` too. An empty `unwanted` excludes
+/// nothing.
 fn assemble(wanted: &[Test], unwanted: &[Test]) -> Vec<SockFilter> {
     let mut program = check(wanted, |_| end(NOTHING));
     program.extend(check(unwanted, |_| end(ALL_OF_IT)));
@@ -167,10 +170,10 @@ fn assemble(wanted: &[Test], unwanted: &[Test]) -> Vec<SockFilter> {
     program
 }
 
-/// Takes what fulfils all of `one` or all of `other`.
+/// Accepts a frame that fulfils all of `one` or all of `other`.
 fn either(one: &[Test], other: &[Test]) -> Vec<SockFilter> {
     let length = check(one, |_| end(NOTHING)).len();
-    // Behind all of the first: what has come so far is taken. Behind that begins the other.
+    // A frame that fails a test of `one` continues with `other`; one that passes them all is accepted.
     let past = |at: usize| u32::try_from(length - at).expect("a program has a few instructions");
     let mut program = check(one, |at| SockFilter::new(JUMP, 0, 0, past(at)));
     program.push(end(ALL_OF_IT));
@@ -182,7 +185,7 @@ fn end(taken: u32) -> SockFilter {
     SockFilter::new(RETURN, 0, 0, taken)
 }
 
-/// All tests, one after the other, and behind each the instruction for a frame that fails it, by its own position.
+/// All tests in order. After each comes the instruction for a frame that fails it, which depends on its position.
 fn check(tests: &[Test], otherwise: impl Fn(usize) -> SockFilter) -> Vec<SockFilter> {
     let mut program = Vec::new();
     for test in tests {
@@ -195,7 +198,7 @@ fn check(tests: &[Test], otherwise: impl Fn(usize) -> SockFilter) -> Vec<SockFil
                 program.push(SockFilter::new(LOAD_HALF_INDEXED, 0, 0, at));
             }
         }
-        // A jump skips 0 instructions (go on) or lands on the end behind the test.
+        // A jump skips 0 instructions (the test passes) or lands on the instruction after the test.
         match test.condition {
             Condition::Within(lowest, highest) => {
                 program.push(SockFilter::new(JUMP_GREATER_EQUAL, 0, 1, lowest));

@@ -1,14 +1,13 @@
-//! Linux layer 2: packet sockets, netlink, nftables. What they carry are the plain values of `l2-types`, which stand
-//! here too:
+//! Linux layer 2: packet sockets, netlink, nftables. They carry the plain values of `l2-types`, which are re-exported
+//! here:
 //!
 //! * [`arp`], [`ndp`] and [`handshake`]: frames. [`ethernet`]: what they share. [`Mac`].
 //! * [`PacketSocket`]: frames in and out of one interface, filtered in the kernel.
 //! * [`netlink`]: links, macvlans, addresses with a lifetime, interface settings, change notifications.
 //! * [`nftables`]: one table of the packet filter, kept as its owner wants it.
-//! * [`capabilities`], [`clock`]: what the process may do, and the time that suspension does not stop.
+//! * [`capabilities`], [`clock`]: the capabilities of the process, and a clock that includes suspensions.
 //!
-//! This is the only crate that may contain `unsafe`: two small functions behind [`PacketSocket`] do, each block
-//! with its reason.
+//! Only this crate may contain `unsafe`: two small functions behind [`PacketSocket`], each block with its reason.
 
 pub mod capabilities;
 pub mod clock;

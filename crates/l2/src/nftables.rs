@@ -1,6 +1,6 @@
-//! One nftables table, through netlink, kept as its owner wants it. Needs `CAP_NET_ADMIN`, and no program.
+//! One nftables table, kept through netlink as its owner wants it. It needs `CAP_NET_ADMIN`, but no other program.
 //!
-//! What the table is for is its owner's business: [`Table`] says what it holds, [`Expression`] what a rule does.
+//! The owner defines the table: [`Table`] holds its content, [`Expression`] a step of a rule.
 
 mod expression;
 mod message;
@@ -19,12 +19,13 @@ pub use table::{Chain, Part, Set, Table, Value};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// A transaction is one datagram. A thousand Services with ten ports each take 300 KiB.
+/// A transaction is one datagram, and a thousand Services with ten ports each take 300 KiB.
 const SEND_BUFFER: usize = 8 << 20;
-/// Other transactions, kube-proxy's with thousands of rules among them, come first.
+/// Limit of the wait for a transaction. Transactions of other programs, such as kube-proxy's with thousands of rules,
+/// may come first.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The table could not be changed. It holds what it held before: a transaction is done whole or not at all.
+/// The table could not be changed and keeps its content, because a transaction is done completely or not at all.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {tried} the nftables table inet {table}")]
 pub struct NftablesError {
@@ -33,7 +34,7 @@ pub struct NftablesError {
     source: io::Error,
 }
 
-/// One table in the network namespace in which this was opened.
+/// One table in the network namespace in which it was opened.
 #[derive(Debug, Clone)]
 pub struct Nftables {
     table: &'static str,
@@ -48,10 +49,10 @@ struct State {
     known: Known,
 }
 
-/// What we have written last.
+/// The content that was written last.
 #[derive(Debug, Default)]
 enum Known {
-    /// Nothing yet, or it failed.
+    /// Nothing was written yet, or the last write failed.
     #[default]
     Nothing,
     Absent,
@@ -59,8 +60,8 @@ enum Known {
 }
 
 impl Nftables {
-    /// For the table `inet` of this name, which nobody else shall use. Changes nothing yet. Fails on a kernel without
-    /// nftables.
+    /// Opens the table `inet` of this name, which no other program may use. It changes nothing yet. It fails on a
+    /// kernel without nftables.
     pub fn open(table: &'static str) -> Result<Self, NftablesError> {
         let open = || {
             let protocol = rustix::net::netlink::NETFILTER;
@@ -79,13 +80,13 @@ impl Nftables {
         Ok(Self { table, state: Arc::new(Mutex::new(state)) })
     }
 
-    /// Makes the table hold this, in one transaction: there is no moment in which what stood and still shall is not
-    /// there. The first call replaces what a former process left; later ones send differences, nothing if there are
-    /// none and the table still holds as many rules and elements as it was given. `None`: no table.
+    /// Makes the table hold `wanted` in one transaction, so that content which stays is never missing. The first call
+    /// replaces what an earlier process left. Later calls send the differences; they send nothing if there are none and
+    /// the table still has as many rules and elements as it was given. `None`: no table.
     ///
-    /// The kernel works inside the call, and waits for others that change its tables, which no time-out of a socket
-    /// ends: it runs on a thread of its own. Who calls waits for half a minute at most. A transaction that takes longer
-    /// goes on, and the next call waits for it as well. After an error the next call writes everything.
+    /// The kernel works within the system call and waits for other programs that change its tables; a time-out of the
+    /// socket does not end that. So it runs on a thread of its own, and the caller waits for half a minute at most. A
+    /// longer transaction goes on, and the next call waits for it too. After an error the next call writes everything.
     pub async fn keep(&self, wanted: Option<Table>) -> Result<(), NftablesError> {
         let state = Arc::clone(&self.state);
         let work = async {
@@ -112,7 +113,8 @@ impl State {
             (Known::Nothing, _) | (Known::Absent, Some(_)) | (Known::Holds(_), None) => false,
         };
         if !known {
-            // Also after a failure: somebody may have flushed all tables, or a part of ours. It is made anew, whole.
+            // This also follows a failure: another program may have flushed all tables or a part of ours. The table is
+            // written again completely.
             self.perform(&table::replace(self.name, wanted.as_ref()))?;
         }
         self.known = wanted.map_or(Known::Absent, Known::Holds);
@@ -136,11 +138,11 @@ impl State {
         Ok(true)
     }
 
-    /// Sends, and reads until the request with the number `last` is answered or one before it has failed. How many
-    /// objects came.
+    /// Sends requests, and reads until the request `last` is answered or an earlier one has failed. Returns the number
+    /// of objects in the answers.
     fn exchange(&mut self, bytes: &[u8], last: u32) -> io::Result<usize> {
         let mut buffer = vec![0; 1 << 16];
-        // What an earlier exchange did not wait for.
+        // Answers that an earlier exchange has not read are dropped.
         while rustix::net::recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT).is_ok() {}
         let first = last.saturating_sub(1 << 16);
         rustix::net::send(&self.socket, bytes, SendFlags::empty())?;

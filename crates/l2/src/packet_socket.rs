@@ -21,12 +21,13 @@ pub struct OpenError {
     source: io::Error,
 }
 
-/// A socket that hears and sends whole Ethernet frames of one kind on one interface. Needs `CAP_NET_RAW`.
+/// A socket that receives and sends whole Ethernet frames of one kind on one interface. It needs `CAP_NET_RAW`.
 ///
-/// It does not hear what this machine sends itself on that interface.
+/// It does not receive frames that this machine sends on that interface.
 ///
-/// Checksums of *datagrams* must not be verified: those from a peer on the same machine or hypervisor come with the
-/// sum still to be filled in by hardware. ARP has none, and neighbour discovery's is always computed by the sender.
+/// Checksums of *datagrams* must not be verified: frames from a peer on the same machine or hypervisor arrive with the
+/// sum still to be filled in by hardware. ARP has no checksum, and that of neighbour discovery is always computed by
+/// the sender.
 #[derive(Debug)]
 pub struct PacketSocket {
     socket: AsyncFd<Socket>,
@@ -35,28 +36,28 @@ pub struct PacketSocket {
 impl PacketSocket {
     /// Opens a socket for `traffic` on the interface with this index. Must be called inside a tokio runtime.
     ///
-    /// A packet socket belongs to the interface, not to its name: when the interface is deleted and made anew,
-    /// `recv` fails with `ENODEV` or `ENETDOWN` and the socket must be opened again.
+    /// A packet socket belongs to the interface, not to its name. When the interface is deleted and made again, `recv`
+    /// fails with `ENODEV` or `ENETDOWN`, and the socket must be opened again.
     pub fn open(interface: u32, traffic: Traffic) -> Result<Self, OpenError> {
         let error = |step| move |source| OpenError { interface, traffic, step, source };
-        // Protocol 0 hears nothing: the filter is in place before the first frame can arrive through `bind`.
+        // Protocol 0 receives nothing, so that the filter is in place before the first frame arrives after `bind`.
         let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None).map_err(error("socket"))?;
         socket.attach_filter(&program(traffic)).map_err(error("filter"))?;
-        // The default holds some 300 small frames, as many as arrive while a throttled process sleeps for a moment.
-        // Without NET_ADMIN it stays at the default.
+        // The default size holds some 300 small frames, as many as arrive while a throttled process sleeps for a
+        // moment. Without NET_ADMIN the default stays.
         let _ = set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER);
         socket.bind(&link_layer_address(interface, traffic.ethertype())).map_err(error("bind"))?;
         let socket = register(socket).map_err(error("register"))?;
         Ok(Self { socket })
     }
 
-    /// Waits for the next frame and copies it to `buffer`. The length is that of the frame, cut to the buffer's.
+    /// Waits for the next frame and copies it to `buffer`. Returns the length of the frame, at most that of the buffer.
     ///
-    /// `ENETDOWN` is reported once each time the interface goes down; the socket goes on working when it comes up.
-    /// Cancel safe.
+    /// `ENETDOWN` is reported once each time the interface goes down; the socket works again when it comes up. Cancel
+    /// safe.
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            // An error is an event of its own: "readable" alone would report it with the next frame.
+            // Errors are waited for too; with "readable" alone an error would be reported with the next frame.
             let mut ready = self.socket.ready(Interest::READABLE | Interest::ERROR).await?;
             if let Ok(result) = ready.try_io(|socket| receive(socket.get_ref(), buffer)) {
                 return result;
@@ -64,8 +65,8 @@ impl PacketSocket {
         }
     }
 
-    /// The same into a buffer that lives only while a frame is read: of those who wait there may be hundreds, and each
-    /// would keep room for the longest frame. Longer ones than `N` are cut. Cancel safe.
+    /// The same with a buffer that exists only while a frame is read: hundreds of tasks may wait, and each would hold
+    /// memory for the longest frame. Frames longer than `N` are cut. Cancel safe.
     pub async fn next<const N: usize>(&self) -> io::Result<Vec<u8>> {
         loop {
             let mut ready = self.socket.ready(Interest::READABLE | Interest::ERROR).await?;
@@ -79,9 +80,9 @@ impl PacketSocket {
         }
     }
 
-    /// The next frame that is already there, `None` if there is none.
+    /// The next frame that has already arrived; `None` if there is none.
     ///
-    /// failover-protocol.md R1: all input is read before any timer is judged; this is how to read it all.
+    /// Used to read all input before any timer is judged (failover-protocol.md R1).
     pub fn try_recv(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match receive(self.socket.get_ref(), buffer) {
             Ok(length) => Ok(Some(length)),
@@ -108,7 +109,7 @@ impl PacketSocket {
     }
 }
 
-/// Whether a frame was not sent because a queue is full, or because the link has no carrier. It is lost, as on a wire.
+/// Whether a frame was not sent because a queue is full or the link has no carrier. The frame is lost, as on a cable.
 pub fn is_queue_full(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error())
 }
@@ -124,7 +125,7 @@ fn transmit(socket: &Socket, frame: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-// tokio has no safe way to watch a descriptor that it did not open.
+// tokio has no safe function to watch a descriptor that it did not open.
 #[allow(unsafe_code)]
 fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     // SAFETY: Socket owns its descriptor and has no way to exchange it; as a value of the private AsyncFd it stays open
@@ -145,7 +146,7 @@ struct LinkLayerAddress {
     address: [u8; 8],
 }
 
-// What the blocks below rely on.
+// The assumptions of the blocks below.
 const _: () = assert!(size_of::<LinkLayerAddress>() == 20);
 const _: () = assert!(size_of::<LinkLayerAddress>() <= size_of::<SockAddrStorage>());
 const _: () = assert!(align_of::<LinkLayerAddress>() <= align_of::<SockAddrStorage>());

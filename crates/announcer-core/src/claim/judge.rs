@@ -1,4 +1,4 @@
-//! What a claim of an address of ours is worth (decisions.md 23).
+//! Judges claims of addresses that this node owns (decisions.md 23).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,25 +8,27 @@ use super::tag::{self, Key};
 use crate::frames::Frame;
 use crate::ownership::node::Term;
 
-/// An unproven claim makes us defend and read the record: of each address, and of all together, not more often than
-/// this. Whoever is on the LAN can send such frames as fast as the wire carries them.
+/// Limits for unproven claims. Each makes this node defend the address and read the record again: at most once in this
+/// time per address, and [`PER_SECOND`] times for all addresses. Any host on the LAN can send such frames at wire
+/// speed.
 const PER_ADDRESS: Duration = Duration::from_secs(1);
 const PER_SECOND: u32 = 20;
 
 /// What to do about a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
-    /// Proven and newer: withdraw first, ask later.
+    /// The claim is proven and newer: withdraw first, ask later.
     Yield(Term),
-    /// Proven and older: its sender has lost and does not know it. Our own claims tell it, if a record has named it.
+    /// The claim is proven and older: its sender has lost the VIP and does not know it. Our own claims tell it, if a
+    /// record has named it.
     Outdated(Term),
-    /// Unproven: defend, and read the record again.
+    /// The claim is unproven: defend the address, and read the record again.
     Doubt,
-    /// An echo or a repetition of what we know, or one unproven claim too many.
+    /// The claim is an echo or repetition of what this node knows, or exceeds the limit for unproven claims.
     Ignore,
 }
 
-/// Judges claims, and keeps count of the unproven ones.
+/// Judges claims, and limits and counts the unproven ones.
 #[derive(Debug, Default)]
 pub struct Judge {
     doubted: BTreeMap<IpAddr, Instant>,
@@ -35,7 +37,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// `keys` and `ours`: of the Service whose VIP `claim` is about, and the newest term that we know of it.
+    /// `keys`: the keys of the Service whose VIP is claimed. `ours`: the newest known term of that Service.
     pub fn judge(&mut self, now: Instant, claim: &Frame, keys: &[Key], ours: Term) -> Judgement {
         match tag::open_with(keys, claim) {
             Ok(term) if term > ours => Judgement::Yield(term),
@@ -48,12 +50,12 @@ impl Judge {
         }
     }
 
-    /// Claims with a wrong tag so far.
+    /// Number of claims with a wrong tag.
     pub fn forged(&self) -> u64 {
         self.forged
     }
 
-    /// Whether the record may be read for a claim of this address by now.
+    /// Whether this node may read the record now because of a claim of this address; counts against the limits.
     pub fn may_doubt(&mut self, now: Instant, address: IpAddr) -> bool {
         self.doubted.retain(|_, until| *until > now);
         if self.doubted.contains_key(&address) {

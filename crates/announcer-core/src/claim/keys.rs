@@ -1,5 +1,6 @@
-//! With which keys tags are made and checked. Without a Secret that is the UID of the Service. With one, each of its
-//! entries is a key: all are accepted, and a new one is sent with when all nodes have had the time to read it. Pure.
+//! The keys with which tags are made and checked. Without a Secret the key is the UID of the Service. With a Secret
+//! each entry is a key. All keys are accepted; a new key is used for sending only when all nodes have had the time to
+//! read it. Pure.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::tag::Key;
 use crate::view::Uid;
 
-/// So long a new key is only accepted. The kubelet of another node shows it within two minutes.
+/// How long a new key is only accepted. The kubelets of other nodes show it within two minutes.
 const SPREADS_FOR: Duration = Duration::from_mins(5);
 
 /// One entry of the Secret.
@@ -15,10 +16,10 @@ const SPREADS_FOR: Duration = Duration::from_mins(5);
 pub struct ClaimSecret(Vec<u8>);
 
 impl ClaimSecret {
-    /// Fewer bytes could be guessed.
+    /// Minimum length in bytes; shorter secrets could be guessed.
     pub const LEAST: usize = 16;
 
-    /// What stands there; absent: it is too short.
+    /// Takes the content of an entry; `None` if it is too short.
     pub fn new(bytes: Vec<u8>) -> Option<Self> {
         (bytes.len() >= Self::LEAST).then_some(Self(bytes))
     }
@@ -30,16 +31,16 @@ impl fmt::Debug for ClaimSecret {
     }
 }
 
-/// See the module.
+/// The keys of this node.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimKeys {
-    /// In the order of their names, and from when each is sent with.
+    /// The secrets in the order of their names, and from when each is used for sending.
     secrets: Vec<(ClaimSecret, Option<Instant>)>,
 }
 
 impl ClaimKeys {
-    /// These are there now, in the order of their names. Of several that are there at the start nobody can tell how
-    /// long they have been: the others have had the first one.
+    /// Sets the current secrets, in the order of their names. At the start this node does not know how long they have
+    /// existed. It then takes the first for the one that the other nodes use.
     pub fn set(&mut self, now: Instant, secrets: Vec<ClaimSecret>) {
         let starting = self.secrets.is_empty();
         let before = std::mem::take(&mut self.secrets);
@@ -54,13 +55,13 @@ impl ClaimKeys {
             .collect();
     }
 
-    /// What a claim is sent with: the last key that all nodes have had the time to read, else the first one.
+    /// The key for sending: the last one that all nodes have had the time to read, otherwise the first one.
     pub fn sending(&self, now: Instant, uid: &Uid) -> Key {
         let known = self.secrets.iter().rev().find(|(_, from)| from.is_none_or(|from| from <= now));
         known.or(self.secrets.first()).map_or_else(|| Key::from(uid), |(secret, _)| Key::of(&secret.0, uid))
     }
 
-    /// With any of these a claim may be made.
+    /// The keys with which a claim of this Service may be tagged.
     pub fn accepted(&self, uid: &Uid) -> Vec<Key> {
         if self.secrets.is_empty() {
             return vec![Key::from(uid)];
@@ -68,12 +69,12 @@ impl ClaimKeys {
         self.secrets.iter().map(|(secret, _)| Key::of(&secret.0, uid)).collect()
     }
 
-    /// When another key is sent with.
+    /// When another key is used for sending.
     pub fn deadline(&self) -> Option<Instant> {
         self.secrets.iter().filter_map(|(_, from)| *from).min()
     }
 
-    /// Whether that is now. Once.
+    /// Whether that moment has come; true once.
     pub fn take_due(&mut self, now: Instant) -> bool {
         let due = self.secrets.iter_mut().filter_map(|(_, from)| from.take_if(|at| *at <= now));
         due.count() > 0

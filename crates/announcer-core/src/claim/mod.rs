@@ -1,9 +1,11 @@
-//! Claims: how a former owner that was only paused learns within milliseconds that it has lost (failover-protocol.md 1
-//! item 5, decisions.md 23). No I/O and no clock.
+//! Claims: a former owner that was only paused learns from them within milliseconds that it has lost a VIP
+//! (failover-protocol.md 1 item 5, decisions.md 23). No I/O and no clock.
 //!
-//! * [`Claims`]: the winner's side. A take-over is finished when the former owner knows: until then it hears, by
-//!   unicast, the claim of one of the VIPs after the other, each followed by a question whether it still answers.
-//! * [`tag`]: what the claim carries beside the announcement. [`Judge`]: the other side, what a heard claim is worth.
+//! * [`Claims`]: the side of the new owner. A take-over is finished when the former owner knows of it. Until then the
+//!   new owner sends it unicast claims, one VIP after the other. Each claim is followed by a question that shows
+//!   whether the former owner still answers.
+//! * [`tag`]: what the claim carries beside the announcement. [`Judge`]: the receiving side, which decides what a claim
+//!   is worth.
 
 mod judge;
 mod keys;
@@ -25,80 +27,82 @@ use crate::frames::{Frame, Heard};
 use crate::ownership::node::{HAND_OVER_LINGER, Term};
 use crate::view::Uid;
 
-/// While the former owner is silent, one claim in this time: it meets a VM in the first moments of its new life.
+/// Interval between claims while the former owner is silent. It is short, so that a claim meets a VM right after the
+/// end of its pause.
 const SLOW: Duration = Duration::from_millis(50);
-/// For [`SPELL`] after the former owner began to answer: until it knows, two nodes answer.
+/// Interval during [`SPELL`], which begins when the former owner answers: until it knows of the loss, two nodes answer.
 const FAST: Duration = Duration::from_millis(10);
 const SPELL: Duration = Duration::from_secs(1);
-/// No VM is paused for so long on purpose; from then on the former owner is taken for switched off. Switches forget its
-/// port and send our claims to everybody, so they become rare, and ever rarer: one in a [`RARER`]th of the time for
-/// which nothing was heard of it, until its Lease or its Node is gone.
+/// From then on the former owner is taken for switched off, because no VM is paused this long on purpose. Switches
+/// forget its port and flood our claims, so they become rarer. The interval is a [`RARER`]th of the time for which
+/// nothing was heard of it. Claims end when its Lease or its Node is gone.
 const SWITCHED_OFF: Duration = Duration::from_mins(10);
 const RARE: Duration = Duration::from_secs(1);
 const RAREST: Duration = Duration::from_secs(10);
 const RARER: u32 = 600;
-/// The first one, after the announcement that everybody hears.
+/// Delay of the first claim after the broadcast announcement.
 const FIRST: Duration = Duration::from_millis(1);
-/// Questions in a row without an answer after which a former owner is silent about a VIP.
+/// Consecutive questions without an answer after which a former owner counts as silent for a VIP.
 const SILENT: u32 = 5;
-/// Whoever has handed a VIP over knows the term from the start, and serves it until he hears its new owner or for
-/// [`HAND_OVER_LINGER`], from when he learns that the API has taken it.
+/// Until then a node that handed a VIP over may still serve it. It knows the new term from the start, and serves for up
+/// to [`HAND_OVER_LINGER`] after it learns that the API server has accepted the swap.
 const HAND_OVER: Duration = HAND_OVER_LINGER.saturating_add(Duration::from_millis(500));
-/// VIPs claimed in one go: two hundred in four steps of ten milliseconds, without a burst that a switch would drop.
+/// VIPs claimed in one step: 200 VIPs take four steps of 10 ms, without a burst that a switch would drop.
 const AT_ONCE: usize = 64;
 
-/// Who has lost VIPs to us.
+/// A former owner, and the interface towards it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FormerOwner {
-    /// Name of its node.
+    /// Name of the former owner's node.
     pub owner: String,
     /// Our interface towards it.
     pub link: u32,
 }
 
-/// A VIP that we have taken over.
+/// A VIP that this node has taken over.
 #[derive(Debug, Clone)]
 pub(crate) struct Won {
-    /// Which.
+    /// The VIP.
     pub address: IpAddr,
-    /// Where it is now: our interface's MAC or our macvlan's.
+    /// Its MAC now: that of our interface or of our macvlan.
     pub mac: Mac,
-    /// The MAC under which the former owner hears us: that of its interface, also where the VIP has one of its own.
+    /// The MAC at which the former owner receives claims: that of its interface, also if the VIP has a MAC of its own.
     pub loser_mac: Mac,
-    /// It has a MAC of its own, the same on every node. A question to that one would come to ourselves, and one to the
-    /// former owner's interface is not answered: there only counts what the former owner's node says.
+    /// The VIP has a MAC of its own, the same on every node. A question to that MAC would reach this node itself, and
+    /// the former owner does not answer one at its interface. So only the card of the former owner's node shows what it
+    /// knows.
     pub on_macvlan: bool,
-    /// Since when it is ours.
+    /// The term under which this node owns it.
     pub term: Term,
-    /// Of its Service.
+    /// UID of its Service.
     pub uid: Uid,
-    /// What its claims are sealed with.
+    /// The key for the tags of its claims.
     pub key: Key,
-    /// The former owner may never have had it, as far as a process knows that has just begun: unless it answers it is
-    /// told less often soon.
+    /// The former owner may never have had the VIP; this node has just started and does not know. Unless the former
+    /// owner answers, its claims soon become rare.
     pub suspected: bool,
 }
 
-/// What to do.
+/// What the caller has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Output {
     /// Send the claim: [`crate::frames::claim`] makes the frame.
     Claim {
-        /// On which interface.
+        /// Index of the interface.
         link: u32,
-        /// Where the VIP is.
+        /// The MAC where the VIP is now.
         mac: Mac,
         /// The VIP.
         address: IpAddr,
-        /// To whom.
+        /// Recipient.
         to: Mac,
         /// Term and tag.
         payload: Payload,
     },
     /// Ask whether the former owner still answers.
     Ask(Ask),
-    /// The former owner has answered for a while and has stopped: clients may have believed it, so say to everybody
-    /// again where the VIP is.
+    /// The former owner has answered for a while and has stopped. Clients may have learnt its MAC, so the VIP is
+    /// announced to the whole LAN again.
     Announce(IpAddr),
 }
 
@@ -111,14 +115,14 @@ struct Claimed {
     on_macvlan: bool,
     term: Term,
     payload: Payload,
-    /// The former owner's node was seen alive since, and knows who the owner is.
+    /// The former owner's node has shown since then that it knows the term.
     known: bool,
-    /// Questions since its last answer, or since it began to answer for others.
+    /// Questions since its last answer for this VIP, or since it began to answer for any VIP.
     unanswered: u32,
     has_answered: bool,
     last: Option<Instant>,
     begun: Instant,
-    /// Nobody serves for so long what he has given away.
+    /// [`HAND_OVER`] is over, so the former owner does not serve the VIP any more after a hand-over.
     settled: bool,
     suspected: bool,
 }
@@ -132,29 +136,29 @@ impl Claimed {
 #[derive(Debug)]
 struct Claiming {
     vips: BTreeMap<IpAddr, Claimed>,
-    /// When the former owner began to answer.
+    /// When the former owner last began to answer.
     spell: Option<Instant>,
-    /// When it answered last, or this began.
+    /// When it last answered; at first the start of the claims.
     last_sign: Instant,
     next: Instant,
-    /// During a spell: when the next of those VIPs has its turn for which it is silent.
+    /// During a spell: when the next VIP is claimed for which the former owner is silent.
     next_silent: Instant,
 }
 
-/// All VIPs whose former owners may not know yet.
+/// All VIPs whose former owners may not know of the loss.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     former_owners: BTreeMap<FormerOwner, Claiming>,
 }
 
 impl Claims {
-    /// Claims nothing.
+    /// Starts without claims.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A VIP was taken over from `former owner`, who may be one of several. Once more for the same VIP: the newer term
-    /// counts.
+    /// Starts to claim a VIP that this node has taken over from `former_owner`; there may be several former owners. For
+    /// the same VIP the newer term replaces the older one.
     pub fn begin(&mut self, now: Instant, former_owner: FormerOwner, won: &Won) {
         self.forget(won.address, |claimed| claimed.term != won.term);
         let claiming = self.former_owners.entry(former_owner).or_insert_with(|| Claiming {
@@ -183,8 +187,8 @@ impl Claims {
         claiming.next = claiming.next.min(now + FIRST);
     }
 
-    /// The VIP is not up any more: who has lost it, and under which MAC each is reached, since which term, and whether
-    /// it is only suspected.
+    /// Stops the claims of a VIP that this node does not have any more. Returns each former owner with the MAC at which
+    /// it is reached, the term, and whether it was only suspected.
     pub fn take(&mut self, address: IpAddr) -> Vec<(FormerOwner, Mac, Term, bool)> {
         let mut taken = Vec::new();
         self.former_owners.retain(|former_owner, claiming| {
@@ -197,7 +201,7 @@ impl Claims {
         taken
     }
 
-    /// From now on claims are sealed with other keys.
+    /// Seals all claims with new keys.
     pub fn seal_anew(&mut self, key: impl Fn(&Uid) -> Key) {
         for (address, claimed) in self.former_owners.values_mut().flat_map(|claiming| &mut claiming.vips) {
             claimed.payload = tag::seal(&key(&claimed.uid), *address, claimed.mac, claimed.term);
@@ -213,8 +217,8 @@ impl Claims {
         });
     }
 
-    /// The Lease of a former owner says that its watch has shown this term. That it was another record's is possible,
-    /// where two have the same: then it learns of this one from its watch alone.
+    /// The card of a former owner says that its watch has shown this term. Two records may have the same term, so the
+    /// watch may have shown the other one. Then the former owner learns of this one from its watch alone.
     pub fn known(&mut self, owner: &str, term: Term) {
         self.former_owners.retain(|former_owner, claiming| {
             if former_owner.owner == owner {
@@ -230,7 +234,7 @@ impl Claims {
         self.former_owners.retain(|former_owner, _| former_owner.owner != owner);
     }
 
-    /// The nodes that are claimed at.
+    /// The nodes that are sent claims.
     pub fn former_owners(&self) -> Vec<String> {
         self.former_owners.keys().map(|former_owner| former_owner.owner.clone()).collect()
     }
@@ -257,7 +261,7 @@ impl Claims {
         }
     }
 
-    /// Claims what is due.
+    /// Sends the claims that are due.
     pub fn tick(&mut self, now: Instant) -> Vec<Output> {
         let mut out = Vec::new();
         self.former_owners.retain(|former_owner, claiming| {
@@ -267,12 +271,12 @@ impl Claims {
         out
     }
 
-    /// When to tick again; absent: nothing is claimed.
+    /// When to tick again; `None`: nothing is claimed.
     pub fn deadline(&self) -> Option<Instant> {
         self.former_owners.values().map(|claiming| claiming.next).min()
     }
 
-    /// How many VIPs are being claimed from those who had them.
+    /// How many VIPs are claimed, without those of suspected former owners.
     pub fn len(&self) -> usize {
         self.former_owners
             .values()
@@ -297,7 +301,7 @@ impl Claiming {
         }
         let only_suspected = self.vips.values().all(|vip| vip.suspected && vip.settled);
         let answering = self.spell.is_some_and(|begun| now < begun + SPELL);
-        // From now, not from when it was due: what was missed is not made up for.
+        // The next claim is one interval from now; missed claims are not caught up.
         self.next = now
             + if answering {
                 FAST
@@ -306,8 +310,8 @@ impl Claiming {
             } else {
                 SLOW
             };
-        // Those first that had to wait longest. Silent is also who does not hear us, though we hear him: during a spell
-        // such a VIP must not wait until it is over.
+        // The VIPs that have waited longest go first. A former owner that does not receive our questions looks silent,
+        // although it still sends. During a spell, VIPs for which it is silent must not wait until the spell is over.
         let (mut turn, mut silent) = (Vec::new(), Vec::new());
         for (address, vip) in &self.vips {
             let of = if answering && vip.unanswered >= SILENT { &mut silent } else { &mut turn };

@@ -1,5 +1,5 @@
-//! The eighteen bytes that a claim carries: magic, version, term, and a tag that only those can make who may read the
-//! Service.
+//! The eighteen bytes that a claim carries: magic, version, term and tag. Only a program that may read the Service can
+//! make the tag.
 //!
 //! ```text
 //! byte 0      1         2 .. 9             10 .. 17
@@ -7,7 +7,7 @@
 //!                                          VIP, sender MAC)
 //! ```
 //!
-//! The tag binds the claim to the VIP and to the MAC that takes it; an old claim that somebody repeats has an old term.
+//! The tag binds the claim to the VIP and to its new MAC. A replayed claim carries an old term.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -25,8 +25,9 @@ const VERSION: u8 = 1;
 const TAG: usize = 10;
 const TAG_LEN: usize = PAYLOAD_LEN - TAG;
 
-/// What the tags of a Service are made with: its UID, of the primary's where several share the address, which nobody
-/// knows who is on the LAN but may not read Services; or what a Secret of the announcers makes of that UID.
+/// The key for the tags of a Service: its UID (that of the primary if several Services share the address), or a value
+/// that a Secret of the announcers derives from that UID. A host on the LAN that may not read Services does not know
+/// the UID.
 #[derive(Clone)]
 pub struct Key(hmac::Key);
 
@@ -43,28 +44,28 @@ impl From<&Uid> for Key {
 }
 
 impl Key {
-    /// Of a Service, from a secret that all announcers have.
+    /// The key of a Service, derived from a secret that all announcers have.
     pub fn of(secret: &[u8], uid: &Uid) -> Self {
         let of_it = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), uid.0.as_bytes());
         Self(hmac::Key::new(hmac::HMAC_SHA256, of_it.as_ref()))
     }
 }
 
-/// Why a payload proves nothing.
+/// Why a payload does not prove a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unproven {
-    /// Padding of an ordinary frame.
+    /// The payload is the padding of an ordinary frame.
     #[error("it carries no tag")]
     NoTag,
-    /// Of a later version of this program.
+    /// The tag was made by a later version of this program.
     #[error("its tag has version {0}, known is {VERSION}")]
     Version(u8),
-    /// Made without the key, or for another VIP or MAC.
+    /// The tag was made without the key, or for another VIP or MAC.
     #[error("its tag is wrong")]
     Forged,
 }
 
-/// The payload of a claim of `address` for `mac` with this term.
+/// Makes the payload of a claim of `address` for `mac` with this term.
 pub fn seal(key: &Key, address: IpAddr, mac: Mac, term: Term) -> Payload {
     let mut payload = [0; PAYLOAD_LEN];
     payload[0] = MAGIC;
@@ -75,18 +76,18 @@ pub fn seal(key: &Key, address: IpAddr, mac: Mac, term: Term) -> Payload {
     payload
 }
 
-/// Whether it looks like a tagged claim, for those who cannot prove it.
+/// Whether a payload looks like a tagged claim; needs no key.
 pub fn is_tagged(payload: Option<&Payload>) -> bool {
     payload.is_some_and(|payload| payload[0] == MAGIC)
 }
 
-/// The term in the payload of a claim of `address` for `mac`, if it is proven.
+/// Checks the payload of a claim of `address` for `mac`, and returns its term.
 pub fn open(key: &Key, address: IpAddr, mac: Mac, payload: Option<&Payload>) -> Result<Term, Unproven> {
     let payload = payload.filter(|payload| payload[0] == MAGIC).ok_or(Unproven::NoTag)?;
     if payload[1] != VERSION {
         return Err(Unproven::Version(payload[1]));
     }
-    // In constant time: who can measure on this LAN must not learn how many bytes were right.
+    // In constant time: a host that can measure on this LAN must not learn how many bytes were right.
     let differences = tag(key, payload, address, mac).iter().zip(&payload[TAG..]).fold(0, |all, (a, b)| all | (a ^ b));
     if differences != 0 {
         return Err(Unproven::Forged);
@@ -95,7 +96,7 @@ pub fn open(key: &Key, address: IpAddr, mac: Mac, payload: Option<&Payload>) -> 
     Some(Term(u64::from_be_bytes(*term))).filter(|term| term.is_plausible()).ok_or(Unproven::Forged)
 }
 
-/// The same, made with any of these keys.
+/// The same with any of these keys.
 pub fn open_with(keys: &[Key], claim: &Frame) -> Result<Term, Unproven> {
     let open = |key| open(key, claim.address, claim.mac, claim.payload.as_ref());
     let mut refusal = Unproven::NoTag;

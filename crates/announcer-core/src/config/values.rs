@@ -1,4 +1,4 @@
-//! From names and texts to values: the grammar of each variable, and of kube-vip's flags.
+//! Converts names and texts to values: the syntax of each variable, and of kube-vip's flags.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,10 +10,10 @@ use super::variables::{REQUIRED, UNSUPPORTED, VARIABLES, Variable};
 use super::{ConfigError, ElectionMode, GLOBAL_LEASE, LeaseConfig, Listen, PrefixRule, is_label, is_subdomain};
 use crate::detect::profile::Profile;
 
-/// Values by variable name; a flag fills what the environment does not say (kube-vip spec 1.1: environment over flag).
+/// Values by variable. A flag counts only if the environment does not set the variable (kube-vip spec 1.1).
 pub(super) struct Values(pub BTreeMap<&'static str, String>);
 
-/// The arguments as values of the variables that they stand for.
+/// The arguments, as values of the variables that they stand for.
 pub(super) fn flags(args: impl IntoIterator<Item = String>) -> Result<BTreeMap<&'static str, String>, ConfigError> {
     let mut values = BTreeMap::new();
     let mut args = args.into_iter().peekable();
@@ -41,7 +41,7 @@ pub(super) fn flags(args: impl IntoIterator<Item = String>) -> Result<BTreeMap<&
             .ok_or_else(|| ConfigError::UnknownFlag(format!("--{flag}")))?;
         let value = match value {
             Some(value) => value,
-            // A boolean flag stands alone; the next word belongs to it only after `=`.
+            // A boolean flag has no separate value; a value follows only after `=`.
             None if variable.is_boolean() => "true".to_owned(),
             None => args.next().ok_or_else(|| ConfigError::FlagWithoutValue(format!("--{flag}")))?,
         };
@@ -52,7 +52,7 @@ pub(super) fn flags(args: impl IntoIterator<Item = String>) -> Result<BTreeMap<&
 
 const BOOLEAN: &str = "1, t, T, TRUE, true, True or 0, f, F, FALSE, false, False";
 
-/// kube-vip spec 0.6: the grammar of Go's `strconv.ParseBool`.
+/// Reads a boolean by the syntax of Go's `strconv.ParseBool` (kube-vip spec 0.6).
 fn parse_boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
@@ -66,7 +66,7 @@ impl Values {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Words between commas.
+    /// The words of a comma-separated list.
     pub fn list(&self, name: &str) -> BTreeSet<String> {
         let words = self.text(name).unwrap_or_default().split(',').map(str::trim);
         words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
@@ -111,7 +111,7 @@ impl Values {
         }
     }
 
-    /// Modes of kube-vip that are something else altogether: going on without them would look like success.
+    /// Refuses modes of kube-vip that the announcer does not have: starting without them would look like success.
     pub fn refuse_unsupported(&self) -> Result<(), ConfigError> {
         for (variable, why) in UNSUPPORTED {
             if self.boolean(variable)? == Some(true) {
@@ -134,7 +134,8 @@ impl Values {
         Ok(())
     }
 
-    /// `vip_subnet`: `32`, `32,128`, `auto`, `auto,128`; one value alone counts for IPv4, and `auto` for both.
+    /// Reads `vip_subnet`: `32`, `32,128`, `auto`, `auto,128`. A single length counts for IPv4, a single `auto` for
+    /// both families.
     pub fn prefixes(&self) -> Result<(PrefixRule, PrefixRule), ConfigError> {
         const NAME: &str = "vip_subnet";
         let accepted =
@@ -147,7 +148,7 @@ impl Values {
         let parts: Vec<&str> = text.split(',').collect();
         let parsed = match parts.as_slice() {
             [one] => match one.trim().trim_start_matches('/').parse::<u8>() {
-                // An IPv6-only cluster names just its own length.
+                // An IPv6-only cluster sets only the IPv6 length.
                 Ok(length @ 33..=128) => Some((PrefixRule::Length(32), PrefixRule::Length(length))),
                 _ => parse(one, 32).map(|rule| match rule {
                     PrefixRule::Auto => (rule, rule),
@@ -160,7 +161,7 @@ impl Values {
         parsed.ok_or_else(|| self.bad(NAME, accepted))
     }
 
-    /// decisions.md 17: `election_mode` wins; else `svc_election=true` means `service`; else `node`.
+    /// `election_mode` if it is set, otherwise `service` with `svc_election=true`, otherwise `node` (decisions.md 17).
     pub fn election_mode(&self) -> Result<ElectionMode, ConfigError> {
         match self.text("election_mode") {
             Some("global") => Ok(ElectionMode::Global),
@@ -172,7 +173,7 @@ impl Values {
         }
     }
 
-    /// The API server's URL. A wrong one would make the library panic only when it is used.
+    /// The URL of the API server. It is checked here because the HTTP library panics on a wrong one when it is used.
     pub fn server(&self) -> Result<Option<String>, ConfigError> {
         match self.text("kubernetes_addr").map(str::trim) {
             None | Some("") => Ok(None),
@@ -181,7 +182,7 @@ impl Values {
         }
     }
 
-    /// How soon a silent owner is held for dead.
+    /// `failover_profile`.
     pub fn profile(&self) -> Result<Profile, ConfigError> {
         match self.text("failover_profile").map(str::trim) {
             None => Ok(Profile::default()),
@@ -189,7 +190,7 @@ impl Values {
         }
     }
 
-    /// `svc_leasename`.
+    /// `svc_leasename`: namespace and name.
     fn lease_name(&self) -> Result<(Option<String>, String), ConfigError> {
         let Some(text) = self.text("svc_leasename") else { return Ok((None, GLOBAL_LEASE.to_owned())) };
         let (namespace, name) = match text.split_once('/') {
@@ -210,7 +211,7 @@ impl Values {
         let duration = self.seconds("vip_leaseduration", 15)?;
         let renew = self.seconds("vip_renewdeadline", 10)?;
         let retry = self.seconds("vip_retryperiod", 2)?;
-        // kube-vip spec 4: lease > renew deadline > 1.2 x retry.
+        // The order lease > renew deadline > 1.2 x retry is required (kube-vip spec 4).
         if duration <= renew || renew * 10 <= retry * 12 {
             return Err(ConfigError::Timing { duration, renew, retry });
         }
@@ -224,7 +225,7 @@ impl Values {
         })
     }
 
-    /// `vip_arpRate`; kube-vip spec 1.2: values below 500 are replaced by 3000.
+    /// `vip_arpRate`; values below 500 are replaced by 3000 (kube-vip spec 1.2).
     pub fn announce_interval(&self) -> Result<Option<Duration>, ConfigError> {
         let milliseconds = self.number::<u64>("vip_arpRate", "a whole number of milliseconds")?;
         Ok(milliseconds.map(|ms| Duration::from_millis(if ms < 500 { 3000 } else { ms })))
@@ -256,8 +257,8 @@ impl Values {
         let mut names = Vec::new();
         for variable in VARIABLES {
             let Some(value) = self.text(variable.name) else { continue };
-            // Even what changes nothing is held to its grammar: a typing error elsewhere would go unnoticed until it
-            // matters.
+            // Variables without effect are checked too. Otherwise a typing error would go unnoticed until the variable
+            // has an effect.
             let on = if variable.is_boolean() { self.boolean(variable.name)? != Some(false) } else { true };
             if variable.is_idle() && on {
                 names.push(format!("{}={value}", variable.name));
@@ -267,11 +268,11 @@ impl Values {
     }
 }
 
-/// What is accepted as URL of an API server.
+/// The accepted form of the URL of an API server.
 const SERVER_URL: &str =
     "http:// or https://, a host, and a port unless it is the scheme's own, such as https://10.0.0.1:6443";
 
-/// By the parser of the HTTP client.
+/// Whether the HTTP client's parser accepts the URL.
 fn is_server_url(text: &str) -> bool {
     let uri = text.parse::<http::Uri>().ok();
     uri.is_some_and(|uri| {
@@ -279,7 +280,7 @@ fn is_server_url(text: &str) -> bool {
     })
 }
 
-/// Go's listen address: `:2112` listens on both families.
+/// Reads Go's form of a listen address: `:2112` means both families.
 fn listen(text: &str) -> Option<Listen> {
     let (host, port) = text.rsplit_once(':')?;
     let port: u16 = port.parse().ok().filter(|port| *port != 0)?;

@@ -1,7 +1,7 @@
-//! Every variable of kube-vip (kube-vip spec 1.2), its flag, and what it does here. Data only; the reference is made
-//! from it.
+//! All variables of kube-vip (kube-vip spec 1.2), their flags, and their effect here. Data only; the reference is
+//! generated from it.
 
-/// One variable.
+/// One environment variable.
 #[derive(Debug)]
 pub struct Variable {
     /// Name in the environment.
@@ -9,9 +9,9 @@ pub struct Variable {
     /// kube-vip's flag for it, without the dashes.
     pub flag: Option<&'static str>,
     boolean: bool,
-    /// What counts where it is not set; empty: nothing does.
+    /// The value if it is not set; empty: none.
     pub default: &'static str,
-    /// What it does. Empty: accepted so that an existing manifest starts, but it changes nothing.
+    /// Its effect. Empty: accepted so that an existing manifest works, but without effect.
     pub meaning: &'static str,
 }
 
@@ -20,7 +20,7 @@ impl Variable {
         self.boolean
     }
 
-    /// Accepted, and nothing more.
+    /// Whether the variable is accepted without any effect.
     pub fn is_idle(&self) -> bool {
         self.meaning.is_empty()
     }
@@ -52,7 +52,7 @@ const fn idle_boolean(name: &'static str, flag: Option<&'static str>) -> Variabl
     Variable { name, flag, boolean: true, default: "", meaning: "" }
 }
 
-/// All of them.
+/// All variables.
 pub const VARIABLES: &[Variable] = &[
     boolean("vip_arp", Some("arp"), "true", "Announce with ARP and NDP, the only way there is: `false` is refused"),
     text(
@@ -179,7 +179,7 @@ pub const VARIABLES: &[Variable] = &[
         "prometheus_server",
         Some("prometheusHTTPServer"),
         ":2112",
-        // kube-vip spec 1.2, and the chart's probes rely on it: a manifest that leaves the variable empty is served.
+        // An empty variable counts as unset (kube-vip spec 1.2), because the chart's probes rely on it.
         "Serves `/metrics`, `/healthz`, `/livez` and `/readyz`, as `[address]:port`. An empty variable counts as \
         unset; the flag without a value (`--prometheusHTTPServer=`) serves none of them",
     ),
@@ -201,7 +201,7 @@ pub const VARIABLES: &[Variable] = &[
     boolean("bgp_enable", Some("bgp"), "false", "`true` is refused: ARP and NDP only"),
     boolean("vip_routingtable", Some("table"), "false", "`true` is refused: ARP and NDP only"),
     boolean("vip_wireguard", Some("wireguard"), "false", "`true` is refused: ARP and NDP only"),
-    // A down interface is waited for, never fatal: always as if this were on.
+    // The announcer always waits for an interface that is down, as if this were on.
     idle_boolean("vip_allow_interface_not_up", Some("allowInterfaceNotUp")),
     idle_boolean("vip_loseleadership", Some("loseLeadership")),
     idle_text("vip_loseleadership_timeout_seconds", Some("loseLeadershiptTimeoutSeconds")),
@@ -211,7 +211,7 @@ pub const VARIABLES: &[Variable] = &[
     idle_boolean("vip_leaderelection", Some("leaderElection")),
     idle_text("vip_leaseannotations", None),
     idle_boolean("vip_preserve_on_leadership_loss", Some("preserveVipOnLeadershipLoss")),
-    // We do not wait for endpoints, whichever object tells them.
+    // The announcer does not wait for endpoints, whichever object lists them.
     idle_boolean("enable_endpoints", Some("enableEndpoints")),
     idle_boolean("enable_endpointslices", None),
     boolean(
@@ -252,7 +252,7 @@ pub const VARIABLES: &[Variable] = &[
     idle_text("config_file", Some("config-file")),
 ];
 
-/// What must not be on, and what to do instead.
+/// Variables that must not be on, each with an alternative.
 pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     (
         "bgp_enable",
@@ -274,7 +274,7 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ),
 ];
 
-/// What must not be turned off: nothing would be left to do.
+/// Variables that must not be off, because nothing would be left to do.
 pub(super) const REQUIRED: &[(&str, &str)] = &[
     ("vip_arp", "ARP and NDP are the only way this announcer has: set it to true or remove it"),
     ("svc_enable", "serving LoadBalancer Services is all this announcer does: set it to true or remove it"),

@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use l2_types::Mac;
 
-/// A question to send: [`crate::frames::question`] makes the frame.
+/// A question to send; [`crate::frames::question`] makes the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// On which interface.
+    /// Index of the interface.
     pub link: u32,
-    /// About what.
+    /// The address in question.
     pub address: IpAddr,
-    /// Recipient; [`Mac::BROADCAST`]: everybody.
+    /// Recipient; [`Mac::BROADCAST`] asks the whole LAN.
     pub to: Mac,
 }

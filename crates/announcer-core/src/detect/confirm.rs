@@ -1,5 +1,5 @@
-//! The confirmation burst (R3) with its landmarks (R4): everybody is asked three times about what is suspected, and at
-//! the same moments the landmarks, whether *we* are heard, and by whom.
+//! The confirmation burst (R3) with its landmarks (R4). Three broadcast questions go out about the suspected VIPs. At
+//! the same moments the landmarks are asked, to find out which hosts hear *this node*.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,8 +12,8 @@ use super::profile::BURST;
 use super::{Ask, Context};
 use crate::frames::{Frame, Heard};
 
-/// How often a late timer of ours may put off the end. A node without processor time must not take anything over, but
-/// one that is merely busy has to some day.
+/// How often a late timer of this process may postpone the end. A node without processor time must not take over
+/// anything, but a busy node must be able to some day.
 const PATIENCE: u32 = 3;
 
 /// Who has to answer for an address that is put to the test.
@@ -29,38 +29,38 @@ pub(super) struct Burst {
     suspects: BTreeMap<IpAddr, Suspect>,
     answered: BTreeSet<IpAddr>,
     taken: BTreeMap<IpAddr, Mac>,
-    /// MACs of the owner, those of its cards, and whether it has answered for something.
+    /// MACs of the owner, those of its cards, and whether it has answered for another address.
     owner: BTreeSet<Mac>,
     cards: BTreeSet<Mac>,
     owner_answers: bool,
-    /// Recipient we heard before, and who else has answered us now.
+    /// The landmarks that this node heard before the burst, and those that have answered since.
     before: Before,
     found: BTreeSet<Mac>,
-    /// Only who has to answer is asked, and not everybody who else may have the address.
+    /// Only the MAC that has to answer is asked, not the whole LAN.
     by_unicast: bool,
     rounds: u32,
     put_off: u32,
     next: Instant,
 }
 
-/// What a burst has shown.
+/// Result of a burst.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// Nobody answered for these.
+    /// Addresses for which no host answered.
     pub silent: Vec<IpAddr>,
-    /// Another MAC than the owner's speaks for these.
+    /// Addresses for which another MAC than the owner's answered or sent a claim.
     pub taken: Vec<(IpAddr, Mac)>,
     /// The owner answers for these, or somebody in its name.
     pub refuted: Vec<IpAddr>,
     /// On which side of the LAN we are.
     pub side: Side,
-    /// We hear the owner itself, or have lost nobody else.
+    /// This node hears the owner itself, or has lost no other host.
     pub certain: bool,
-    /// How many landmarks that are no members have answered.
+    /// How many landmarks that are not members have answered.
     pub outside: u8,
-    /// The gateway has.
+    /// Whether the gateway has answered.
     pub gateway: bool,
-    /// Who has answered.
+    /// The MACs of the landmarks that have answered.
     pub found: BTreeSet<Mac>,
 }
 
@@ -70,7 +70,7 @@ pub(super) enum Step {
 }
 
 impl Burst {
-    /// `owner`: the MACs of the owner, and among them those of its cards; `found`: who has answered a moment ago.
+    /// `owner`: all MACs of the owner, and those of its cards. `found`: landmarks that answered a moment ago.
     pub fn begin(
         now: Instant,
         suspects: BTreeMap<IpAddr, Suspect>,
@@ -99,7 +99,7 @@ impl Burst {
         self.next
     }
 
-    /// Drops what is not watched any more.
+    /// Drops addresses that are not watched any more.
     pub fn keep(&mut self, wanted: &BTreeSet<IpAddr>) {
         self.suspects.retain(|address, _| wanted.contains(address));
     }
@@ -117,7 +117,7 @@ impl Burst {
             (Some(_), _) => {
                 self.taken.insert(frame.address, frame.mac);
             }
-            // Another address of the suspected node: then it is not we who are cut off, and its VIP is gone all the
+            // The suspected node answers for another address. So this node is not cut off, but the VIP is gone all the
             // same.
             (None, Heard::Answer) if frame.to_us && self.owner.contains(&frame.mac) => self.owner_answers = true,
             (None, Heard::Answer) if frame.to_us => {
@@ -127,13 +127,14 @@ impl Burst {
         }
     }
 
-    /// An owner with two cards in this LAN may have the address on the other one. A macvlan's MAC is no card's.
+    /// An owner with two cards in this LAN may have the address on the other card. The MAC of a macvlan belongs to no
+    /// card.
     fn is_other_card(&self, expected: Mac, mac: Mac) -> bool {
         self.cards.contains(&expected) && self.cards.contains(&mac)
     }
 
     pub fn step(&mut self, context: &Context<'_>) -> Step {
-        // R2, also here: a late timer means that answers may have been lost; the last question is asked again.
+        // R2 holds here too: after a late timer answers may have been lost, so the last question is asked again.
         let late = self.rounds > 0 && self.put_off < PATIENCE && context.now - self.next > context.timers.tolerance();
         if late {
             self.put_off += 1;
@@ -164,7 +165,7 @@ impl Burst {
             .keys()
             .filter(|address| !self.answered.contains(address) && !self.taken.contains_key(address));
         let taken = self.taken.iter().filter(|(address, _)| !self.answered.contains(address));
-        // A node may answer for addresses of several MACs.
+        // A node may answer for addresses with several MACs.
         let mut known = context.landmarks.among(context.link, &self.found);
         known.extend(self.before.among(&self.found));
         let found = if known.is_empty() { self.found.clone() } else { known };

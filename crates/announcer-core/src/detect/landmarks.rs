@@ -1,9 +1,9 @@
-//! Landmarks: hosts on the LAN that this node asks now and then. Those that it heard before and does not hear any more
-//! tell it on which side of a broken LAN it is (decisions.md 24). Pure.
+//! Landmarks: hosts on the LAN that this node asks at times. Landmarks that answered before and do not answer now tell
+//! this node on which side of a partitioned LAN it is (decisions.md 24). Pure.
 //!
-//! Named landmarks (the gateway, members, API servers) come from the ownership; up to eight others are found by what
-//! they ask, clients of VIPs first of all. The first that come stay for as long as they answer, so the steadiest are
-//! kept.
+//! The cluster provides the named landmarks: the gateway, members, API servers. Up to eight other hosts are found by
+//! the questions that they ask, above all clients of VIPs. A host stays for as long as it answers, so the most stable
+//! hosts are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,77 +14,78 @@ use l2_types::Mac;
 use super::ask::Ask;
 use crate::frames::{Frame, Heard};
 
-/// How soon a new landmark is asked.
+/// Delay before a new landmark is first asked.
 const FIRST: Duration = Duration::from_millis(10);
-/// How often a landmark is asked.
+/// Interval between two questions to a landmark.
 const EVERY: Duration = Duration::from_secs(5);
-/// The same for one that has never answered, after as many questions as [`MISSES`].
+/// Interval for a landmark that has never answered [`MISSES`] questions.
 const SELDOM: Duration = Duration::from_mins(1);
-/// Questions in a row without an answer after which a host that nobody has named is forgotten.
+/// Consecutive questions without an answer after which a found host is dropped.
 const MISSES: u32 = 3;
-/// Of so many questions that a gateway does not answer one goes to everybody.
+/// One of this many unanswered questions to a gateway is a broadcast.
 const REMOVED: u32 = 12;
-/// A named landmark that has not answered for so long does not count any more.
+/// A landmark that has not answered for this long does not count any more.
 const FORGOTTEN: Duration = Duration::from_mins(10);
-/// What a node says that it hears has answered since then.
+/// A host counts as heard now if it has answered within this time.
 const LATELY: Duration = Duration::from_secs(12);
-/// Hosts that nobody has named, per interface.
+/// Maximum of found hosts per interface.
 const HOSTS: usize = 8;
 
-/// Who a landmark is.
+/// Kind of a landmark.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum LandmarkKind {
-    /// The way to everything else.
+    /// The default gateway.
     Gateway,
-    /// This node.
+    /// Another node of the cluster, by name.
     Member(String),
-    /// An API server, if it is in this LAN.
+    /// An API server in this LAN.
     ApiServer,
-    /// Somebody else.
+    /// Any other host, found by its questions.
     Host,
 }
 
-/// A host that can tell on which side of the LAN this node is.
+/// A host that helps to tell on which side of the LAN this node is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Landmark {
     /// Our interface towards it.
     pub link: u32,
     /// Its address.
     pub address: IpAddr,
-    /// Its MAC, if it is known; else everybody is asked.
+    /// Its MAC; if it is unknown, the question is a broadcast.
     pub mac: Option<Mac>,
-    /// Who it is.
+    /// Its kind.
     pub who: LandmarkKind,
 }
 
 /// On which side of the LAN this node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
-    /// Nobody at all answers.
+    /// No landmark answers.
     Alone,
-    /// The gateway does not answer that did before, or too few of the others.
+    /// The gateway answered before and does not any more, or too few other landmarks answer.
     Lesser,
-    /// Where the gateway is, and most of the others.
+    /// The gateway answers, if it did before, and so do most landmarks.
     Greater,
 }
 
-/// Recipient this node heard on one interface before it missed an owner; the owner itself is left out.
+/// The landmarks that this node heard on one interface before it missed an owner, without the owner itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Before {
     gateway: Option<(IpAddr, Mac)>,
     all: BTreeSet<Mac>,
-    /// Those of them that were there a moment before.
+    /// Those that had answered shortly before.
     lately: BTreeSet<Mac>,
 }
 
 impl Before {
-    /// All of these were there a moment before.
+    /// All of these answered shortly before.
     #[cfg(test)]
     pub(crate) fn of(gateway: Option<(IpAddr, Mac)>, all: BTreeSet<Mac>) -> Self {
         Self { gateway, lately: all.clone(), all }
     }
 
-    /// The MAC by which the sender of this answer is known here: the gateway's address may have gone to another router.
+    /// The MAC by which this node knows the sender of an answer. The gateway's address may have moved to another
+    /// router.
     pub(super) fn whose(&self, frame: &Frame) -> Mac {
         self.gateway.filter(|(address, _)| *address == frame.address).map_or(frame.mac, |(_, mac)| mac)
     }
@@ -93,7 +94,7 @@ impl Before {
         self.gateway.is_some_and(|(_, gateway)| gateway == mac)
     }
 
-    /// Whether nobody has to be asked for a gateway that is missing.
+    /// Whether the gateway has answered, or there is none to ask for.
     pub(super) fn has_gateway(&self, found: &BTreeSet<Mac>) -> bool {
         self.gateway.is_none_or(|(_, gateway)| found.contains(&gateway))
     }
@@ -102,29 +103,29 @@ impl Before {
         self.all.intersection(macs).copied().collect()
     }
 
-    /// Whether the gateway has answered, and everybody else who was there a moment before the owner was missed: then it
-    /// is not we who have lost somebody.
+    /// Whether the gateway has answered, and every other landmark that was heard shortly before the owner was missed.
+    /// Then this node has lost no host but the owner.
     pub(crate) fn is_certain(&self, found: &BTreeSet<Mac>) -> bool {
         self.gateway.is_some() && self.has_gateway(found) && self.lately.is_subset(found)
     }
 
-    /// Where this node is if these have answered.
+    /// The side that this node is on if `found` have answered.
     pub(crate) fn side(&self, found: &BTreeSet<Mac>) -> Side {
         if found.is_empty() {
             return Side::Alone;
         }
         let lost = self.all.difference(found).count();
-        // Of two equal halves the one with the gateway is where clients are.
+        // Of two equal halves, clients are in the one with the gateway.
         let most = found.len() > lost || (found.len() == lost && self.gateway.is_some());
         if self.has_gateway(found) && most { Side::Greater } else { Side::Lesser }
     }
 
-    /// The gateway is one of these.
+    /// Whether the gateway is one of `found`.
     pub fn hears_gateway(&self, found: &BTreeSet<Mac>) -> bool {
         self.gateway.is_some_and(|(_, gateway)| found.contains(&gateway))
     }
 
-    /// Who does not answer.
+    /// The landmarks that do not answer.
     pub(super) fn missing(&self, found: &BTreeSet<Mac>) -> BTreeSet<Mac> {
         self.all.difference(found).copied().collect()
     }
@@ -145,19 +146,19 @@ impl Entry {
     }
 }
 
-/// See the module.
+/// All landmarks of this node.
 #[derive(Debug, Default)]
 pub(super) struct Landmarks {
     known: BTreeMap<(u32, IpAddr), Entry>,
     links: BTreeSet<u32>,
-    /// Addresses that move from node to node.
+    /// VIPs, which move from node to node.
     vips: BTreeSet<IpAddr>,
-    /// Of members: what they ask makes no host of them.
+    /// MACs of members; a question from one of them does not make it a host.
     members: BTreeSet<Mac>,
 }
 
 impl Landmarks {
-    /// These are named; hosts are looked for on these interfaces.
+    /// Sets the named landmarks, the interfaces on which hosts are found, and the VIPs.
     pub fn name(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, vips: BTreeSet<IpAddr>) {
         (self.links, self.vips) = (links, vips);
         let is_member = |landmark: &&Landmark| matches!(landmark.who, LandmarkKind::Member(_));
@@ -183,10 +184,10 @@ impl Landmarks {
         }
     }
 
-    /// An answer to us, or somebody who asks about somebody else and so tells who it is.
+    /// Takes in a frame: an answer to this node, or a question that shows a new host.
     ///
-    /// An ordinary question reads as a claim of the asker's own address ([`crate::frames::read`]); whether that is so
-    /// its answer to us will tell.
+    /// An ordinary question reads as a claim of the asker's own address ([`crate::frames::read`]). Whether the asker
+    /// really has that address is shown by its answer to this node.
     pub fn on_frame(&mut self, now: Instant, frame: &Frame) {
         if frame.what == Heard::Probe {
             return;
@@ -195,7 +196,7 @@ impl Landmarks {
             if frame.to_us && frame.what == Heard::Answer {
                 (entry.answered, entry.unanswered) = (Some(now), 0);
                 entry.next = now + EVERY;
-                // A member's is on its card.
+                // The MAC of a member comes from its card.
                 if !matches!(entry.who, LandmarkKind::Member(_)) {
                     entry.mac = Some(frame.mac);
                 }
@@ -221,7 +222,7 @@ impl Landmarks {
         }
     }
 
-    /// Recipient to ask now.
+    /// The questions that are due now.
     pub fn due(&mut self, now: Instant) -> Vec<Ask> {
         let mut asks = Vec::new();
         self.known.retain(|(link, address), entry| {
@@ -234,8 +235,8 @@ impl Landmarks {
             let unheard = entry.answered.is_none() && entry.unanswered >= MISSES;
             entry.next = now + if unheard { SELDOM } else { EVERY };
             entry.unanswered += 1;
-            // The gateway's address may have gone to another router: everybody is asked once it does not answer, and
-            // each minute.
+            // The gateway's address may have moved to another router. So the question is a broadcast once the gateway
+            // does not answer, and then once per minute.
             let moved = entry.who == LandmarkKind::Gateway && entry.unanswered % REMOVED == 2;
             let to = entry.mac.filter(|_| !moved).unwrap_or(Mac::BROADCAST);
             asks.push(Ask { link: *link, address: *address, to });
@@ -248,7 +249,7 @@ impl Landmarks {
         self.known.values().map(|entry| entry.next).min()
     }
 
-    /// Recipient this node has heard before on this interface, without these nodes and these MACs.
+    /// The landmarks that this node heard before on this interface, without the nodes `apart` and the MACs `macs`.
     pub fn before(&self, now: Instant, link: u32, apart: &BTreeSet<String>, macs: &BTreeSet<Mac>) -> Before {
         let is_apart = |entry: &Entry| matches!(&entry.who, LandmarkKind::Member(node) if apart.contains(node));
         let there = || self.known.iter().filter(|((on, _), _)| *on == link).map(|(_, entry)| entry);
@@ -267,7 +268,7 @@ impl Landmarks {
         Before { gateway, all: within(FORGOTTEN).collect(), lately: within(LATELY).collect() }
     }
 
-    /// The questions of a burst on this interface. Everybody is asked for a gateway that is not there.
+    /// The questions to the landmarks of an interface in a burst. A missing gateway is asked for by broadcast.
     pub fn asks(&self, link: u32, gateway_is_there: bool) -> Vec<Ask> {
         let there = self.known.iter().filter(|((on, _), _)| *on == link);
         let to = |entry: &Entry| {
@@ -277,7 +278,7 @@ impl Landmarks {
         there.map(|((_, address), entry)| Ask { link, address: *address, to: to(entry) }).collect()
     }
 
-    /// The same to those that are missing, and to nobody else.
+    /// The same questions, to the missing landmarks only.
     pub fn asks_again(&self, link: u32, before: &Before, missing: &BTreeSet<Mac>) -> Vec<Ask> {
         let is_gateway = |ask: &Ask| before.gateway.is_some_and(|(address, _)| address == ask.address);
         let lost_gateway = before.gateway.is_some_and(|(_, mac)| missing.contains(&mac));
@@ -286,20 +287,20 @@ impl Landmarks {
         asks
     }
 
-    /// Those of these that are landmarks there.
+    /// Those of `macs` that are landmarks on this interface.
     pub fn among(&self, link: u32, macs: &BTreeSet<Mac>) -> BTreeSet<Mac> {
         let there = self.known.iter().filter(|((on, _), _)| *on == link).filter_map(|(_, entry)| entry.mac);
         there.filter(|mac| macs.contains(mac)).collect()
     }
 
-    /// Whether somebody of this MAC is a landmark there that is no member.
+    /// Whether `mac` belongs to a landmark on this interface that is not a member.
     pub fn is_outside(&self, link: u32, mac: Mac) -> bool {
         self.known.iter().any(|((on, _), entry)| {
             *on == link && entry.mac == Some(mac) && !matches!(entry.who, LandmarkKind::Member(_))
         }) && !self.members.contains(&mac)
     }
 
-    /// How many that are no members this node hears on each interface.
+    /// How many hosts that are not members this node hears, by interface.
     pub fn outside(&self, now: Instant) -> BTreeMap<u32, u8> {
         let mut heard: BTreeMap<u32, BTreeSet<Mac>> = BTreeMap::new();
         for ((link, _), entry) in &self.known {

@@ -1,5 +1,5 @@
-//! The failure detector: whether the owners of VIPs that this node is to succeed still answer for them, asked with the
-//! eyes of a client (failover-protocol.md 1 and 4). No I/O and no clock.
+//! The failure detector: whether the owners that this node may have to succeed still answer for their VIPs. It asks as
+//! a client would (failover-protocol.md 1 and 4). No I/O and no clock.
 //!
 //! * [`Detector`]: what it watches, what it heard, when it asks. One round per period over all owners, each owner asked
 //!   about one of its VIPs by a unicast question to the MAC that has to answer.
@@ -8,10 +8,10 @@
 //! * `confirm.rs`: the confirmation burst of an owner, by broadcast, beside it the landmarks.
 //! * `landmarks.rs`: who else is on the LAN, asked now and then.
 //!
-//! The rules: R1, all that was heard is fed in by [`Detector::on_frame`] before [`Detector::tick`] judges a timer, and
-//! a late tick puts off the next one; R2, what was asked before a late tick counts neither way; R3, nobody is called
-//! silent without a burst; R4, nor without saying on which side of the LAN we are; R5, nobody is suspected before it
-//! answered once for this record, or had the time for it.
+//! The rules: R1, all received frames go through [`Detector::on_frame`] before [`Detector::tick`] judges a timer, and a
+//! late tick delays the next one; R2, a question that was open at a late tick counts neither way; R3, no owner is
+//! called silent without a burst; R4, no verdict without the side of the LAN that this node is on; R5, no owner is
+//! suspected before it has answered under its record or has had the time to do so.
 
 mod ask;
 mod confirm;
@@ -35,43 +35,43 @@ use watch::Watch;
 use crate::frames::{Frame, Heard};
 use crate::node_watch::Finding;
 
-/// What to do.
+/// What the detector wants to be done or reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Output {
     /// Send this question.
     Ask(Ask),
-    /// This was found out about an owner.
+    /// A finding about an owner.
     Verdict(Verdict),
-    /// This was found out about a node.
+    /// A finding about a node.
     Node(Finding),
 }
 
-/// What has been counted, for metrics.
+/// Counters for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Unicast questions sent to owners.
     pub asked: u64,
-    /// Questions of which no answer had come when the next one was due.
+    /// Questions that were unanswered when the next round came.
     pub unanswered: u64,
-    /// Confirmation bursts begun.
+    /// Confirmation bursts started.
     pub bursts: u64,
-    /// Bursts in which the suspected owner, or somebody else, answered for all.
+    /// Bursts in which an answer came for every suspected VIP, from the owner or from another host.
     pub refuted: u64,
-    /// Bursts in which nobody answered us at all: we are cut off.
+    /// Bursts in which no host answered: this node is cut off.
     pub isolated: u64,
-    /// Judgements put off because our own timer was late.
+    /// Judgements that were postponed because a timer of this process was late.
     pub late: u64,
-    /// The worst lateness of a timer of ours.
+    /// The worst lateness of a timer of this process.
     pub worst_lateness: Duration,
 }
 
-/// As what a node is watched.
+/// Why a node is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
-    /// As an owner of addresses: it is succeeded.
+    /// As the owner of VIPs, to succeed it.
     Owner,
-    /// For its own sake, at its own address: others are told. It is asked by unicast only, and once it was found silent
-    /// seldom.
+    /// For its own sake, at an address of its own, to report it. It is asked by unicast only, and less often after it
+    /// was found silent.
     Node,
 }
 
@@ -81,14 +81,14 @@ pub(crate) struct Detector {
     timers: Timers,
     watches: BTreeMap<(String, u32, Subject), Watch>,
     landmarks: Landmarks,
-    /// When all owners are asked next; meaningless while nobody is watched.
+    /// When all owners are asked next; without meaning while nothing is watched.
     next_round: Instant,
     counters: Counters,
     findings: Vec<Output>,
 }
 
 impl Detector {
-    /// Watches nobody.
+    /// Starts without targets.
     pub fn new(now: Instant, timers: Timers) -> Self {
         Self {
             timers,
@@ -100,13 +100,14 @@ impl Detector {
         }
     }
 
-    /// Watches these and nobody else. What stays under the same record keeps its history; what is new has to be heard
-    /// first (R5). Owners on an interface without carrier are to be left out: nothing can be found out there.
+    /// Watches these owners and no others. A VIP that stays under the same record keeps its history; a new one must be
+    /// heard first (R5). The caller leaves out owners on interfaces without carrier, because nothing can be found out
+    /// there.
     pub fn watch(&mut self, now: Instant, targets: &[Target]) {
         self.set(now, targets, Subject::Owner);
     }
 
-    /// Watches these nodes, and no others, each at an address of its own.
+    /// Watches these nodes and no others, each at an address of its own.
     pub fn watch_nodes(&mut self, now: Instant, targets: &[Target]) {
         self.set(now, targets, Subject::Node);
     }
@@ -129,13 +130,13 @@ impl Detector {
         }
     }
 
-    /// Who can tell on which side of the LAN we are. On `links` others are found; `vips` move from node to node and
-    /// prove nothing.
+    /// Sets the landmarks, which tell on which side of the LAN this node is. On `links` further hosts are found. `vips`
+    /// are no landmarks, because they move from node to node.
     pub fn landmarks(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, vips: BTreeSet<IpAddr>) {
         self.landmarks.name(now, named, links, vips);
     }
 
-    /// How many hosts that are no members are heard on each interface.
+    /// How many hosts that are not members this node hears, by interface.
     pub fn hears(&self, now: Instant) -> BTreeMap<u32, u8> {
         self.landmarks.outside(now)
     }
@@ -157,10 +158,10 @@ impl Detector {
         }
     }
 
-    /// Judges what is due and says what to ask.
+    /// Judges what is due, and returns the questions to send and the findings.
     pub fn tick(&mut self, now: Instant) -> Vec<Output> {
         let mut out: Vec<Output> = self.findings.drain(..).collect();
-        // With a round of questions, so that they cost no wake-up of their own.
+        // Together with a round of questions, so that landmarks cost no wake-up of their own.
         if self.watches.is_empty() || now >= self.next_round {
             out.extend(self.landmarks.due(now).into_iter().map(Output::Ask));
         }
@@ -173,10 +174,11 @@ impl Detector {
         }
         let late = now - self.next_round;
         self.counters.worst_lateness = self.counters.worst_lateness.max(late);
-        // R1: from now on, never what was missed at once.
+        // R1: the next round is one period from now; missed rounds are not caught up.
         self.next_round = now + self.timers.period;
         let trusted = late <= self.timers.tolerance();
-        // All are counted first: who is second in line wants to know whether the first is silent, too.
+        // All watches are counted before any is judged, because the second in line needs to know whether the first is
+        // silent too.
         self.watches.values_mut().for_each(|watch| watch.count(trusted, &mut self.counters));
         let silent = self.silent_nodes();
         for ((owner, link, _), watch) in &mut self.watches {
@@ -195,7 +197,7 @@ impl Detector {
         silent.map(|((node, ..), _)| node.clone()).collect()
     }
 
-    /// When to tick again; absent: nobody is watched, and there are no landmarks.
+    /// When to tick again; `None` while there is nothing to watch and no landmark.
     pub fn deadline(&self) -> Option<Instant> {
         let bursts = self.watches.values().filter_map(Watch::deadline).min();
         let round = (!self.watches.is_empty()).then_some(self.next_round);
@@ -204,13 +206,13 @@ impl Detector {
         [bursts, round, told, landmarks].into_iter().flatten().min()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 }
 
-/// What a watch needs to know of the rest.
+/// What a watch needs to know from the detector.
 struct Context<'a> {
     now: Instant,
     link: u32,

@@ -1,15 +1,15 @@
-//! How fast and how patient the detector is (failover-protocol.md 2).
+//! The timing profiles of the detector (failover-protocol.md 2).
 
 use std::time::Duration;
 
-/// R5: covers the slow start of an owner's process.
+/// Grace of R5; it covers the slow start of an owner's process.
 const GRACE: Duration = Duration::from_secs(5);
-/// By how many periods the second in line is more patient than the first.
+/// How many periods the second in line waits longer than the first.
 const PER_RANK: u32 = 3;
 /// Broadcast questions in the confirmation burst.
 pub(super) const BURST: u32 = 3;
 
-/// A set of timers by name.
+/// A set of timers with a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
     /// A dead owner costs a client 0.23 s.
@@ -17,11 +17,11 @@ pub enum Profile {
     Default,
     /// 0.15 s, for twice the probes.
     Fast,
-    /// 0.5 s: for clusters whose nodes are migrated live, which stops them for up to 0.4 s.
+    /// 0.5 s, for clusters with live migration, which pauses a node for up to 0.4 s.
     Patient,
 }
 
-/// A name that is no profile.
+/// The name is no profile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a detection profile: accepted are default, fast, patient")]
 pub struct ParseProfileError(String);
@@ -42,13 +42,13 @@ impl std::str::FromStr for Profile {
 /// The timers of the detector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timers {
-    /// P: how often each owner is asked.
+    /// P: the period in which each owner is asked once.
     pub period: Duration,
-    /// K: after how many silent periods the first in line suspects it.
+    /// K: after how many silent periods the first in line suspects an owner.
     pub periods: u32,
-    /// Q: how long the confirmation burst takes.
+    /// Q: duration of the confirmation burst.
     pub confirm: Duration,
-    /// How long after a new record its owner may be silent before it was heard once.
+    /// How long after a new record an owner that was never heard may stay silent.
     pub grace: Duration,
 }
 
@@ -65,12 +65,12 @@ impl From<Profile> for Timers {
 }
 
 impl Timers {
-    /// Silent periods before who stands at this place in the line suspects an owner.
+    /// How many silent periods the successor of this rank waits before it suspects an owner.
     pub fn patience(&self, rank: u8) -> u32 {
         self.periods + PER_RANK * u32::from(rank)
     }
 
-    /// R2: a timer of ours that is later than this proves nothing about others.
+    /// R2: if a timer of this process is later than this, silence proves nothing about other hosts.
     pub fn tolerance(&self) -> Duration {
         (self.period / 4).max(Duration::from_millis(10))
     }

@@ -1,4 +1,4 @@
-//! What the detector is asked, and what it answers.
+//! The input and the output of the detector.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,18 +8,19 @@ use l2_types::Mac;
 
 use super::landmarks::Side;
 
-/// One address that an owner has to answer for, and with which MAC (its interface's, or that of the Service's macvlan).
+/// One address that an owner has to answer for, and the MAC that has to answer: that of its interface, or that of the
+/// Service's macvlan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Watched {
     /// The VIP.
     pub address: IpAddr,
-    /// Who must answer.
+    /// The MAC that has to answer.
     pub mac: Mac,
-    /// Under which record: a new term has to be heard anew before it may be suspected (R5).
+    /// Term of the record. Under a new term the owner must be heard anew before it may be suspected (R5).
     pub term: Term,
 }
 
-/// One owner to watch on one interface. It is probed once per period, each time about another of its VIPs.
+/// One owner to watch on one interface. It is asked once per period, each time about another of its VIPs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Name of the owner's node.
@@ -28,45 +29,45 @@ pub(crate) struct Target {
     pub link: u32,
     /// Our place in the line of successors: 0 suspects after K periods, 1 after K + 3.
     pub rank: u8,
-    /// Who stands before us as the second in line. If this node does not hear that one either, there is nobody to wait
-    /// for.
+    /// The first successor, if this node is the second. If this node does not hear that node either, it does not wait
+    /// for it.
     pub ahead: Option<String>,
-    /// Nodes that are lost with it, itself among them: they are no landmarks when it is missed.
+    /// Nodes that fail together with the owner, including the owner. They are no landmarks when it is missed.
     pub apart: BTreeSet<String>,
-    /// MACs of its cards in this LAN: it may answer from any of them.
+    /// MACs of the owner's cards in this LAN; it may answer from any of them.
     pub cards: BTreeSet<Mac>,
-    /// In the order of their addresses.
+    /// The VIPs, ordered by address.
     pub vips: Vec<Watched>,
 }
 
-/// Everybody whom this node watches; replaces what was said before.
+/// All owners that this node watches; replaces the previous list.
 pub(crate) type Targets = Vec<Target>;
 
-/// What the detector has found out.
+/// A finding of the detector about an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The owner does not answer for these VIPs in the confirmation burst.
     Silent {
         /// Name of the owner's node.
         owner: String,
-        /// For which nobody answers: all that were watched there, or single ones that are missing.
+        /// The VIPs for which no host answers: all that are watched there, or single missing ones.
         vips: Vec<Watched>,
-        /// For which another MAC answers.
+        /// The VIPs for which another MAC answers.
         taken: Vec<(Watched, Mac)>,
-        /// On which side of the LAN we are.
+        /// The side of the LAN that this node is on.
         side: Side,
-        /// We hear the owner itself, or have lost nobody else.
+        /// This node hears the owner itself, or has lost no other host.
         certain: bool,
         /// This node has heard the owner answer before.
         heard: bool,
-        /// How many landmarks that are no members have answered us in the same burst.
+        /// How many landmarks that are not members have answered in the same burst.
         outside: u8,
     },
-    /// It answers again for this: a take-over that was only considered is off.
+    /// The owner answers again for this VIP, so a take-over that is only planned is dropped.
     Answers {
         /// Name of the owner's node.
         owner: String,
-        /// For what.
+        /// The VIP.
         vip: IpAddr,
     },
 }

@@ -14,20 +14,21 @@ use super::{Ask, Context, Counters, Output, Subject};
 use crate::frames::{Frame, Heard};
 use crate::node_watch::Finding;
 
-/// After a verdict the same VIP is put to the test again after this, then after twice as long, and so on: the take-over
-/// may have failed because the API is away, or we were cut off. Nothing else that we send is a broadcast.
+/// Pause after a verdict before the same VIP is tested again; it doubles with each verdict. The test is repeated
+/// because the take-over may have failed while the API was down, or this node was cut off. The pause limits the
+/// broadcasts.
 const FIRST_REST: Duration = Duration::from_millis(500);
 const LONGEST_REST: u32 = 5;
-/// The same for what somebody else answers for.
+/// The same limit for a VIP for which another host answers.
 const LONGEST_TAKEN_REST: u32 = 2;
-/// Landmarks that missed a burst are asked again this often while the owner stays silent (routers police ARP).
+/// How often landmarks that missed a burst are asked again while the owner stays silent; routers rate-limit ARP.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// An answer of one of them still counts in a burst that begins within this.
+/// How long an answer of such a landmark counts for a burst that begins later.
 const STILL_COUNTS: Duration = Duration::from_millis(300);
 
-/// How often a node is asked that was found silent.
+/// How often a node is asked after it was found silent.
 const SELDOM: Duration = Duration::from_millis(500);
-/// A VIP to watch, and our place in its line.
+/// A VIP to watch, and this node's place among the successors.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
     pub vip: Watched,
@@ -39,40 +40,39 @@ pub(super) struct Wanted {
 #[derive(Debug)]
 pub(super) struct Watch {
     vips: BTreeMap<IpAddr, Vip>,
-    /// Periods in a row in which it answered nothing.
+    /// Consecutive periods in which the owner answered nothing.
     silent: u32,
-    /// It answered something since the last round.
+    /// The owner answered something since the last round.
     alive: bool,
-    /// Whose turn it was last.
+    /// The VIP that was asked about last.
     last: Option<IpAddr>,
-    /// Who answered last: with this one a single missing VIP is told from a silent node within one period.
+    /// The VIP that answered last. Asking about it tells a single missing VIP from a silent node within one period.
     good: Option<IpAddr>,
-    /// Every other round goes to VIPs that did not answer, if there are any.
+    /// Toggles with each round: every other round goes to VIPs that did not answer, if there are any.
     odd: bool,
     burst: Option<Burst>,
-    /// Nodes that are no landmarks for this owner: itself, and those that would be lost with it.
+    /// Nodes that are no landmarks for this owner: the owner, and the nodes that fail together with it.
     apart: BTreeSet<String>,
-    /// MACs of its cards in this LAN.
     cards: BTreeSet<Mac>,
-    /// Who was heard when it was missed first. It stays while the owner is silent: whoever is cut off hears fewer and
-    /// fewer.
+    /// The landmarks that this node heard when the owner was first missed. It stays unchanged while the owner is
+    /// silent, because a node that is cut off hears fewer and fewer hosts.
     before: Option<Before>,
     doubt: Option<Doubt>,
     subject: Subject,
-    /// A node that was found silent is not asked before.
+    /// A node that was found silent is not asked before this time.
     seldom: Option<Instant>,
-    /// What rested was put to the test early, and is not again before.
+    /// The pauses were cut short once; this does not happen again before this time.
     released_until: Option<Instant>,
     /// An answer before this may be one to a question that everybody was asked.
     called_until: Option<Instant>,
 }
 
-/// The last burst has shown that we are not on the clients' side, or that we may not be.
+/// The last burst has not shown for certain that this node is on the clients' side.
 #[derive(Debug)]
 struct Doubt {
     side: Side,
     found: BTreeSet<Mac>,
-    /// Who has answered since.
+    /// Landmarks that have answered since, and when.
     since: BTreeMap<Mac, Instant>,
     ask_at: Instant,
 }
@@ -98,7 +98,7 @@ impl Watch {
         }
     }
 
-    /// Watches these and no others.
+    /// Watches these VIPs and no others.
     pub fn want(&mut self, now: Instant, target: &Target, wanted: &[Wanted]) {
         self.apart.clone_from(&target.apart);
         self.cards.clone_from(&target.cards);
@@ -129,7 +129,8 @@ impl Watch {
         self.burst.as_ref().map(Burst::deadline)
     }
 
-    /// A frame that may end a burst. Anybody's claim counts there: what has a new owner must not get a second one.
+    /// Takes in a frame that may end a burst. A claim from any host counts there, because a VIP with a new owner must
+    /// not get a second one.
     pub fn testify(&mut self, now: Instant, frame: &Frame) {
         if let (Some(doubt), Some(before)) = (&mut self.doubt, &self.before)
             && frame.what == Heard::Answer
@@ -143,12 +144,12 @@ impl Watch {
         }
     }
 
-    /// An answer to us. True if that settles what it was reported for.
+    /// Takes in an answer to this node. Returns true if the VIP was reported as silent before.
     ///
     /// Announcements prove nothing here: an owner that hears nobody still sends, and clients still lose it.
     pub fn answered(&mut self, now: Instant, address: IpAddr, mac: Mac) -> bool {
         let cards = &self.cards;
-        // On a macvlan it has a MAC of its own, and what the card beneath answers proves nothing.
+        // A VIP on a macvlan has a MAC of its own, and an answer from the card beneath proves nothing.
         let is_its = |vip: &Vip| vip.mac == mac || (cards.contains(&vip.named) && cards.contains(&mac));
         let Some(vip) = self.vips.get_mut(&address).filter(|vip| is_its(vip)) else { return false };
         let called = self.burst.is_some() || self.called_until.is_some_and(|until| now < until);
@@ -165,7 +166,7 @@ impl Watch {
         was_reported
     }
 
-    /// One period is over and was counted: asks the next question.
+    /// Starts a new period after the last one was counted: begins a burst if one is due, and asks the next question.
     pub fn round(&mut self, context: &Context<'_>, counters: &mut Counters, out: &mut Vec<Output>) {
         if self.seldom.is_some_and(|at| context.now < at) {
             return;
@@ -189,7 +190,7 @@ impl Watch {
         out.push(Output::Ask(Ask { link: context.link, address, to: vip.mac }));
     }
 
-    /// The MACs that have to answer, or may.
+    /// The MACs from which the owner has to answer or may answer.
     fn macs(&self) -> BTreeSet<Mac> {
         self.vips.values().map(|vip| vip.mac).chain(self.cards.iter().copied()).collect()
     }
@@ -207,15 +208,15 @@ impl Watch {
         self.burst = Some(Burst::begin(context.now, suspects, owner, before, found, by_unicast));
     }
 
-    /// Those that did not answer in the last burst are asked again. If they do, what rests is put to the test at once,
-    /// but not more often than after the first verdict: frames that are lost in one direction let hosts be heard now
-    /// and then.
+    /// Asks the landmarks again that did not answer in the last burst. When they answer, the pauses end and the VIPs
+    /// are tested at once. This happens at most once per [`FIRST_REST`], because with frame loss in one direction hosts
+    /// are heard now and then.
     fn ask_landmarks(&mut self, context: &Context<'_>, out: &mut Vec<Output>) {
         let (Some(doubt), Some(before)) = (&mut self.doubt, &self.before) else { return };
         let since = doubt.since.iter().filter(|(_, at)| context.now < **at + STILL_COUNTS).map(|(mac, _)| mac);
         let found: BTreeSet<Mac> = doubt.found.iter().chain(since).copied().collect();
-        // On the clients' side by now; or there already, and hearing more hosts, which may be as many as the owner
-        // hears.
+        // This node is on the clients' side now. Or it was there before and hears more hosts, perhaps as many as the
+        // owner.
         let better = doubt.side != Side::Greater || found.len() > doubt.found.len();
         let released = self.released_until.is_some_and(|until| context.now < until);
         if before.side(&found) == Side::Greater && better && !released {
@@ -228,7 +229,8 @@ impl Watch {
         }
     }
 
-    /// R2: after a late timer the answer may have been lost with our own processor time; it is asked again instead.
+    /// R2: after a late timer the answer may have been lost because this process had no processor time. The question is
+    /// not counted, and is asked again.
     pub fn count(&mut self, trusted: bool, counters: &mut Counters) {
         let asked = self.last.and_then(|address| self.vips.get_mut(&address)).filter(|vip| vip.asked);
         let alive = std::mem::take(&mut self.alive);
@@ -245,7 +247,7 @@ impl Watch {
         }
     }
 
-    /// It was heard, and has answered nothing for so many periods.
+    /// Whether the owner was heard before and has answered nothing for so many periods.
     pub fn is_silent(&self, periods: u32) -> bool {
         self.silent >= periods && self.vips.values().any(|vip| vip.heard)
     }
@@ -255,7 +257,7 @@ impl Watch {
         // A node that was never heard may be in another LAN, or filter what it is asked: nothing is said of it.
         let may_be_unheard = self.subject == Subject::Owner;
         let armed = |vip: &Vip| vip.heard || may_be_unheard && vip.is_armed(context.now, context.timers.grace);
-        // One VIP that was heard is enough to know that the node and the way to it were there.
+        // One VIP that was heard proves that the node and the path to it worked.
         let node_armed = self.vips.values().any(armed);
         self.vips
             .iter()
@@ -268,7 +270,6 @@ impl Watch {
             .collect()
     }
 
-    /// Whose turn it is.
     fn next(&mut self) -> Option<IpAddr> {
         self.odd = !self.odd;
         if self.silent == 1
@@ -285,7 +286,7 @@ impl Watch {
         missing.or_else(|| after(self.last, &|_| true))
     }
 
-    /// Goes on with a burst, if one is due.
+    /// Continues the burst, if a step is due.
     pub fn burst(&mut self, context: &Context<'_>, owner: &str, counters: &mut Counters, out: &mut Vec<Output>) {
         let Some(burst) = &mut self.burst else { return };
         if context.now < burst.deadline() {
@@ -327,7 +328,8 @@ impl Watch {
         if !certain {
             self.doubt = Some(Doubt { side, found, since: BTreeMap::new(), ask_at: now });
         }
-        // What somebody else answers for: the record will say who, and until then asking every period is no use.
+        // If another host answers for a VIP, the record will name the new owner. Until then frequent tests are of no
+        // use.
         let rests = silent.iter().map(|address| (*address, LONGEST_REST));
         for (address, longest) in rests.chain(taken.iter().map(|(address, _)| (*address, LONGEST_TAKEN_REST))) {
             let vip = self.vips.get_mut(&address).expect("only those that are watched are left");
@@ -340,7 +342,7 @@ impl Watch {
         let taken = taken.into_iter().map(|(address, by)| (watched(address), by)).collect();
         let owner = owner.to_owned();
         if self.subject == Subject::Node {
-            // On the lesser side of a broken LAN, or alone, nothing is known of others.
+            // On the lesser side of a partitioned LAN, or alone, this node knows nothing about other nodes.
             let said = vips.first().filter(|_| side == Side::Greater).map(|vip: &Watched| Finding::Silent {
                 node: owner,
                 address: vip.address,

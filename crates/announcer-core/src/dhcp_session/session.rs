@@ -1,6 +1,5 @@
-//! One DHCP client with what surrounds it on a node, as far as something is decided there: the probes for an address
-//! that was granted, a link that comes and goes, what the engine is told. No I/O and no clock: the driver runs it
-//! behind packet sockets, a simulation in virtual time.
+//! One DHCP client with the decisions around it: the probes of a granted address, a link that goes down and up, the
+//! events for the engine. No I/O and no clock: a driver runs it on packet sockets, a simulation in virtual time.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -16,111 +15,111 @@ use crate::engine::{self, DhcpEvent, Leased};
 use crate::reason::Reason;
 use crate::view::Uid;
 
-/// The kernel reports a link that goes down on the socket, but not always the engine's way of one that came back in the
-/// meantime: until somebody says that it is back, it is tried this often.
+/// Interval of attempts after the socket has reported that the link is down. The engine may not notice a short loss, so
+/// it may never report that the link is back.
 const LINK_RETRY: Duration = Duration::from_secs(1);
 
-/// What the machine of one version answers.
+/// Outputs of the state machine of one DHCP version.
 pub type Outputs<C> =
     Vec<Output<<C as Protocol>::Address, <C as Protocol>::Lease, <C as Protocol>::LostReason, <C as Protocol>::Report>>;
 
-/// A client of one version of DHCP, as a session needs it.
+/// What a session needs from a client of one DHCP version.
 pub trait Protocol: Sized + Send + 'static {
-    /// For texts.
+    /// The name in texts.
     const NAME: &'static str;
-    /// The frames that the client reads.
+    /// The traffic that the client reads.
     const MESSAGES: Traffic;
-    /// The frames that say whether somebody uses an address.
+    /// The traffic that answers probes.
     const PROBES: Traffic;
 
     /// An address of its family.
     type Address: Copy + Eq + Display + Into<IpAddr> + Send + Sync + 'static;
     /// A granted lease.
     type Lease;
-    /// Why one was lost.
+    /// The reason why a lease was lost.
     type LostReason: Display;
-    /// Progress and trouble.
+    /// A report of progress or trouble.
     type Report: Display;
-    /// What is remembered on the Service.
+    /// The facts that are recorded on the Service.
     type Facts: Send;
 
-    /// The machine's own step.
+    /// Performs a step of the client.
     fn step(&mut self, now: Instant, input: Input<'_, Self::Address>) -> Outputs<Self>;
-    /// The machine's own deadline.
+    /// The client's next deadline.
     fn deadline(&self) -> Option<Instant>;
-    /// A stable lower-case name.
+    /// The client's state as a stable lower-case name.
     fn state(&self) -> &'static str;
 
-    /// Which address was leased.
+    /// The leased address.
     fn address(lease: &Self::Lease) -> Self::Address;
-    /// Until when.
+    /// End of the lease.
     fn expiry(lease: &Self::Lease) -> Expiry;
-    /// What to remember on the Service of a lease that ends at this time of the wall clock.
+    /// The facts to record. `expires`: end of the lease by the wall clock.
     fn facts(lease: &Self::Lease, expires: Option<Timestamp>) -> Self::Facts;
-    /// Reason of the Event.
+    /// Reason of the Event for a report.
     fn reason(report: &Self::Report) -> Reason;
-    /// What the engine is told.
+    /// Wraps an event for the engine.
     fn input(uid: Uid, generation: u64, event: DhcpEvent<Self::Facts>) -> engine::Input;
 }
 
-/// Something that happened.
+/// An event for the session.
 #[derive(Debug, Clone, Copy)]
 pub enum Happened<'a> {
-    /// It begins.
+    /// The client starts.
     Start,
-    /// The Service is gone: the lease is given back. The last step.
+    /// The lease is to be released, because the Service is gone. This is the last step.
     Release,
     /// The interface has lost its carrier or was set down.
     LinkDown,
-    /// It can be used again.
+    /// The interface can be used again.
     LinkUp,
-    /// Somebody uses the address that was given, by what the engine knows.
+    /// Another host uses the granted address, as the engine knows.
     Taken {
         /// The address.
         address: IpAddr,
-        /// Who, where it is known.
+        /// The MAC of that host, if it is known.
         by: Option<Mac>,
     },
-    /// A socket says that the interface is down. Nobody may say when it is back.
+    /// A socket has reported that the interface is down. There may be no report when it is up again.
     SocketDown,
-    /// A frame for the client.
+    /// A received frame for the client.
     Message(&'a [u8]),
-    /// A frame about addresses, while one is being probed.
+    /// A received frame about addresses, while one is being probed.
     Heard(&'a [u8]),
-    /// The deadline has come. Harmless at any other time.
+    /// The deadline has come. A call at any other time is harmless.
     Timer,
 }
 
-/// Something to do.
+/// An action of the driver.
 #[derive(Debug)]
 pub enum Act<F> {
-    /// Send this message.
+    /// Send this message of the client.
     Send(Vec<u8>),
-    /// Send this probe, and hear what is answered.
+    /// Send this probe, and receive the answers.
     Probe(Vec<u8>),
-    /// Tell the engine.
+    /// Tell the engine about this event.
     Tell(DhcpEvent<F>),
 }
 
-/// See the module.
+/// A client with its surroundings.
 pub struct Session<C: Protocol> {
     client: C,
     mac: Mac,
     probing: Option<Probing<C::Address>>,
-    /// The address that the engine was told of last.
+    /// The address that the engine was last told as bound.
     bound: Option<C::Address>,
-    /// A socket said that the link is down: when it is tried again.
+    /// When the link is tried again, after a socket has reported it as down.
     link_retry: Option<Instant>,
     state: &'static str,
 }
 
 impl<C: Protocol> Session<C> {
-    /// A client that speaks with this MAC, and waits for [`Happened::Start`].
+    /// Makes a session for a client with this MAC; it waits for [`Happened::Start`].
     pub(super) fn new(client: C, mac: Mac) -> Self {
         Self { client, mac, probing: None, bound: None, link_retry: None, state: "" }
     }
 
-    /// Takes in what happened at `now`, which is `wall` by the clock on the wall, and says what to do, in this order.
+    /// Takes in an event at `now`, which is `wall` by the wall clock. Returns the actions in their order.
     pub fn step(&mut self, now: Instant, wall: Timestamp, happened: Happened<'_>) -> Vec<Act<C::Facts>> {
         let mut acts = Vec::new();
         let input = match happened {
@@ -130,7 +129,7 @@ impl<C: Protocol> Session<C> {
                 self.link_retry = None;
                 Some(Input::Restart)
             }
-            // RFC 2131 3.7: the lease stays valid and ends at its time; it is confirmed when the link is back.
+            // The lease stays valid until its end (RFC 2131 3.7) and is confirmed when the link is back.
             Happened::LinkDown | Happened::SocketDown => {
                 self.probing = None;
                 self.link_retry = matches!(happened, Happened::SocketDown).then_some(now + LINK_RETRY);
@@ -148,7 +147,7 @@ impl<C: Protocol> Session<C> {
             self.feed(now, wall, input, &mut acts);
         }
         if matches!(happened, Happened::Taken { .. }) {
-            // The engine has told who has the address, and knows it better than by a MAC.
+            // The engine has already reported the user of the address, and knows more than its MAC.
             let conflict =
                 |act: &Act<_>| matches!(act, Act::Tell(DhcpEvent::Report { reason: Reason::AddressConflict, .. }));
             acts.retain(|act| !conflict(act));
@@ -161,18 +160,18 @@ impl<C: Protocol> Session<C> {
         acts
     }
 
-    /// When to step with [`Happened::Timer`] if nothing happens before.
+    /// When to call [`Self::step`] with [`Happened::Timer`] if no event comes before.
     pub fn deadline(&self) -> Option<Instant> {
         let probe = self.probing.as_ref().map(Probing::deadline);
         self.client.deadline().into_iter().chain(probe).chain(self.link_retry).min()
     }
 
-    /// The address about which frames have to be heard now.
+    /// The address about which frames have to be received now.
     pub fn probing(&self) -> Option<C::Address> {
         self.probing.as_ref().map(Probing::address)
     }
 
-    /// What is due beside the client, and what that means to it.
+    /// Handles the timers beside the client. Returns the input that follows for the client.
     fn due(&mut self, now: Instant, acts: &mut Vec<Act<C::Facts>>) -> Input<'static, C::Address> {
         if self.link_retry.take_if(|at| *at <= now).is_some() {
             return Input::Restart;
@@ -226,7 +225,7 @@ impl<C: Protocol> Session<C> {
     }
 }
 
-/// The end of a lease that was written down; absent: never.
+/// Converts the recorded end of a lease; `None`: it does not end.
 pub(super) fn expiry(expires: Option<Timestamp>, now: Instant, wall: Timestamp) -> Expiry {
     let Some(expires) = expires else { return Expiry::Never };
     let left = u64::try_from(expires.as_millisecond().saturating_sub(wall.as_millisecond())).unwrap_or(0);
@@ -237,7 +236,7 @@ pub(super) fn leased<C: Protocol>(lease: &C::Lease, now: Instant, wall: Timestam
     let expires = C::expiry(lease).instant();
     let end = expires.and_then(|at| {
         let left = i64::try_from(at.saturating_duration_since(now).as_millis()).ok()?;
-        // Whole seconds, cut off: a successor must stop before the server thinks it does.
+        // Whole seconds, rounded down: the next owner must stop before the server considers the lease ended.
         Timestamp::from_second(wall.as_millisecond().checked_add(left)?.div_euclid(1000)).ok()
     });
     Leased { facts: C::facts(lease, end), expires }

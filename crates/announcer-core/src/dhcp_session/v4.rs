@@ -1,4 +1,4 @@
-//! DHCPv4, on the macvlan of its VIP.
+//! DHCPv4 for [`Session`], on the macvlan of its VIP.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -63,13 +63,13 @@ impl Protocol for Client {
     }
 }
 
-/// The client that the engine has asked for. `seed` decides its transactions and its jitter.
+/// Makes the session that the engine has requested. `seed` determines transaction IDs and jitter.
 pub fn session(start: &DhcpStart, now: Instant, wall: Timestamp, seed: u64) -> Result<Session<Client>, ConfigError> {
     let client = Client::new(config(start, now, wall), now, seed)?;
     Ok(Session::new(client, start.mac))
 }
 
-/// What the client is told.
+/// The configuration of the client.
 fn config(start: &DhcpStart, now: Instant, wall: Timestamp) -> Config {
     let mut config = Config::new(start.mac.octets().into());
     config.hostname.clone_from(&start.hostname);
@@ -83,7 +83,8 @@ fn config(start: &DhcpStart, now: Instant, wall: Timestamp) -> Config {
             expiry: Some(expiry(facts.expires, now, wall)),
             network: None,
         }),
-        // What kube-vip leaves: no word about the server or the end of the lease. The server decides.
+        // kube-vip records only the address, without server and end of the lease. The server decides whether the lease
+        // is valid.
         (None, Some(address)) => {
             Some(RememberedLease { address, server_id: None, server_mac: None, expiry: None, network: None })
         }

@@ -1,4 +1,4 @@
-//! DHCPv6, on the interface that carries the address.
+//! DHCPv6 for [`Session`], on the interface that carries the address.
 
 use std::net::Ipv6Addr;
 use std::time::Instant;
@@ -64,7 +64,7 @@ impl Protocol for Client {
     }
 }
 
-/// The client that the engine has asked for. `seed` decides its transactions and its jitter.
+/// Makes the session that the engine has requested. `seed` determines transaction IDs and jitter.
 pub fn session(
     uid: &Uid,
     start: &Dhcp6Start,
@@ -76,7 +76,7 @@ pub fn session(
     Ok(Session::new(client, start.mac))
 }
 
-/// What the client is told.
+/// The configuration of the client.
 fn config(uid: &Uid, start: &Dhcp6Start, now: Instant, wall: Timestamp) -> Config {
     let remembered = start.lease.as_ref().and_then(|facts| {
         let expiry = expiry(facts.expires, now, wall);

@@ -1,4 +1,4 @@
-//! Setting addresses: when the kernel is asked, and what its answer means.
+//! Adds addresses: when the kernel is asked, and what its answer means.
 
 use std::time::Instant;
 
@@ -10,8 +10,8 @@ use crate::plan::VipId;
 use crate::reason::Reason;
 
 impl Engine {
-    /// Sets all that is to be added and whose rules stand, in one request: two hundred addresses that come at once cost
-    /// one set of rules and one round to the kernel, not two hundred.
+    /// Adds all addresses that are due and whose rules are set, in one request. Two hundred addresses at once then cost
+    /// one set of rules and one request.
     pub(super) fn add_all(&mut self, now: Instant) {
         if !self.vips.is_touched() {
             return;
@@ -38,7 +38,7 @@ impl Engine {
         if puts.is_empty() {
             return;
         }
-        // The settings come first: with others the node would answer for the address on every interface.
+        // The settings come first, because the node would otherwise answer for the address on every interface.
         self.prepare_links(now);
         self.out.push(Action::Wire(WireOp::Put(puts)));
     }

@@ -1,9 +1,9 @@
-//! On which interface the address of a VIP is, or is going to be.
+//! The interface that carries the address of a VIP or will carry it.
 
 use ipnet::IpNet;
 use l2_types::Mac;
 
-/// Where an address is.
+/// Where an address is: interface, MAC and prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Carrier {
     pub link: u32,

@@ -1,4 +1,4 @@
-//! What others say about an address of ours: conflicts, defence, and giving way.
+//! Reactions to what other hosts say about a VIP of this node: conflicts, defence, and yielding.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,39 +14,39 @@ use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::Uid;
 
-/// RFC 5227 2.4: defend, but not more often than this.
+/// Minimum time between two defences (RFC 5227 2.4).
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A Lease is read after this many retry periods at the latest (client-go's jitter).
+/// A follower reads a Lease after at most this many retry periods (client-go's jitter).
 const RETRY_PERIODS: f64 = 2.2;
 
 /// How long a VIP that was given up is left alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Yielded {
-    /// The API has this long to show the record of whoever claimed it.
+    /// Until then the API may show the record of the claimant.
     Until(Instant),
-    /// Until our own record is known to stand.
+    /// Until our own record is confirmed.
     Unconfirmed,
-    /// It may be taken up again; until it is up its first step is a probe.
+    /// It may be set up again; the first step is a probe until it was up.
     Over,
 }
 
-/// VIPs that were given up because somebody claimed them while our own record was in doubt.
+/// VIPs that were given up because another host claimed them while our own record was in doubt.
 #[derive(Debug, Default)]
 pub(super) struct YieldedVips(BTreeMap<VipId, Yielded>);
 
 impl YieldedVips {
-    /// This one is given up.
+    /// Notes that a VIP was given up.
     pub fn add(&mut self, id: VipId, until: Instant) {
         self.0.insert(id, Yielded::Until(until));
     }
 
-    /// Whether it was given up and has not been up since.
+    /// Whether a VIP was given up and has not been up since.
     pub fn contains(&self, id: &VipId) -> bool {
         self.0.contains_key(id)
     }
 
-    /// Whether it is left alone.
+    /// Whether a VIP must be left alone.
     pub fn blocks(&self, id: &VipId) -> bool {
         self.0.get(id).is_some_and(|yielded| *yielded != Yielded::Over)
     }
@@ -56,12 +56,12 @@ impl YieldedVips {
         self.0.retain(|id, _| keep(id));
     }
 
-    /// It is up again.
+    /// The VIP is up again.
     pub fn remove(&mut self, id: &VipId) {
         self.0.remove(id);
     }
 
-    /// Our record is known to stand: nothing more is waited for.
+    /// Ends the waits, because our record is confirmed.
     pub fn cut_short(&mut self, now: Instant) {
         for yielded in self.0.values_mut() {
             if let Yielded::Until(until) = yielded {
@@ -70,7 +70,7 @@ impl YieldedVips {
         }
     }
 
-    /// When the next one has waited for long enough.
+    /// When the next wait ends.
     pub fn deadline(&self) -> Option<Instant> {
         let until = |yielded: &Yielded| match yielded {
             Yielded::Until(until) => Some(*until),
@@ -79,8 +79,7 @@ impl YieldedVips {
         self.0.values().filter_map(until).min()
     }
 
-    /// Ends what has waited for long enough, also where nothing is planned any more: it would stay due. True if
-    /// anything has.
+    /// Ends the waits that are over, also for VIPs that are not planned any more. Returns true if one has ended.
     pub fn take_due(&mut self, now: Instant) -> bool {
         let mut due = false;
         for yielded in self.0.values_mut() {
@@ -92,8 +91,8 @@ impl YieldedVips {
         due
     }
 
-    /// decisions.md 18: a node that cannot reach the API does not know who owns what it gave up. Time alone gives
-    /// nothing back: it would take the address from its new owner again and again.
+    /// Allows the VIPs again whose ownership is confirmed (decisions.md 18). Time alone is not enough: a node that
+    /// cannot reach the API does not know the owner, and would take the address from its new owner again and again.
     pub fn end_confirmed(&mut self, confirmed: impl Fn(&VipId) -> bool) {
         for (id, yielded) in &mut self.0 {
             if *yielded == Yielded::Unconfirmed && confirmed(id) {
@@ -104,12 +103,12 @@ impl YieldedVips {
 }
 
 impl Engine {
-    /// How long any announcer takes to read a Lease that has changed, at most.
+    /// The longest time that an announcer needs to read a changed Lease.
     pub(super) fn longest_retry(&self) -> Duration {
         self.config.lease.retry_period.mul_f64(RETRY_PERIODS)
     }
 
-    /// Somebody spoke about an address.
+    /// Judges a frame about an address.
     pub(super) fn judge_frame(&mut self, now: Instant, frame: &Frame) {
         let Frame { link, address, mac, what, .. } = *frame;
         self.notice_twin(now, frame);
@@ -126,18 +125,18 @@ impl Engine {
         let vip = &self.vips[&id];
         let carrier = vip.carrier.expect("it was found by it");
         let confirmed = self.is_confirmed(&vip.members);
-        // Whoever else has the MAC of a lease has, or had, that lease.
+        // A sender with the MAC of a lease holds or held that lease.
         let peer = self.is_peer(mac) || (mac == carrier.mac && matches!(self.ownership, Owners::Node(_)));
-        // A DHCP address has the same MAC on every node. Our own frames are not heard, but some switches send them
-        // back: such an echo must not disturb an owner whose record stands.
+        // A DHCP address has the same MAC on every node. Our own frames are filtered, but some switches send them back.
+        // Such an echo must not disturb an owner whose record is confirmed.
         if mac == carrier.mac && (carrier.link == link || confirmed) {
             return;
         }
         match vip.phase {
-            // A node of ours asks whether the owner that it watches is there (`detect`): it does not want the address.
+            // The frame is a question of a watcher (`detect`), which does not want the address.
             Phase::Probing(_) if what == Heard::Probe && (frame.to_us || peer) => {}
-            // A former owner who does not know yet that the record says us: he hears our claims once it is up. As where
-            // clients know the address already, and nobody is asked before, an API out of sight changes nothing.
+            // The sender is a former owner that does not know the record yet; it will hear our claims. As with an
+            // address that clients know already, which is not probed at all, an unreachable API changes nothing.
             Phase::Probing(_) if peer && !self.yielded.contains(&id) => {}
             Phase::Probing(_) => self.conflict(now, &id, mac),
             Phase::Up { doubt: Some(_) } if what != Heard::Probe => self.answered_in_doubt(now, &id, frame),
@@ -146,8 +145,8 @@ impl Engine {
                 if leaves || !(confirmed || self.is_recorded(&id)) {
                     self.yield_to(now, &id, mac);
                 } else if !peer {
-                    // A node of ours goes by a newer record, which is being read, or withdraws by itself: an
-                    // announcement of ours would only lead clients back to the wrong one.
+                    // A member either follows a newer record, which this node is reading, or withdraws on its own. Our
+                    // announcement would only lead clients back to the wrong node.
                     self.defend(now, &id, mac);
                 }
             }
@@ -155,16 +154,16 @@ impl Engine {
         }
     }
 
-    /// Somebody answers for an address that we had before a pause. A stranger, or a member whose kube-proxy answers for
-    /// every address, is no owner: the record is read, and whoever has won the address proves it with a claim.
+    /// Another host answers for an address that this node had before a pause. A stranger, or a member whose kube-proxy
+    /// answers for every address, is no owner. So the record is read; a new owner proves itself with a claim.
     fn answered_in_doubt(&mut self, now: Instant, id: &VipId, frame: &Frame) {
         if self.shutdown.has_begun() || !self.read_record_for(now, id, frame.address) {
             self.yield_to(now, id, frame.mac);
         }
     }
 
-    /// The VIP that has this address, seen from this interface. Of the leased ones only their carriers tell; a given
-    /// one, and there may be hundreds, is looked up.
+    /// The VIP with this address, as seen from this interface. A static VIP is looked up by its address, because there
+    /// may be hundreds; leased VIPs are searched by their carriers.
     fn vip_on(&self, link: u32, address: IpAddr) -> Option<VipId> {
         let given = self.vips.get_key_value(&VipId::Static(address));
         let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
@@ -183,8 +182,9 @@ impl Engine {
         let carrier = vip.carrier.expect("only a carried address is probed");
         vip.conflicts += 1;
         if peer || (given_up && vip.conflicts == 1) {
-            // Most probably a node that believed to hold the Lease: it reads within this that it does not. Of a node of
-            // ours the record tells whose it is, once we see it again: that is no mistake of any user.
+            // The other host is most probably a node that believed to hold the Lease, and reads within this time that
+            // it does not. For a member the record tells the owner as soon as this node sees it. Neither is a user's
+            // mistake.
             vip.phase = Phase::Blocked { until: now + longest_retry };
             tracing::warn!(
                 address = %carrier.net.addr(),
@@ -221,7 +221,8 @@ impl Engine {
     fn defend(&mut self, now: Instant, id: &VipId, mac: Mac) {
         let vip = self.vips.get_mut(id).expect("it is there");
         let carrier = vip.carrier.expect("only a carried address is defended");
-        // After a pause: somebody else has the address by now, and ours goes as soon as the timers are judged.
+        // After a pause the lease may be over and another host may have the address. Our VIP goes as soon as the timers
+        // are judged.
         let is_over = vip.source.expires().is_some_and(|end| end <= now);
         if is_over
             || matches!(vip.announcing, Announcing::Burst { .. })
@@ -243,7 +244,8 @@ impl Engine {
         self.tell_members(now, id, Reason::AddressConflict, &text);
     }
 
-    /// decisions.md 18: withdraw first, ask later. It is taken up again when the Lease is known to be ours.
+    /// Gives a VIP up for a claim (decisions.md 18): withdraw first, ask later. It is set up again when ownership is
+    /// confirmed.
     pub(super) fn yield_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
         if self.shutdown.has_begun() {
             tracing::info!(vip = %id, %mac, "the next owner announces the address; this node removes it");
@@ -261,7 +263,7 @@ impl Engine {
         self.out.replan();
     }
 
-    /// What was given up is taken up again as soon as the record is known to say that it is ours.
+    /// Allows VIPs again that were given up, once the record confirms this node.
     pub(super) fn end_yielding(&mut self) {
         let plan = &self.plan;
         self.yielded.retain(|id| plan.vips.contains_key(id));

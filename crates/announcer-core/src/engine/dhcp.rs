@@ -1,4 +1,4 @@
-//! What a DHCP VIP has beyond a static one: its client and its lease; its macvlan is in `dhcp/macvlan.rs`.
+//! The DHCPv4 client and the lease of a VIP; its macvlan is in `dhcp/macvlan.rs`.
 
 mod macvlan;
 
@@ -13,24 +13,25 @@ use crate::network::{is_macvlan_of, mac_of};
 use crate::plan::VipId;
 use crate::view::{DhcpWishes, Uid};
 
-/// A macvlan that stayed this long has made up for what was before.
+/// A macvlan that existed this long clears the count of earlier troubles.
 const MACVLAN_STAYED: Duration = Duration::from_mins(2);
 
-/// What has to be done anew because the wishes or the place of a DHCP VIP have changed.
+/// What has to be redone after the wishes or the place of a DHCP VIP have changed.
 #[derive(Debug, PartialEq, Eq)]
 enum Changed {
-    /// Nothing, or only settings.
+    /// Nothing, or only settings of the macvlan.
     Nothing,
-    /// The client has to be started anew.
+    /// The client has to be restarted.
     Client,
-    /// The macvlan has to be made anew.
+    /// The macvlan has to be made again.
     Macvlan,
-    /// To the server it is another client: it would keep the old one's lease, and refuse the address to the new one.
+    /// To the server the VIP is another client. The server would keep the old client's lease and refuse the address to
+    /// the new one.
     Identity,
 }
 
 impl Dhcp4 {
-    /// Takes over what the Service wants by now. `moved`: to another interface.
+    /// Takes over the current wishes of the Service. `moved`: the VIP goes to another interface.
     fn follow(&mut self, uid: &Uid, wishes: DhcpWishes, moved: bool) -> Changed {
         let mac = wishes.mac.unwrap_or(self.mac);
         let name = wishes.link_name.clone().unwrap_or_else(|| uid.link_name());
@@ -51,7 +52,7 @@ impl Dhcp4 {
 }
 
 impl Engine {
-    /// What the VIP's address comes from.
+    /// The source of a VIP's address.
     pub(super) fn source_of(&mut self, id: &VipId) -> Source {
         let wishes = self.plan.vips.get(id).and_then(|planned| planned.dhcp.clone()).unwrap_or_default();
         match id {
@@ -63,8 +64,8 @@ impl Engine {
 
     fn source4(&mut self, uid: &Uid, wishes: DhcpWishes) -> Source {
         let name = wishes.link_name.clone().unwrap_or_else(|| uid.link_name());
-        // Without a MAC on the Service that of a macvlan which is there already is the best guess: kube-vip may
-        // have died before it wrote it.
+        // If the Service names no MAC, that of an existing macvlan is the best guess: kube-vip may have died before it
+        // wrote the MAC.
         let found = self.observer.network().and_then(|network| network.link_by_name(&name));
         let found = found.filter(|link| is_macvlan_of(link, uid)).and_then(|link| link.mac);
         Source::Dhcp4(Box::new(Dhcp4 {
@@ -82,7 +83,7 @@ impl Engine {
         }))
     }
 
-    /// The addresses of the leases that run here.
+    /// The VIPs with leases on this node, and their addresses.
     pub(super) fn leases(&self) -> BTreeMap<VipId, Option<IpAddr>> {
         let leased = self.vips.iter().filter(|(id, _)| id.is_dhcp());
         leased.map(|(id, vip)| (id.clone(), vip.source.leased())).collect()
@@ -112,7 +113,7 @@ impl Engine {
                     );
                     self.drop_macvlan(&id, Some(link));
                 } else if let MacvlanState::Failed { .. } = dhcp.macvlan {
-                    // The annotation that was in the way was changed.
+                    // The annotation that caused the failure was changed.
                     (dhcp.macvlan, dhcp.troubles) = (MacvlanState::Absent, 0);
                 }
             }
@@ -127,8 +128,8 @@ impl Engine {
         self.advance_dhcp(now, uid, settings);
     }
 
-    /// Macvlans whose clients have not said yet which address they go on with, and since when they could. What a former
-    /// life left there stays meanwhile: removed and set again a moment later, it would cost connections.
+    /// Macvlans whose clients have not confirmed their address yet, and since when they could. What an earlier process
+    /// left there stays meanwhile, because removing and setting it again would cost connections.
     pub(super) fn confirming4(&self, now: Instant) -> BTreeMap<&str, Instant> {
         let clients = self.vips.values().filter_map(|vip| vip.source.dhcp4());
         let since = |dhcp: &Dhcp4| match dhcp.macvlan {
@@ -146,16 +147,16 @@ impl Engine {
         }
     }
 
-    /// Ends the client of a VIP that is withdrawn. The lease is given back only if its Service is gone: otherwise the
-    /// successor comes back to it with the same MAC, and a RELEASE here would hand the address to somebody else. True
-    /// if the address goes with the macvlan.
+    /// Ends the client of a withdrawn VIP. The lease is released only if its Service is gone. Otherwise the next owner
+    /// continues it with the same MAC, and a RELEASE would let the server give the address to another client. Returns
+    /// true if the address goes with the macvlan.
     pub(super) fn leave_dhcp(&mut self, now: Instant, id: &VipId, source: &Source, release: bool) -> bool {
         let running = source.client().and_then(|client| client.running);
         if running.is_some() {
-            // Also if the lease is still being probed: the client knows what it has.
+            // The client is told also while the lease is still being probed; it knows what to release.
             self.out.push(Action::StopDhcp { id: id.clone(), release });
         }
-        // DHCPv6 sends its RELEASE from the interface's own address: the leased one can go at once.
+        // A DHCPv6 client sends RELEASE from the interface's own address, so the leased address can go at once.
         let (VipId::Dhcp(uid), Source::Dhcp4(dhcp)) = (id, source) else { return false };
         if let Some(link) = dhcp.link() {
             match running.filter(|_| release) {

@@ -1,4 +1,4 @@
-//! A DHCPv6 VIP: an address on an interface of the node, as a given one, that a client obtains and keeps.
+//! A DHCPv6 VIP: an address on an interface of the node, like a static one, that a client leases and renews.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +12,8 @@ use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::{DhcpWishes, Uid, is_told};
 
-/// Servers answer to a link-local address, which the kernel makes when the interface comes up.
+/// The source for a client on this interface. Servers answer to a link-local address, which the kernel creates when the
+/// interface comes up.
 fn origin(network: &Network, place: u32) -> Option<Origin> {
     let link = network.link(place)?;
     let address = network.addresses.iter().find_map(|own| match own.net.addr() {
@@ -25,7 +26,7 @@ fn origin(network: &Network, place: u32) -> Option<Origin> {
 }
 
 impl Engine {
-    /// A VIP that DHCPv6 gives an address.
+    /// The source of a DHCPv6 VIP.
     pub(super) fn source6(&self, uid: &Uid, wishes: &DhcpWishes) -> Source {
         let recorded = self.dhcp.usable6(uid, wishes.lease6.as_ref());
         Source::Dhcp6(Box::new(Dhcp6 { lease: Lease::new(recorded), origin: None }))
@@ -77,8 +78,8 @@ impl Engine {
         }
     }
 
-    /// What a former life left of leases whose clients have not said yet that they go on with them. Removed and set
-    /// again a moment later, it would cost connections.
+    /// Addresses that an earlier process left for leases whose clients have not confirmed them yet. They stay, because
+    /// removing and setting them again would cost connections.
     pub(super) fn awaited6(&self) -> BTreeSet<(u32, IpAddr)> {
         let vips = self.vips.iter().filter_map(|(id, vip)| {
             let (VipId::Dhcp6(uid), Source::Dhcp6(dhcp)) = (id, &vip.source) else { return None };

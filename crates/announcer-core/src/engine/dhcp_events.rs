@@ -1,4 +1,4 @@
-//! What DHCP clients of both versions say.
+//! Handles the events of DHCPv4 and DHCPv6 clients.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::reason::Reason;
 use crate::screen::user_of_leased;
 use crate::view::Uid;
 
-/// No server answers: what that means, and what to do. The same text for as long as it lasts.
+/// Text for the case that no server answers, with its consequence and the remedy. It stays the same while that lasts.
 fn silence(leased: Option<IpAddr>, expires: Option<Timestamp>, parent: &str) -> String {
     let end = expires.map_or("it ends".to_owned(), |end| end.strftime("%Y-%m-%d %H:%M:%S UTC").to_string());
     let meanwhile = match leased {
@@ -46,7 +46,7 @@ impl Engine {
             }
             return;
         }
-        // What a client that was stopped has left in the queue is about a life that is over.
+        // Events of a client that was stopped may still be in the queue; they are dropped.
         let client = self.vips.get(id).and_then(|vip| vip.source.client());
         if client.is_none_or(|client| client.running != Some(generation)) {
             return;
@@ -66,8 +66,8 @@ impl Engine {
         }
     }
 
-    /// A lease was granted. Declines it if this node knows who else has the address, which the probes from a macvlan do
-    /// not find out about the interface beneath it (RFC 2131 3.1 step 5); false: it may be used.
+    /// Declines a granted lease if this node knows that its address is in use; the probes from a macvlan cannot detect
+    /// the interface beneath it (RFC 2131 3.1 step 5). Returns false if the address may be used.
     fn decline_taken(&mut self, now: Instant, id: &VipId, uid: &Uid, address: IpAddr) -> bool {
         let own_link = self.own_interface_of(address).map(|(_, link)| link);
         let machines = self.services.machines();
@@ -82,7 +82,7 @@ impl Engine {
         true
     }
 
-    /// A lease was granted or renewed: its address is set, or stays for longer.
+    /// A lease was granted or renewed: sets its address or extends it.
     fn granted<F: Version>(&mut self, now: Instant, id: &VipId, uid: &Uid, leased: Leased<F>) {
         let Some(vip) = self.vips.get_mut(id) else { return };
         let address: IpAddr = leased.facts.address().into();
@@ -109,7 +109,7 @@ impl Engine {
     fn carry_lease(&mut self, now: Instant, id: &VipId, carrier: Carrier) {
         let Some(vip) = self.vips.get(id) else { return };
         if vip.carrier == Some(carrier) && vip.is_up() {
-            // The kernel's deadline may have been cut to the end of the lease.
+            // The lifetime in the kernel may have been limited by the end of the lease.
             let put = vip.put(now, self.config.fence());
             self.out.extend(put.map(|put| Action::Wire(WireOp::Put(vec![put]))));
         } else {
@@ -127,14 +127,14 @@ impl Engine {
         }
     }
 
-    /// A lease is over: neither this node nor a successor goes on with it.
+    /// A lease is lost: neither this node nor the next owner continues it.
     fn lost<F: Version>(&mut self, now: Instant, id: &VipId, uid: &Uid, address: IpAddr, why: &str) {
         let Some(vip) = self.vips.get_mut(id) else { return };
         if let Some(facts) = F::lease(&mut vip.source).and_then(Lease::lose) {
             facts.lose(&mut self.dhcp, uid);
         }
         if vip.carrier.is_none() {
-            // It was declined, or is told of before it could be used.
+            // The lease was declined, or lost before it was used.
             return;
         }
         self.carry(now, id, None);
@@ -156,13 +156,13 @@ impl Engine {
         self.observe(now);
     }
 
-    /// What a client reports changes with each attempt; people need it once a minute.
+    /// Reports of a client change with each attempt; users get one per minute.
     fn tell_report(&mut self, now: Instant, id: &VipId, reason: Reason, text: &str) {
         let Some(vip) = self.vips.get(id) else { return };
         let parent = vip.place.and_then(|index| self.observer.network()?.link(index));
         let parent = parent.map_or("?", |link| link.name.as_str());
         if reason == Reason::DhcpNoAnswer {
-            // What the client says of it changes with each attempt, and each text would be an Event of its own.
+            // The client's text changes with each attempt, and each text would be a new Event.
             let text = silence(vip.source.leased(), vip.source.facts_expire(), parent);
             return self.tell_members(now, id, reason, &text);
         }

@@ -1,5 +1,5 @@
-//! What outlives a DHCP VIP on this node: clients that are sending their RELEASE, leases that were given back or lost,
-//! and how many clients there were.
+//! What is remembered longer than a DHCP VIP exists on this node: clients that are sending their RELEASE, leases that
+//! were released or lost, and the number of clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,29 +10,29 @@ use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::plan::{Plan, VipId};
 use crate::view::Uid;
 
-/// How long the macvlan waits for its client to have sent the RELEASE.
+/// How long the macvlan waits until its client has sent the RELEASE.
 const RELEASE_WAIT: Duration = Duration::from_secs(1);
 
-/// A macvlan that is about to go.
+/// A macvlan that will be deleted.
 #[derive(Debug)]
 struct Leaving {
     link: u32,
-    /// Generation of the client that is leaving.
+    /// Generation of the client that sends the RELEASE.
     client: u64,
-    /// Still on it: must not be set anywhere else meanwhile.
+    /// The address that is still on it; no other interface may get it meanwhile.
     address: Option<Ipv4Addr>,
     until: Instant,
 }
 
-/// See the module.
+/// The state that outlives VIPs.
 #[derive(Debug, Default)]
 pub(super) struct DhcpHistory {
     leaving: BTreeMap<Uid, Leaving>,
-    /// Leases given back because another MAC or name asks from now on, until that one does.
+    /// Leases that were released because their Service changed its MAC or host name; kept until the new client starts.
     given_back: BTreeMap<Uid, Ipv4Addr>,
-    /// Leases that a server has refused to this node or not renewed, as they may still stand on their Services.
+    /// Leases that a server has refused to this node or has not renewed. Their Services may still show them.
     lost: BTreeMap<Uid, LostLeases>,
-    /// The generation of the last client that was started.
+    /// Generation of the last client that was started.
     generation: u64,
 }
 
@@ -43,18 +43,18 @@ impl DhcpHistory {
         self.generation
     }
 
-    /// The RELEASE leaves from the leased address: the macvlan goes when it is out.
+    /// Keeps the macvlan until the RELEASE is sent, because the RELEASE is sent from the leased address.
     pub fn leave(&mut self, now: Instant, uid: &Uid, link: u32, client: u64, address: Option<Ipv4Addr>) {
         self.leaving.insert(uid.clone(), Leaving { link, client, address, until: now + RELEASE_WAIT });
     }
 
-    /// The client of this generation has ended: its macvlan, if that has waited for it.
+    /// The client of this generation has ended. Returns its macvlan, if that waited for the client.
     pub fn ended(&mut self, uid: &Uid, client: u64) -> Option<u32> {
         let left = self.leaving.get(uid).is_some_and(|leaving| leaving.client == client);
         if left { self.leaving.remove(uid).map(|leaving| leaving.link) } else { None }
     }
 
-    /// Macvlans that have waited for long enough.
+    /// Macvlans whose wait is over.
     pub fn take_due(&mut self, now: Instant) -> Vec<u32> {
         let mut due = Vec::new();
         self.leaving.retain(|_, leaving| {
@@ -67,7 +67,7 @@ impl DhcpHistory {
         due
     }
 
-    /// When the first of them has.
+    /// When the first wait ends.
     pub fn deadline(&self) -> Option<Instant> {
         self.leaving.values().map(|leaving| leaving.until).min()
     }
@@ -77,7 +77,7 @@ impl DhcpHistory {
         self.leaving.values().map(|leaving| leaving.link).collect()
     }
 
-    /// Whether the VIP, or its address, is on a macvlan that waits.
+    /// Whether the VIP or its address is on a macvlan that waits.
     pub fn is_leaving(&self, id: &VipId) -> bool {
         match id {
             VipId::Dhcp(uid) => self.leaving.contains_key(uid),
@@ -88,12 +88,12 @@ impl DhcpHistory {
         }
     }
 
-    /// The lease with this address is given back, because another client asks from now on.
+    /// Notes that the lease with this address is released, because the Service will ask with another identity.
     pub fn give_back(&mut self, uid: &Uid, address: Ipv4Addr) {
         self.given_back.insert(uid.clone(), address);
     }
 
-    /// The lease that a new client may go on with, of what stands on the Service. What was just given back is nobody's.
+    /// The recorded lease that a new client may continue, unless it was released or lost.
     pub fn usable4(&mut self, uid: &Uid, recorded: Option<&LeaseFacts>) -> Option<LeaseFacts> {
         let given_back = self.given_back.remove(uid);
         let lost = self.lost.get(uid).and_then(|lost| lost.v4.as_ref());
@@ -106,8 +106,8 @@ impl DhcpHistory {
         recorded.filter(|facts| Some(*facts) != lost).cloned()
     }
 
-    /// A lease is over. Nothing is written while nothing is up: taken over again, this node would go on with what it
-    /// knows to be over, and the address may be somebody else's by now.
+    /// Notes that a lease is lost. The Service keeps the record while no VIP is up. Without this note, this node would
+    /// continue the lost lease after a later take-over, while the address may belong to another host.
     pub fn lose4(&mut self, uid: &Uid, facts: LeaseFacts) {
         self.lost.entry(uid.clone()).or_default().v4 = Some(facts);
     }
@@ -131,17 +131,17 @@ impl DhcpHistory {
         }
     }
 
-    /// What this Service has lost.
+    /// The leases that this Service has lost.
     pub fn lost(&self, uid: &Uid) -> Option<&LostLeases> {
         self.lost.get(uid)
     }
 
-    /// The Service is gone.
+    /// The Service is deleted.
     pub fn forget(&mut self, uid: &Uid) {
         self.lost.remove(uid);
     }
 
-    /// What was given back for a VIP that is not planned any more is asked for by nobody.
+    /// Forgets released leases of VIPs that are not planned any more.
     pub fn follow(&mut self, plan: &Plan) {
         self.given_back.retain(|uid, _| plan.vips.contains_key(&VipId::Dhcp(uid.clone())));
     }

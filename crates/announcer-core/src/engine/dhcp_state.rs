@@ -1,6 +1,5 @@
-//! Where the address of a VIP comes from, and on what interface it is. Data; what becomes of it is decided in
-//! `dhcp.rs`,
-//! `dhcp6.rs` and `dhcp_events.rs`.
+//! The source of a VIP's address, and the interface that carries it. Data; `dhcp.rs`, `dhcp6.rs` and `dhcp_events.rs`
+//! act on it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -16,17 +15,17 @@ use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::network::LeaseEnd;
 use crate::view::DhcpWishes;
 
-/// A macvlan that cannot be made is tried again after 1, 2, 4 ... seconds, at most this many; so is one that vanishes:
-/// whoever removes it may go on doing so.
+/// A macvlan that cannot be made is tried again after 1, 2, 4 ... seconds, up to this many. The same holds for one that
+/// vanishes, because the program that removes it may do so again.
 const MACVLAN_RETRY_MAX_SECONDS: u64 = 60;
-/// Where the address of a VIP comes from.
+/// The source of a VIP's address.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// It is given.
+    /// The address is static.
     Static,
-    /// DHCP gives it, on a macvlan.
+    /// The address comes from DHCPv4, on a macvlan.
     Dhcp4(Box<Dhcp4>),
-    /// DHCPv6 gives it, on an interface of the node.
+    /// The address comes from DHCPv6, on an interface of the node.
     Dhcp6(Box<Dhcp6>),
 }
 
@@ -40,7 +39,7 @@ impl Source {
         }
     }
 
-    /// The same, to change it.
+    /// Mutable access to the state of its client.
     pub fn client_mut(&mut self) -> Option<&mut ClientState> {
         match self {
             Self::Static => None,
@@ -49,22 +48,22 @@ impl Source {
         }
     }
 
-    /// What it has of DHCP.
+    /// Its DHCPv4 state, if it has one.
     pub fn dhcp4(&self) -> Option<&Dhcp4> {
         if let Self::Dhcp4(dhcp) = self { Some(dhcp) } else { None }
     }
 
-    /// The same, to change it.
+    /// Mutable access to its DHCPv4 state.
     pub fn dhcp4_mut(&mut self) -> Option<&mut Dhcp4> {
         if let Self::Dhcp4(dhcp) = self { Some(dhcp) } else { None }
     }
 
-    /// What it has of DHCPv6.
+    /// Its DHCPv6 state, if it has one.
     pub fn dhcp6(&self) -> Option<&Dhcp6> {
         if let Self::Dhcp6(dhcp) = self { Some(dhcp) } else { None }
     }
 
-    /// The address that is leased.
+    /// The leased address.
     pub fn leased(&self) -> Option<IpAddr> {
         match self {
             Self::Static => None,
@@ -73,7 +72,7 @@ impl Source {
         }
     }
 
-    /// When the lease ends, if there is one that does.
+    /// End of the lease; `None`: there is no lease, or it does not end.
     pub fn expires(&self) -> Option<Instant> {
         match self {
             Self::Static => None,
@@ -82,7 +81,7 @@ impl Source {
         }
     }
 
-    /// The same by the clock of the API server, as it stands in its facts.
+    /// End of the lease by the clock of the API server, as in the recorded facts.
     pub fn facts_expire(&self) -> Option<Timestamp> {
         match self {
             Self::Static => None,
@@ -91,7 +90,7 @@ impl Source {
         }
     }
 
-    /// Where a leased address goes; absent: it has no interface.
+    /// Interface, MAC and prefix for a leased address; `None`: there is no interface for it yet.
     pub fn carrier(&self, address: IpAddr) -> Option<Carrier> {
         let net = IpNet::from(address);
         match self {
@@ -101,7 +100,7 @@ impl Source {
         }
     }
 
-    /// Whether something that waited is due now.
+    /// Whether a retry is due now; clears it.
     pub fn wake(&mut self, now: Instant) -> bool {
         let client = self.client_mut().is_some_and(|client| client.wake(now));
         client | self.dhcp4_mut().is_some_and(|dhcp| dhcp.wake(now))
@@ -118,20 +117,20 @@ impl Timed for Source {
     }
 }
 
-/// How far the macvlan of a VIP has come.
+/// State of the macvlan of a VIP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MacvlanState {
     Absent,
     Making,
-    /// Index, and up to which reading of the network it may not be visible yet.
+    /// Index, and the reading of the network up to which it may not be visible yet.
     Ready(u32, u64),
-    /// Refused, or gone too often.
+    /// The kernel has refused it, or it has vanished too often.
     Failed {
         until: Instant,
     },
 }
 
-/// What a VIP has of DHCP.
+/// The DHCPv4 state of a VIP.
 #[derive(Debug)]
 pub(super) struct Dhcp4 {
     pub lease: Lease<LeaseFacts>,
@@ -139,16 +138,16 @@ pub(super) struct Dhcp4 {
     pub name: String,
     pub mac: Mac,
     pub macvlan: MacvlanState,
-    /// On which interface and under which name the macvlan was asked for last.
+    /// Interface and name of the last macvlan request.
     pub asked: Option<(u32, String)>,
-    /// When it was there last, and how often since then it could not be made or did not stay.
+    /// When it was last made, and how often since then it could not be made or vanished.
     pub made: Option<Instant>,
     pub troubles: u32,
-    /// What the client was told last of its link.
+    /// The link state that the client was last told.
     pub link_up: bool,
     /// The address that clients may know.
     pub last: Option<Ipv4Addr>,
-    /// What is noted, and on which macvlan.
+    /// The end of the lease that is noted, and on which macvlan.
     pub noted: Option<(u32, LeaseEnd)>,
 }
 
@@ -161,7 +160,7 @@ impl Dhcp4 {
         due
     }
 
-    /// The macvlan, if it is there.
+    /// Index of the macvlan, if it exists.
     pub fn link(&self) -> Option<u32> {
         match self.macvlan {
             MacvlanState::Ready(link, _) => Some(link),
@@ -169,20 +168,20 @@ impl Dhcp4 {
         }
     }
 
-    /// Whether what was asked for last is still wanted where it was.
+    /// Whether the last macvlan request still fits the wishes and the place.
     pub fn is_as_asked(&self, place: Option<u32>) -> bool {
         let Some((parent, name)) = &self.asked else { return true };
         *name == self.name && place.is_none_or(|place| place == *parent)
     }
 
-    /// When the macvlan is tried again.
+    /// Counts a failure. Returns when the macvlan is tried again.
     pub fn macvlan_retry(&mut self, now: Instant) -> Instant {
         self.troubles = (self.troubles + 1).min(10);
         now + Duration::from_secs((1 << (self.troubles - 1)).min(MACVLAN_RETRY_MAX_SECONDS))
     }
 }
 
-/// What a DHCPv6 client speaks from.
+/// Interface, MAC and source address of a DHCPv6 client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Origin {
     pub link: u32,
@@ -190,14 +189,14 @@ pub(super) struct Origin {
     pub address: Ipv6Addr,
 }
 
-/// What a VIP has of DHCPv6.
+/// The DHCPv6 state of a VIP.
 #[derive(Debug)]
 pub(super) struct Dhcp6 {
     pub lease: Lease<LeaseFacts6>,
     pub origin: Option<Origin>,
 }
 
-/// Of which version of DHCP the lease of a VIP is.
+/// The DHCP version of a VIP's lease.
 pub(super) trait Version: Facts {
     /// The lease, if it is of this version.
     fn lease(source: &mut Source) -> Option<&mut Lease<Self>>;

@@ -1,22 +1,22 @@
-//! Things with timers, and when the first of them is due. The loop asks for that many times a second, and hundreds of
-//! things at rest have nothing to say: they are looked through again only after one was touched.
+//! A map of items with timers that knows the earliest deadline. The engine asks for it many times a second, while
+//! hundreds of items are at rest. So the items are searched again only after one was accessed mutably.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
-/// What has a timer.
+/// An item with a timer.
 pub(super) trait Timed {
-    /// When it is due; absent: never.
+    /// When it is due; `None`: never.
     fn deadline(&self) -> Option<Instant>;
 }
 
-/// A map of them.
+/// Items by key, with the earliest deadline.
 #[derive(Debug)]
 pub(super) struct Due<K, V> {
     things: BTreeMap<K, V>,
     first: Option<Instant>,
-    /// Somebody may have changed one since `first` was found.
+    /// An item may have changed since `first` was computed.
     touched: bool,
 }
 
@@ -27,24 +27,24 @@ impl<K, V> Default for Due<K, V> {
 }
 
 impl<K: Ord, V: Timed> Due<K, V> {
-    /// When the first of them is due.
+    /// The earliest deadline.
     pub fn first(&self) -> Option<Instant> {
         if self.touched { self.look() } else { self.first }
     }
 
-    /// Finds out now what will be asked for more than once.
+    /// Computes the earliest deadline now, if an item may have changed.
     pub fn settle(&mut self) {
         if std::mem::take(&mut self.touched) {
             self.first = self.look();
         }
     }
 
-    /// Whether one may have changed since it was settled.
+    /// Whether an item may have changed since the last [`Self::settle`].
     pub fn is_touched(&self) -> bool {
         self.touched
     }
 
-    /// Whether one is due.
+    /// Whether an item is due.
     pub fn is_due(&self, now: Instant) -> bool {
         self.first().is_some_and(|at| at <= now)
     }

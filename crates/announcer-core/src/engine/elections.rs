@@ -1,4 +1,4 @@
-//! kube-vip's modes: what the elections say, and in which ones to take part.
+//! kube-vip's modes: reactions to elections, and the elections to take part in.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::reason::Reason;
 use crate::view::ServiceKey;
 
 impl Engine {
-    /// An election says something new; without a key the one about all Services.
+    /// The state of an election has changed; without a key it is the election for all Services.
     pub(super) fn lease_changed(&mut self, now: Instant, key: Option<LeaseKey>, state: &LeaseState) {
         let Owners::Elected(leases) = &mut self.ownership else { return };
         let Some(key) = key.or_else(|| leases.for_all().cloned()) else { return };
@@ -19,7 +19,7 @@ impl Engine {
         match state {
             LeaseState::Held { confirmed: true } => self.yielded.cut_short(now),
             LeaseState::Held { confirmed: false } => {}
-            // Whoever takes it from here on takes it over from another owner.
+            // From here on, a node that takes the Lease takes it over from another owner.
             LeaseState::Unknown | LeaseState::Other(_) => {
                 let (leases, plan) = (&*leases, &self.plan);
                 let member = |id: &VipId| plan.vips.get(id).and_then(|planned| planned.members.first());
@@ -29,15 +29,15 @@ impl Engine {
         self.out.replan();
     }
 
-    /// `service` mode: Services that ask for a Lease that they cannot have.
+    /// `service` mode: Services that ask for a Lease which they may not have.
     pub(super) fn lease_problems(&self) -> Vec<(ServiceKey, String)> {
         let Owners::Elected(leases) = &self.ownership else { return Vec::new() };
         let problems = self.services.values().filter(|view| !view.retired);
         problems.filter_map(|view| Some((view.key.clone(), leases.problem(view)?.to_string()))).collect()
     }
 
-    /// `service` mode: an election that comes to nothing for longer than a Lease lasts is told to the authors of its
-    /// Services, which nobody announces.
+    /// `service` mode: reports elections that have had no result for longer than a Lease lasts. No node announces their
+    /// Services.
     pub(super) fn tell_stuck(&mut self, now: Instant) {
         let patience = self.config.lease.duration;
         let stuck = match &mut self.ownership {
@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// In which elections to take part.
+    /// Updates the elections to take part in.
     pub(super) fn campaign(&mut self) {
         let Owners::Elected(leases) = &mut self.ownership else { return };
         let one = leases.for_all().is_some();

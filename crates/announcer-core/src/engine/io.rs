@@ -1,4 +1,4 @@
-//! What goes into the engine and what comes out of it. Data only.
+//! The inputs and the actions of the engine. Data only.
 
 mod record;
 mod status;
@@ -30,261 +30,263 @@ use crate::reason::Reason;
 use crate::security::Protection;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
-/// Something that happened.
+/// An input of the engine.
 #[derive(Debug)]
 pub enum Input {
-    /// A Service changed; absent: it is gone, or not ours to announce any more.
+    /// A Service changed; `None`: it is deleted, or not this announcer's any more.
     Service(ServiceKey, Option<Box<ServiceView>>),
-    /// The addresses inside the cluster of any Service; none: it is gone, or has none. Comes before what else is known
-    /// of it.
+    /// The cluster IPs of any Service; empty: it is deleted or has none. Comes before [`Input::Service`] for the same
+    /// change.
     ClusterIps(ServiceKey, Vec<IpAddr>),
     /// The first complete list of Services has been fed in.
     Synced,
-    /// On which nodes a Service with policy Local has endpoints; absent: not known (any more).
+    /// The nodes with endpoints of a Service with policy Local; `None`: not known any more.
     Endpoints(ServiceKey, Option<BTreeSet<String>>),
-    /// The election says something new.
+    /// `global` mode: the state of the election has changed.
     Lease(LeaseState),
-    /// `service` mode: the election for one Lease says something new.
+    /// `service` mode: the state of the election for one Lease has changed.
     ServiceLease(LeaseKey, LeaseState),
-    /// `node` mode: the membership Lease of a node was read; absent: it is gone.
+    /// `node` mode: the membership Lease of a node was read; `None`: it was deleted.
     Member(String, Option<Member>),
-    /// All of them have been read once.
+    /// `node` mode: the first list of membership Leases is complete.
     MembersSynced,
-    /// `node` mode: a Node was read; absent: it is gone.
+    /// `node` mode: a Node was read; `None`: it was deleted.
     Node(String, Option<NodeFacts>),
-    /// All Nodes have been read once; or they may not be read.
+    /// `node` mode: the first list of Nodes is complete, or Nodes cannot be read.
     NodesSynced {
-        /// They may be read.
+        /// Whether this node may read Nodes.
         readable: bool,
     },
-    /// `node` mode: kube-vip's Lease for all Services was read; absent: there is none.
+    /// `node` mode: kube-vip's Lease for all Services was read; `None`: it does not exist.
     Foreign(Option<ForeignLock>),
     /// `node` mode: whether the cloud controller is in safe mode.
     SafeMode(bool),
-    /// `node` mode: with these keys claims are made and checked, in the order of their names.
+    /// `node` mode: the keys with which claims are made and checked, in the order of their names.
     ClaimKeys(Vec<ClaimSecret>),
-    /// Whether kube-proxy is healthy on this node, as far as can be told.
+    /// Whether kube-proxy is healthy on this node, as far as the announcer can tell.
     KubeProxy(bool),
     /// Answer to an [`Action::AskKubelet`].
     Kubelet {
-        /// Whose.
+        /// The node.
         node: String,
-        /// It accepts or refuses; also where nothing can be told.
+        /// Whether the kubelet's port accepts or refuses a connection; true also if this cannot be told.
         answers: bool,
     },
-    /// What was found out of those of the last [`Action::ProbeServices`].
+    /// A finding about a target of the last [`Action::ProbeServices`].
     Probed(prober::Finding),
     /// Answer to an [`Action::Swap`].
     Swapped(ServiceKey, Swap, Swapped),
-    /// The kernel reported a change that we did not make.
+    /// The kernel has reported a change that this process did not make.
     NetworkChanged,
     /// Answer to a [`WireOp`].
     Wire(WireDone),
-    /// Somebody spoke about an address.
+    /// A frame about an address was received.
     Heard(Frame),
-    /// The DHCP client of a Service that was started with this generation.
+    /// An event of the DHCP client of this Service that was started with this generation.
     Dhcp(Uid, u64, ClientEvent),
-    /// What became of an [`Action::Record`].
+    /// Result of an [`Action::Record`].
     Recorded(ServiceKey, Recorded),
-    /// The process has been asked to end.
+    /// The process has to end.
     Stop,
-    /// Answer to [`Action::ReleaseLease`]: whether the Lease now says that nobody holds it.
+    /// Answer to [`Action::ReleaseLease`]: whether the Lease has no holder now.
     Released(bool),
-    /// Where API servers are. Only in `node` mode.
+    /// `node` mode: the addresses of the API servers.
     ApiServers(BTreeSet<IpAddr>),
     /// While stopping: another node has taken the Lease.
     Successor(String),
 }
 
-/// What a client of either version of DHCP reports.
+/// An event of a DHCPv4 or DHCPv6 client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// One of DHCP.
+    /// From a DHCPv4 client.
     V4(DhcpEvent),
-    /// One of DHCPv6.
+    /// From a DHCPv6 client.
     V6(DhcpEvent<LeaseFacts6>),
 }
 
-/// What a DHCP client reports.
+/// An event of a DHCP client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DhcpEvent<F = LeaseFacts> {
-    /// This address may be used.
+    /// The address may be used.
     Bound(Leased<F>),
-    /// The same address for longer.
+    /// The lease was extended; the address is the same.
     Renewed(Leased<F>),
     /// The address must not be used any more.
     Lost {
-        /// Which.
+        /// The address.
         address: IpAddr,
-        /// Why, in words.
+        /// The reason as text.
         why: String,
     },
-    /// Something people should know.
+    /// Something that users should know.
     Report {
         /// Reason of the Event.
         reason: Reason,
         /// Its text.
         text: String,
     },
-    /// Where the client is, for metrics.
+    /// State of the client, for metrics.
     State(&'static str),
-    /// The client could not be started or broke off; it may be started again.
+    /// The client could not be started or has ended with an error; it may be started again.
     Failed(String),
-    /// It has ended, as asked for.
+    /// The client has ended as requested.
     Stopped,
 }
 
 /// A granted lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leased<F = LeaseFacts> {
-    /// What to remember on the Service.
+    /// The facts to record on the Service.
     pub facts: F,
-    /// End of use; absent: never.
+    /// End of the lease; `None`: it does not end.
     pub expires: Option<Instant>,
 }
 
-/// One request to the kernel. They are performed one after the other, in order; only [`WireOp::Extend`] goes first, and
-/// nothing waits for [`WireOp::Protect`]: what needs its rules is asked for when it was answered.
+/// One request to the kernel. Requests are performed one after the other, in order, with two exceptions.
+/// [`WireOp::Extend`] goes first. No request waits for [`WireOp::Protect`]: the engine requests what needs the rules
+/// after the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WireOp {
-    /// Read everything.
+    /// Read links, addresses and routes.
     Observe,
-    /// Set addresses.
+    /// Add addresses.
     Put(Vec<Put>),
-    /// Put off the deadlines of addresses that are there. Two hundred macvlans that are being made must not let the
-    /// kernel remove what is served.
+    /// Extend the lifetime of addresses that are there. It goes first, so that the kernel does not remove served
+    /// addresses while two hundred macvlans are being made.
     Extend(Vec<Put>),
     /// Remove an address.
     Remove {
-        /// From which interface.
+        /// Index of the interface.
         link: u32,
-        /// With its prefix length.
+        /// The address with its prefix length.
         net: IpNet,
     },
-    /// Make a macvlan, or adopt the one that is there if it is right. With the lease that its client goes on with, the
-    /// address is on it before its first frame: the former owner has the same MAC, and serves until it hears a claim.
+    /// Make a macvlan, or adopt the existing one if it is right. If its client continues a lease, the address is on the
+    /// macvlan before its first frame: the former owner has the same MAC, and serves until it hears a claim.
     Macvlan(Uid, Macvlan, Option<Resumed>),
-    /// Note on a macvlan whose it is and until when its lease runs.
+    /// Note on a macvlan the UID of its Service and the end of its lease.
     Note {
-        /// Which.
+        /// Index of the macvlan.
         link: u32,
-        /// Whose.
+        /// UID of the Service.
         uid: Uid,
-        /// Until when.
+        /// End of the lease.
         end: LeaseEnd,
     },
-    /// Let this through to VIPs, and nothing else. Begun when all before it is done, so that no address outlives its
-    /// rules; it may take half a minute, behind other programs' changes of the kernel's tables.
+    /// Replace the packet filter rules: they let these packets through to VIPs, and no others. It starts after all
+    /// earlier requests, so that no address outlives its rules. It may take half a minute while other programs change
+    /// the kernel's tables.
     Protect(Protection),
     /// Delete an interface.
     Delete {
-        /// Which.
+        /// Index of the interface.
         link: u32,
     },
     /// Set `arp_ignore` and `arp_announce` of an interface that will carry VIPs.
     Prepare {
-        /// Which.
+        /// Index of the interface.
         link: u32,
     },
-    /// Put them back.
+    /// Restore those settings.
     Restore {
-        /// Which.
+        /// Index of the interface.
         link: u32,
-        /// To what.
+        /// The settings to restore.
         conf: InetConf,
     },
 }
 
-/// A lease that is gone on with, as recorded.
+/// A lease that a client continues, as it was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resumed {
     /// Its address.
     pub address: Ipv4Addr,
-    /// By the clock on the wall; absent: never.
+    /// Its end by the wall clock; `None`: it does not end.
     pub expires: Option<Timestamp>,
-    /// The kernel's deadline until the client has said so too.
+    /// The lifetime in the kernel until the client has confirmed the lease.
     pub fence: Duration,
 }
 
-/// An address for the kernel.
+/// An address to set in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Put {
-    /// On which interface.
+    /// Index of the interface.
     pub link: u32,
-    /// With its prefix length.
+    /// The address with its prefix length.
     pub net: IpNet,
-    /// How long it lives unless extended.
+    /// Its lifetime unless it is extended.
     pub valid: Duration,
-    /// End of its lease, noted on it where it has no macvlan that could carry the note.
+    /// End of its lease. It is noted on the address itself, where there is no macvlan to carry the note.
     pub until: Option<Instant>,
 }
 
-/// What became of a [`WireOp`]; those without an answer of interest have none. Errors are texts for people.
+/// Result of a [`WireOp`]; some have none. Errors are texts for users.
 #[derive(Debug)]
 pub enum WireDone {
-    /// `Observe`.
+    /// Result of `Observe`.
     Observed(Result<Network, String>),
-    /// `Put`, address by address.
+    /// Result of `Put` for each address.
     Put(Vec<(u32, IpNet, Result<(), String>)>),
-    /// `Extend`, address by address.
+    /// Result of `Extend` for each address.
     Extended(Vec<(u32, IpNet, Result<(), String>)>),
-    /// `Macvlan`: its index and MAC.
+    /// Result of `Macvlan`: its index and MAC.
     Macvlan(Uid, Result<(u32, Mac), String>),
-    /// `Protect`.
+    /// Result of `Protect`.
     Protected(Result<(), String>),
-    /// `Prepare`: what to put back one day.
+    /// Result of `Prepare`: the settings to restore later.
     Prepared(u32, Result<InetConf, String>),
 }
 
-/// How to start a client of either version of DHCP.
+/// How to start a DHCPv4 or DHCPv6 client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientStart {
-    /// One of DHCP.
+    /// A DHCPv4 client.
     V4(DhcpStart),
-    /// One of DHCPv6.
+    /// A DHCPv6 client.
     V6(Dhcp6Start),
 }
 
-/// How to start a DHCP client.
+/// How to start a DHCPv4 client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DhcpStart {
-    /// Tells what it says from what an earlier client of the same Service said.
+    /// Number that tells events of this client from those of an earlier client of the same Service.
     pub generation: u64,
     /// Index of the macvlan.
     pub link: u32,
-    /// Its MAC.
+    /// MAC of the macvlan.
     pub mac: Mac,
-    /// Option 12 and, as kube-vip has it, 61.
+    /// Host name for option 12 and, as kube-vip does, option 61.
     pub hostname: Option<String>,
-    /// Ask for broadcast answers.
+    /// Whether to ask the server for broadcast answers.
     pub broadcast: bool,
-    /// The address to come back to.
+    /// The address to request.
     pub requested: Option<Ipv4Addr>,
-    /// The lease to come back to.
+    /// The lease to continue.
     pub lease: Option<LeaseFacts>,
 }
 
-/// How to start a DHCPv6 client. It speaks in the name of the interface that carries the address.
+/// How to start a DHCPv6 client. It uses the identity of the interface that carries the address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dhcp6Start {
-    /// Tells what it says from what an earlier client of the same Service said.
+    /// Number that tells events of this client from those of an earlier client of the same Service.
     pub generation: u64,
     /// Index of the interface.
     pub link: u32,
-    /// Its MAC.
+    /// MAC of the interface.
     pub mac: Mac,
-    /// Its link-local address.
+    /// Link-local address of the interface.
     pub source: Ipv6Addr,
-    /// The address to come back to.
+    /// The address to request.
     pub requested: Option<Ipv6Addr>,
-    /// The lease to come back to.
+    /// The lease to continue.
     pub lease: Option<LeaseFacts6>,
 }
 
-/// What a person should know about a Service.
+/// A message for the author of a Service, sent as an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tell {
-    /// A warning rather than news.
+    /// Whether the Event is a warning.
     pub warning: bool,
     /// Reason of the Event.
     pub reason: Reason,
@@ -292,53 +294,53 @@ pub struct Tell {
     pub text: String,
 }
 
-/// Something to do.
+/// An action that the caller has to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Ask the kernel.
+    /// Send a request to the kernel.
     Wire(WireOp),
-    /// Say that the address is here: for IPv4 a gratuitous reply and a gratuitous request, for IPv6 an unsolicited
+    /// Announce the address: for IPv4 by a gratuitous ARP reply and request, for IPv6 by an unsolicited neighbour
     /// advertisement.
     Announce {
-        /// On which interface.
+        /// Index of the interface.
         link: u32,
-        /// With which MAC.
+        /// The MAC of the address.
         mac: Mac,
         /// The address.
         address: IpAddr,
     },
-    /// Ask whether anybody has the address.
+    /// Ask whether any host has the address, before it is used.
     Probe {
-        /// On which interface.
+        /// Index of the interface.
         link: u32,
-        /// From which MAC.
+        /// The sender MAC.
         mac: Mac,
         /// The address.
         address: IpAddr,
     },
-    /// Ask one node, or everybody, in our own name whether it has an address (`detect`, `claim`).
+    /// Ask one node, or the whole LAN, whether it has an address; the sender is this node itself (`detect`, `claim`).
     Ask {
         /// MAC of our interface.
         mac: Mac,
-        /// To ask about an IPv6 address: an address of ours on it, the link-local one if there is one.
+        /// For IPv6: an own address on that interface, the link-local one if there is one.
         source: Option<Ipv6Addr>,
-        /// What and whom.
+        /// The question and its recipient.
         ask: Ask,
     },
-    /// Ask by TCP whether anybody is at this address: an acceptance and a refusal are answers.
+    /// Try a TCP connection to a kubelet: an acceptance and a refusal are answers.
     AskKubelet {
-        /// Which node is meant.
+        /// Name of the node.
         node: String,
-        /// Where its kubelet listens.
+        /// Address and port of its kubelet.
         address: SocketAddr,
     },
-    /// Ask these as a client would, from now on and no others (`prober`).
+    /// Replace the targets that are probed as a client would (`prober`).
     ProbeServices(prober::Targets),
     /// Tell a former owner that the address is here (`claim`).
     Claim {
-        /// On which interface.
+        /// Index of the interface.
         link: u32,
-        /// Where the address is.
+        /// The MAC where the address is now.
         mac: Mac,
         /// The address.
         address: IpAddr,
@@ -347,48 +349,47 @@ pub enum Action {
         /// Term and tag.
         payload: Payload,
     },
-    /// Hear what is said about addresses of these families on these interfaces, and nothing else.
+    /// Receive frames about addresses of these families on these interfaces, and no others.
     Listen(BTreeSet<(u32, Family)>),
     /// Start the DHCP client of a Service.
     StartDhcp(Uid, ClientStart),
-    /// Stop the DHCP client of a VIP, giving the lease back or keeping it for a successor.
+    /// Stop the DHCP client of a VIP, and release its lease or keep it for the next owner.
     StopDhcp {
-        /// Whose.
+        /// The VIP.
         id: VipId,
         /// Whether to send RELEASE.
         release: bool,
     },
-    /// Tell the DHCP client of a VIP that its interface is down, or back.
+    /// Tell the DHCP client of a VIP that its interface is down or up again.
     DhcpLink {
-        /// Whose.
+        /// The VIP.
         id: VipId,
-        /// It can be used again.
+        /// Whether the interface can be used again.
         up: bool,
     },
-    /// Tell the DHCP client of this VIP that somebody uses the address which it was given: it declines it.
+    /// Tell the DHCP client of a VIP that another host uses the granted address, so that it declines the lease.
     DhcpTaken {
-        /// Whose.
+        /// The VIP.
         id: VipId,
         /// The address.
         address: IpAddr,
-        /// The MAC of whoever has it, where it is known.
+        /// The MAC of that host, if it is known.
         by: Option<Mac>,
     },
-    /// Write on a Service.
+    /// Write a record on a Service.
     Record(ServiceKey, Record),
-    /// `service` mode: take part in the elections for these Leases, and in no others; those that are held are handed
-    /// back.
+    /// `service` mode: take part in the elections for these Leases only; release all others.
     Campaign(BTreeSet<LeaseKey>),
-    /// `node` mode: change the owner in the record of this Service, if it is as we believe.
+    /// `node` mode: change the owner in the record of this Service, if the record is the expected one.
     Swap(ServiceKey, Swap),
-    /// `node` mode: renew our membership Lease, with this in it.
+    /// `node` mode: renew our membership Lease with this card.
     Membership(Card),
-    /// Write nothing on it any more.
+    /// Write nothing more on this Service.
     Forget(ServiceKey),
-    /// An Event on a Service.
+    /// Create an Event on a Service.
     Tell(ServiceKey, Tell),
-    /// Hand the Lease back and go on telling who takes it.
+    /// Release the Lease and go on reporting its new holder.
     ReleaseLease,
-    /// All is done that had to be done before the end.
+    /// Everything that must precede the end is done; the process exits.
     Exit,
 }

@@ -1,4 +1,4 @@
-//! The kernel's side: what it is asked for, what it answers, and addresses that are kept, missing or back.
+//! Requests to the kernel and its answers; addresses that are kept, missing or back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -14,20 +14,20 @@ use crate::plan::VipId;
 use crate::view::ServiceKey;
 
 impl Engine {
-    /// Puts off the kernel's deadline of everything that is up, in one request list.
+    /// Extends the lifetime of all addresses that are up, in one request.
     pub(super) fn refresh(&mut self, now: Instant) {
         if self.refresh.is_in_flight() || self.shutdown.is_done() {
             return;
         }
         let fence = self.config.fence();
-        // What is being added has a request of its own, behind the settings that it needs.
+        // An address that is being added has a request of its own, after the settings that it needs.
         let up = self.vips.values().filter(|vip| vip.is_up());
         let mut puts: Vec<Put> = up.filter_map(|vip| vip.put(now, fence)).collect();
         puts.extend(self.keep_orphans(now));
         self.out.extend(self.refresh.extend(puts));
     }
 
-    /// Has the network read, now or as soon as it may be.
+    /// Requests a reading of the network, now or as soon as one is allowed.
     pub(super) fn observe(&mut self, now: Instant) {
         self.out.extend(self.observer.ask(now));
     }
@@ -93,16 +93,16 @@ impl Engine {
             if let (Some(carrier), Phase::Probing(probe)) = (vip.carrier, &mut vip.phase)
                 && returned.contains(&carrier.link)
             {
-                // What was asked while the cable was out nobody has heard.
+                // No host has received the probes that were sent without a carrier, so they start again.
                 *probe = Probe::begin(now);
             }
             let (Some(carrier), Phase::Up { .. }) = (vip.carrier, &vip.phase) else { continue };
             if self.observer.shows(vip.seen_from) && !present.contains(&(carrier.link, carrier.net)) {
                 missing.extend(vip.put(now, self.config.fence()));
             }
-            // What was handed over meanwhile is for the new owner to announce.
+            // A VIP that was handed over meanwhile is announced by its new owner.
             if returned.contains(&carrier.link) && vip.members.iter().any(&owned) {
-                // Switches have forgotten the port, and what we said while the cable was out was lost.
+                // Switches have forgotten the port, and announcements without a carrier were lost.
                 vip.announce_now(now);
             }
         }
@@ -118,13 +118,13 @@ impl Engine {
             self.out.push(Action::Wire(WireOp::Put(missing)));
         }
         if before.network.is_none() || (before.stale && !self.observer.is_stale()) {
-            // What is only kept was not extended since the pause, or since a former life, and may have little left.
+            // Orphans were not extended since the pause or the last process, so their lifetime may end soon.
             self.refresh(now);
         }
     }
 }
 
-/// Interfaces that can be used again.
+/// Interfaces that were unusable and are usable again.
 fn returned(before: Option<&Network>, now: &Network) -> BTreeSet<u32> {
     let was_out = |index| before.and_then(|before| before.link(index)).is_some_and(|old| !old.is_usable());
     now.links.iter().filter(|link| link.is_usable() && was_out(link.index)).map(|link| link.index).collect()

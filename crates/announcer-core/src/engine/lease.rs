@@ -1,4 +1,4 @@
-//! A lease of either version of DHCP: its client, what was granted, and what stands of it on the Service.
+//! A lease of DHCPv4 or DHCPv6: its client, what was granted, and what is recorded on the Service.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -10,20 +10,20 @@ use super::dhcp_history::DhcpHistory;
 use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::view::Uid;
 
-/// A renewal is written down when it moves the end of the lease by this much: short leases must not cost the API a
-/// write per renewal.
+/// A renewal is recorded if it moves the end of the lease by at least this much. Without this, short leases would cost
+/// one API write per renewal.
 const FACTS_STEP: Duration = Duration::from_mins(1);
-/// The same for a lease that would otherwise be over before its end is written down again.
+/// The same for a lease that would otherwise end before its end is recorded again.
 const SHORT_FACTS_STEP: Duration = Duration::from_secs(8);
 
-/// A VIP's client, of either version.
+/// State of a VIP's DHCP client.
 #[derive(Debug)]
 pub(super) struct ClientState {
-    /// Generation of the client that runs.
+    /// Generation of the running client.
     pub running: Option<u64>,
-    /// Where it is, by its own name for it.
+    /// State as the client names it.
     pub state: &'static str,
-    /// When one that failed is started again.
+    /// When a client that has failed is started again.
     pub retry: Option<Instant>,
 }
 
@@ -34,31 +34,31 @@ impl Default for ClientState {
 }
 
 impl ClientState {
-    /// Whether one may be started.
+    /// Whether a client may be started.
     pub fn may_start(&self, now: Instant) -> bool {
         self.running.is_none() && self.retry.is_none_or(|at| at <= now)
     }
 
-    /// Whether the time to start it again has come.
+    /// Whether the retry is due; clears it.
     pub fn wake(&mut self, now: Instant) -> bool {
         self.retry.take_if(|at| *at <= now).is_some()
     }
 }
 
-/// What is remembered of a lease of either version on its Service.
+/// The facts of a lease that are recorded on its Service.
 pub(super) trait Facts: Clone + PartialEq {
     /// An address of its family.
     type Address: Copy + PartialEq + Into<IpAddr>;
 
-    /// The address.
+    /// The leased address.
     fn address(&self) -> Self::Address;
-    /// When the lease ends; absent: never.
+    /// End of the lease; `None`: it does not end.
     fn expires(&self) -> Option<Timestamp>;
-    /// Whether it is a lease of the same server.
+    /// Whether both leases come from the same server.
     fn is_of_server_of(&self, other: &Self) -> bool;
-    /// The lease is over.
+    /// Notes in the history that the lease is lost.
     fn lose(self, history: &mut DhcpHistory, uid: &Uid);
-    /// A server has granted one again.
+    /// Notes in the history that a lease was granted again.
     fn regain(history: &mut DhcpHistory, uid: &Uid);
 }
 
@@ -110,28 +110,28 @@ impl Facts for LeaseFacts6 {
     }
 }
 
-/// A lease of either version, and its client.
+/// A lease and its client.
 #[derive(Debug)]
 pub(super) struct Lease<F> {
     pub client: ClientState,
-    /// As the running client, or the last one, has told of it.
+    /// The lease as the running or the last client has reported it.
     pub granted: Option<Leased<F>>,
-    /// What should stand on the Service.
+    /// The facts that should be on the Service.
     pub recorded: Option<F>,
 }
 
 impl<F: Facts> Lease<F> {
-    /// No client has run yet; this stands on the Service, and may be gone on with.
+    /// Starts without a client. `recorded`: the facts on the Service that a client may continue.
     pub fn new(recorded: Option<F>) -> Self {
         Self { client: ClientState::default(), granted: None, recorded }
     }
 
-    /// The address.
+    /// The granted address.
     pub fn address(&self) -> Option<F::Address> {
         self.granted.as_ref().map(|leased| leased.facts.address())
     }
 
-    /// A server has granted or prolonged it. What stands on the Service stays while it is good enough for a successor.
+    /// A lease was granted or renewed. The recorded facts stay as long as the next owner could use them.
     pub fn grant(&mut self, leased: Leased<F>, now: Instant) {
         let good = |recorded: &F| {
             recorded.address() == leased.facts.address()
@@ -144,14 +144,14 @@ impl<F: Facts> Lease<F> {
         self.granted = Some(leased);
     }
 
-    /// It is over. Answers with what stands on the Service of it.
+    /// The lease is lost. Returns the facts that are recorded.
     pub fn lose(&mut self) -> Option<F> {
         self.granted = None;
         self.recorded.take()
     }
 
-    /// What a new client goes on with, and what it only asks for. `told`: clients know an address as that of the
-    /// Service; an annotation alone anybody may have copied.
+    /// The lease that a new client continues, and the address that it only requests. `told`: whether clients know an
+    /// address as that of the Service. An annotation alone is not trusted, because it may have been copied.
     pub fn remembered(&self, told: impl FnOnce(F::Address) -> bool) -> (Option<F>, Option<F::Address>) {
         let granted = self.granted.as_ref().map(|leased| leased.facts.clone());
         match self.recorded.clone() {
@@ -161,17 +161,17 @@ impl<F: Facts> Lease<F> {
     }
 }
 
-/// Whether the end of a lease that stands on the Service is not good enough for a successor any more: it moved by
-/// [`FACTS_STEP`] and by a quarter of what is left until `expires`; or it comes before the next renewal, which is due
-/// after half of that, and a successor would find a lease that is over, and it moved by [`SHORT_FACTS_STEP`]. An end
-/// that comes sooner than recorded is always written.
+/// Whether the recorded end of a lease is too outdated for the next owner. Either it moved by [`FACTS_STEP`] and by a
+/// quarter of what is left until `expires`. Or it comes before the next renewal, which is due after half of that time,
+/// and it moved by [`SHORT_FACTS_STEP`]; the next owner would take the lease for ended. An end that comes sooner than
+/// recorded is always written.
 fn has_moved(recorded: Option<Timestamp>, end: Option<Timestamp>, expires: Option<Instant>, now: Instant) -> bool {
     let (Some(old), Some(new)) = (recorded, end) else { return recorded != end };
     let left = expires.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
     let moved = (new.as_second() - old.as_second()).unsigned_abs();
-    // What stands there is in whole seconds.
+    // The recorded end is in whole seconds.
     let soon_over = new > old && moved > (left / 2).as_secs() + 1;
-    // A successor would go on with an address that the server may give to somebody else.
+    // The next owner would continue to use an address that the server may give to another client.
     let shortened = new < old && moved > 1;
     shortened || moved >= (left / 4).max(FACTS_STEP).as_secs() || (soon_over && moved >= SHORT_FACTS_STEP.as_secs())
 }

@@ -1,4 +1,4 @@
-//! Interfaces that carry VIPs, or should: how they are set, and on which of them frames are heard.
+//! Interfaces that carry VIPs or should: their settings, and where frames are received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,21 +8,21 @@ use l2_types::InetConf;
 use super::{Action, Engine, WireOp};
 use crate::network::Family;
 
-/// An interface whose settings were refused is tried again after this time, when something is planned anyway.
+/// Pause before settings that the kernel refused are tried again, with the next plan.
 const PREPARE_AGAIN: Duration = Duration::from_mins(1);
 
-/// How one interface is set.
+/// State of the settings of one interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Setting {
-    /// The kernel was asked to set it, perhaps after it had refused.
+    /// The request was sent; `refused`: an earlier one was refused.
     Asked { refused: bool },
-    /// It is set; this is put back when it carries nothing any more.
+    /// The settings are made; these are restored when the interface carries no VIP any more.
     Done(InetConf),
-    /// The kernel has refused; tried again after this time.
+    /// The kernel has refused; the next attempt is not before this time.
     Refused(Instant),
 }
 
-/// See the module.
+/// The settings of all interfaces, and the sockets.
 #[derive(Debug, Default)]
 pub(super) struct Interfaces {
     settings: BTreeMap<u32, Setting>,
@@ -30,8 +30,7 @@ pub(super) struct Interfaces {
 }
 
 impl Interfaces {
-    /// Interfaces that carry VIPs answer only for their own addresses (decisions.md 27); the others are put back as
-    /// they were.
+    /// Makes interfaces that carry VIPs answer only for their own addresses (decisions.md 27), and restores the others.
     pub fn prepare(&mut self, now: Instant, used: &BTreeSet<u32>) -> Vec<Action> {
         let mut actions = Vec::new();
         for link in used {
@@ -47,12 +46,12 @@ impl Interfaces {
         actions
     }
 
-    /// Puts back what carries nothing any more.
+    /// Restores interfaces that carry no VIP any more.
     pub fn restore(&mut self, used: &BTreeSet<u32>) -> Vec<Action> {
         let mut actions = Vec::new();
         self.settings.retain(|link, setting| match *setting {
             _ if used.contains(link) => true,
-            // What to put back is known with the answer.
+            // The settings to restore come with the answer.
             Setting::Asked { .. } => true,
             Setting::Refused(_) => false,
             Setting::Done(conf) => {
@@ -63,7 +62,7 @@ impl Interfaces {
         actions
     }
 
-    /// The kernel has answered.
+    /// Takes in the kernel's answer.
     pub fn prepared(&mut self, now: Instant, link: u32, result: Result<InetConf, String>) {
         let setting = match result {
             Ok(conf) => Setting::Done(conf),
@@ -82,7 +81,7 @@ impl Interfaces {
         self.settings.insert(link, setting);
     }
 
-    /// Frames of these families are heard on these interfaces, and on no others.
+    /// Sets the interfaces and families whose frames are received.
     pub fn listen(&mut self, wanted: BTreeSet<(u32, Family)>) -> Option<Action> {
         if wanted == self.listening {
             return None;
@@ -91,7 +90,8 @@ impl Interfaces {
         Some(Action::Listen(wanted))
     }
 
-    /// A socket that could not be opened, or has failed since, is missing until somebody asks for it anew.
+    /// Requests the sockets again: one that could not be opened, or has failed since, stays closed without a new
+    /// request.
     pub fn listen_again(&self) -> Option<Action> {
         (!self.listening.is_empty()).then(|| Action::Listen(self.listening.clone()))
     }
@@ -103,16 +103,16 @@ impl Engine {
         self.out.extend(self.settings.interfaces.prepare(now, &used));
     }
 
-    /// Nothing is planned any more: interfaces whose last VIP has just gone are put back.
+    /// Restores interfaces whose last VIP has gone, when no further plan is made.
     pub(super) fn restore_unused_links(&mut self) {
         let used = self.used_links();
         self.out.extend(self.settings.interfaces.restore(&used));
     }
 
-    /// Interfaces that carry VIPs, and those that would answer for them too.
+    /// Interfaces that carry VIPs, and those in the same LAN.
     fn used_links(&self) -> BTreeSet<u32> {
         let carrying: BTreeSet<u32> = self.vips.values().filter_map(|vip| vip.place).collect();
-        // A second interface in the same LAN would answer for them too, with its own MAC.
+        // A second interface in the same LAN would answer for the VIPs too, with its own MAC.
         self.observer
             .network()
             .iter()
@@ -134,7 +134,7 @@ impl Engine {
         if let Some(network) = self.observer.network() {
             for orphan in self.orphans() {
                 let family = Family::of(orphan.net.addr());
-                // A new owner's claims come to the interface beneath its macvlan.
+                // A new owner's claims arrive at the parent of the macvlan.
                 let parent = network.parent_of(orphan.interface).map(|parent| (parent, family));
                 wanted.extend([(orphan.interface, family)].into_iter().chain(parent));
             }

@@ -1,6 +1,6 @@
-//! `node` mode inside the engine: feeds ownership with what was heard and read, the detector with what ownership wants
-//! watched, and the API with swaps. `claims.rs` speaks with former and new owners, `card.rs` says when this node's card
-//! is written.
+//! `node` mode inside the engine. It feeds ownership with frames and API objects, the detector with the targets of
+//! ownership, and the API with swaps. `claims.rs` handles former and new owners, `card.rs` decides when this node's
+//! card is written.
 
 mod card;
 mod changes;
@@ -36,10 +36,10 @@ use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::{ServiceKey, is_on_record};
 
-/// An address that the kernel refuses that often in a row, or its macvlan, may be better off at another node.
+/// Consecutive refusals of an address or its macvlan by the kernel after which another node may be better.
 const REFUSALS: u32 = 4;
 
-/// Who is asked now and then, on which interfaces, and which addresses prove nothing.
+/// The landmarks with their interfaces, and the VIPs, which are no landmarks.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Landmarks {
     named: Vec<Landmark>,
@@ -47,8 +47,8 @@ struct Landmarks {
     vips: BTreeSet<IpAddr>,
 }
 
-/// What `node` mode has beyond ownership: the failure detector, claims in both directions, changes of owner that are to
-/// be told, this node's card. Idle in the other modes.
+/// The state of `node` mode beside ownership: the failure detector, claims in both directions, changes of owner to
+/// report, this node's card. Unused in the other modes.
 pub(super) struct NodeMode {
     detector: Detector,
     pub changes: OwnerChanges,
@@ -61,16 +61,16 @@ pub(super) struct NodeMode {
     /// The cloud controller is in safe mode.
     pub safe_mode: bool,
     node_targets: Targets,
-    /// How long a node has been silent when the detector says so.
+    /// How long a node has been silent when the detector reports it.
     silent_for: Duration,
     landmarks: Landmarks,
     links: BTreeSet<(u32, Family)>,
-    /// Interfaces from which nobody can be asked about an IPv6 address; told once.
+    /// Interfaces without an IPv6 source, from which no host can be asked about an IPv6 address; logged once.
     mute: BTreeSet<u32>,
     serving: bool,
     probed: Services,
     written: WrittenCard,
-    /// Services without an owner whose addresses this node tells clients of (decisions.md 33).
+    /// Services without an owner whose addresses this node writes to the status (decisions.md 33).
     pub unannounced: BTreeSet<ServiceKey>,
     pub left: Left,
 }
@@ -79,7 +79,7 @@ impl NodeMode {
     pub fn new(now: Instant, config: &Config) -> Self {
         let timers = Timers::from(config.profile);
         Self {
-            // An owner is found silent half a period before the first question that it does not answer, in the mean.
+            // On average, an owner fails half a period before the first question that it does not answer.
             changes: OwnerChanges::new(timers.period * timers.patience(0) + timers.period / 2 + timers.confirm),
             detector: Detector::new(now, timers),
             claims: Claims::new(),
@@ -106,7 +106,7 @@ impl NodeMode {
         self.detector.deadline().into_iter().chain(self.claims.deadline()).chain(self.keys.deadline()).min()
     }
 
-    /// What detector, claims and changes have counted, for metrics.
+    /// Adds the counters of detector, claims and changes, for metrics.
     pub fn count(&self, counted: &mut Observations) {
         (counted.probes, counted.claims, counted.forged) =
             (self.detector.counters(), self.claims.len(), self.judge.forged());
@@ -114,7 +114,7 @@ impl NodeMode {
     }
 
     pub fn links(&self) -> impl Iterator<Item = (u32, Family)> + '_ {
-        // Also that of landmarks: their answers are waited for in every burst.
+        // The interfaces of landmarks too, because their answers are needed in every burst.
         let named = self.landmarks.named.iter().map(|landmark| (landmark.link, Family::of(landmark.address)));
         self.links.iter().copied().chain(named)
     }
@@ -128,12 +128,12 @@ impl Engine {
         }
     }
 
-    /// Whether this is, or was, an interface of another member.
+    /// Whether `mac` is or was an interface of another member.
     pub(super) fn is_peer(&self, mac: Mac) -> bool {
         matches!(&self.ownership, Owners::Node(cluster) if cluster.is_of_member(mac))
     }
 
-    /// Something that only concerns `node` mode.
+    /// Passes an input on to the cluster, in `node` mode only.
     pub(super) fn tell_cluster(&mut self, tell: impl FnOnce(&mut Cluster)) {
         if let Some(cluster) = self.cluster() {
             tell(cluster);
@@ -158,7 +158,7 @@ impl Engine {
         self.tell_cluster(|cluster| cluster.swapped(now, key, asked, swapped));
     }
 
-    /// Who owns what by now, and what follows. Before each plan.
+    /// Reviews ownership and follows the result. Runs before each plan.
     pub(super) fn review(&mut self, now: Instant) {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         let used: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
@@ -198,7 +198,7 @@ impl Engine {
         let review = cluster.review(now, &context);
         let uses: BTreeSet<u32> = review.links.iter().map(|(link, _)| *link).collect();
         if uses != used || cluster.is_card_outdated(now) {
-            // The others may be waiting for a node that has this interface, or may have what this one cannot.
+            // Other nodes may be waiting for a node with this interface, or may take what this node cannot.
             cluster.set_card(now, card(&uses));
         }
         let changes = cluster.take_changes();
@@ -211,17 +211,17 @@ impl Engine {
         self.note_mute();
     }
 
-    /// What has become ours since the last time.
+    /// Notes the VIPs that this node has become the owner of.
     fn note_changes(&mut self, changes: Vec<Change>) {
         for change in changes {
-            // It was given up for a record that is older than this one.
+            // The VIP was given up for a claim under an older record than this one.
             let regained: BTreeSet<&VipId> = self.plan.of_service.get(&change.key).into_iter().flatten().collect();
             self.yielded.retain(|id| !regained.contains(id));
             self.node_mode.changes.add(change);
         }
     }
 
-    /// Does what the review has found to be done.
+    /// Performs the results of a review.
     fn follow(&mut self, now: Instant, review: Review) {
         let family = |v4| if v4 { Family::V4 } else { Family::V6 };
         self.node_mode.links = review.links.iter().map(|(link, v4)| (*link, family(*v4))).collect();
@@ -256,7 +256,7 @@ impl Engine {
         self.node_mode.mute = mute;
     }
 
-    /// Who can tell on which side of the LAN this node is, on each interface where VIPs are.
+    /// Updates the landmarks of each interface that carries VIPs.
     fn name_landmarks(&mut self, now: Instant, vips: BTreeSet<IpAddr>) {
         let (Owners::Node(cluster), Some(network)) = (&self.ownership, self.observer.network()) else { return };
         let links: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
@@ -268,7 +268,8 @@ impl Engine {
         }
     }
 
-    /// Other nodes are watched on the interfaces where addresses of Services are; without any, nobody has to know.
+    /// Updates the nodes that are watched for their own sake, on the interfaces with addresses of Services. Without
+    /// such addresses no node is watched.
     fn watch_nodes(&mut self, now: Instant) {
         let (Owners::Node(cluster), Some(network)) = (&self.ownership, self.observer.network()) else { return };
         let links: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
@@ -281,7 +282,7 @@ impl Engine {
         }
     }
 
-    /// The detector has found something out about a node.
+    /// Takes in a finding of the detector about a node.
     fn found(&mut self, now: Instant, finding: Finding) {
         if let Finding::Answers { node } = &finding {
             tracing::info!(node, "the node did not answer for a while and answers again");
@@ -295,7 +296,7 @@ impl Engine {
         }
     }
 
-    /// Whether the kubelet of a node that is silent on the wire answers.
+    /// Takes in whether the kubelet of a silent node answers.
     pub(super) fn kubelet(&mut self, now: Instant, node: &str, answers: bool) {
         if self.node_mode.nodes.asked(now, node, answers) {
             tracing::warn!(node, "the node answers neither on the network nor at the TCP port of its kubelet");
@@ -303,13 +304,13 @@ impl Engine {
         }
     }
 
-    /// Questions and claims go from our interface's own MAC; those about IPv6 from an address of ours (`frames`).
+    /// Sends a question from our interface's own MAC; for IPv6 also from one of its addresses (`frames`).
     fn ask(&mut self, ask: Ask) {
         let Some((mac, source)) = self.observer.network().and_then(|network| speaker(network, ask)) else { return };
         self.out.push(Action::Ask { mac, source, ask });
     }
 
-    /// Before the timers: what was heard counts first (failover-protocol.md R1).
+    /// Takes in a frame before the timers are judged (failover-protocol.md R1).
     pub(super) fn note_frame(&mut self, now: Instant, frame: &Frame) {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         let own = |mac| network.links.iter().any(|link| link.mac == Some(mac));
@@ -318,7 +319,7 @@ impl Engine {
         self.node_mode.claims.on_frame(now, frame);
     }
 
-    /// What is due: questions to owners, verdicts, claims, the card.
+    /// Runs what is due: questions to owners, verdicts, claims, the card.
     pub(super) fn node_mode_timers(&mut self, now: Instant) {
         if self.cluster().is_none() {
             return;
@@ -360,7 +361,7 @@ impl Engine {
         }
     }
 
-    /// Before all is known, and at the very end, nothing is reviewed: what was due then would stay due.
+    /// Before everything is known and after the end there are no reviews, so their deadline does not count.
     fn next_review(&self) -> Option<Instant> {
         let Owners::Node(cluster) = &self.ownership else { return None };
         let reviews = self.services.are_listed() && self.observer.network().is_some() && !self.shutdown.is_done();
@@ -375,7 +376,7 @@ impl Engine {
     }
 }
 
-/// VIPs that are on this node, or were when we began.
+/// VIPs that are on this node, or were when the process started.
 fn holding(
     network: &Network,
     vips: &BTreeMap<VipId, Vip>,
@@ -386,13 +387,13 @@ fn holding(
     up.filter_map(Vip::address).chain(found.map(|address| address.net.addr())).collect()
 }
 
-/// Services that have a VIP which the kernel has refused that often in a row.
+/// Services with a VIP that the kernel has refused [`REFUSALS`] times in a row.
 fn refused(vips: &BTreeMap<VipId, Vip>) -> BTreeSet<ServiceKey> {
     let refused = vips.values().filter(|vip| vip.refusals >= REFUSALS);
     refused.flat_map(|vip| vip.members.iter().cloned()).collect()
 }
 
-/// Our MAC on the interface of a question, and the address from which a neighbour is solicited.
+/// Our MAC on the interface of a question, and the source address for IPv6.
 fn speaker(network: &Network, ask: Ask) -> Option<(Mac, Option<Ipv6Addr>)> {
     let source = if ask.address.is_ipv6() { network.ipv6_source(ask.link) } else { None };
     Some((network.link(ask.link)?.mac?, source))

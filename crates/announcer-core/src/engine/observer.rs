@@ -1,4 +1,4 @@
-//! Reading the node's network: when it is read again, what the last reading showed, and which removals it cannot show
+//! Reads the node's network: when to read it again, what the last reading showed, and which removals it cannot show
 //! yet.
 
 use std::collections::BTreeMap;
@@ -10,43 +10,43 @@ use l2_types::Address;
 use super::{Action, WireOp};
 use crate::network::Network;
 
-/// Each pod that comes or goes changes links and routes: the network is not read more often than this.
+/// Minimum time between two readings. Each pod that starts or ends changes links and routes.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The network is read again this often even if nothing was reported.
+/// Interval of readings without a reported change.
 const INTERVAL: Duration = Duration::from_mins(1);
-/// After this time a reading that failed is tried again.
+/// Pause after a failed reading.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// See the module. Readings are counted: what was asked for after reading `n` was begun is not shown by it.
+/// The state of the readings. They are numbered: a reading does not show what was requested after it began.
 #[derive(Debug)]
 pub(super) struct Observer {
     network: Option<Network>,
     next: Instant,
     last: Instant,
-    /// Readings asked for so far; the last one that was answered; the first that shows what others did while this
-    /// process stood still.
+    /// Number of the last requested reading; of the last answered one; of the first one that shows what happened while
+    /// this process was paused.
     asked: u64,
     answered: u64,
     fresh_from: u64,
-    /// One is on its way; another one is needed after it.
+    /// Whether a reading is under way, and whether another one is needed after it.
     in_flight: bool,
     again: bool,
-    /// Addresses and interfaces (without an address) that were removed, with the reading asked for last: up to that one
-    /// they may still be seen.
+    /// Addresses and interfaces (without an address) that were removed, with the last reading requested then. Readings
+    /// up to that number may still show them.
     removed: BTreeMap<(u32, Option<IpNet>), u64>,
 }
 
-/// What was known before a reading was answered.
+/// What was known before a reading.
 #[derive(Debug)]
 pub(super) struct Before {
-    /// The network; absent: this was the first reading.
+    /// The previous network; `None`: this was the first reading.
     pub network: Option<Network>,
-    /// The network was known, but not since this process stood still.
+    /// The previous network was older than the last pause of this process.
     pub stale: bool,
 }
 
 impl Observer {
-    /// Knows nothing yet; the first reading is due at once.
+    /// Starts without a reading; the first one is due at once.
     pub fn new(now: Instant) -> Self {
         Self {
             network: None,
@@ -61,22 +61,22 @@ impl Observer {
         }
     }
 
-    /// The network as it was read last.
+    /// The network of the last reading.
     pub fn network(&self) -> Option<&Network> {
         self.network.as_ref()
     }
 
-    /// Readings asked for so far.
+    /// Number of readings requested so far.
     pub fn asked(&self) -> u64 {
         self.asked
     }
 
-    /// How long ago the last reading was asked for.
+    /// Time since the last reading was requested.
     pub fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.last)
     }
 
-    /// One reading at a time: the next is due when the kernel has answered.
+    /// When the next reading is due; only after the current one is answered.
     pub fn deadline(&self) -> Option<Instant> {
         (!self.in_flight).then_some(self.next)
     }
@@ -86,7 +86,7 @@ impl Observer {
         self.deadline().is_some_and(|at| at <= now)
     }
 
-    /// Something has changed: the network is read, now or as soon as it may be.
+    /// Requests a reading because something has changed; it may be delayed by [`PAUSE`].
     pub fn ask(&mut self, now: Instant) -> Option<Action> {
         if self.in_flight {
             self.again = true;
@@ -103,7 +103,7 @@ impl Observer {
         Some(Action::Wire(WireOp::Observe))
     }
 
-    /// The answer. Absent: the network could not be read, and what is known stays.
+    /// Takes in the result of a reading. `None`: it failed, and the previous network stays.
     pub fn answer(&mut self, now: Instant, result: Result<Network, String>) -> Option<Before> {
         self.in_flight = false;
         let network = match result {
@@ -124,46 +124,46 @@ impl Observer {
         Some(before)
     }
 
-    /// The reading that was asked for while another one was on its way.
+    /// Requests the reading that was needed while another one was under way.
     pub fn ask_again(&mut self, now: Instant) -> Option<Action> {
         if std::mem::take(&mut self.again) { self.ask(now) } else { None }
     }
 
-    /// This process stood still: what others did meanwhile is shown by the next reading at the earliest.
+    /// This process was paused. Only a later reading shows what happened meanwhile.
     pub fn stood_still(&mut self) {
         if self.network.is_some() {
             self.fresh_from = self.asked + 1;
         }
     }
 
-    /// Whether the last reading is older than a pause of this process.
+    /// Whether the last reading is older than the last pause of this process.
     pub fn is_stale(&self) -> bool {
         self.answered < self.fresh_from
     }
 
-    /// Whether the last reading shows what was asked of the kernel when `asked` readings had been asked for.
+    /// Whether the last reading shows what was requested from the kernel after reading number `asked`.
     pub fn shows(&self, asked: u64) -> bool {
         self.answered > asked
     }
 
-    /// Has an address removed.
+    /// Requests the removal of an address, and remembers it.
     pub fn remove_address(&mut self, link: u32, net: IpNet) -> Action {
         self.removed.insert((link, Some(net)), self.asked);
         Action::Wire(WireOp::Remove { link, net })
     }
 
-    /// Has an interface deleted, with its addresses.
+    /// Requests the deletion of an interface, and remembers it.
     pub fn delete_link(&mut self, link: u32) -> Action {
         self.removed.insert((link, None), self.asked);
         Action::Wire(WireOp::Delete { link })
     }
 
-    /// We had it removed; what was read is older than that.
+    /// Whether the address was removed after the last reading.
     pub fn is_removed(&self, address: &Address) -> bool {
         self.removed.contains_key(&(address.interface, Some(address.net))) || self.is_deleted(address.interface)
     }
 
-    /// The same of an interface.
+    /// The same for an interface.
     pub fn is_deleted(&self, link: u32) -> bool {
         self.removed.contains_key(&(link, None))
     }

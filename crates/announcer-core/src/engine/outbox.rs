@@ -1,5 +1,4 @@
-//! What one step of the engine leads to: actions, Events that were not told a short while ago, and whether to plan
-//! again.
+//! Collects the results of one step of the engine: actions, Events that are not repetitions, and whether to plan again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,50 +8,50 @@ use crate::annotations::printable;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
 
-/// The same text about the same Service is not told again within this time.
+/// Minimum time between two equal Events on a Service.
 const TELL_INTERVAL: Duration = Duration::from_mins(10);
-/// The same, of what does no harm.
+/// The same for Events about harmless facts.
 const REMIND_INTERVAL: Duration = Duration::from_hours(24);
-/// How often one kind of trouble of a DHCP client is told. Its text changes with each attempt.
+/// Minimum time between two reports of a DHCP client with the same reason. Their text changes with each attempt.
 const REPORT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// See the module.
+/// The collected results.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     actions: Vec<Action>,
-    /// What was told of each Service, and until when that is not told again.
+    /// The texts that were told on each Service, and until when they are not repeated.
     told: BTreeMap<ServiceKey, BTreeMap<String, Instant>>,
     replan: bool,
     urgent: bool,
 }
 
 impl Outbox {
-    /// Asks for this action, after those that were asked for before.
+    /// Adds an action, after the earlier ones.
     pub fn push(&mut self, action: Action) {
         self.actions.push(action);
     }
 
-    /// Asks for these actions, in their order.
+    /// Adds actions in this order.
     pub fn extend(&mut self, actions: impl IntoIterator<Item = Action>) {
         self.actions.extend(actions);
     }
 
-    /// Hands out what was asked for.
+    /// Takes the collected actions.
     pub fn take(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Something changed that a plan depends on.
+    /// Requests a plan, because something has changed that it depends on.
     pub fn replan(&mut self) {
         self.replan = true;
     }
 
-    /// The same, under a condition.
+    /// Requests a plan if `changed`.
     pub fn replan_if(&mut self, changed: bool) {
         self.replan |= changed;
     }
 
-    /// Clients wait for the next plan.
+    /// Requests a plan for which clients wait.
     pub fn replan_urgently(&mut self) {
         (self.replan, self.urgent) = (true, true);
     }
@@ -62,29 +61,29 @@ impl Outbox {
         self.urgent
     }
 
-    /// Whether a plan is due; from now on none is.
+    /// Whether a plan was requested; clears the request.
     pub fn take_replan(&mut self) -> bool {
         self.urgent = false;
         std::mem::take(&mut self.replan)
     }
 
-    /// Whether a plan is due.
+    /// Whether a plan was requested.
     #[cfg(test)]
     pub fn plans(&self) -> bool {
         self.replan
     }
 
-    /// An Event that warns, unless the same was told a short while ago.
+    /// Sends a warning Event, unless the same text was told recently.
     pub fn warn(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
         self.tell(now, key, Tell { warning: true, reason, text: printable(text) });
     }
 
-    /// An Event that brings news, unless the same was told a short while ago.
+    /// Sends a normal Event, unless the same text was told recently.
     pub fn inform(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
         self.tell(now, key, Tell { warning: false, reason, text: printable(text) });
     }
 
-    /// An Event that warns of what is as its author wants it, though he may not know: once a day.
+    /// Sends a warning Event, at most once a day, about something that its author may have intended.
     pub fn remind(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
         let text = printable(text);
         if self.may_tell(now, key, &text, REMIND_INTERVAL) {
@@ -92,7 +91,8 @@ impl Outbox {
         }
     }
 
-    /// An Event about a change, which may be back to what was told a short while ago.
+    /// Sends an Event about a change. It is never suppressed, because a change may lead back to a state that was told
+    /// recently.
     pub fn news(&mut self, key: &ServiceKey, warning: bool, reason: Reason, text: &str) {
         self.actions.push(Action::Tell(key.clone(), Tell { warning, reason, text: printable(text) }));
     }
@@ -103,7 +103,7 @@ impl Outbox {
         }
     }
 
-    /// What a DHCP client reports, unless the same kind of trouble was told a short while ago.
+    /// Sends a report of a DHCP client, unless one with the same reason was told recently.
     pub fn report(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
         if self.may_tell(now, key, reason.as_str(), REPORT_INTERVAL) {
             let warning = reason != Reason::DhcpOtherAddress;
@@ -112,7 +112,7 @@ impl Outbox {
     }
 
     fn may_tell(&mut self, now: Instant, key: &ServiceKey, what: &str, interval: Duration) -> bool {
-        // Asked for each Service with each plan, and the answer is nearly always no.
+        // This is asked for each Service with each plan, and is nearly always false; so it avoids allocations.
         if self.told.get(key).and_then(|told| told.get(what)).is_some_and(|until| *until > now) {
             return false;
         }
@@ -120,7 +120,7 @@ impl Outbox {
         true
     }
 
-    /// Forgets what may be told again: it needs no room any more.
+    /// Forgets texts that may be told again.
     pub fn forget_told(&mut self, now: Instant) {
         self.told.retain(|_, told| {
             told.retain(|_, until| *until > now);

@@ -1,4 +1,4 @@
-//! Service security inside the engine: rules stand before the address does, and are checked once in a while.
+//! Service security inside the engine: the rules are set before the address, and are checked regularly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,31 +10,31 @@ use crate::plan::VipId;
 use crate::security::{self, Protection, RuleInputs};
 use crate::view::{ServiceKey, Uid};
 
-/// The rules of service security, as far as the kernel has said. It may take half a minute over them, behind others who
-/// change its tables: what is served does not wait for that, and only the last word counts.
+/// The rules of service security, as far as the kernel has confirmed them. The kernel may take half a minute while
+/// other programs change its tables. Addresses that are served do not wait for that, and only the latest rules count.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
-    /// What should stand.
+    /// The rules that should be set.
     wanted: Option<Protection>,
-    /// Asked for and not answered yet.
+    /// The rules that were requested and not confirmed yet.
     asked: Option<Protection>,
-    /// What the kernel has said to have set.
+    /// The rules that the kernel has confirmed.
     standing: Protection,
-    /// The kernel has refused the last ones.
+    /// The kernel has refused the last rules.
     refused: bool,
 }
 
-/// What an answer of the kernel means.
+/// What an answer of the kernel changes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answered {
-    /// Whether other rules stand than before, or the first refusal has come: what has waited for a plan goes on.
+    /// Whether other rules are set than before, or a first refusal has come. Then VIPs that waited can go on.
     pub news: bool,
-    /// The rules have changed since they were asked for.
+    /// The next request, if the rules have changed meanwhile.
     pub next: Option<Action>,
 }
 
 impl Rules {
-    /// These should stand from now on.
+    /// Sets the wanted rules.
     pub fn want(&mut self, wanted: Protection) -> Option<Action> {
         if self.wanted.as_ref() == Some(&wanted) {
             return None;
@@ -43,7 +43,7 @@ impl Rules {
         self.ask()
     }
 
-    /// Somebody may have flushed what is not his: the kernel is asked again.
+    /// Requests the rules again, because another program may have flushed them.
     pub fn check(&mut self) -> Option<Action> {
         self.ask()
     }
@@ -56,13 +56,13 @@ impl Rules {
         self.asked.clone().map(|asked| Action::Wire(WireOp::Protect(asked)))
     }
 
-    /// Takes all rules away.
+    /// Removes all rules.
     pub fn clear(&mut self) -> Option<Action> {
         let stood = self.wanted.take().is_some_and(|wanted| !wanted.is_empty());
         stood.then(|| Action::Wire(WireOp::Protect(Protection::default())))
     }
 
-    /// The kernel has answered; absent: to nothing that was asked for here.
+    /// Takes in the kernel's answer. `None`: nothing was requested here.
     pub fn answered(&mut self, result: Result<(), String>) -> Option<Answered> {
         let asked = self.asked.take()?;
         let refused = result.is_err();
@@ -90,30 +90,30 @@ impl Rules {
         Some(Answered { news, next: if changed { self.ask() } else { None } })
     }
 
-    /// Whether the kernel has refused the last ones.
+    /// Whether the kernel has refused the last rules.
     pub fn are_refused(&self) -> bool {
         self.refused
     }
 
-    /// Whether what `has` looks for is among rules that the kernel has still to answer for.
+    /// Whether the wanted rules have what `has` looks for, and the kernel has not confirmed it yet.
     fn awaited(&self, has: impl Fn(&Protection) -> bool) -> bool {
         let refused = self.refused || self.asked.is_none();
         !refused && !has(&self.standing) && self.wanted.as_ref().is_some_and(has)
     }
 
-    /// Whether those of this address are.
+    /// Whether the rules for this address are awaited.
     pub fn awaited_for(&self, address: IpAddr) -> bool {
         self.awaited(|rules| rules.vips.contains_key(&address))
     }
 
-    /// Whether those of this macvlan are.
+    /// Whether the rules for this macvlan are awaited.
     pub fn awaited_for_link(&self, name: &str) -> bool {
         self.awaited(|rules| rules.quiet.contains(name))
     }
 }
 
 impl Engine {
-    /// Asks for the rules that should stand, if they changed.
+    /// Requests the rules that should be set, if they have changed.
     pub(super) fn protect(&mut self) {
         let Some(network) = self.observer.network() else { return };
         let dhcp: BTreeSet<Uid> = self
@@ -141,20 +141,21 @@ impl Engine {
         self.out.extend(self.settings.rules.want(wanted));
     }
 
-    /// A node without VIPs keeps no rules when its announcer leaves.
+    /// Removes the rules when the announcer ends, if the node has no VIPs.
     pub(super) fn unprotect(&mut self) {
         if self.vips.values().all(|vip| vip.carrier.is_none()) {
             self.out.extend(self.settings.rules.clear());
         }
     }
 
-    /// Whether an address has to wait for its rules. Not if it is on the node already: it would only fall.
+    /// Whether an address has to wait for its rules. An address that is already on the node does not wait, because it
+    /// would only be removed.
     pub(super) fn awaits_rules(&self, carrier: Carrier) -> bool {
         self.settings.rules.awaited_for(carrier.net.addr()) && !self.is_found(carrier)
     }
 
-    /// Whether a macvlan has to: it would listen to router advertisements, and with a lease to go on with it has an
-    /// address from the start.
+    /// Whether a macvlan has to wait for its rules. It would receive router advertisements, and with a continued lease
+    /// it has an address from the start.
     pub(super) fn macvlan_awaits_rules(&self, name: &str, resumed: Option<Resumed>) -> bool {
         let found = self.observer.network().is_some_and(|network| network.link_by_name(name).is_some());
         !found
@@ -162,7 +163,7 @@ impl Engine {
                 || resumed.is_some_and(|resumed| self.settings.rules.awaited_for(resumed.address.into())))
     }
 
-    /// The kernel has answered: what has waited for the rules is added now, with them or without.
+    /// The kernel has answered, so VIPs that waited for the rules are added now, whatever the answer was.
     pub(super) fn protected(&mut self, result: Result<(), String>) {
         let Some(answered) = self.settings.rules.answered(result) else { return };
         self.out.replan_if(answered.news);

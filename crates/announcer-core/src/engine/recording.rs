@@ -1,4 +1,4 @@
-//! What this node writes on a Service and tells its author, from its VIPs as they stand.
+//! What this node writes on a Service and tells its author, from the state of its VIPs.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -37,7 +37,8 @@ impl Engine {
         self.plan.of_service = planned;
     }
 
-    /// The given addresses and no owner: whoever announces them when the first endpoint is ready writes that.
+    /// A record with the static addresses and without an owner. The node that announces them when the first endpoint is
+    /// ready writes the owner.
     fn unannounced_record(&self, view: &ServiceView) -> Record {
         let given = view.wanted.iter().filter_map(|wanted| match wanted {
             Wanted::Static(address) => Some((*address, view.ports.clone())),
@@ -60,22 +61,22 @@ impl Engine {
         }
     }
 
-    /// kube-vip spec 3.8. While nothing is up nothing but which lease is lost; no status before every address that is
-    /// being probed is settled, so that a Service with two families costs one write; never an address that is not up,
-    /// unless clients know it already.
+    /// The record to write (kube-vip spec 3.8). While no VIP is up, it only says which lease is lost. The status waits
+    /// until every probed address is settled, so that a Service with two families costs one write. An address that is
+    /// not up is only written if clients know it already.
     fn wanted_record(&self, view: &ServiceView, ids: &[VipId]) -> Option<Record> {
         let vips: Vec<_> = ids.iter().filter_map(|id| Some((id, self.vips.get(id)?))).collect();
         let up = vips.iter().any(|(_, vip)| vip.is_up());
         let probing = vips.iter().any(|(_, vip)| matches!(vip.phase, Phase::Probing(_)));
         let settling = probing || vips.iter().any(|(_, vip)| matches!(vip.phase, Phase::Adding(_)));
-        // A successor would answer for the address at once, until the server says what it has said here.
+        // Without this, the next owner would use the address at once, until the DHCP server refuses it again.
         let lost = self.dhcp.lost(&view.uid).map(|lost| lost.standing(&view.published)).unwrap_or_default();
         if !up && lost.is_empty() {
             return None;
         }
         let term = match &self.ownership {
             Owners::Elected(_) => None,
-            // What was handed over is the new owner's to write on.
+            // After a hand-over the new owner writes the record.
             Owners::Node(cluster) => Some(
                 cluster.owner_record(&view.key).filter(|owner_record| owner_record.host == self.config.node_name)?.term,
             ),
@@ -85,7 +86,7 @@ impl Engine {
         if !up {
             return Some(record);
         }
-        // An IPv4 address comes before one of IPv6.
+        // IPv4 addresses come before IPv6 addresses.
         let mut leased = Vec::new();
         for (id, vip) in vips.iter().filter(|(_, vip)| vip.is_up()) {
             match (id, &vip.source) {
@@ -152,7 +153,8 @@ impl Engine {
         self.out.news(key, false, Reason::AddressAnnounced, &text);
     }
 
-    /// What to know of addresses that nobody beside the node takes for a neighbour's: on purpose, or a slip of the pen.
+    /// A hint about addresses outside the subnet of their interface: hosts on that LAN do not ask for them by ARP. It
+    /// may be intended or a typing mistake.
     fn routed(&self, ids: &[VipId]) -> String {
         let Some(network) = self.observer.network() else { return String::new() };
         let given = ids.iter().filter(|id| matches!(id, VipId::Static(_)));
@@ -170,7 +172,7 @@ impl Engine {
     }
 }
 
-/// Who had it, as part of a sentence.
+/// The former announcer as part of a sentence.
 fn formerly(node: Option<&String>) -> String {
     node.map_or(String::new(), |node| format!(", before by node {node}"))
 }

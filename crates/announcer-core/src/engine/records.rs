@@ -1,4 +1,4 @@
-//! What stands on each Service, and when it has to be written. Nothing is asked for that stands there already.
+//! What has to be written on each Service, and when. Nothing is written that is there already.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,29 +8,30 @@ use super::due::{Due, Timed};
 use super::{Action, Record, Recorded};
 use crate::view::{Published, ServiceKey};
 
-/// How long after our write the cached Service may still be the old one, before somebody must have changed it back.
+/// How long after our own write the watch may still show the old Service. Later, another writer must have changed it
+/// back.
 const RECORD_SETTLE: Duration = Duration::from_secs(1);
-/// How long another node's name stays where ours stood, unless the Lease is read to be another's before: a holder reads
-/// it each retry period. Two nodes that both believe to hold it would overwrite each other with every event of the
-/// watch.
+/// How long another node's name is tolerated where ours was, unless the Lease shows another holder before. A holder
+/// reads the Lease in each retry period. Without this pause, two nodes that both believe to hold the Lease would
+/// overwrite each other with every watch event.
 const HOLD: Duration = Duration::from_secs(10);
 
-/// What was asked for one Service.
+/// State of the record of one Service.
 #[derive(Debug, Default)]
 struct ServiceRecord {
     asked: Option<Record>,
     in_flight: bool,
     done_at: Option<Instant>,
-    /// Ours has stood there since this node took it over.
+    /// Our record has been on the Service since this node took it over.
     stood: bool,
-    /// Since when another node's name stands there instead.
+    /// Since when another node's name is there instead.
     replaced: Option<Instant>,
     recheck: Option<Instant>,
-    /// Who announced it when we first looked.
+    /// The announcer that the Service named when this node first looked.
     previous: Option<String>,
-    /// The addresses of which it was told last that this node announces them.
+    /// The addresses that the last Event named as announced by this node.
     told: BTreeSet<IpAddr>,
-    /// Those of them of which it was told since that they are not announced.
+    /// Those of them that a later Event named as not announced.
     over: BTreeSet<IpAddr>,
 }
 
@@ -40,23 +41,23 @@ impl Timed for ServiceRecord {
     }
 }
 
-/// What was asked for each Service, and what became of it.
+/// The records of all Services.
 #[derive(Debug, Default)]
 pub(super) struct Records(Due<ServiceKey, ServiceRecord>);
 
 impl Records {
-    /// When one has to be looked at again.
+    /// When a record has to be checked again.
     pub fn deadline(&self) -> Option<Instant> {
         self.0.first()
     }
 
-    /// Finds out now what will be asked for more than once.
+    /// Updates the deadlines after changes.
     pub fn settle(&mut self) {
         self.0.settle();
     }
 
-    /// Whether one has to be looked at again now. Cleared whatever comes of that: a VIP that is down by now asks for
-    /// nothing.
+    /// Whether a record has to be checked again now. The deadline is cleared in any case, because a VIP that is down
+    /// needs no record.
     pub fn take_due(&mut self, now: Instant) -> bool {
         if !self.0.is_due(now) {
             return false;
@@ -68,7 +69,7 @@ impl Records {
         due
     }
 
-    /// Nothing more is written on Services that have no VIP here.
+    /// Drops the records of Services that have no VIP here.
     pub fn keep(&mut self, mut has_vips: impl FnMut(&ServiceKey) -> bool) -> Vec<Action> {
         let gone: Vec<ServiceKey> = self.0.keys().filter(|key| !has_vips(key)).cloned().collect();
         for key in &gone {
@@ -77,7 +78,8 @@ impl Records {
         gone.into_iter().map(Action::Forget).collect()
     }
 
-    /// This should stand on the Service, on which `published` does. `confirmed`: it is known to be this node's.
+    /// Requests that `wanted` is written, unless `published` shows it already. `confirmed`: this node is certainly the
+    /// owner.
     pub fn want(
         &mut self,
         now: Instant,
@@ -87,7 +89,7 @@ impl Records {
         confirmed: bool,
     ) -> Option<Action> {
         let record = self.0.entry(key.clone()).or_default();
-        // Of Services that come together the watch shows one before the other: nobody is behind another for that.
+        // For Services that come together, the watch shows one before the other. That must not change the turn.
         if let Some(asked) = record.asked.as_ref().filter(|asked| asked.ingress == wanted.ingress) {
             wanted.turn = asked.turn;
         }
@@ -96,7 +98,7 @@ impl Records {
             && published.is_some_and(|published| published.vip_host.is_some() && published.vip_host != wanted.vip_host);
         record.recheck = None;
         if published.is_some_and(|published| stands(published, &wanted)) {
-            // Somebody may change it back later: then it is asked for again.
+            // Another writer may change it back later; then it is requested again.
             if !record.in_flight {
                 record.asked = None;
             }
@@ -129,7 +131,7 @@ impl Records {
         Some(Action::Record(key.clone(), wanted))
     }
 
-    /// What became of a record; answers with the addresses that were written, if it was written at all.
+    /// Takes in the result of a record.
     pub fn answered(&mut self, now: Instant, key: &ServiceKey, recorded: &Recorded) -> Answered {
         let record = match (self.0.get_mut(key), recorded) {
             (None, _) | (_, Recorded::Failed) => return Answered::Nothing,
@@ -138,15 +140,15 @@ impl Records {
         record.in_flight = false;
         record.done_at = Some(now);
         if matches!(recorded, Recorded::Gone | Recorded::Superseded) {
-            // The watch will say so too. Nothing is published that an announcement could have waited for.
+            // The watch will show it too. No announcement waits for this write.
             return Answered::Settled;
         }
         record.stood = true;
         Answered::Written(record.asked.iter().flat_map(|asked| &asked.ingress).flatten().map(|(ip, _)| *ip).collect())
     }
 
-    /// The Service is planned here, on `node`; `published` is what stood there before this node has written anything.
-    /// What a former life of this node has published, it has told of, too.
+    /// The Service is planned on `node`. `published` is what it said before this node wrote anything. What an earlier
+    /// process of this node published counts as told.
     pub fn look(&mut self, key: &ServiceKey, published: &Published, node: &str) {
         if self.0.contains_key(key) {
             return;
@@ -158,10 +160,10 @@ impl Records {
         self.0.insert(key.clone(), record);
     }
 
-    /// VIPs of the Service are up under these addresses, and `wanted` are meant to be. Whether that is news.
+    /// The VIPs of the Service at `up` are up, those at `wanted` should be. Returns whether an Event is due.
     pub fn announced(&mut self, key: &ServiceKey, up: &BTreeSet<IpAddr>, wanted: &BTreeSet<IpAddr>) -> News {
         let Some(record) = self.0.get_mut(key) else { return News::None };
-        // One of two that is down for a moment is no news, and neither is that it is back.
+        // If one of two addresses is down for a moment, neither that nor its return is news.
         let stays = |address: &IpAddr| up.contains(address) || wanted.contains(address);
         if up.is_subset(&record.told) && up.is_disjoint(&record.over) && record.told.iter().all(stays) {
             return News::None;
@@ -173,7 +175,7 @@ impl Records {
         if first { News::First { announcer: record.previous.take() } } else { News::Other { former } }
     }
 
-    /// An Event has said that this address is not announced any more: that it is again, is news.
+    /// An Event has said that this address is not announced any more, so its return is news.
     pub fn told_over(&mut self, key: &ServiceKey, address: IpAddr) {
         if let Some(record) = self.0.get_mut(key).filter(|record| record.told.contains(&address)) {
             record.over.insert(address);
@@ -181,35 +183,36 @@ impl Records {
     }
 }
 
-/// What has become known of the addresses of a Service that this node announces.
+/// What is new about the announced addresses of a Service.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
     /// Nothing.
     None,
-    /// They are the first ones.
+    /// These are the first addresses.
     First {
-        /// Who announced the Service when we first looked.
+        /// The announcer that the Service named when this node first looked.
         announcer: Option<String>,
     },
-    /// Some were not there before.
+    /// Some addresses are new.
     Other {
-        /// Those that are not there any more.
+        /// Addresses that are not announced any more.
         former: Vec<IpAddr>,
     },
 }
 
-/// See [`Records::answered`].
+/// Result of [`Records::answered`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answered {
-    /// It is being tried again, or was asked for by nobody any more.
+    /// The write is being retried, or is not wanted any more.
     Nothing,
-    /// It is over, and nothing is written.
+    /// The write is over, and nothing was written.
     Settled,
-    /// These are in the status.
+    /// These addresses are in the status.
     Written(Vec<IpAddr>),
 }
 
-/// Whether the Service says what it should. Of the status only what we write is compared: the API server adds `ipMode`.
+/// Whether the Service shows the wanted record. Only the fields that the announcer writes are compared, because the API
+/// server adds `ipMode`.
 pub fn stands(published: &Published, wanted: &Record) -> bool {
     let text = |published: &Option<String>, wanted: &Option<String>| {
         wanted

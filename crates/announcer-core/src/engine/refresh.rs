@@ -1,55 +1,55 @@
-//! Putting off the kernel's deadlines: once a second, and what it means when a second lasts longer.
+//! Extends the lifetimes of addresses in the kernel once a second, and detects pauses of the process.
 
 use std::time::{Duration, Instant};
 
 use super::{Action, Put, WireOp};
 
-/// How often the kernel's deadlines are put off.
+/// Interval of the extensions.
 pub const REFRESH: Duration = Duration::from_secs(1);
-/// How long a restarted process keeps what it finds before it knows whose it is. Bounded, so that a process that never
-/// learns it does not keep an address for ever; long enough for an API server to come back (decisions.md 26 uses the
-/// same time).
+/// How long a restarted process keeps the addresses that it finds while their owner is unknown. The time is bounded, so
+/// that a process which never learns the owner does not keep an address for ever. It is long enough for an API server
+/// to come back (decisions.md 26 uses the same time).
 const UNDECIDED_LIMIT: Duration = Duration::from_mins(5);
 
-/// See the module.
+/// The state of the extensions.
 #[derive(Debug)]
 pub(super) struct Refresh {
     started: Instant,
     next: Instant,
     in_flight: bool,
-    /// Addresses that were found gone, by the kernel's deadline or somebody's hand.
+    /// Addresses that were found missing, because their lifetime ended or another program removed them.
     fallen: u64,
 }
 
 impl Refresh {
-    /// The first one is due at once.
+    /// The first extension is due at once.
     pub fn new(now: Instant) -> Self {
         Self { started: now, next: now, in_flight: false, fallen: 0 }
     }
 
-    /// When this process began.
+    /// When this process started.
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// When the next one is due.
+    /// When the next extension is due.
     pub fn deadline(&self) -> Instant {
         self.next
     }
 
-    /// How late the one is that is due now; absent: none is.
+    /// How late the due extension is; `None`: none is due.
     pub fn take_due(&mut self, now: Instant) -> Option<Duration> {
         let late = now.checked_duration_since(self.next)?;
         self.next = now + REFRESH;
         Some(late)
     }
 
-    /// A kernel that is slower than a second per pass must not get a second pass on top.
+    /// Whether a request is under way. If the kernel needs longer than a second, no second request is sent.
     pub fn is_in_flight(&self) -> bool {
         self.in_flight
     }
 
-    /// Puts off these deadlines, in one list.
+    /// Extends these lifetimes in one request.
     pub fn extend(&mut self, puts: Vec<Put>) -> Option<Action> {
         if puts.is_empty() || self.in_flight {
             return None;
@@ -63,17 +63,17 @@ impl Refresh {
         self.in_flight = false;
     }
 
-    /// So many addresses were found gone.
+    /// Counts addresses that were found missing.
     pub fn note_fallen(&mut self, addresses: usize) {
         self.fallen = self.fallen.saturating_add(u64::try_from(addresses).unwrap_or(u64::MAX));
     }
 
-    /// Addresses that were found gone so far.
+    /// Addresses that were found missing so far.
     pub fn fallen(&self) -> u64 {
         self.fallen
     }
 
-    /// Whether what was found at the start may still be kept although nobody knows whose it is.
+    /// Whether addresses that were found at the start may still be kept while their owner is unknown.
     pub fn may_keep_undecided(&self, now: Instant) -> bool {
         now < self.started + UNDECIDED_LIMIT
     }

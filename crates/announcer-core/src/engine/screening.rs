@@ -1,4 +1,4 @@
-//! Telling what Services ask for and do not get.
+//! Reports what Services ask for and do not get.
 
 use std::time::Instant;
 
@@ -9,7 +9,8 @@ use crate::screen::Reporter;
 use crate::view::FINALIZER;
 
 impl Engine {
-    /// A Service that no controller gives an address has nobody else who says so.
+    /// Warns about Services that wait for a grant. Without a cloud controller no other program would tell their
+    /// authors.
     pub(super) fn tell_ungranted(&mut self, now: Instant) {
         for (key, asked) in self.services.long_ungranted(now) {
             if self.services.get(&key).is_none_or(|view| self.ownership.of(view) != Owner::Mine) {
@@ -27,7 +28,7 @@ impl Engine {
         }
     }
 
-    /// `node` mode: what is known of the addresses of machines.
+    /// `node` mode: updates the known addresses of machines.
     pub(super) fn note_machines(&mut self) {
         if let Owners::Node(cluster) = &self.ownership {
             self.services.set_machines(cluster.machines());

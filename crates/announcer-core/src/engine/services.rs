@@ -1,5 +1,5 @@
-//! The Services that are ours to announce, as they are planned with: without the addresses that they ask for and do not
-//! get, and grouped by the addresses that they share.
+//! The Services of this announcer as the plan sees them: without refused addresses, and grouped by the addresses that
+//! they share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,32 +12,31 @@ use crate::group::{Groups, groups};
 use crate::screen::{ClusterIps, Machine, Refusal, refusals};
 use crate::view::{Giver, ServiceKey, ServiceView, Uid};
 
-/// A Service that does not get all that it asks for.
+/// A Service that gets only a part of what it asks for.
 #[derive(Debug)]
 struct Refused {
-    /// As it asks.
+    /// The Service as its author wrote it.
     asked: ServiceView,
     refusals: Vec<Refusal>,
 }
 
-/// How long a Service waits for a cloud controller before its author is told: a controller that is there needs a few
-/// seconds.
+/// How long a Service waits for a cloud controller before its author is told. A running controller needs a few seconds.
 pub(super) const UNGRANTED: Duration = Duration::from_secs(30);
 
-/// See the module. Reads as a map of views.
+/// The Services; dereferences to the map of views.
 #[derive(Debug, Default)]
 pub(super) struct Services {
     views: BTreeMap<ServiceKey, ServiceView>,
-    /// The first complete list is in.
+    /// The first list is complete.
     listed: bool,
-    /// Which of them share an address, and whether one has changed since that was found out.
+    /// The groups, and whether a Service has changed since they were computed.
     groups: Groups,
     changed: bool,
-    /// Addresses that Services ask for and do not get; of machines; inside the cluster.
+    /// Services whose addresses are partly refused.
     refused: BTreeMap<ServiceKey, Refused>,
-    /// Services without a grant, and since when.
+    /// Services that wait for a grant, and since when.
     ungranted: BTreeMap<ServiceKey, Option<Instant>>,
-    /// Whether a cloud controller gives addresses, as far as somebody has said.
+    /// Whether a cloud controller gives addresses; `None`: not configured.
     controller: Option<bool>,
     machines: BTreeMap<IpAddr, Machine>,
     cluster_ips: ClusterIps,
@@ -54,12 +53,12 @@ impl Deref for Services {
 }
 
 impl Services {
-    /// Knows none. `controller`: a cloud controller gives addresses, or none does; absent: nobody has said.
+    /// Starts without Services. `controller`: whether a cloud controller gives addresses; `None`: not configured.
     pub fn new(controller: Option<bool>) -> Self {
         Self { controller, ..Self::default() }
     }
 
-    /// A Service has changed, or is gone. Answers with the UID of the Service of this name that is gone now.
+    /// A Service has changed; `None`: it is deleted. Returns the UID of the Service of this name that has gone.
     pub fn change(&mut self, key: ServiceKey, view: Option<ServiceView>) -> Option<Uid> {
         self.changed = true;
         let refused = self.refused.remove(&key);
@@ -78,17 +77,17 @@ impl Services {
         gone
     }
 
-    /// The first complete list is in.
+    /// The first list is complete.
     pub fn set_listed(&mut self) {
         self.listed = true;
     }
 
-    /// Whether it is.
+    /// Whether the first list is complete.
     pub fn are_listed(&self) -> bool {
         self.listed
     }
 
-    /// Where a Service has endpoints; absent: that is not known any more. True if that is news.
+    /// Sets the nodes with endpoints of a Service; `None`: not known any more. Returns true if that is news.
     pub fn set_endpoints(&mut self, key: ServiceKey, nodes: Option<BTreeSet<String>>) -> bool {
         match nodes {
             Some(nodes) if self.endpoints.get(&key) == Some(&nodes) => false,
@@ -105,7 +104,7 @@ impl Services {
         &self.endpoints
     }
 
-    /// Which addresses machines have.
+    /// Sets the addresses of machines, which no Service may have.
     pub fn set_machines(&mut self, machines: BTreeMap<IpAddr, Machine>) {
         if machines != self.machines {
             self.machines = machines;
@@ -113,12 +112,12 @@ impl Services {
         }
     }
 
-    /// Which addresses machines have.
+    /// The addresses of machines.
     pub fn machines(&self) -> &BTreeMap<IpAddr, Machine> {
         &self.machines
     }
 
-    /// Which addresses a Service has inside the cluster. True if somebody here asks for one that has come or gone.
+    /// Sets the cluster IPs of a Service. Returns true if a view asks for an address that was added or removed.
     pub fn set_cluster_ips(&mut self, key: &ServiceKey, addresses: Vec<IpAddr>) -> bool {
         let changed = self.cluster_ips.note(key, addresses);
         if changed.is_empty() {
@@ -133,7 +132,7 @@ impl Services {
         concerned
     }
 
-    /// Screens and groups them anew, if one has changed. Before each plan.
+    /// Screens and groups the Services again, if one has changed. Runs before each plan.
     pub fn settle(&mut self) {
         if !std::mem::take(&mut self.changed) {
             return;
@@ -151,11 +150,11 @@ impl Services {
         self.groups = groups(&self.views);
     }
 
-    /// Where a cloud controller gives addresses, a Service has what it was given and nothing else.
+    /// Where a cloud controller gives addresses, a Service gets what was granted and nothing else.
     fn apply_grants(&mut self) {
         let mut waiting = BTreeMap::new();
-        // Every node sees the same Services, and so comes to the same answer. A finalizer alone may be another
-        // controller's leftover.
+        // Every node sees the same Services and comes to the same answer. A finalizer alone does not count, because
+        // another controller may have left it.
         let managed =
             self.controller.unwrap_or_else(|| self.views.values().any(|view| view.giver == Giver::Controller));
         for (key, view) in &mut self.views {
@@ -169,7 +168,7 @@ impl Services {
         self.ungranted = waiting;
     }
 
-    /// Services that have waited for a grant for long, and what they ask for.
+    /// Services that have waited for a grant for longer than [`UNGRANTED`], and what they ask for.
     pub fn long_ungranted(&mut self, now: Instant) -> Vec<(ServiceKey, Vec<Wanted>)> {
         let mut long = Vec::new();
         for (key, since) in &mut self.ungranted {
@@ -181,23 +180,23 @@ impl Services {
         long
     }
 
-    /// Which Services share an address.
+    /// The groups of Services that share an address.
     pub fn groups(&self) -> &Groups {
         &self.groups
     }
 
-    /// The Services that share an address with this one, itself included, by seniority.
+    /// The Services of the group of `key`, including its own, by seniority.
     pub fn group_of(&self, key: &ServiceKey) -> impl Iterator<Item = &ServiceView> + Clone + '_ {
         let members = self.groups.of.get(key).and_then(|group| self.groups.members.get(group));
         members.into_iter().flatten().filter_map(|key| self.views.get(key))
     }
 
-    /// What is refused to whom.
+    /// The refused addresses of each Service.
     pub fn refusals(&self) -> impl Iterator<Item = (&ServiceKey, &Refusal)> {
         self.refused.iter().flat_map(|(key, refused)| refused.refusals.iter().map(move |refusal| (key, refusal)))
     }
 
-    /// Whether clients have been told before that one of `members` has `address`.
+    /// Whether clients were told before that one of `members` has `address`.
     pub fn was_in_use(&self, members: &[ServiceKey], address: IpAddr) -> bool {
         members
             .iter()

@@ -1,19 +1,19 @@
-//! How to leave, in the order that costs clients least.
+//! The end of the process, in the order that costs clients least.
 //!
-//! kube-vip takes the addresses off and then releases the Lease: nobody answers until a follower has polled, seconds
-//! later. Here the Lease is released *first*, while everything is still served: a successor of our kind sees that at
-//! once, sets the addresses and announces them; its claim is heard on the wire and the address withdrawn in the same
-//! moment (make before break). Two nodes answer for a few milliseconds, with the same Service behind both. A kube-vip
-//! that takes over polls within 2.2 retry periods and announces later still; until it holds the Lease we serve.
+//! kube-vip removes the addresses and then releases the Lease. So no node answers until a follower has polled, seconds
+//! later. Here the Lease is released *first*, while everything is still served. A successor of our kind sees that at
+//! once, sets the addresses and announces them. This node hears its claim and withdraws the address in the same moment
+//! (make before break). Two nodes answer for a few milliseconds, with the same Service behind both. A kube-vip that
+//! takes over polls within 2.2 retry periods and announces later still; this node serves until then.
 //!
-//! In `node` mode the addresses stay where they are unless the node itself is leaving: it is cordoned, not ready,
-//! excluded, gone, or its kube-proxy is ill. A hand-over would reset every connection (`conntrack` does not move),
-//! twice where addresses go back; the kernel answers until the next process adopts them. If that one does not come, the
-//! kernel drops them, and whoever watches this node takes them within a quarter of a second: until then the wire says
-//! that it lives, and nobody else answers.
+//! In `node` mode the addresses stay, unless the node itself is leaving: it is cordoned, not ready, excluded or gone,
+//! or its kube-proxy is not healthy. A hand-over would reset every connection (`conntrack` entries do not move), and
+//! twice if the addresses go back. The kernel answers until the next process adopts the addresses. If no process comes,
+//! the kernel removes them, and a watcher of this node takes them over within a quarter of a second. Until then the
+//! node answers on the wire, and no other node takes them.
 //!
-//! If nobody takes the Lease in that time there is no successor (one node, or all pods replaced at once): the addresses
-//! stay, with a deadline, for the next process to adopt (decisions.md 26).
+//! If no node takes the Lease in time, there is no successor (a single node, or all pods replaced at once). Then the
+//! addresses stay, with a limited lifetime, for the next process to adopt (decisions.md 26).
 
 use std::time::{Duration, Instant};
 
@@ -22,15 +22,16 @@ use super::{Action, Engine, Owners, WireOp};
 use crate::fence::LEFT_BEHIND;
 use crate::plan::VipId;
 
-/// For the request that releases the Lease.
+/// Limit for the request that releases the Lease.
 const RELEASE_LIMIT: Duration = Duration::from_secs(4);
-/// Between seeing the successor's name and withdrawing, if its claim is not heard before: it is setting its addresses
-/// just now.
+/// Time between reading the successor's name and withdrawing, if its claim is not heard before. The successor is
+/// setting its addresses during this time.
 const AFTER_SUCCESSOR: Duration = Duration::from_millis(500);
-/// `node` mode: for the API to take the new owners, and for them to be heard. Less than a pod has to end.
+/// `node` mode: limit for the API to accept the new owners and for their claims to arrive. It is shorter than a pod's
+/// termination.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(6);
 
-/// How far the end has come.
+/// Progress of the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Progress {
     #[default]
@@ -41,72 +42,72 @@ enum Progress {
     Waiting {
         until: Instant,
     },
-    /// Put off with each address that the successor claims: a thousand of them take it some seconds.
+    /// The limit is extended with each address that the successor claims: a thousand addresses take some seconds.
     Lingering {
         until: Instant,
     },
-    /// `node` mode: successors have been named, and take over one by one.
+    /// `node` mode: the successors are recorded, and take over one by one.
     HandingOver {
         until: Instant,
     },
     Done,
 }
 
-/// By what this node has its VIPs.
+/// What gives this node its VIPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Title {
-    /// By nothing: nothing of its VIPs is here, or it is not known whose they are and their deadlines run.
+    /// Nothing: it has no VIPs, or their owner is unknown and their lifetimes run.
     None,
-    /// By Leases that are handed back.
+    /// Leases, which are released.
     Leases,
-    /// By records that name it: successors are named instead.
+    /// Records that name this node; they are changed to name successors.
     Records,
 }
 
-/// What is to be done next.
+/// The next step of the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// To wait.
+    /// Wait.
     Wait,
-    /// To plan: elections are left, or VIPs handed over, by the plan.
+    /// Make a plan: it leaves elections or hands VIPs over.
     Plan,
-    /// To leave everything where it is, with a last deadline. `long`: for the next process, because nobody else takes
-    /// it; else the usual one, since others take what is here when it has passed.
+    /// Leave the addresses, with a last lifetime. `long`: for the next process, because no other node takes them.
+    /// Otherwise the usual lifetime, because other nodes take the addresses when it has ended.
     Leave {
-        /// See there.
+        /// Whether the lifetime is the long one.
         long: bool,
     },
-    /// To withdraw everything, and exit.
+    /// Withdraw everything and exit.
     Withdraw,
-    /// To exit.
+    /// Exit.
     Exit,
 }
 
-/// The end of the process, step by step.
+/// The end of the process as a state machine.
 #[derive(Debug, Default)]
 pub(super) struct Shutdown {
     progress: Progress,
-    /// Another process will come on this node.
+    /// Another process will follow on this node.
     stays: bool,
 }
 
 impl Shutdown {
-    /// Whether the process was asked to end.
+    /// Whether the process has to end.
     pub fn has_begun(&self) -> bool {
         self.progress != Progress::Running
     }
 
-    /// Whether all is done.
+    /// Whether everything is done.
     pub fn is_done(&self) -> bool {
         self.progress == Progress::Done
     }
 
-    /// Whether what is here is kept for the next process of this node although others could have it.
+    /// Whether the VIPs are kept for the next process on this node, although other nodes could have them.
     pub fn stays(&self) -> bool {
         self.stays
     }
 
-    /// Nothing is left to do.
+    /// Marks the end as done.
     pub fn finish(&mut self) {
         self.progress = Progress::Done;
     }
@@ -122,7 +123,7 @@ impl Shutdown {
         }
     }
 
-    /// The process was asked to end.
+    /// Starts the end.
     pub fn begin(&mut self, now: Instant, title: Title) -> Step {
         if self.has_begun() {
             return Step::Wait;
@@ -135,8 +136,8 @@ impl Shutdown {
         Step::Plan
     }
 
-    /// The Leases were handed back, or (`released` is false) may still be in our name. `patience`: a follower takes one
-    /// within this.
+    /// The Leases were released; `released` is false if they may still name this node. `patience`: how long a follower
+    /// needs to take one.
     pub fn released(&mut self, now: Instant, released: bool, serves: bool, patience: Duration) -> Step {
         match self.progress {
             Progress::Releasing { .. } if !serves => Step::Exit,
@@ -144,13 +145,13 @@ impl Shutdown {
                 self.progress = Progress::Waiting { until: now + patience };
                 Step::Wait
             }
-            // Others will take it by expiry: by then the kernel must have removed what is here.
+            // Other nodes will take the Lease when it expires. The kernel must have removed the addresses by then.
             Progress::Releasing { .. } => Step::Leave { long: false },
             _ => Step::Wait,
         }
     }
 
-    /// The Lease has a new holder. `itself`: the next process of this node is there already, and adopts.
+    /// The Lease has a new holder. `itself`: the next process of this node, which adopts the addresses.
     pub fn succeeded(&mut self, now: Instant, itself: bool) -> Step {
         match self.progress {
             Progress::Waiting { .. } if itself => Step::Leave { long: false },
@@ -162,21 +163,21 @@ impl Shutdown {
         }
     }
 
-    /// The successor has claimed an address: it is at work, and may need time for the others.
+    /// The successor has claimed an address, so it is working and may need time for the others.
     pub fn claimed(&mut self, now: Instant) {
         if let Progress::Lingering { until } = &mut self.progress {
             *until = (*until).max(now + AFTER_SUCCESSOR);
         }
     }
 
-    /// What is due. `one_lease`: all VIPs have the same new holder.
+    /// The step that is due. `one_lease`: all VIPs have the same new holder.
     pub fn take_due(&mut self, now: Instant, serves: bool, one_lease: bool) -> Step {
         match self.progress {
-            // The successor has claimed all of them.
+            // The successor has claimed all VIPs.
             Progress::Waiting { .. } | Progress::Lingering { .. } if !serves => Step::Exit,
             _ if self.deadline().is_none_or(|until| now < until) => Step::Wait,
             Progress::Releasing { .. } => Step::Leave { long: false },
-            // Who has taken which of the Leases is not known, and they announce within the lease duration.
+            // It is unknown which nodes have taken the Leases; they announce within the duration of the Lease.
             Progress::Waiting { .. } => Step::Leave { long: one_lease },
             Progress::Lingering { .. } => Step::Withdraw,
             Progress::HandingOver { .. } => Step::Plan,
@@ -184,7 +185,7 @@ impl Shutdown {
         }
     }
 
-    /// `node` mode: whether this was the last plan. `open`: something is still being handed over.
+    /// `node` mode: whether the hand-over ends with this plan. `open`: a hand-over is still under way.
     pub fn ends_hand_over(&self, now: Instant, open: bool) -> bool {
         matches!(self.progress, Progress::HandingOver { until } if now >= until || !open)
     }
@@ -210,7 +211,7 @@ impl Engine {
         if let Owners::Elected(leases) = &mut self.ownership {
             leases.handed_back();
         }
-        // A follower of kube-vip polls.
+        // A follower of kube-vip's kind polls the Lease.
         let patience = self.longest_retry() + Duration::from_secs(1);
         let step = self.shutdown.released(now, released, !self.vips.is_empty(), patience);
         self.end(now, step);
@@ -253,9 +254,9 @@ impl Engine {
         }
     }
 
-    /// `node` mode, after each plan: everything that has a successor is handed over by name and kept until that one is
-    /// heard; what has none stays for the next process (decisions.md 26). It is still ours in the record, and nobody
-    /// takes what a kernel answers for.
+    /// `node` mode, after each plan: ends the hand-over. A VIP with a successor was handed over by name and is kept
+    /// until the successor is heard. A VIP without one stays for the next process (decisions.md 26). Its record still
+    /// names this node, and no node takes an address for which a kernel answers.
     pub(super) fn finish_hand_over(&mut self, now: Instant) {
         let Owners::Node(cluster) = &self.ownership else { return };
         if !self.shutdown.has_begun() {
@@ -283,7 +284,7 @@ impl Engine {
         self.leave(now, LEFT_BEHIND);
     }
 
-    /// Leaves everything as it is, with a last deadline.
+    /// Leaves the addresses on the node, with a last lifetime.
     fn leave(&mut self, now: Instant, valid: Duration) {
         let there = self.vips.values().filter(|vip| vip.phase != Phase::Adding(Adding::AwaitsRules));
         let puts: Vec<_> = there.filter_map(|vip| vip.put(now, valid)).collect();

@@ -1,8 +1,8 @@
-//! What a former life, or kube-vip, left on this node: kept while it is not known whose it is, removed when it is
-//! nobody's here.
+//! Addresses and macvlans that an earlier process or kube-vip left on this node. They are kept while their owner is
+//! unknown, and removed if they do not belong here.
 //!
-//! kube-vip spec 10.1 rows 2 and 3: without this a crashed announcer's addresses answer for ever beside those of the
-//! new owner.
+//! Without this, the addresses of a crashed announcer would answer for ever beside those of the new owner (kube-vip
+//! spec 10.1 rows 2 and 3).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,11 +20,11 @@ use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::{ServiceView, Uid, is_on_record};
 
-/// How long an address without our mark, which is kube-vip's and has no deadline, may wait on an adopted macvlan for
-/// its client to confirm the lease.
+/// How long an address without our mark, which kube-vip set without a lifetime, may wait on an adopted macvlan until
+/// its client confirms the lease.
 const CONFIRM_LIMIT: Duration = Duration::from_mins(1);
 
-/// What is here of Services of which it is not decided yet whose they are: kept, and nothing begun with it.
+/// What belongs to Services whose owner is undecided. It is kept as it is.
 struct Doubtful {
     links: BTreeSet<u32>,
     addresses: BTreeSet<IpAddr>,
@@ -36,7 +36,7 @@ impl Doubtful {
     }
 }
 
-/// What a Service has, had, or asks for.
+/// All addresses that a Service has, had or asks for.
 fn known_addresses(view: &ServiceView) -> impl Iterator<Item = IpAddr> + '_ {
     let given = view.wanted.iter().filter_map(|wanted| match wanted {
         Wanted::Static(address) => Some(*address),
@@ -48,7 +48,7 @@ fn known_addresses(view: &ServiceView) -> impl Iterator<Item = IpAddr> + '_ {
         .chain(view.dhcp.lease6.as_ref().map(|lease| lease.address.into()))
 }
 
-/// What the author of a Service reads whose address also stands where its record has never put it.
+/// Message for the author of a Service whose address is also on an interface where its record has never put it.
 fn not_on_record(net: IpNet, interface: &str, node: &str) -> String {
     format!(
         "address {} of this Service is also set on interface {interface} of node {node}, and neither a mark nor the \
@@ -70,7 +70,7 @@ impl Engine {
         let uids: BTreeSet<&str> = views.iter().map(|view| view.uid.0.as_str()).collect();
         let names: BTreeSet<String> =
             views.iter().map(|view| view.dhcp.link_name.clone().unwrap_or_else(|| view.uid.link_name())).collect();
-        // Who shares a lease knows no more of its macvlan than the address.
+        // A Service that shares a lease knows only the address, so the macvlan is found by the address.
         let carrying: BTreeSet<u32> = network
             .addresses
             .iter()
@@ -86,7 +86,7 @@ impl Engine {
         Doubtful { links, addresses }
     }
 
-    /// Addresses with our mark that no VIP of ours carries (yet).
+    /// Addresses with our mark that no VIP carries, or not yet.
     pub(super) fn orphans(&self) -> Vec<Address> {
         let carried: BTreeSet<(u32, IpNet)> =
             self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| (carrier.link, carrier.net)).collect();
@@ -100,10 +100,11 @@ impl Engine {
             .collect()
     }
 
-    /// A restart must not cost an address: until it is known whose it is, its deadline is put off, for a bounded time.
-    /// Not beyond the end of its DHCP lease, which is noted on its macvlan or, for DHCPv6, on the address itself; on a
-    /// macvlan without a note the kernel's deadline stands. After a pause only what is seen anew: to put off a deadline
-    /// that has passed is to set the address again, which another node may have by then, and nobody would ask.
+    /// Extends the lifetime of orphans while their owner is unknown, for a bounded time, so that a restart costs no
+    /// address. A DHCP lease is not extended beyond its end, which is noted on the macvlan or, for DHCPv6, on the
+    /// address; on a macvlan without a note the lifetime stays. After a pause of this process, only addresses that were
+    /// read again count. Extending an address that the kernel has removed would set it again without a probe, while
+    /// another node may have it.
     pub(super) fn keep_orphans(&self, now: Instant) -> Vec<Put> {
         let ready = self.unknown().is_none();
         let undecided = !ready || !self.plan.undecided.is_empty();
@@ -117,7 +118,7 @@ impl Engine {
         self.orphans()
             .into_iter()
             .filter(|orphan| !ready || doubtful.has(orphan))
-            // A process that ended in order has left it more time: ours may be over before it has found out anything.
+            // A process that ended in order has left a longer lifetime, which must not be shortened.
             .filter(|orphan| !matches!(orphan.valid, AddressLifetime::For(left) if left > fence + since))
             .filter_map(|orphan| {
                 let left = match network.lease_end_of(&orphan) {
@@ -125,7 +126,7 @@ impl Engine {
                     None if is_macvlan(network.link(orphan.interface)?) => return None,
                     Some(LeaseEnd::Never) | None => Duration::MAX,
                 };
-                // The kernel's least is a second.
+                // The kernel's minimum is one second.
                 (left >= Duration::from_secs(1)).then(|| Put {
                     link: orphan.interface,
                     net: orphan.net,
@@ -136,8 +137,8 @@ impl Engine {
             .collect()
     }
 
-    /// A lease that is ours by a record in hand, and its client is about to go on with it: a former owner, who may just
-    /// have begun himself, repeats his announcements until he hears ours.
+    /// Whether an orphan is a lease that a confirmed record gives to this node and that its client is about to
+    /// continue. A former owner, which may just have started too, repeats its announcements until it hears ours.
     fn is_being_taken_up(&self, orphan: &Address) -> bool {
         let Some(link) = self.observer.network().and_then(|network| network.link(orphan.interface)) else {
             return false;
@@ -153,20 +154,20 @@ impl Engine {
         })
     }
 
-    /// Somebody else announces what we only kept: it is theirs. In `node` mode owners say so with a tag, which nobody
-    /// can prove who has not read the Service yet; what a stranger says counts for nothing.
+    /// Another host announces an orphan, so the orphan is removed. In `node` mode this needs a tagged claim, which this
+    /// node cannot check before it has read the Service. Announcements of strangers do not count there.
     pub(super) fn orphan_claimed(&mut self, frame: &Frame) {
         let Frame { link, address, mac, .. } = *frame;
         if self.cluster().is_some() && !tag::is_tagged(frame.payload.as_ref()) {
             return;
         }
-        // A macvlan has the same MAC on every node, and what is only kept announces nothing: what is heard there is
-        // said by another node.
+        // A macvlan has the same MAC on every node. Orphans announce nothing, so a frame from that MAC comes from
+        // another node.
         let own = self.observer.network().and_then(|network| network.link(link));
         if own.is_some_and(|own| own.mac == Some(mac) && !is_macvlan(own)) {
             return;
         }
-        // Most of what is announced on a network is nothing of ours.
+        // Most announcements on a network are about other addresses.
         let found =
             |network: &Network| network.addresses.iter().any(|found| found.net.addr() == address && found.is_ours());
         if !self.observer.network().is_some_and(found) {
@@ -191,13 +192,12 @@ impl Engine {
         }
     }
 
-    /// Removes what nobody gave us. Only when the Services are known and owners can be told; what is in doubt for
-    /// single ones is left alone, and only that: a Lease that cannot be had must not keep everything else here for
-    /// ever.
+    /// Removes what does not belong here. It needs the Services and their owners. Items of undecided Services are left
+    /// alone, and only these: a Lease that cannot be read must not keep everything else here for ever.
     pub(super) fn sweep(&mut self, now: Instant) {
         let Some(network) = self.observer.network().filter(|_| self.unknown().is_none()) else { return };
         let doubtful = self.doubtful(network);
-        // decisions.md 19: a kube-vip that lives on this very node has what carries no mark or alias of ours.
+        // decisions.md 19: what has neither mark nor alias of ours belongs to a kube-vip on this node.
         let guest = self.ownership.is_guest(now);
         let names: BTreeSet<&str> =
             self.vips.values().filter_map(|vip| Some(vip.source.dhcp4()?.name.as_str())).collect();
@@ -240,7 +240,7 @@ impl Engine {
                 );
             }
             let candidate = address.is_ours() || (!guest && left(address));
-            // What has our mark has a deadline too: the kernel ends the wait, however late the API came.
+            // An address with our mark has a lifetime too, so the kernel ends the wait, however late the API answers.
             let confirming = if address.is_ours() {
                 confirming4.contains_key(link.name.as_str()) || awaited.contains(&(link.index, address.net.addr()))
             } else {

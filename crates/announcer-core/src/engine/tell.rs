@@ -1,4 +1,4 @@
-//! What the plan and the VIPs have to tell the authors of Services.
+//! Messages from the plan and the VIPs to the authors of Services.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -17,7 +17,7 @@ impl Engine {
         self.tell_without_effect(now);
     }
 
-    /// Once a day: an author who has read it may leave the annotations for kube-vip.
+    /// Reports annotations without effect, once a day: an author who knows may keep them for kube-vip.
     pub(super) fn tell_without_effect(&mut self, now: Instant) {
         for view in self.services.values().filter(|view| view.without_effect.is_some()) {
             if self.ownership.of(view) == Owner::Mine
@@ -28,7 +28,7 @@ impl Engine {
         }
     }
 
-    /// The Services of this VIP were told that its address is not announced any more.
+    /// Notes that the Services of this VIP were told that its address is not announced any more.
     pub(super) fn tell_over(&mut self, id: &VipId, address: IpAddr) {
         for member in self.vips.get(id).into_iter().flat_map(|vip| &vip.members) {
             self.records.told_over(member, address);

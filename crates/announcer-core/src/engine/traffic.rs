@@ -1,5 +1,4 @@
-//! Services whose traffic stays on the node (`externalTrafficPolicy: Local`): where their endpoints are, and who should
-//! know that they are somewhere else.
+//! Services with `externalTrafficPolicy: Local`: reports those whose endpoints are not on the node that announces them.
 
 use std::time::Instant;
 
@@ -10,8 +9,8 @@ use crate::reason::Reason;
 use crate::view::ServiceView;
 
 impl Engine {
-    /// decisions.md 18 and 21: whoever announces an address drops the traffic of a Service that has no endpoint there.
-    /// Where owners follow endpoints this is worth an Event only if no better owner exists.
+    /// Warns authors if this node announces a Service without an endpoint here, because the node drops that traffic
+    /// (decisions.md 18 and 21). Where owners follow endpoints, the Event is sent only if no better owner exists.
     pub(super) fn tell_traffic(&mut self, now: Instant) {
         let misplaced: Vec<&ServiceView> = self
             .services

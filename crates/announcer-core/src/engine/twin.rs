@@ -1,6 +1,5 @@
-//! Another host that has the MAC of a lease of ours: a manifest that was copied to another cluster, or a machine that
-//! was given the same one. Switches send what is meant for one to the other, and a DHCP server takes both for one
-//! client.
+//! Detects another host with the MAC of one of our leases: a Service copied to another cluster, or a machine with the
+//! same MAC. Switches then send the traffic of one to the other, and a DHCP server takes both for one client.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +11,15 @@ use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::Uid;
 
-/// What is sent once may be an echo, or a node of ours that stops as soon as it has read the record.
+/// A frame must be seen again after this time. A single one may be an echo, or come from a member that stops as soon as
+/// it has read the record.
 const AGAIN: Duration = Duration::from_millis(300);
-/// A node of ours that has, or had, the lease proves it with claims.
+/// For this time after a tagged claim no warning is sent: a member with that lease proves itself with claims.
 const MEMBER: Duration = Duration::from_mins(1);
 
 impl Engine {
-    /// An announcement with the MAC of a lease that is ours by the record, while this node itself says nothing.
+    /// Takes in an announcement with the MAC of a lease that is ours by the record, while this node sends no
+    /// announcements.
     pub(super) fn notice_twin(&mut self, now: Instant, frame: &Frame) {
         let Frame { link, address, mac, what, payload, .. } = frame;
         let ours = |vip: &Vip| vip.source.dhcp4().is_some_and(|dhcp| dhcp.mac == *mac) && vip.is_up();

@@ -1,5 +1,5 @@
-//! The life of one VIP: probe, add, announce, withdraw. What others say about it is in `defence.rs`,
-//! what is due in `vip_timers.rs`.
+//! The life of one VIP: probe, add, announce, withdraw. `defence.rs` handles what other hosts say about it,
+//! `vip_timers.rs` its timers.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -16,14 +16,15 @@ use crate::reason::Reason;
 use crate::screen::somebodys;
 use crate::view::{ServiceKey, is_on_record};
 
-/// failover-protocol.md 1.5; the last one covers a receiver that was just busy.
+/// Times in ms of the announcements after the start of a burst (failover-protocol.md 1.5). The last one is for
+/// receivers that were busy.
 pub(super) const BURST_MS: [u64; 5] = [0, 20, 60, 150, 500];
-/// How long an address that somebody else uses is left alone. Different per node, so that two that found one another do
-/// not meet again.
+/// How long an address that another host uses is left alone. It differs between nodes, so that two nodes which met once
+/// do not meet again.
 pub(super) const CONFLICT_RETRY: Duration = Duration::from_secs(10);
 pub(super) const FAILED_RETRY: Duration = Duration::from_secs(5);
-/// The first announcement waits for the status (decisions.md 21), because kube-proxy drops nothing for an address that
-/// it does not know yet: clients would be refused. Not longer than this, since the API may be away.
+/// Limit of the wait of the first announcement for the status (decisions.md 21). kube-proxy has no rules for an address
+/// that is not in the status yet, so the node would refuse clients. The wait is limited because the API may be down.
 pub(super) const STATUS_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,28 +39,29 @@ impl Probe {
     }
 }
 
-/// How far an address has come that is going to be on an interface.
+/// Progress of an address that is being added to an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Adding {
-    /// The kernel is asked at the end of the step.
+    /// The request to the kernel is sent at the end of the step.
     Due,
-    /// The kernel is asked when the rules of service security for it stand.
+    /// The request is sent when the rules of service security for the address are set.
     AwaitsRules,
-    /// The kernel has been asked.
+    /// The request was sent.
     Asked,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Waits for an interface or for a lease.
+    /// The VIP waits for an interface or a lease.
     Idle,
-    /// Asks whether anybody uses the address.
+    /// The VIP is probed: does another host use the address?
     Probing(Probe),
-    /// It is going to be on the interface.
+    /// The address is being added to the interface.
     Adding(Adding),
-    /// It is on the interface. In doubt (after a pause) it is asked about again, and not extended meanwhile.
+    /// The address is on the interface. In doubt (after a pause of this process) it is probed again, and not extended
+    /// meanwhile.
     Up { doubt: Option<Probe> },
-    /// In use by somebody else, or refused by the kernel.
+    /// Another host uses the address, or the kernel has refused it.
     Blocked { until: Instant },
 }
 
@@ -71,12 +73,12 @@ pub(super) enum Announcing {
     Periodic { next: Instant },
 }
 
-/// What was heard from the MAC of a lease that is up here.
+/// What was heard from the MAC of a lease that is up on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Twin {
-    /// A member of the cluster has claimed.
+    /// A member of the cluster has sent a claim.
     Member(Instant),
-    /// Somebody has announced an address.
+    /// A host has announced an address.
     Heard(Instant),
 }
 
@@ -88,18 +90,18 @@ pub(super) struct Vip {
     pub place: Option<u32>,
     pub carrier: Option<Carrier>,
     pub phase: Phase,
-    /// Since when it is up, or was last.
+    /// Since when it is up; if it is not, when it was last set up.
     pub up_since: Option<Instant>,
     pub announcing: Announcing,
     pub source: Source,
     pub defended: Option<Instant>,
-    /// How often it was found in use since it was up last.
+    /// How often another host was found to use it since it was last up.
     pub conflicts: u32,
     /// How often in a row the kernel has refused its address or its macvlan.
     pub refusals: u32,
-    /// Who else has the MAC of its lease, as far as it was heard.
+    /// Another sender with the MAC of its lease.
     pub twin: Option<Twin>,
-    /// Readings of the network that were asked for up to this one do not show the address yet.
+    /// Readings of the network up to this number do not show the address yet.
     pub seen_from: u64,
 }
 
@@ -121,7 +123,7 @@ impl Vip {
         }
     }
 
-    /// It is nowhere any more.
+    /// Takes the VIP off its interface, in this state only.
     pub fn put_down(&mut self) {
         self.carrier = None;
         self.phase = Phase::Idle;
@@ -137,14 +139,14 @@ impl Vip {
         self.carrier.map(|carrier| carrier.net.addr())
     }
 
-    /// What keeps the kernel from removing the address, if it should be there.
+    /// The request that keeps the address in the kernel; `None` if it should not be there.
     pub fn put(&self, now: Instant, fence: Duration) -> Option<Put> {
         let carrier = self.carrier?;
         if !matches!(self.phase, Phase::Adding(_) | Phase::Up { doubt: None }) {
             return None;
         }
         let valid = match self.source.expires().map(|expires| expires.saturating_duration_since(now)) {
-            // The kernel counts whole seconds, and one is the least: a lease that ends before is over.
+            // The kernel counts whole seconds, at least one, so a lease that ends before counts as ended.
             Some(left) if left < Duration::from_secs(1) => return None,
             Some(left) => left.min(fence),
             None => fence,
@@ -152,19 +154,19 @@ impl Vip {
         Some(Put { link: carrier.link, net: carrier.net, valid, until: self.noted_end() })
     }
 
-    /// What the next process has to know of a DHCPv6 lease, also if it cannot ask the API.
+    /// End of a DHCPv6 lease, noted on the address for a next process that cannot reach the API.
     fn noted_end(&self) -> Option<Instant> {
         self.source.dhcp6()?.lease.granted.as_ref()?.expires
     }
 
-    /// Says at once where the address is.
+    /// Starts a burst of announcements.
     pub fn announce_now(&mut self, now: Instant) {
         if self.is_up() {
             self.announcing = Announcing::Burst { begun: now, step: 0 };
         }
     }
 
-    /// The status is written: what waited for it may go on.
+    /// The status is written, so an announcement that waited for it may start.
     pub fn status_written(&mut self, now: Instant) {
         if matches!(self.announcing, Announcing::AwaitingStatus { .. }) {
             self.announce_now(now);
@@ -201,7 +203,7 @@ impl Timed for Vip {
 }
 
 impl Engine {
-    /// Takes what the plan says about one VIP.
+    /// Applies the plan to one VIP.
     pub(super) fn follow_plan(&mut self, now: Instant, id: &VipId) {
         let (Some(planned), Some(vip)) = (self.plan.vips.get(id), self.vips.get_mut(id)) else { return };
         vip.members.clone_from(&planned.members);
@@ -211,8 +213,8 @@ impl Engine {
             VipId::Dhcp(uid) => self.place_dhcp(now, uid, place, wishes),
             VipId::Dhcp6(uid) => self.place_dhcp6(now, uid, place, wishes),
         }
-        // A leased address that the kernel has refused is tried again when its pause is over, and not when the lease is
-        // next renewed, which may be hours later.
+        // A leased address that the kernel has refused is tried again after its pause, not with the next renewal of the
+        // lease, which may be hours later.
         if let Some(vip) = self.vips.get(id).filter(|_| id.is_dhcp()) {
             self.carry(now, id, vip.carrier);
         }
@@ -223,8 +225,7 @@ impl Engine {
         let link = place.and_then(|index| network.link(index));
         let carrier = link.map(|link| Carrier {
             link: link.index,
-            // Without an Ethernet address nothing is asked or announced; the address still works where routes lead to
-            // it.
+            // An interface without an Ethernet address cannot ask or announce; the address still works through routes.
             mac: link.mac.unwrap_or(Mac::ZERO),
             net: network.prefix(&self.config, link, address),
         });
@@ -234,7 +235,7 @@ impl Engine {
         self.carry(now, id, carrier);
     }
 
-    /// Puts the address where it should be from now on, and removes it from where it was.
+    /// Moves the address to `carrier` and removes it from where it was.
     pub(super) fn carry(&mut self, now: Instant, id: &VipId, carrier: Option<Carrier>) {
         let Some(vip) = self.vips.get_mut(id) else { return };
         let old = vip.carrier;
@@ -258,15 +259,16 @@ impl Engine {
         }
         let moved = was_ours && old.zip(carrier).is_some_and(|(old, new)| old.net.addr() == new.net.addr());
         match carrier {
-            // It only changes its place: nobody else has had the time to take it.
+            // The address only changes its interface, so no other host has had the time to take it.
             Some(_) if moved => self.add(now, id),
             Some(_) => self.begin(now, id),
             None => {}
         }
     }
 
-    /// First use is probed. What clients have been told of before is taken over: the former owner may still answer, and
-    /// yields to our claim. What is on the interface already was ours in a former life, or kube-vip's.
+    /// Starts a VIP. An address that is used for the first time is probed. An address that clients know is taken over
+    /// without a probe: the former owner may still answer, and yields to our claim. An address that is already on the
+    /// interface was set by an earlier process or by kube-vip, and is adopted.
     fn begin(&mut self, now: Instant, id: &VipId) {
         if self.refuse_own_address(now, id) {
             return;
@@ -275,10 +277,10 @@ impl Engine {
         let Some(carrier) = vip.carrier else { return };
         let adopted = self.is_found(carrier);
         let known = self.services.was_in_use(&vip.members, carrier.net.addr());
-        // Given up to somebody who claimed it: as long as that one answers, it is not ours to take.
+        // The VIP was given up for a claim. As long as the claimant answers, this node must not take it.
         let yielded = self.yielded.contains(id);
-        // What clients know may be known to those of the original, if this cluster is a copy.
-        // The DHCP client has probed what it was given.
+        // In safe mode even a known address is probed: if this cluster is a copy, clients know it from the original. A
+        // leased address was probed by the DHCP client.
         if id.is_dhcp() || carrier.mac == Mac::ZERO || ((adopted || (known && !self.node_mode.safe_mode)) && !yielded) {
             self.add(now, id);
         } else {
@@ -287,7 +289,7 @@ impl Engine {
         }
     }
 
-    /// Whether a former life, or kube-vip, has left the address there.
+    /// Whether an earlier process or kube-vip has left the address on that interface.
     pub(super) fn is_found(&self, carrier: Carrier) -> bool {
         let Some(network) = self.observer.network() else { return false };
         let mut there =
@@ -295,7 +297,7 @@ impl Engine {
         there.any(|found| self.is_left_over(network, found) && !self.observer.is_removed(found))
     }
 
-    /// Whether what stands there is proved to be a VIP that a former life, or kube-vip, has left.
+    /// Whether `found` is certainly a VIP that an earlier process or kube-vip has left.
     pub(super) fn is_left_over(&self, network: &Network, found: &Address) -> bool {
         let on_record = |address| is_on_record(&self.services, &self.config.node_name, address);
         network.is_left_over(found, on_record)
@@ -303,14 +305,15 @@ impl Engine {
             || network.is_ours_without_mark(found, self.config.fence())
     }
 
-    /// Where somebody has `address` on this node: the node itself, a control plane, another daemon.
+    /// The interface of this node that has `address` for another purpose: the node's own, a control plane's VIP,
+    /// another daemon's.
     pub(super) fn own_interface_of(&self, address: IpAddr) -> Option<(&Address, &Link)> {
         let network = self.observer.network()?;
         network.own_interface(address, |found| self.observer.is_removed(found) || self.is_left_over(network, found))
     }
 
-    /// An address that stands on this node and is not proved to be ours is somebody's. Set as a VIP it would get a
-    /// lifetime, and go with the Service.
+    /// Refuses an address that is on this node and is not certainly ours, because another program uses it. As a VIP it
+    /// would get a lifetime, and would be removed with the Service.
     fn refuse_own_address(&mut self, now: Instant, id: &VipId) -> bool {
         let Some(carrier) = self.vips[id].carrier else { return false };
         let address = carrier.net.addr();
@@ -341,7 +344,7 @@ impl Engine {
         }
     }
 
-    /// Takes a VIP off the node. What is not there counts as removed.
+    /// Takes a VIP off the node.
     pub(super) fn withdraw(&mut self, now: Instant, id: &VipId, release: bool, why: &str) {
         if let Some(address) = self.vips.get(id).and_then(Vip::address) {
             tracing::info!(%address, why, "the announcer removed the VIP from this node");

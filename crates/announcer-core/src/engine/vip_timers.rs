@@ -1,4 +1,4 @@
-//! What is due for one VIP: questions before first use and in doubt, announcements.
+//! Timers of a VIP: probes before first use and in doubt, announcements.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +11,17 @@ use super::{Action, Engine, WireOp};
 use crate::frames::{PROBE_GAP, PROBES};
 use crate::plan::VipId;
 
-/// So many addresses may be asked about at the same moment after a pause of the process.
+/// How many addresses are probed at the same moment after a pause of this process.
 const DOUBTS_AT_ONCE: usize = 32;
-/// More addresses are asked about in at most so many turns of 30 ms: their deadlines are not put off until then.
+/// With more addresses, they are probed in at most this many turns of 30 ms. Their lifetimes are not extended until
+/// then.
 const DOUBT_TURNS: usize = 16;
 
-/// How often an address is asked about on an interface without a cable, if nobody tells that it is back.
+/// How often the probe is repeated on an interface without a carrier, if no reading shows that the carrier is back.
 const NO_CARRIER: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Everything that is due.
+    /// Runs the timers of all VIPs that are due.
     pub(super) fn vip_timers(&mut self, now: Instant) {
         if !self.vips.is_due(now) {
             return;
@@ -31,7 +32,7 @@ impl Engine {
         }
     }
 
-    /// Everything of one VIP that is due.
+    /// Runs the timers of one VIP.
     pub(super) fn vip_timer(&mut self, now: Instant, id: &VipId) {
         self.probe_timer(now, id);
         self.announce_timer(now, id);
@@ -54,10 +55,11 @@ impl Engine {
         }
         if probe.sent < PROBES {
             probe.sent += 1;
-            // From now, not from when it was due: the answer needs its time (failover-protocol.md R1).
+            // The gap starts when the probe is sent, not when it was due, so that an answer has its full time
+            // (failover-protocol.md R1).
             probe.next = now + PROBE_GAP;
-            // A macvlan's MAC is the same on every node: a frame from it leads switches, and clients with them, to this
-            // node. In doubt we ask in the name of its parent.
+            // The MAC of a macvlan is the same on every node. A frame from it would make switches send clients' traffic
+            // to this node. So the probe is sent with the MAC of the parent.
             let parent = vip.source.dhcp4().and(vip.place).and_then(|index| self.observer.network()?.link(index));
             let (link, mac) = parent.map_or((link, mac), |parent| (parent.index, parent.mac.unwrap_or(Mac::ZERO)));
             self.out.push(Action::Probe { link, mac, address: net.addr() });
@@ -66,7 +68,7 @@ impl Engine {
         if let Phase::Probing(probe) = &mut vip.phase {
             let link = self.observer.network().and_then(|network| network.link(link));
             if link.is_some_and(|link| !link.is_usable()) {
-                // Nobody has heard the questions. They are asked anew when the cable is back (`kernel.rs`).
+                // No host has received the probes. They start again when the carrier is back (`kernel.rs`).
                 *probe = Probe::begin(now + NO_CARRIER);
                 return;
             }
@@ -89,7 +91,7 @@ impl Engine {
         }
         let due = match vip.announcing {
             Announcing::Burst { begun, step } if begun + Duration::from_millis(BURST_MS[step]) <= now => {
-                // What was missed while the process stood still is not made up for.
+                // Announcements that were missed during a pause of the process are skipped.
                 let later =
                     (step + 1..BURST_MS.len()).find(|step| begun + Duration::from_millis(BURST_MS[*step]) > now);
                 vip.announcing = match (later, self.config.announce_interval) {
@@ -111,8 +113,8 @@ impl Engine {
         }
     }
 
-    /// A node is heard again that was silent since then, and so are clients behind its switch: they have missed where
-    /// went what came here meanwhile.
+    /// Announces the VIPs that came here since `silent`. A node that was silent since then is heard again, and so may
+    /// be clients behind its switch, which have missed the announcements.
     pub(super) fn announce_since(&mut self, now: Instant, silent: Instant) {
         let came = self.vips.iter().filter(|(_, vip)| vip.up_since.is_some_and(|up| up >= silent));
         for id in came.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
@@ -121,8 +123,8 @@ impl Engine {
         }
     }
 
-    /// After a pause: whoever has taken an address meanwhile answers for it (decisions.md 25). Each question is a
-    /// broadcast: those about a thousand addresses are not sent at once.
+    /// After a pause, probes all VIPs: a new owner answers (decisions.md 25). Probes are broadcasts, so those for a
+    /// thousand addresses are not sent at once.
     pub(super) fn doubt_all(&mut self, now: Instant) {
         let up = self.vips.values().filter(|vip| vip.is_up()).count();
         let at_once = up.div_ceil(DOUBT_TURNS).max(DOUBTS_AT_ONCE);

@@ -1,6 +1,6 @@
-//! Which macvlan is whose, and what is noted on it: `<UID of the Service>`, and once there is a lease ` until
-//! boot+<seconds>` or ` until never`. What is noted in the kernel outlives the process, also where the API cannot be
-//! reached. It is counted from the boot of the machine, which it does not outlive: nobody can set that clock.
+//! Tells which Service a macvlan belongs to, and what is noted in its alias: `<UID of the Service>`, and with a lease `
+//! until boot+<seconds>` or ` until never`. The note stays in the kernel when the process ends, and needs no API. It
+//! counts from the boot of the machine, because that clock cannot be set and the note does not survive a reboot.
 
 use std::time::{Duration, Instant};
 
@@ -14,16 +14,16 @@ use contract::Uid;
 const UNTIL: &str = " until ";
 const BOOT: &str = "boot+";
 
-/// Until when a DHCP lease runs, as far as is known without its server.
+/// End of a DHCP lease, as far as it is known without the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseEnd {
-    /// To this moment.
+    /// It ends at this moment.
     At(Instant),
-    /// For ever.
+    /// It does not end.
     Never,
 }
 
-/// The alias of a macvlan with a lease that ends then, on a machine that was booted at `boot`.
+/// The alias of a macvlan with a lease. `boot`: when the machine was booted.
 pub fn alias(uid: &Uid, end: LeaseEnd, boot: Instant) -> String {
     match end {
         LeaseEnd::At(end) => format!("{uid}{UNTIL}{BOOT}{}", noted(end, boot)),
@@ -31,12 +31,12 @@ pub fn alias(uid: &Uid, end: LeaseEnd, boot: Instant) -> String {
     }
 }
 
-/// UID of the Service that an alias names.
+/// The UID of the Service in an alias.
 pub fn owner_in(alias: &str) -> &str {
     alias.split_once(UNTIL).map_or(alias, |(owner, _)| owner)
 }
 
-/// The end of the lease that an alias names, if any, on a machine that was booted at `boot`.
+/// The end of the lease in an alias. `boot`: when the machine was booted.
 pub fn lease_end(alias: &str, boot: Instant) -> Option<LeaseEnd> {
     let (_, end) = alias.split_once(UNTIL)?;
     if end == "never" {
@@ -45,18 +45,18 @@ pub fn lease_end(alias: &str, boot: Instant) -> Option<LeaseEnd> {
     Some(LeaseEnd::At(moment(end.strip_prefix(BOOT)?.parse().ok()?, boot)))
 }
 
-/// What is noted of an end: whole seconds since `boot`, cut off.
+/// The noted form of an end: whole seconds since `boot`, rounded down.
 pub fn noted(end: Instant, boot: Instant) -> u32 {
     u32::try_from(end.saturating_duration_since(boot).as_secs()).unwrap_or(u32::MAX)
 }
 
-/// The moment that was noted so.
+/// The moment of a noted end.
 pub fn moment(noted: u32, boot: Instant) -> Instant {
     boot + Duration::from_secs(noted.into())
 }
 
-/// Whether kube-vip left this macvlan for the Service that wants one like it: under a name from an annotation nothing
-/// tells it from an administrator's, except that the Service knows its MAC, and that it carries nothing but a VIP.
+/// Whether kube-vip left this macvlan for the Service that wants one like it. Its name may come from an annotation, so
+/// only two facts tell it from an administrator's macvlan: the Service knows its MAC, and it carries nothing but a VIP.
 pub fn was_left_for(link: &Link, addresses: &[Address], wanted: &Macvlan) -> bool {
     let on_it = addresses.iter().filter(|address| address.interface == link.index);
     matches!(link.kind, LinkKind::Macvlan { parent, .. } if parent == wanted.parent)
@@ -66,8 +66,8 @@ pub fn was_left_for(link: &Link, addresses: &[Address], wanted: &Macvlan) -> boo
         && on_it.filter(|address| address.net.addr().is_ipv4()).all(|address| looks_like_a_vip(address, link))
 }
 
-/// Why a macvlan of this Service that is there cannot be adopted as the wanted one. kube-vip leaves the kernel's
-/// default mode and no alias: both are mended or harmless, and the address on it stays up.
+/// Why an existing macvlan of this Service cannot be adopted. kube-vip leaves the kernel's default mode and no alias;
+/// both can be corrected or are harmless, so the address stays up.
 pub fn misfit(found: &Link, uid: &Uid, wanted: &Macvlan) -> Option<Mismatch> {
     let mut adopted = found.clone();
     if let LinkKind::Macvlan { mode, .. } = &mut adopted.kind
@@ -81,26 +81,27 @@ pub fn misfit(found: &Link, uid: &Uid, wanted: &Macvlan) -> Option<Mismatch> {
     wanted.mismatch(&adopted)
 }
 
-/// A macvlan named like those of DHCP Services, ours or kube-vip's: `vip-` and 8 hexadecimal digits.
+/// Whether this is a macvlan with the name of a DHCP Service's macvlan, ours or kube-vip's: `vip-` and 8 hexadecimal
+/// digits.
 pub fn is_own_macvlan(link: &Link) -> bool {
     matches!(link.kind, LinkKind::Macvlan { .. }) && is_link_name_of_a_service(&link.name)
 }
 
-/// The MAC of a Service's macvlan unless it has another one already: the same on every node and after every restart,
-/// also where nothing can be read of what stands on the Service.
+/// The MAC of a Service's macvlan, unless the Service has another one already. It is the same on every node and after
+/// every restart, even if nothing can be read from the Service.
 pub fn mac_of(uid: &Uid) -> Mac {
     let digest = ring::digest::digest(&ring::digest::SHA256, uid.0.as_bytes());
     Mac::of_vip(*digest.as_ref().first_chunk().expect("a digest has 32 bytes"))
 }
 
-/// Whether a macvlan of this name is that of a DHCP Service.
+/// Whether a macvlan of this name belongs to a DHCP Service.
 pub fn is_link_name_of_a_service(name: &str) -> bool {
     name.strip_prefix("vip-").is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Whether this is the macvlan of the Service with this UID, and of no other: by our alias, or by the name that
-/// kube-vip gives it and the alias that kube-vip does not. Nothing else may be deleted for a Service's sake: the name
-/// of the interface comes from an annotation, and could be that of a bridge.
+/// Whether this macvlan certainly belongs to the Service with this UID: by our alias, or without an alias by kube-vip's
+/// name. Nothing else may be deleted for a Service, because the name comes from an annotation and could be that of a
+/// bridge.
 pub fn is_macvlan_of(link: &Link, uid: &Uid) -> bool {
     matches!(link.kind, LinkKind::Macvlan { .. })
         && match &link.alias {
@@ -109,7 +110,7 @@ pub fn is_macvlan_of(link: &Link, uid: &Uid) -> bool {
         }
 }
 
-/// What the author of the Service reads when its macvlan cannot have the name `name`.
+/// Message for the author of a Service whose macvlan cannot have the name `name`.
 pub fn name_is_taken(name: &str, uid: &Uid) -> String {
     if name == uid.link_name() {
         return format!(
@@ -122,13 +123,13 @@ pub fn name_is_taken(name: &str, uid: &Uid) -> String {
     )
 }
 
-/// What the author of the Service reads when its macvlan cannot have this MAC. Without numbers of interfaces, which
+/// Message for the author of a Service whose macvlan cannot have this MAC. It has no interface numbers, because they
 /// change with each attempt.
 pub fn mac_is_taken(mac: Mac) -> String {
     format!("MAC {mac} is already used: remove annotation {HWADDR}, or give this Service another one with it")
 }
 
-/// What the author of the Service reads when the kernel of this node has no macvlans at all.
+/// Message for the author of a Service if the kernel of this node has no macvlans.
 pub fn has_no_macvlan(error: &str) -> String {
     format!(
         "{error}; the kernel of this node has no macvlan: load module macvlan, or where there is none, as on SLES \

@@ -1,10 +1,10 @@
-//! kube-vip's modes: owners by Leases that are held, one for all Services (`global`) or one per Service (`service`),
-//! with kube-vip's names and identity (kube-vip spec 4), so that a kube-vip on another node and this announcer exclude
-//! each other.
+//! kube-vip's modes: the holder of a Lease is the owner. There is one Lease for all Services (`global`) or one per
+//! Service (`service`). Names and identity are kube-vip's (kube-vip spec 4), so that a kube-vip on another node and
+//! this announcer exclude each other.
 //!
-//! In `service` mode, Services that share an address follow the Lease of the oldest one: kube-vip's Leases know nothing
-//! of one another, and the address ends up on two nodes (kube-vip spec 3.9). The Leases of the others are taken too, by
-//! whoever has the first one, so that no kube-vip announces the address for their sake.
+//! In `service` mode, Services that share an address follow the Lease of the most senior one that is not retired.
+//! kube-vip's Leases are independent of each other, so the address could be on two nodes (kube-vip spec 3.9). The
+//! holder of that Lease takes the Leases of the other Services too, so that no kube-vip announces the address for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::endpoints::{Endpoints, eligible_nodes};
 use crate::group::groups;
 use crate::view::{ServiceKey, ServiceView};
 
-/// A Lease by namespace and name.
+/// Namespace and name of a Lease.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseKey {
     /// Namespace.
@@ -36,10 +36,10 @@ impl fmt::Display for LeaseKey {
 }
 
 impl LeaseKey {
-    /// kube-vip spec 4: `kubevip-<service>` beside the Service, unless its annotation names another one, as `name` or
-    /// `namespace/name`. Other Leases decide about other things, some about who controls the cluster, and whoever may
-    /// write Services in one namespace must not have this node compete for those: beside its own there are only
-    /// `namespaces`.
+    /// The Lease of a Service (kube-vip spec 4): `kubevip-<service>` in the Service's namespace, unless an annotation
+    /// names another one as `name` or `namespace/name`. A user who may write Services in one namespace must not make
+    /// this node compete for other Leases, such as those for leader election of the control plane. So only the
+    /// Service's own namespace and `namespaces` are accepted.
     pub fn of(view: &ServiceView, namespaces: &BTreeSet<String>) -> Result<Self, Problem> {
         let Some(text) = view.lease_name.as_deref() else { return Ok(Self::usual(view)) };
         let (namespace, name) = text.split_once('/').unwrap_or((&view.key.namespace, text));
@@ -54,8 +54,8 @@ impl LeaseKey {
         Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
-    /// `global` mode: the Lease for all Services. Where its namespace is the pod's own it has none here: nothing is
-    /// told from it.
+    /// `global` mode: the Lease for all Services. If it is in the pod's own namespace, the namespace is empty here;
+    /// nothing depends on it.
     pub fn for_all(config: &LeaseConfig) -> Self {
         Self { namespace: config.namespace.clone().unwrap_or_default(), name: config.name.clone() }
     }
@@ -64,51 +64,51 @@ impl LeaseKey {
         Self { namespace: view.key.namespace.clone(), name: format!("{SERVICE_PREFIX}{}", view.key.name) }
     }
 
-    /// The Service whose own Lease has this name, if any has.
+    /// The Service whose own Lease has this name; `None` for other Leases.
     pub fn service_of(name: &str) -> Option<&str> {
         name.strip_prefix(SERVICE_PREFIX)
     }
 }
 
-/// Which Leases decide.
+/// Which Leases decide about which Services.
 #[derive(Debug)]
 enum Scope {
-    /// `global`: this one, about all Services.
+    /// `global`: this Lease decides about all Services.
     All(LeaseKey),
-    /// `service`: each Service's own, or another one in one of these namespaces.
+    /// `service`: each Service has its own Lease.
     Each {
-        /// Where Services of other namespaces may have their Leases.
+        /// Namespaces where Services of other namespaces may have their Leases.
         namespaces: BTreeSet<String>,
     },
 }
 
-/// kube-vip's Leases, and what their elections say.
+/// kube-vip's Leases with the state of their elections.
 #[derive(Debug)]
 pub(crate) struct Leases {
     node: String,
     scope: Scope,
     states: BTreeMap<LeaseKey, LeaseState>,
-    /// `service` mode: the Lease that decides about each Service; absent: this node takes no part.
+    /// `service` mode: the Lease that decides about each Service; absent: this node takes no part in that election.
     decides: BTreeMap<ServiceKey, LeaseKey>,
-    /// The Leases of those that share its address, as far as their names come before that one and they decide about no
-    /// other address.
+    /// For each Service, the Leases of the Services that share its address, if their names sort before the deciding
+    /// Lease and they decide about no other address.
     rivals: BTreeMap<ServiceKey, BTreeSet<LeaseKey>>,
     wanted: BTreeSet<LeaseKey>,
-    /// The elections that were joined last.
+    /// The elections that this node joined last.
     joined: BTreeSet<LeaseKey>,
-    /// It takes part in none any more, and the last Leases are still being handed back.
+    /// This node takes part in no election any more, and the last Leases are still being released.
     handing_back: bool,
-    /// Since when those say nothing about an owner.
+    /// The deciding Leases whose elections do not tell an owner, and since when.
     silent: BTreeMap<LeaseKey, Instant>,
 }
 
 impl Leases {
-    /// `global` mode: this Lease decides about all Services. Its election is joined from the start.
+    /// `global` mode: `key` decides about all Services. Its election is joined from the start.
     pub fn one_for_all(node: String, key: LeaseKey) -> Self {
         Self { joined: BTreeSet::from([key.clone()]), ..Self::new(node, Scope::All(key)) }
     }
 
-    /// `service` mode, with the namespaces where Services of other namespaces may have their Leases.
+    /// `service` mode. `namespaces`: where Services of other namespaces may have their Leases.
     pub fn one_for_each(node: String, namespaces: BTreeSet<String>) -> Self {
         Self::new(node, Scope::Each { namespaces })
     }
@@ -150,23 +150,24 @@ impl Leases {
         }
     }
 
-    /// The Lease that decides about a Service; absent: this node takes no part in its election.
+    /// The Lease that decides about a Service; `None`: this node takes no part in its election.
     pub fn deciding(&self, service: &ServiceKey) -> Option<&LeaseKey> {
         self.for_all().or_else(|| self.decides.get(service))
     }
 
-    /// What its election says.
+    /// The state of an election.
     pub fn state(&self, key: &LeaseKey) -> &LeaseState {
         self.states.get(key).unwrap_or(&LeaseState::Unknown)
     }
 
-    /// What has to be read before owners can be told at all. Of several Leases each Service has its own answer.
+    /// What has to be read before any owner can be determined. With one Lease per Service this is nothing, because each
+    /// Service has its own answer.
     pub fn unknown(&self) -> Option<&'static str> {
         let key = self.for_all()?;
         (*self.state(key) == LeaseState::Unknown).then_some("the holder of the Lease")
     }
 
-    /// An election says something new; true if it is.
+    /// Takes in the state of an election. Returns true if it is news.
     pub fn lease(&mut self, key: &LeaseKey, state: LeaseState) -> bool {
         if self.for_all() != Some(key) && !self.wanted.contains(key) {
             return false;
@@ -179,21 +180,21 @@ impl Leases {
         news
     }
 
-    /// Whether a Lease has to be handed back before this node may leave.
+    /// Whether a Lease has to be released before this process may end.
     pub fn has_any(&self) -> bool {
         match &self.scope {
-            // Else nothing of ours is here, or it is not known whose it is and its deadline runs.
+            // Otherwise this node serves nothing, or the holder is unknown and a deadline for that is running.
             Scope::All(key) => matches!(self.state(key), LeaseState::Held { .. }),
             Scope::Each { .. } => !self.joined.is_empty() || self.handing_back,
         }
     }
 
-    /// Nothing is held any more.
+    /// All Leases are released.
     pub fn handed_back(&mut self) {
         self.handing_back = false;
     }
 
-    /// The elections to take part in, if they are not those that were joined last.
+    /// The elections to take part in; `None` if they are the ones that were joined last.
     pub fn join(
         &mut self,
         services: &BTreeMap<ServiceKey, ServiceView>,
@@ -240,21 +241,21 @@ impl Leases {
             }
             self.wanted.insert(decides);
         }
-        // Who holds the Lease that decides about another address holds it for that one.
+        // The holder of a Lease that decides about another address holds it for that address.
         for rivals in self.rivals.values_mut() {
             rivals.retain(|key| !deciding.contains(key));
         }
         self.states.retain(|key, _| self.wanted.contains(key));
     }
 
-    /// Whether this node is known to hold the Lease that decides, whoever holds the others. What was given up in doubt
-    /// is
-    /// probed again then: a rival that announces the address answers, and one that does not must not keep it down.
+    /// Whether this node certainly holds the Lease that decides, whatever the rivals' state. Then an address that was
+    /// given up in doubt is probed again: a rival that announces it answers, and a rival that does not must not keep it
+    /// down.
     pub fn holds(&self, service: &ServiceView) -> bool {
         self.deciding(&service.key).is_some_and(|key| *self.state(key) == LeaseState::Held { confirmed: true })
     }
 
-    /// Services of which no owner can be told for this long, with the Lease that should say it.
+    /// Services whose owner could not be determined for `patience`, each with the Lease that should tell it.
     pub fn stuck(&mut self, now: Instant, patience: Duration) -> Vec<(ServiceKey, LeaseKey)> {
         let open =
             |key: &LeaseKey| self.states.get(key).is_none_or(|state| state.owner(&self.node) == Owner::Undecided);
@@ -272,14 +273,12 @@ impl Leases {
 
 impl Ownership for Leases {
     fn of(&self, service: &ServiceView) -> Owner {
-        // Whose election this node has no part in, another one announces.
+        // This node takes no part in the election, so another node announces the Service.
         self.deciding(&service.key).map_or(Owner::Theirs, |key| self.state(key).owner(&self.node))
     }
 
-    /// Not while another node holds, or may hold, the Lease of one that shares the address, by whose name it comes
-    /// first: that node
-    /// may know the Services otherwise, one of them deleted and made anew, and each of the two would defend the
-    /// address.
+    /// False while another node holds or may hold a rival Lease. That node may see a different set of Services, for
+    /// example one that was deleted and created anew. Then each of the two nodes would defend the address.
     fn confirmed(&self, service: &ServiceView) -> bool {
         let may_be_held = |key: &LeaseKey| match self.state(key) {
             LeaseState::Held { .. } => false,

@@ -1,4 +1,4 @@
-//! One address and port that is asked: the question that is open, and what the last ones have shown.
+//! The state of one probed address and port: the open probe and the last results.
 
 use std::time::{Duration, Instant};
 
@@ -6,23 +6,23 @@ use l2_types::handshake::{self, Handshake, Reply};
 
 use super::{FAILURES, Finding, Outcome, Output, PERSISTS, Target, traffic, who_has};
 
-/// Within this time somebody says that he has the address.
+/// Limit for address resolution.
 const NEIGHBOR: Duration = Duration::from_millis(600);
-/// Within this one a connection is accepted: whoever waits longer has had a bad time.
+/// Limit for the answer to a SYN. A client that waits longer has a problem too.
 const ANSWER: Duration = Duration::from_secs(1);
-/// A frame that was lost on the way is nobody's fault: each is sent twice before its time is over.
+/// Each frame is repeated once after this time, because a single frame may be lost.
 const AGAIN: Duration = Duration::from_millis(300);
-/// Who gets processor time so much later has not listened: that proves nothing.
+/// If this process gets processor time this late, it may have missed the answer, so the probe proves nothing.
 const LATE: Duration = Duration::from_millis(200);
 
-/// What is waited for.
+/// What an open probe waits for.
 #[derive(Debug, Clone, Copy)]
 enum Waits {
     Neighbor,
     Answer(Handshake),
 }
 
-/// A question under way.
+/// An open probe.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Open {
     waits: Waits,
@@ -32,44 +32,44 @@ pub(super) struct Open {
 }
 
 impl Open {
-    /// Who has the address?
+    /// A probe that resolves the address.
     pub fn neighbor(now: Instant) -> Self {
         Self { waits: Waits::Neighbor, since: now, again: Some(now + AGAIN), until: now + NEIGHBOR }
     }
 
-    /// Is a connection accepted?
+    /// A probe that waits for the answer to a SYN.
     pub fn handshake(now: Instant, handshake: Handshake) -> Self {
         Self { waits: Waits::Answer(handshake), since: now, again: Some(now + AGAIN), until: now + ANSWER }
     }
 }
 
-/// See the module.
+/// The state of one target.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub target: Target,
     open: Option<Open>,
     ports: u8,
-    /// What is said about it; absent: it is too early.
+    /// The reported result; `None`: nothing was reported yet.
     standing: Option<Outcome>,
-    /// Misses in a row.
+    /// Consecutive failures.
     failures: u32,
-    /// The last outcome, and how often it came in a row.
+    /// The last result, and how often it came in a row.
     last: Option<(Outcome, u32)>,
 }
 
 impl Asked {
-    /// Nothing is known yet.
+    /// Starts without results.
     pub fn new(target: Target) -> Self {
         Self { target, open: None, ports: 0, standing: None, failures: 0, last: None }
     }
 
-    /// Whether it is announced and asked from where it was.
+    /// Whether owner, interface, MAC and source address are unchanged.
     pub fn is_at(&self, target: &Target) -> bool {
         let of = |target: &Target| (target.owner.clone(), target.link, target.mac, target.source);
         of(&self.target) == of(target)
     }
 
-    /// The same with new circumstances; with another owner (`moved`) its misses are counted anew.
+    /// The same state for a changed target. With a new owner (`moved`) the failures are counted anew.
     pub fn with(self, target: Target, moved: bool) -> Self {
         if moved { Self { target, open: None, failures: 0, last: None, ..self } } else { Self { target, ..self } }
     }
@@ -95,7 +95,7 @@ impl Asked {
         self.open.map(|open| open.again.map_or(open.until, |again| again.min(open.until)))
     }
 
-    /// Begins a question. What to send.
+    /// Starts a probe. Returns the frame to send.
     pub fn open(&mut self, now: Instant, open: Open) -> Option<Output> {
         debug_assert!(open.until > now, "a question has time");
         self.open = Some(open);
@@ -111,7 +111,7 @@ impl Asked {
         Some(Output::Send { link: self.target.link, traffic, frame })
     }
 
-    /// Something has come back to one of our ports.
+    /// Takes in an answer to one of our ports.
     pub fn answered(&mut self, now: Instant, reply: &Reply) -> Vec<Output> {
         let Some(Open { waits: Waits::Answer(asks), since, .. }) = self.open else { return Vec::new() };
         if reply.asker != asks.source || reply.sequence != asks.sequence {
@@ -130,7 +130,7 @@ impl Asked {
         outputs
     }
 
-    /// What is due. True if nothing came back.
+    /// Handles what is due. Returns true if a probe has ended without an answer.
     pub fn tick(&mut self, now: Instant, outputs: &mut Vec<Output>) -> bool {
         let Some(open) = &mut self.open else { return false };
         if now < open.until {
@@ -153,8 +153,8 @@ impl Asked {
         true
     }
 
-    /// What follows for what is said about it: one answer is enough for good news, bad news takes some misses, and how
-    /// exactly it is missed must be as steady to be told.
+    /// Decides whether a result changes what is reported. One success is enough. A failure needs several in a row, and
+    /// so does a change of the kind of failure.
     fn judge(&mut self, outcome: Outcome) -> Option<Output> {
         let in_a_row = self.last.filter(|(last, _)| *last == outcome).map_or(1, |(_, count)| count.saturating_add(1));
         self.last = Some((outcome, in_a_row));

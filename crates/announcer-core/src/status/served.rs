@@ -1,4 +1,4 @@
-//! Whether an address is served, as the cards of those say who ask for it.
+//! Whether an address is served, as the cards of the probing nodes say.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,31 +10,30 @@ use crate::annotations::printable;
 use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
 use crate::view::ServiceView;
 
-/// What nodes say that ask a Service as a client would. A node stands in one list: the worst that one of the addresses
-/// has shown it.
+/// The results of the nodes that probe a Service. Each node is in one list, by the worst result of the addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Probes {
-    /// Connections are accepted.
+    /// Nodes whose connections are accepted.
     pub served: Vec<String>,
-    /// They are refused.
+    /// Nodes whose connections are refused.
     pub refused: Vec<String>,
-    /// Nothing comes back.
+    /// Nodes that get no answer.
     pub no_answer: Vec<String>,
 }
 
 impl Probes {
-    /// Nobody asks, or no result is known yet.
+    /// Whether no node probes, or no result is known yet.
     fn is_empty(&self) -> bool {
         self.served.is_empty() && !self.has_failed()
     }
 
-    /// Somebody is refused or gets no answer.
+    /// Whether a node is refused or gets no answer.
     pub fn has_failed(&self) -> bool {
         !self.refused.is_empty() || !self.no_answer.is_empty()
     }
 
-    /// For people.
+    /// The text for users.
     pub fn text(&self) -> String {
         let failed = [("no answer", &self.no_answer), ("refused", &self.refused)];
         let failed = failed.into_iter().filter(|(_, nodes)| !nodes.is_empty());
@@ -46,7 +45,7 @@ impl Probes {
     }
 }
 
-/// The cards of members whose Leases have not run out, by node.
+/// The cards of members whose Leases have not expired, by node.
 pub(super) fn fresh_cards(leases: &[Lease], now: Timestamp) -> Vec<(String, contract::Probed)> {
     let mut cards: Vec<(String, contract::Probed)> = leases
         .iter()
@@ -62,7 +61,7 @@ pub(super) fn fresh_cards(leases: &[Lease], now: Timestamp) -> Vec<(String, cont
     cards
 }
 
-/// What they say of a Service with these addresses; `None`: nothing.
+/// The results for a Service with these addresses; `None`: there are none.
 pub(super) fn probes(view: &ServiceView, addresses: &[IpAddr], cards: &[(String, contract::Probed)]) -> Option<Probes> {
     let port = view.first_tcp_port()?;
     let asked: Vec<SocketAddr> = addresses.iter().map(|address| SocketAddr::new(*address, port)).collect();

@@ -1,5 +1,5 @@
-//! Swaps that wait for their turn. Of each Service one is under way and one waits, the last: while the API does not
-//! answer they are asked for again and again.
+//! Swaps that wait for their turn. For each Service one swap runs and at most one waits, the latest. While the API
+//! server does not answer, the engine requests the same swaps repeatedly.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use crate::ownership::node::Swap;
 use crate::view::ServiceKey;
 
-/// What has waited for longer than this is decided anew: its owner may answer again by now.
+/// A swap that has waited longer than this is returned to the engine, because the former owner may answer again by now.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    /// With the time at which it was asked for last.
+    /// The waiting swap of each Service, with the time of its last request.
     waiting: BTreeMap<ServiceKey, (Swap, Instant)>,
-    /// What waits, by the time it was first asked for.
+    /// The waiting Services, in the order of their first request.
     order: VecDeque<ServiceKey>,
 }
 
 impl Backlog {
-    /// `running`: the swap of the same Service that is under way.
+    /// Adds a swap. `running`: the swap of the same Service that is under way.
     pub fn ask(&mut self, now: Instant, key: ServiceKey, swap: Swap, running: Option<&Swap>) {
         if running == Some(&swap) {
             self.waiting.remove(&key);
@@ -29,7 +29,7 @@ impl Backlog {
         }
     }
 
-    /// The next one whose Service has none under way, and whether it has waited for too long.
+    /// Takes the next swap whose Service has none under way. The flag says whether it has waited too long.
     pub fn begin(
         &mut self,
         now: Instant,

@@ -1,18 +1,19 @@
-//! Which connection a request goes over, and how long its answer is waited for.
+//! Which connection a request uses, and how long to wait for its answer.
 
 use std::time::{Duration, Instant};
 
 use super::{Act, Ask, LIMIT, Main, Request, Running, Spare, Swaps, USUAL};
 use crate::view::ServiceKey;
 
-/// An answer takes a few milliseconds. What takes longer than this is asked again elsewhere, unless the API was slow
-/// lately.
+/// How long to wait for an answer before the request is repeated over the other connection, unless the API was slow
+/// lately. An answer usually takes a few milliseconds.
 pub(super) const FIRST_PATIENCE: Duration = Duration::from_millis(100);
-/// For the second connection, with its handshake; doubled with each one that says nothing either.
+/// The same for the second connection, including its handshake. It doubles for each further connection that stays
+/// silent.
 const SPARE_PATIENCE: Duration = Duration::from_millis(300);
-/// Several times what an answer took is waited for the next one.
+/// The wait is this many times the duration of the last answer.
 const SLACK: u32 = 3;
-/// For how long it counts that the API was slow. Afterwards a dead API server must cost no more than at first.
+/// How long a slow answer counts. After that, a dead API server costs no more than at first.
 pub(super) const LEARNT_FOR: Duration = Duration::from_mins(1);
 
 impl<O> Swaps<O> {
@@ -33,7 +34,7 @@ impl<O> Swaps<O> {
         self.learnt.filter(|(_, until)| now < *until).map_or(FIRST_PATIENCE, |(patience, _)| patience)
     }
 
-    /// When this one is asked for elsewhere too.
+    /// When the request of a swap is repeated over another connection.
     pub(super) fn late_at(&self, running: &Running, patience: Duration) -> Option<Instant> {
         let mut last = None;
         for request in running.requests.iter().filter_map(|id| self.requests.get(id)) {
@@ -45,7 +46,7 @@ impl<O> Swaps<O> {
         last
     }
 
-    /// All that it has asked is late.
+    /// All requests of this swap are late: repeats it over another connection.
     pub(super) fn elsewhere(&mut self, now: Instant, key: &ServiceKey) {
         let next = if self.asks_over(key, self.main.connection) {
             self.instead_of(now, self.main.connection)
@@ -53,7 +54,7 @@ impl<O> Swaps<O> {
             self.main.connection
         };
         let Some(running) = self.running.get_mut(key) else { return };
-        // Of those over connections that nobody begins with any more none is waited for.
+        // Requests over connections that are not in use any more are dropped.
         let (main, requests) = (self.main.connection, &self.requests);
         let is_kept = |id: &u64| requests.get(id).is_some_and(|request| request.connection == main);
         let (kept, dropped) = std::mem::take(&mut running.requests).into_iter().partition(is_kept);
@@ -67,10 +68,10 @@ impl<O> Swaps<O> {
         ids.iter().any(|id| self.requests.get(id).is_some_and(|request| request.connection == connection))
     }
 
-    /// Where to go on when this connection is of no use.
+    /// The connection to use when `connection` has failed.
     pub(super) fn instead_of(&mut self, now: Instant, connection: u64) -> u64 {
         if connection == self.main.connection && connection != USUAL {
-            // It was what lived in the last outage; the usual one may be the better one in this.
+            // This connection survived the last outage; in this one the usual connection may be better.
             self.main = Main { connection: USUAL, heard: None };
             self.close(connection);
             return USUAL;
@@ -85,7 +86,7 @@ impl<O> Swaps<O> {
         }
     }
 
-    /// Another second connection.
+    /// Opens another second connection.
     pub(super) fn open(&mut self, now: Instant, patience: Duration) -> u64 {
         self.numbers += 1;
         let (connection, server) = (self.numbers, self.servers);
@@ -98,7 +99,7 @@ impl<O> Swaps<O> {
         connection
     }
 
-    /// The second connection says nothing either: the next one.
+    /// Replaces the second connection if it stays silent too.
     pub(super) fn next_spare(&mut self, now: Instant) {
         let Some((silent, _)) = self.silent_spare().filter(|(_, until)| *until <= now) else { return };
         let (old, patience) = (silent.connection, (silent.patience * 2).min(LIMIT));
@@ -120,8 +121,8 @@ impl<O> Swaps<O> {
         }
     }
 
-    /// The second connection, if a request over it waits for an answer and nothing was heard over the first since it
-    /// was opened; and until when it is waited for. One that has answered before may hang all the same.
+    /// The second connection and the end of its wait, if one of its requests is open and the main connection has been
+    /// silent since the second was opened. A connection that has answered before may hang too.
     pub(super) fn silent_spare(&self) -> Option<(&Spare, Instant)> {
         let spare = self.spare.as_ref().filter(|spare| self.main_is_silent_since(spare))?;
         let open = self.requests.values().filter(|request| request.connection == spare.connection);

@@ -1,35 +1,36 @@
-//! What a Service asks for, and what it has been given. Where a cloud controller gives addresses, a wish is no grant:
-//! nobody has booked the address, and it may be another one's a moment later. Pure.
+//! What a Service asks for, and what it was given. Where a cloud controller gives addresses, a request is no grant:
+//! without a grant the address is not reserved, and another Service may get it. Pure.
 
 use super::{Published, ServiceView};
 use crate::annotations::{Problem, Wanted};
 
-/// Where a Service names its addresses.
+/// The field in which a Service requests an address.
 pub(super) const SPEC: &str = "spec.loadBalancerIP";
 
-/// What tells a grant from a wish.
+/// The facts that tell a grant from a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Signs<'a> {
-    /// It has a `loadBalancerClass`: no cloud controller gives it anything.
+    /// It has a `loadBalancerClass`, so no cloud controller gives it addresses.
     pub has_class: bool,
-    /// The finalizer of cloud controllers stands on it. They put it there before they give anything, and take away what
-    /// others have written in the place of their output.
+    /// It has the finalizer of cloud controllers. They set it before they give addresses, and remove what other writers
+    /// put in the place of their output.
     pub has_finalizer: bool,
-    /// `kube-vip.io/loadbalancerIPs` is there: the output of cloud controllers.
+    /// It has `kube-vip.io/loadbalancerIPs`, the output of cloud controllers.
     pub has_output: bool,
     /// What clients were told.
     pub published: &'a Published,
 }
 
-/// Who gives a Service its addresses.
+/// The source of a Service's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Giver {
-    /// Nobody that it tells of.
+    /// Unknown: no cloud controller has marked it.
     #[default]
     Unknown,
-    /// A cloud controller: its finalizer says so.
+    /// A cloud controller, as its finalizer says.
     Controller,
-    /// The same, and it has published none: what clients know an announcer has taken for granted once.
+    /// A cloud controller that has given no address. Addresses that clients know were taken for granted by an
+    /// announcer.
     Withholding,
 }
 
@@ -43,10 +44,10 @@ impl Giver {
     }
 }
 
-/// What is granted of `wanted`, which is what kube-vip would announce; absent: all of it.
+/// The granted part of `wanted`, which kube-vip would announce; `None`: all of it.
 ///
-/// Clients know what stands in the status, which the authors of Services may not write. Who is served goes on, also
-/// where somebody has replaced all annotations, and finalizers, by his own.
+/// The status counts, because clients know it and authors of Services may not write it. A Service that is served stays
+/// served, even if another writer has replaced all its annotations and finalizers.
 pub(super) fn granted(wanted: &[Wanted], signs: Signs<'_>) -> Option<Vec<Wanted>> {
     let Signs { has_class, has_finalizer, has_output, published } = signs;
     let told: Vec<Wanted> = published.ingress.iter().filter_map(|ingress| ingress.ip.map(Wanted::Static)).collect();
@@ -55,9 +56,9 @@ pub(super) fn granted(wanted: &[Wanted], signs: Signs<'_>) -> Option<Vec<Wanted>
         _ if has_class => return None,
         (true, true) if !has_finalizer => Vec::new(),
         (true, _) => return None,
-        // Also where nothing is asked for in a way that can be read.
+        // This holds also if the request cannot be read.
         (false, true) => return Some(Vec::new()),
-        // The status does not tell a leased address from a given one.
+        // The status does not tell a leased address from a static one.
         (false, false) if leased => return None,
         (false, false) => told,
     };
@@ -65,7 +66,7 @@ pub(super) fn granted(wanted: &[Wanted], signs: Signs<'_>) -> Option<Vec<Wanted>
 }
 
 impl ServiceView {
-    /// The view of a Service that a cloud controller gives its addresses, with those alone. Absent: it is the same.
+    /// The same view with only the granted addresses; `None`: nothing is withheld.
     pub fn as_granted(&self) -> Option<Self> {
         let granted = self.granted.clone()?;
         let is_wish = |problem: &Problem| problem.annotation == SPEC;

@@ -1,4 +1,4 @@
-//! What annotations, spec and status of a Service say, key by key.
+//! Reads the annotations, the spec and the status of a Service, key by key.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,8 +11,9 @@ use super::{DhcpWishes, Ingress, InterfaceWish, Port, Published, ServiceKey, gra
 use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Problem, Wanted};
 use crate::network::is_link_name_of_a_service;
 
-/// kube-vip spec 3.3: the annotation alone where it exists; else the status, except where `spec.loadBalancerIP` differs
-/// from a status address of the same family (which keeps `0.0.0.0` in force after the first lease); else the spec.
+/// The requested addresses (kube-vip spec 3.3). If the annotation exists, it alone counts. Otherwise the status counts,
+/// unless `spec.loadBalancerIP` differs from a status address of the same family; this keeps `0.0.0.0` in force after
+/// the first lease. Otherwise the spec counts.
 pub(super) fn wanted(
     annotation: Option<&str>,
     spec: Option<&str>,
@@ -100,7 +101,7 @@ pub(super) fn dhcp_wishes<'a>(
             None
         }),
         hostname: present(keys::LOADBALANCER_HOSTNAME).and_then(|text| {
-            // Option 12 and option 61 are at most 255 bytes; a DNS name is shorter than that.
+            // Options 12 and 61 hold at most 255 bytes; a DNS name is shorter.
             if text.len() <= 253 {
                 return Some(text.to_owned());
             }
@@ -125,7 +126,7 @@ pub(super) fn ports(spec: &ServiceSpec) -> Vec<Port> {
         .collect()
 }
 
-/// On which interface it is to be.
+/// The interface that it asks for.
 pub(super) fn interface<'a>(
     annotation: &impl Fn(&str) -> Option<&'a str>,
     problems: &mut BTreeSet<Problem>,
@@ -147,7 +148,7 @@ pub(super) fn interface<'a>(
     }
 }
 
-/// Whether it is to be asked as a client would.
+/// Whether it should be probed as a client would.
 pub(super) fn probe<'a>(
     annotation: &impl Fn(&str) -> Option<&'a str>,
     problems: &mut BTreeSet<Problem>,
@@ -163,7 +164,7 @@ pub(super) fn probe<'a>(
     }
 }
 
-/// What nobody should write there.
+/// Problems with annotations that users must not set.
 pub(super) fn misplaced<'a>(annotation: &impl Fn(&str) -> Option<&'a str>, read: Option<Term>) -> Vec<Problem> {
     let mut problems = Vec::new();
     if let Some(vlan) = annotation(keys::SERVICE_VLAN) {
@@ -183,9 +184,9 @@ pub(super) fn misplaced<'a>(annotation: &impl Fn(&str) -> Option<&'a str>, read:
     problems
 }
 
-/// What `hwaddr` names is no MAC. Another one would get another address from the server: better none than a wrong one.
-/// What clients know would be lost for a typing error all the same, and with it the macvlan that still has the right
-/// one.
+/// Handles an invalid `hwaddr`. With another MAC the server would give another address, so a Service without a known
+/// address gets none. But a typing error must not take an address from clients that know it; the existing macvlan still
+/// has the right MAC.
 pub(super) fn without_mac(
     problems: BTreeSet<Problem>,
     dhcp: &DhcpWishes,
@@ -205,7 +206,7 @@ pub(super) fn without_mac(
     }
 }
 
-/// The Service whose address it shares; one without a namespace is in its own.
+/// The Service whose address it shares; without a namespace it is in the Service's own.
 pub(super) fn primary<'a>(annotation: &impl Fn(&str) -> Option<&'a str>, own: Option<&str>) -> Option<ServiceKey> {
     let text = annotation(keys::PRIMARY_SERVICE).map(str::trim).filter(|text| !text.is_empty())?;
     let (namespace, name) = text.split_once('/').unwrap_or((own.unwrap_or_default(), text));

@@ -1,33 +1,33 @@
-//! What a Service goes on asking for when its author makes a mistake. A lease that is given back for a typing error may
-//! be another host's before the error is mended.
+//! What a Service continues to ask for when its author makes a mistake. A lease that is released because of a typing
+//! error may belong to another host before the error is fixed.
 
 use super::{DhcpWishes, ServiceView};
 use crate::annotations::{Meanwhile, Wanted};
 
-/// How it is known what a Service asks for.
+/// How the request of a Service is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wish {
-    /// It says so itself.
+    /// The Service says it.
     #[default]
     Said,
-    /// It says nothing: its status is taken for it (kube-vip spec 3.3).
+    /// The Service says nothing; its status is used instead (kube-vip spec 3.3).
     Unsaid,
-    /// Some of what it says cannot be read, as its problems say.
+    /// A part of what it says cannot be read; its problems name it.
     Unreadable,
-    /// It said so before. What it says now is nothing or cannot be read.
+    /// The Service said it before. Now it says nothing, or nothing readable.
     Former,
 }
 
 impl ServiceView {
-    /// The view of a Service that was seen as `before`, whose `wanted` is all that it asked for then. Where it cannot
-    /// be read any more, everything stays as it was. Where it says nothing any more, which is what `kubectl replace`
-    /// with the user's own manifest leaves until the cloud provider has written it again, what DHCP gave it stays: its
-    /// status alone does not tell a leased address from a given one.
+    /// The view of a Service that was seen as `before`, whose `wanted` is everything that it asked for then. If it
+    /// cannot be read any more, everything stays as before. It may also say nothing any more: `kubectl replace` with
+    /// the user's own manifest leaves that state until the cloud provider writes again. Then its DHCP addresses stay,
+    /// because the status does not tell a leased address from a static one.
     pub fn following(self, before: &Self) -> Self {
         let mut leases = before.wanted.iter().filter(|wanted| matches!(wanted, Wanted::Dhcp4 | Wanted::Dhcp6));
         let loses_lease = leases.any(|lease| !self.wanted.contains(lease));
         let stays = match self.wish {
-            // What asked for nothing has nothing to go on with.
+            // A Service that asked for nothing before has nothing to keep.
             Wish::Unreadable => before.wish != Wish::Unreadable && !before.wanted.is_empty() || loses_lease,
             Wish::Unsaid => loses_lease,
             Wish::Said | Wish::Former => false,
@@ -42,7 +42,7 @@ impl ServiceView {
             }
             problem
         });
-        // What announcers write of the lease themselves is no wish.
+        // Lease facts are written by announcers and are no request.
         let dhcp = DhcpWishes {
             requested: self.dhcp.requested.or(before.dhcp.requested),
             lease: self.dhcp.lease.or_else(|| before.dhcp.lease.clone()),

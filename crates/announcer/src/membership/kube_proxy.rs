@@ -1,5 +1,4 @@
-//! Whether kube-proxy is well on this node: a node without it takes clients' packets and leads them nowhere
-//! (decisions.md 21).
+//! Checks kube-proxy on this node: without it a node accepts clients' packets and drops them (decisions.md 21).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -12,27 +11,26 @@ use tokio::sync::mpsc;
 use super::NodeView;
 use crate::engine::Input;
 
-/// Where kube-proxy says how it is: in a cluster of IPv6 alone it may listen on that alone.
+/// Addresses of kube-proxy's health check; in an IPv6-only cluster it may listen on IPv6 alone.
 const ADDRESSES: [SocketAddr; 2] =
     [SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10256), SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 10256)];
 const EVERY: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(2);
-/// Bad answers in a row before it counts: a kube-proxy that is being replaced is back in a moment.
+/// Consecutive bad answers before kube-proxy counts as unhealthy: one that is being replaced is back in a moment.
 const PATIENCE: u32 = 4;
-/// Where nobody listens (another proxy, or a CNI that does its work) a Node that was not ready has to be it for this
-/// long.
+/// If nothing listens (another proxy or a CNI does its work), a Node that was not ready has to be ready for this long.
 const READY_FOR: Duration = Duration::from_secs(10);
 
-/// What was answered.
+/// Answer of the health check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
     Good,
     Bad,
-    /// Nobody listens.
+    /// Nothing listens.
     Absent,
 }
 
-/// Tells the engine whenever it changes.
+/// Tells the engine whether kube-proxy is healthy, at each change.
 pub async fn watch(node: String, nodes: Cache<String, NodeView>, inputs: mpsc::UnboundedSender<Input>) {
     let mut judge = Judge::default();
     let mut told = None;
@@ -48,7 +46,7 @@ pub async fn watch(node: String, nodes: Cache<String, NodeView>, inputs: mpsc::U
     }
 }
 
-/// Remembers what was answered last.
+/// Judges the answers.
 #[derive(Debug, Default)]
 struct Judge {
     bad: u32,
@@ -59,8 +57,8 @@ struct Judge {
 }
 
 impl Judge {
-    /// `ready`: whether the Node is; absent: it is not known. For how long is counted here: the Node's own times are
-    /// those of another clock.
+    /// Whether kube-proxy counts as healthy. `ready`: state of the Node; `None`: unknown. Durations are measured here,
+    /// because the Node's timestamps come from another clock.
     fn judge(&mut self, now: Instant, health: Health, ready: Option<bool>) -> bool {
         if ready == Some(false) {
             self.unready = Some(now);
@@ -71,7 +69,7 @@ impl Judge {
                 self.listened = true;
                 true
             }
-            // One that listened a moment ago and does not any more is being replaced, or dead.
+            // A kube-proxy that listened a moment ago is being replaced or has died.
             Health::Absent if !self.listened => self.unready.is_none_or(|unready| now >= unready + READY_FOR),
             Health::Bad | Health::Absent => {
                 self.bad += 1;
@@ -82,7 +80,7 @@ impl Judge {
     }
 }
 
-/// What the first says where somebody listens.
+/// The answer of the first address where a server listens.
 async fn ask_all(addresses: &[SocketAddr]) -> Health {
     for address in addresses {
         let health = ask(*address).await;
@@ -95,7 +93,7 @@ async fn ask_all(addresses: &[SocketAddr]) -> Health {
 
 async fn ask(address: SocketAddr) -> Health {
     let exchange = async {
-        // Refused, or a kernel without IPv6: there is nobody either way.
+        // Refused, or a kernel without IPv6: no server listens in either case.
         let Ok(mut stream) = TcpStream::connect(address).await else { return Ok(Health::Absent) };
         stream.write_all(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;
         let mut answer = [0; 15];

@@ -1,4 +1,4 @@
-//! A safe mode of which nobody is heard any more ends by itself, also where nothing else happens on its Lease.
+//! Ends a safe mode that its controller does not renew any more, even without further events on its Lease.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -10,13 +10,13 @@ use runtime::cache::Cache;
 use super::views::LeaseView;
 use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
 
-/// Leases of which others have to hear. How long a safe mode is going to count concerns only the one who waits for its
-/// end.
+/// Whether the engine has to be told about a change. How long a safe mode lasts concerns only the task that waits for
+/// its end.
 pub(super) fn differs(old: &LeaseView, new: &LeaseView) -> bool {
     old != new && !matches!((old, new), (LeaseView::SafeMode(_), LeaseView::SafeMode(_)))
 }
 
-/// Takes each Lease out of the cache whose safe mode counts no more. Should it be renewed, it comes in again.
+/// Removes Leases from the cache whose safe mode has ended. A renewal adds them again.
 pub(super) async fn forget_when_over(cache: &Cache<String, LeaseView>, wall: impl Fn() -> Timestamp) -> Infallible {
     let mut touched = cache.subscribe();
     let mut leases: BTreeSet<String> = BTreeSet::new();

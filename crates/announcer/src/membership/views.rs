@@ -1,4 +1,4 @@
-//! What counts of a Lease and of a Node. Made here from the objects, and nothing else looks at them.
+//! The facts of Leases and Nodes that count. They are extracted here; no other code reads the objects.
 
 use std::time::Duration;
 
@@ -10,35 +10,35 @@ use crate::ownership::node::{
     CARD, Card, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SAFE_MODE, SAFE_MODE_HOLDER,
 };
 
-/// A holder whose last renewal is older than its duration by this much is a leftover: clocks of nodes do not differ so
-/// much, and if they do its next renewal shows it.
+/// A holder whose last renewal is older than its duration by this much is a leftover. Clocks of nodes do not differ so
+/// much; if they do, its next renewal shows that it is alive.
 const LEFTOVER: Duration = Duration::from_mins(1);
-/// For so long a safe mode counts of which its controller is not heard again.
+/// How long a safe mode counts without a sign of its controller.
 const SAFE_MODE_LASTS: Duration = Duration::from_hours(24);
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const AUTOSCALER: &str = "ToBeDeletedByClusterAutoscaler";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// A Lease that concerns us.
+/// A Lease that the announcer needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseView {
-    /// Of a node that takes part.
+    /// The membership Lease of a node.
     Member(Member),
-    /// kube-vip's for all Services.
+    /// kube-vip's Lease for all Services.
     Lock(ForeignLock),
-    /// The cloud controller's, while that is in safe mode: it counts until then, unless the Lease is renewed.
+    /// The cloud controller's Lease while that is in safe mode. It counts until then, unless the Lease is renewed.
     SafeMode(Timestamp),
 }
 
 impl LeaseView {
-    /// `lock`: name of kube-vip's. The other Leases of the namespace are not kept.
+    /// `lock`: name of kube-vip's Lease. The other Leases of the namespace are not kept.
     pub fn of(lease: &Lease, lock: &str, wall: Timestamp) -> Option<Self> {
         let name = lease.metadata.name.as_deref()?;
         let spec = lease.spec.as_ref();
         let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
         let duration = Duration::from_secs(seconds.unwrap_or(0));
         let renewed = spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
-        // Not the version of the object: whoever puts a label on it has renewed nothing.
+        // The renewal is not the resource version, because a changed label is no renewal.
         let renewal = renewed.map(|time| time.to_string()).unwrap_or_default();
         if name == lock {
             let holder = spec.and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
@@ -61,25 +61,25 @@ impl LeaseView {
     }
 }
 
-/// Until when what the cloud controller says of its safe mode counts: `by` is who has said it. A successor that knows
-/// nothing of it, as another version, leaves the annotation and does not stand for it. Of a Lease that was handed back
-/// it counts until somebody takes it, and of one that nobody renews for a day.
+/// Until when the cloud controller's safe mode counts; `by` is the holder that declared it. A later holder may be of a
+/// version that does not know the annotation and leaves it, so its Lease does not confirm it. On a released Lease the
+/// safe mode counts until another holder takes the Lease; without renewals it counts for a day.
 fn counts(by: Option<&str>, holder: &str, renewed: Timestamp, wall: Timestamp) -> Option<Timestamp> {
     let stands = holder.is_empty() || by.is_none_or(|by| by == holder);
-    // Nobody's clock makes it last longer than a day from now.
+    // A wrong clock must not extend it beyond a day from now.
     let until = renewed.min(wall).checked_add(SAFE_MODE_LASTS).ok()?;
     (stands && wall < until).then_some(until)
 }
 
-/// A Node.
+/// The facts of a Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
-    /// For the engine.
+    /// The facts for the engine.
     pub facts: NodeFacts,
 }
 
 impl NodeView {
-    /// decisions.md 21.
+    /// Extracts the facts (decisions.md 21).
     pub fn of(node: &Node) -> Self {
         let condition = node
             .status

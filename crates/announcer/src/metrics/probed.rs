@@ -1,4 +1,4 @@
-//! Of Services that this node asks as a client would.
+//! Metrics of the Services that this node probes as a client.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// In a LAN an answer takes a millisecond; a question that was lost is sent again after 300.
+/// Buckets: in a LAN an answer takes a millisecond, and a lost frame is repeated after 300 ms.
 const SECONDS: [f64; 8] = [0.001, 0.0025, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0];
 
-/// See the module.
+/// The metrics of the probes.
 #[derive(Debug)]
 pub struct Probed {
     outcomes: Family<[(&'static str, &'static str); 1], Counter>,
@@ -43,7 +43,7 @@ impl Probed {
         metrics
     }
 
-    /// A question has ended.
+    /// Counts a probe that has ended.
     pub fn ended(&self, outcome: Outcome, after: Option<Duration>) {
         self.outcomes.get_or_create(&[("result", outcome.as_str())]).inc();
         if let Some(after) = after {
@@ -51,7 +51,7 @@ impl Probed {
         }
     }
 
-    /// So many do not answer.
+    /// Shows how many targets do not answer.
     pub fn unserved(&self, count: usize) {
         self.unserved.set(i64::try_from(count).unwrap_or(i64::MAX));
     }

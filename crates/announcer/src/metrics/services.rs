@@ -1,4 +1,4 @@
-//! kube-vip's metrics of each Service, counted where things pass by: what the watch shows and what is told.
+//! kube-vip's metrics of each Service, updated by what the watch shows and what is reported.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +18,9 @@ type OfService = [(&'static str, String); 2];
 type Failure = [(&'static str, String); 3];
 type OfNamespace = [(&'static str, String); 1];
 
-/// kube-vip's word for an address that cannot be brought up.
+/// kube-vip's reason for an address that cannot be set up.
 const NEW_INSTANCE: &str = "new_instance";
-/// Ours: kube-vip does not count what it cannot write.
+/// Our own reason: kube-vip does not count failed writes.
 const UPDATE_SERVICE: &str = "update_service";
 
 /// The metrics.
@@ -32,11 +32,11 @@ pub struct Services {
     loops: Present<OfService, Gauge>,
     attempts: Family<OfService, Counter>,
     campaigning: Mutex<BTreeSet<LeaseKey>>,
-    /// When Services were first seen that clients have not been told an address of.
+    /// When each Service was first seen without a published address.
     begun: Mutex<BTreeMap<ServiceKey, Instant>>,
 }
 
-/// From a take at once to a DHCP server that answers in its second minute.
+/// From an immediate take-over to a DHCP server that answers in its second minute.
 fn buckets() -> Histogram {
     Histogram::new([0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0])
 }
@@ -84,17 +84,17 @@ impl Services {
         services
     }
 
-    /// It cannot be announced: a person has been told why.
+    /// Counts that a Service cannot be announced; its author was told why.
     pub fn refused(&self, key: &ServiceKey) {
         self.errors.get_or_create(&failure(key, NEW_INSTANCE)).inc();
     }
 
-    /// What is to stand on it could not be written.
+    /// Counts that a record could not be written.
     pub fn unwritten(&self, key: &ServiceKey) {
         self.errors.get_or_create(&failure(key, UPDATE_SERVICE)).inc();
     }
 
-    /// The watch shows it so, or shows it no more.
+    /// Takes in the Service as the watch shows it; `None`: it was deleted.
     pub fn seen(&self, key: &ServiceKey, view: Option<&ServiceView>, now: Instant) {
         let mut begun = self.begun.lock();
         let Some(view) = view else {
@@ -115,7 +115,7 @@ impl Services {
         }
     }
 
-    /// In these elections this node takes part now, and in no others.
+    /// Sets the elections in which this node takes part.
     pub fn campaigns(&self, wanted: &BTreeSet<LeaseKey>) {
         let mut campaigning = self.campaigning.lock();
         for lease in wanted.difference(&campaigning) {

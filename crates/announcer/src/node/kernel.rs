@@ -1,4 +1,4 @@
-//! Requests to the kernel, in the order of [`KernelQueue`].
+//! Performs requests to the kernel, in the order of [`KernelQueue`].
 
 use announcer_core::kernel_queue::KernelQueue;
 use tokio::sync::mpsc;
@@ -6,9 +6,8 @@ use tokio::sync::mpsc;
 use crate::engine::{Input, WireDone, WireOp};
 use crate::wire::Wire;
 
-/// Performs requests to the kernel in the order of [`KernelQueue`], one after the other and rules beside them, until
-/// all that
-/// was asked for is done.
+/// Performs requests until all of them are done. They run one after the other in the order of [`KernelQueue`]; rules
+/// run beside them.
 pub(super) async fn perform<W: Wire>(
     wire: W,
     mut requests: mpsc::UnboundedReceiver<WireOp>,
@@ -22,7 +21,7 @@ pub(super) async fn perform<W: Wire>(
         }
     };
     loop {
-        // What was asked for by now is in the queue before the next one is chosen.
+        // All waiting requests are queued before the next one is chosen.
         while let Ok(op) = requests.try_recv() {
             queue.push(op);
         }
@@ -52,7 +51,7 @@ pub(super) async fn perform<W: Wire>(
     }
 }
 
-/// What came of the request that is under way; never, if none is.
+/// The result of the request under way; waits for ever if there is none.
 async fn result_of<F: Future + Unpin>(request: &mut Option<F>) -> F::Output {
     match request {
         Some(request) => request.await,

@@ -1,11 +1,11 @@
-//! Whether the loop goes round, and what the engine does not know yet.
+//! Health of the engine's loop, and what the engine does not know yet.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// How the loop is doing, for the health checks.
+/// The state for the health checks.
 #[derive(Debug)]
 pub struct Liveness {
     /// Seconds since boot at the last step.
@@ -21,18 +21,18 @@ impl Default for Liveness {
 }
 
 impl Liveness {
-    /// Fails if the loop has not gone round for a while: it is woken every second.
+    /// Fails if the loop has made no step for a while; it normally wakes every second.
     pub fn alive(&self) -> Result<(), String> {
         self.alive_at(l2::clock::since_boot())
     }
 
-    /// `now`: since boot.
+    /// `now`: time since boot.
     pub(super) fn alive_at(&self, now: Duration) -> Result<(), String> {
         let silent = now.as_secs().saturating_sub(self.beat.load(Ordering::Relaxed));
         if silent > 30 { Err(format!("the engine has not made a step for {silent} s")) } else { Ok(()) }
     }
 
-    /// Fails until all is known that decisions need, and says what is not.
+    /// Fails with the missing item until everything is known that decisions need.
     pub fn ready(&self) -> Result<(), String> {
         let unknown = *self.unknown.lock();
         unknown.map_or(Ok(()), |what| Err(format!("not known yet: {what}")))

@@ -6,13 +6,15 @@ use futures::{Stream, StreamExt};
 use l2::netlink::Changes;
 use tokio::sync::Notify;
 
-/// Tells the engine that the network has changed. Our own addresses are not reported while they are there.
+/// Tells the engine about changes of the node's network. Changes of our own addresses are not reported while the
+/// addresses exist.
 pub async fn watch_network(changed: Arc<Notify>) -> Result<(), l2::netlink::NetlinkError> {
     wake_for_each(Changes::subscribe()?, &changed).await;
     Err(l2::netlink::NetlinkError::Closed { tried: "hear about changes of the network".to_owned() })
 }
 
-/// However many reports come before the engine looks, it looks once: a routing daemon that starts sends ten thousand.
+/// However many changes come before the engine looks, it is notified once: a starting routing daemon makes ten
+/// thousand.
 async fn wake_for_each(changes: impl Stream, changed: &Notify) {
     changes.for_each(async |_| changed.notify_one()).await;
 }

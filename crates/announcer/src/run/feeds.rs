@@ -1,4 +1,4 @@
-//! What the engine hears from the API, the kernel and whoever ends the process.
+//! The inputs of the engine from the API server, the kernel and the end of the process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::engine::Input;
 use crate::node;
 use crate::view::{Seen, ServiceKey};
 
-/// Services and the endpoints of those that ask for them.
+/// Feeds Services, and the endpoints of those that need them.
 pub(super) fn services(tasks: &mut Tasks, shared: &Shared<'_>) {
     let Shared { config, client, inputs, health, .. } = shared;
     let cache: Cache<ServiceKey, Seen> = Cache::new(|old, new| old != new);
@@ -36,7 +36,7 @@ pub(super) fn services(tasks: &mut Tasks, shared: &Shared<'_>) {
     tasks.spawn("feed of Services", plain(feed_services(cache, inputs.clone(), tasks.stop())));
 }
 
-/// Tells `changed` of what others do to the node's network. `connection` carries what `netlink` is asked.
+/// Notifies `changed` when another program changes the node's network. `connection` carries the requests of `netlink`.
 pub(super) fn network(
     tasks: &mut Tasks,
     changed: Arc<Notify>,
@@ -52,7 +52,7 @@ pub(super) fn network(
     });
     let stop = tasks.stop();
     tasks.spawn("netlink connection", async move {
-        // It ends with its last handle: one is kept here, so that the end of the engine is no failure.
+        // The connection ends with its last handle. One is kept here, so that the end of the engine is no failure.
         let _handle = netlink;
         tokio::select! {
             () = stop.cancelled() => Ok::<(), std::io::Error>(()),
@@ -61,7 +61,7 @@ pub(super) fn network(
     });
 }
 
-/// The keys of claims as they were read at the start, and whenever they change.
+/// Feeds the keys of claims as they were read at the start, and whenever they change.
 pub(super) fn claim_keys(tasks: &mut Tasks, shared: &Shared<'_>, found: Option<claim_keys::Found>) {
     if let (Some(directory), Some(found)) = (shared.config.claim_keys.clone(), found) {
         let _ = shared.inputs.send(Input::ClaimKeys(found.keys.clone()));
@@ -70,7 +70,7 @@ pub(super) fn claim_keys(tasks: &mut Tasks, shared: &Shared<'_>, found: Option<c
     }
 }
 
-/// That the process is to end.
+/// Feeds the request to end the process.
 pub(super) fn shutdown(tasks: &mut Tasks, inputs: &mpsc::UnboundedSender<Input>, shutdown: Token) {
     tasks.spawn("shutdown", plain(relay_shutdown(shutdown, inputs.clone(), tasks.stop())));
 }
@@ -88,7 +88,7 @@ fn reflector(
     let key = |meta: &ObjectMeta| {
         ServiceKey::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
     };
-    // An owner that does not know what it owns withdraws too late, and its successor begins too late.
+    // An owner with an outdated view of its Services withdraws too late, and its successor starts too late.
     Reflector::new("services", api, cache.clone(), key, move |service: &Service| Seen::of(service, &rules))
         .longest_pause(Duration::from_secs(1))
 }

@@ -1,4 +1,4 @@
-//! Who owns what: the tasks of each mode.
+//! The tasks of each election mode.
 
 use std::collections::BTreeSet;
 
@@ -20,19 +20,19 @@ use crate::ownership::service::LeaseKey;
 use crate::swap::Swapper;
 use crate::view::ServiceKey;
 
-/// By what the engine asks the tasks of its mode. Nobody hears what is asked of another mode.
+/// The channels on which the engine sends requests to the tasks of its mode. Those of the other modes have no receiver.
 pub(super) struct Requests {
-    /// Cancelled when the one Lease is to be handed back.
+    /// Cancelled when the one Lease has to be released.
     pub release: CancellationToken,
-    /// In which elections to take part.
+    /// The elections to take part in.
     pub campaigns: mpsc::UnboundedSender<BTreeSet<LeaseKey>>,
-    /// Which Services' owners to change.
+    /// The changes of owner to write.
     pub swaps: mpsc::UnboundedSender<(ServiceKey, Swap)>,
-    /// What to write into our membership Lease.
+    /// The cards to write into our membership Lease.
     pub cards: mpsc::UnboundedSender<Card>,
 }
 
-/// Starts the tasks of the mode that is configured.
+/// Starts the tasks of the configured mode.
 pub(super) fn start(
     tasks: &mut Tasks,
     shared: &Shared<'_>,
@@ -52,7 +52,7 @@ pub(super) fn start(
     Requests { release, campaigns, swaps, cards }
 }
 
-/// One Lease for all Services, until it is to be handed back.
+/// `global` mode: one Lease for all Services, until it is released.
 fn global(tasks: &mut Tasks, shared: &Shared<'_>, recorder: &Recorder, release: CancellationToken) {
     let Shared { config, client, namespace, inputs, .. } = shared;
     let election = Election::new(client.clone(), leader_config(config, namespace), Some(recorder));
@@ -66,23 +66,23 @@ fn global(tasks: &mut Tasks, shared: &Shared<'_>, recorder: &Recorder, release: 
     tasks.spawn("feed of the Lease", plain(feed_leadership(leadership, inputs.clone(), tasks.stop())));
 }
 
-/// One Lease per Service, as the engine asks.
+/// `service` mode: one Lease per Service, at the engine's request.
 fn service(tasks: &mut Tasks, shared: &Shared<'_>, asked: mpsc::UnboundedReceiver<BTreeSet<LeaseKey>>) {
     let pattern = leader_config(shared.config, &shared.namespace);
     let elections = elections::run(shared.client.clone(), pattern, asked, shared.inputs.clone());
     tasks.spawn("elections", until(tasks.stop(), elections));
 }
 
-/// This node among the others, in `node` mode.
+/// The parts of `node` mode.
 struct Member {
     membership: Membership,
-    /// What the engine has to say in its Lease.
+    /// The cards for this node's membership Lease.
     written: mpsc::UnboundedReceiver<Card>,
     swapper: Swapper,
     asked_swaps: mpsc::UnboundedReceiver<(ServiceKey, Swap)>,
 }
 
-/// One membership Lease per node, and a record on each Service.
+/// `node` mode: one membership Lease per node, and a record on each Service.
 fn node(tasks: &mut Tasks, shared: &Shared<'_>, member: Member) {
     let Shared { config, client, namespace, inputs, health } = shared;
     let Member { membership, written, swapper, asked_swaps } = member;

@@ -1,4 +1,4 @@
-//! The kernel itself, through rtnetlink.
+//! [`Wire`] through rtnetlink.
 
 use ipnet::IpNet;
 use l2::netlink::{AddressLifetime, InetConf, InetConfChange, LinkKind, Macvlan, NewAddress};
@@ -14,8 +14,8 @@ use crate::network::{self, Network, has_no_macvlan, is_macvlan_of, mac_is_taken,
 use crate::security::Protection;
 use crate::view::Uid;
 
-/// decisions.md 27: an interface that carries VIPs answers for its own addresses only, and never asks in the name of a
-/// VIP.
+/// Settings of an interface that carries VIPs: it answers only for its own addresses, and never uses a VIP as the
+/// source of an ARP request (decisions.md 27).
 const PARENT: InetConfChange = InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: None };
 
 /// [`Wire`] on this machine's network namespace.
@@ -23,12 +23,12 @@ const PARENT: InetConfChange = InetConfChange { arp_ignore: Some(1), arp_announc
 pub struct NetlinkWire {
     netlink: Netlink,
     time: ApiTime,
-    /// Opened at first use: without nftables in the kernel everything else works.
+    /// Opened at first use, so that everything else works without nftables in the kernel.
     nftables: OnceCell<Nftables>,
 }
 
 impl NetlinkWire {
-    /// Uses this socket. `time` judges what stands on Services.
+    /// Uses this socket. `time` judges the ends of recorded leases.
     pub fn new(netlink: Netlink, time: ApiTime) -> Self {
         Self { netlink, time, nftables: OnceCell::new() }
     }
@@ -61,7 +61,7 @@ impl NetlinkWire {
         read.await.map_err(|error| chain(&error))
     }
 
-    /// All in one request, so 200 addresses cost one round and not 200.
+    /// Sets all addresses in one request, so that 200 addresses cost one round.
     async fn put(&self, puts: Vec<Put>) -> Vec<(u32, IpNet, Result<(), String>)> {
         let wanted: Vec<_> = puts
             .iter()
@@ -79,7 +79,7 @@ impl NetlinkWire {
         puts.into_iter().zip(results).map(of).collect()
     }
 
-    /// kube-vip spec 10.5 item 12: what is there is adopted if it is right, made anew if it is wrong.
+    /// Adopts the existing macvlan if it is right, otherwise makes it again (kube-vip spec 10.5 item 12).
     async fn macvlan(&self, uid: &Uid, wanted: &Macvlan) -> Result<(u32, Mac), String> {
         let made = async {
             if let Some(found) = self.netlink.link_by_name(&wanted.name).await? {
@@ -142,9 +142,9 @@ impl NetlinkWire {
     }
 }
 
-/// What an interface had before us. If it has our values already, a former life of ours has set them (or an
-/// administrator did so for all interfaces, and then the default says the same): the namespace's default is the best
-/// guess.
+/// The settings that an interface had before the announcer. If it already has our values, an earlier announcer has set
+/// them, and the namespace's default is the best guess. (If an administrator has set them for all interfaces, the
+/// default has the same values.)
 fn original(before: InetConf, default: Option<InetConf>) -> InetConf {
     match default {
         Some(default) if PARENT.difference(before).is_empty() => {
@@ -185,7 +185,7 @@ impl Wire for NetlinkWire {
             }
             WireOp::Note { link, uid, end } => {
                 let alias = network::alias(&uid, end, clock::boot());
-                // The interface may just have gone. Without it a restart knows less, and nothing else is lost.
+                // The interface may just have been deleted. A restart then knows less, and nothing else is lost.
                 if let Err(error) = self.netlink.set_alias(link, &alias).await {
                     tracing::debug!(
                         link,
@@ -214,7 +214,7 @@ impl Wire for NetlinkWire {
                     arp_announce: change(conf.arp_announce),
                     rp_filter: None,
                 };
-                // The interface may be gone, and its settings with it.
+                // The interface may have been deleted together with its settings.
                 if let Err(error) = self.netlink.set_inet_conf(link, back).await {
                     tracing::debug!(
                         link,
@@ -228,7 +228,7 @@ impl Wire for NetlinkWire {
     }
 }
 
-/// What cannot work because of the settings of all interfaces (decisions.md 27): the larger value of the two takes
+/// What does not work because of the settings for all interfaces (decisions.md 27): the larger of the two values takes
 /// effect.
 pub fn obstacles(all: InetConf) -> Vec<String> {
     let mut found = Vec::new();
@@ -242,7 +242,7 @@ pub fn obstacles(all: InetConf) -> Vec<String> {
     found
 }
 
-/// The same of what only matters to a Service that asks for it; many distributions begin with this value.
+/// The same for a setting that only matters to Services that ask for it; it is the default of many distributions.
 pub fn strict_filter(all: InetConf) -> Option<&'static str> {
     (all.rp_filter == 1).then_some(
         "net.ipv4.conf.all.rp_filter is 1 (strict): it is raised to 2 on the macvlans of DHCP addresses, but a Service \

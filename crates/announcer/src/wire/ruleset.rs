@@ -1,4 +1,4 @@
-//! What is protected, as an nftables table. Pure.
+//! The packet filter rules as an nftables table. Pure.
 //!
 //! ```text
 //! table inet harvester-announcer {
@@ -15,8 +15,8 @@
 //! }
 //! ```
 //!
-//! At `input`, not before: what kube-proxy sends on to pods has left by then, whatever it does about errors, fragments
-//! and return paths is untouched. What arrives here was meant for the node itself: its ssh, its kubelet.
+//! The chain is at `input`: packets that kube-proxy forwards to pods do not pass it, so errors, fragments and return
+//! paths are not affected. What arrives here is meant for the node itself, such as its ssh or its kubelet.
 
 use std::net::IpAddr;
 
@@ -43,12 +43,12 @@ const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 
-/// Errors tell senders of packets that are too long, among other things: without them connections hang. Neighbours ask
-/// whether a VIP is still here. Echo is let through so that people can see that an address is up.
+/// Accepted ICMP types. Errors are needed, for example for path MTU; without them connections hang. Neighbours ask
+/// whether a VIP is still here. Echo is accepted, so that users can see that an address is up.
 const ICMP_TYPES: [u8; 4] = [3, 8, 11, 12];
 const ICMPV6_TYPES: [u8; 7] = [1, 2, 3, 4, 128, 135, 136];
 
-/// The table that protects this; none where there is nothing to protect.
+/// The table for a [`Protection`]; `None` if there is nothing to protect.
 pub fn table(protection: &Protection) -> Option<Table> {
     (!protection.is_empty()).then(|| Table { sets: sets(protection), chains: chains() })
 }
@@ -92,7 +92,8 @@ fn chains() -> Vec<Chain> {
         input.push(jump);
 
         let behind = length / 4;
-        // The family once more, for those who read the rules: without it `nft` shows an offset for the address.
+        // The family is matched once more for readers of the rules: without it `nft` shows an offset instead of the
+        // address.
         let mut open = Vec::from(is_family());
         open.extend([
             destination(),

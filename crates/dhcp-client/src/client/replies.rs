@@ -1,4 +1,4 @@
-//! Receiving: which reply counts in which phase, and what it changes.
+//! Handles replies: which reply counts in which phase, and what it changes.
 
 use std::{
     net::Ipv4Addr,
@@ -16,12 +16,13 @@ use crate::{
     timing,
 };
 
-/// A server on the LAN answers at once, or after it has asked with a ping for a second who has the address.
+/// How long the granting server may take to answer. A server on the LAN answers at once, or after a ping of one second
+/// to check the address.
 const NAK_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Client {
-    /// Only what answers the open question counts: its transaction id, and where one server was asked, that server.
-    /// Everything else is somebody else's, late, or repeated. `chaddr` has been checked already.
+    /// Handles a reply. It counts only if it answers the open request: by its transaction ID, and by its server if one
+    /// server was asked. Any other reply is meant for another client, late or repeated. `chaddr` was checked before.
     pub(super) fn reply(&mut self, now: Instant, reply: Reply, out: &mut Vec<Output>) {
         let asked_server = match (&self.phase, &self.in_use) {
             (Phase::Requesting { offer, .. }, _) => Some(offer.server_id),
@@ -35,7 +36,7 @@ impl Client {
             ReplyKind::Offer => {
                 let exchange = match &self.phase {
                     Phase::Selecting { exchange } | Phase::Rebinding { exchange, .. } => *exchange,
-                    // While a running lease is being confirmed, DISCOVER goes beside it.
+                    // While a running lease is being confirmed, DISCOVER is sent too.
                     Phase::Rebooting { exchange, .. } if self.in_use.is_some() => *exchange,
                     _ => return,
                 };
@@ -92,7 +93,7 @@ impl Client {
         self.request(now, exchange, offer, out);
     }
 
-    /// The lease that an ACK grants. `asked_server` stands in for a missing option 54.
+    /// The lease that an ACK grants. `asked_server` replaces a missing option 54.
     fn granted(
         &mut self,
         now: Instant,
@@ -130,12 +131,12 @@ impl Client {
         })
     }
 
-    /// Use what was granted. Probed first, unless this very address is in use already: then the probe would meet
-    /// ourselves, or the node that had it before us.
+    /// Uses a granted lease. It is probed first, unless this address is already in use: the probe would meet this node
+    /// or the previous owner.
     fn take_lease(&mut self, now: Instant, mut lease: Lease, asked: Ipv4Addr, out: &mut Vec<Output>) {
         match &self.in_use {
             Some(old) if old.address == lease.address => {
-                // Some servers leave options out of a renewal.
+                // Some servers omit options in a renewal.
                 lease.network = lease.network.or(old.network);
                 self.use_lease(lease.clone());
                 out.push(Output::Renewed(lease));
@@ -162,8 +163,8 @@ impl Client {
         ) = (&mut self.phase, &self.in_use)
             && nak.server != lease.server_id
         {
-            // Another server on this LAN may refuse every address that is not from its own range. It is believed, but
-            // only if nobody who grants the lease answers until we would ask again, which is soon now.
+            // Another server on this LAN may refuse every address outside its own range. Its NAK counts only if the
+            // granting server does not answer before the next transmission, which is soon now.
             exchange.next_at = exchange.next_at.min(now + NAK_PATIENCE);
             *foreign_nak = Some(nak);
             return;
@@ -171,11 +172,12 @@ impl Client {
         self.refused(now, address, nak, out);
     }
 
-    /// A server takes the address back: it goes at once (RFC 2131 4.4.5), and the search begins again.
+    /// A server takes the address back: the client stops using it at once (RFC 2131 4.4.5) and starts a new search.
     pub(super) fn refused(&mut self, now: Instant, address: Ipv4Addr, nak: Nak, out: &mut Vec<Output>) {
         let Nak { server, message } = nak;
         self.lose(LostReason::Nak { server, message: message.clone() }, out);
-        // A lease the server forgot can be had again by asking; one it offered and then refused cannot.
+        // A lease that the server has forgotten can be granted again on request. An address that it offered and then
+        // refused cannot.
         self.wish = if matches!(self.phase, Phase::Requesting { .. }) { None } else { Some(address) };
         self.remembered = None;
         self.naks = self.naks.saturating_add(1);
@@ -189,8 +191,8 @@ impl Client {
     }
 }
 
-/// RFC 2131 3.1 step 3 leaves the choice to the client. The first usable offer wins: waiting for a better one costs
-/// every start time.
+/// RFC 2131 3.1 step 3 leaves the choice of an offer to the client. The first usable offer is taken, because waiting
+/// for a better one would cost time at every start.
 fn acceptable_offer(reply: &Reply) -> Result<Offer, &'static str> {
     let server_id = reply.server_id.ok_or("its offer names no server (option 54)")?;
     check_address(reply)?;

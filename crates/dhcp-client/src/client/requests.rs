@@ -1,4 +1,4 @@
-//! Sending: which message in which phase, to whom, and when again.
+//! Sends requests: which message in which phase, to which server, and when to repeat it.
 
 use std::{
     net::Ipv4Addr,
@@ -18,33 +18,33 @@ use crate::{
 /// Transmissions of a REQUEST for an offer (0, 1, 3 and 7 s) before looking for another offer at 15 s.
 const REQUEST_ATTEMPTS: u32 = 4;
 
-/// Transmissions of INIT-REBOOT (0 and 1 s), or of REBIND, before DISCOVER. Few, because a server that has lost its
-/// book and is not authoritative stays silent to both for ever, while DISCOVER with option 50 leads to the same
+/// Transmissions of INIT-REBOOT (0 and 1 s) or of REBIND before DISCOVER. They are few, because a server that has lost
+/// its lease database and is not authoritative never answers these, while DISCOVER with option 50 leads to the same
 /// address.
 const CONFIRM_ATTEMPTS: u32 = 2;
 
-/// Silence of this many transmissions is worth telling; a lost packet or two is not.
+/// After this many transmissions without an answer the silence is reported; a lost packet or two is not worth a report.
 const QUIET_ATTEMPTS: u32 = 2;
 
-/// Late answers to this many transmissions back still count.
+/// A late answer counts if it belongs to one of this many last transmissions.
 const QUESTIONS_KEPT: usize = 3;
 
-/// One attempt to get something from the servers, over all its transmissions.
+/// One attempt to get a grant or an offer, with all its transmissions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exchange {
-    /// Transaction of its DISCOVERs and of the REQUEST for an offer, which RFC 2131 4.4.1 makes the same.
+    /// Transaction ID of its DISCOVERs and of the REQUEST for an offer, which are the same (RFC 2131 4.4.1).
     pub xid: u32,
-    /// First transmission. The lease of an ACK to a REQUEST for an offer counts from here: later would be wrong if the
-    /// server answered the first one.
+    /// First transmission. The lease of an ACK to a REQUEST for an offer counts from here; a later start would be wrong
+    /// if the server answered the first transmission.
     pub started: Instant,
     pub attempts: u32,
     pub next_at: Instant,
     /// The `secs` field of the last DISCOVER, which the REQUEST for its offer repeats (RFC 2131 3.1 step 3).
     pub secs: u16,
-    /// The latest transmissions that ask to confirm or extend a lease, oldest first. Each is a transaction of its own,
-    /// because these attempts can last longer than a lease: counted from the first one, a new lease could be over
-    /// before it arrives; counted from the last one, it would be used too long if the server had answered an earlier
-    /// one.
+    /// The latest transmissions that confirm or extend a lease, oldest first. Each is a transaction of its own, because
+    /// such an attempt can last longer than a lease. If the lease counted from the first transmission, it could end
+    /// before it arrives. If it counted from the last one, it would be used too long when the server has answered an
+    /// earlier one.
     questions: [Option<Question>; QUESTIONS_KEPT],
 }
 
@@ -55,7 +55,7 @@ struct Question {
 }
 
 impl Exchange {
-    /// When the question was sent that a reply with this transaction id answers.
+    /// When the request was sent that a reply with this transaction ID answers.
     pub fn sent_at(&self, xid: u32) -> Option<Instant> {
         self.questions.iter().flatten().find(|question| question.xid == xid).map(|question| question.sent_at)
     }
@@ -66,7 +66,7 @@ impl Exchange {
     }
 }
 
-/// Where a message goes: from which address to which server, by which MAC.
+/// The route of a message: source address, server address and MAC.
 struct Route {
     source: Ipv4Addr,
     destination: Ipv4Addr,
@@ -77,30 +77,30 @@ impl Route {
     const BROADCAST: Self =
         Self { source: Ipv4Addr::UNSPECIFIED, destination: Ipv4Addr::BROADCAST, mac: Mac::BROADCAST };
 
-    /// To the server that granted the lease, from the leased address: a datagram without a source never reaches a
-    /// server's UDP socket (kube-vip spec 6.2).
+    /// The route to the server that granted the lease. The source is the leased address, because a datagram without a
+    /// source never reaches a server's UDP socket (kube-vip spec 6.2).
     fn to_server(lease: &Lease) -> Self {
         Self { source: lease.address, destination: lease.server_id, mac: lease.server_mac.unwrap_or(Mac::BROADCAST) }
     }
 }
 
 impl Client {
-    /// DISCOVER, at once: RFC 2131 4.4.1 has hosts wait 1 to 10 s because they may all be switched on together; this is
-    /// one address that somebody is waiting for.
+    /// Sends DISCOVER at once. RFC 2131 4.4.1 requires a wait of 1 to 10 s for hosts that are switched on together.
+    /// Here clients wait for a single address.
     pub(super) fn discover(&mut self, now: Instant, out: &mut Vec<Output>) {
         let exchange = self.exchange(now);
         self.phase = Phase::Selecting { exchange };
         self.transmit(now, out);
     }
 
-    /// Lost an address or the hope for one: a new search.
+    /// Starts a new search after an address was lost or refused.
     pub(super) fn look_again(&mut self, now: Instant, out: &mut Vec<Output>) {
         self.looking_since = now;
         self.discover(now, out);
     }
 
     pub(super) fn request(&mut self, now: Instant, exchange: Exchange, offer: Offer, out: &mut Vec<Output>) {
-        // The same transaction as the offer, a new question.
+        // The REQUEST uses the transaction of the offer, but counts its own transmissions.
         let exchange = Exchange { started: now, attempts: 0, ..exchange };
         self.phase = Phase::Requesting { exchange, offer };
         self.transmit(now, out);
@@ -114,7 +114,7 @@ impl Client {
         self.transmit(now, out);
     }
 
-    /// The phase's time has come.
+    /// Handles the deadline of the phase.
     pub(super) fn go_on(&mut self, now: Instant, out: &mut Vec<Output>) {
         match &mut self.phase {
             Phase::Idle | Phase::Released | Phase::Stopped => {}
@@ -171,10 +171,10 @@ impl Client {
         self.in_use.as_ref().and_then(|lease| lease.rebind_at).is_some_and(|at| at <= now)
     }
 
-    /// Send what the phase asks for and set its next deadline.
+    /// Sends the message of the phase and sets the next deadline.
     fn transmit(&mut self, now: Instant, out: &mut Vec<Output>) {
         let secs_now = self.secs(now);
-        // What is left of the phase; the wait for the next transmission is cut to it.
+        // The wait for the next transmission is limited by the rest of the phase.
         let (exchange, request, route, wait) = match (&self.phase, &self.in_use) {
             (Phase::Selecting { exchange }, _) => {
                 let exchange = Exchange { secs: secs_now, ..*exchange };
@@ -190,7 +190,7 @@ impl Client {
                 let exchange = Exchange { secs: secs_now, ..*exchange };
                 let wait = timing::back_off(exchange.attempts + 1, &mut self.rng);
                 let wait = match held.as_ref().and_then(|lease| lease.remaining(now)) {
-                    // The address is in use and ends soon: do not sleep through its last minute.
+                    // The address is in use and its lease ends soon, so the wait is short.
                     Some(remaining) => wait.min((remaining / 2).max(Duration::from_secs(1))),
                     None => wait,
                 };
@@ -199,7 +199,7 @@ impl Client {
             (Phase::Renewing { exchange }, Some(lease)) => {
                 let mut route = Route::to_server(lease);
                 if exchange.attempts % 2 == 1 {
-                    // Silence may mean that the server's MAC changed; asking everybody on the link costs one frame.
+                    // The server's MAC may have changed if it is silent; a broadcast costs one frame.
                     route.mac = Mac::BROADCAST;
                 }
                 let wait = extend_wait(now, lease, lease.rebind_at);
@@ -223,8 +223,8 @@ impl Client {
         self.push_message(&request, &route, xid, exchange.secs, out);
         let confirms = matches!(self.phase, Phase::Rebooting { .. } | Phase::Rebinding { .. });
         if confirms && exchange.attempts >= CONFIRM_ATTEMPTS {
-            // The lease still runs, so keep asking for its extension (a NAK would end it), and beside it ask for the
-            // address as if it were new.
+            // The lease is still valid, so the client goes on asking for its extension (a NAK would end it). It also
+            // asks for the address as if it were new.
             let request = Request::Discover { wish: self.in_use.as_ref().map(|lease| lease.address) };
             self.push_message(&request, &Route::BROADCAST, exchange.xid, exchange.secs, out);
         }
@@ -242,15 +242,16 @@ impl Client {
         }
     }
 
-    /// Refuse an address that somebody else uses. Broadcast from no address, because we have none (RFC 2131 table 5).
+    /// Declines an address that another host uses. The message is a broadcast without source address, because the
+    /// client has none (RFC 2131 table 5).
     pub(super) fn decline(&mut self, now: Instant, lease: &Lease, used_by: Mac, out: &mut Vec<Output>) {
         let request = Request::Decline { address: lease.address, server_id: lease.server_id, used_by };
         let xid = self.exchange(now).xid;
         self.push_message(&request, &Route::BROADCAST, xid, 0, out);
     }
 
-    /// Give back whatever a server holds for us, also what it may have booked a moment ago: nobody will ask for it
-    /// again.
+    /// Releases what a server holds for this client, also what it may have reserved a moment ago: the client will not
+    /// ask for it again.
     pub(super) fn give_back(&mut self, now: Instant, out: &mut Vec<Output>) {
         let remembered = self.remembered.take();
         let route = match (&self.phase, &self.in_use) {
@@ -259,7 +260,7 @@ impl Client {
             (Phase::Requesting { offer, .. }, None) => {
                 Some(Route { source: offer.address, destination: offer.server_id, mac: offer.server_mac })
             }
-            // The Service went while nobody ran a client for it.
+            // The Service was deleted while no client ran for it.
             (_, None) => remembered.filter(|old| !old.is_past(now)).and_then(|old| {
                 let mac = old.server_mac.unwrap_or(Mac::BROADCAST);
                 Some(Route { source: old.address, destination: old.server_id?, mac })
@@ -297,7 +298,8 @@ impl Client {
         out.push(Output::Send(frame.expect("a message of ours has at most a few hundred bytes")));
     }
 
-    /// A new transaction. Its id is new too, so that a late answer to an older question is not taken for one to this.
+    /// Makes a new transaction. Its ID is new too, so that a late answer to an earlier request does not count for this
+    /// one.
     fn exchange(&mut self, now: Instant) -> Exchange {
         Exchange {
             xid: self.rng.random(),
@@ -314,7 +316,7 @@ impl Client {
     }
 }
 
-/// `until` is none only for leases that are never renewed.
+/// `until` is `None` only for leases that are never renewed.
 fn extend_wait(now: Instant, lease: &Lease, until: Option<Instant>) -> Duration {
     let length = lease.expiry.instant().map_or(Duration::MAX, |at| at.saturating_duration_since(lease.since));
     let remaining = until.map_or(Duration::MAX, |at| at.saturating_duration_since(now));

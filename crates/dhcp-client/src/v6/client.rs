@@ -1,5 +1,5 @@
-//! The state machine. As for DHCPv4, two facts are kept apart: `in_use` is the lease whose address is on an interface
-//! because we said so, `phase` the exchange with servers that goes on meanwhile.
+//! The state machine. As in DHCPv4, two facts are kept apart: `in_use` is the lease whose address is on an interface,
+//! because the client has reported it as bound; `phase` is the exchange with servers that goes on meanwhile.
 
 mod replies;
 mod requests;
@@ -17,43 +17,43 @@ use super::{Lease, LostReason, RememberedLease, Report, frame};
 use crate::Mac;
 use crate::machine::{self, DECLINE_WAIT, PROBE_PATIENCE, Phases};
 
-/// What one client needs to know.
+/// Configuration of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Who we are to servers ([`service_duid`](super::service_duid)); never changes while the lease lives.
+    /// The client's DUID ([`service_duid`](super::service_duid)); it never changes while the lease lives.
     pub duid: Vec<u8>,
-    /// MAC of the interface that speaks for us.
+    /// MAC of the interface that the client uses.
     pub mac: Mac,
-    /// Its link-local address: servers answer there.
+    /// Link-local address of that interface, to which servers answer.
     pub source: Ipv6Addr,
-    /// A wish.
+    /// The requested address.
     pub requested: Option<Ipv6Addr>,
-    /// The lease that this Service had before, from whatever node.
+    /// The lease that this Service had before, on any node.
     pub remembered: Option<RememberedLease>,
 }
 
 /// A field of [`Config`] that cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// No or a too long DUID.
+    /// The DUID is missing, too short or too long.
     #[error("DHCPv6 client: a DUID of {0} bytes is not accepted: expected 3 to 130")]
     Duid(usize),
-    /// Servers cannot answer there.
+    /// Servers cannot answer to this source.
     #[error("DHCPv6 client: source {0} is not accepted: expected a link-local address")]
     Source(Ipv6Addr),
 }
 
-/// Something that happened.
+/// An input of the client.
 pub type Input<'a> = machine::Input<'a, Ipv6Addr>;
-/// Something to do.
+/// An output of the client.
 pub type Output = machine::Output<Ipv6Addr, Lease, LostReason, Report>;
 
-/// A server that refuses again and again is asked at most this often.
+/// Longest pause after repeated refusals.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
-/// SOL_MAX_RT until a server names another. RFC 8415 has an hour, for hosts without a DHCPv6 server at all; here
-/// somebody asked for an address and waits for it.
+/// SOL_MAX_RT until a server sends another. RFC 8415 uses an hour, for hosts without any DHCPv6 server. Here a Service
+/// has asked for an address and waits for it.
 const LONGEST_WAIT: Duration = Duration::from_secs(64);
-/// One association per DUID, since each Service has a DUID of its own.
+/// The only association of a DUID, because each Service has its own DUID.
 const IAID: u32 = 1;
 
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ enum Phase {
     Pausing {
         until: Instant,
     },
-    /// An address was refused because somebody else uses it; nothing is sent before `until`, whatever happens.
+    /// An address was declined because another host uses it; nothing is sent before `until`.
     Declined {
         until: Instant,
     },
@@ -94,14 +94,14 @@ pub struct Client {
     remembered: Option<RememberedLease>,
     /// Hint in the next SOLICIT.
     wish: Option<Ipv6Addr>,
-    /// Refusals since we were bound last.
+    /// Refusals since the client was last bound.
     refusals: u32,
-    /// SOL_MAX_RT: between two SOLICITs.
+    /// SOL_MAX_RT: longest wait between two SOLICITs.
     longest_wait: Duration,
 }
 
 impl Client {
-    /// A client that waits for [`Input::Start`]. `seed` decides transaction ids and jitter.
+    /// Makes a client that waits for [`Input::Start`]. `seed` determines transaction IDs and jitter.
     pub fn new(config: Config, seed: u64) -> Result<Self, ConfigError> {
         if !(3..=130).contains(&config.duid.len()) {
             return Err(ConfigError::Duid(config.duid.len()));
@@ -121,17 +121,17 @@ impl Client {
         })
     }
 
-    /// Feed one thing that happened; get what to do about it, in this order.
+    /// Takes in an input, and returns the outputs in their order.
     pub fn step(&mut self, now: Instant, input: Input<'_>) -> Vec<Output> {
         machine::step(self, now, input)
     }
 
-    /// When to call `step` with [`Input::Timer`] if nothing happens before.
+    /// When to call `step` with [`Input::Timer`] if no input comes before.
     pub fn deadline(&self) -> Option<Instant> {
         machine::deadline(self)
     }
 
-    /// Where the client is.
+    /// The current state of the client.
     pub fn state(&self) -> State {
         match &self.phase {
             Phase::Idle | Phase::Pausing { .. } | Phase::Declined { .. } => State::Init,
@@ -177,8 +177,8 @@ impl Phases for Client {
             return;
         }
         match self.remembered.take() {
-            // The address is ours until its time is over, on whatever node; to be asked for at once all the same,
-            // because nothing is known of T1.
+            // The address is ours until the lease ends, on any node. It is confirmed at once all the same, because T1
+            // is unknown.
             Some(old) if !old.expiry.is_past(now) => {
                 let RememberedLease { address, server, expiry } = old;
                 let lease = Lease { address, server, renew_at: None, rebind_at: None, expiry };
@@ -196,7 +196,7 @@ impl Phases for Client {
     fn restart(&mut self, now: Instant, out: &mut Vec<Output>) {
         match &self.phase {
             Phase::Idle => self.start(now, out),
-            // The ten seconds of a DECLINE, and the end, stand.
+            // The wait of ten seconds after a DECLINE, and the end, stay in force.
             Phase::Released | Phase::Declined { .. } => {}
             Phase::Probing { lease, .. } => self.probe(now, lease.clone(), out),
             _ if self.in_use.is_some() => self.begin(now, Phase::Confirming, out),

@@ -5,11 +5,11 @@ use std::net::Ipv6Addr;
 use crate::Mac;
 use crate::frame::{folded, sum};
 
-/// Where servers and relays listen.
+/// Port of servers and relays.
 pub const SERVER_PORT: u16 = 547;
-/// Where replies go. Nobody needs to bind it.
+/// Port to which replies are sent. It need not be bound.
 pub const CLIENT_PORT: u16 = 546;
-/// All servers and relays of the link.
+/// Multicast group of all servers and relays on the link.
 const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 const SERVERS_MAC: [u8; 6] = [0x33, 0x33, 0, 1, 0, 2];
 
@@ -19,7 +19,7 @@ const UDP_BYTES: usize = 8;
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const NEXT_HEADER_UDP: u8 = 17;
 
-/// A message to all servers, from this link-local address.
+/// The frame of a message to all servers, from this link-local address.
 pub fn build(source_mac: Mac, source: Ipv6Addr, message: &[u8]) -> Vec<u8> {
     let length = u16::try_from(UDP_BYTES + message.len()).expect("a message of ours has at most a few hundred bytes");
     let mut udp = Vec::with_capacity(usize::from(length));
@@ -38,7 +38,7 @@ pub fn build(source_mac: Mac, source: Ipv6Addr, message: &[u8]) -> Vec<u8> {
     frame.extend_from_slice(&ETHERTYPE_IPV6);
     frame.extend_from_slice(&[0x60, 0, 0, 0]);
     frame.extend_from_slice(&length.to_be_bytes());
-    // RFC 8415 7.1: the group is of this link; one hop is enough.
+    // One hop is enough, because the group is link-local (RFC 8415 7.1).
     frame.extend_from_slice(&[NEXT_HEADER_UDP, 1]);
     frame.extend_from_slice(&source.octets());
     frame.extend_from_slice(&SERVERS.octets());
@@ -46,9 +46,10 @@ pub fn build(source_mac: Mac, source: Ipv6Addr, message: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The message to a client in a received frame, if it is one. Anything may be passed in.
+/// The message to a client in a received frame; `None` for any other frame.
 ///
-/// The checksum is not looked at: a server on the same machine leaves it to hardware that the frame never meets.
+/// The checksum is not verified, because a server on the same machine leaves it to hardware that the frame does not
+/// pass.
 pub fn parse(frame: &[u8]) -> Option<&[u8]> {
     let (ethernet, packet) = frame.split_at_checked(ETHERNET_BYTES)?;
     let (header, rest) = packet.split_at_checked(IPV6_BYTES)?;

@@ -1,4 +1,4 @@
-//! A lease and what is said about it.
+//! A lease, and the reports about it.
 
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ pub struct Lease {
     pub address: Ipv6Addr,
     /// DUID of the server that granted it.
     pub server: Vec<u8>,
-    /// Renew from here on (T1). None: never (infinite).
+    /// Start of renewal (T1). `None`: never (infinite lease).
     pub renew_at: Option<Instant>,
-    /// Rebind from here on (T2).
+    /// Start of rebinding (T2).
     pub rebind_at: Option<Instant>,
-    /// End of use: of the valid lifetime. Counted from when the request was sent.
+    /// End of the valid lifetime, counted from when the request was sent.
     pub expiry: Expiry,
 }
 
@@ -27,11 +27,11 @@ pub struct RememberedLease {
     pub address: Ipv6Addr,
     /// DUID of the server that granted it.
     pub server: Vec<u8>,
-    /// Until when it may be used.
+    /// End of use.
     pub expiry: Expiry,
 }
 
-/// The times in an identity association and its address, in seconds.
+/// The times of an identity association and its address, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     pub t1: u32,
@@ -43,8 +43,9 @@ pub(super) struct Times {
 const INFINITE: u32 = u32::MAX;
 
 impl Times {
-    /// RFC 8415 14.2 and 21.4: zero leaves T1 and T2 to the client, which takes 0.5 and 0.8 of the preferred lifetime
-    /// (here of the valid one, where the preferred one is no help); what makes no sense counts as zero.
+    /// The lease with these times (RFC 8415 14.2 and 21.4). Zero leaves T1 and T2 to the client, which takes 0.5 and
+    /// 0.8 of the preferred lifetime, or of the valid lifetime if the preferred one is unusable. Invalid values count
+    /// as zero.
     pub fn lease(self, address: Ipv6Addr, server: Vec<u8>, asked_at: Instant) -> Lease {
         let seconds = |seconds: u32| Duration::from_secs(u64::from(seconds));
         if self.valid == INFINITE {
@@ -67,60 +68,60 @@ impl Times {
 /// Why an address may not be used any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LostReason {
-    /// The server took it back, or says that it does not belong here.
+    /// The server took the address back, or says that it is not valid on this link.
     #[error(
         "the DHCPv6 server took the address back{}",
         if .message.is_empty() { String::new() } else { format!(": {:?}", .message) }
     )]
     Refused {
-        /// The server's words.
+        /// The server's text.
         message: String,
     },
-    /// The valid lifetime ended.
+    /// The valid lifetime has ended.
     #[error("the DHCPv6 lease expired: no server renewed it in time")]
     Expired,
-    /// Somebody else uses the address.
+    /// Another host uses the address.
     #[error("{mac} uses the same address")]
     Conflict {
-        /// Who.
+        /// MAC of that host.
         mac: Mac,
     },
-    /// Another address came instead.
+    /// The server has given another address.
     #[error("the DHCPv6 server gave the address {to} instead")]
     AddressChanged {
-        /// Which.
+        /// The new address.
         to: Ipv6Addr,
     },
 }
 
-/// Trouble, for logs and Events. The client goes on by itself.
+/// Trouble, for logs and Events. The client continues on its own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Report {
-    /// Silence.
+    /// No server answers.
     #[error("no DHCPv6 server answered for {} s ({state}, {attempts} requests sent)", .silent_for.as_secs())]
     NoAnswer {
-        /// What was being tried.
+        /// State of the client.
         state: super::State,
-        /// Since the first request of this attempt.
+        /// Time since the first request of this attempt.
         silent_for: Duration,
-        /// How many.
+        /// Number of requests.
         attempts: u32,
     },
-    /// The server has no address for us.
+    /// The server has no address for this client.
     #[error(
         "the DHCPv6 server refused{}",
         if .message.is_empty() { String::new() } else { format!(": {:?}", .message) }
     )]
     Refused {
-        /// The server's words.
+        /// The server's text.
         message: String,
     },
     /// The probe found another user of the address.
     #[error("the DHCPv6 server gave {address}, but {mac} already uses it: declined")]
     Declined {
-        /// Which.
+        /// The address.
         address: Ipv6Addr,
-        /// By whom.
+        /// MAC of the host that uses it.
         mac: Mac,
     },
 }

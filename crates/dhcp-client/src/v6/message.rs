@@ -1,4 +1,4 @@
-//! DHCPv6 messages: ours to bytes, the servers' from bytes. RFC 8415 18 and 21.
+//! Encodes requests and decodes the servers' replies (RFC 8415 18 and 21).
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use dhcproto::{Decodable, Decoder, Encodable, Encoder};
 
 use super::lease::Times;
 
-/// A message of ours: its type, with whom and about which address.
+/// A message of the client: its type, the server and the address.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request<'a> {
     pub kind: MessageType,
@@ -16,18 +16,18 @@ pub(super) struct Request<'a> {
     pub address: Option<Ipv6Addr>,
 }
 
-/// What one server says to us.
+/// A server's reply.
 #[derive(Debug, Clone)]
 pub(super) struct Reply {
     pub advertise: bool,
     pub xid: [u8; 3],
     pub server: Vec<u8>,
     pub granted: Option<(Ipv6Addr, Times)>,
-    /// The first status that is not success, wherever it stands.
+    /// The first status other than success, in any option.
     pub status: Option<(Status, String)>,
-    /// It has our association at all, with or without an address.
+    /// Whether the reply has our association, with or without an address.
     pub has_association: bool,
-    /// SOL_MAX_RT, if it names a usable one.
+    /// SOL_MAX_RT, if its value is valid.
     pub longest_wait: Option<Duration>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn encode(duid: &[u8], iaid: u32, xid: [u8; 3], elapsed: u16, request
     }
     options.insert(DhcpOption::IANA(IANA { id: iaid, t1: 0, t2: 0, opts: inner }));
     if !matches!(request.kind, MessageType::Release | MessageType::Decline | MessageType::Confirm) {
-        // RFC 8415 18.2.1: always asked for, because the client must obey it.
+        // SOL_MAX_RT is always requested, because the client must obey it (RFC 8415 18.2.1).
         options.insert(DhcpOption::ORO(ORO { opts: vec![OptionCode::SolMaxRt] }));
     }
     let mut bytes = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn encode(duid: &[u8], iaid: u32, xid: [u8; 3], elapsed: u16, request
     bytes
 }
 
-/// A reply to the client with this DUID; none if it is anything else, or junk.
+/// The reply to the client with this DUID; `None` for anything else.
 pub(super) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<Reply> {
     let message = Message::decode(&mut Decoder::new(&readable(bytes)?)).ok()?;
     let advertise = match message.msg_type() {
@@ -77,25 +77,25 @@ pub(super) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<Reply> {
             DhcpOption::ServerId(id) => reply.server.clone_from(id),
             DhcpOption::StatusCode(code) => reply.fault(code),
             DhcpOption::IANA(association) if association.id == iaid => reply.association(association),
-            // dhcproto knows its number only.
+            // dhcproto does not decode this option.
             DhcpOption::Unknown(option) if option.code() == OptionCode::SolMaxRt => {
                 reply.longest_wait = longest_wait(option.data());
             }
             _ => {}
         }
     }
-    // RFC 8415 16.3 and 16.10.
+    // Required by RFC 8415 16.3 and 16.10.
     (ours && !reply.server.is_empty() && reply.server.len() <= 130).then_some(reply)
 }
 
-/// RFC 8415 21.24: four bytes; what is outside of this range is ignored.
+/// Reads SOL_MAX_RT (RFC 8415 21.24): four bytes; values outside the range are ignored.
 fn longest_wait(value: &[u8]) -> Option<Duration> {
     let seconds = u32::from_be_bytes(value.try_into().ok()?);
     (60..=86_400).contains(&seconds).then(|| Duration::from_secs(seconds.into()))
 }
 
-/// The message with nothing but the options that we heed, each at least as long as its fixed part; `None` if an option
-/// goes beyond the end. dhcproto takes lengths on trust: a status code of one byte would end the process.
+/// The message with only those options that the client reads, each at least as long as its fixed part. `None` if an
+/// option exceeds the message. dhcproto does not check lengths: a status code of one byte would panic.
 fn readable(bytes: &[u8]) -> Option<Vec<u8>> {
     let (head, options) = bytes.split_at_checked(4)?;
     Some([head, &readable_options(options)?].concat())
@@ -113,7 +113,7 @@ fn readable_options(mut bytes: &[u8]) -> Option<Vec<u8>> {
         let ([a, b, c, d], rest) = bytes.split_first_chunk::<4>()?;
         let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([*c, *d])))?;
         bytes = rest;
-        // The fixed part, then options again.
+        // The fixed part is followed by further options.
         let (fixed, has_options) = match u16::from_be_bytes([*a, *b]) {
             CLIENT_ID | SERVER_ID => (0, false),
             SOL_MAX_RT => (4, false),
@@ -146,7 +146,7 @@ impl Reply {
         for option in association.opts.iter() {
             match option {
                 DhcpOption::StatusCode(code) => self.fault(code),
-                // One that lives comes before those that are taken back.
+                // A valid address comes before addresses that are taken back.
                 DhcpOption::IAAddr(address)
                     if is_usable(address.addr) && self.granted.is_none_or(|(_, times)| times.valid == 0) =>
                 {
@@ -167,7 +167,7 @@ impl Reply {
     }
 }
 
-/// What other hosts can reach.
+/// Whether other hosts can reach the address.
 fn is_usable(address: Ipv6Addr) -> bool {
     !(address.is_unspecified()
         || address.is_loopback()

@@ -1,11 +1,11 @@
-//! Names of the states, for those who watch.
+//! Names of the states for metrics and users.
 
 use std::fmt;
 
-/// Where the client is.
+/// State of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Not started, or waiting before it asks again.
+    /// Not started, or waiting before the next request.
     Init,
     /// SOLICIT sent.
     Selecting,
@@ -15,13 +15,13 @@ pub enum State {
     Confirming,
     /// Granted; waiting for the result of the address probe.
     Probing,
-    /// The address is ours.
+    /// The address is in use.
     Bound,
-    /// The same, asking its server to extend it.
+    /// The address is in use; the client asks its server to extend it.
     Renewing,
-    /// The same, asking any server to extend it.
+    /// The address is in use; the client asks any server to extend it.
     Rebinding,
-    /// Given back.
+    /// The lease is released.
     Released,
     /// The link is lost.
     Stopped,

@@ -1,4 +1,4 @@
-//! The two messages as bytes: Ethernet, IPv6, ICMPv6, options. Pure.
+//! Encodes and decodes the two messages: Ethernet, IPv6, ICMPv6, options. Pure.
 
 use std::net::Ipv6Addr;
 
@@ -12,24 +12,24 @@ use crate::{
 
 const IPV6_LEN: usize = 40;
 const ICMPV6: u8 = 58;
-/// Routers never pass it on, so 255 on arrival proves that the sender is on this link.
+/// Routers do not forward these messages, so hop limit 255 on arrival proves that the sender is on this link.
 const HOP_LIMIT: u8 = 255;
-/// Type, code, checksum, flags or reserved, target.
+/// Length of type, code, checksum, flags or reserved, and target.
 const MESSAGE_LEN: usize = 24;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const OPTION_SOURCE_MAC: u8 = 1;
 const OPTION_TARGET_MAC: u8 = 2;
-/// RFC 4727 gives 253 and 254 to experiments; receivers that do not know an option skip it.
+/// Option type of the payload. RFC 4727 reserves 253 and 254 for experiments; receivers skip unknown options.
 const OPTION_PAYLOAD: u8 = 253;
-/// Options come in units of eight bytes: type, length, the payload, four bytes of zero.
+/// Options are counted in units of eight bytes: type, length, the payload, four zero bytes.
 const PAYLOAD_OPTION_UNITS: u8 = 3;
 const PAYLOAD_OPTION_LEN: usize = 8 * PAYLOAD_OPTION_UNITS as usize;
 const _: () = assert!(PAYLOAD_OPTION_LEN >= 2 + PAYLOAD_LEN);
 
 impl Ndp {
-    /// The whole frame from `source` to `destination`: [`Self::group_mac`], or the MAC of one node, also for what is
-    /// addressed to a group, as a claim that is meant for the old owner alone.
+    /// The whole frame from `source` to `destination`. The destination is [`Self::group_mac`] or the MAC of one node,
+    /// also for a message to a group, as for a claim that only the former owner should receive.
     pub fn frame(&self, source: Mac, destination: Mac) -> Vec<u8> {
         self.build(source, destination, None)
     }
@@ -82,7 +82,7 @@ impl Ndp {
 /// A received neighbour solicitation or advertisement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NdpFrame<'a> {
-    /// Who sent it to whom.
+    /// Recipient and sender of the frame.
     pub ethernet: EthernetHeader,
     /// The message and its addresses.
     pub ndp: Ndp,
@@ -90,8 +90,8 @@ pub struct NdpFrame<'a> {
     pub payload: Option<&'a Payload>,
 }
 
-/// Reads a whole frame. `None` for everything that is no *valid* neighbour solicitation or advertisement:
-/// RFC 4861 7.1 lets a receiver act only on hop limit 255, a right checksum, and consistent addresses.
+/// Reads a whole frame. `None` if it is no *valid* neighbour solicitation or advertisement: RFC 4861 7.1 requires hop
+/// limit 255, a right checksum, and consistent addresses.
 pub fn parse_frame(frame: &[u8]) -> Option<NdpFrame<'_>> {
     let (ethernet, rest) = EthernetHeader::parse(frame)?;
     let (ipv6, rest) = rest.split_first_chunk::<IPV6_LEN>()?;
@@ -137,7 +137,7 @@ pub fn parse_frame(frame: &[u8]) -> Option<NdpFrame<'_>> {
     Some(NdpFrame { ethernet, ndp: Ndp { source, destination, target, message }, payload: options.payload })
 }
 
-/// The ICMPv6 checksum over pseudo header and message; zero over a received one that is intact.
+/// The ICMPv6 checksum over pseudo header and message; zero for an intact received message.
 fn checksum(source: Ipv6Addr, destination: Ipv6Addr, icmp: &[u8]) -> u16 {
     let length = u32::try_from(icmp.len()).expect("an IPv6 payload length has 16 bits");
     Sum16BitWords::new()
@@ -162,7 +162,7 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// RFC 4861 4.6: an option of length zero makes the whole message void; unknown ones are skipped.
+    /// RFC 4861 4.6: an option of length zero makes the whole message invalid; unknown options are skipped.
     fn parse(mut bytes: &'a [u8]) -> Option<Self> {
         let mut options = Self::default();
         while let Some(([kind, units], _)) = bytes.split_first_chunk::<2>() {

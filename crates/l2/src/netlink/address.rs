@@ -1,4 +1,4 @@
-//! IP addresses of interfaces, ours with a deadline that the kernel enforces.
+//! IP addresses of interfaces; our addresses have a lifetime that the kernel enforces.
 
 use std::io;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use netlink_packet_route::{
 
 use super::{EADDRNOTAVAIL, ENODEV, Netlink, NetlinkError};
 
-/// An address to be set.
+/// An address to set.
 #[derive(Debug, Clone, Copy)]
 pub struct NewAddress {
     /// Index of the interface.
     pub interface: u32,
     /// The address with its prefix length.
     pub net: IpNet,
-    /// From now on.
+    /// Its lifetime from now on.
     pub valid: AddressLifetime,
-    /// For the prefix route; `None` leaves it as it is. To a host address the metric means nothing, and the kernel
-    /// keeps it: a number can be noted there that outlives the process.
+    /// Metric of the prefix route; `None` leaves it unchanged. For a host address the metric has no effect, but the
+    /// kernel keeps it, so it can store a number that outlives the process.
     pub metric: Option<u32>,
 }
 
@@ -48,9 +48,9 @@ impl Netlink {
 
     /// Sets an address with our mark, or extends the one that is there: the address lives `lifetime` from now.
     ///
-    /// Preferred lifetime is 0, so nothing picks it as source address. IPv6 comes without duplicate address detection,
-    /// which would keep it silent for a second or two: whoever calls this has probed. Still, an IPv6 address answers
-    /// only when a kernel worker has run, some time after this returns.
+    /// The preferred lifetime is 0, so that the kernel does not pick it as source address. An IPv6 address is set
+    /// without duplicate address detection, which would delay it by a second or two; the caller has probed it. Even so
+    /// an IPv6 address answers only after a kernel worker has run, some time after this returns.
     ///
     /// The same address with another prefix length is another address to the kernel.
     pub async fn set_address(&self, interface: u32, net: IpNet, lifetime: AddressLifetime) -> Result<(), NetlinkError> {
@@ -60,7 +60,7 @@ impl Netlink {
             .map_err(|failure| failure.while_trying_to(address.what_is_tried()))
     }
 
-    /// [`Netlink::set_address`] for many, in one request to the kernel. The answers come in the same order.
+    /// [`Netlink::set_address`] for many addresses in one request. The results are in the same order.
     pub async fn set_addresses(&self, wanted: &[NewAddress]) -> Vec<Result<(), NetlinkError>> {
         let messages = wanted.iter().map(|address| RouteNetlinkMessage::NewAddress(address.message())).collect();
         let results = self.batches.perform(messages, NLM_F_CREATE | NLM_F_REPLACE).await;
@@ -70,7 +70,8 @@ impl Netlink {
         wanted.iter().zip(results).map(explain).collect()
     }
 
-    /// Removes an address. What is not there, or whose interface is not there, counts as removed. True if it was there.
+    /// Removes an address. An address or interface that does not exist counts as removed. Returns true if the address
+    /// existed.
     pub async fn remove_address(&self, interface: u32, net: IpNet) -> Result<bool, NetlinkError> {
         match self.change(RouteNetlinkMessage::DelAddress(identity(interface, net)), 0).await {
             Ok(()) => Ok(true),
@@ -82,12 +83,12 @@ impl Netlink {
 
 fn parse(message: &AddressMessage) -> Option<Address> {
     let (mut ip, mut local, mut cache, mut protocol, mut metric) = (None, None, None, None, None);
-    // The header has the lower eight only; every kernel since 3.14 sends all of them in an attribute.
+    // The header has only the lower eight flags; every kernel since 3.14 sends all of them in an attribute.
     let mut flags = AddressFlags::empty();
     for attribute in &message.attributes {
         match attribute {
             AddressAttribute::Address(address) => ip = Some(*address),
-            // On a point-to-point link IFA_ADDRESS is the peer's.
+            // On a point-to-point link IFA_ADDRESS is the address of the peer.
             AddressAttribute::Local(address) => local = Some(*address),
             AddressAttribute::CacheInfo(info) => cache = Some(*info),
             AddressAttribute::Protocol(mark) => protocol = Some(u8::from(*mark)),
@@ -101,7 +102,7 @@ fn parse(message: &AddressMessage) -> Option<Address> {
         interface: message.header.index,
         net: IpNet::new(local.or(ip)?, message.header.prefix_len).ok()?,
         valid: lifetime(cache.map(|info| info.ifa_valid)),
-        // Of a permanent IPv4 address the kernel reports both lifetimes as endless; the flag tells the truth.
+        // For a permanent IPv4 address the kernel reports both lifetimes as infinite; only the flag is right.
         preferred: if flags.contains(AddressFlags::Deprecated) {
             AddressLifetime::For(Duration::ZERO)
         } else {
@@ -115,7 +116,7 @@ fn parse(message: &AddressMessage) -> Option<Address> {
     })
 }
 
-/// Interface, address and prefix length: what the kernel tells addresses apart by.
+/// The kernel identifies an address by interface, address and prefix length.
 fn identity(interface: u32, net: IpNet) -> AddressMessage {
     let mut message = AddressMessage::default();
     let family = match net {
@@ -150,7 +151,7 @@ impl NewAddress {
     }
 }
 
-/// kube-vip spec 5.4: a broadcast address only where the prefix leaves room for one.
+/// The broadcast address, only if the prefix has one (kube-vip spec 5.4).
 fn broadcast(net: IpNet) -> Option<AddressAttribute> {
     match net {
         IpNet::V4(net) if net.prefix_len() < 31 => Some(AddressAttribute::Broadcast(net.broadcast())),

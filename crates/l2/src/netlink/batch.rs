@@ -1,5 +1,5 @@
-//! Many changes in one datagram: two hundred deadlines put off each second cost two system calls, not four hundred and
-//! as many wake-ups.
+//! Many changes in one datagram: extending two hundred lifetimes each second costs two system calls instead of four
+//! hundred and as many wake-ups.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPaylo
 use netlink_packet_route::RouteNetlinkMessage;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// Changes in one datagram: if the kernel refuses them all, what it answers must fit into the receive buffer.
+/// Maximum of changes in one datagram: if the kernel refuses all of them, its answers must fit into the receive buffer.
 const AT_ONCE: usize = 128;
 
-/// A socket for batches. The kernel works inside the call.
+/// A socket for batches. The kernel performs a batch within the system call.
 #[derive(Debug, Clone)]
 pub(super) struct Batches(Arc<Mutex<State>>);
 
@@ -31,9 +31,9 @@ impl Batches {
         Ok(Self(Arc::new(Mutex::new(State { socket, sequence: 1 }))))
     }
 
-    /// Performs them in order; one that is refused does not keep the others back. The answers in the same order.
+    /// Performs the changes in order. A refused change does not stop the others. The results are in the same order.
     ///
-    /// The kernel may have to wait for others who change the network, so it happens on a thread of its own.
+    /// It runs on a thread of its own, because the kernel may wait for other programs that change the network.
     pub async fn perform(&self, changes: Vec<RouteNetlinkMessage>, flags: u16) -> Vec<io::Result<()>> {
         let (state, count) = (Arc::clone(&self.0), changes.len());
         let work =
@@ -58,7 +58,7 @@ impl Batches {
 }
 
 impl State {
-    /// Which of them were refused, and why.
+    /// Performs one datagram. Returns the refused changes by position, with the errno.
     fn exchange(&mut self, part: Vec<RouteNetlinkMessage>, flags: u16) -> io::Result<BTreeMap<usize, i32>> {
         let first = self.sequence;
         let count = u32::try_from(part.len()).map_err(io::Error::other)?;
@@ -67,7 +67,8 @@ impl State {
         let mut bytes = Vec::new();
         for (sequence, change) in (0..count).map(|at| first.wrapping_add(at)).zip(part) {
             let mut message = NetlinkMessage::from(change);
-            // A refusal is always reported. Success of the last one says that the kernel has seen them all.
+            // Refusals are always reported. The acknowledgement of the last change shows that the kernel has processed
+            // all.
             message.header.flags = NLM_F_REQUEST | flags | if sequence == last { NLM_F_ACK } else { 0 };
             message.header.sequence_number = sequence;
             message.finalize();
@@ -76,12 +77,12 @@ impl State {
             message.serialize(&mut bytes[begin..]);
         }
         let mut buffer = vec![0; 1 << 15];
-        // What an earlier exchange did not read.
+        // Answers that an earlier exchange has not read are dropped.
         while rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT).is_ok() {}
         rustix::net::send(&self.socket, &bytes, SendFlags::empty())?;
         let mut refused = BTreeMap::new();
         loop {
-            // All answers are there when the call has returned: there is nothing to wait for.
+            // All answers are available when the system call has returned, so this does not wait.
             let (length, _) = rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT)?;
             let mut rest = &buffer[..length];
             while let Ok(answer) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
@@ -101,7 +102,7 @@ impl State {
     }
 }
 
-/// The same error once more.
+/// A copy of the error.
 fn again(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
 }

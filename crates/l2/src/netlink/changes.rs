@@ -1,4 +1,4 @@
-//! What the kernel reports without being asked.
+//! Change reports that the kernel sends unasked.
 
 use std::{
     pin::Pin,
@@ -20,21 +20,21 @@ use crate::filter::others;
 
 const RECEIVE_BUFFER: usize = 1 << 20;
 
-/// Something changed in the network namespace. What, the kernel says best when it is asked for all of it.
+/// A change in the network namespace. The receiver has to read the new state itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// An interface, an address or a route. But no address with our mark that is new or extended.
+    /// A report about an interface, an address or a route, except new or extended addresses with our mark.
     Reported,
-    /// The kernel had to drop reports because we were too slow: there may have been others.
+    /// The kernel has dropped reports because this process was too slow; any change may be missing.
     Missed,
 }
 
 /// The stream of changes, with a socket of its own. It ends only if that socket breaks.
 ///
-/// Addresses with our mark are left out while they are there, by the kernel: each extension would be a report, two
-/// hundred of them a second. That one is gone is reported.
+/// The kernel filters out reports of new or extended addresses with our mark, because each extension would make a
+/// report, two hundred per second. Their removal is reported.
 ///
-/// It does its own reading while it is polled; there is no task behind it.
+/// The stream reads only while it is polled; there is no task behind it.
 pub struct Changes {
     connection: Connection,
     messages: UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>,
@@ -43,7 +43,7 @@ pub struct Changes {
 impl Changes {
     /// Subscribes in the calling thread's network namespace. Must be called inside a tokio runtime.
     ///
-    /// Subscribe first, then read the present state: what changes in between is reported.
+    /// Subscribe first, then read the state, so that changes in between are reported.
     pub fn subscribe() -> Result<Self, NetlinkError> {
         let groups = [
             MulticastGroup::Link,
@@ -53,12 +53,12 @@ impl Changes {
             MulticastGroup::Ipv6Route,
         ];
         let (mut connection, _, messages) = rtnetlink::new_multicast_connection(&groups).map_err(NetlinkError::Open)?;
-        // The default holds a few hundred reports: what comes and goes with as many pods, within a short pause of ours.
-        // Without NET_ADMIN it stays at the default, and `Missed` comes earlier.
+        // The default size holds a few hundred reports, as many as that many pods make when they start or end during a
+        // short pause of the process. Without NET_ADMIN the default stays, and `Missed` comes earlier.
         let socket = connection.socket_mut().socket_mut();
         let _ = set_socket_recv_buffer_size_force(&*socket, RECEIVE_BUFFER);
         SockRef::from(&*socket).attach_filter(&others()).map_err(NetlinkError::Open)?;
-        // Each poll must empty the socket, not stop at tokio's budget; see `Missed` below.
+        // Each poll must empty the socket, without a stop at tokio's budget; see `Missed` below.
         let connection = tokio::task::unconstrained(connection);
         Ok(Self { connection: Connection(Box::pin(connection)), messages })
     }
@@ -71,9 +71,9 @@ impl Stream for Changes {
         let open = Pin::new(&mut self.connection).poll(context).is_pending();
         loop {
             match self.messages.poll_next_unpin(context) {
-                // Once it had to drop a report, the kernel silently drops all further ones until the socket is empty.
-                // The poll above has emptied it, so whatever is read from now on is followed by reports again; what was
-                // queued is older than that and would only contradict it.
+                // After it had to drop a report, the kernel silently drops all further ones until the socket is empty.
+                // The poll above has emptied it, so that everything read from now on is followed by reports again. The
+                // queued reports are older and would only contradict it.
                 Poll::Ready(Some((message, _))) if matches!(message.payload, NetlinkPayload::Overrun(_)) => {
                     while self.messages.try_recv().is_ok() {}
                     return Poll::Ready(Some(Change::Missed));

@@ -20,8 +20,8 @@ const RP_FILTER: u16 = 8;
 const ARP_ANNOUNCE: u16 = 18;
 const ARP_IGNORE: u16 = 19;
 
-/// The attribute for `RTM_SETLINK`. Built by hand: the library's typed form leaves zeros out, and putting a
-/// setting back to 0 is half of our use.
+/// The attribute for `RTM_SETLINK`. It is built by hand, because the library's typed form omits zeros, and restoring a
+/// setting to 0 is half of the use.
 pub(super) fn attribute(change: InetConfChange) -> AfSpecUnspec {
     let settings: Vec<DefaultNla> =
         [(RP_FILTER, change.rp_filter), (ARP_ANNOUNCE, change.arp_announce), (ARP_IGNORE, change.arp_ignore)]
@@ -33,8 +33,7 @@ pub(super) fn attribute(change: InetConfChange) -> AfSpecUnspec {
     AfSpecUnspec::Inet(vec![AfSpecInet::Other(DefaultNla::new(IFLA_INET_CONF | NLA_F_NESTED, bytes))])
 }
 
-/// The values of `net.ipv4.conf.all`, which netlink does not report. They are of the calling thread's network
-/// namespace.
+/// The values of `net.ipv4.conf.all` in the calling thread's network namespace; netlink does not report them.
 pub fn inet_conf_of_all() -> io::Result<InetConf> {
     let read = |name: &str| {
         let path = format!("/proc/sys/net/ipv4/conf/all/{name}");

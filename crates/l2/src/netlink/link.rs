@@ -40,7 +40,7 @@ impl Netlink {
         found(self.ask_link(message).await, || format!("look up interface {name}"))
     }
 
-    /// Deletes an interface. What is not there counts as deleted. True if it was there.
+    /// Deletes an interface. An interface that does not exist counts as deleted. Returns true if it existed.
     pub async fn delete_link(&self, index: u32) -> Result<bool, NetlinkError> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -121,7 +121,7 @@ pub(super) fn parse(message: &LinkMessage) -> Option<Link> {
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
             LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
             LinkAttribute::Link(index) => parent = Some(*index),
-            // The parent's index is one of another network namespace.
+            // The parent's index belongs to another network namespace.
             LinkAttribute::LinkNetNsId(_) => foreign_parent = true,
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {

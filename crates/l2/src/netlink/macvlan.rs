@@ -16,8 +16,9 @@ use super::{Failure, Netlink, NetlinkError};
 impl Netlink {
     /// Creates a macvlan and sets it up: bridge mode, no automatic IPv6 address. Returns its index.
     ///
-    /// If a later step fails it is removed again. An interface of that name makes it fail with `EEXIST`: look it up
-    /// first and compare ([`Macvlan::mismatch`]). Two with one MAC on one parent cannot be up: `EADDRINUSE` or `EBUSY`.
+    /// If a later step fails, the macvlan is removed again. An interface of that name makes it fail with `EEXIST`, so
+    /// look it up first and compare ([`Macvlan::mismatch`]). Two macvlans with the same MAC on one parent cannot both
+    /// be up: `EADDRINUSE` or `EBUSY`.
     pub async fn add_macvlan(&self, wanted: &Macvlan) -> Result<u32, NetlinkError> {
         let name = &wanted.name;
         self.change(RouteNetlinkMessage::NewLink(new_macvlan(wanted)), NLM_F_CREATE | NLM_F_EXCL).await.map_err(
@@ -27,8 +28,8 @@ impl Netlink {
         let Some(link) = self.link_by_name(name).await? else {
             return Err(Failure::Incomplete("it").while_trying_to(tried()));
         };
-        // In this order: the kernel takes neither alias nor settings when it creates a link, and a link that is up
-        // without them answers with wrong settings and has made itself a link-local address.
+        // The order matters: the kernel accepts neither alias nor settings when it creates a link. A link that is up
+        // without them answers with wrong settings and creates a link-local address.
         let configured = async {
             self.change(RouteNetlinkMessage::SetLink(settings(link.index, wanted)), 0)
                 .await
@@ -36,7 +37,8 @@ impl Netlink {
             if let Some((net, valid)) = wanted.address {
                 self.set_address(link.index, net, valid).await?;
             }
-            // By its name: the index is another one with each attempt, and so would be the text.
+            // The error names the interface by its name, because the index changes with each attempt, and so would the
+            // text.
             self.up(link.index).await.map_err(|failure| failure.while_trying_to(format!("set macvlan {name} up")))
         };
         match configured.await {

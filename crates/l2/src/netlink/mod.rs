@@ -1,9 +1,9 @@
 //! rtnetlink: links, addresses, interface settings, routes. One socket for requests; batches and changes have their
 //! own.
 //!
-//! The requests are spoken here, not through rtnetlink's request types, for one reason: those take a connection that
-//! dies half-way for success. Here a change counts as made when the kernel has acknowledged it, a list as read when its
-//! end was seen.
+//! The requests are built here, not with rtnetlink's request types, because those take a connection that breaks
+//! half-way for success. Here a change counts as made when the kernel has acknowledged it, and a list as read when its
+//! end has arrived.
 
 mod address;
 mod batch;
@@ -38,19 +38,19 @@ pub use self::{
 const EADDRNOTAVAIL: i32 = Errno::ADDRNOTAVAIL.raw_os_error();
 const ENODEV: i32 = Errno::NODEV.raw_os_error();
 
-/// How often a list is read again that changed while it was read.
+/// How often a list is read again that has changed while it was read.
 const DUMP_ATTEMPTS: usize = 10;
 
-/// A netlink request failed. The text says what we tried; the kernel's reason is the source.
+/// A netlink request failed. The text names the request; the kernel's reason is the source.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// No socket.
+    /// The socket could not be opened.
     #[error("failed to open a netlink socket")]
     Open(#[source] io::Error),
-    /// The kernel refused.
+    /// The kernel refused the request.
     #[error("failed to {tried}")]
     Refused {
-        /// The request in words.
+        /// The request as text.
         tried: String,
         /// The kernel's errno.
         source: io::Error,
@@ -58,13 +58,13 @@ pub enum NetlinkError {
     /// The connection's future ended or was dropped.
     #[error("failed to {tried}: the netlink connection is closed")]
     Closed {
-        /// The request in words.
+        /// The request as text.
         tried: String,
     },
-    /// The kernel's answer does not say what was asked for.
+    /// The kernel's answer lacks what was requested.
     #[error("failed to {tried}: the answer of the kernel lacks {lacks}")]
     Incomplete {
-        /// The request in words.
+        /// The request as text.
         tried: String,
         /// What is missing.
         lacks: &'static str,
@@ -83,7 +83,7 @@ impl NetlinkError {
         self.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error())
     }
 
-    /// The kernel's errno, if it was the kernel that refused.
+    /// The kernel's errno, if the kernel refused the request.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             Self::Open(source) | Self::Refused { source, .. } => source.raw_os_error(),
@@ -92,7 +92,7 @@ impl NetlinkError {
     }
 }
 
-/// Why a request failed, before it is known what it was for.
+/// Why a request failed, without the text of the request.
 enum Failure {
     Refused(io::Error),
     Closed,
@@ -100,7 +100,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// The error of the request that is described by `tried` ("add address ...").
+    /// Adds the text of the request ("add address ...").
     fn while_trying_to(self, tried: impl Into<String>) -> NetlinkError {
         let tried = tried.into();
         match self {
@@ -115,10 +115,10 @@ impl Failure {
     }
 }
 
-/// The future that carries the requests of a [`Netlink`] and its clones; somebody must spawn and await it.
+/// The future that carries the requests of a [`Netlink`] and its clones; the caller must spawn and await it.
 ///
-/// It ends when the last clone is dropped, or when the socket breaks: then every request fails with
-/// [`NetlinkError::Closed`], and its owner should end the process.
+/// It ends when the last clone is dropped or when the socket breaks. Then every request fails with
+/// [`NetlinkError::Closed`], and the caller should end the process.
 #[must_use = "nothing is sent until it is polled"]
 pub struct Connection(Pin<Box<dyn Future<Output = ()> + Send>>);
 
@@ -140,7 +140,7 @@ pub struct Netlink {
 impl Netlink {
     /// Opens a socket in the calling thread's network namespace. Must be called inside a tokio runtime.
     pub fn open() -> Result<(Self, Connection), NetlinkError> {
-        // Nobody listens to notifications here: `changes` has its own socket, so that a flood cannot disturb requests.
+        // Notifications are not read here: `changes` has its own socket, so that a flood cannot disturb requests.
         let (mut connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Open)?;
         connection.set_forward_ack(true);
         connection.set_forward_done(true);
@@ -182,7 +182,7 @@ impl Netlink {
         Err(Failure::Incomplete("consistency: it changed each time while it was read"))
     }
 
-    /// `None` if the kernel says that the list changed while it was read: an entry may be missing or twice in it.
+    /// Reads a list. `None` if the kernel says that it changed meanwhile: an entry may be missing or doubled.
     async fn try_dump(&self, message: RouteNetlinkMessage) -> Result<Option<Vec<RouteNetlinkMessage>>, Failure> {
         let mut answers = self.send(message, NLM_F_REQUEST | NLM_F_DUMP)?;
         let (mut all, mut interrupted) = (Vec::new(), false);

@@ -1,4 +1,4 @@
-//! Which interface leads to the rest of the world.
+//! Finds the interface of the default route.
 
 use std::net::IpAddr;
 
@@ -10,8 +10,8 @@ use netlink_packet_route::{
 use super::{Netlink, NetlinkError};
 
 impl Netlink {
-    /// The default route: IPv4 first, then IPv6; of several the one with the lowest metric; of a
-    /// multipath route the first hop (kube-vip spec 5.7).
+    /// The default route: IPv4 before IPv6, the lowest metric first, and of a multipath route the first hop (kube-vip
+    /// spec 5.7).
     pub async fn default_route(&self) -> Result<Option<DefaultRoute>, NetlinkError> {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut request = RouteMessage::default();
@@ -32,17 +32,17 @@ impl Netlink {
     }
 }
 
-/// Where packets go that no other route matches.
+/// The route of packets that no other route matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DefaultRoute {
     metric: u32,
     /// Index of its interface.
     pub interface: u32,
-    /// The router, where there is one.
+    /// The router, if there is one.
     pub gateway: Option<IpAddr>,
 }
 
-/// The first of those with the lowest metric.
+/// The first route with the lowest metric.
 fn best(routes: impl Iterator<Item = DefaultRoute>) -> Option<DefaultRoute> {
     routes.min_by_key(|route| route.metric)
 }
@@ -70,7 +70,7 @@ fn default_route(route: &RouteMessage) -> Option<DefaultRoute> {
             _ => {}
         }
     }
-    // Policy routing tables (CNIs, VRFs) have default routes of their own.
+    // The routing tables of policy routing (CNIs, VRFs) have their own default routes.
     if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
         return None;
     }

@@ -1,5 +1,5 @@
-//! What a rule consists of: expressions, performed one after the other until one of them does not match. They speak
-//! through registers of four bytes: some load, the others look.
+//! The steps of a rule: expressions, performed in order until one does not match. They exchange values through
+//! registers of four bytes: some load a register, others compare it.
 
 use super::message::Attributes;
 
@@ -7,65 +7,65 @@ use super::message::Attributes;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expression(Attributes);
 
-/// The first register, and how many follow it: a key of several parts takes several.
+/// The first register. A key of several parts uses several registers from there on.
 const FIRST_REGISTER: u32 = 8; // NFT_REG32_00
 
-/// What is known of a packet beside its bytes.
+/// Metadata of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meta {
-    /// Name of the interface on which it came, of 16 bytes.
+    /// Name of the receiving interface, 16 bytes.
     InterfaceName = 6,
-    /// IPv4 (2) or IPv6 (10), of one byte.
+    /// Family: IPv4 (2) or IPv6 (10), one byte.
     Family = 15,
-    /// Protocol above IP, of one byte.
+    /// Protocol above IP, one byte.
     Protocol = 16,
 }
 
-/// Which header of a packet is read.
+/// The header to read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
     /// IPv4 or IPv6.
     Network = 1,
-    /// What is above it.
+    /// The header above it.
     Transport = 2,
 }
 
-/// What becomes of a packet.
+/// Verdict about a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is forgotten.
+    /// Drop the packet.
     Drop,
-    /// It goes on.
+    /// Accept the packet.
     Accept,
-    /// The rules of this chain are asked, then the next one here.
+    /// Apply the rules of this chain, then continue here.
     Jump(&'static str),
 }
 
 impl Expression {
-    /// Loads what is known of the packet into register `register`, counted from zero.
+    /// Loads metadata of the packet into register `register`, counted from zero.
     pub fn meta(meta: Meta, register: u32) -> Self {
         Self::new("meta", Attributes::new().number(1, FIRST_REGISTER + register).number(2, meta as u32))
     }
 
-    /// Loads `length` bytes at `offset` of a header. A packet that is shorter does not match.
+    /// Loads `length` bytes at `offset` of a header. A shorter packet does not match.
     pub fn payload(header: Header, offset: u32, length: u32, register: u32) -> Self {
         let to = Attributes::new().number(1, FIRST_REGISTER + register);
         Self::new("payload", to.number(2, header as u32).number(3, offset).number(4, length))
     }
 
-    /// Goes on if the first register holds this.
+    /// Matches if the first register holds this value.
     pub fn equals(value: &[u8]) -> Self {
         const EQUAL: u32 = 0;
         let value = Attributes::new().bytes(1, value);
         Self::new("cmp", Attributes::new().number(1, FIRST_REGISTER).number(2, EQUAL).nested(3, value))
     }
 
-    /// Goes on if the set holds the key that begins in the first register.
+    /// Matches if the set contains the key that begins in the first register.
     pub fn is_in(set: &str) -> Self {
         Self::new("lookup", Attributes::new().text(1, set).number(2, FIRST_REGISTER))
     }
 
-    /// Counts packets and bytes that get here, for people.
+    /// Counts the packets and bytes that get here, for users.
     pub fn counter() -> Self {
         Self::new("counter", Attributes::new())
     }

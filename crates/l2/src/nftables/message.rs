@@ -1,4 +1,4 @@
-//! nfnetlink messages: attributes, and batches that the kernel performs whole or not at all.
+//! nfnetlink messages: attributes, and batches that the kernel performs completely or not at all.
 
 /// `NFNL_SUBSYS_NFTABLES`, the upper half of the type of each message.
 const SUBSYSTEM: u16 = 10;
@@ -10,7 +10,7 @@ const REQUEST: u16 = 0x1;
 const ACK: u16 = 0x4;
 pub(super) const CREATE: u16 = 0x400;
 pub(super) const APPEND: u16 = 0x800;
-/// All objects that match, not one.
+/// Flags that request all matching objects instead of one.
 pub(super) const DUMP: u16 = 0x300;
 
 pub(super) const NEW_ELEMENT: u16 = 12;
@@ -37,7 +37,7 @@ impl Attributes {
         self
     }
 
-    /// Numbers of nftables are big endian.
+    /// Adds a number; nftables uses big endian.
     pub fn number(self, kind: u16, value: u32) -> Self {
         self.bytes(kind, &value.to_be_bytes())
     }
@@ -54,7 +54,7 @@ impl Attributes {
     }
 }
 
-/// One request, before it has its place in a batch.
+/// A request without its place in a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Request {
     pub kind: u16,
@@ -67,7 +67,7 @@ impl Request {
         Self { kind, flags, attributes }
     }
 
-    /// The request on its own, as reading needs it.
+    /// The request as a message of its own, as reading needs it.
     pub fn alone(&self, sequence: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
         push(&mut bytes, SUBSYSTEM << 8 | self.kind, REQUEST | self.flags, sequence, INET, 0, &self.attributes.0);
@@ -75,8 +75,8 @@ impl Request {
     }
 }
 
-/// All requests as one transaction, numbered from `first` on: nothing is seen of it before the last one is done. The
-/// last request alone is acknowledged, with the number that is returned; a failed one always is.
+/// All requests as one transaction, numbered from `first` on; other programs see all of it or nothing. Only the last
+/// request is acknowledged, with the returned number; a failed one always is.
 pub(super) fn batch(requests: &[Request], first: u32) -> (Vec<u8>, u32) {
     let (mut bytes, mut sequence) = (Vec::new(), first);
     push(&mut bytes, BATCH_BEGIN, REQUEST, sequence, UNSPECIFIED, SUBSYSTEM, &[]);
@@ -102,18 +102,18 @@ fn push(bytes: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32, family: u8, r
     bytes.extend(attributes);
 }
 
-/// What one message of the kernel says.
+/// A message of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// To the request with this number: done, or the errno.
+    /// The result of the request with this number; the errno if it failed.
     Acknowledged(u32, Result<(), i32>),
-    /// One of the objects that the request with this number asked for, or so many elements of a set.
+    /// An object in answer to the request with this number, or this many elements of a set.
     Objects(u32, usize),
-    /// All of them were sent.
+    /// All objects of the request with this number were sent.
     Done(u32),
 }
 
-/// All messages of one datagram from the kernel; what is damaged ends the list.
+/// All messages of one datagram from the kernel; a damaged message ends the list.
 pub(super) fn answers(mut datagram: &[u8]) -> Vec<Answer> {
     const NLMSG_ERROR: u16 = 2;
     const NLMSG_DONE: u16 = 3;
@@ -140,7 +140,7 @@ pub(super) fn answers(mut datagram: &[u8]) -> Vec<Answer> {
     all
 }
 
-/// How many elements of a set one message holds.
+/// Number of elements in a message about a set.
 fn count_elements(body: &[u8]) -> usize {
     const LIST: u16 = 3; // NFTA_SET_ELEM_LIST_ELEMENTS
     const FAMILY_AND_RESOURCE: usize = 4;
@@ -148,7 +148,7 @@ fn count_elements(body: &[u8]) -> usize {
     lists.map(|(_, elements)| list(elements).count()).sum()
 }
 
-/// The attributes of a list; what is damaged ends it.
+/// The attributes of a list; a damaged attribute ends it.
 fn list(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     const TYPE: u16 = 0x3fff;
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! A table as it should be, and the requests that make it so. Pure.
+//! The wanted content of a table, and the requests that establish it. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,18 +15,18 @@ const NEW_SET: u16 = 9;
 const GET_ELEMENT: u16 = 13;
 pub(super) const DELETE_ELEMENT: u16 = 14;
 
-/// An attribute list is at most 64 KiB long.
+/// Limit of elements per attribute list, which can be 64 KiB long.
 const ELEMENTS_AT_ONCE: usize = 500;
 
-/// `IFNAMSIZ`: a name with the zero behind it.
+/// `IFNAMSIZ`: length of a name with the terminating zero.
 const INTERFACE_NAME_LENGTH: usize = 16;
 
-/// What a table of the family `inet` (IPv4 and IPv6) holds.
+/// Content of a table of the family `inet` (IPv4 and IPv6).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
-    /// In the order in which people see them.
+    /// The sets, in the order in which users see them.
     pub sets: Vec<Set>,
-    /// A chain that is jumped to may come after the one that jumps.
+    /// The chains. A chain may come after one that jumps to it.
     pub chains: Vec<Chain>,
 }
 
@@ -38,7 +38,7 @@ pub struct Set {
     elements: BTreeSet<Vec<u8>>,
 }
 
-/// One part of the keys of a set. In registers and keys each takes whole words of four bytes.
+/// One part of the keys of a set. In registers and keys each part takes whole words of four bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// An IPv4 address.
@@ -49,7 +49,7 @@ pub enum Part {
     Protocol = 12,
     /// A port.
     Service = 13,
-    /// Name of an interface. It need not exist yet.
+    /// Name of an interface, which need not exist yet.
     InterfaceName = 41,
 }
 
@@ -100,13 +100,13 @@ impl Value<'_> {
 }
 
 impl Set {
-    /// An empty set, whose keys have these parts.
+    /// An empty set whose keys have these parts.
     pub const fn new(name: &'static str, parts: &'static [Part]) -> Self {
         Self { name, parts, elements: BTreeSet::new() }
     }
 
-    /// Adds a key. One that the set cannot hold, such as an IPv6 address in a set of IPv4, or a name longer than the
-    /// kernel has them, is left out.
+    /// Adds a key. A key that the set cannot hold is left out, such as an IPv6 address in an IPv4 set or a name that is
+    /// too long.
     pub fn insert(&mut self, key: &[Value<'_>]) {
         if key.len() != self.parts.len() || !key.iter().zip(self.parts).all(|(value, part)| value.is(*part)) {
             return;
@@ -119,12 +119,12 @@ impl Set {
         self.elements.insert(words.collect());
     }
 
-    /// Whether it is the same set, whatever it holds.
+    /// Whether both are the same set, regardless of the elements.
     fn is(&self, other: &Self) -> bool {
         self.name == other.name && self.parts == other.parts
     }
 
-    /// Types of the parts, six bits each, for people (`nft list`).
+    /// Types of the parts, six bits each, for `nft list`.
     fn kind(&self) -> u32 {
         self.parts.iter().fold(0, |kind, part| kind << 6 | *part as u32)
     }
@@ -137,19 +137,20 @@ impl Set {
 /// A list of rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// By which it is jumped to.
+    /// Its name, for jumps.
     pub name: &'static str,
-    /// Packets that are meant for this machine go through it (hook `input`, priority `filter`, policy `accept`);
-    /// otherwise it is only jumped to.
+    /// Whether packets for this machine pass it (hook `input`, priority `filter`, policy `accept`); otherwise it is
+    /// only reached by jumps.
     pub at_input: bool,
-    /// In this order.
+    /// The rules, in order.
     pub rules: Vec<Vec<Expression>>,
 }
 
-/// Requests that replace whatever the table holds by this, or remove it. In one batch: there is no moment without it.
+/// Requests that replace the content of the table or remove it. In one batch, so that the content is never missing in
+/// between.
 pub(super) fn replace(name: &str, wanted: Option<&Table>) -> Vec<Request> {
     let table = Attributes::new().text(1, name);
-    // Made first, because what is not there cannot be deleted.
+    // The table is created first, because a table that does not exist cannot be deleted.
     let mut requests =
         vec![Request::new(NEW_TABLE, CREATE, table.clone()), Request::new(DELETE_TABLE, 0, table.clone())];
     let Some(wanted) = wanted else { return requests };
@@ -162,8 +163,8 @@ pub(super) fn replace(name: &str, wanted: Option<&Table>) -> Vec<Request> {
             .number(5, set.length())
             .number(10, id);
         if set.parts == [Part::InterfaceName] {
-            // For people again: a note of `nft` to itself (type 0, length 4) that names are not numbers in network
-            // order.
+            // For `nft list`: a note (type 0, length 4) which tells `nft` that interface names are not numbers in
+            // network byte order.
             let [a, b, c, d] = 1_u32.to_ne_bytes();
             attributes = attributes.bytes(13, &[0, 4, a, b, c, d]);
         }
@@ -175,7 +176,7 @@ pub(super) fn replace(name: &str, wanted: Option<&Table>) -> Vec<Request> {
     requests
 }
 
-/// Requests that make `wanted` of `current`, none if they are the same; `None` if they differ in more than the elements
+/// Requests that turn `current` into `wanted`; none if they are equal. `None` if they differ in more than the elements
 /// of sets.
 pub(super) fn change(name: &str, current: &Table, wanted: &Table) -> Option<Vec<Request>> {
     let alike = current.sets.len() == wanted.sets.len()
@@ -185,15 +186,15 @@ pub(super) fn change(name: &str, current: &Table, wanted: &Table) -> Option<Vec<
     alike.then(|| both.flat_map(|(old, new)| refill(name, new, &old.elements)).collect())
 }
 
-/// What to ask for to see whether the table still holds this, and how many objects the answer has then: each chain has
-/// its rules, each set its elements.
+/// Requests that show whether the table still holds `held`, each with the expected number of objects: the rules of each
+/// chain, the elements of each set.
 pub(super) fn look_up(name: &str, held: &Table) -> Vec<(Request, usize)> {
     let ask = |kind: u16, part: &str| Request::new(kind, DUMP, Attributes::new().text(1, name).text(2, part));
     let chains = held.chains.iter().map(|chain| (ask(GET_RULE, chain.name), chain.rules.len()));
     chains.chain(held.sets.iter().map(|set| (ask(GET_ELEMENT, set.name), set.elements.len()))).collect()
 }
 
-/// Requests that give the set its elements, where it has `current`.
+/// Requests that change the elements of a set from `current` to the wanted ones.
 fn refill(table: &str, set: &Set, current: &BTreeSet<Vec<u8>>) -> Vec<Request> {
     let gone: Vec<&Vec<u8>> = current.difference(&set.elements).collect();
     let added: Vec<&Vec<u8>> = set.elements.difference(current).collect();

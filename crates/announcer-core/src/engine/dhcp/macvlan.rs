@@ -1,4 +1,4 @@
-//! The macvlan of a DHCP VIP: made, adopted, made again, and what its client is told of it.
+//! The macvlan of a DHCP VIP: made, adopted and made again, and the link state that its client is told.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::screen::user_of_mac;
 use crate::view::{Uid, is_told};
 
 impl Resumed {
-    /// What the client will say at once of a lease that is not over. The kernel counts whole seconds.
+    /// Address and lifetime that the macvlan gets at once, if the lease has not ended. The kernel counts whole seconds.
     pub fn first_address(&self, wall: Timestamp) -> Option<(IpNet, AddressLifetime)> {
         let left = match self.expires {
             Some(end) => Duration::from_secs(u64::try_from(end.as_second() - wall.as_second() - 1).ok()?),
@@ -31,7 +31,7 @@ impl Resumed {
 }
 
 impl Engine {
-    /// The next thing that the macvlan or the client needs.
+    /// Does the next step for the macvlan or the client.
     pub(super) fn advance_dhcp(&mut self, now: Instant, uid: &Uid, settings: bool) {
         let id = VipId::Dhcp(uid.clone());
         let missing = |vip: &Vip| vip.source.dhcp4().is_some_and(|dhcp| dhcp.macvlan == MacvlanState::Absent);
@@ -86,7 +86,7 @@ impl Engine {
         let (lease, requested) = dhcp.lease.remembered(|address| is_told(&self.services, uid, address));
         let generation = self.dhcp.next_generation();
         dhcp.lease.client.running = Some(generation);
-        // What it is not, the next reading of the network tells.
+        // If the link is down, the next reading of the network shows it.
         dhcp.link_up = true;
         let start = DhcpStart {
             generation,
@@ -100,8 +100,8 @@ impl Engine {
         self.out.push(Action::StartDhcp(uid.clone(), ClientStart::V4(start)));
     }
 
-    /// The lease that the client will go on with before the server has answered. Clients know its address, so the rules
-    /// of service security are there already.
+    /// The lease that the client continues before the server has answered. Clients know its address, so the rules of
+    /// service security for it are set already.
     fn resumed(&self, id: &VipId) -> Option<Resumed> {
         let VipId::Dhcp(uid) = id else { return None };
         let lease = &self.vips.get(id)?.source.dhcp4()?.lease;
@@ -110,8 +110,8 @@ impl Engine {
         Some(Resumed { address: facts.address, expires: facts.expires, fence: self.config.fence() })
     }
 
-    /// Why the VIP cannot have its MAC. A machine's would lead the machine's own traffic here. Two macvlans of one
-    /// interface cannot have the same: whose was there first keeps it.
+    /// Why the VIP cannot have its MAC. The MAC of a machine would draw the machine's own traffic to this node. Two
+    /// macvlans of one interface cannot have the same MAC; the first one keeps it.
     fn mac_refused(&self, id: &VipId) -> Option<String> {
         let vip = self.vips.get(id)?;
         let mac = vip.source.dhcp4()?.mac;
@@ -138,7 +138,7 @@ impl Engine {
         let asked = self.observer.asked();
         let place = self.vips.get(&id).and_then(|vip| vip.place);
         let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.source.dhcp4_mut()) else {
-            // Given up while it was being made.
+            // The VIP was given up while its macvlan was being made.
             if let Ok((link, _)) = result {
                 self.delete_link(link);
             }
@@ -150,7 +150,7 @@ impl Engine {
                 dhcp.made = Some(now);
                 self.out.replan();
             }
-            // Made for annotations, or on an interface, that have changed since.
+            // The wishes or the interface have changed since the request.
             Ok((link, _)) => {
                 dhcp.macvlan = MacvlanState::Absent;
                 self.delete_link(link);
@@ -170,7 +170,7 @@ impl Engine {
         }
     }
 
-    /// Macvlans go with their parents, or by somebody's hand.
+    /// Detects macvlans that are gone: they are deleted with their parents, or by another program.
     pub(in crate::engine) fn check_macvlans(&mut self, now: Instant) {
         let Some(network) = self.observer.network() else { return };
         let gone: Vec<Uid> = self
@@ -198,7 +198,7 @@ impl Engine {
                 dhcp.troubles = 0;
             }
             if dhcp.troubles == 0 {
-                // Most probably its interface went and comes back.
+                // Most probably the parent was deleted and comes back.
                 dhcp.troubles = 1;
             } else {
                 dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
@@ -206,8 +206,8 @@ impl Engine {
         }
     }
 
-    /// Tells clients of links that were lost or are back: what happened on the network meanwhile is not known, so the
-    /// lease is confirmed.
+    /// Tells clients about links that were lost or are back. The network may have changed meanwhile, so the client
+    /// confirms its lease.
     fn tell_links(&mut self) {
         let Some(network) = self.observer.network() else { return };
         for (id, vip) in self.vips.iter_mut() {
@@ -220,7 +220,7 @@ impl Engine {
         }
     }
 
-    /// Stops the client, keeping the lease, and forgets the macvlan, deleting it if it is still there.
+    /// Stops the client without a release, and forgets the macvlan. `delete`: the macvlan to delete.
     pub(super) fn drop_macvlan(&mut self, id: &VipId, delete: Option<u32>) {
         self.stop_client(id, false);
         let Some(vip) = self.vips.get_mut(id) else { return };

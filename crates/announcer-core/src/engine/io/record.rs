@@ -1,4 +1,4 @@
-//! What this node writes on a Service, and what becomes of that.
+//! What this node writes on a Service, and the result of writing it.
 
 use std::net::IpAddr;
 
@@ -6,27 +6,27 @@ use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::ownership::node::Term;
 use crate::view::{Port, Published, Uid};
 
-/// What became of a record.
+/// Result of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recorded {
-    /// It is written, or was so already.
+    /// The record is written, or was there already.
     Done,
-    /// The Service is gone.
+    /// The Service is deleted.
     Gone,
-    /// A newer owner stands there: nothing was written.
+    /// A newer owner is recorded; nothing was written.
     Superseded,
-    /// It could not be written; it is tried again.
+    /// The record could not be written; the write is retried.
     Failed,
 }
 
 /// What this node writes on a Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Record {
-    /// The Service that is meant, not a later one of its name.
+    /// UID of the Service; a later Service of the same name is not meant.
     pub uid: Uid,
-    /// `vipHost`; absent: nobody announces it yet, and the record is only to be written while no owner stands there.
+    /// `vipHost`; `None`: no node announces the Service yet, and the record is only written while no owner is recorded.
     pub vip_host: Option<String>,
-    /// The term beside it, in `node` mode. Never written over a newer one.
+    /// The term beside `vipHost`, in `node` mode. It is never written over a newer one.
     pub term: Option<Term>,
     /// `hwaddr`, for DHCP.
     pub hwaddr: Option<String>,
@@ -34,27 +34,27 @@ pub struct Record {
     pub requested_ip: Option<String>,
     /// Lease facts, for DHCP.
     pub lease: Option<LeaseFacts>,
-    /// Instead of them: these, if they still stand there, are of leases that are lost.
+    /// Lease facts of lost leases; they are removed if they are still there.
     pub lost: LostLeases,
     /// Lease facts, for DHCPv6.
     pub lease6: Option<LeaseFacts6>,
-    /// `status.loadBalancer.ingress`; absent: not to be touched yet.
+    /// `status.loadBalancer.ingress`; `None`: it is not changed yet.
     pub ingress: Option<Vec<(IpAddr, Vec<Port>)>>,
-    /// In which turn it has joined others that had its address (`seniority.rs`); written with `ingress`.
+    /// The turn in which the Service has joined others with its address (`seniority.rs`); written with `ingress`.
     pub turn: u32,
 }
 
-/// The facts of leases that a server has refused or not renewed, as they may still stand on their Service.
+/// The facts of leases that a server has refused or not renewed. Their Service may still show them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LostLeases {
-    /// That of DHCP.
+    /// The DHCPv4 lease.
     pub v4: Option<LeaseFacts>,
-    /// That of DHCPv6.
+    /// The DHCPv6 lease.
     pub v6: Option<LeaseFacts6>,
 }
 
 impl LostLeases {
-    /// Those of them that stand on the Service.
+    /// Those that the Service still shows.
     pub fn standing(&self, published: &Published) -> Self {
         Self {
             v4: self.v4.clone().filter(|lost| published.lease.as_ref() == Some(lost)),
@@ -62,7 +62,7 @@ impl LostLeases {
         }
     }
 
-    /// Whether none is lost.
+    /// Whether no lease is lost.
     pub fn is_empty(&self) -> bool {
         self.v4.is_none() && self.v6.is_none()
     }

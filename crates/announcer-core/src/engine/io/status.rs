@@ -1,4 +1,4 @@
-//! What metrics and people see of the engine.
+//! The state of the engine for metrics and users.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,20 +8,20 @@ use crate::detect;
 use crate::plan::VipId;
 use crate::view::ServiceKey;
 
-/// What has happened on this node since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Observations {
-    /// Of the failure detector.
+    /// Counters of the failure detector.
     pub probes: detect::Counters,
-    /// VIPs that former owners may not know to be ours.
+    /// VIPs whose former owners may not know that they are ours.
     pub claims: usize,
     /// Claims with a wrong tag.
     pub forged: u64,
     /// The kernel refuses the rules of service security.
     pub unprotected: bool,
-    /// Addresses that were found gone, by the kernel's deadline or somebody's hand.
+    /// Addresses that were found missing, because their lifetime ended or another program removed them.
     pub fallen: u64,
-    /// Times that the API did not take a change of owner, nor say who the owner is.
+    /// How often the API accepted no change of owner and named no other owner.
     pub failed_swaps: u64,
     /// Changes of owner to this node, by reason.
     pub changes: BTreeMap<&'static str, u64>,
@@ -29,16 +29,16 @@ pub struct Observations {
     pub last_gap: Option<Duration>,
 }
 
-/// One VIP as it stands, for metrics and people.
+/// State of one VIP, for metrics and users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VipStatus {
-    /// Which.
+    /// Identity of the VIP.
     pub id: VipId,
-    /// Its address, if it has one by now.
+    /// Its address, if it is known.
     pub address: Option<IpAddr>,
     /// The first of its Services.
     pub service: Option<ServiceKey>,
-    /// On the interface and answering.
+    /// Whether it is on the interface and answers.
     pub up: bool,
     /// State of the DHCP client.
     pub dhcp_state: Option<&'static str>,

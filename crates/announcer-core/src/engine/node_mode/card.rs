@@ -1,4 +1,4 @@
-//! This node's card, in its membership Lease: when it is written again. Each write renews the Lease.
+//! Decides when this node's card is written to its membership Lease. Each write renews the Lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,28 +11,27 @@ use crate::network::Network;
 use crate::ownership::Owners;
 use crate::ownership::node::{Card, CardLink};
 
-/// A card that changed is written again, but not more often than this: a fail-over of 200 VIPs changes the term 200
-/// times.
+/// Minimum time between two writes of a changed card: a fail-over of 200 VIPs changes the term 200 times.
 const CARD_PAUSE: Duration = Duration::from_secs(1);
 
-/// What was written last.
+/// The last written card.
 pub(super) struct WrittenCard {
     last: Option<(Card, Instant)>,
-    /// A third of the duration of the Lease: two renewals may be lost.
+    /// A third of the duration of the Lease, so that two renewals may be lost.
     renewal: Duration,
 }
 
 impl WrittenCard {
-    /// Nothing yet, in a Lease of this duration.
+    /// Starts without a written card. `lease`: duration of the Lease.
     pub fn new(lease: Duration) -> Self {
         Self { last: None, renewal: lease / 3 }
     }
 
-    /// When the card has to be written again, given what it should say; absent: at once.
+    /// When `card` has to be written; `None`: at once.
     pub fn due(&self, card: &Card) -> Option<Instant> {
         let (written, at) = self.last.as_ref()?;
         let urgent = by_which_others_decide(card) != by_which_others_decide(written);
-        // What it hears changes all the time: that waits for the renewal.
+        // Changes of what the node hears are frequent and wait for the renewal.
         let soon = card.term != written.term || occupied(card) != occupied(written);
         let pause = match (urgent, soon) {
             (true, _) => Duration::ZERO,
@@ -49,24 +48,24 @@ fn by_which_others_decide(card: &Card) -> Urgent<'_> {
     (&card.links, [card.serving, card.leaving, card.yields], &card.unable, &card.silent)
 }
 
-/// No Service gets these, on whatever interface they are. Other daemons set and remove them at any time.
+/// Addresses that no Service may get, on any interface. Other daemons add and remove them at any time.
 fn occupied(card: &Card) -> BTreeSet<IpAddr> {
     card.occupied.values().flatten().copied().collect()
 }
 
-/// Whom this node hears on each interface of its card; also nobody: a card that does not say it is one of an older
-/// version.
+/// How many hosts this node hears on each interface of its card. Zero is written too, because a card without the entry
+/// counts as that of an older version.
 pub(super) fn hears(network: &Network, links: &[CardLink], heard: &BTreeMap<u32, u8>) -> BTreeMap<String, u8> {
     let on = |link: &CardLink| network.link_by_name(&link.name).and_then(|link| heard.get(&link.index).copied());
     links.iter().map(|link| (link.name.clone(), on(link).unwrap_or(0))).collect()
 }
 
 impl Engine {
-    /// Renews our Lease, and tells in it what has changed.
+    /// Renews our Lease with the current card, if that is due.
     pub(in crate::engine) fn write_card(&mut self, now: Instant) {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         if self.node_mode.written.due(cluster.card()).is_none_or(|at| at <= now) {
-            // The last review may be long ago, and a fresh renewal says that this is of now.
+            // The last review may be old, and the renewal claims that the card is current.
             cluster.note_heard(hears(network, &cluster.card().links, &self.node_mode.detector.hears(now)));
             cluster.note_probed(self.node_mode.probed.on_card());
             let card = cluster.card().clone();

@@ -1,4 +1,4 @@
-//! Changes of owner to this node, until its VIPs are up and the change can be told.
+//! Changes of owner to this node, kept until its VIPs are up and the change can be reported.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,45 +7,45 @@ use super::super::Observations;
 use crate::ownership::node::{Change, Swapped};
 use crate::view::ServiceKey;
 
-/// See the module.
+/// The changes and their counters.
 pub(in crate::engine) struct OwnerChanges {
     untold: BTreeMap<ServiceKey, Change>,
-    /// How long an owner has been silent when the detector says so.
+    /// How long an owner has been silent when the detector reports it.
     silence: Duration,
     counted: BTreeMap<&'static str, u64>,
     failed_swaps: u64,
     last_gap: Option<Duration>,
 }
 
-/// A change whose VIPs are up.
+/// A change of owner whose VIPs are up.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::engine) struct Announced {
-    /// Before; absent: nobody.
+    /// The former owner; `None`: there was none.
     pub from: Option<String>,
-    /// Why, in words.
+    /// The reason as text.
     pub why: &'static str,
-    /// How long clients had nobody, the API's part included; absent: the former owner was not silent.
+    /// How long clients got no answer, including the time for the API; `None`: the former owner was not silent.
     pub gap: Option<Duration>,
 }
 
 impl OwnerChanges {
-    /// None so far.
+    /// Starts without changes. `silence`: see the field.
     pub fn new(silence: Duration) -> Self {
         Self { untold: BTreeMap::new(), silence, counted: BTreeMap::new(), failed_swaps: 0, last_gap: None }
     }
 
-    /// A Service has become ours.
+    /// Adds a Service that this node has become the owner of.
     pub fn add(&mut self, change: Change) {
         *self.counted.entry(change.why).or_default() += 1;
         self.untold.insert(change.key.clone(), change);
     }
 
-    /// A swap was answered.
+    /// Counts the answer to a swap.
     pub fn swapped(&mut self, swapped: &Swapped) {
         self.failed_swaps += u64::from(matches!(swapped, Swapped::Failed(_) | Swapped::Refused(_)));
     }
 
-    /// The VIPs of this Service are up: its change of owner, if that was not told yet.
+    /// The VIPs of this Service are up. Returns its change of owner, if that was not reported yet.
     pub fn take(&mut self, now: Instant, key: &ServiceKey) -> Option<Announced> {
         let Change { from, why, silent, .. } = self.untold.remove(key)?;
         let gap = silent.map(|verdict| now.saturating_duration_since(verdict) + self.silence);
@@ -53,12 +53,12 @@ impl OwnerChanges {
         Some(Announced { from, why, gap })
     }
 
-    /// The Service is gone.
+    /// The Service is deleted.
     pub fn forget(&mut self, key: &ServiceKey) {
         self.untold.remove(key);
     }
 
-    /// For metrics.
+    /// Adds the counters, for metrics.
     pub fn count(&self, counted: &mut Observations) {
         counted.changes.clone_from(&self.counted);
         (counted.failed_swaps, counted.last_gap) = (self.failed_swaps, self.last_gap);

@@ -1,4 +1,4 @@
-//! Claims in both directions: former owners of what is up here are told, and what others claim of ours is judged.
+//! Claims in both directions: tells former owners about VIPs that are up here, and judges claims of our VIPs.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,13 +12,13 @@ use crate::ownership::node::{LostVip, Term};
 use crate::plan::VipId;
 use crate::view::{ServiceKey, Uid};
 
-/// Losers of what is ours and not up here yet. A claim makes a former owner withdraw, and draws the traffic of a
-/// macvlan's MAC: until we serve, that would be a gap.
+/// Former owners of VIPs that are ours and not up here yet. A claim makes the former owner withdraw and draws the
+/// traffic of a macvlan's MAC here. If it came before this node serves the VIP, clients would have a gap.
 #[derive(Default)]
 pub(super) struct Unclaimed(BTreeMap<VipId, Vec<LostVip>>);
 
 impl Unclaimed {
-    /// One who has to be told. Of several that had the same VIP all that have lost it to the newest term.
+    /// Adds a former owner. For each VIP only those former owners are kept that have lost it to the newest term.
     pub fn add(&mut self, former_owner: LostVip) {
         let waiting = self.0.entry(former_owner.vip.clone()).or_default();
         if waiting.iter().any(|waiting| waiting.term > former_owner.term) {
@@ -28,7 +28,7 @@ impl Unclaimed {
         waiting.push(former_owner);
     }
 
-    /// What is not ours any more is nobody's loss.
+    /// Drops the former owners of VIPs that are not ours any more.
     fn retain(&mut self, mut is_ours: impl FnMut(&LostVip) -> bool) {
         self.0.retain(|_, waiting| {
             waiting.retain(&mut is_ours);
@@ -37,20 +37,20 @@ impl Unclaimed {
     }
 }
 
-/// The record by which a VIP is ours.
+/// The record that makes this node the owner of a VIP.
 struct Ours {
-    /// Whose record it is.
+    /// The Service that holds the record.
     primary: ServiceKey,
-    /// The key of its tags.
+    /// UID for the key of its tags.
     uid: Uid,
-    /// A newer one wins.
+    /// The term to compare with; a newer one wins.
     term: Term,
-    /// It was handed over, and is served for a last moment.
+    /// The VIP was handed over and is still served.
     lingering: bool,
 }
 
 impl Engine {
-    /// Tells the former owners of all that is up here.
+    /// Starts the claims for all VIPs that are up.
     pub(in crate::engine) fn claim_all(&mut self, now: Instant) {
         let Owners::Node(cluster) = &self.ownership else { return };
         let me = &self.config.node_name;
@@ -63,7 +63,7 @@ impl Engine {
         }
     }
 
-    /// Tells the former owners of this VIP, if it is up.
+    /// Starts the claims for this VIP, if it is up.
     pub(in crate::engine) fn claim(&mut self, now: Instant, id: &VipId) {
         let Owners::Node(cluster) = &self.ownership else { return };
         let Some(carrier) = self.vips.get(id).filter(|vip| vip.is_up()).and_then(|vip| vip.carrier) else { return };
@@ -90,19 +90,20 @@ impl Engine {
         }
     }
 
-    /// The keys of claims were read; in the order of their names.
+    /// The keys of claims were read, in the order of their names.
     pub(in crate::engine) fn claim_keys(&mut self, now: Instant, secrets: Vec<ClaimSecret>) {
         self.node_mode.keys.set(now, secrets);
         self.seal_anew(now);
     }
 
-    /// Claims that go on for long are sealed with the key that counts by now.
+    /// Seals current claims with the key that is used for sending now.
     pub(super) fn seal_anew(&mut self, now: Instant) {
         let keys = &self.node_mode.keys;
         self.node_mode.claims.seal_anew(|uid| keys.sending(now, uid));
     }
 
-    /// A former owner whose Lease says that it knows the new term has withdrawn, and so has one whose Node is gone.
+    /// Ends claims: a former owner whose card shows the new term has withdrawn, and so has one without a membership
+    /// Lease.
     pub(super) fn note_losers(&mut self) {
         let Owners::Node(cluster) = &self.ownership else { return };
         if self.node_mode.claims.is_empty() {
@@ -116,8 +117,8 @@ impl Engine {
         }
     }
 
-    /// The VIP is not up under this address any more: whoever has lost it is told once it is up again, perhaps with
-    /// another one that its DHCP server gives. If it is not ours any more by then, nobody is.
+    /// The VIP is not up under this address any more. Its former owners are told when it is up again, perhaps with
+    /// another address from its DHCP server. If it is not ours by then, they are dropped.
     pub(in crate::engine) fn unclaim(&mut self, id: &VipId, address: IpAddr) {
         let Owners::Node(cluster) = &self.ownership else { return };
         let Some(first) = self.vips.get(id).and_then(|vip| vip.members.first()) else { return };
@@ -128,9 +129,8 @@ impl Engine {
         }
     }
 
-    /// The DHCP VIP of which another node speaks as its own, under an address that it does not have here: not yet, or
-    /// not any more, since the server may have given it another one. All nodes have it with the same MAC, and the tag
-    /// proves whose it is.
+    /// The DHCP VIP that a claim is about although its address is unknown here: the server may have given another one.
+    /// The VIP has the same MAC on all nodes, and the tag proves the Service.
     fn lease_of(&self, frame: &Frame) -> Option<VipId> {
         frame.payload?;
         let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
@@ -144,14 +144,14 @@ impl Engine {
         self.vips.iter().find(|(_, vip)| vip.address() == Some(address)).map(|(id, _)| id.clone())
     }
 
-    /// decisions.md 23: a claim of a VIP that we have or had. True if nothing else is to be made of it.
+    /// Judges a claim of a VIP that this node has or had (decisions.md 23). Returns true if the frame is settled.
     pub(in crate::engine) fn judge_claim(&mut self, now: Instant, id: &VipId, frame: &Frame) -> bool {
         if frame.what != Heard::Claim {
             return false;
         }
         let Some(Ours { primary, uid, term, lingering }) = self.ours(id) else { return false };
-        // The tag proves that its sender may read the Service, not that it is one of us. Recipient we do not know is
-        // believed at once only while our own record is in doubt; else the record is read.
+        // The tag proves that its sender may read the Service, not that the sender is a member. An unknown sender is
+        // believed at once only while our own record is in doubt; otherwise the record is read.
         let known = self.is_peer(frame.mac) || self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
         let confirmed = self.is_confirmed(&self.vips[id].members);
         let keys = self.node_mode.keys.accepted(&uid);
@@ -183,8 +183,8 @@ impl Engine {
         }
     }
 
-    /// In `node` mode nobody but a proven claim or the record makes an owner withdraw: somebody answers for its address
-    /// while it is in doubt, so the record is read. False: it is not known to be the owner.
+    /// Reads the record because another host answers for an address in doubt. In `node` mode only a proven claim or the
+    /// record makes an owner withdraw. Returns false if this node is not known to be the owner.
     pub(in crate::engine) fn read_record_for(&mut self, now: Instant, id: &VipId, address: IpAddr) -> bool {
         if !self.is_recorded(id) {
             return false;
@@ -199,8 +199,8 @@ impl Engine {
         true
     }
 
-    /// The same of a lease, under an address that it does not have here. Only what is proven counts: anybody may speak
-    /// of any address.
+    /// Judges a claim of a lease under an address that it does not have here. Only a proven claim counts, because any
+    /// host may send frames about any address.
     pub(in crate::engine) fn judge_claim_of_lease(&mut self, now: Instant, frame: &Frame) {
         let Some(id) = self.lease_of(frame) else { return };
         let Some(Ours { primary, uid, term: ours, .. }) = self.ours(&id) else { return };
@@ -212,20 +212,20 @@ impl Engine {
         }
     }
 
-    /// What a claim of this VIP is measured by; absent: no record says that it is ours.
+    /// The record by which a claim of this VIP is judged; `None`: no record is known for it.
     fn ours(&self, id: &VipId) -> Option<Ours> {
         let Owners::Node(cluster) = &self.ownership else { return None };
         let first = self.vips.get(id)?.members.first()?;
         let owner_record = cluster.owner_record(first)?;
         let primary = cluster.primary(first).clone();
         let uid = self.services.get(&primary)?.uid.clone();
-        // What we have handed over is claimed with the term that stands in the record by now.
+        // The new owner claims a handed-over VIP with the term that is in the record by now, so the term before counts.
         let lingering = cluster.is_lingering(&primary);
         let term = if lingering { Term(owner_record.term.0.saturating_sub(1)) } else { owner_record.term };
         Some(Ours { primary, uid, term, lingering })
     }
 
-    /// `node` mode: the record that was read last says that it is ours, whether the API is in reach or not.
+    /// `node` mode: whether the last read record names this node, even if the API is unreachable.
     pub(in crate::engine) fn is_recorded(&self, id: &VipId) -> bool {
         let Owners::Node(cluster) = &self.ownership else { return false };
         let Some(Ours { primary, lingering: false, .. }) = self.ours(id) else { return false };
@@ -240,8 +240,8 @@ impl Engine {
         self.successor_heard(primary);
     }
 
-    /// The new owner of a group that we serve for a last moment has claimed one of its addresses. The group is its own
-    /// once it has claimed all: it sets them one by one.
+    /// The new owner has claimed one address of a group that this node still serves. The group is settled when it has
+    /// claimed all of them, because it sets them one by one.
     fn successor_heard(&mut self, primary: &ServiceKey) {
         let Owners::Node(cluster) = &mut self.ownership else { return };
         let mut left = self.vips.values().flat_map(|vip| &vip.members);

@@ -1,6 +1,5 @@
-//! What a kube-vip has left on this node: it carries no mark, and once a term names another node the record does not
-//! say
-//! any more that it was ever here.
+//! Addresses that a kube-vip has left on this node. They carry no mark, and once a term names another node the record
+//! does not show that they were ever here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +9,12 @@ use l2_types::Address;
 use crate::network::{Network, looks_like_a_vip};
 use crate::view::{ServiceKey, ServiceView};
 
-/// What this process has seen on record while there was no term, for as long as it stands.
+/// Addresses that this process saw on record while there was no term; each is kept while it is on the interface.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Left(BTreeSet<(u32, IpNet)>);
 
 impl Left {
-    /// Looks at what is here.
+    /// Updates the list from the network and the Services.
     pub fn note(&mut self, network: &Network, services: &BTreeMap<ServiceKey, ServiceView>) {
         let on_record = |address: &Address| {
             services.values().any(|view| view.published.term.is_none() && view.published.has(address.net.addr()))
@@ -29,7 +28,7 @@ impl Left {
             .collect();
     }
 
-    /// Whether this was.
+    /// Whether this address is one of them.
     pub fn has(&self, address: &Address) -> bool {
         self.0.contains(&(address.interface, address.net))
     }

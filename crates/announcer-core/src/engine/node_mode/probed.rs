@@ -1,9 +1,8 @@
-//! Services that this node asks as a client would: what it has found out of them, what stands of it on its card, and
-//! what their authors hear.
+//! Services that this node probes as a client: the results, what the card says of them, and what authors are told.
 //!
-//! One of the two that ask tells: the first in line, after three misses. The second tells after three more, unless some
-//! card says by then that others know. Who has told that a Service is not served tells that it is, too; who does not
-//! ask any more says nothing.
+//! One of the two probers reports. The first does so after three failures. The second does so after three more, unless
+//! a card says by then that another node knows. The prober that reported the failure also reports its end. A node that
+//! does not probe any more reports nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -14,7 +13,7 @@ use crate::ownership::Owners;
 use crate::prober::{Finding, Outcome, PERSISTS, Targets};
 use crate::reason::Reason;
 
-/// See the module.
+/// The results of the probes.
 #[derive(Debug, Default)]
 pub(super) struct Services {
     asked: Targets,
@@ -23,7 +22,7 @@ pub(super) struct Services {
 }
 
 impl Services {
-    /// These are asked from now on. What is known of others is forgotten. True if that changes anything.
+    /// Sets the targets, and forgets the results of others. Returns true if the targets have changed.
     fn watch(&mut self, targets: &Targets) -> bool {
         if self.asked == *targets {
             return false;
@@ -36,7 +35,7 @@ impl Services {
         true
     }
 
-    /// For the others and for `announcer status`.
+    /// The results for the card, which other nodes and `announcer status` read.
     pub fn on_card(&self) -> contract::Probed {
         let of = |wanted: &[Outcome]| {
             self.found.iter().filter(|(_, outcome)| wanted.contains(outcome)).map(|(at, _)| *at).collect()
@@ -48,7 +47,7 @@ impl Services {
         }
     }
 
-    /// What is to be told, if anything: whether it warns, and the reason.
+    /// Takes in a finding. Returns what to report, if anything: whether it is a warning, and the reason.
     fn note(&mut self, finding: &Finding, others_know: bool) -> Option<(bool, Reason)> {
         let at = finding.target.at;
         if self.asked.get(&at).is_none_or(|target| target.service != finding.target.service) {
@@ -70,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// Something has changed about one of them. It changes no plan: the card says it with its next renewal.
+    /// Takes in a finding. It does not lead to a plan; the card shows it with its next renewal.
     pub(in crate::engine) fn probed(&mut self, finding: &Finding) {
         let Owners::Node(cluster) = &self.ownership else { return };
         let others_know = cluster.members().any(|(_, card)| card.probed.is_unserved(&finding.target.at));
@@ -81,7 +80,7 @@ impl Engine {
     }
 }
 
-/// For the author of the Service.
+/// Text for the author of the Service.
 fn text(finding: &Finding, me: &str) -> String {
     let Finding { target, outcome, failures } = finding;
     let (address, port, owner) = (target.at.ip(), target.at.port(), &target.owner);

@@ -1,4 +1,4 @@
-//! Asking everybody on the LAN whether somebody has an address whose owner is not known.
+//! Asks the whole LAN by broadcast for an address whose owner is not known.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use super::decide::Asked;
 use super::timing::{ANSWER_WAIT, ANSWERED_FOR, QUESTION_GAP, SILENT_FOR};
 use crate::frames::Frame;
 
-/// decisions.md 22: the broadcast question, three times.
+/// Number of broadcast questions (decisions.md 22).
 const QUESTIONS: u8 = 3;
 
-/// A question to everybody.
+/// One round of broadcast questions about a group.
 #[derive(Debug)]
 pub struct Asking {
     pub addresses: Vec<(u32, IpAddr)>,
@@ -27,7 +27,7 @@ impl Asking {
         Self { addresses, sent: 0, next: now, answered: None }
     }
 
-    /// Somebody spoke about an address; true if that is news.
+    /// A host has sent a frame about an address. Returns true for the first such frame.
     pub fn heard(&mut self, now: Instant, frame: &Frame) -> bool {
         let news = self.answered.is_none() && self.addresses.contains(&(frame.link, frame.address));
         if news {
@@ -36,18 +36,18 @@ impl Asking {
         news
     }
 
-    /// Who it was.
+    /// The MAC that answered first.
     pub fn answered_by(&self) -> Option<Mac> {
         self.answered.map(|(_, mac)| mac)
     }
 
-    /// Whether to ask now.
+    /// Whether to send a question now; counts it as sent.
     pub fn due(&mut self, now: Instant) -> bool {
         if self.answered.is_some() || self.sent >= QUESTIONS || now < self.next {
             return false;
         }
         self.sent += 1;
-        // From now, not from when it was due: the answer needs its time (R1).
+        // The gap starts when the question is sent, not when it was due, so that an answer has its full time (R1).
         self.next = now + if self.sent < QUESTIONS { QUESTION_GAP } else { ANSWER_WAIT };
         true
     }

@@ -1,12 +1,12 @@
-//! The order of the nodes that may have a group. What a user has said excludes a node from it; what was measured of a
-//! node only decides how far back it stands (decisions.md 21). Pure.
+//! The order of the nodes that may own a group. A user's setting excludes a node. A measured defect only moves a node
+//! back in the order (decisions.md 21). Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::member::{Defects, Fitness};
 use super::place;
 
-/// What keeps a node back in the line. Less is better; the first field outweighs the next.
+/// What moves a node back in the order. Less is better; an earlier field outweighs all later ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Merit {
     /// Its kernel has refused the addresses.
@@ -18,30 +18,30 @@ pub struct Merit {
 }
 
 impl Merit {
-    /// For what the node has already: a cordon only keeps new addresses away.
+    /// The merit of a node that already owns the group: a cordon only keeps new addresses away.
     fn to_keep(self) -> Self {
         Self { defects: self.defects.to_keep(), ..self }
     }
 }
 
-/// Everybody who may have a group.
+/// All nodes that may own a group, the best first.
 #[derive(Debug, Clone, Default)]
 pub struct Candidates<'a>(Vec<(Merit, &'a str)>);
 
 impl<'a> Candidates<'a> {
-    /// Of these nodes, in any order.
+    /// Takes the nodes in any order.
     pub fn new(nodes: impl IntoIterator<Item = (&'a str, Merit)>) -> Self {
         let mut nodes: Vec<(Merit, &str)> = nodes.into_iter().map(|(node, merit)| (merit, node)).collect();
         nodes.sort_unstable();
         Self(nodes)
     }
 
-    /// How many there are.
+    /// Number of nodes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether this node may have it.
+    /// Whether `node` may own the group.
     pub fn has(&self, node: &str) -> bool {
         self.merit(node).is_some()
     }
@@ -50,12 +50,13 @@ impl<'a> Candidates<'a> {
         self.0.iter().find(|(_, other)| *other == node).map(|(merit, _)| *merit)
     }
 
-    /// Where `group` belongs: among those with the best merit the hashing decides.
+    /// The home of `group`: the hash chooses among the nodes with the best merit.
     pub fn home(&self, group: &str) -> Option<&'a str> {
         Self::first_class(group, self.0.iter().copied())
     }
 
-    /// To whom `me` may give it. Whoever leaves everything to a kube-vip would not take it.
+    /// The node to which `me` may hand the group over. Nodes that leave everything to a kube-vip are left out, because
+    /// they would not take it.
     pub fn home_elsewhere(&self, group: &str, me: &str) -> Option<&'a str> {
         Self::first_class(group, self.0.iter().copied().filter(|(merit, node)| *node != me && !merit.defects.yields))
     }
@@ -65,35 +66,35 @@ impl<'a> Candidates<'a> {
         place::preferred(group, nodes.filter(|(merit, _)| *merit == best).map(|(_, node)| node))
     }
 
-    /// Whether nobody is better off than this node.
+    /// Whether no node has a better merit than `node`.
     pub fn is_first_class(&self, node: &str) -> bool {
         self.merit(node).is_some_and(|merit| self.0.first().is_some_and(|(best, _)| *best == merit))
     }
 
-    /// Whether another node is better off than the owner `me`.
+    /// Whether another node has a better merit than the owner `me`.
     pub fn has_better_than(&self, me: &str) -> bool {
         let own = self.merit(me).map(Merit::to_keep);
         let others = self.0.iter().filter(|(_, node)| *node != me).map(|(merit, _)| *merit);
         own.zip(others.min()).is_some_and(|(own, best)| best < own)
     }
 
-    /// How many would get `group` before `me`; absent: it may not have it.
+    /// How many nodes come before `me` for `group`; `None`: `me` may not own it.
     pub fn position(&self, group: &str, me: &str) -> Option<usize> {
         let key = |merit: Merit, node: &str| (merit, std::cmp::Reverse((place::score(group, node), node.to_owned())));
         let own = key(self.merit(me)?, me);
         Some(self.0.iter().filter(|(merit, node)| key(*merit, node) < own).count())
     }
 
-    /// The place of `me` among the successors of `owner`: by merit, and of the same merit the nodes after the owner in
-    /// the order of their names, round the end. The first two stand on other hypervisors than the owner and than each
-    /// other, if they can: they are the ones that watch.
+    /// The place of `me` among the successors of `owner`. Successors are ordered by merit. With the same merit, they
+    /// follow the owner in the order of names, and wrap around at the end. The first two run, if possible, on other
+    /// hypervisors than the owner and than each other, because they watch the owner.
     ///
-    /// A ring and not the hash: each owner is then watched by two nodes, however many there are.
+    /// The order is a ring and not the hash, so that each owner is watched by two nodes, however many nodes there are.
     pub fn rank<'h>(&self, owner: &str, me: &str, host: impl Fn(&str) -> Option<&'h str>) -> Option<usize> {
         self.line(owner, host).iter().position(|node| *node == me)
     }
 
-    /// All successors of `owner`, the first one first.
+    /// All successors of `owner`, in order.
     pub fn line<'h>(&self, owner: &str, host: impl Fn(&str) -> Option<&'h str>) -> Vec<&'a str> {
         let mut others: Vec<(Merit, bool, &str)> = self
             .0
@@ -119,7 +120,7 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// The candidates for what no interface and no endpoint decides: all nodes that take part.
+/// The candidates where neither interface nor endpoints matter: all fit members.
 pub fn line_of(fitness: &BTreeMap<String, Fitness>) -> Candidates<'_> {
     Candidates::new(fitness.iter().filter_map(|(node, fitness)| match *fitness {
         Fitness::Fit(defects) => Some((node.as_str(), Merit { defects, ..Merit::default() })),

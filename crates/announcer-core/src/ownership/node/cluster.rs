@@ -1,4 +1,4 @@
-//! What this node knows of the cluster, and what it has begun: records, swaps under way, questions, hand-overs.
+//! What this node knows of the cluster, and what it has started: records, pending swaps, questions, hand-overs.
 //! `review.rs` draws the conclusions.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,56 +23,56 @@ use crate::ownership::{Owner, Ownership};
 use crate::screen::Machine;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
-/// While somebody else holds the Lease for all Services, everything is his.
+/// State of yielding: while another program holds the Lease for all Services, this node leaves all VIPs to it.
 #[derive(Debug, Default)]
 pub(super) struct Foreign {
-    /// Since when that is so.
+    /// Since when another program holds it.
     pub since: Option<Instant>,
-    /// Services whose authors know that a Lease which nobody renews keeps them from being announced.
+    /// Services whose authors were told that a Lease which is not renewed keeps them from being announced.
     pub told: BTreeSet<ServiceKey>,
 }
 
-/// Whose each Service is, as the last review has found.
+/// The owner of each Service, as the last review determined it.
 #[derive(Debug, Default)]
 pub(super) struct Assignment {
     pub owners: BTreeMap<ServiceKey, Owner>,
-    /// The Service whose record counts for each.
+    /// For each Service, the Service of its group whose record counts.
     pub primaries: BTreeMap<ServiceKey, ServiceKey>,
     /// The record of each Service's group.
     pub owner_records: BTreeMap<ServiceKey, OwnerRecord>,
-    /// What was seen of the API was of that time.
+    /// Whether this node's view of the API was current at the last review.
     pub in_touch: bool,
 }
 
-/// `node` mode, as one node sees it.
+/// The state of `node` mode on one node.
 #[derive(Debug)]
 pub struct Cluster {
     pub(super) me: String,
     pub(super) facts: Facts,
     /// This node's own card as it is now.
     pub(super) card: Card,
-    /// Since when something is wrong with this node.
+    /// Since when this node has a defect.
     pub(super) unwell_since: Option<Instant>,
     pub(super) records: OwnerRecords,
     pub(super) swaps: PendingSwaps,
     asking: BTreeMap<ServiceKey, Asking>,
-    /// Owners found silent.
+    /// Owners that the detector found silent.
     pub(super) silences: Silences,
     pub(super) hand_overs: HandOvers,
-    /// Groups whose addresses the kernel refuses here.
+    /// Groups whose addresses the kernel of this node refuses.
     pub(super) unable: Unable,
-    /// Groups that nobody owns, and since when.
+    /// Groups without an owner, and since when.
     pub(super) vacant: BTreeMap<ServiceKey, Instant>,
     pub(super) foreign: Foreign,
     pub(super) assignment: Assignment,
-    /// When the last review wanted the next one, but for what changes in `facts` by itself.
+    /// When the last review wants the next one, apart from changes of `facts` over time.
     pub(super) next: Option<Instant>,
-    /// When that is.
+    /// When `facts` change over time without an event.
     pub(super) facts_next: Option<Instant>,
 }
 
 impl Cluster {
-    /// Knows nothing. `lease` is the duration of our own membership Lease.
+    /// Starts without any knowledge. `lease` is the duration of our own membership Lease.
     pub fn new(me: String, lease: Duration) -> Self {
         Self {
             facts: Facts::new(me.clone(), lease),
@@ -93,12 +93,12 @@ impl Cluster {
         }
     }
 
-    /// A membership Lease was read; absent: it is gone. True if there is something to review: a renewal in time, as
-    /// each node writes one every few seconds, moves nothing but its own deadline.
+    /// A membership Lease was read; `None` means it was deleted. Returns true if a review is needed. Each node renews
+    /// its Lease every few seconds, and a renewal in time only moves that node's expiry.
     pub fn member(&mut self, now: Instant, node: String, member: Option<Member>) -> bool {
-        // What is due already is not forgotten for a renewal of somebody else.
+        // A review that is already due must not be lost when another node's renewal moves the deadline.
         let due = self.facts_next.is_some_and(|at| at <= now);
-        // What a silent owner says of itself by now may be what we wait for.
+        // This node may be waiting for what a silent owner writes about itself after it fell silent.
         let told = self.silences.since(&node).is_some_and(|since| now >= since + TOLD_AFTER);
         let news = self.facts.member(now, node, member) || due || told;
         if !news {
@@ -107,17 +107,17 @@ impl Cluster {
         news
     }
 
-    /// All membership Leases have been read once.
+    /// The first list of all membership Leases is complete.
     pub fn members_synced(&mut self, now: Instant) {
         self.facts.members_synced(now);
     }
 
-    /// Where API servers are.
+    /// Sets the addresses of the API servers.
     pub fn api_servers(&mut self, servers: BTreeSet<IpAddr>) {
         self.facts.api_servers = servers;
     }
 
-    /// Addresses that no Service may have, and who speaks about them.
+    /// Addresses that no Service may have, each with the node that reports the conflict.
     pub fn machines(&self) -> BTreeMap<IpAddr, Machine> {
         let mut machines = BTreeMap::new();
         if let Some(reporter) = self.facts.members().next() {
@@ -131,7 +131,8 @@ impl Cluster {
                 machines.entry(address).or_insert(Machine { what, interface: None, reporter: node.to_owned() });
             };
             note(net.addr(), format!("the own address of node {node}"));
-            // Links between two and single addresses have neither (RFC 3021); in IPv6 nobody has (RFC 4291).
+            // Point-to-point links (RFC 3021) and single addresses have no network or broadcast address, and neither
+            // has IPv6 (RFC 4291).
             if net.addr().is_ipv4() && net.prefix_len() < 31 {
                 note(net.network(), format!("the network address of {}", net.trunc()));
                 note(net.broadcast(), format!("the broadcast address of {}", net.trunc()));
@@ -145,23 +146,24 @@ impl Cluster {
         machines
     }
 
-    /// A Node was read; absent: it is gone.
+    /// A Node was read; `None` means it was deleted.
     pub fn node(&mut self, now: Instant, name: String, facts: Option<NodeFacts>) {
         self.facts.node(now, name, facts);
     }
 
-    /// All Nodes have been read once, or may not be read.
+    /// The first list of all Nodes is complete, or Nodes cannot be read.
     pub fn nodes_synced(&mut self, readable: bool) {
         self.facts.nodes_synced(readable);
     }
 
-    /// The Lease for all Services was read; absent: there is none.
+    /// The Lease for all Services was read; `None` means it does not exist.
     pub fn foreign(&mut self, now: Instant, lock: Option<ForeignLock>) {
         self.facts.foreign(now, lock);
     }
 
-    /// What this node says about itself; the term is filled in. What it has won itself, heard, or read of others is no
-    /// sign that it knows what it has lost: its watch may stand still.
+    /// Sets what this node says about itself; term, `unable` and `yields` are filled in here. The term is the newest
+    /// that the watch has shown. Terms that this node wrote itself, heard on the wire or read on cards do not prove
+    /// that it knows what it has lost, because its watch may be stalled.
     pub fn set_card(&mut self, now: Instant, mut card: Card) {
         card.term = self.records.watched_term;
         card.unable = self.unable.on_card(now);
@@ -169,53 +171,54 @@ impl Cluster {
         self.card = card;
     }
 
-    /// Whom this node hears by now.
+    /// Sets how many hosts this node hears now, by interface.
     pub fn note_heard(&mut self, hears: BTreeMap<String, u8>) {
         self.card.hears = hears;
     }
 
-    /// Whether the review has found out more than the card says.
+    /// Whether the last review found something that this node's card does not say yet.
     pub fn is_card_outdated(&self, now: Instant) -> bool {
         self.card.unable != self.unable.on_card(now) || self.card.yields != self.foreign.since.is_some()
     }
 
-    /// What to write into our Lease.
+    /// The card to write into our own Lease.
     pub fn card(&self) -> &Card {
         &self.card
     }
 
-    /// decisions.md 26: whether this process, which is about to end, is followed by another one on this node.
+    /// Whether another process will follow this one, which is about to end, on the same node (decisions.md 26).
     pub fn stays(&self) -> bool {
         self.facts.goes_on() && self.card.serving && self.foreign.since.is_none()
     }
 
-    /// What has to be read before owners can be told.
+    /// What has to be read before owners can be determined; `None` if nothing is missing.
     pub fn unknown(&self) -> Option<&'static str> {
         self.facts.unknown()
     }
 
-    /// Whether the kube-vip that has everything is on this node.
+    /// Whether the foreign holder of the Lease for all Services runs on this node.
     pub fn is_guest(&self, now: Instant) -> bool {
         self.facts.foreign_holder(now).is_some_and(|(holder, _)| holder.eq_ignore_ascii_case(&self.me))
     }
 
-    /// The detector has found something out.
+    /// Takes in a verdict of the detector.
     pub fn verdict(&mut self, now: Instant, verdict: Verdict) {
         self.silences.note(now, verdict);
     }
 
-    /// The Service whose record counts for this one.
+    /// The Service whose record counts for the group of `key`.
     pub fn primary<'a>(&'a self, key: &'a ServiceKey) -> &'a ServiceKey {
         self.assignment.primaries.get(key).unwrap_or(key)
     }
 
-    /// A claim with a good tag (decisions.md 23): withdraw first, ask later. True if it is newer than what we go by.
+    /// A claim with a valid tag was received (decisions.md 23): withdraw first, ask later. Returns true if this node
+    /// has to withdraw.
     pub fn claimed(&mut self, now: Instant, key: &ServiceKey, term: Term) -> bool {
         self.records.note_heard(term);
         let newer =
             self.owner_record(key).is_some_and(|owner_record| owner_record.host == self.me && owner_record.term < term);
         if newer || self.hand_overs.lingering.contains_key(key) {
-            // Whose it is now will be read; until then it is nobody's that we know.
+            // The watch will show the new owner; until then no owner is known.
             self.hand_overs.lingering.remove(key);
             self.records.give_up(key, term);
             self.swaps.note_lost(now, key);
@@ -224,7 +227,7 @@ impl Cluster {
         false
     }
 
-    /// A frame about an address that everybody was asked about.
+    /// A frame about an address that is being asked for by broadcast. Returns true if it is news.
     pub fn frame(&mut self, now: Instant, frame: &Frame, own: impl Fn(Mac) -> bool) -> bool {
         if frame.what == Heard::Probe || own(frame.mac) {
             return false;
@@ -236,38 +239,38 @@ impl Cluster {
         news
     }
 
-    /// Changes of owner since the last call.
+    /// Changes of owner since the last call, for Events and logs.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.swaps.changes)
     }
 
-    /// The record that the group of `key` has.
+    /// The record that counts for the group of `key`.
     pub fn owner_record(&self, key: &ServiceKey) -> Option<&OwnerRecord> {
         self.assignment.owner_records.get(key)
     }
 
-    /// Whether it was handed over, and is served until the new owner is heard.
+    /// Whether this node has handed the group over and serves it until the new owner is heard.
     pub fn is_lingering(&self, key: &ServiceKey) -> bool {
         self.hand_overs.lingering.contains_key(key)
     }
 
-    /// The new owner of all that we served for a last moment was heard.
+    /// The new owner was heard for all VIPs of the group, so this node stops serving it.
     pub fn successor_heard(&mut self, key: &ServiceKey) {
         self.hand_overs.lingering.remove(key);
     }
 
-    /// A record was seen, by watch or by swap.
+    /// Takes in a record that the watch or a swap has shown.
     pub(super) fn learn(&mut self, now: Instant, key: &ServiceKey, uid: &Uid, owner_record: &OwnerRecord) {
         let Some(Learnt { before, regained }) = self.records.learn(&self.me, key, uid, owner_record.clone()) else {
             return;
         };
-        // The watch may be faster than the answer, and the answer may never come.
+        // The watch may be faster than the answer to the swap, and the answer may never arrive.
         if self.swaps.pending.get(key).is_some_and(|pending| pending.asked_for(uid, owner_record)) {
             self.achieved(now, key, owner_record);
         } else {
-            // Gone on from the one to whom it was handed, who most probably was found silent: then nobody has heard us
-            // either, when everybody was asked, and the claims go to that one. Clients are not served from here any
-            // more.
+            // The record moved on from the node that got the group from us; that node was most probably found silent.
+            // So our answer to the broadcast question was not heard either, and the claims go to that node. This node
+            // stops serving.
             self.hand_overs.lingering.remove(key);
             if owner_record.host == self.me && regained {
                 if let Some(from) = before.as_ref().filter(|from| self.is_unwell(now, from)) {
@@ -280,7 +283,7 @@ impl Cluster {
         self.asking.remove(key);
     }
 
-    /// Something is wrong with that node, and its announcer is not ending.
+    /// Whether `node` has a defect while its announcer is not ending.
     fn is_unwell(&self, now: Instant, node: &str) -> bool {
         let card = self.facts.card(node);
         card.is_some_and(|card| {
@@ -289,11 +292,11 @@ impl Cluster {
         })
     }
 
-    /// The watch has shown a record.
+    /// Takes in a record that the watch has shown.
     pub(super) fn learn_from_watch(&mut self, now: Instant, view: &ServiceView, owner_record: &OwnerRecord) {
         self.records.note_watched(owner_record.term);
         let known = self.records.get(&view.key).is_some_and(|(uid, _)| *uid == view.uid);
-        // Nobody knows whom the process before this one has told.
+        // This node does not know which former owners its previous process has told, so it tells all outdated members.
         if !known && owner_record.host == self.me && !self.swaps.pending.contains_key(&view.key) {
             self.records.gained.push((view.key.clone(), Recipient::OutdatedMembers));
         }
@@ -304,7 +307,7 @@ impl Cluster {
         self.records.of(key, uid)
     }
 
-    /// decisions.md 20. The cards are the announcers' own.
+    /// The newest known term (decisions.md 20). Terms on cards count because announcers alone write the cards.
     pub(super) fn newest_term(&self) -> Term {
         self.records.newest_term().max(self.facts.newest_term())
     }
@@ -313,7 +316,7 @@ impl Cluster {
         self.asking.get(key).map_or(Asked::NotYet, |asking| asking.state(now))
     }
 
-    /// Who has answered the question to everybody.
+    /// The MAC that answered the broadcast question.
     pub(super) fn answered_by(&self, key: &ServiceKey) -> Option<Mac> {
         self.asking.get(key).and_then(Asking::answered_by)
     }
@@ -322,7 +325,6 @@ impl Cluster {
         self.asking.insert(key.clone(), Asking::begin(now, addresses));
     }
 
-    /// The questions that are due.
     pub(super) fn questions(&mut self, now: Instant) -> Vec<(u32, IpAddr)> {
         let mut due = Vec::new();
         for asking in self.asking.values_mut() {
@@ -333,7 +335,7 @@ impl Cluster {
         due
     }
 
-    /// Nothing is known of Services that are gone.
+    /// Forgets Services that do not exist any more.
     pub(super) fn retain(&mut self, now: Instant, services: &BTreeMap<ServiceKey, ServiceView>) {
         let facts = &self.facts;
         let knows = |host: &str, lost| facts.card(host).is_none_or(|card| card.term >= lost);
@@ -346,7 +348,7 @@ impl Cluster {
         self.hand_overs.retain(now, is_there, is_mine);
     }
 
-    /// When it has to be looked at again by itself.
+    /// When the next review is due without an event.
     pub fn deadline(&self) -> Option<Instant> {
         self.next.into_iter().chain(self.facts_next).min()
     }
@@ -358,27 +360,27 @@ impl Cluster {
         asking.chain(self.swaps.deadlines()).chain(unable).chain(lingering).filter(|at| *at > now).min()
     }
 
-    /// Whether this node waits for the API to take another owner; also where it is to be asked again.
+    /// Whether this node waits for the API to accept another owner; true also between two attempts.
     pub fn has_swaps(&self) -> bool {
         self.swaps.pending.values().any(|pending| pending.swap.owner_record.host != self.me)
     }
 
-    /// Whether the record of its group names somebody else.
+    /// Whether the record of the group names another node.
     pub fn is_handed_over(&self, key: &ServiceKey) -> bool {
         self.assignment.owner_records.get(key).is_some_and(|owner_record| owner_record.host != self.me)
     }
 
-    /// The other nodes that take part, and what they say.
+    /// The other nodes with a membership Lease, and their cards.
     pub fn members(&self) -> impl Iterator<Item = (&str, &Card)> {
         self.facts.members().filter(|node| *node != self.me).filter_map(|node| Some((node, self.facts.card(node)?)))
     }
 
-    /// What that node says of itself, also if it has not renewed that for long; absent: it takes no part.
+    /// The card of `node`, also if its Lease has expired; `None` if it has no membership Lease.
     pub fn card_of(&self, node: &str) -> Option<&Card> {
         self.facts.card(node)
     }
 
-    /// Whether this is, or was, an interface of another node that takes part.
+    /// Whether `mac` is or was an interface of another member.
     pub fn is_of_member(&self, mac: Mac) -> bool {
         self.facts.is_of_member(mac)
     }

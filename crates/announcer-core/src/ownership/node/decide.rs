@@ -1,87 +1,87 @@
-//! What this node does about one group of Services, from all that is known of it. Pure; `cluster.rs` collects the
-//! facts.
+//! Decides what this node does about one group of Services. Pure; `cluster.rs` collects the facts.
 
 use super::OwnerRecord;
 use super::candidates::Candidates;
 use super::silence::Silence;
 use crate::detect::landmarks::Side;
 
-/// What is known of the node in the record.
+/// State of the node that the record names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
-    /// Its membership Lease is renewed, or the API is in no state to tell.
+    /// Its membership Lease is renewed, or this node cannot tell because of the API.
     Alive,
-    /// Its Lease has stood unchanged for its whole duration while the API was well.
+    /// Its Lease was unchanged for its whole duration while the API was well.
     Expired,
-    /// The same, and no card of it has ever named an interface in the LAN of the addresses: nobody watches it.
+    /// Its Lease has expired, and no card of it ever named an interface in the LAN of the addresses. So no node watches
+    /// it.
     Unseen,
-    /// It has no Lease: nobody can say where it would have to answer.
+    /// It has no Lease, so no node knows at which MAC it would answer.
     Absent,
 }
 
-/// What came of asking everybody for the addresses.
+/// Result of the broadcast question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Nothing was asked, or so long ago that it does not count.
+    /// No question was sent, or its result is too old.
     NotYet,
-    /// It is being asked.
+    /// The question is under way.
     Waiting,
-    /// Somebody has it.
+    /// A host has answered.
     Answered,
-    /// Nobody has it.
+    /// No host has answered.
     Silence,
 }
 
-/// One group at one moment.
+/// The facts about one group at one moment.
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
 pub struct Case<'a> {
     /// This node.
     pub me: &'a str,
-    /// What is hashed.
+    /// The key that is hashed to find the home.
     pub group: &'a str,
-    /// The record.
+    /// The record that counts for the group.
     pub owner_record: Option<&'a OwnerRecord>,
-    /// `vipHost` without a term: kube-vip's, a hint and no record (decisions.md 19).
+    /// `vipHost` without a term. kube-vip wrote it; it is a hint, not a record (decisions.md 19).
     pub hint: Option<&'a str>,
     /// One of its addresses is on this node.
     pub holding: bool,
-    /// It has an address that can be asked for; one that waits for DHCP has none.
+    /// The group has an address that can be probed; a group that still waits for DHCP has none.
     pub addressed: bool,
-    /// Clients know one of its addresses.
+    /// One of its addresses is published, so clients know it.
     pub published: bool,
-    /// This node's place among the successors of the owner; absent: it is none.
+    /// This node's place among the successors of the owner; `None`: it is no successor.
     pub rank: Option<usize>,
-    /// Nodes that may have it, this one included.
+    /// Nodes that may own the group, this one included.
     pub candidates: &'a Candidates<'a>,
-    /// Nobody has excluded this node, and it has an interface for it.
+    /// This node is not excluded and has an interface for the group.
     pub keeps: bool,
-    /// The node in the record.
+    /// State of the node in the record.
     pub holder: Holder,
-    /// What the detector found, if it is silent.
+    /// What the detector found, if the owner is silent.
     pub silent: Option<Silence>,
-    /// The owner hears many more hosts than this node does, and its Lease is fresh.
+    /// The owner hears many more hosts than this node does, and its Lease is valid.
     pub outheard: bool,
-    /// The owner lives and hears fewer hosts by now: it is the one that clients have lost.
+    /// The owner renews its Lease and hears fewer hosts than this node does, so it is the owner that clients have lost.
     pub outdone: bool,
-    /// The Lease of the owner has run out some seconds ago, or would have if it were not renewed since it fell silent:
-    /// nobody waits any longer for a stranger to cease to answer, or for a node that hears more to go first.
+    /// The Lease of the owner expired some seconds ago, or would have if the silent owner had not renewed it. From then
+    /// on this node waits neither for a stranger's answers to end nor for a node that hears more hosts to go first.
     pub others_had_their_time: bool,
-    /// The broadcast question.
+    /// Result of the broadcast question.
     pub asked: Asked,
-    /// It was a node that takes part which has answered it.
+    /// A member has answered the broadcast question.
     pub answered_by_member: bool,
     /// This process is about to end.
     pub stopping: bool,
-    /// Its node goes on, so the next process is here soon: what is here stays for it.
+    /// The node stays in service and another process follows soon, so the addresses stay for that process.
     pub stays: bool,
-    /// The cloud controller is in safe mode: this cluster may be a copy of another one, which serves the addresses.
+    /// The cloud controller is in safe mode: this cluster may be a copy of another cluster that serves the addresses.
     pub safe_mode: bool,
-    /// How many candidates before this node have had their time and have not taken what nobody owns.
+    /// How many candidates before this node have had their time to take the group and have not done so.
     pub passed_over: usize,
-    /// Nobody that we know has had it for as long as a Lease needs to come into view.
+    /// The group has had no known owner for as long as a Lease needs to become visible.
     pub vacant_long_enough: bool,
-    /// Where it belongs, if not here.
+    /// The node where the group belongs, if that is another node.
     pub home: Option<&'a str>,
     /// Fail-back is wanted, and the group has belonged elsewhere for long enough.
     pub fail_back: bool,
@@ -90,9 +90,9 @@ pub struct Case<'a> {
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing.
+    /// Do nothing.
     Rest,
-    /// Ask everybody whether somebody has the addresses.
+    /// Ask the LAN by broadcast for the addresses.
     Ask,
     /// Become the owner, for this reason.
     Take(&'static str),
@@ -100,7 +100,7 @@ pub enum Step {
     Give(String, &'static str),
 }
 
-/// failover-protocol.md 1 and R8, decisions.md 20, 21, 24 and 26.
+/// Decides the next step for one group (failover-protocol.md 1 and R8, decisions.md 20, 21, 24 and 26).
 pub fn decide(case: &Case<'_>) -> Step {
     let step = match case.owner_record {
         Some(owner_record) if owner_record.host == case.me => keep(case),
@@ -110,9 +110,9 @@ pub fn decide(case: &Case<'_>) -> Step {
     if case.safe_mode { carefully(case, step) } else { step }
 }
 
-/// Of what would be taken: what is here stays, what clients know and nobody answers for is taken all the same, and
-/// nothing new begins. A member that answers is no original: its kube-proxy, or proxy ARP, answers for what it does not
-/// own.
+/// Restricts take-overs in safe mode. This node keeps what it holds, and takes a published address that no host answers
+/// for. It starts nothing new. An answer from a member does not show that another cluster serves the address: its
+/// kube-proxy or proxy ARP may answer for addresses that it does not own.
 fn carefully(case: &Case<'_>, step: Step) -> Step {
     let Step::Take(why) = step else { return step };
     match case.asked {
@@ -125,22 +125,23 @@ fn carefully(case: &Case<'_>, step: Step) -> Step {
     }
 }
 
-/// An address goes back.
+/// Reason of a fail-back.
 pub const BELONGS_THERE: &str = "it belongs there";
 
-/// Whoever answers is not known to the record.
+/// Reason of a take-over while a host that no record names answers for the address.
 pub const DESPITE_A_STRANGER: &str = "its node is silent and its Lease has run out, though a stranger answers for it";
 
 /// The same while the owner renews its Lease.
 pub const THOUGH_IT_RENEWS: &str = "its node is silent, though it renews its Lease and a stranger answers for it";
 
-/// It was withdrawn for a claim, and the record does not say for whom.
+/// Reason after this node withdrew because of a claim, while no record names the claimant.
 const GIVEN_UP: &str = "it was given up for a claim that nobody stands behind";
 
-/// We are the owner. Whoever is better off gets it from us, announced before we withdraw.
+/// This node is the owner. It hands the group over if another node is better placed; it withdraws only after the new
+/// owner has announced.
 fn keep(case: &Case<'_>) -> Step {
     if case.stopping && case.stays {
-        // A hand-over would cost every client its connections, and the kernel answers meanwhile.
+        // A hand-over would cost every client its connections, while the kernel goes on answering without a process.
         return Step::Rest;
     }
     let why = if case.stopping {
@@ -161,11 +162,12 @@ fn give_to(to: Option<&str>, why: &'static str) -> Step {
     to.map_or(Step::Rest, |to| Step::Give(to.to_owned(), why))
 }
 
-/// Somebody else is. Only silence on the wire takes it away: an expired Lease alone moves nothing (R8).
+/// Another node is the owner. Only silence on the wire causes a take-over: an expired Lease alone moves nothing (R8).
 fn succeed(case: &Case<'_>, owner: &str) -> Step {
     let Some(rank) = case.rank.filter(|_| !case.stopping) else { return Step::Rest };
     match (case.silent, case.holder) {
-        // A duplicate, proxy ARP, a fabric that answers for the dead: it is no owner, and its veto ends.
+        // A duplicate, proxy ARP, or a fabric that answers for dead hosts. Such a host is no owner, so its answers stop
+        // blocking the take-over.
         (Some(Silence { taken: Some(_), side, heard, .. }), Holder::Alive) if case.others_had_their_time => {
             if heard && side == Side::Greater && !case.outheard { Step::Take(THOUGH_IT_RENEWS) } else { Step::Rest }
         }
@@ -177,20 +179,21 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         (Some(Silence { side: Side::Lesser, .. }), _) if case.outdone => {
             Step::Take("its node does not answer here, and hears fewer hosts than this one")
         }
-        // decisions.md 24: we may be cut off, from clients too, unless the API says that the owner is. Who hears nobody
-        // at all lets those go first that do.
+        // decisions.md 24: this node itself may be cut off, also from clients, unless the API shows that the owner is.
+        // A node that hears no host at all lets nodes go first that hear some.
         (Some(Silence { side: Side::Alone, .. }), _) if case.candidates.len() > 1 && !case.others_had_their_time => {
             Step::Rest
         }
         (Some(_), Holder::Expired) => Step::Take("its node does not answer any more and its Lease has expired"),
-        // There is nothing yet that could be silent, and nothing that two could answer for.
+        // The group has no address yet, so the owner cannot be silent and two nodes cannot both answer.
         (None, Holder::Expired | Holder::Unseen) if !case.addressed && rank == 0 => {
             Step::Take("its node's Lease has expired")
         }
-        // The detector has nobody to ask, so everybody is asked instead; or the addresses would stay on a dead node.
+        // The detector has no interface to ask, so the whole LAN is asked. Otherwise the addresses would stay on a dead
+        // node.
         (_, Holder::Unseen) if rank == 0 => ask(case, "its node's Lease has expired, and nobody answers for it"),
-        // Not before its Lease has had the time to come: on the wire our question looks as if a stranger wanted the
-        // address.
+        // Wait until the Lease of that node has had time to appear: our broadcast question looks on the wire as if a
+        // stranger wanted the address.
         (_, Holder::Absent) if rank == 0 && case.vacant_long_enough => {
             ask(case, if owner.is_empty() { GIVEN_UP } else { "its node is gone" })
         }
@@ -198,7 +201,8 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
     }
 }
 
-/// There is no record. Whoever has the addresses writes one; else the node where they belong, or kube-vip had them.
+/// There is no record. A node that holds the addresses writes one; otherwise the node in kube-vip's hint or the home
+/// does.
 fn settle(case: &Case<'_>) -> Step {
     if case.stopping {
         return Step::Rest;
@@ -210,7 +214,7 @@ fn settle(case: &Case<'_>) -> Step {
     let hinted = case.hint.filter(|hint| case.candidates.has(hint));
     let before = match hinted {
         Some(hint) if hint == case.me => 0,
-        // Who may have died a moment ago, with a Lease that still stands.
+        // The hinted node goes first. It may have died a moment ago while its Lease is still valid.
         hint => usize::from(hint.is_some()) + position,
     };
     if before > case.passed_over {
@@ -219,7 +223,7 @@ fn settle(case: &Case<'_>) -> Step {
     if case.published {
         ask(case, "nobody is recorded as its owner, and nobody answers for it")
     } else {
-        // Nobody has begun with it; the probe before first use finds a stranger who has the address.
+        // No node has announced the address yet. The probe before first use finds a stranger that has it.
         Step::Take("it is new")
     }
 }

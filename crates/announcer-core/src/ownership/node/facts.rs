@@ -1,5 +1,5 @@
-//! Who is fresh, as far as this node can tell. Times of other machines are never compared with ours: a Lease counts as
-//! alive for its own duration after *we* last saw it change.
+//! Which nodes are alive, as far as this node can tell. Clocks of other machines are never compared with our own: a
+//! Lease counts as alive for its own duration after *this node* last saw it change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,41 +11,41 @@ use super::timing::STALLED;
 use super::{Card, CardLink, ForeignLock, Member, NodeFacts};
 use crate::network::Network;
 
-/// A membership Lease and when it changed.
+/// A membership Lease, and when this node saw it change.
 #[derive(Debug)]
 struct Seen {
     member: Member,
     changed: Instant,
-    /// The interfaces on its card, and behind them those that were on earlier ones. A node that loses its cable a
-    /// moment before its power still writes a card without that interface; what it owned there has to be asked for all
-    /// the same.
+    /// The interfaces on the current card, followed by those of earlier cards. A node whose cable fails just before its
+    /// power still writes a card without that interface. Its VIPs on that interface must still be probed.
     links: Vec<CardLink>,
 }
 
-/// What is known of a member's interfaces after a new card. Only names tell them apart: VLANs share the MAC.
+/// Merges a member's known interfaces with those on its new card. Interfaces are told apart by name, because VLANs
+/// share the MAC.
 fn remember(known: Vec<CardLink>, card: &[CardLink]) -> Vec<CardLink> {
     let dropped = known.into_iter().filter(|old| card.iter().all(|link| link.name != old.name));
     card.iter().cloned().chain(dropped).collect()
 }
 
-/// What the API has said about nodes.
+/// What the API server has said about nodes.
 #[derive(Debug)]
 pub struct Facts {
     me: String,
-    /// Of our own Lease.
+    /// Duration of our own Lease.
     duration: Duration,
     members: BTreeMap<String, Seen>,
     nodes: BTreeMap<String, NodeFacts>,
     readiness: Readiness,
-    /// `Some(false)`: Nodes may not be read.
+    /// `Some(false)`: this node has no right to read Nodes.
     nodes_readable: Option<bool>,
     members_synced: Option<Instant>,
-    /// When our own renewal last came back by the watch, and since when it did so without a gap: until it does, nothing
-    /// that we see says anything about now (R8).
+    /// `echoed`: when our own renewal last came back by the watch. `in_touch_since`: since when that happens without a
+    /// gap. Without such an echo, what the watch shows may be outdated (R8).
     echoed: Option<Instant>,
     in_touch_since: Option<Instant>,
     foreign: Option<(ForeignLock, Instant)>,
-    /// Where API servers are.
+    /// Addresses of the API servers.
     pub api_servers: BTreeSet<IpAddr>,
 }
 
@@ -66,15 +66,14 @@ impl Facts {
         }
     }
 
-    /// A membership Lease was read; absent: it is gone. False if nothing changes but the time at which it will have
-    /// expired.
+    /// A membership Lease was read; `None` means it was deleted. Returns false if only its time of expiry has changed.
     pub fn member(&mut self, now: Instant, node: String, member: Option<Member>) -> bool {
         let Some(member) = member else {
             return self.members.remove(&node).is_some();
         };
-        // What we saw before we were in touch counts from now on, and who had expired is back.
+        // A Lease that was seen before this node was in touch is counted from now on, and an expired member is back.
         let was_fresh = self.in_touch(now) && !self.is_expired(now, &node);
-        // Our own renewal may show that others do not come any more.
+        // Our own renewal may prove that Leases of other members have expired.
         let expired = if node == self.me { self.expired(now) } else { 0 };
         let before = self.members.remove(&node);
         let same = before
@@ -116,18 +115,18 @@ impl Facts {
             Some((old, changed)) if old.renewal == lock.renewal && old.holder == lock.holder => {
                 (ForeignLock { leftover: old.leftover, ..lock }, changed)
             }
-            // Seen to change: whoever writes it lives, whatever the clocks say.
+            // The Lease was seen to change, so its holder is alive, whatever the wall clocks say.
             Some(_) => (ForeignLock { leftover: false, ..lock }, now),
             None => (lock, now),
         });
     }
 
-    /// Since when all first lists are there.
+    /// When the first lists of Leases and Nodes were complete; `None` if one is missing.
     pub fn known_since(&self) -> Option<Instant> {
         self.members_synced.filter(|_| self.nodes_readable.is_some())
     }
 
-    /// Which first list is not there.
+    /// The first list that is still missing.
     pub fn unknown(&self) -> Option<&'static str> {
         match (self.members_synced, self.nodes_readable) {
             (None, _) => Some("the membership Leases of the announcers"),
@@ -136,21 +135,21 @@ impl Facts {
         }
     }
 
-    /// Whether what we see of the API is of now.
+    /// Whether this node's view of the API is current: our own renewal came back within the duration of the Lease.
     pub fn in_touch(&self, now: Instant) -> bool {
         self.echoed.is_some_and(|echoed| now < echoed + self.duration)
     }
 
-    /// When the Lease of `node` will have expired, if nothing changes. `None`: it has none.
+    /// When the Lease of `node` expires if it is not renewed. `None`: it has no Lease.
     fn expiry(&self, node: &str) -> Option<Instant> {
         let seen = self.members.get(node)?;
         let from = self.in_touch_since.map_or(seen.changed, |since| since.max(seen.changed));
         Some(from + seen.member.duration)
     }
 
-    /// Its Lease has stood for its whole duration over an API that was well all that time (R8): a renewal of our own
-    /// has come back since, so that theirs would have come too. Our own never does: who cannot write its Lease cannot
-    /// take anything either.
+    /// Whether the Lease of `node` was unchanged for its whole duration while the API was well (R8). A renewal of our
+    /// own has come back since then, so a renewal of `node` would have come too. Our own Lease never counts as expired:
+    /// a node that cannot write its Lease cannot take over anything either.
     pub fn is_expired(&self, now: Instant, node: &str) -> bool {
         let shown = |expiry: Instant| expiry <= now && self.echoed.is_some_and(|echoed| echoed >= expiry);
         node != self.me && self.in_touch(now) && self.expiry(node).is_some_and(shown)
@@ -160,17 +159,17 @@ impl Facts {
         self.members.keys().filter(|node| self.is_expired(now, node)).count()
     }
 
-    /// Since when that is so.
+    /// Since when the Lease of `node` counts as expired.
     pub fn expired_since(&self, now: Instant, node: &str) -> Option<Instant> {
         self.expiry(node).filter(|_| self.is_expired(now, node))
     }
 
-    /// When its Lease was last seen to change.
+    /// When the Lease of `node` was last seen to change.
     pub fn renewed_at(&self, node: &str) -> Option<Instant> {
         self.members.get(node).map(|seen| seen.changed)
     }
 
-    /// Of our own Lease.
+    /// Duration of our own Lease.
     pub fn lease(&self) -> Duration {
         self.duration
     }
@@ -179,43 +178,44 @@ impl Facts {
         self.members.get(node).map(|seen| &seen.member.card)
     }
 
-    /// Where `node` has to answer for what it owns in the LAN that `ours` of `network` is in, also if its card does not
-    /// name that interface any more.
+    /// The interface of `node` in the LAN of our interface `ours`, where it has to answer for its VIPs. Interfaces that
+    /// are no longer on its card count too.
     pub fn towards(&self, node: &str, network: &Network, ours: u32) -> Option<&CardLink> {
         link_towards(&self.members.get(node)?.links, network, ours)
     }
 
-    /// The MACs from which it may answer there.
+    /// All MACs from which `node` may answer in that LAN.
     pub fn cards_towards(&self, node: &str, network: &Network, ours: u32) -> BTreeSet<l2_types::Mac> {
         let seen = self.members.get(node).into_iter();
         seen.flat_map(|seen| links_towards(&seen.links, network, ours)).map(|link| link.mac).collect()
     }
 
-    /// Whether this is an interface of another member, or was one: a node that has just got its cable back speaks
+    /// Whether `mac` is or was an interface of another member. A node whose cable was just plugged in sends frames
     /// before its new card is read.
     pub fn is_of_member(&self, mac: l2_types::Mac) -> bool {
         let others = self.members.iter().filter(|(node, _)| **node != self.me);
         others.flat_map(|(_, seen)| &seen.links).any(|link| link.mac == mac)
     }
 
-    /// Whether a member has, or had, an interface of this name: one that is only down for a moment is still meant.
+    /// Whether a member has or had an interface of this name. Earlier cards count, because an interface may be down
+    /// only for a moment.
     pub fn is_link_of_member(&self, name: &str) -> bool {
         self.members.values().flat_map(|seen| &seen.links).any(|link| link.name == name)
     }
 
-    /// The member with this MAC.
+    /// The member that has or had this MAC.
     pub fn member_of(&self, mac: l2_types::Mac) -> Option<&str> {
         let mut others = self.members.iter().filter(|(node, _)| **node != self.me);
         others.find(|(_, seen)| seen.links.iter().any(|link| link.mac == mac)).map(|(node, _)| node.as_str())
     }
 
-    /// Whether another node is of a version that does not say on its card whom it hears.
+    /// Whether another node runs an older version, which does not write on its card how many hosts it hears.
     pub fn has_older_versions(&self) -> bool {
         let others = self.members.iter().filter(|(node, _)| **node != self.me).map(|(_, seen)| &seen.member.card);
         others.into_iter().any(|card| card.hears.is_empty() && !card.links.is_empty())
     }
 
-    /// The hypervisor that a node is on.
+    /// The hypervisor that runs `node`.
     pub fn host(&self, node: &str) -> Option<&str> {
         self.nodes.get(node)?.host.as_deref()
     }
@@ -225,21 +225,21 @@ impl Facts {
         self.nodes.get(node).map(|facts| facts.uid.as_str()).filter(|uid| !uid.is_empty())
     }
 
-    /// Nodes that are lost when this one's hypervisor is, itself among them.
+    /// All nodes on the hypervisor of `node`, including `node`. They fail together.
     pub fn lost_with(&self, node: &str) -> BTreeSet<String> {
         let host = self.host(node);
         let mates = self.nodes.iter().filter(|(_, facts)| host.is_some() && facts.host.as_deref() == host);
         mates.map(|(name, _)| name.clone()).chain([node.to_owned()]).collect()
     }
 
-    /// The addresses that members have said to be their own.
+    /// The own addresses of members, as their cards say.
     pub fn own_addresses(&self) -> impl Iterator<Item = (&str, ipnet::IpNet)> {
         self.members.iter().flat_map(|(node, seen)| {
             seen.member.card.links.iter().flat_map(move |link| link.addresses.iter().map(|net| (node.as_str(), *net)))
         })
     }
 
-    /// Addresses that somebody else has on their interfaces, as members have said.
+    /// Addresses that other interfaces of members have, as their cards say: node, interface, address.
     pub fn occupied(&self) -> impl Iterator<Item = (&str, &str, IpAddr)> {
         self.members.iter().flat_map(|(node, seen)| {
             let by_link = seen.member.card.occupied.iter();
@@ -251,14 +251,14 @@ impl Facts {
         self.members.keys().map(String::as_str)
     }
 
-    /// Whether Nodes can be read and nothing says that this one is being emptied, shut down or removed. A graceful
-    /// shutdown makes it not ready first.
+    /// Whether Nodes can be read and this Node is not about to be drained, shut down or removed. A graceful shutdown
+    /// first makes the Node not ready.
     pub fn goes_on(&self) -> bool {
         let well = |facts: &NodeFacts| facts.ready && !facts.shut_out && !facts.cordoned && !facts.departs;
         self.nodes_readable == Some(true) && self.nodes.get(&self.me).is_some_and(well)
     }
 
-    /// decisions.md 21; `card` is ours or the other's.
+    /// The fitness of `node` (decisions.md 21). `card` is the card of `node`.
     pub fn fitness(&self, now: Instant, node: &str, card: &Card) -> Fitness {
         let known = match self.nodes.get(node) {
             _ if self.nodes_readable != Some(true) => Known::Nothing,
@@ -268,45 +268,46 @@ impl Facts {
         fitness(card, !self.is_expired(now, node), known, !self.readiness.counts(now, node))
     }
 
-    /// Whether nothing should move to or from it just because it would be better off there.
+    /// Whether `node` is not ready, or many nodes are not ready. Then nothing moves to it only because it belongs
+    /// there.
     pub fn is_restless(&self, now: Instant, node: &str) -> bool {
         self.readiness.is_storm(now) || !self.readiness.is_ready(node)
     }
 
-    /// Nodes that could take part and have not said so yet: their announcers are just starting.
+    /// Whether a ready Node has no membership Lease yet: its announcer may just be starting.
     pub fn awaits_members(&self) -> bool {
         self.nodes
             .iter()
             .any(|(name, facts)| facts.ready && !facts.shut_out && *name != self.me && !self.members.contains_key(name))
     }
 
-    /// Somebody else holds the Lease for all Services; since when, and until when if it is not renewed (decisions.md
-    /// 19).
+    /// The other program that holds the Lease for all Services, and when that Lease expires if it is not renewed
+    /// (decisions.md 19).
     pub fn foreign_holder(&self, now: Instant) -> Option<(&str, Instant)> {
         let (lock, changed) = self.foreign.as_ref()?;
         let expiry = *changed + lock.duration;
         (!lock.holder.is_empty() && !lock.leftover && now < expiry).then_some((lock.holder.as_str(), expiry))
     }
 
-    /// The same, if that holder has not renewed it for a while and it counts by its duration alone; since when, and
-    /// until when.
+    /// The same, if the holder has not renewed the Lease for [`STALLED`], so that only its duration keeps it valid: the
+    /// holder, its last renewal, the expiry.
     pub fn stalled_holder(&self, now: Instant) -> Option<(&str, Instant, Instant)> {
         let (holder, expiry) = self.foreign_holder(now)?;
         let (_, changed) = self.foreign.as_ref()?;
         (now >= *changed + STALLED && self.in_touch(now)).then_some((holder, *changed, expiry))
     }
 
-    /// When something here changes by itself.
+    /// When something here changes without an event.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let foreign = self.foreign_holder(now).map(|(_, expiry)| expiry);
         let stalled = self.foreign.iter().map(|(_, changed)| *changed + STALLED).filter(|_| foreign.is_some());
         let echo = self.echoed.map(|echoed| echoed + self.duration);
         let readiness = self.readiness.deadline(now);
-        // Leases of others run out when a renewal of our own shows it.
+        // Leases of other members expire when a renewal of our own proves it, so they need no timer.
         readiness.into_iter().chain(foreign).chain(stalled).chain(echo).filter(|at| *at > now).min()
     }
 
-    /// The newest term that anybody has written in its Lease.
+    /// The newest term on any card.
     pub fn newest_term(&self) -> super::Term {
         self.members.values().map(|seen| seen.member.card.term).max().unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! While somebody else holds the Lease for all Services, a kube-vip or an announcer in another mode, everything is left
-//! to him (decisions.md 19).
+//! While another program, a kube-vip or an announcer in another mode, holds the Lease for all Services, this node
+//! leaves all Services to it (decisions.md 19).
 
 use std::time::Instant;
 
@@ -11,8 +11,8 @@ use crate::reason::Reason;
 use crate::view::ServiceKey;
 
 impl Cluster {
-    /// decisions.md 19: whether a kube-vip has everything, and then until when is served what it does not answer for
-    /// yet.
+    /// Notes whether another program holds the Lease for all Services (decisions.md 19). Returns until when this node
+    /// still serves VIPs for which that program does not answer yet.
     pub(super) fn note_foreign(&mut self, now: Instant) -> Option<Instant> {
         let foreign = self.facts.foreign_holder(now).map(|(holder, _)| holder.to_owned());
         match (&foreign, self.foreign.since) {
@@ -34,8 +34,8 @@ impl Cluster {
         self.foreign.since.map(|since| since + FOREIGN_GRACE)
     }
 
-    /// A holder who lives renews the Lease every few seconds. What authors hear of one that counts by nothing but its
-    /// duration, which may be years: each of them once, from the node that would have the Service.
+    /// Messages for authors about a holder that has not renewed the Lease for a while. A live holder renews every few
+    /// seconds, but the duration of a Lease may be years. Each author is told once, by the home of the Service.
     pub(super) fn tell_stalled(&mut self, round: &Round<'_>) -> Vec<(ServiceKey, Reason, String)> {
         let Round { now, context, fitness, .. } = *round;
         let Some((holder, since, expiry)) = self.facts.stalled_holder(now) else {

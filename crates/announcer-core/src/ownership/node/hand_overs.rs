@@ -1,4 +1,4 @@
-//! Groups that go from one node to another while both are well.
+//! Groups that move from one node to another while both nodes work.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -6,26 +6,26 @@ use std::time::Instant;
 use super::timing::GIVE_BACK_PAUSE;
 use crate::view::ServiceKey;
 
-/// See the module.
+/// Groups that move or have moved between well nodes.
 #[derive(Debug, Default)]
 pub(super) struct HandOvers {
-    /// Handed over, and still served until then or until the new owner is heard.
+    /// Groups that this node has handed over and still serves, until then or until the new owner is heard.
     pub lingering: BTreeMap<ServiceKey, Instant>,
-    /// Groups that belong to another node, and since when.
+    /// Own groups that belong to another node, and since when.
     pub misplaced: BTreeMap<ServiceKey, (String, Instant)>,
-    /// Groups that came here because that node was not well: they go back.
+    /// Groups that came here because the named node had a defect; they go back to it.
     pub lent: BTreeMap<ServiceKey, String>,
-    /// When one has gone back last.
+    /// When a group was last given back.
     pub gave_back: Option<Instant>,
 }
 
 impl HandOvers {
-    /// Whether the last one that went back was a moment ago: one at a time.
+    /// Whether a group was given back a moment ago; groups go back one at a time.
     pub fn rests(&self, now: Instant) -> bool {
         self.gave_back.is_some_and(|at| now < at + GIVE_BACK_PAUSE)
     }
 
-    /// Nothing is known of Services that are gone, and what is not ours any more is lent no more.
+    /// Forgets Services that do not exist any more, and loans of groups that are not ours any more.
     pub fn retain(
         &mut self,
         now: Instant,

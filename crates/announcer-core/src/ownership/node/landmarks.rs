@@ -1,4 +1,4 @@
-//! The landmarks that this node knows by name: gateway, members, API servers (decisions.md 24). Pure.
+//! The landmarks that this node knows from the cluster: gateway, members, API servers (decisions.md 24). Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,11 +9,13 @@ use super::{Cluster, place};
 use crate::detect::landmarks::{Landmark, LandmarkKind};
 use crate::network::Network;
 
-/// Members that are asked on each interface. Each node has others, so that a large cluster asks everybody somewhere.
+/// Members that are asked on each interface. Each node picks different ones, so that in a large cluster every member is
+/// asked by some node.
 const MEMBERS: usize = 8;
 
 impl Cluster {
-    /// Of these interfaces. A member whose Lease has run out tells nothing by its silence.
+    /// The landmarks on the interfaces `links`. Members with an expired Lease are left out, because their silence
+    /// proves nothing.
     pub fn landmarks(&self, now: Instant, network: &Network, links: &BTreeSet<u32>) -> Vec<Landmark> {
         let mut landmarks = Vec::new();
         for link in links {

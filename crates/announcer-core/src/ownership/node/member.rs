@@ -1,5 +1,5 @@
-//! Who takes part: what a node says about itself in its membership Lease, what its Node object says, and what follows
-//! for its fitness. Data and pure rules.
+//! Members: what a node says about itself in its membership Lease, what its Node object says, and the fitness that
+//! follows from both. Data and pure rules.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,11 +16,12 @@ pub use contract::leases::MEMBER_PREFIX as LEASE_PREFIX;
 /// One interface of a member on which VIPs can be.
 pub type CardLink = contract::CardLink<Mac>;
 
-/// What a node says about itself. Written into its Lease with each renewal.
+/// What a node says about itself. It is written into its membership Lease with each renewal.
 pub type Card = contract::Card<Mac>;
 
-/// Which of a member's interfaces are in the LAN that `ours` of `network` is in: by a common subnet, else by the name.
-/// First the one that most probably carries what ours would: that of the same name.
+/// The interfaces of a member that are in the LAN of our interface `ours`: those with a common subnet, otherwise the
+/// one of the same name. The interface of the same name comes first, because it most probably carries the VIP that ours
+/// would.
 pub fn links_towards<'a>(links: &'a [CardLink], network: &Network, ours: u32) -> Vec<&'a CardLink> {
     let ours_there = own_addresses(network, ours);
     let shared = |link: &&CardLink| {
@@ -36,12 +37,12 @@ pub fn links_towards<'a>(links: &'a [CardLink], network: &Network, ours: u32) ->
     there
 }
 
-/// The first of them.
+/// The first of [`links_towards`].
 pub fn link_towards<'a>(links: &'a [CardLink], network: &Network, ours: u32) -> Option<&'a CardLink> {
     links_towards(links, network, ours).into_iter().next()
 }
 
-/// The addresses of an interface; host prefixes are VIPs, or of no use for telling LANs apart.
+/// The own addresses of an interface. Host prefixes are left out: they are VIPs, or do not help to tell LANs apart.
 pub(super) fn own_addresses(network: &Network, index: u32) -> Vec<IpNet> {
     let mut addresses: Vec<IpNet> = network
         .addresses
@@ -54,7 +55,8 @@ pub(super) fn own_addresses(network: &Network, index: u32) -> Vec<IpNet> {
     addresses
 }
 
-/// What this node's interfaces look like to the others. Pods' interfaces and our own macvlans carry no VIPs.
+/// This node's interfaces as they stand on its card. Pods' interfaces and our own macvlans are left out, because they
+/// carry no VIPs.
 pub fn card_links(network: &Network, used: impl Fn(u32) -> bool) -> Vec<CardLink> {
     network
         .links
@@ -73,86 +75,85 @@ pub fn card_links(network: &Network, used: impl Fn(u32) -> bool) -> Vec<CardLink
         .collect()
 }
 
-/// A membership Lease as read.
+/// A membership Lease as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Changes with each renewal. Only the change counts: clocks differ.
+    /// A value that changes with each renewal. Only the change counts, because clocks differ.
     pub renewal: String,
     /// `leaseDurationSeconds`.
     pub duration: Duration,
-    /// What it says.
+    /// What the node says about itself.
     pub card: Card,
 }
 
-/// What counts of a Node object (decisions.md 21).
+/// The facts of a Node object that count (decisions.md 21).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
 pub struct NodeFacts {
-    /// `metadata.uid`: which Node of its name.
+    /// `metadata.uid`: tells Nodes of the same name apart.
     pub uid: String,
-    /// Condition Ready.
+    /// Status of the condition Ready.
     pub ready: bool,
     /// Taint `node.kubernetes.io/out-of-service` or `ToBeDeletedByClusterAutoscaler`, or label
     /// `node.kubernetes.io/exclude-from-external-load-balancers`.
     pub shut_out: bool,
     /// `spec.unschedulable`.
     pub cordoned: bool,
-    /// Annotation `hand-over`: the cloud provider says that its machine is about to move or to be shut down.
+    /// Annotation `hand-over`: the cloud provider says that the machine is about to move or to be shut down.
     pub departs: bool,
-    /// The hypervisor that it is on.
+    /// The hypervisor that runs the node.
     pub host: Option<String>,
 }
 
-/// Somebody else's Lease for all Services: kube-vip's, or that of an announcer in another mode.
+/// The Lease for all Services of another program: kube-vip, or an announcer in another mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignLock {
-    /// `holderIdentity`; empty: nobody.
+    /// `holderIdentity`; empty: there is no holder.
     pub holder: String,
-    /// Changes with each renewal.
+    /// A value that changes with each renewal.
     pub renewal: String,
     /// `leaseDurationSeconds`.
     pub duration: Duration,
-    /// Its renewal is minutes old by the clock on the wall: a leftover, if it does not change. Counts where the Lease
-    /// is seen for the first time.
+    /// By the wall clock the last renewal is minutes old, so the Lease is a leftover if it does not change. Counts only
+    /// where the Lease is seen for the first time.
     pub leftover: bool,
 }
 
-/// What a node may have.
+/// What a node may own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fitness {
-    /// Anything; nodes with lighter defects come first.
+    /// It may own any group; nodes with lighter defects come first.
     Fit(Defects),
-    /// Nothing, and why: a user has excluded it, or there is no announcer that could take anything.
+    /// It may own nothing, for this reason: a user has excluded it, or no announcer runs that could take a group.
     Excluded(&'static str),
 }
 
-/// What is wrong with a node that takes part. It orders the nodes and forbids nothing: a health check may be wrong, and
-/// an address that nobody serves helps nobody. Less is better; the first field outweighs the next.
+/// The defects of a member. They order the nodes and forbid nothing: a health check may be wrong, and an address that
+/// no node serves helps no client. Less is better; an earlier field outweighs all later ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
 pub struct Defects {
-    /// It leaves everything to another holder of the Lease for all Services.
+    /// It leaves all Services to another holder of the Lease for all Services.
     pub yields: bool,
     /// It has no Node object.
     pub gone: bool,
-    /// kube-proxy is not well there.
+    /// Its kube-proxy is not healthy.
     pub kube_proxy: bool,
-    /// Its machine is about to move or to be shut down: what it has goes elsewhere before, if anybody can serve it
-    /// there.
+    /// Its machine is about to move or to be shut down. Its groups go to another node before, if one can serve them.
     pub departs: bool,
-    /// Its Node is not ready. The addresses of a node without kubelet still work.
+    /// Its Node is not ready. The addresses still work on a node without a kubelet.
     pub not_ready: bool,
-    /// It is cordoned: it keeps what it has.
+    /// It is cordoned. It keeps the groups that it owns.
     pub cordoned: bool,
 }
 
 impl Defects {
-    /// Those that count for what the node has already.
+    /// The defects that count for groups which the node already owns.
     pub fn to_keep(self) -> Self {
         Self { yields: false, cordoned: false, ..self }
     }
 
-    /// Nothing is wrong.
+    /// Whether there is no defect.
     pub fn is_none(self) -> bool {
         self == Self::default()
     }
@@ -176,15 +177,16 @@ impl fmt::Display for Defects {
 /// What is known of a Node object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known<'a> {
-    /// Nodes may not be read.
+    /// This node has no right to read Nodes.
     Nothing,
-    /// There is no such Node.
+    /// The Node does not exist.
     Gone,
-    /// This.
+    /// The facts of the Node.
     Facts(&'a NodeFacts),
 }
 
-/// decisions.md 21. `ready`: as far as it counts.
+/// The fitness of a node (decisions.md 21). `fresh`: its membership Lease is valid. `ready`: false only where not being
+/// ready counts.
 pub fn fitness(card: &Card, fresh: bool, node: Known<'_>, ready: bool) -> Fitness {
     if !fresh {
         return Fitness::Excluded("its membership Lease has expired");

@@ -1,14 +1,14 @@
 //! `node` mode: one membership Lease per node, ownership and term on each Service (failover-protocol.md 1, decisions.md
 //! 19 to 26).
 //!
-//! Between this module and the engine's other organs:
+//! The interfaces between this module and the other parts of the engine:
 //!
-//! * to the failure detector (`detect`): [`Targets`], the owners that this node has to watch, whenever they change.
-//!   From it: [`Verdict`]s. Arming (R5), confirmation (R3), the landmarks (R4) and the self-check (R2) are the
-//!   detector's; what follows from a verdict is decided here.
-//! * to the claims (`claim`): the old owner's MAC, address and term of what was taken over; it claims until that MAC is
-//!   silent. From it: a tag that was found good, with its term.
-//! * to the API: a compare-and-swap of one Service's record, and this node's own membership Lease.
+//! * The failure detector (`detect`) gets [`Targets`], the owners that this node has to watch, whenever they change. It
+//!   returns [`Verdict`]s. Arming (R5), confirmation (R3), the landmarks (R4) and the self-check (R2) belong to the
+//!   detector. This module decides what follows from a verdict.
+//! * The claims (`claim`) get the MAC, address and term of each former owner after a take-over; they are repeated until
+//!   that MAC is silent. They return the term of each claim whose tag was valid.
+//! * The API gets a compare-and-swap of one Service's record, and this node's own membership Lease.
 
 mod asking;
 mod candidates;
@@ -59,17 +59,18 @@ use crate::vip_id::VipId;
 /// A compare-and-swap of one Service's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swap {
-    /// The Service that is meant, not a later one of its name.
+    /// UID of the Service; a later Service of the same name is not meant.
     pub uid: Uid,
-    /// What is believed to stand there.
+    /// The record that this node expects on the Service.
     pub expect: Option<OwnerRecord>,
-    /// What is to stand there.
+    /// The record to write.
     pub owner_record: OwnerRecord,
 }
 
 impl Swap {
-    /// Whether it may be written over what stands there. An older record than expected is what somebody has put back;
-    /// another one, or a newer one, is an owner that we did not know.
+    /// Whether the swap may overwrite the record `standing`. A record older than the expected one was restored by
+    /// another writer, so it may be overwritten. A different or newer record names an owner that this node did not
+    /// know.
     pub fn may_replace(&self, standing: Option<&OwnerRecord>) -> bool {
         match (standing, &self.expect) {
             (None, _) => true,
@@ -79,37 +80,38 @@ impl Swap {
     }
 }
 
-/// What became of a [`Swap`].
+/// Result of a [`Swap`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Swapped {
-    /// It is written.
+    /// The record is written.
     Won,
-    /// Something else stands there.
+    /// Another record is on the Service; the swap was not written.
     Other(OwnerRecord),
-    /// The Service is gone.
+    /// The Service does not exist any more.
     Gone,
-    /// The API did not answer in time, or could not: why, of the last attempt.
+    /// The API server did not answer in time or could not answer. Holds the error of the last attempt.
     Failed(String),
-    /// The API server will not have it until somebody changes the Service, a right or a rule of admission: what it
-    /// says.
+    /// The API server refuses the write until the Service, a right or an admission rule is changed. Holds the server's
+    /// message.
     Refused(String),
 }
 
-/// A former owner that has to learn what it has lost (failover-protocol.md 1.5).
+/// A former owner that has to learn that it lost a VIP (failover-protocol.md 1.5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LostVip {
-    /// Its node.
+    /// Name of the former owner's node.
     pub owner: String,
     /// Our interface towards it.
     pub link: u32,
-    /// Its interface's own MAC: where a claim reaches it, also if the address moves with a MAC of its own.
+    /// The own MAC of the former owner's interface. A claim reaches it there, also if the VIP moves with a MAC of its
+    /// own.
     pub mac: Mac,
-    /// What it has lost.
+    /// The VIP that it has lost.
     pub vip: VipId,
-    /// To whom: our term.
+    /// The term under which this node owns the VIP.
     pub term: Term,
-    /// Whose record it is: the key of the tag.
+    /// The Service that holds the record; its UID is the key of the tag.
     pub service: ServiceKey,
-    /// It may never have had it, and is only told to be sure.
+    /// True if this node may never have had the VIP and is told only as a precaution.
     pub suspected: bool,
 }

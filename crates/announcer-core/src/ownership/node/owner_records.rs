@@ -1,51 +1,52 @@
-//! The newest record of each Service that was seen, by watch or by swap, and whom the records have named before. A
-//! record
-//! outlives the annotation: somebody may have replaced all annotations.
+//! The newest record of each Service that the watch or a swap has shown, and the hosts that earlier records named. A
+//! record is remembered when its annotation is gone, because another writer may have replaced all annotations.
 
 use std::collections::BTreeMap;
 
 use super::{OwnerRecord, Term};
 use crate::view::{ServiceKey, Uid};
 
-/// Who has to learn that a record is ours.
+/// The nodes that have to learn that a record names this node.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Recipient {
-    /// A host that the record has named before.
+    /// A host that an earlier record named.
     Host(String),
-    /// Every member whose watch has not come as far.
+    /// Every member whose watch has not shown this term yet.
     OutdatedMembers,
 }
 
-/// See the module.
+/// The newest records and the former owners; see the module.
 #[derive(Debug, Default)]
 pub(super) struct OwnerRecords {
     known: BTreeMap<ServiceKey, (Uid, OwnerRecord)>,
-    /// The newest term heard on the wire.
+    /// The newest term received in a claim.
     heard: Term,
     /// The newest term that the watch has shown.
     pub watched_term: Term,
-    /// Hosts that each record has named, and the term under which they have lost it, until they are known to know. Not
-    /// all of their successors may have come to tell them.
+    /// The former hosts of each record, with the term under which each lost it. A host is removed when it is known to
+    /// have learnt of the loss. They are kept because later owners may have failed before they could tell them.
     former: BTreeMap<ServiceKey, BTreeMap<String, Term>>,
-    /// Records that became ours, and who has to learn it.
+    /// Records that name this node now, and the nodes that have to learn of it.
     pub gained: Vec<(ServiceKey, Recipient)>,
 }
 
-/// What a newer record shows.
+/// What a newer record changes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Learnt {
-    /// Who else was the owner.
+    /// The former owner, if it was another node.
     pub before: Option<String>,
-    /// This node knew the record, and was not its owner. Also from nobody: it was given up for a claim that is older.
+    /// This node knew an earlier record that did not name it. True also after this node gave the record up for an older
+    /// claim.
     pub regained: bool,
 }
 
 impl OwnerRecords {
-    /// A record was seen. The newest one counts; a younger Service of the same name begins anew. `None`: it is no news.
+    /// Takes in a record. The newest one counts; a new Service of the same name starts afresh. `None`: the record is
+    /// not news.
     pub fn learn(&mut self, me: &str, key: &ServiceKey, uid: &Uid, owner_record: OwnerRecord) -> Option<Learnt> {
         let known = self.of(key, uid);
-        // Another host under the same term was not swapped: kube-vip, or another mode, has written its name beside our
-        // term. What stands there counts, or two nodes would each go by what they know.
+        // Another host under the same term was not written by a swap: kube-vip or another mode wrote its name beside
+        // our term. The record on the Service counts; otherwise two nodes would each follow what they remember.
         let news = known.is_none_or(|known| {
             known.term < owner_record.term || (known.term == owner_record.term && known.host != owner_record.host)
         });
@@ -65,44 +66,45 @@ impl OwnerRecords {
         Some(Learnt { before, regained })
     }
 
-    /// The newest record, of whichever Service of that name.
+    /// The newest record for this name, of any UID.
     pub fn get(&self, key: &ServiceKey) -> Option<&(Uid, OwnerRecord)> {
         self.known.get(key)
     }
 
-    /// The newest record of that Service.
+    /// The newest record of the Service with this UID.
     pub fn of(&self, key: &ServiceKey, uid: &Uid) -> Option<&OwnerRecord> {
         self.known.get(key).filter(|(known, _)| known == uid).map(|(_, owner_record)| owner_record)
     }
 
-    /// A term was heard on the wire.
+    /// Notes a term that a claim has carried.
     pub fn note_heard(&mut self, term: Term) {
         if term.is_counted() {
             self.heard = self.heard.max(term);
         }
     }
 
-    /// The watch has shown a term.
+    /// Notes a term that the watch has shown.
     pub fn note_watched(&mut self, term: Term) {
         if term.is_counted() {
             self.watched_term = self.watched_term.max(term);
         }
     }
 
-    /// Under this term it is nobody's that we know.
+    /// Gives the record up: under `term` no owner is known.
     pub fn give_up(&mut self, key: &ServiceKey, term: Term) {
         if let Some((_, owner_record)) = self.known.get_mut(key).filter(|(_, known)| known.term < term) {
             *owner_record = OwnerRecord { host: String::new(), term };
         }
     }
 
-    /// decisions.md 20. Anybody who may write a Service may write its record.
+    /// The newest term of records and claims (decisions.md 20). Terms that do not count are skipped, because any user
+    /// who may write a Service may write its record.
     pub fn newest_term(&self) -> Term {
         let recorded = self.known.values().map(|(_, owner_record)| owner_record.term).filter(|term| term.is_counted());
         recorded.max().unwrap_or_default().max(self.heard)
     }
 
-    /// Nothing is known of Services that are gone, and whoever knows that it is not the owner any more is forgotten.
+    /// Forgets Services that do not exist any more, and former owners that know of their loss.
     pub fn retain(&mut self, uid_of: impl Fn(&ServiceKey) -> Option<Uid>, knows: impl Fn(&str, Term) -> bool) {
         self.known.retain(|key, (uid, _)| uid_of(key).as_ref() == Some(uid));
         self.former.retain(|key, hosts| {

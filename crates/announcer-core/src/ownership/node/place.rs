@@ -1,7 +1,7 @@
 //! Where a VIP belongs. Pure; every node computes the same.
 
-/// FNV-1a with a final mix: the same on every node, in every version and on every machine, which `std`'s hashers do not
-/// promise.
+/// FNV-1a with a final mix. The result is the same on every node, in every version and on every machine, which the
+/// hashers of `std` do not promise.
 pub(super) fn score(group: &str, node: &str) -> u64 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in group.bytes().chain([0]).chain(node.bytes()) {
@@ -12,8 +12,8 @@ pub(super) fn score(group: &str, node: &str) -> u64 {
     hash ^ (hash >> 33)
 }
 
-/// Rendezvous hashing: the node of `eligible` where the group of VIPs belongs. Another node that comes or goes moves
-/// only what belongs to it.
+/// Rendezvous hashing: the node of `eligible` where the group belongs. When another node joins or leaves, only the
+/// groups that belong to that node move.
 pub fn preferred<'a>(group: &str, eligible: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     eligible.into_iter().max_by_key(|node| (score(group, node), *node))
 }

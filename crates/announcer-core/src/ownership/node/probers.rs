@@ -1,5 +1,5 @@
-//! Which Services this node asks as a client would: each is asked from the two nodes that follow its owner in the line
-//! of those that may announce something in its LAN. Pure.
+//! Chooses the Services that this node probes as a client. Each is probed by the first two nodes in the line of
+//! successors of its owner, among the nodes that may announce in its LAN. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,16 +10,16 @@ use super::round::{Round, Standing};
 use crate::prober::Target;
 use crate::view::ServiceView;
 
-/// For each address.
+/// Number of nodes that probe one address.
 const PROBERS: usize = 2;
 
 impl Cluster {
-    /// How Services answer this node, for its card. It goes with the next renewal.
+    /// Notes the results of the probes for this node's card. The next renewal of the Lease writes them.
     pub fn note_probed(&mut self, probed: contract::Probed) {
         self.card.probed = probed;
     }
 
-    /// What this node asks of a group. Nobody asks for what is on his own interface: his kernel would answer him.
+    /// The probe targets of a group. The owner does not probe its own addresses, because its own kernel would answer.
     pub(super) fn to_probe(&self, round: &Round<'_>, standing: &Standing<'_>) -> Vec<Target> {
         let context = round.context;
         let wants = |view: &ServiceView| view.probe.unwrap_or(context.config.probe) && !view.retired;
@@ -47,7 +47,7 @@ impl Cluster {
         asked.filter_map(target).collect()
     }
 
-    /// In the order of succession, but whoever has no endpoint of a Service with policy Local asks, too.
+    /// This node's place in the line of successors. Nodes without an endpoint of a Service with policy Local probe too.
     fn place_among_probers(&self, round: &Round<'_>, standing: &Standing<'_>, owner: &str) -> Option<usize> {
         let line = Candidates::new(round.fitness.iter().filter_map(|(node, fitness)| {
             let Fitness::Fit(defects) = *fitness else { return None };

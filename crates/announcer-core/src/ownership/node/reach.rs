@@ -11,7 +11,7 @@ use crate::network::{InterfaceError, Network};
 use crate::plan::VipId;
 use crate::view::ServiceView;
 
-/// What clients and detectors ask for, as far as it is known.
+/// The addresses of a group that clients and the detector ask for, as far as they are known.
 pub fn addresses(members: &[&ServiceView]) -> Vec<(IpAddr, Option<Mac>)> {
     let mut all: BTreeMap<IpAddr, Option<Mac>> = BTreeMap::new();
     for view in members {
@@ -20,13 +20,13 @@ pub fn addresses(members: &[&ServiceView]) -> Vec<(IpAddr, Option<Mac>)> {
                 all.entry(*address).or_default();
             }
         }
-        // What is only asked for nobody has yet: its owner must not be found silent for it.
+        // An address that was only requested is on no node yet, so its owner must not be found silent for it.
         if let Some(leased) = view.told_leased().map(IpAddr::from) {
-            // The Service that leased it knows the MAC.
+            // Only the Service that leased the address knows the MAC of the lease.
             let mac = all.entry(leased).or_default();
             *mac = mac.or(view.dhcp.mac);
         }
-        // One by DHCPv6 stands on the node's own interface.
+        // A DHCPv6 address is on the node's own interface and has no MAC of its own.
         if let Some(leased) = view.told_leased6().map(IpAddr::from) {
             all.entry(leased).or_default();
         }
@@ -34,7 +34,7 @@ pub fn addresses(members: &[&ServiceView]) -> Vec<(IpAddr, Option<Mac>)> {
     all.into_iter().collect()
 }
 
-/// What whoever had the group has, by the names that stay: a lease may get another address while nobody sees it.
+/// The VIPs of a group, by names that do not change: a lease may get another address while this node does not see it.
 pub fn vips(members: &[&ServiceView]) -> BTreeSet<VipId> {
     let leased: BTreeSet<IpAddr> = members
         .iter()
@@ -47,7 +47,7 @@ pub fn vips(members: &[&ServiceView]) -> BTreeSet<VipId> {
             Wanted::Dhcp4 => Some(VipId::Dhcp(view.uid.clone())),
             Wanted::Dhcp6 => Some(VipId::Dhcp6(view.uid.clone())),
         }));
-        // On its way out it wants nothing, and who shares its lease goes on with it.
+        // A retired Service wants nothing. The Services that share its lease go on with that lease.
         if view.retired && view.told_leased().is_some() {
             vips.insert(VipId::Dhcp(view.uid.clone()));
         }
@@ -55,33 +55,34 @@ pub fn vips(members: &[&ServiceView]) -> BTreeSet<VipId> {
     vips
 }
 
-/// Whether an IPv6 address is among what a group wants.
+/// Whether a group wants an IPv6 address.
 pub fn wants_ipv6(members: &[&ServiceView], addresses: &[(IpAddr, Option<Mac>)]) -> bool {
     addresses.iter().any(|(address, _)| address.is_ipv6()) || members.iter().any(|view| view.wants_dhcp6())
 }
 
-/// Whether a question about `address` can leave this node: one about IPv6 has a source address of ours. What cannot be
-/// asked is not watched, or its owner would be blamed for our silence.
+/// Whether this node can send a question about `address`. A question about an IPv6 address needs an IPv6 source address
+/// of this node. An address that cannot be asked for is not watched; otherwise its owner would be blamed for our
+/// silence.
 pub fn can_ask(network: &Network, link: u32, address: IpAddr) -> bool {
     address.is_ipv4() || network.ipv6_source(link).is_some()
 }
 
-/// How far a node's interface leads.
+/// The address families that a node's interface can ask in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
-    /// It has no IPv6 address from which it could be asked whether an owner lives.
+    /// The interface has no IPv6 address from which it could ask whether an owner lives.
     Ipv4Only,
-    /// To everybody.
+    /// The interface can ask in both families.
     Both,
 }
 
-/// This node's interface for a group.
+/// This node's usable interface for a group.
 pub fn link_of(network: &Network, config: &Config, view: &ServiceView, address: Option<IpAddr>) -> Option<u32> {
     let link = chosen(network, config, view, address).ok()?;
     link.is_usable().then_some(link.index)
 }
 
-/// The same, whether it can be used or not.
+/// This node's interface for a group, usable or not.
 pub fn chosen<'a>(
     network: &'a Network,
     config: &Config,

@@ -1,26 +1,26 @@
-//! Which Nodes count as not ready. A Node that loses its kubelet, or its way to the API, serves clients all the same:
-//! it is no reason to hurry. When many turn unready together something else is wrong, and moving addresses would make
-//! it worse. Pure.
+//! Which Nodes count as not ready. A Node that has lost its kubelet or its connection to the API server still serves
+//! clients, so there is no hurry. If many Nodes become not ready together, the cause is elsewhere, and moving addresses
+//! would make it worse. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::timing::{READY_REST, UNREADY_FOR};
 
-/// Fewer than this are not many, in however small a cluster.
+/// The smallest number of Nodes that counts as many, also in a small cluster.
 const MANY: usize = 2;
 
-/// See the module.
+/// Tracks which Nodes are not ready.
 #[derive(Debug, Default)]
 pub struct Readiness {
-    /// All Nodes that are known; since when one is not ready.
+    /// All known Nodes, and since when each is not ready.
     unready: BTreeMap<String, Option<Instant>>,
-    /// When many were last seen not to be ready.
+    /// When many Nodes were last seen not to be ready.
     storm: Option<Instant>,
 }
 
 impl Readiness {
-    /// A Node was read; absent: it is gone.
+    /// Takes in the state of a Node; `None` means it was deleted.
     pub fn note(&mut self, now: Instant, node: &str, ready: Option<bool>) {
         self.keep(now);
         match ready {
@@ -37,7 +37,7 @@ impl Readiness {
         self.keep(now);
     }
 
-    /// Until the moment before something changes, many were not ready.
+    /// Remembers a storm up to this moment. Called before and after each change.
     fn keep(&mut self, now: Instant) {
         if self.are_many() {
             self.storm = Some(now);
@@ -49,23 +49,23 @@ impl Readiness {
         unready >= MANY && unready * 2 >= self.unready.len()
     }
 
-    /// Whether many are not ready, or were a moment ago: what moves by itself waits.
+    /// Whether many Nodes are not ready or were until a moment ago. Optional moves wait for that.
     pub fn is_storm(&self, now: Instant) -> bool {
         self.are_many() || self.storm.is_some_and(|at| now < at + READY_REST)
     }
 
-    /// Whether it counts as not ready.
+    /// Whether `node` counts as not ready.
     pub fn counts(&self, now: Instant, node: &str) -> bool {
         let since = self.unready.get(node).copied().flatten();
         since.is_some_and(|since| now >= since + UNREADY_FOR) && !self.is_storm(now)
     }
 
-    /// Whether it is ready at this moment.
+    /// Whether `node` is ready at this moment.
     pub fn is_ready(&self, node: &str) -> bool {
         self.unready.get(node).is_none_or(Option::is_none)
     }
 
-    /// When something here changes by itself.
+    /// When something here changes without an event.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let unready = self.unready.values().flatten().map(|since| *since + UNREADY_FOR);
         let storm = self.storm.map(|at| at + READY_REST).filter(|_| !self.are_many());

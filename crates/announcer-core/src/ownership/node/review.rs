@@ -1,5 +1,5 @@
-//! From what is known to what is to be done: every group looked at (`standing.rs`), its owner told, swaps and questions
-//! begun, owners to watch named.
+//! The review turns facts into actions: it looks at every group (`standing.rs`), determines its owner, starts swaps and
+//! questions, and names the owners to watch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -17,20 +17,21 @@ use crate::ownership::Owner;
 use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView};
 
-/// What was found out about one group.
+/// What was found about one group.
 struct Look<'a> {
     standing: Standing<'a>,
     owner: Owner,
     step: Step,
-    /// Ours, but it belongs to that node, since then.
+    /// The node where this own group belongs, and since when.
     misplaced: Option<(String, Instant)>,
 }
 
 impl Cluster {
-    /// Looks at everything. Called after each change and at [`Cluster::deadline`].
+    /// Reviews all groups. The engine calls it after each change and at [`Cluster::deadline`].
     pub fn review(&mut self, now: Instant, context: &ReviewContext<'_>) -> Review {
         self.take_in(now, context);
-        // Before anything can be written: a card without it would make others take us for ignorant.
+        // The term is set before the card can be written: members would take a card without it as a sign that this node
+        // missed the record.
         self.card.term = self.records.watched_term;
         let mut review = Review { told: self.note_unable(now, context), ..Review::default() };
         let Some(known_since) = self.facts.known_since() else {
@@ -86,7 +87,7 @@ impl Cluster {
         review
     }
 
-    /// Takes in what the watch shows, and forgets what is gone.
+    /// Takes in what the watch shows, and forgets Services that do not exist any more.
     fn take_in(&mut self, now: Instant, context: &ReviewContext<'_>) {
         self.assignment.in_touch = self.facts.in_touch(now);
         self.assignment.owners.clear();
@@ -100,7 +101,7 @@ impl Cluster {
         }
     }
 
-    /// Takes in which groups this node cannot have. What their authors hear of it.
+    /// Notes the groups whose addresses this node cannot set. Returns the messages for their authors.
     fn note_unable(&mut self, now: Instant, context: &ReviewContext<'_>) -> Vec<(ServiceKey, Reason, String)> {
         let mut told = Vec::new();
         let mut well = BTreeSet::new();
@@ -111,7 +112,7 @@ impl Cluster {
                 continue;
             }
             let views: Vec<&ServiceView> = members.iter().filter_map(|key| context.services.get(key)).collect();
-            // Of two families one may be served all the same: a hand-over would cost it connections.
+            // One of two address families may work all the same, and a hand-over would cost its connections.
             if addresses(&views).iter().any(|(address, _)| context.holding.contains(address)) {
                 well.insert(group);
             } else if refused && self.unable.note(now, &group) {
@@ -124,7 +125,7 @@ impl Cluster {
         told
     }
 
-    /// What its authors hear of a group that nobody has owned since then.
+    /// Messages for the authors of a group that has had no owner since `since`.
     fn tell_vacant(
         &self,
         round: &Round<'_>,
@@ -146,7 +147,7 @@ impl Cluster {
         standing.members.iter().map(|view| (view.key.clone(), obstacle.reason(), text.clone())).collect()
     }
 
-    /// What is wrong with this node, if that counts for what it has.
+    /// The defects of this node that count for groups which it owns.
     fn note_defects(&mut self, round: &Round<'_>) -> Option<Defects> {
         let defects = match round.fitness[&self.me] {
             Fitness::Fit(defects) => Some(defects.to_keep()).filter(|defects| !defects.is_none()),
@@ -156,8 +157,8 @@ impl Cluster {
         defects
     }
 
-    /// What the authors of a group hear whose owner is this node although something is wrong with it: nobody is better
-    /// off.
+    /// Messages for the authors of a group whose owner is this node although it has a defect, because no other node is
+    /// better.
     fn tell_unwell(
         &self,
         round: &Round<'_>,
@@ -181,7 +182,7 @@ impl Cluster {
         standing.members.iter().map(|view| (view.key.clone(), Reason::NoHealthyNode, text.clone())).collect()
     }
 
-    /// Services without an address: somebody has to tell their authors what is wrong with them.
+    /// Services without an address: one node is assigned to report what is wrong with them.
     fn assign_unaddressed(&mut self, round: &Round<'_>) {
         let Round { context, fitness, .. } = *round;
         let candidates = line_of(fitness);
@@ -192,7 +193,7 @@ impl Cluster {
         }
     }
 
-    /// Writes down who owns what, and begins what has to be done.
+    /// Stores the owner of each group, and starts the steps.
     fn conclude(
         &mut self,
         now: Instant,
@@ -247,14 +248,15 @@ impl Cluster {
             gained.into_iter().filter(|gained| !self.tell(context, gained, &mut review.former_owners)).collect();
     }
 
-    /// Adds those whom a record that is ours now concerns. False: it cannot be said yet where they are told.
+    /// Adds the former owners that a record of ours concerns. Returns false if this node has no usable interface to
+    /// tell them yet.
     fn tell(
         &self,
         context: &ReviewContext<'_>,
         (key, recipient): &(ServiceKey, Recipient),
         former_owners: &mut Vec<LostVip>,
     ) -> bool {
-        // The tag is made with the UID of the first.
+        // The tag is made with the UID of the first Service of the group, so only its record is told.
         let Some(owner_record) =
             self.owner_record(key).filter(|owner_record| owner_record.host == self.me && *self.primary(key) == *key)
         else {
@@ -271,7 +273,8 @@ impl Cluster {
             return false;
         };
         let (hosts, suspected): (Vec<&str>, bool) = match recipient {
-            // A term that counts for this Service alone is on no card: nobody is ever known to know it.
+            // A term that counts for this Service alone is on no card, so no former owner can be known to have learnt
+            // it.
             Recipient::Host(host) => (vec![host], !owner_record.term.is_counted()),
             Recipient::OutdatedMembers if !owner_record.term.is_counted() => return true,
             Recipient::OutdatedMembers => {
@@ -308,7 +311,7 @@ impl Cluster {
             .collect();
     }
 
-    /// Of every node that takes part; of ours by what we know ourselves.
+    /// The fitness of every member; that of this node follows from its current card, not from its Lease.
     fn all_fitness(&self, now: Instant) -> BTreeMap<String, Fitness> {
         let others = self.facts.members().filter(|node| *node != self.me);
         let mut fitness: BTreeMap<String, Fitness> = others

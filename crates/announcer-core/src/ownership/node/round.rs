@@ -1,4 +1,4 @@
-//! One review: what it looks at, what is known of each group of Services, and what comes of it. Data; `standing.rs` and
+//! Data of one review: its input, what is known of each group of Services, and its results. `standing.rs` and
 //! `review.rs` fill it in.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,89 +19,90 @@ use crate::prober;
 use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView};
 
-/// What a review looks at, beside what the cluster has told.
+/// The input of a review, beside the state of the cluster.
 #[derive(Debug)]
 pub struct ReviewContext<'a> {
-    /// Services that are ours to announce.
+    /// The Services that the announcers of this cluster serve.
     pub services: &'a BTreeMap<ServiceKey, ServiceView>,
-    /// Which of them share an address.
+    /// Which Services share an address.
     pub groups: &'a Groups,
-    /// Where those with policy Local have endpoints.
+    /// Where Services with `externalTrafficPolicy: Local` have endpoints.
     pub endpoints: &'a Endpoints,
-    /// This node.
+    /// Interfaces and addresses of this node.
     pub network: &'a Network,
-    /// The configuration.
+    /// The announcer's configuration.
     pub config: &'a Config,
-    /// Service addresses that are on this node, or were when we began.
+    /// VIPs that are on this node, or were when the process started.
     pub holding: &'a BTreeSet<IpAddr>,
-    /// Services whose address the kernel has refused again and again.
+    /// Services whose addresses the kernel has repeatedly refused.
     pub refused: &'a BTreeSet<ServiceKey>,
-    /// The process is about to end.
+    /// This process is about to end.
     pub stopping: bool,
-    /// Its node goes on, and another process will come.
+    /// The node stays in service, and another process will follow.
     pub stays: bool,
     /// The cloud controller is in safe mode.
     pub safe_mode: bool,
 }
 
-/// What comes of it.
+/// The results of a review.
 #[derive(Debug, Default)]
 pub struct Review {
     /// Records to swap.
     pub swaps: Vec<(ServiceKey, Swap)>,
-    /// Addresses to ask everybody about, with the interface.
+    /// Addresses to ask for by broadcast, with the interface.
     pub questions: Vec<(u32, IpAddr)>,
     /// Owners to watch.
     pub targets: Targets,
-    /// Who has to learn that an address is ours now.
+    /// Former owners that have to learn that a VIP is ours now.
     pub former_owners: Vec<LostVip>,
     /// All addresses that Services want.
     pub vips: BTreeSet<IpAddr>,
-    /// Interfaces on which answers and claims have to be heard.
+    /// Interfaces on which answers and claims have to be received; true means IPv4, false IPv6.
     pub links: BTreeSet<(u32, bool)>,
-    /// Services that no node may announce yet, whose addresses this node tells clients of.
+    /// Services that no node may announce yet; this node writes their addresses to the status.
     pub unannounced: BTreeSet<ServiceKey>,
-    /// Whom to ask whether they are served.
+    /// Services to probe as a client.
     pub probes: prober::Targets,
-    /// What authors have to know of Services that no node takes: reason and text.
+    /// Messages for authors of Services that no node takes: Service, reason, text.
     pub told: Vec<(ServiceKey, Reason, String)>,
 }
 
-/// What holds for all groups of one review.
+/// What is the same for all groups of one review.
 #[derive(Clone, Copy)]
 pub(super) struct Round<'a> {
     pub now: Instant,
     pub context: &'a ReviewContext<'a>,
     pub fitness: &'a BTreeMap<String, Fitness>,
-    /// A kube-vip has everything, and what it does not answer for yet is served here until then.
+    /// Set while a foreign holder has all Services. Until then this node goes on serving VIPs for which that holder
+    /// does not answer yet.
     pub yield_at: Option<Instant>,
-    /// All announcers may just be starting, and some are not there yet.
+    /// The announcers may just be starting, and some have no membership Lease yet.
     pub unsettled: bool,
 }
 
-/// One group with all that is known of it.
+/// One group with all facts about it.
 pub(super) struct Standing<'a> {
     pub key: String,
     pub members: Vec<&'a ServiceView>,
     /// Addresses on the wire, with the MAC of their macvlan.
     pub addresses: Vec<(IpAddr, Option<l2_types::Mac>)>,
-    /// One of them is on this node.
+    /// Whether one of the addresses is on this node.
     pub holding: bool,
-    /// Whose wish says on which interface they are.
+    /// The Service whose annotations choose the interface.
     pub placed_by: &'a ServiceView,
-    /// Our interface for them.
+    /// This node's interface for the group.
     pub link: Option<u32>,
     pub owner_record: Option<OwnerRecord>,
-    /// Who may have it.
+    /// The nodes that may own the group.
     pub candidates: Candidates<'a>,
     pub keeps: bool,
-    /// Where its endpoints are, if that counts.
+    /// The nodes with ready endpoints, if only these may own the group.
     pub only: Option<BTreeSet<String>>,
 }
 
 impl Standing<'_> {
-    /// By what its home is chosen. A lease moves nothing when it is granted, nor when another address is: clients would
-    /// lose their connections for it.
+    /// The key that selects the home of the group. For DHCP this is the UID, so that the group does not move when its
+    /// lease or its address changes. A move would cost clients their connections.
     pub fn home_key(&self) -> &str {
         let primary = self.primary();
         if primary.wants_dhcp() || primary.wants_dhcp6() { &primary.uid.0 } else { &self.key }
@@ -116,7 +117,7 @@ impl Standing<'_> {
         self.addresses.iter().map(|(address, _)| *address)
     }
 
-    /// Nobody has it, and no node may have it before an endpoint is ready.
+    /// Whether the group has no owner, and no node may own it before an endpoint is ready.
     pub fn awaits_endpoint(&self) -> bool {
         self.owner_record.is_none() && self.only.as_ref().is_some_and(BTreeSet::is_empty)
     }
@@ -125,24 +126,24 @@ impl Standing<'_> {
         self.owner_record.as_ref().is_some_and(|owner_record| owner_record.host == node)
     }
 
-    /// This node's interface for it, whether it can be used or not.
+    /// This node's interface for the group, usable or not.
     pub fn chosen<'a>(&self, context: &ReviewContext<'a>) -> Result<&'a Link, InterfaceError> {
         chosen(context.network, context.config, self.placed_by, self.addresses().next())
     }
 }
 
-/// Whom this node may have to succeed, and at which place in the line.
+/// An owner that this node may have to succeed, and this node's place in the line of successors.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Succession {
     pub owner: String,
-    /// Our interface towards it.
+    /// This node's interface towards the owner.
     pub link: u32,
     pub rank: u8,
-    /// Who stands before us, as the second.
+    /// The first successor, if this node is the second.
     pub ahead: Option<String>,
 }
 
-/// The next moment at which something is due. What is past has been seen to.
+/// The next moment at which something is due. Moments in the past are ignored, because the review has handled them.
 pub(super) struct Wake {
     pub now: Instant,
     pub next: Option<Instant>,

@@ -1,4 +1,4 @@
-//! Owners that the detector holds for silent. Pure.
+//! Owners that the detector found silent. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,36 +9,36 @@ use l2_types::Mac;
 use super::{OwnerRecord, Term, Verdict};
 use crate::detect::landmarks::Side;
 
-/// What the last burst has shown of one address.
+/// What the last burst showed for one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silence {
-    /// Another MAC answers for it.
+    /// The other MAC that answers for the address.
     pub taken: Option<Mac>,
     /// On which side of the LAN this node is.
     pub side: Side,
-    /// It hears the owner itself, or the gateway and everybody else whom it heard lately: it has lost nobody but the
-    /// owner.
+    /// This node hears the gateway and every other host that it heard before, or it hears the owner itself. So it has
+    /// lost at most the owner.
     pub certain: bool,
-    /// This node has heard the owner answer before. One that it never heard may be where it cannot hear anybody, as
-    /// behind ports that are kept apart, with a router that answers for all.
+    /// This node has heard the owner answer before. If it never did, it may be unable to hear any peer, as behind
+    /// isolated ports with a router that answers for all hosts.
     pub heard: bool,
-    /// How many landmarks that are no members this node hears.
+    /// How many landmarks this node hears that are not members.
     pub outside: u8,
 }
 
-/// An owner that hears more hosts than so many times what this node hears is on the side of the clients.
+/// An owner that hears more than this many times the hosts that this node hears counts as being on the clients' side.
 const OUTHEARD: u8 = 2;
 
 impl Silence {
-    /// decisions.md 24: whether an owner that says that it hears so many hosts hears so many more that most probably it
-    /// is this node which has lost the clients. Two nodes never hear quite the same; who has lost nobody needs no
-    /// comparison.
+    /// Whether the owner, which says that it hears `theirs` hosts, hears so many more that most probably this node has
+    /// lost the clients (decisions.md 24). The factor is needed because two nodes never hear exactly the same hosts. A
+    /// node that is certain to have lost only the owner needs no comparison.
     pub fn is_outheard(self, theirs: u8) -> bool {
         !self.certain && theirs > self.outside.saturating_mul(OUTHEARD)
     }
 }
 
-/// One address: since when its owner is silent, under which record, and what was seen last.
+/// One silent address: since when, under which term, and what the last burst showed.
 #[derive(Debug)]
 struct Found {
     since: Instant,
@@ -46,12 +46,12 @@ struct Found {
     silence: Silence,
 }
 
-/// Silent owners with their addresses.
+/// Silent owners with their silent addresses.
 #[derive(Debug, Default)]
 pub struct Silences(BTreeMap<String, BTreeMap<IpAddr, Found>>);
 
 impl Silences {
-    /// The detector has found something out.
+    /// Takes in a verdict of the detector.
     pub fn note(&mut self, now: Instant, verdict: Verdict) {
         match verdict {
             Verdict::Silent { owner, vips, taken, side, certain, heard, outside } => {
@@ -75,27 +75,27 @@ impl Silences {
     fn found<'a>(&'a self, record: &'a OwnerRecord, addresses: &'a [IpAddr]) -> impl Iterator<Item = &'a Found> {
         let known = self.0.get(&record.host).into_iter();
         let found = known.flat_map(move |known| addresses.iter().filter_map(|address| known.get(address)));
-        // Under a newer record it has to be heard anew (R5).
+        // Under a newer record the owner must first be heard again (R5).
         found.filter(|found| found.term == record.term)
     }
 
-    /// Whether the owner does not answer for one of these: the strongest reason to take them.
+    /// The finding about these addresses that justifies a take-over most, if the owner is silent for one of them.
     pub fn of(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<Silence> {
         let found = self.found(record, addresses).map(|found| found.silence);
         found.max_by_key(|silence| (silence.taken.is_none(), silence.side))
     }
 
-    /// Since when it is silent for all of these that it is silent for.
+    /// When the last of these addresses fell silent.
     pub fn latest(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<Instant> {
         self.found(record, addresses).map(|found| found.since).max()
     }
 
-    /// Since when an owner is silent for anything.
+    /// When the first address of an owner fell silent.
     pub fn since(&self, owner: &str) -> Option<Instant> {
         self.0.get(owner)?.values().map(|found| found.since).min()
     }
 
-    /// Verdicts about owners of nothing that concerns us are forgotten.
+    /// Forgets verdicts about addresses that this node does not watch any more.
     pub fn retain(&mut self, watched: &BTreeSet<(String, IpAddr)>) {
         self.0.retain(|owner, vips| {
             vips.retain(|vip, _| watched.contains(&(owner.clone(), *vip)));

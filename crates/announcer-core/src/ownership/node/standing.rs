@@ -1,5 +1,4 @@
-//! One group of Services with all that is known of it, and what follows for it alone. `review.rs` goes through all of
-//! them.
+//! One group of Services: collects all that is known of it and judges it. `review.rs` goes through all groups.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,7 +17,7 @@ use crate::network::named;
 use crate::ownership::Owner;
 use crate::view::{InterfaceWish, ServiceKey, ServiceView};
 
-/// Nodes that watch an owner.
+/// Number of nodes that watch an owner.
 const WATCHERS: usize = 2;
 
 impl Cluster {
@@ -31,7 +30,7 @@ impl Cluster {
         let link = link_of(context.network, context.config, placed_by, addresses.first().map(|(address, _)| *address));
         let owner_record = self.seat_of(&members);
         let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), context.endpoints);
-        // A lease needs a node that holds it, and before there is no address that clients could be told of.
+        // A DHCP lease needs a node that requests it; before that there is no address to publish to clients.
         let leases = members.iter().any(|view| view.wants_dhcp() || view.wants_dhcp6());
         let only = only.filter(|nodes| !(leases && nodes.is_empty()));
         let served = |node: &str| only.as_ref().is_none_or(|nodes| nodes.contains(node));
@@ -44,7 +43,7 @@ impl Cluster {
                 let unable = self.is_unable(round.now, node, &key);
                 Some((node.as_str(), Merit { unable, no_ipv6: ipv6 && reach == Reach::Ipv4Only, defects }))
             }));
-        // No node would do better: it stays.
+        // No other node has endpoints either, so the group stays here.
         let served_nowhere = only.as_ref().is_some_and(BTreeSet::is_empty);
         let keeps =
             matches!(fitness[&self.me], Fitness::Fit(_)) && (served(&self.me) || served_nowhere) && link.is_some();
@@ -70,20 +69,20 @@ impl Cluster {
         self.facts.card(node).is_some_and(|card| card.unable.contains(group))
     }
 
-    /// The record of the first counts, which is what a swap replaces. The others have copies, and whoever may write a
-    /// Service in some namespace must not take an address off its node by a copy of his own making: one of theirs
-    /// counts only while the first has none, and only with a term that a swap goes beyond.
+    /// The record that counts is that of the first Service, which a swap replaces. The other members carry copies. A
+    /// user who may write only one Service must not be able to move the address with a forged copy. So a copy counts
+    /// only while the first Service has no record, and only with a term that a swap can exceed.
     fn seat_of(&self, members: &[&ServiceView]) -> Option<&OwnerRecord> {
         let mut records = members.iter().map(|view| self.record(&view.key, &view.uid));
         let first = records.next().flatten();
         first.or_else(|| {
             let copies = records.flatten().filter(|owner_record| owner_record.term.is_counted());
-            // Of equal ones the senior's: `max_by_key` would give the last.
+            // Among equal terms the copy of the most senior Service counts; `max_by_key` would return the last.
             copies.reduce(|best, owner_record| if best.term >= owner_record.term { best } else { owner_record })
         })
     }
 
-    /// What is known of the node in the record.
+    /// State of the node that the record names.
     pub(super) fn holder(&self, round: &Round<'_>, standing: &Standing<'_>) -> Holder {
         match &standing.owner_record {
             Some(owner_record) if self.facts.card(&owner_record.host).is_none() => Holder::Absent,
@@ -94,12 +93,12 @@ impl Cluster {
         }
     }
 
-    /// The interface of a member in the LAN of the group.
+    /// The interface of `node` in the LAN of the group.
     fn towards(&self, round: &Round<'_>, standing: &Standing<'_>, node: &str) -> Option<&CardLink> {
         self.facts.towards(node, round.context.network, standing.link?)
     }
 
-    /// The other node that it would belong to, and since when.
+    /// The other node where the group belongs, and since when.
     pub(super) fn belongs_elsewhere(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<(String, Instant)> {
         let lent = self.hand_overs.lent.get(&standing.primary().key).map(String::as_str);
         let node = lent
@@ -112,21 +111,21 @@ impl Cluster {
         (node != self.me).then(|| (node.to_owned(), known.map_or(round.now, |(_, since)| *since)))
     }
 
-    /// Whether it goes where it belongs: everything does if that is wanted, and what came here only because another
-    /// node was not well. One at a time.
+    /// Whether the group may return to where it belongs. All groups do if fail-back is configured. Otherwise only a
+    /// group that came here because its home had a defect. One group at a time.
     pub(super) fn returns(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
         let wanted = round.context.config.fail_back || self.hand_overs.lent.contains_key(&standing.primary().key);
         wanted && !self.hand_overs.rests(round.now)
     }
 
-    /// Since when nobody owns it; absent: somebody does, or it is too early to tell.
+    /// Since when the group has no owner. `None`: it has one, or it is too early to tell.
     pub(super) fn vacant_since(&self, round: &Round<'_>, standing: &Standing<'_>, holder: Holder) -> Option<Instant> {
         let unowned = standing.owner_record.is_none() || holder == Holder::Absent;
         (unowned && !standing.holding && !round.unsettled && round.yield_at.is_none())
             .then(|| self.vacant.get(&standing.primary().key).copied().unwrap_or(round.now))
     }
 
-    /// How many candidates before this node have had their time and have not taken what nobody owns.
+    /// How many candidates before this node have had their time to take the group and have not done so.
     pub(super) fn passed_over(&self, round: &Round<'_>, standing: &Standing<'_>) -> usize {
         usize::try_from(self.vacant_for(round, standing).as_secs() / PASS_OVER.as_secs()).unwrap_or(usize::MAX)
     }
@@ -141,7 +140,7 @@ impl Cluster {
         since.map_or(Duration::ZERO, |since| round.now.duration_since(*since))
     }
 
-    /// Whose it is, and what this node does about it. `elsewhere`: where it would belong.
+    /// The owner of the group and this node's next step. `elsewhere`: the other node where it belongs.
     pub(super) fn judge(
         &self,
         round: &Round<'_>,
@@ -152,7 +151,8 @@ impl Cluster {
         let Round { now, context, .. } = *round;
         let (primary, holding) = (standing.primary(), standing.holding);
         if let Some(yield_at) = round.yield_at {
-            // What the record says is somebody else's is not served for that time: he does so too.
+            // While this node yields, it does not serve what the record gives to another node, because that node goes
+            // on serving it for the same time.
             let ours = standing
                 .owner_record
                 .as_ref()
@@ -162,7 +162,7 @@ impl Cluster {
         }
         let owner = match &standing.owner_record {
             Some(owner_record) if owner_record.host == self.me => Owner::Mine,
-            // Without a carrier nobody is served for a last moment, and no claim is heard that would end it.
+            // Without a carrier this node can serve no client, and cannot hear the claim that would end the lingering.
             Some(_) if self.hand_overs.lingering.contains_key(&primary.key) && standing.link.is_some() => {
                 Owner::Undecided
             }
@@ -194,7 +194,8 @@ impl Cluster {
             answered_by_member: self.answered_by(&primary.key).is_some_and(|mac| self.facts.member_of(mac).is_some()),
             stopping: context.stopping,
             safe_mode: context.safe_mode,
-            // Endpoints move while nobody follows them here: these are handed over.
+            // Groups that depend on endpoints are handed over, because no process on this node follows the endpoints
+            // meanwhile.
             stays: context.stays && standing.only.is_none(),
             passed_over: self.passed_over(round, standing),
             vacant_long_enough: self.vacant_for(round, standing) >= PASS_OVER,
@@ -205,12 +206,12 @@ impl Cluster {
         (owner, step)
     }
 
-    /// Its owner, our interface towards it and our rank in the line of successors, if it is ours to watch; and for what
-    /// it has to answer.
+    /// The owner that this node has to watch for this group, with our interface towards it and our rank among its
+    /// successors; and the addresses for which it has to answer. `None`: this node does not watch it.
     pub(super) fn to_watch(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<(Succession, Vec<Watched>)> {
         let (owner_record, link) = (standing.owner_record.as_ref()?, standing.link?);
-        // Who is on his way out is withdrawn by his owner, and is silent on purpose; the lease ends by itself if that
-        // one has died.
+        // All members are retired. Their owner withdraws them, so silence is intended. If the owner has died, the DHCP
+        // lease expires on its own.
         let leaves = standing.members.iter().all(|view| view.retired);
         if round.yield_at.is_some() || owner_record.host == self.me || standing.addresses.is_empty() || leaves {
             return None;
@@ -218,7 +219,8 @@ impl Cluster {
         let watches = |rank: &usize| *rank < WATCHERS;
         let (place, ahead) = self.place_in_line(standing, &owner_record.host);
         let rank = place.filter(watches).or_else(|| {
-            // A node of an older version goes by the names alone: whom it leaves to us nobody else watches.
+            // A node of an older version orders successors by name alone and may leave this owner to us; then no other
+            // node watches it.
             let mixed = self.facts.has_older_versions();
             let ring = || standing.candidates.rank(&owner_record.host, &self.me, |_| None).filter(watches);
             mixed.then(ring).flatten().map(|rank| rank + WATCHERS)
@@ -235,7 +237,8 @@ impl Cluster {
         Some((Succession { owner: owner_record.host.clone(), link, rank, ahead }, vips.collect()))
     }
 
-    /// This node's place among the successors of `owner` that it does not call silent itself, and who stands before it.
+    /// This node's place among those successors of `owner` that it does not itself call silent, and the successor
+    /// before it.
     fn place_in_line<'a>(&self, standing: &Standing<'a>, owner: &str) -> (Option<usize>, Option<&'a str>) {
         let mut line = standing.candidates.line(owner, |node| self.facts.host(node));
         line.retain(|node| !self.card.silent.contains_key(*node));
@@ -243,9 +246,9 @@ impl Cluster {
         (place, place.and_then(|place| line.get(place.checked_sub(1)?).copied()))
     }
 
-    /// Whose wish says on which interface a group is: that of the first, unless no node has what it names. All nodes
-    /// know
-    /// the same of one another; who names what there is nowhere would take the address off the others.
+    /// The Service whose annotations choose the interface: the first one, unless it names an interface that exists on
+    /// no node; then the next one. All nodes know the same of one another, so they choose alike. A Service that names
+    /// an interface which exists nowhere must not block the others.
     pub(super) fn placed_by<'a>(&self, context: &ReviewContext<'_>, members: &[&'a ServiceView]) -> &'a ServiceView {
         let address = addresses(members).first().map(|(address, _)| *address);
         let exists = |view: &&&ServiceView| {
@@ -257,7 +260,7 @@ impl Cluster {
         members.iter().find(exists).copied().unwrap_or(members[0])
     }
 
-    /// Whether `node` has an interface for `view`; `link` is ours for it.
+    /// How far `node` can reach clients of `view`, or `None` without an interface for it; `link` is our own interface.
     pub(super) fn reach(
         &self,
         context: &ReviewContext<'_>,
@@ -271,7 +274,7 @@ impl Cluster {
         }
         let card = self.facts.card(node)?;
         let theirs = match (&view.interface, link) {
-            // Its author means this name on every node; another interface of the same LAN would not be used there.
+            // The author means this name on every node; another interface of the same LAN would not be used there.
             (InterfaceWish::Named(name), _) => card.links.iter().find(|link| link.name == *name),
             (_, Some(link)) => link_towards(&card.links, context.network, link),
             (_, None) => card.links.first(),

@@ -15,7 +15,7 @@ use crate::reason::Reason;
 use crate::view::ServiceKey;
 
 impl Cluster {
-    /// What the detector has found of a group's owner.
+    /// What the detector found about the owner of a group, if that owner is silent.
     pub(super) fn silence(&self, standing: &Standing<'_>) -> Option<Silence> {
         let addresses: Vec<_> = standing.addresses().collect();
         self.silences.of(standing.owner_record.as_ref()?, &addresses)
@@ -26,14 +26,14 @@ impl Cluster {
         self.silences.latest(standing.owner_record.as_ref()?, &addresses)
     }
 
-    /// decisions.md 24: whether most probably it is this node which has lost the clients, and not the silent owner,
-    /// whose Lease is fresh. What an owner does not say of itself is no evidence.
+    /// Whether most probably this node has lost the clients, and not the silent owner, whose Lease is valid
+    /// (decisions.md 24). An owner that does not say how many hosts it hears gives no evidence.
     pub(super) fn is_outheard(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
         self.owner_hears(round, standing).is_some_and(|theirs| silent.is_outheard(theirs))
     }
 
-    /// The other way round: the silent owner still renews its Lease, and hears fewer hosts than this node by what it
-    /// has written since. Then clients are here, though more nodes may be there.
+    /// The opposite case: the silent owner still renews its Lease, and its newer card says that it hears fewer hosts
+    /// than this node. Then the clients are on this side, even if more nodes are on the other.
     pub(super) fn is_outdone(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
         let Some(owner_record) = &standing.owner_record else { return false };
         let since = self.silent_since(standing).zip(self.facts.renewed_at(&owner_record.host));
@@ -41,15 +41,14 @@ impl Cluster {
             && self.owner_hears(round, standing).is_some_and(|theirs| theirs < silent.outside)
     }
 
-    /// How many hosts that are no members the owner hears, as it says.
+    /// How many hosts the owner hears that are not members, as its card says.
     fn owner_hears(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<u8> {
         let owner = &standing.owner_record.as_ref()?.host;
         let there = self.facts.towards(owner, round.context.network, standing.link?)?;
         self.facts.card(owner)?.hears.get(&there.name).copied()
     }
 
-    /// Until when a stranger who answers keeps this node from taking the group; absent: for as long as its owner may
-    /// live.
+    /// Until when a stranger's answers keep this node from taking the group. `None`: as long as the owner may live.
     pub(super) fn strangers_until(
         &self,
         round: &Round<'_>,
@@ -58,36 +57,37 @@ impl Cluster {
     ) -> Option<Instant> {
         let key = &standing.primary().key;
         let since = match (&standing.owner_record, holder) {
-            // Nobody knows the MAC of an unseen owner: it may be the owner itself that answers.
+            // This node does not know the MAC of an unseen owner, so the owner itself may be the one that answers.
             (Some(_), Holder::Unseen) => return None,
-            // It renews its Lease and does not answer: as if that had run out when it fell silent.
-            // Seen to renew since then: who does not see the API does not see a new owner either.
+            // The owner renews its Lease and does not answer. It is treated as if its Lease had ended when it fell
+            // silent. A renewal must have been seen since then: a node that does not see the API does not see a new
+            // owner either.
             (Some(owner_record), Holder::Alive) => {
                 let (silent, renewed) = (self.silent_since(standing)?, self.facts.renewed_at(&owner_record.host)?);
                 let seen = renewed >= silent + TOLD_AFTER && self.facts.in_touch(round.now);
                 seen.then_some(silent + self.facts.lease())?
             }
             (Some(owner_record), Holder::Expired) => self.facts.expired_since(round.now, &owner_record.host)?,
-            // A Lease that is gone, or was never known, would have run out by then.
+            // A Lease that is gone or was never known would have expired by then.
             (None, _) | (_, Holder::Absent) => *self.vacant.get(key)? + self.facts.lease(),
         };
-        // A member that has lost the API may be the owner of which we do not know.
+        // A member that has lost the API may be an owner that this node does not know of.
         let by = self.answered_by(key).and_then(|mac| self.facts.member_of(mac));
-        // What was given up for a claim with a good tag is most probably the claimant's, and the API says so as soon as
+        // A group that was given up for a valid claim most probably belongs to the claimant. The API says so as soon as
         // it can be read.
         let given_up = standing.owner_record.as_ref().is_some_and(|record| record.host.is_empty());
         let may_own = |node: &str| given_up || self.facts.is_expired(round.now, node);
         (!by.is_some_and(may_own)).then_some(since + STRANGERS_TIME)
     }
 
-    /// Who answers for a group whose owner does not.
+    /// The MAC that answers for a group whose owner does not.
     fn stranger(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<Mac> {
         let key = &standing.primary().key;
         let asked = || self.answered_by(key).filter(|_| self.asked(round.now, key) == Asked::Answered);
         self.silence(standing).and_then(|silent| silent.taken).or_else(asked)
     }
 
-    /// What the authors of a group hear of a stranger who keeps it from being taken, or from whom it is taken.
+    /// Messages for the authors of a group about a stranger that blocks its take-over, or despite which it is taken.
     pub(super) fn tell_strangers(
         &self,
         round: &Round<'_>,

@@ -1,4 +1,4 @@
-//! Changes of owner that this node asks for: when one is begun, and what its answer means.
+//! Changes of owner that this node requests: when a swap starts, and what its answer means.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -9,11 +9,11 @@ use super::{Cluster, OwnerRecord, Swap, Swapped};
 use crate::view::{ServiceKey, Uid};
 
 impl Cluster {
-    /// Answer to a [`Swap`].
+    /// Takes in the answer to a [`Swap`].
     pub fn swapped(&mut self, now: Instant, key: &ServiceKey, asked: &Swap, swapped: Swapped) {
         let Some(pending) = self.swaps.pending.get_mut(key) else { return };
         if pending.swap != *asked {
-            // It comes too late: another one is under way. What it says of the record counts all the same.
+            // The answer is late: another swap is under way. What it says about the record counts all the same.
             let stands = match swapped {
                 Swapped::Won => {
                     Some(asked.owner_record.clone()).filter(|owner_record| asked.expect.as_ref() != Some(owner_record))
@@ -28,7 +28,8 @@ impl Cluster {
         }
         let (uid, owner_record) = (pending.swap.uid.clone(), pending.swap.owner_record.clone());
         let stands = match swapped {
-            // Read again: it stands as we know it, or cannot be told; the next claim asks again.
+            // This swap only read the record again. It is unchanged, or its state is unknown; then the next claim asks
+            // again.
             Swapped::Won | Swapped::Failed(_) | Swapped::Refused(_)
                 if pending.swap.expect.as_ref() == Some(&owner_record) =>
             {
@@ -51,7 +52,7 @@ impl Cluster {
                 None
             }
             Swapped::Failed(error) => {
-                // It is tried again at once and until it is done: an API that is away for an hour is told once.
+                // The swap is retried at once until it succeeds. An API outage of an hour is logged once.
                 if !std::mem::replace(&mut pending.told, true) {
                     let (to, why) = (&owner_record.host, pending.why);
                     tracing::warn!(
@@ -68,7 +69,7 @@ impl Cluster {
                 }
                 None
             }
-            // Whoever asks tells it.
+            // The engine reports the refusal.
             Swapped::Refused(_) => {
                 pending.refusals += 1;
                 pending.retry_at(now + refused_pause(pending.refusals, key, &self.me));
@@ -84,8 +85,9 @@ impl Cluster {
         self.swaps.pending.remove(key);
     }
 
-    /// The Service that we own is gone, which the watch has not shown: one of its name may have been made anew, and its
-    /// owner, whose claims we cannot prove, may have the address.
+    /// The API server says that the Service is gone, before the watch does. A Service of the same name may exist by
+    /// now. Its owner may have the address, and this node could not verify that owner's claims. So this node gives the
+    /// record up.
     fn service_removed(&mut self, now: Instant, key: &ServiceKey, uid: &Uid) {
         if let Some(owner_record) = self.record(key, uid).filter(|owner_record| owner_record.host == self.me) {
             let term = owner_record.term.next();
@@ -94,7 +96,7 @@ impl Cluster {
         }
     }
 
-    /// The record is as we have asked for.
+    /// The record is as this node requested.
     pub(super) fn achieved(&mut self, now: Instant, key: &ServiceKey, owner_record: &OwnerRecord) {
         let Some(Pending { swap, why, failed, .. }) = self.swaps.pending.get(key) else { return };
         let (why, failed) = (*why, *failed);
@@ -114,13 +116,13 @@ impl Cluster {
             );
             self.hand_overs.lingering.insert(key.clone(), now + HAND_OVER_LINGER);
         }
-        // While it is under way its answer is still to come.
+        // While the request is under way, its answer removes the entry.
         if failed {
             self.swaps.pending.remove(key);
         }
     }
 
-    /// A swap for this group, unless one is under way or the last one is too fresh.
+    /// Starts a swap for the group, unless one is under way or the last one was too recent.
     pub(super) fn begin_swap(
         &mut self,
         now: Instant,
@@ -136,7 +138,7 @@ impl Cluster {
             return None;
         }
         let expect = self.record(key, uid).cloned();
-        // One that does not count for others still has to be followed by a newer one.
+        // A term that does not count for other Services must still be exceeded here.
         let newest =
             expect.as_ref().map_or(self.newest_term(), |owner_record| self.newest_term().max(owner_record.term));
         let swap = Swap { uid: uid.clone(), expect, owner_record: OwnerRecord { host, term: newest.next() } };
@@ -160,7 +162,7 @@ impl Cluster {
         Some(swap)
     }
 
-    /// Somebody has changed the Service: what was refused may be taken now.
+    /// The Service was changed, so a swap that was refused may succeed now.
     pub fn changed(&mut self, now: Instant, key: &ServiceKey) {
         if let Some(pending) = self.swaps.pending.get_mut(key).filter(|pending| pending.failed && pending.refusals > 0)
         {
@@ -168,9 +170,8 @@ impl Cluster {
         }
     }
 
-    /// decisions.md 23: somebody claims what is ours and cannot prove it. The record is read again, as a swap that
-    /// changes
-    /// nothing: if another owner stands there, that is what comes of it.
+    /// Another host claims an address of ours with a claim that this node cannot verify (decisions.md 23). The record
+    /// is read again by a swap that changes nothing. If another owner is recorded, the answer says so.
     pub fn read_again(&mut self, now: Instant, key: &ServiceKey, uid: &Uid) -> Option<Swap> {
         if self.swaps.pending.contains_key(key) {
             return None;

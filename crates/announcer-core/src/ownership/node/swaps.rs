@@ -1,4 +1,4 @@
-//! Changes of owner that this node has asked for: what became of them, and when to try again.
+//! Changes of owner that this node has requested: their results, and when to retry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -7,58 +7,58 @@ use super::timing::{LONGEST_REFUSED_RETRY, REFUSED_RETRY, RETAKE, SETTLED};
 use super::{OwnerRecord, Swap, Term, place};
 use crate::view::{ServiceKey, Uid};
 
-/// A group that goes to and fro is taken ever later, up to so many doublings.
+/// A group that moves to and fro is retaken after a pause that doubles up to this many times.
 const RETAKE_DOUBLINGS: u32 = 5;
 
-/// A Service that has become ours, for people.
+/// A Service that this node has become the owner of, for logs and Events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The Service whose record was swapped.
     pub key: ServiceKey,
-    /// Before; absent: nobody.
+    /// The former owner; `None`: there was none.
     pub from: Option<String>,
-    /// Why, in words.
+    /// The reason as text.
     pub why: &'static str,
-    /// When its owner was found silent.
+    /// When the former owner was found silent.
     pub silent: Option<Instant>,
 }
 
-/// A swap that was asked for.
+/// A requested swap.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub swap: Swap,
     pub why: &'static str,
-    /// Under way until then; or, after a failure, not to be tried before.
+    /// Until then the request is under way; after a failure, the next attempt is not made before.
     pub until: Instant,
     /// The last attempt has failed.
     pub failed: bool,
-    /// That one of them has failed was told.
+    /// A failure was already logged.
     pub told: bool,
-    /// How many of them the API server has refused.
+    /// How many attempts the API server has refused.
     pub refusals: u32,
-    /// What was asked for so far, attempt by attempt: of one whose answer was lost the write may stand, under the term
-    /// of that time.
+    /// The host and term of every attempt so far. An attempt whose answer was lost may have been written, under its own
+    /// term.
     pub asked: BTreeSet<(String, Term)>,
 }
 
 impl Pending {
-    /// Whether what stands there is our doing.
+    /// Whether `owner_record` is the result of one of our attempts.
     pub fn asked_for(&self, uid: &Uid, owner_record: &OwnerRecord) -> bool {
         self.swap.uid == *uid && self.asked.contains(&(owner_record.host.clone(), owner_record.term))
     }
 
-    /// The watch has said what the answer did not: one of the attempts stands.
+    /// Whether the watch has shown that one of the attempts was written.
     pub fn has_come(&self, record: Option<&(Uid, OwnerRecord)>) -> bool {
         record.is_some_and(|(uid, owner_record)| self.asked_for(uid, owner_record))
     }
 
-    /// This attempt has come to nothing.
+    /// The attempt failed; the next one is due at `at`.
     pub fn retry_at(&mut self, at: Instant) {
         (self.until, self.failed) = (at, true);
     }
 }
 
-/// How long to wait after so many refusals. `key` and `me` make the difference between Services and between nodes.
+/// The pause after this many refusals. `key` and `me` spread the retries of different Services and nodes.
 pub(super) fn refused_pause(refusals: u32, key: &ServiceKey, me: &str) -> Duration {
     let doublings = refusals.saturating_sub(1).min(16);
     let pause = (REFUSED_RETRY * (1 << doublings)).min(LONGEST_REFUSED_RETRY);
@@ -66,47 +66,47 @@ pub(super) fn refused_pause(refusals: u32, key: &ServiceKey, me: &str) -> Durati
     pause + pause / 4 * spread / 255
 }
 
-/// How often a group was taken lately.
+/// When a group was last taken or lost, and how many times it was taken shortly before.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub at: Instant,
     pub times: u32,
 }
 
-/// All of them.
+/// All requested swaps.
 #[derive(Debug, Default)]
 pub(super) struct PendingSwaps {
     pub pending: BTreeMap<ServiceKey, Pending>,
     pub taken: BTreeMap<ServiceKey, Taken>,
-    /// What people have not been told yet.
+    /// Changes that were not reported yet.
     pub changes: Vec<Change>,
 }
 
 impl PendingSwaps {
-    /// It has become ours once more.
+    /// This node has taken the group.
     pub fn note_taken(&mut self, now: Instant, key: &ServiceKey) {
         let before = self.taken.get(key).filter(|taken| now < taken.at + SETTLED);
         let times = before.map_or(0, |taken| (taken.times + 1).min(RETAKE_DOUBLINGS));
         self.taken.insert(key.clone(), Taken { at: now, times });
     }
 
-    /// It has gone again, whoever has it.
+    /// This node has lost the group.
     pub fn note_lost(&mut self, now: Instant, key: &ServiceKey) {
         self.taken.insert(key.clone(), Taken { at: now, times: 0 });
     }
 
-    /// When it may be taken again.
+    /// When this node may take the group again.
     pub fn retake_at(&self, key: &ServiceKey) -> Option<Instant> {
         self.taken.get(key).map(|taken| taken.at + RETAKE * (1 << taken.times))
     }
 
-    /// Nothing is known of Services that are gone.
+    /// Forgets Services that do not exist any more.
     pub fn retain(&mut self, now: Instant, is_there: impl Fn(&ServiceKey) -> bool) {
         self.pending.retain(|key, _| is_there(key));
         self.taken.retain(|key, taken| is_there(key) && now < taken.at + SETTLED * 2);
     }
 
-    /// When one of them is due.
+    /// When the next request or retake is due.
     pub fn deadlines(&self) -> impl Iterator<Item = Instant> + '_ {
         let pending = self.pending.values().map(|pending| pending.until);
         pending.chain(self.taken.keys().filter_map(|key| self.retake_at(key)))

@@ -1,56 +1,57 @@
-//! How long everything lasts in `node` mode.
+//! Durations in `node` mode.
 
 use std::time::Duration;
 
-/// Between two questions to everybody (decisions.md 22).
+/// Pause between two broadcast questions (decisions.md 22).
 pub(super) const QUESTION_GAP: Duration = Duration::from_millis(10);
-/// For an answer to the last of them.
+/// Time for an answer to the last broadcast question.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_millis(50);
-/// How long it counts that somebody has answered, and that nobody has.
+/// How long an answer to the broadcast question counts; below, how long its absence counts.
 pub(super) const ANSWERED_FOR: Duration = Duration::from_secs(5);
 pub(super) const SILENT_FOR: Duration = Duration::from_secs(1);
-/// Whoever holds the Lease for all Services and lives renews it far more often.
+/// After this time without a renewal the foreign holder of the Lease for all Services counts as stalled. A live holder
+/// renews it far more often.
 pub(super) const STALLED: Duration = Duration::from_mins(1);
-/// So long is served what a kube-vip has taken and does not answer for yet.
+/// How long this node goes on serving VIPs that a kube-vip has taken and does not answer for yet.
 pub(super) const FOREIGN_GRACE: Duration = Duration::from_secs(2);
-/// A Node has to be not ready for so long before it counts, by our own clock.
+/// How long a Node has to be not ready before it counts, by this node's clock.
 pub(super) const UNREADY_FOR: Duration = Duration::from_secs(10);
-/// After many were not ready together none counts for so long: they come back one by one.
+/// After many Nodes were not ready together, none counts for this long, because they recover one by one.
 pub(super) const READY_REST: Duration = Duration::from_mins(1);
-/// Between a hand-over and withdrawing, if the new owner is not heard before.
+/// How long the former owner goes on serving after a hand-over, if it does not hear the new owner before.
 pub const HAND_OVER_LINGER: Duration = Duration::from_secs(2);
-/// When all announcers start together the first one must not get everything.
+/// How long a start waits for other members, so that the first announcer does not take all groups.
 pub(super) const MEMBERS_SETTLE: Duration = Duration::from_secs(3);
 /// A group has to belong elsewhere for this long before it is handed back there.
 pub(super) const FAIL_BACK_AFTER: Duration = Duration::from_mins(1);
-/// Between two addresses that go back where they belong.
+/// Pause between two groups that are given back.
 pub(super) const GIVE_BACK_PAUSE: Duration = Duration::from_secs(2);
-/// So long everybody waits for the one before him to take what nobody owns: his Lease may outlive him.
+/// How long each candidate waits for the one before it to take a group without an owner. That candidate may be dead
+/// while its Lease is still valid.
 pub(super) const PASS_OVER: Duration = Duration::from_secs(2);
-/// How long a stranger's answers keep a node from taking an address after the Lease of its owner has run out.
+/// How long a stranger's answers block a take-over after the owner's Lease has expired.
 pub(super) const STRANGERS_TIME: Duration = Duration::from_secs(5);
-/// What an owner has written after it was silent for so long shows whom it has lost.
+/// What an owner writes this long after it fell silent shows which hosts it has lost.
 pub(super) const TOLD_AFTER: Duration = Duration::from_secs(13);
-/// A swap without an answer is asked for again: with hundreds of them and an API that does not answer, the last ones
-/// have
-/// to wait for their turn.
+/// A swap without an answer is requested again after this time. With hundreds of swaps and a slow API server, the last
+/// ones wait for their turn.
 pub(super) const SWAP_LIMIT: Duration = Duration::from_secs(10);
-/// Between two attempts while the API does not answer: someone is waiting for this address.
+/// Pause between two attempts while the API server does not answer. It is short because clients wait for the address.
 pub(super) const SWAP_RETRY: Duration = Duration::from_millis(50);
-/// What the API server refuses it refuses again, until somebody has changed something: this, doubled with each refusal
-/// up
-/// to the longest, and up to a quarter more so that not all Services come at once.
+/// Pause after a refusal by the API server. It doubles with each refusal up to the longest, because the API server
+/// refuses again until something is changed. Up to a quarter is added, so that not all Services retry at once.
 pub(super) const REFUSED_RETRY: Duration = Duration::from_millis(50);
 pub(super) const LONGEST_REFUSED_RETRY: Duration = Duration::from_secs(30);
-/// A group that was taken and went again is taken again after 1, 2, 4 ... of these: two nodes that cannot serve it must
-/// not throw it at one another.
+/// A group that was taken and lost again is retaken after 1, 2, 4 ... times this, so that two nodes which cannot serve
+/// it do not pass it back and forth.
 pub(super) const RETAKE: Duration = Duration::from_secs(2);
-/// A take-over that lasted this long was a good one.
+/// A take-over that lasted this long counts as successful.
 pub(super) const SETTLED: Duration = Duration::from_mins(2);
-/// What the kernel has refused again and again is not tried again for so long: this, doubled each time that it comes to
-/// nothing again.
+/// How long a node does not try a group again that its kernel has repeatedly refused. It doubles each time that the
+/// group is refused again.
 pub(super) const UNABLE_FOR: Duration = Duration::from_mins(10);
-/// Each node knows an interface only by its own kernel; meanwhile one that has it may be taking the group.
+/// Grace before a missing interface is reported. Each node sees only its own interfaces, and a node that has the
+/// interface may be taking the group.
 pub(super) const INTERFACE_GRACE: Duration = Duration::from_secs(3);
-/// What usually passes by itself: pods, kube-proxy and nodes that are just starting are nobody's mistake.
+/// Grace before obstacles are reported that usually pass: pods, kube-proxy and nodes may just be starting.
 pub(super) const START_GRACE: Duration = Duration::from_secs(20);

@@ -1,8 +1,8 @@
-//! Groups of which this node is the owner and whose addresses its kernel refuses again and again: another node could
-//! have them. Pure.
+//! Groups that this node owns while its kernel repeatedly refuses their addresses, so that another node could have
+//! them. Pure.
 //!
-//! It stands on the membership card, so that no other node gives them back, and for so long that two nodes which both
-//! cannot do not throw them at one another.
+//! They are written on the membership card, so that no other node gives them back. They stay there so long that two
+//! nodes which both cannot set the addresses do not pass the group back and forth.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::timing::UNABLE_FOR;
 
 const DOUBLINGS: u32 = 4;
-/// A card is small: a node that can set nothing at all need not name everything.
+/// Limits the size of the card: a node that can set no address at all need not name every group.
 const MOST: usize = 200;
 
 #[derive(Debug)]
@@ -19,13 +19,13 @@ struct Entry {
     times: u32,
 }
 
-/// See the module.
+/// Groups that the kernel of this node refuses, each with the end of its pause.
 #[derive(Debug, Default)]
 pub struct Unable(BTreeMap<String, Entry>);
 
 impl Unable {
-    /// It was refused too often. True if that is news. What would have no room on the card is not taken down: to the
-    /// others this node would still be able, and what it gives away would come back.
+    /// Notes that the kernel refused the group too often. Returns true if that is news. A group for which the card has
+    /// no room is not noted. The other nodes would still take this node for able, and would give the group back.
     pub fn note(&mut self, now: Instant, group: &str) -> bool {
         let before = self.0.get(group);
         if before.is_some_and(|entry| now < entry.until) || self.active(now).count() >= MOST {
@@ -36,17 +36,17 @@ impl Unable {
         true
     }
 
-    /// Whether it is not to be tried.
+    /// Whether this node must not try the group now.
     pub fn has(&self, now: Instant, group: &str) -> bool {
         self.0.get(group).is_some_and(|entry| now < entry.until)
     }
 
-    /// Whether it was refused not long ago: its next refusal would count for more.
+    /// Whether the group was refused not long ago. Then its next refusal lasts longer.
     pub fn knows(&self, group: &str) -> bool {
         self.0.contains_key(group)
     }
 
-    /// What stands on the card.
+    /// The groups to write on the card.
     pub fn on_card(&self, now: Instant) -> BTreeSet<String> {
         self.active(now).cloned().collect()
     }
@@ -55,12 +55,12 @@ impl Unable {
         self.0.iter().filter(move |(_, entry)| now < entry.until).map(|(group, _)| group)
     }
 
-    /// Forgets those that are `well` again, and what was long ago.
+    /// Forgets groups that are `well` again, and refusals of long ago.
     pub fn retain(&mut self, now: Instant, mut well: impl FnMut(&str) -> bool) {
         self.0.retain(|group, entry| now < entry.until + UNABLE_FOR * (1 << DOUBLINGS) && !well(group));
     }
 
-    /// When one may be tried again.
+    /// When the next group may be tried again.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         self.0.values().map(|entry| entry.until).filter(|until| *until > now).min()
     }

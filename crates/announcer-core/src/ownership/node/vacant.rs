@@ -1,5 +1,5 @@
-//! Groups that no node takes: which node tells their authors, and what keeps that node from taking them itself. Without
-//! an owner nobody else would say a word. Pure.
+//! Groups that no node takes: which node reports this to their authors, and what keeps that node from taking them
+//! itself. Without an owner no other node would report it. Pure.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,19 +14,19 @@ use super::{Cluster, place};
 use crate::network::InterfaceError;
 use crate::reason::Reason;
 
-/// What keeps this node from a group.
+/// A reason why this node cannot take a group.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// The node may have nothing.
+    /// The node is excluded.
     #[error("{0}")]
     Excluded(&'static str),
-    /// Clients' packets would be dropped here; where they would not.
+    /// The policy is Local and the kernel would drop clients' packets here; holds the nodes with endpoints.
     #[error("externalTrafficPolicy is Local and the node has no ready endpoint of the Service; {}", elsewhere(.0))]
     NoEndpoint(BTreeSet<String>),
-    /// There is no interface for it.
+    /// There is no suitable interface.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// There is one, and it leads nowhere.
+    /// The interface exists but has no carrier.
     #[error("interface {0:?} has no carrier; it is used as soon as it has one")]
     NoCarrier(String),
 }
@@ -41,7 +41,7 @@ fn elsewhere(nodes: &BTreeSet<String>) -> String {
 }
 
 impl Obstacle {
-    /// The first one, if any. `only`: nodes with endpoints of what has policy Local.
+    /// The first obstacle, if any. `only`: the nodes with ready endpoints, if the policy is Local.
     pub fn of(
         me: &str,
         fitness: Fitness,
@@ -56,7 +56,7 @@ impl Obstacle {
         }
     }
 
-    /// Of the Event.
+    /// Reason of the Event.
     pub fn reason(&self) -> Reason {
         match self {
             Self::NoEndpoint(_) => Reason::NoLocalEndpoint,
@@ -64,7 +64,7 @@ impl Obstacle {
         }
     }
 
-    /// How long a group has to be without an owner before it is told.
+    /// How long a group has to be without an owner before its authors are told.
     pub fn grace(&self) -> Duration {
         match self {
             Self::Interface(_) => INTERFACE_GRACE,
@@ -74,7 +74,7 @@ impl Obstacle {
 }
 
 impl Cluster {
-    /// What the authors of a group without an owner should hear from this node, if it is the one that tells.
+    /// What this node reports about a group without an owner, if it is the reporter.
     pub(super) fn obstacle(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<Obstacle> {
         if !self.is_teller(round, standing) {
             return None;
@@ -83,7 +83,7 @@ impl Cluster {
         Obstacle::of(&self.me, fitness, standing.only.as_ref(), standing.chosen(round.context))
     }
 
-    /// Whether this node speaks about a group without an owner.
+    /// Whether this node is the reporter of a group without an owner.
     pub(super) fn is_teller(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
         let Round { now, context, fitness, .. } = *round;
         if context.stopping {
@@ -98,8 +98,8 @@ impl Cluster {
     }
 }
 
-/// The node that tells, of those whose announcer is there: one that lacks least, because what it lacks is what has to
-/// be mended. Every node computes the same.
+/// The node that reports, chosen from the nodes whose announcer runs. It is one with the fewest obstacles, because
+/// these have to be fixed first. Every node computes the same.
 pub fn reporter<'a>(
     group: &str,
     speakers: impl Iterator<Item = (&'a str, Fitness)>,

@@ -1,5 +1,6 @@
-//! Which nodes this one watches for their own sake: each is watched by the two members that follow it in the order of
-//! names, round the end. So every node watches two, however many there are. Pure.
+//! Chooses the nodes that this node watches for their own sake, not as owners. Each node is watched by the two members
+//! that follow it in the order of names, with a wrap at the end. So every node watches two, however many there are.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,12 +10,12 @@ use super::member::own_addresses;
 use super::{Cluster, Target, Targets, Term, Watched};
 use crate::network::Network;
 
-/// For each node.
+/// Number of nodes that watch one node.
 const WATCHERS: usize = 2;
 
 impl Cluster {
-    /// On these interfaces: whom to ask, and the UIDs of their Nodes. A member that has not renewed its Lease watches
-    /// nobody.
+    /// The nodes to watch on the interfaces `links`, with the UIDs of their Nodes. A member whose Lease has expired is
+    /// watched, but does not count as a watcher.
     pub fn nodes_to_watch(
         &self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! What a server has answered.
+//! Handles the servers' replies.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{Client, LONGEST_PAUSE, Output, Phase};
 use crate::Expiry;
 
 impl Client {
-    /// Only what answers the open question counts.
+    /// Handles a reply. It counts only if it answers the open request.
     pub(super) fn reply(&mut self, now: Instant, reply: Reply, out: &mut Vec<Output>) {
         let exchange = match &self.phase {
             Phase::Selecting(exchange)
@@ -24,7 +24,7 @@ impl Client {
         if reply.xid != exchange.xid || reply.advertise != matches!(self.phase, Phase::Selecting(_)) {
             return;
         }
-        // RFC 8415 18.2.9 and 18.2.10: heeded even in an answer that grants nothing.
+        // SOL_MAX_RT counts even in an answer that grants nothing (RFC 8415 18.2.9 and 18.2.10).
         self.longest_wait = reply.longest_wait.unwrap_or(self.longest_wait);
         let asked = match (&self.phase, &self.in_use) {
             (Phase::Requesting { server, .. }, _) => Some(server),
@@ -45,7 +45,7 @@ impl Client {
             (Phase::Confirming(_), _) => match reply.status {
                 Some((Status::NotOnLink, message)) => self.refused(now, message, out),
                 Some(_) => {}
-                // It belongs here. Times that are not known are asked for.
+                // The address is valid on this link. If its times are unknown, they are requested.
                 None if self.in_use.as_ref().is_some_and(|lease| lease.renew_at.is_none_or(|at| at <= now)) => {
                     let endless = self.in_use.as_ref().is_some_and(|lease| lease.expiry == Expiry::Never);
                     if endless { self.phase = Phase::Bound } else { self.begin(now, Phase::Rebinding, out) }
@@ -57,8 +57,8 @@ impl Client {
                 if !lease.expiry.is_past(now) {
                     self.take_lease(now, lease, out);
                 } else if matches!(self.phase, Phase::Renewing(_) | Phase::Rebinding(_)) {
-                    // It may be an answer to what was sent long ago, so its time counts from there. A new question has
-                    // a new number.
+                    // The reply may answer an early transmission, so its time counts from there. A new request has a
+                    // new transaction ID.
                     self.begin(now, Phase::Rebinding, out);
                 }
             }
@@ -67,7 +67,8 @@ impl Client {
                 self.refused(now, message, out);
             }
             (_, None) => match (reply.status, reply.granted, &self.in_use) {
-                // RFC 8415 18.2.10.1: the server has lost its book; it is asked for the same address as if it were new.
+                // The server has lost its lease database, so the same address is requested as if it were new (RFC 8415
+                // 18.2.10.1).
                 (Some((Status::NoBinding, _)), _, Some(lease)) => {
                     let (server, address) = (reply.server, lease.address);
                     let exchange = self.exchange(now);
@@ -75,11 +76,11 @@ impl Client {
                     self.transmit(now, out);
                 }
                 (Some((Status::NotOnLink, message)), ..) => self.refused(now, message, out),
-                // A lifetime of zero takes the address back.
+                // A lifetime of zero means that the server takes the address back.
                 (None, Some((address, _)), Some(lease)) if lease.address == address => {
                     self.refused(now, String::new(), out);
                 }
-                // Anything else changes nothing: it is asked again in time.
+                // Other answers change nothing; the request is repeated in time.
                 (status, ..) => tell_refusal(status.filter(|(status, _)| *status != Status::NoBinding), out),
             },
         }
@@ -101,7 +102,7 @@ impl Client {
         }
     }
 
-    /// The address is not, or not any more, to be had: the search begins again, at once the first time.
+    /// The server refuses the address: a new search starts, without a pause the first time.
     pub(super) fn refused(&mut self, now: Instant, message: String, out: &mut Vec<Output>) {
         let requested = matches!(self.phase, Phase::Requesting { .. }) && self.in_use.is_none();
         self.lose(LostReason::Refused { message: message.clone() }, out);

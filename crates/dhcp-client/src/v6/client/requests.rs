@@ -1,4 +1,4 @@
-//! Sending: which message in which phase, and when again (RFC 8415 15 and 18.2).
+//! Sends requests: which message in which phase, and when to repeat it (RFC 8415 15 and 18.2).
 
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
@@ -10,18 +10,19 @@ use super::super::message::{self, Request};
 use super::super::{Lease, Report, frame};
 use super::{Client, IAID, Output, Phase};
 
-/// REQUESTs (REQ_MAX_RC) before another server is looked for.
+/// REQUESTs (REQ_MAX_RC) before the client looks for another server.
 const REQUEST_ATTEMPTS: u32 = 10;
-/// CNF_MAX_RD: silence to CONFIRM means that the address may be used on.
+/// Limit for CONFIRM (CNF_MAX_RD). Without an answer the address may be used further.
 const CONFIRM_PATIENCE: Duration = Duration::from_secs(10);
-/// A lost packet or two is not worth telling.
+/// After this many transmissions without an answer the silence is reported; a lost packet or two is not worth a report.
 const QUIET_ATTEMPTS: u32 = 2;
 
-/// One attempt to get something from the servers, over all its transmissions, which share a transaction.
+/// One attempt to get an answer; all its transmissions share a transaction.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exchange {
     pub xid: [u8; 3],
-    /// First transmission: the times of a lease count from here, so we always stop before the server thinks we do.
+    /// First transmission. The times of a lease count from here, so the client always stops before the server considers
+    /// the lease ended.
     pub started: Instant,
     pub next_at: Instant,
     attempts: u32,
@@ -33,15 +34,15 @@ impl Client {
         Exchange { xid: self.rng.random(), started: now, next_at: now, attempts: 0, wait: Duration::ZERO }
     }
 
-    /// A new question. RFC 8415 18.2.1 has hosts wait up to a second before the first SOLICIT because they may all be
-    /// switched on together; this is one address that somebody is waiting for.
+    /// Starts a new request. RFC 8415 18.2.1 requires a wait of up to a second before the first SOLICIT for hosts that
+    /// are switched on together. Here clients wait for a single address.
     pub(super) fn begin(&mut self, now: Instant, phase: fn(Exchange) -> Phase, out: &mut Vec<Output>) {
         let exchange = self.exchange(now);
         self.phase = phase(exchange);
         self.transmit(now, out);
     }
 
-    /// The phase's time has come.
+    /// Handles the deadline of the phase.
     pub(super) fn go_on(&mut self, now: Instant, out: &mut Vec<Output>) {
         match &self.phase {
             Phase::Idle | Phase::Released | Phase::Stopped => {}
@@ -69,13 +70,13 @@ impl Client {
         self.in_use.as_ref().and_then(|lease| lease.rebind_at).is_some_and(|at| at <= now)
     }
 
-    /// Sends what the phase asks for and sets its next deadline.
+    /// Sends the message of the phase and sets the next deadline.
     pub(super) fn transmit(&mut self, now: Instant, out: &mut Vec<Output>) {
         let seconds = Duration::from_secs;
         let held = self.in_use.as_ref();
         let address = held.map(|lease| lease.address);
         let until = |at: Option<Instant>| at.map_or(Duration::MAX, |at| at.saturating_duration_since(now));
-        // First wait, longest wait, and what is left of the phase.
+        // First wait, longest wait, and rest of the phase.
         let (exchange, kind, server, address, first, longest, left) = match &self.phase {
             Phase::Selecting(exchange) => {
                 (*exchange, MessageType::Solicit, None, self.wish, seconds(1), self.longest_wait, Duration::MAX)
@@ -95,7 +96,7 @@ impl Client {
             }
             Phase::Rebinding(exchange) => {
                 let left = until(held.and_then(|lease| lease.expiry.instant()));
-                // Of a lease that somebody else got nothing is known but its end: it is asked for sooner.
+                // Only the end of a lease from another node is known, so it is requested sooner.
                 let known = held.is_some_and(|lease| lease.rebind_at.is_some());
                 let first = if known { short(left) } else { seconds(1) };
                 (*exchange, MessageType::Rebind, None, address, first, seconds(600), left)
@@ -122,14 +123,14 @@ impl Client {
         }
     }
 
-    /// Says something about a lease that needs no answer.
+    /// Sends a message about a lease that needs no answer.
     pub(super) fn say(&mut self, now: Instant, kind: MessageType, lease: &Lease, out: &mut Vec<Output>) {
         let xid = self.exchange(now).xid;
         let request = Request { kind, server: Some(&lease.server), address: Some(lease.address) };
         self.push(&request, xid, 0, out);
     }
 
-    /// Gives back whatever a server holds for us.
+    /// Releases what a server holds for this client.
     pub(super) fn give_back(&mut self, now: Instant, out: &mut Vec<Output>) {
         let held = match (&self.phase, &self.in_use, self.remembered.take()) {
             (Phase::Released, ..) => return,
@@ -153,7 +154,7 @@ impl Client {
     }
 }
 
-/// RFC 8415 has 10 s for RENEW and REBIND, which a short lease does not have.
+/// First wait for RENEW and REBIND. RFC 8415 uses 10 s, which is too long for a short lease.
 fn short(left: Duration) -> Duration {
     (left / 4).clamp(Duration::from_millis(250), Duration::from_secs(10))
 }
