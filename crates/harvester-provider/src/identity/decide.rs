@@ -42,8 +42,9 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Only a name that identifies a cluster is worth remembering: otherwise the first real one would count as a
-    /// change. One that no object can be named after is a mistake to be mended, not to be kept.
+    /// Whether the name should be written to the record. The default name identifies no cluster; if it were recorded,
+    /// the first real name would count as a change. A name that no object can have is a mistake to correct, not to
+    /// record.
     pub fn is_to_be_remembered(&self) -> bool {
         self.source != Source::Remembered && !self.name.is_default() && self.name.can_name_objects()
     }

@@ -56,7 +56,7 @@ impl Keeper {
         if !before && !decision.name.is_default() {
             card.names.insert(decision.name.to_string());
         }
-        // Load balancers of a cluster without a name are ours under any, as before.
+        // Without a cluster name, load balancers of any name may belong to this cluster, as before.
         if decision.name.is_default() {
             card.names = BTreeSet::new();
         }
