@@ -34,8 +34,7 @@ struct Answer {
 
 #[derive(Debug)]
 enum Outcome {
-    /// Every question is answered in the end, if only by a time-out; until then it waits for its turn, for however
-    /// long.
+    /// The request is sent, or waits for its turn, for however long. Every request ends, at the latest by a time-out.
     Asked,
     /// In lower case.
     Is(String),

@@ -57,11 +57,11 @@ pub enum RequestError {
     /// PATCH of the Service.
     #[error("failed to update {role} service {service} with ip {address}")]
     Patch {
-        /// Of the Service.
+        /// Role of the Service.
         role: Role,
         /// The Service.
         service: ServiceKey,
-        /// What was to be published.
+        /// The address that was to be published.
         address: String,
         /// The answer.
         source: kube::Error,
