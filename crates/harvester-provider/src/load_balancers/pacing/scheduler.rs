@@ -164,8 +164,8 @@ impl Scheduler {
         }
     }
 
-    /// The Service sends requests for these objects and for no others, as things are: nobody else would take the others
-    /// out of the line, and each would hold a place when its turn comes. What was sent stays the host's matter.
+    /// Removes the Service's requests for other objects from the queue. Nothing else would remove them, and each would
+    /// occupy a place when its turn comes. Requests that were already sent keep their places.
     pub fn wants_only(&mut self, now: Instant, service: &ServiceKey, names: &[String]) {
         let given_up = |name: &str| !names.iter().any(|wanted| wanted == name);
         let first = (service.clone(), 0);

@@ -67,7 +67,7 @@ pub struct Leaving<'a> {
     pub age: Duration,
     /// Another Service is handing its object over to this one right now.
     pub inherits: bool,
-    /// Another Service is being given the address at this moment.
+    /// Another Service is just being given the address.
     pub claimed: bool,
 }
 

@@ -25,7 +25,7 @@ use super::{Action, Plan, Verdict, World, object, wait};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::unique_in_pool;
 
-/// Name of the object that takes the Service's address from this pool, beside the one that serves.
+/// Name of the object that takes the Service's address from this pool, besides the one that serves.
 pub fn name_in_pool(config: &LoadBalancerConfig, service: &ServiceView, pool: &str) -> String {
     config.cluster_name.load_balancer_name(&service.key.namespace, &service.key.name, &unique_in_pool(service, pool))
 }

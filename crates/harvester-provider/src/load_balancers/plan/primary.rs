@@ -124,8 +124,8 @@ fn address(service: &ServiceView, source: &Source, lb: &LbView) -> Option<String
     })
 }
 
-/// Which leases to ask for: one per family, in the Service's order. A Service that is served by one lease gets no
-/// second one without being told to: who took it over from a Go provider changes nothing.
+/// The DHCP leases to request: one per family, in the Service's order. A Service that is served with one lease gets no
+/// second one without `RequireDualStack`, so that a takeover from a Go provider changes nothing.
 fn leases(service: &ServiceView) -> String {
     let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).unwrap_or_default();
     if shown == DHCP_ADDRESS && !service.ingress.is_empty() && !service.requires_both_families {
