@@ -1,7 +1,7 @@
-//! What would change for clients of a served Service although nobody asked for it, and how much of that at once: pure.
-//! A load balancer that has gone missing on Harvester is made anew, and gets another address; a booking that is another
-//! one is published. For one Service that is a repair. For many at once it is what a wrong view of Harvester would look
-//! like.
+//! Limits changes that clients of a served Service would notice although the user did not request them. Pure. There are
+//! two kinds. A load balancer that is missing on Harvester is created again, and gets another address. An allocation
+//! that has changed is published. For one Service that is a repair. For many at once, a wrong view of Harvester is the
+//! likelier cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,72 +18,73 @@ use super::plan::Action;
 use super::service_patch::Role;
 use super::view::LbView;
 
-/// A younger Service has no clients to speak of. Nothing but making it anew changes its age.
+/// A younger Service is assumed to have no clients yet. Its age changes only if it is created again.
 const LONG_SERVED: Duration = Duration::from_mins(30);
 
-/// Two looks are so far apart.
+/// Time between two checks.
 const SECOND_LOOK: Duration = Duration::from_secs(2);
 
-/// Who is refused asks again after this time: what has kept it may have ended.
+/// A refused Service asks again after this time: the reason may have gone.
 pub const ASK_AGAIN: Duration = Duration::from_mins(1);
 
-/// Who has not asked for so long is paused or held, and no part of what is seen now.
+/// A Service that has not asked for this long is paused or held, and no longer counts.
 const ASKS_NO_MORE: Duration = Duration::from_mins(5);
 
-/// For so long a human's word counts.
+/// How long an operator's confirmation is valid.
 const WORD_LASTS: Duration = Duration::from_mins(10);
 
-/// Whether a Service has had its load balancer and is served. Our condition on it tells that, also of former processes
-/// and through outages of the announcers: whoever is taken over from something else is served without one.
+/// Whether a Service has had its load balancer and is served. The controller's condition on it tells that, even across
+/// restarts and outages of the announcers. A Service that was just taken over from another controller is served without
+/// the condition.
 fn is_long_served(service: &ServiceView, now: Timestamp) -> bool {
     let made = service.conditions.ready.as_ref().is_some_and(|ready| ready.reason != NO_LOAD_BALANCER_YET);
     let long = i64::try_from(LONG_SERVED.as_secs()).unwrap_or(i64::MAX);
     made && !service.ingress.is_empty() && service.created.is_some_and(|created| now.as_second() - created >= long)
 }
 
-/// Whether nobody asked for this action, and clients of the Service would notice it. `objects` are those that the
-/// Service has.
+/// Whether clients of the Service would notice this action, although the user did not request it. `objects`: the
+/// objects of the Service.
 pub fn is_unasked(service: &ServiceView, action: &Action, objects: &[&LbView], now: Timestamp) -> bool {
     match action {
-        // The object of a move is made beside the one that serves.
+        // The object of a move is created besides the one that serves.
         Action::Create(_) => objects.is_empty() && is_long_served(service, now),
         Action::Patch(patch) if patch.role == Role::Primary && !service.ingress.is_empty() => {
             let (Ok(Source::Pool(_)), Ok(booked)) = (choice::source(service), patch.address.parse::<IpAddr>()) else {
                 return false;
             };
-            // Of a Service that moves to another pool the user knows.
+            // A move to another pool was requested by the user.
             !service.ingress.contains(&booked) && objects.len() == 1
         }
         _ => false,
     }
 }
 
-/// What a Service is answered that asks.
+/// The answer to a Service that asks for a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It may go on.
+    /// The change may be made.
     Yes,
-    /// It may go on if all that is decided on is read once more, and is as it was.
+    /// The change may be made if everything it is based on is read again and is unchanged.
     Confirmed,
-    /// It asks again after this time.
+    /// The Service asks again after this time.
     Later(Duration),
-    /// Nothing without a human's word: so many Services ask.
+    /// The change needs an operator's confirmation, because this many Services ask.
     No(usize),
 }
 
-/// Counts.
+/// Counts the Services that ask for such changes.
 #[derive(Debug, Default)]
 pub struct Breaker {
     recent: Recent,
-    /// Services that ask, since when, and when they last did.
+    /// Services that ask: since when, and when they last did.
     asking: BTreeMap<ServiceKey, (Instant, Instant)>,
-    /// Services that may be changed, and may have to wait for their turn: they do not count twice.
+    /// Services whose change was granted and may still wait for its turn. They do not count again.
     granted: BTreeSet<ServiceKey>,
 }
 
 impl Breaker {
-    /// May this Service be changed unasked? `all`: how many are served. `word`: when a human last said that all is as
-    /// it is to be.
+    /// Asks whether this Service may be changed. `all`: the number of served Services. `word`: time of the last
+    /// confirmation by an operator.
     pub fn ask(&mut self, service: &ServiceKey, all: usize, word: Option<Instant>, now: Instant) -> Answer {
         if self.granted.contains(service) {
             return Answer::Yes;
@@ -104,19 +105,20 @@ impl Breaker {
         }
     }
 
-    /// It is changed from now on.
+    /// Records that the Service is being changed.
     pub fn changed(&mut self, service: &ServiceKey, now: Instant) {
         if self.asking.remove(service).is_some() && self.granted.insert(service.clone()) {
             self.recent.note(now);
         }
     }
 
-    /// It asks no more. What it was granted lasts until it is done: of an object that is made anew the address follows.
+    /// The Service no longer asks. A granted change stays granted until it is done, because a new object is followed by
+    /// a new address.
     pub fn over(&mut self, service: &ServiceKey) {
         self.asking.remove(service);
     }
 
-    /// It is repaired, or is no Service any more.
+    /// The Service is repaired or gone.
     pub fn done(&mut self, service: &ServiceKey) {
         self.asking.remove(service);
         self.granted.remove(service);
