@@ -24,8 +24,8 @@ pub const STILL: Duration = Duration::from_secs(10);
 pub struct Seen {
     /// The report.
     pub report: Report,
-    /// When it came about or its renewal was seen to change. `None`: it was there when this process began, and nothing
-    /// has shown yet that its author lives. It may have been left behind by one who is gone.
+    /// When the report appeared or its renewal time was seen to change. `None`: it existed when this process started,
+    /// and no renewal was seen since. Its announcer may be gone.
     pub renewed: Option<Instant>,
 }
 
@@ -43,11 +43,11 @@ impl Seen {
 /// A node that enough watchers report as silent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreed {
-    /// The watchers and their kinds of evidence, as text.
+    /// UID of its Node.
     pub uid: String,
-    /// Two or more watchers report it, or one watcher in a cluster where one is sufficient.
+    /// The watchers and their evidence, as text.
     pub evidence: String,
-    /// More than one watcher says so, or one whose word is enough in a cluster of two.
+    /// Two or more watchers report it, or one watcher in a cluster of two nodes whose gateway answered.
     pub enough: bool,
 }
 
