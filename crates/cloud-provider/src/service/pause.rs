@@ -1,4 +1,4 @@
-//! When a Service is looked at again.
+//! Computes when a Service is reconciled again.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(super) fn within(next: Next, longest: Option<Duration>) -> Next {
     }
 }
 
-/// At the latest after this time.
+/// Limits the pause to this time.
 pub(super) fn not_after(next: Next, latest: Duration) -> Next {
     match next {
         Next::OnChange => Next::After(latest),
@@ -23,6 +23,6 @@ pub(super) fn not_after(next: Next, latest: Duration) -> Next {
 
 pub(super) fn wait(waiting: &Waiting) -> Next {
     tracing::debug!(reason = waiting.message, needs_user = waiting.needs_user, "waiting");
-    // A wait without a time of its own is ended by a wake-up; the resync is its safety net.
+    // A wait without a time of its own ends with a wake-up; the periodic resync is the safety net.
     waiting.retry_after.map_or(Next::OnChange, Next::After)
 }
