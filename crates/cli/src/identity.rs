@@ -1,5 +1,5 @@
-//! `identity`: what the record says of who this cluster is, and a human's word about it. The word is written into the
-//! record; the controller that leads compares it with the machines that it sees, writes the card anew and goes on.
+//! `identity`: shows which cluster the record describes, and writes an operator's confirmation to the record. The
+//! leader compares the confirmation with the machines that it sees, writes a new card and continues.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep};
 use crate::PRODUCT;
 use crate::stdout::say;
 
-/// As everywhere for a command line that cannot be read.
+/// Exit status for a command line that cannot be parsed, as in all commands.
 const WRONG_USAGE: u8 = 2;
-/// The controller that leads watches the record; a new one needs its Lease first.
+/// Time for the leader, which watches the record; a new leader needs its Lease first.
 const PATIENCE: Duration = Duration::from_mins(1);
 const PERIOD: Duration = Duration::from_millis(500);
 
@@ -122,7 +122,7 @@ async fn run(common: &Common, word: Option<&str>) -> anyhow::Result<String> {
     }
 }
 
-/// What is about to be asked for, in words.
+/// Describes the confirmation before it is written.
 fn meaning(word: &str) -> String {
     let what = match word.split_once(' ') {
         Some(("copy", name)) => format!(
@@ -140,7 +140,7 @@ fn meaning(word: &str) -> String {
     format!("The controller that leads {what}.")
 }
 
-/// The record, for a reader.
+/// The record as text.
 fn shown(record: &Record) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {

@@ -1,7 +1,7 @@
 //! Every annotation and label key that cloud provider and announcer share with users and with each other (ccm.md 2,
 //! harvester-side.md 2.4, 4.3 and 9.3, kube-vip spec 0).
 
-/// Defines the constants, and the list `ALL` of them, so that each new key is in the list.
+/// Constants, and `ALL` of them: what is added here is known to every reader of the list.
 macro_rules! keys {
     ($($(#[$comment:meta])* pub const $name:ident: &str = $key:literal;)+) => {
         $($(#[$comment])* pub const $name: &str = $key;)+
@@ -10,7 +10,7 @@ macro_rules! keys {
     };
 }
 
-/// Keys below `cloudprovider.harvesterhci.io/`, on Services, Nodes and LoadBalancers.
+/// Keys below `cloudprovider.harvesterhci.io/`: the guest's own vocabulary, on Services, Nodes and LoadBalancers.
 pub mod cloudprovider {
     keys! {
         /// Service: where the address comes from, `pool` (also when absent), `dhcp` or `static`.
@@ -33,7 +33,7 @@ pub mod cloudprovider {
         /// Service: name of a group in its namespace whose members share one address of a pool.
         pub const SHARE_GROUP: &str = "cloudprovider.harvesterhci.io/share-group";
 
-        /// LoadBalancer: network at the time of creation; later changes are compared with it.
+        /// LoadBalancer: network at the time of creation, the frozen copy that later changes are compared with.
         pub const LB_NETWORK: &str = "cloudprovider.harvesterhci.io/lb-network";
         /// LoadBalancer: the provider's management network, one source of the host's network choice.
         pub const MANAGEMENT_NETWORK: &str = "cloudprovider.harvesterhci.io/managementNetwork";
@@ -43,90 +43,90 @@ pub mod cloudprovider {
         pub const SERVICE_NAMESPACE: &str = "cloudprovider.harvesterhci.io/serviceNamespace";
         /// LoadBalancer label: name of the Service.
         pub const SERVICE_NAME: &str = "cloudprovider.harvesterhci.io/serviceName";
-        /// Service: the IPPool on Harvester to allocate the address from, which overrides the pools' selection rules.
+        /// Service: the IPPool on Harvester to take the address from, past its selection rules.
         pub const IP_POOL: &str = "cloudprovider.harvesterhci.io/ippool";
-        /// Service: the requested address. With IPAM `static` it is the address.
+        /// Service: the address that is asked for. With IPAM `static` it is the address.
         pub const IP: &str = "cloudprovider.harvesterhci.io/ip";
         /// Service that is being deleted: name of the LoadBalancer to leave behind on Harvester (decision 12).
         pub const ABANDON: &str = "cloudprovider.harvesterhci.io/abandon";
-        /// Service annotation, `"true"`: the provider observes the Service and writes nothing for it, neither in the
-        /// cluster nor on Harvester.
+        /// Service annotation, `"true"`: the provider observes the Service and writes nothing for it, neither here nor
+        /// on Harvester.
         pub const PAUSED: &str = "cloudprovider.harvesterhci.io/paused";
         /// LoadBalancer annotation: UID of the guest cluster, which is that of its Namespace `kube-system` (of Service
         /// `default/kubernetes` where that may not be read, and in earlier versions).
         pub const CLUSTER_UID: &str = "cloudprovider.harvesterhci.io/clusterUID";
         /// LoadBalancer annotation: UID of the Service.
         pub const SERVICE_UID: &str = "cloudprovider.harvesterhci.io/serviceUID";
-        /// LoadBalancer annotation: changed by the provider to end the back-off of the host's controller.
+        /// LoadBalancer annotation: changes when we wake the host's controller out of its back-off.
         pub const NUDGED: &str = "cloudprovider.harvesterhci.io/nudged";
-        /// LoadBalancer annotation, `"true"`: the provider has preset the host controller's finalizer, so its presence
-        /// proves nothing about the host.
+        /// LoadBalancer annotation, `"true"`: we set the host controller's finalizer ourselves, so it proves nothing
+        /// about the host.
         pub const PRESET_FINALIZER: &str = "cloudprovider.harvesterhci.io/preset-finalizer";
 
-        /// Service, `"true"`: two other nodes connect to its addresses at its first TCP port at intervals, as a client
-        /// does. `"false"`: no node does, whatever the announcers' settings for all Services are.
+        /// Service: `"true"`: two other nodes ask its addresses at its first TCP port now and then, as a client would;
+        /// `"false"`: none does, whatever the announcers are told for all Services.
         pub const PROBE: &str = "cloudprovider.harvesterhci.io/probe";
 
-        /// Node: JSON array of addresses that are not shown as ExternalIPs.
+        /// Node: JSON array of addresses that are not to be shown.
         pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additional-internal-ips";
-        /// Node, while hosts are being upgraded: the Harvester host of its machine, which the label may show only
-        /// afterwards.
+        /// Node, while hosts are being upgraded: the Harvester host that its machine runs on, which the label may not
+        /// show before it is over.
     pub const HOST_UPGRADE_HOST: &str = "cloudprovider.harvesterhci.io/host-upgrade-host";
     /// Node, while hosts are being upgraded: state of its host, as Harvester stores it.
     pub const HOST_UPGRADE_STATE: &str = "cloudprovider.harvesterhci.io/host-upgrade-state";
     /// Node, while hosts are being upgraded: kind and name of the plan.
     pub const HOST_UPGRADE_PLAN: &str = "cloudprovider.harvesterhci.io/host-upgrade-plan";
-    /// Node, while hosts are being upgraded: what will happen to its machine, `migrate`, `shutdown` or `none`.
+    /// Node, while hosts are being upgraded: what becomes of its machine, `migrate`, `shutdown` or `none`.
     pub const HOST_UPGRADE_EXPECT: &str = "cloudprovider.harvesterhci.io/host-upgrade-expect";
-    /// Optional taint of a Node whose host is being upgraded, with effect `PreferNoSchedule`.
+    /// Taint of a Node whose host is being upgraded, with effect `PreferNoSchedule`, where that was asked for.
     pub const HOST_MAINTENANCE: &str = "cloudprovider.harvesterhci.io/host-maintenance";
     /// Node, from the cloud provider to the announcers: since when (RFC 3339) its machine is about to move or to be
-    /// shut down. The announcer on it hands over its addresses, and the node is the last choice for any address. It is
-    /// not excluded: if there is no better node, it serves.
+    /// shut down, so that it hands over what it announces and is the last to get anything. It excludes no node: the
+    /// least bad one serves.
     pub const HAND_OVER: &str = "cloudprovider.harvesterhci.io/hand-over";
-    /// Node: the cloud provider has cordoned it before the shutdown of its machine, and uncordons it when the machine
-    /// is back.
+    /// Node: the cloud provider has cordoned it before its machine is shut down, and uncordons it when the machine is
+    /// back.
     pub const CORDONED: &str = "cloudprovider.harvesterhci.io/cordoned";
     /// Label of a Node: the Harvester host that its machine runs on, for anti-affinity across physical machines.
         pub const HOST: &str = "cloudprovider.harvesterhci.io/host";
 
-        /// Service, written by the announcer: the term of the owner in `vipHost`, as a decimal number (decisions.md
+        /// Service, of the announcer: since which change of owner `vipHost` stands, as a decimal number (decisions.md
         /// 20).
         pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
-        /// Service, written by the announcer: what a successor needs to continue the DHCP lease (see `LeaseFacts`).
+        /// Service, of the announcer: what a successor needs to go on with the DHCP lease (see `LeaseFacts`).
         pub const DHCP_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp-lease";
-        /// Service, written by the announcer: the same for DHCPv6 (see `LeaseFacts6`).
+        /// Service, of the announcer: the same for DHCPv6 (see `LeaseFacts6`).
         pub const DHCP6_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp6-lease";
-        /// Lease of a node, written by the announcer: the node's report about itself (see `Card`).
+        /// Lease of a node, of the announcer: what the node says about itself (see `Card`).
         pub const CARD: &str = "cloudprovider.harvesterhci.io/announcer-card";
-        /// Lease of a node, written by the announcer: why the node cannot create macvlans, which DHCP addresses need;
-        /// absent if it can.
+        /// Lease of a node, of the announcer: why the node cannot have macvlans, which addresses by DHCP need; absent
+        /// where it can.
         pub const NO_MACVLANS: &str = "cloudprovider.harvesterhci.io/announcer-without-macvlans";
-        /// Label of a node's Lease, written by the announcer, `"true"`: the card reports silent nodes. Readers select
-        /// by this label, so that they need not watch the Leases of a healthy cluster.
+        /// Label of a node's Lease, of the announcer, `"true"`: the card names nodes that are silent. Nobody has to
+        /// follow the Leases of a healthy cluster to hear of it.
         pub const SILENCE: &str = "cloudprovider.harvesterhci.io/reports-silence";
-        /// Lease of the cloud controller, written by itself: the reason of its safe mode, or of its doubt at the start
-        /// whether the cluster is a copy. Announcers watch the Leases of that namespace anyway.
+        /// Lease of the cloud controller, of the cloud controller: the reason of its safe mode, while it is in it or
+        /// does not know yet whether the cluster is a copy. Announcers follow the Leases of that namespace anyway.
         pub const SAFE_MODE: &str = "cloudprovider.harvesterhci.io/safe-mode";
-        /// Lease of the cloud controller, written by itself: the holder that wrote the annotation `safe-mode`.
+        /// Lease of the cloud controller, of the cloud controller: the holder who stands for what the key above says.
         pub const SAFE_MODE_HOLDER: &str = "cloudprovider.harvesterhci.io/safe-mode-holder";
-        /// ConfigMap `kube-system/harvester-cloud-provider`: when the value changes, the cloud provider looks for
-        /// garbage at once.
+        /// ConfigMap `kube-system/harvester-cloud-provider`: a changed value makes the cloud provider look for garbage
+        /// at once.
         pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";
     }
 }
 
-/// Keys below `kube-vip.io/`, on Services: requests of cloud provider and users to the announcer, and its answers.
+/// Keys below `kube-vip.io/`, on Services: what cloud provider and users ask of the announcer, and what it answers.
 pub mod kube_vip {
     keys! {
-        /// Addresses to announce; `0.0.0.0` and `::` request DHCP. Written by the cloud provider.
+        /// Addresses to announce; `0.0.0.0` and `::` ask for DHCP. Output of the cloud provider.
         pub const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
         /// Network interface for the address, or `auto`: the one whose subnet contains it.
         pub const SERVICE_INTERFACE: &str = "kube-vip.io/serviceInterface";
-        /// MAC address of the DHCP macvlan. A MAC address of a node's interface, or of another Service's lease, is
-        /// refused. MAC addresses of the gateway and of other machines cannot be detected: do not use them.
+        /// MAC address of the DHCP macvlan. Refused: one that an interface of a node or another Service's lease has.
+        /// Those of the gateway and of other machines cannot be told: do not name them.
         pub const HWADDR: &str = "kube-vip.io/hwaddr";
-        /// Last DHCP address, which is requested again.
+        /// Last DHCP address, asked for again.
         pub const REQUESTED_IP: &str = "kube-vip.io/requestedIP";
         /// Node that announces.
         pub const VIP_HOST: &str = "kube-vip.io/vipHost";
@@ -152,12 +152,12 @@ pub mod kube_vip {
         pub const DDNS: &str = "kube-vip.io/ddns";
         /// kube-vip: tracked connections are forgotten when the Service changes. Without effect; an Event says so.
         pub const FLUSH_CONNTRACK: &str = "kube-vip.io/flush-conntrack";
-        /// kube-vip: an 802.1Q sub-interface. Not supported.
+        /// An 802.1Q sub-interface, which we do not make.
         pub const SERVICE_VLAN: &str = "kube-vip.io/serviceVLAN";
     }
 }
 
-/// Whether a program of this project reads or writes this key.
+/// Whether some program of ours reads or writes this key.
 pub fn is_known(key: &str) -> bool {
     all().any(|known| known == key)
 }

@@ -1,6 +1,6 @@
-//! Columns for people.
+//! Tables of text.
 
-/// Rows below their headings; each column as wide as it has to be.
+/// Formats rows under headings, with the necessary width for each column.
 pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let headings: Vec<String> = headings.iter().map(ToString::to_string).collect();
     let all: Vec<&Vec<String>> = std::iter::once(&headings).chain(rows).collect();
@@ -13,7 +13,7 @@ pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     all.iter().map(line).collect()
 }
 
-/// How long ago, in two units at most.
+/// A duration in at most two units.
 pub fn age(seconds: i64) -> String {
     let seconds = seconds.max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
@@ -25,7 +25,7 @@ pub fn age(seconds: i64) -> String {
     }
 }
 
-/// What stands for nothing.
+/// The text, or a dash if it is empty.
 pub fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { text.to_owned() }
 }

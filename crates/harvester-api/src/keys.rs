@@ -6,7 +6,7 @@
 
 pub use contract::keys::{cloudprovider, kube_vip};
 
-/// Keys below `loadbalancer.harvesterhci.io/`, which the host defines, on LoadBalancers and IPPools.
+/// Keys below `loadbalancer.harvesterhci.io/`: the host's vocabulary, on LoadBalancers and IPPools.
 pub mod loadbalancer {
     /// LoadBalancer: network used for pool selection. Filled in and kept by the host's webhook: preserve it on update.
     pub const NETWORK: &str = "loadbalancer.harvesterhci.io/network";
@@ -25,7 +25,7 @@ pub mod loadbalancer {
     pub const MANUALLY_RELEASE_IP: &str = "loadbalancer.harvesterhci.io/manuallyReleaseIP";
 }
 
-/// Keys of Kubernetes that also occur on machines. Keys that occur on Nodes only are in the framework.
+/// Keys that Kubernetes itself defines and that stand on machines too. Those of Nodes alone are the framework's.
 pub mod kubernetes {
     /// Zone: label on Nodes, annotation on VMIs.
     pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
@@ -51,8 +51,8 @@ pub mod harvester {
     pub const PROJECT_ID: &str = "field.cattle.io/projectId";
     /// NetworkAttachmentDefinition label: VLAN id.
     pub const VLAN_ID: &str = "network.harvesterhci.io/vlan-id";
-    /// Finalizer of the host's LoadBalancer controller. An implementation detail of the host, so the controller detects
-    /// it and does not rely on it (decision 8).
+    /// Finalizer of the host's LoadBalancer controller. An implementation detail of the host: learn it, do not rely on
+    /// it (decision 8).
     pub const LB_FINALIZER: &str = "wrangler.cattle.io/harvester-lb-controller";
     /// Finalizer of the host's IPPool controller.
     pub const POOL_FINALIZER: &str = "wrangler.cattle.io/harvester-ipam-controller";
@@ -68,7 +68,7 @@ pub fn provider_id(vm_uid: &str) -> String {
     format!("{PROVIDER_NAME}://{vm_uid}")
 }
 
-/// The VM's UID in a provider id of this provider; `None` for any other one.
+/// The VM's UID in a provider id of ours; `None` for another provider's or an empty one.
 pub fn vm_uid(provider_id: &str) -> Option<&str> {
     provider_id.strip_prefix(PROVIDER_NAME)?.strip_prefix("://").filter(|uid| !uid.is_empty())
 }

@@ -228,7 +228,7 @@ where
         let mut ingest = Ingest::new(self.cache.clone(), self.key, Arc::clone(&self.view));
         let mut pause = FIRST_PAUSE;
         let mut forbidden_since = None;
-        // When a watch that was refused before, and of which nothing has been heard since, has lasted.
+        // When a watch that was refused before, and has been silent since, counts as working.
         let mut lasted = None;
         // When to read the list after a failure without an event since. A watch that continues where it stopped is
         // silent while nothing changes, so without the list its failure could go unnoticed for hours.

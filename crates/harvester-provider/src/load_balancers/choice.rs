@@ -57,7 +57,7 @@ impl Source {
 /// An annotation with an unusable value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChoiceError {
-    /// The value is not one of [`MODES`].
+    /// The value is none of `pool`, `dhcp` and `static`.
     #[error(
         "annotation {key} has the value {value:?}, accepted are {modes}{meant}", key = cloudprovider::IPAM, value = Quoted(.0),
         modes = MODES.join(", "),

@@ -365,7 +365,7 @@ impl Election {
     }
 }
 
-/// The silent hosts, whenever they change.
+/// Waits for the next change of the silent hosts.
 async fn told(silent: &mut Option<watch::Receiver<BTreeSet<String>>>) -> BTreeSet<String> {
     if let Some(hosts) = silent {
         if hosts.changed().await.is_ok() {
