@@ -126,8 +126,8 @@ pub struct LoadBalancerConfig {
 }
 
 impl LoadBalancerConfig {
-    /// Whether the object carries the present name of this cluster, or a former one. A copy of this cluster has the
-    /// same UIDs but another name.
+    /// Whether the object carries the present name of this cluster, a former one, or none. A copy of this cluster has
+    /// the same UIDs but another name. Without known names, every object passes.
     pub(crate) fn may_be_ours(&self, lb: &LbView) -> bool {
         self.cluster_names.is_empty() || cluster_of(lb).is_none_or(|name| self.cluster_names.contains(name.as_str()))
     }

@@ -47,7 +47,7 @@ pub struct Agreed {
     pub uid: String,
     /// The watchers and their evidence, as text.
     pub evidence: String,
-    /// Two or more watchers report it, or one watcher in a cluster of two nodes whose gateway answered.
+    /// Two or more watchers report it. In a cluster of two nodes, one watcher is enough if the gateway answered it.
     pub enough: bool,
 }
 

@@ -271,9 +271,9 @@ pub fn has_address_of(service: &ServiceView, lb: &LbView) -> bool {
 }
 
 /// Other Services, not being deleted, that have the address of one of these objects of `owner`. Two kinds do not count,
-/// because no controller gave them the address. One uses it as its static address, although the owner has never
+/// because the owner did not give them the address. One uses it as its static address, although the owner has never
 /// published it. The other is served at it because an announcer took a request (`spec.loadBalancerIP`) for a grant: it
-/// shows nothing, and does not have the owner's label.
+/// does not show the address, does not have the owner's label, and names neither the owner nor its group.
 pub fn users(owner: &ServiceView, lbs: &[&LbView], services: Vec<Arc<ServiceView>>) -> Vec<Arc<ServiceView>> {
     let found_by_itself = |other: &ServiceView, lb: &LbView| {
         static_address(other)

@@ -112,8 +112,8 @@ fn prefixed(moves: &str, verdict: Verdict) -> Verdict {
     }
 }
 
-/// Deletes objects whose address is no longer needed, because the Service is served at the address of another object.
-/// They are proven to belong to the Service.
+/// Plans to delete objects whose address is no longer needed, because the Service is served at the address of another
+/// object. They are proven to belong to the Service.
 pub(super) fn superseded(service: &ServiceView, lb: &LbView, world: &World<'_>) -> Vec<Action> {
     let current = lb.usable_address.as_deref();
     let dhcp = current == Some(DHCP_ADDRESS);
@@ -124,8 +124,8 @@ pub(super) fn superseded(service: &ServiceView, lb: &LbView, world: &World<'_>) 
     deletions(unused(service, lb, world), world)
 }
 
-/// Deletes objects of moves that were cancelled. The Service need not be served for that, because their addresses were
-/// never published.
+/// Plans to delete objects of moves that were cancelled. The Service need not be served for that, because their
+/// addresses were never published.
 pub(super) fn given_up(service: &ServiceView, lb: &LbView, world: &World<'_>) -> Vec<Action> {
     deletions(half_moved(service, lb, world), world)
 }

@@ -78,7 +78,7 @@ impl HarvesterLoadBalancers {
         };
         // An address that another Service shows takes precedence over an allocation. After a restore of the host, or if
         // the pool was created again, the host does not know which addresses are in use. The Service that showed the
-        // address first keeps it; this one waits until it has switched.
+        // address first keeps it; this one waits until that Service has left the address.
         let shows_it = |other: &ServiceView| {
             let new = !sharing::shows_ip(service, address) && !service.ingress.contains(&address);
             new && wants_load_balancer(other)
