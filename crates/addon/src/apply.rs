@@ -1,4 +1,4 @@
-//! Performs the steps: every request that changes something on Harvester, side by side.
+//! Performs the steps. All requests that change anything on Harvester are here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,25 +17,25 @@ use crate::request::Request;
 use crate::step::Step;
 use crate::view::{ACCOUNT_ANNOTATION, MANAGED_BY, TOKEN_TYPE, Version, binding_name};
 
-/// How long the token controller may take to fill a Secret; it usually needs milliseconds.
+/// Time for the token controller to fill a Secret; it usually needs milliseconds.
 const TOKEN_LIMIT: Duration = Duration::from_secs(30);
 
-/// A token and the authority of the API server that issued it.
+/// A token, and the certificate authority of the API server that issued it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// Bearer token.
     pub token: String,
-    /// Authority, PEM.
+    /// Certificate authority, PEM.
     pub ca_pem: String,
 }
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// A request was refused or did not arrive.
+    /// A request was refused or failed.
     #[error("failed to {verb} {kind} {name} on Harvester")]
     Request {
-        /// What was tried.
+        /// The operation.
         verb: &'static str,
         /// Kind of the object.
         kind: &'static str,
@@ -50,7 +50,7 @@ pub enum ApplyError {
     again"
     )]
     Changed {
-        /// What was tried.
+        /// The operation.
         verb: &'static str,
         /// Kind of the object.
         kind: &'static str,
@@ -67,7 +67,7 @@ pub enum ApplyError {
         /// Cause.
         source: kube::runtime::wait::Error,
     },
-    /// Nobody filled the Secret.
+    /// The token controller did not fill the Secret.
     #[error("Secret {name} got no token within {} s: does Harvester's kube-controller-manager run, and does the \
         service account exist?", TOKEN_LIMIT.as_secs())]
     NoToken {
@@ -76,8 +76,8 @@ pub enum ApplyError {
     },
 }
 
-/// Does one step, unless the object is no longer the one that the plan was made for. What is gone already is as good
-/// as deleted.
+/// Performs one step, unless the object has changed since the plan. If an object to delete is already gone, the step
+/// succeeds.
 pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<(), ApplyError> {
     let namespace = request.namespace.as_str();
     let account = request.service_account.as_str();
@@ -93,14 +93,15 @@ pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<
         }
         Step::CreateBinding => bindings.create(&post, &typed(binding(request))).await.map(drop),
         Step::UpdateBinding { others, version } => {
-            // Where the array exists, `add` of the whole would replace it; where it does not, nothing can be appended.
+            // If the array exists, an `add` of the whole array would replace it; if it does not exist, nothing can be
+            // appended.
             let add = if *others {
                 json!({"op": "add", "path": "/subjects/-", "value": subject(request)})
             } else {
                 json!({"op": "add", "path": "/subjects", "value": [subject(request)]})
             };
-            // A failed `test` would be a 422, as many a mistake is; the version itself makes it the conflict that it
-            // is.
+            // A failed `test` leads to 422, like other errors; a changed resourceVersion leads to 409, which is
+            // recognised as a conflict.
             let seen = json!({"op": "replace", "path": "/metadata/resourceVersion", "value": version.resource_version});
             let patch = json!([seen, add]);
             let patch = Patch::<Value>::Json(typed(patch));
@@ -121,7 +122,7 @@ pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<
     let (verb, kind, name) = step.describe(request);
     match result {
         Err(error) if (verb, api_code(&error)) == ("delete", Some(404)) => Ok(()),
-        // It, or what it belongs to, was made, changed or deleted since the look.
+        // The object, or the one that it belongs to, was created, changed or deleted since the observation.
         Err(source) if matches!(api_code(&source), Some(404 | 409)) => {
             Err(ApplyError::Changed { verb, kind, name, source: Box::new(source) })
         }
@@ -130,14 +131,14 @@ pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<
     }
 }
 
-/// Deletes what was seen, and nothing that took its place or has changed.
+/// Preconditions that restrict the deletion to the observed version of the object.
 fn only(seen: &Version) -> DeleteParams {
     let preconditions =
         Preconditions { uid: Some(seen.uid.clone()), resource_version: Some(seen.resource_version.clone()) };
     DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }
 }
 
-/// The token of a Secret, as soon as the token controller has put it there.
+/// Waits for the token controller and returns the token of a Secret.
 pub async fn credentials(client: &Client, request: &Request, secret: &str) -> Result<Credentials, ApplyError> {
     let name = format!("{}/{secret}", request.namespace);
     let api: Api<Secret> = Api::namespaced(client.clone(), &request.namespace);
@@ -178,7 +179,7 @@ fn token_secret(request: &Request, name: &str, account_uid: &str) -> Value {
         "metadata": {
             "name": name,
             "labels": labels(),
-            // The uid keeps a later account of the same name from inheriting the token.
+            // With the uid, a later account of the same name does not inherit the token.
             "annotations": {ACCOUNT_ANNOTATION: request.service_account,
                 "kubernetes.io/service-account.uid": account_uid},
             "ownerReferences": [

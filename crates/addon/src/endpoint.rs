@@ -1,6 +1,6 @@
-//! Looks at the Harvester API as a guest would, from the outside in: name, port, certificate, answer, token, rights.
-//! The first thing that fails is what has to be mended; a guest that cannot reach Harvester would otherwise only show
-//! nodes that stay uninitialised.
+//! Checks the Harvester API as a guest would, step by step: name, port, certificate, answer, token, rights. The first
+//! failure is the one to correct. Without this check, a guest that cannot reach Harvester would only show nodes that
+//! stay uninitialised.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -19,9 +19,9 @@ use runtime::error::{api_code, chain};
 use crate::request::{Request, is_loopback};
 use crate::step::{CLUSTER_ROLE_BINDINGS, Right, Step};
 
-/// Longest wait for an answer.
+/// Time-out for an answer.
 const LIMIT: Duration = Duration::from_secs(5);
-/// What the cloud provider asks for all the time.
+/// The rights that the cloud provider needs all the time.
 const NEEDED: [Right; 5] = [
     ("loadbalancer.harvesterhci.io", "loadbalancers", "create"),
     ("loadbalancer.harvesterhci.io", "loadbalancers", "delete"),
@@ -30,20 +30,21 @@ const NEEDED: [Right; 5] = [
     ("kubevirt.io", "virtualmachineinstances", "watch"),
 ];
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Check {
-    /// What.
+    /// Name of the check.
     pub name: &'static str,
-    /// It is as it should be.
+    /// The check has passed.
     pub ok: bool,
-    /// What was found, and what to do if it is not right.
+    /// The result, and the remedy if the check has failed.
     pub text: String,
-    /// How long it took.
+    /// Duration in milliseconds.
     pub ms: u64,
 }
 
-/// What is wrong with a URL before anything is sent: it would lead guests to themselves.
+/// The problem of a URL that guests cannot use, because it leads them to themselves; `None` if there is none. Sends
+/// nothing.
 pub fn unreachable_for_guests(server: &str) -> Option<String> {
     let uri: Uri = server.parse().ok()?;
     let host = uri.host()?.trim_matches(['[', ']']);
@@ -56,7 +57,7 @@ pub fn unreachable_for_guests(server: &str) -> Option<String> {
     })
 }
 
-/// Certificates as text.
+/// Certificates in PEM.
 pub fn pem(certificates: &[Vec<u8>]) -> String {
     let block = |der: &Vec<u8>| {
         let text = STANDARD.encode(der);
@@ -67,14 +68,14 @@ pub fn pem(certificates: &[Vec<u8>]) -> String {
     certificates.iter().map(block).collect()
 }
 
-/// Where the port of a URL listens: host and port.
+/// Host and port of a URL.
 fn address(server: &str) -> Option<(String, u16)> {
     let uri: Uri = server.parse().ok()?;
     let host = uri.host()?.trim_matches(['[', ']']).to_owned();
     Some((host, uri.port_u16().unwrap_or(443)))
 }
 
-/// Name and port.
+/// Checks the name and the port.
 pub async fn check_port(server: &str) -> Vec<Check> {
     let Some((host, port)) = address(server) else {
         return vec![Check { name: "url", ok: false, text: format!("{server:?} is not a URL"), ms: 0 }];
@@ -106,8 +107,8 @@ pub async fn check_port(server: &str) -> Vec<Check> {
     checks
 }
 
-/// Certificate and answer. Which authority the certificate behind the URL belongs to: the first of these (PEM) that
-/// has signed it. Behind Rancher's proxy it is another than the API server's (harvester-side.md 10.4).
+/// Checks the certificate and the answer. Also returns the first of these authorities (PEM) that has signed the
+/// certificate. Behind Rancher's proxy it is not the API server's authority (harvester-side.md 10.4).
 pub async fn check_certificate<'a>(
     server: &str,
     authorities: &[&'a str],
@@ -130,13 +131,13 @@ pub async fn check_certificate<'a>(
     (vec![check("certificate", begun, false, last)], None)
 }
 
-/// What came back for `GET /version`.
+/// The result of `GET /version`.
 enum Answer {
-    /// What it should be.
+    /// The expected answer.
     Version(String),
-    /// Something else. Whoever answers has shown its certificate first.
+    /// Another answer; the certificate was already accepted.
     Other(String),
-    /// Nothing: the connection did not come about.
+    /// No answer, because the connection failed.
     None(String),
 }
 
@@ -150,7 +151,7 @@ async fn version(server: &str, ca_pem: &str, product: &Product) -> Answer {
         Err(error) => error,
     };
     match (api_code(&error), &error) {
-        // Who wants to know the caller first will get a token.
+        // The server demands credentials, which the guest will have.
         (Some(code @ (401 | 403)), _) => Answer::Version(format!("/version: {code} without credentials, as it may")),
         (Some(_), _) | (None, kube::Error::SerdeError(_)) => {
             Answer::Other(format!("/version: {}: is that the URL of the Harvester API?", chain(&error)))
@@ -159,8 +160,8 @@ async fn version(server: &str, ca_pem: &str, product: &Product) -> Answer {
     }
 }
 
-/// What to do about a connection that did not come about although the port is open. The TLS library's words are all
-/// there is to tell one trouble from another.
+/// The advice for a failed connection although the port is open. Only the text of the TLS library distinguishes the
+/// problems.
 fn certificate_trouble(error: &str) -> String {
     let remedy = [
         ("certificate expired", "renew it on Harvester, and see whether the clocks agree"),
@@ -175,7 +176,7 @@ fn certificate_trouble(error: &str) -> String {
     }
 }
 
-/// Token and rights, with the credentials that the guest will get.
+/// Checks the token and the rights, with the credentials that the guest will get.
 pub async fn check_rights(kubeconfig: &str, request: &Request, product: &Product) -> Vec<Check> {
     let begun = Instant::now();
     let client = match client(kubeconfig, product).await {
@@ -195,7 +196,7 @@ pub async fn check_rights(kubeconfig: &str, request: &Request, product: &Product
     vec![accepted, check("rights", begun, missing.is_empty(), text)]
 }
 
-/// The token alone, as the API server judges it, for where the guest's URL cannot be asked from here.
+/// Checks only the token, by a TokenReview, if the guest's URL cannot be reached from here.
 pub async fn check_token(client: &Client, token: &str) -> Check {
     let begun = Instant::now();
     let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };
@@ -212,7 +213,7 @@ pub async fn check_token(client: &Client, token: &str) -> Check {
     check("token", begun, ok, text)
 }
 
-/// Whether the administrator may take these steps: what a dry run would otherwise only find out without being dry.
+/// Whether the administrator has the rights for these steps, which a dry run would not detect otherwise.
 pub async fn check_administrator(client: &Client, request: &Request, steps: &[Step]) -> Check {
     let begun = Instant::now();
     let needed: Vec<Right> = steps.iter().map(Step::right).collect();
@@ -224,7 +225,7 @@ pub async fn check_administrator(client: &Client, request: &Request, steps: &[St
     check("administrator", begun, ok, text)
 }
 
-/// Which of these the client's user may not do in the namespace, or at all where what it concerns has none.
+/// The missing rights of the client's user, in the namespace, or cluster-wide for resources without one.
 async fn missing_rights(client: &Client, request: &Request, needed: &[Right]) -> Result<Vec<String>, kube::Error> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let mut missing = Vec::new();
@@ -262,7 +263,7 @@ fn check(name: &'static str, begun: Instant, ok: bool, text: String) -> Check {
     Check { name, ok, text, ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX) }
 }
 
-/// A kubeconfig without credentials; JSON is YAML.
+/// A kubeconfig without credentials, in JSON, which is valid YAML.
 fn anonymous(server: &str, ca_pem: &str) -> String {
     serde_json::json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "default",

@@ -1,10 +1,10 @@
-//! `generate-addon`: gives a guest cluster credentials for the Harvester API and prints them in the forms that a
-//! cluster is set up with. Run by an administrator of Harvester. ccm.md 6.4 (the shell script whose place it takes),
-//! W-49
+//! `generate-addon`: creates credentials of a guest cluster for the Harvester API, and prints them in the forms that a
+//! cluster's setup needs. An administrator of Harvester runs it (ccm.md 6.4 describes the shell script that it
+//! replaces; W-49).
 //!
-//! Observe, decide, act: [`view`] reads what is there, [`plan`](mod@plan) says what to do (pure), [`apply`] does it;
-//! [`endpoint`] looks at the Harvester API as a guest would, [`usage`] which token asks, and [`output`] prints
-//! (pure). [`run`] is the whole command.
+//! Observe, decide, act: [`view`] reads the present state, [`plan`](mod@plan) decides what to do (pure), [`apply`] does
+//! it. [`endpoint`] checks the Harvester API as a guest would, [`usage`] detects which tokens are in use, and
+//! [`output`] formats the result (pure). [`run`] is the whole command.
 
 pub mod apply;
 pub mod endpoint;

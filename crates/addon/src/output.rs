@@ -1,27 +1,27 @@
-//! The forms in which a cluster is set up. Pure text; nothing here reads or writes a file.
+//! Formats the credentials for the setup of a cluster. Pure: reads and writes no files.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-/// Where the provider looks unless the chart's `cloudConfigPath` says otherwise.
+/// Directory in which the provider looks, unless the chart's `cloudConfigPath` is set.
 const LEGACY_PATH: &str = "/etc/kubernetes/cloud-config";
-/// Where RKE2 itself puts it, and where the chart looks by default.
+/// Path where RKE2 itself writes it, and the chart's default.
 const RKE2_PATH: &str = "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config";
-/// RKE2 applies what lies here; a HelmChartConfig changes the values of a bundled chart.
+/// Path of a manifest that RKE2 applies; a HelmChartConfig changes the values of a bundled chart.
 const RKE2_MANIFEST: &str = "/var/lib/rancher/rke2/server/manifests/harvester-cloud-provider-values.yaml";
-/// K3s reads what lies here beside its configuration.
+/// Path of a file that K3s reads in addition to its configuration.
 const K3S_CONFIG: &str = "/etc/rancher/k3s/config.yaml.d/60-harvester-cloud-provider.yaml";
 
-/// Name of the Secret that the manifest makes in the guest, unless another one is asked for.
+/// Default name of the Secret in the guest cluster.
 pub const GUEST_SECRET: &str = "harvester-cloud-config";
-/// Its key, the chart's default.
+/// Key in the Secret, the chart's default.
 const GUEST_SECRET_KEY: &str = "cloud-config";
 
-/// Which Kubernetes distribution the machines run.
+/// Kubernetes distribution of the machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Distribution {
-    /// None in particular: the file alone, where the shell script put it.
+    /// Not specified: only the file, at the path of the shell script.
     Any,
     /// RKE2.
     Rke2,
@@ -35,7 +35,8 @@ struct File {
     content: String,
 }
 
-/// User data for the machines of a guest cluster, without the first line `#cloud-config`: it is to be pasted below one.
+/// User data for the machines of a guest cluster, without the first line `#cloud-config`, because it will be pasted
+/// below one.
 pub fn cloud_init(kubeconfig: &str, cluster_name: &str, distribution: Distribution) -> String {
     let secret = |path| File { path, content: kubeconfig.to_owned() };
     let files = match distribution {
@@ -51,14 +52,14 @@ pub fn cloud_init(kubeconfig: &str, cluster_name: &str, distribution: Distributi
     };
     let entry = |File { path, content }: File| {
         let content = STANDARD.encode(content);
-        // cloud-init would make it readable for everybody.
+        // By default cloud-init would make the file readable for everyone.
         format!("- encoding: b64\n  content: {content}\n  owner: root:root\n  path: {path}\n  permissions: '0600'\n")
     };
     let entries: Vec<String> = files.into_iter().map(entry).collect();
     format!("write_files:\n{}", entries.concat())
 }
 
-/// What the shell script printed: both parts under their headings.
+/// The output of the former shell script: both parts under their headings.
 pub fn script_text(kubeconfig: &str, cloud_init: &str) -> String {
     format!(
         "########## cloud config ############\n{kubeconfig}\n########## cloud-init user data ############\n{cloud_init}"
@@ -83,7 +84,7 @@ pub fn helm_values(cluster_name: &str, secret_name: &str) -> String {
     )
 }
 
-/// Without the name of the cluster two guests in one namespace take each other's load balancers.
+/// Sets the cluster name: without it, two guests in one namespace would use each other's load balancers.
 fn helm_chart_config(cluster_name: &str) -> String {
     let values =
         format!("cloudConfigPath: {RKE2_PATH}\nglobal:\n  cattle:\n    clusterName: {}\n", quoted(cluster_name));
@@ -94,13 +95,13 @@ fn helm_chart_config(cluster_name: &str) -> String {
     )
 }
 
-/// K3s brings a load balancer and a cloud controller of its own; both would fight with ours. A `+` adds to a list of
-/// the user's own configuration; without it the list of the file that is read last would be the only one.
+/// Disables the load balancer and the cloud controller of K3s, which would conflict with this project's. A `+` extends
+/// a list of the user's configuration; without it, the list in the last file would replace the others.
 fn k3s_config() -> String {
     "disable+:\n- servicelb\ndisable-cloud-controller: true\nkubelet-arg+:\n- cloud-provider=external\n".to_owned()
 }
 
-/// JSON strings are YAML strings.
+/// The text as a JSON string, which is also a valid YAML string.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! What to do: a pure function of what is asked for and what is there.
+//! Decides what to do, as a pure function of the request and the present state.
 
 use std::fmt;
 
@@ -8,29 +8,29 @@ use crate::request::{Request, Task};
 use crate::step::Step;
 use crate::view::{Observed, Token, first_token};
 
-/// The steps, and what a person should know about them.
+/// The steps, with remarks for the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// In this order.
     pub steps: Vec<Step>,
-    /// The Secret whose token is printed; absent when nothing is.
+    /// The Secret whose token is printed; absent if none is.
     pub token: Option<String>,
-    /// The Secret whose token has to be proven to work before the first step: those that go are in use until then.
+    /// The Secret whose token has to work before the first step, because the tokens to delete are in use until then.
     pub proof: Option<String>,
     /// Remarks.
     pub notes: Vec<String>,
 }
 
-/// Why nothing can be planned.
+/// Why there is no plan.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PlanError {
-    /// A typing error would otherwise give a working account without machines.
+    /// The namespace does not exist. A typing error would otherwise lead to a working account without machines.
     #[error("namespace {0} does not exist on Harvester; it has to be the one of the guest's virtual machines")]
     NoNamespace(String),
-    /// Not a Harvester, or a very old one.
+    /// The cluster is not Harvester, or a very old one.
     #[error("ClusterRole {CLOUD_PROVIDER_ROLE} does not exist: is the current context that of a Harvester cluster?")]
     NoRole,
-    /// Somebody else's object.
+    /// The object belongs to another owner.
     #[error(
         "RoleBinding {namespace}/{name} exists and grants another role; a role of a binding cannot be changed: \
          delete it if nobody needs it, or use another service account"
@@ -41,7 +41,7 @@ pub enum PlanError {
         /// Its name.
         name: String,
     },
-    /// Somebody else's Secret, or one on its way out.
+    /// The Secret belongs to another owner, or is being deleted.
     #[error(
         "Secret {namespace}/{name} exists and is no token of service account {account}, or is being deleted: \
          delete it if nobody needs it, or use another service account"
@@ -51,15 +51,15 @@ pub enum PlanError {
         namespace: String,
         /// Its name.
         name: String,
-        /// Ours.
+        /// The service account of the request.
         account: String,
     },
-    /// There is nothing to print or to keep.
+    /// There is no token to print or to keep.
     #[error("service account {0} has no token: run without --revoke-old first")]
     NoToken(String),
 }
 
-/// What to do. `stamp` names a further token Secret, for rotation.
+/// Makes the plan. `stamp` is part of the name of a further token Secret, for a rotation.
 pub fn plan(request: &Request, seen: &Observed, stamp: &str) -> Result<Plan, PlanError> {
     if !seen.namespace {
         return Err(PlanError::NoNamespace(request.namespace.clone()));
@@ -93,7 +93,7 @@ fn ensure(request: &Request, seen: &Observed, stamp: &str) -> Result<Plan, PlanE
     let newest = seen.tokens.last().map(|token| token.name.clone());
     let further = format!("{first}-{stamp}");
     let token = match (request.task, newest) {
-        // This very run has made it, or another within the same second.
+        // This run has already created it, or another one within the same second.
         (Task::Rotate, Some(newest)) if newest == further => newest,
         (Task::Rotate, newest) => {
             if let Some(newest) = newest {
@@ -144,7 +144,7 @@ fn revoke_old(request: &Request, seen: &Observed) -> Result<Plan, PlanError> {
     })
 }
 
-/// Removes what grants access, and nothing that somebody else may need.
+/// Removes everything that grants access, but nothing that others may need.
 fn revoke(request: &Request, seen: &Observed) -> Plan {
     let mut plan = Plan::default();
     plan.steps.extend(seen.tokens.iter().map(delete_token));
@@ -185,7 +185,7 @@ fn delete_token(token: &Token) -> Step {
     Step::DeleteToken(token.name.clone(), token.version.clone())
 }
 
-/// The plan, a line each.
+/// The plan as text, one line per step.
 pub struct Lines<'a>(pub &'a Plan, pub &'a Request);
 
 impl fmt::Display for Lines<'_> {
@@ -197,7 +197,7 @@ impl fmt::Display for Lines<'_> {
         if self.0.steps.is_empty() {
             writeln!(f, "  nothing to write: everything is as it should be")?;
         }
-        // Its notes are told at the end, with what is to be done next.
+        // The notes are printed at the end, with the next actions.
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The other road: Harvester makes account, token and binding itself. harvester-side.md 10.3
+//! The alternative way: Harvester itself creates account, token and binding (harvester-side.md 10.3).
 
 use harvester_api::cloud_config::{CloudConfig, CloudConfigError};
 use harvester_api::keys::harvester::CLOUD_PROVIDER_ROLE;
@@ -9,16 +9,16 @@ use serde_json::json;
 
 use crate::request::Request;
 
-/// Below the administrator's URL: with Rancher in front that has a path of its own.
+/// Path below the administrator's URL, which has a path of its own behind Rancher.
 const PATH: &str = "/v1/harvester/kubeconfig";
 
-/// Why Harvester gave no kubeconfig.
+/// Why Harvester returned no kubeconfig.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// Refused or not reached.
+    /// The request was refused, or failed.
     #[error("failed to ask Harvester for a kubeconfig (POST {PATH}){hint}")]
     Request {
-        /// What to do about it, with a leading separator.
+        /// The advice, with a leading separator.
         hint: &'static str,
         /// Cause.
         source: kube::Error,
@@ -26,14 +26,14 @@ pub enum RemoteError {
     /// Something else answered.
     #[error("the answer to POST {PATH} is not a JSON string; check that the server is the Harvester API")]
     NotAString(#[source] serde_json::Error),
-    /// The kubeconfig inside is not usable.
+    /// The kubeconfig in the answer is not usable.
     #[error("Harvester's kubeconfig is not usable")]
     Kubeconfig(#[from] CloudConfigError),
 }
 
-/// The kubeconfig that Harvester makes, as it came.
+/// Requests the kubeconfig from Harvester; returns it unchanged.
 pub async fn kubeconfig(client: &Client, request: &Request) -> Result<String, RemoteError> {
-    // Up to Harvester 1.8 the role has to be named; the binding uses this one whatever is sent.
+    // Up to Harvester 1.8 the request has to name the role; the binding gets this one whatever is sent.
     let body = json!({
         "namespace": request.namespace,
         "serviceAccountName": request.service_account,

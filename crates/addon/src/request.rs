@@ -1,4 +1,4 @@
-//! What is asked for, checked before anything is sent.
+//! The request, which is validated before anything is sent.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use harvester_api::names::is_object_name;
 
-/// Whose credentials, by which road, and what to do about them.
+/// The account, the way to create its credentials, and the task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Service account on Harvester; by custom the name of the guest cluster.
@@ -15,39 +15,39 @@ pub struct Request {
     pub namespace: String,
     /// Name of the guest cluster for Helm values.
     pub cluster_name: String,
-    /// URL of the Harvester API as guests reach it; absent: that of the administrator's kubeconfig.
+    /// URL of the Harvester API for guests; absent: that of the administrator's kubeconfig.
     pub server: Option<String>,
-    /// Authority of that URL, PEM, where it is another than the API server's own.
+    /// Certificate authority of that URL, PEM, if it is not the API server's own.
     pub ca_pem: Option<String>,
-    /// What makes account and token.
+    /// The way to create account and token.
     pub road: Road,
-    /// What to do.
+    /// The task.
     pub task: Task,
     /// Name of the Secret in the guest that holds the credentials.
     pub secret_name: String,
-    /// [`Task::RevokeOld`]: how long to watch which token asks.
+    /// [`Task::RevokeOld`]: how long to watch which tokens are in use.
     pub watch_tokens_for: Duration,
-    /// Say what would be done, write nothing.
+    /// Print what would be done, and write nothing.
     pub dry_run: bool,
-    /// Do not look whether the URL answers (it may answer guests only).
+    /// Skip the checks of the URL, which may answer guests only.
     pub skip_checks: bool,
 }
 
-/// What makes account and token.
+/// The way to create account and token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Road {
-    /// We do, with the administrator's rights.
+    /// This command creates them, with the administrator's rights.
     Own,
-    /// Harvester does: `POST /v1/harvester/kubeconfig` (harvester-side.md 10.3).
+    /// Harvester creates them: `POST /v1/harvester/kubeconfig` (harvester-side.md 10.3).
     Harvester,
 }
 
-/// What to do.
+/// The task of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// Make what is missing, print the newest credentials.
+    /// Create what is missing, and print the newest credentials.
     Ensure,
-    /// Make a further token and print it; older ones stay valid until [`Task::RevokeOld`].
+    /// Create a further token and print it; older ones stay valid until [`Task::RevokeOld`].
     Rotate,
     /// Delete all tokens but the newest.
     RevokeOld,
@@ -55,20 +55,20 @@ pub enum Task {
     Revoke,
 }
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RequestError {
-    /// Not a name that Kubernetes would take.
+    /// Not a valid Kubernetes name.
     #[error(
         "{field} {value:?} is not a valid name: lower-case letters, digits and '-', at most {limit} characters, \
          first and last a letter or digit"
     )]
     Name {
-        /// Which argument.
+        /// Name of the argument.
         field: &'static str,
         /// Its value.
         value: String,
-        /// Longest accepted.
+        /// Longest accepted length.
         limit: usize,
     },
     /// `--secret-name`.
@@ -77,29 +77,29 @@ pub enum RequestError {
          and last a letter or digit, such as harvester-cloud-config"
     )]
     SecretName(String),
-    /// Only our own road can do it.
+    /// Only this command's own way supports the task.
     #[error(
         "{0} needs --credentials own: Harvester's own endpoint only makes what is missing and always hands out \
          the same token"
     )]
     NeedsOwnRoad(Task),
-    /// It would be written on every machine; and it is not repeated here.
+    /// The URL contains credentials, which would be written to every machine. The message does not repeat it.
     #[error(
         "--server must not hold a user or a password: guests show their token. Accepted: an https URL such as \
          https://192.168.1.10:6443"
     )]
     UserInServer,
-    /// No URL that a client could use.
+    /// Not a URL that a client could use.
     #[error("--server {0:?} is not an https URL such as https://192.168.1.10:6443")]
     Server(String),
-    /// The administrator's token, and those that are made, would be there for everybody to read.
+    /// Tokens of the administrator, and new ones, would be sent in clear text.
     #[error(
         "clusters[].cluster.server {0:?} of the administrator's kubeconfig would send tokens across the network \
          in clear text; accepted: an https URL such as https://192.168.1.10:6443, or http to this machine alone, \
          such as that of kubectl proxy"
     )]
     ClearText(String),
-    /// The administrator's own way in is none for guests.
+    /// The URL of the administrator's kubeconfig is not usable for guests.
     #[error(
         "a guest cluster cannot use clusters[].cluster.server {0:?} of the administrator's kubeconfig: give --server \
         with an https URL such as https://192.168.1.10:6443"
@@ -107,12 +107,12 @@ pub enum RequestError {
     NoUrlForGuests(String),
 }
 
-/// Room for `-token-` and a time stamp behind the name of the account.
+/// Limit of the account's name, which leaves room for `-token-` and a time stamp.
 const ACCOUNT_LIMIT: usize = 230;
 const LABEL_LIMIT: usize = 63;
 
 impl Request {
-    /// Checks the values that people type.
+    /// Validates the values of the user.
     pub fn validate(&self) -> Result<(), RequestError> {
         check_name("service account", &self.service_account, ACCOUNT_LIMIT)?;
         check_name("namespace", &self.namespace, LABEL_LIMIT)?;
@@ -121,7 +121,7 @@ impl Request {
             return Err(RequestError::SecretName(self.secret_name.clone()));
         }
         if let Some(server) = &self.server {
-            // A password may hold what ends the host in a URL.
+            // A password may contain characters that end the host in a URL, so any `@` is rejected.
             if server.contains('@') {
                 return Err(RequestError::UserInServer);
             }
@@ -138,7 +138,7 @@ impl Request {
     }
 }
 
-/// Scheme, host, and at most a port and a path: what a kubeconfig has.
+/// Whether the URL has scheme, host, and at most a port and a path, as in a kubeconfig.
 fn is_server(server: &str) -> bool {
     let Ok(uri) = server.parse::<http::Uri>() else { return false };
     let Some(authority) = uri.authority() else { return false };
@@ -153,7 +153,7 @@ fn is_server(server: &str) -> bool {
         && !server.contains('#')
 }
 
-/// Checks the server of the administrator's kubeconfig, before anything is sent there.
+/// Validates the server of the administrator's kubeconfig, before anything is sent there.
 pub fn check_admin_server(request: &Request, server: &str) -> Result<(), RequestError> {
     let uri = server.parse::<http::Uri>().unwrap_or_default();
     if uri.scheme_str() != Some("http") {
@@ -162,8 +162,8 @@ pub fn check_admin_server(request: &Request, server: &str) -> Result<(), Request
     if !uri.host().is_some_and(is_loopback) {
         return Err(RequestError::ClearText(server.to_owned()));
     }
-    // The proof before a revocation goes where guests go; a kubectl proxy would answer it as the administrator,
-    // whatever the token.
+    // The proof before a revocation uses the guests' URL. A `kubectl proxy` would answer as the administrator, whatever
+    // the token is.
     let for_guests = match request.task {
         Task::Ensure | Task::Rotate => true,
         Task::RevokeOld => !request.skip_checks,
@@ -175,7 +175,7 @@ pub fn check_admin_server(request: &Request, server: &str) -> Result<(), Request
     Ok(())
 }
 
-/// `host` as a URL has it.
+/// Whether `host`, in the form of a URL, is the local machine.
 pub(crate) fn is_loopback(host: &str) -> bool {
     let host = host.trim_matches(['[', ']']);
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())

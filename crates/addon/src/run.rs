@@ -1,4 +1,4 @@
-//! The whole command: observe, plan, look at the endpoint, act, look again as the guest.
+//! The whole command: observe, plan, check the endpoint, act, check again as the guest.
 
 use harvester_api::cloud_config::{self, CloudConfig, CloudConfigError};
 use kube::{Client, Config};
@@ -16,57 +16,57 @@ use crate::step::{Step, Undo, undo};
 use crate::usage::{self, UsageError};
 use crate::view::{ObserveError, observe, root_authority};
 
-/// How often to look and plan where somebody else writes the same objects at the same time.
+/// Limit of attempts when the objects are changed by others at the same time.
 const ATTEMPTS: u32 = 5;
 
-/// What was done and what came of it.
+/// What was done, and the result.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
-    /// Steps, `verb kind name`; with a dry run those that would have been taken.
+    /// The steps as `verb kind name`; in a dry run those that would be performed.
     pub steps: Vec<String>,
     /// Remarks.
     pub notes: Vec<String>,
-    /// What was looked at.
+    /// Results of the checks.
     pub checks: Vec<Check>,
     /// The cloud-config; absent after a dry run and a revocation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<String>,
 }
 
-/// Why it did not work.
+/// Why the command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Bad values.
+    /// Invalid values.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// No way to the administrator's API.
+    /// The administrator's API cannot be reached.
     #[error("failed to connect to Harvester")]
     Client(#[from] ClientError),
-    /// Nothing can be read.
+    /// The present state cannot be read.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// Nothing can be planned.
+    /// There is no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A step failed.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// Harvester made nothing.
+    /// Harvester created nothing.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// Harvester's answer cannot be checked.
+    /// The kubeconfig from Harvester cannot be checked.
     #[error("Harvester's kubeconfig is not usable")]
     Kubeconfig(#[from] CloudConfigError),
-    /// Guests would not get through.
+    /// Guests could not use the Harvester API.
     #[error(
         "the Harvester API is not usable for a guest cluster ({name}): {text}. --server and --ca-file change what \
          is written, --skip-checks leaves this out"
     )]
     Endpoint {
-        /// Which check.
+        /// Name of the check.
         name: &'static str,
-        /// What was found.
+        /// The result.
         text: String,
     },
     /// Without the older tokens the guest would be locked out.
@@ -86,17 +86,17 @@ pub enum Error {
     /// It did not get to the end, and Harvester is not as it was.
     #[error("the command did not finish; it has done so far: {done}")]
     Unfinished {
-        /// Steps.
+        /// The steps that were performed.
         done: String,
-        /// How to take them back.
+        /// How to undo them.
         undo: Undo,
         /// Why.
         source: Box<Error>,
     },
 }
 
-/// Runs it. `admin` are the administrator's credentials, `say` gets a line of progress at a time, `stamp` names a
-/// further token.
+/// Runs the command. `admin` are the administrator's credentials, `say` gets lines of progress, `stamp` is part of the
+/// name of a further token.
 pub async fn run(
     admin: Config,
     request: &Request,
@@ -137,7 +137,7 @@ async fn own(
     }
 }
 
-/// One look, one plan, its steps. `done` are the steps of this command so far.
+/// Observes, plans and performs the steps once. `done` are the steps of this command so far.
 async fn once(
     client: &Client,
     request: &Request,
@@ -178,7 +178,7 @@ async fn once(
     Ok(outcome)
 }
 
-/// Watches which tokens ask. The Secrets are written for that: what is deleted afterwards is planned anew.
+/// Watches which tokens are in use. This writes to the Secrets, so deletions are planned again afterwards.
 async fn prove_use(
     client: &Client,
     request: &Request,
@@ -199,19 +199,19 @@ async fn prove_use(
     if same { Ok(after) } else { Err(Error::TokensChanged(request.service_account.clone())) }
 }
 
-/// The Harvester API as guests will see it.
+/// The Harvester API from the guests' view.
 struct Guest<'a> {
     server: &'a str,
     admin_ca: Option<&'a str>,
     product: &'a Product,
-    /// It is looked at.
+    /// Whether the checks are made.
     checked: bool,
 }
 
 impl Guest<'_> {
-    /// Before anything is written: an address that no guest can use is a reason not to begin. The authority that has
-    /// signed the certificate, if that could be told already. A dry run looks at all there is to look at, and says
-    /// what there is not.
+    /// Checks before anything is written: if no guest can use the address, the command ends. Returns the authority that
+    /// has signed the certificate, if it is already known. A dry run makes all possible checks, and reports those that
+    /// are not possible.
     async fn look(
         &self,
         client: &Client,
@@ -235,13 +235,13 @@ impl Guest<'_> {
         };
         let known = request.ca_pem.is_some() || own_ca.is_some();
         let (checks, trusted) = self.certificate(request, own_ca.as_deref()).await;
-        // Without the API server's own authority this is no verdict yet: the token will bring it.
+        // Without the API server's own authority the result is not final: the token will bring the authority.
         if known || trusted.is_some() || request.dry_run {
             tell(outcome, checks, say)?;
         }
         if request.dry_run {
             match (credentials, &trusted) {
-                // A right that is still to be given cannot be there.
+                // A right that is yet to be granted cannot be checked.
                 (Some(credentials), Some(ca_pem)) if plan.steps.is_empty() => {
                     let kubeconfig = cloud_config::render(self.server, ca_pem, &request.namespace, &credentials.token);
                     tell(outcome, endpoint::check_rights(&kubeconfig, request, self.product).await, say)?;
@@ -252,7 +252,7 @@ impl Guest<'_> {
         Ok(trusted)
     }
 
-    /// A request with the token that stays, before the others go.
+    /// Sends a request with the token that stays, before the other tokens are deleted.
     async fn prove(
         &self,
         client: &Client,
@@ -274,13 +274,13 @@ impl Guest<'_> {
         tell(outcome, endpoint::check_rights(&kubeconfig, request, self.product).await, say)
     }
 
-    /// What answers on this machine says nothing of what answers a guest.
+    /// Fails for an address of this machine, because its answer says nothing about the one that guests get.
     fn is_for_guests(&self) -> Result<(), Error> {
         let unreachable = endpoint::unreachable_for_guests(self.server);
         unreachable.map_or(Ok(()), |text| Err(Error::Endpoint { name: "url", text }))
     }
 
-    /// The authority that the user gives is the only one that counts.
+    /// Checks the certificate. If the user gives an authority, only that one is used.
     async fn certificate(&self, request: &Request, own_ca: Option<&str>) -> (Vec<Check>, Option<String>) {
         let authorities: Vec<&str> = match &request.ca_pem {
             Some(given) => vec![given.as_str()],
@@ -291,7 +291,7 @@ impl Guest<'_> {
     }
 }
 
-/// Takes the steps, `done` being those that were, and looks at Harvester with the credentials that came of them.
+/// Performs the steps, after those in `done`, and checks Harvester with the resulting credentials.
 async fn write(
     client: &Client,
     request: &Request,
@@ -324,7 +324,7 @@ async fn write(
     Ok(())
 }
 
-/// An error after the first step names what is there now.
+/// Adds to an error after the first step what exists now.
 fn unfinished(error: Error, request: &Request, done: &[Step]) -> Error {
     if done.is_empty() {
         return error;
@@ -350,7 +350,7 @@ async fn by_harvester(
     say(&outcome.steps[0]);
     let kubeconfig = remote::kubeconfig(client, request).await?;
     if !request.skip_checks {
-        // Harvester has made account, rights and token, or has found them: it does not say.
+        // Harvester has created or found account, rights and token: its answer does not tell which.
         let made = |error| Error::Unfinished {
             done: outcome_of_asking(request),
             undo: Undo::Revoke { fresh: false },
@@ -378,7 +378,7 @@ fn line((verb, kind, name): (&str, &str, String)) -> String {
     format!("{verb} {kind} {name}")
 }
 
-/// Tells and keeps the checks; the first that failed ends the command.
+/// Prints and stores the results of checks; the first failure ends the command.
 fn tell(outcome: &mut Outcome, checks: Vec<Check>, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
     for check in checks {
         let mark = if check.ok { "ok" } else { "FAILED" };

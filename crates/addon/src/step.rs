@@ -3,23 +3,24 @@
 use crate::request::{Request, Task};
 use crate::view::{Version, binding_name};
 
-/// One thing to do. What changes or deletes an object names the version that was seen: nobody looked at any other.
+/// One step. A step that changes or deletes an object contains the observed version, so that it applies to no other
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Make the service account.
+    /// Create the service account.
     CreateAccount,
-    /// Give it Harvester's role in its namespace, and there only.
+    /// Bind it to Harvester's role, in its namespace only.
     CreateBinding,
-    /// Make the binding that is there name our account; the other accounts that it names keep their rights.
+    /// Add the account to the existing binding; its other subjects keep their rights.
     UpdateBinding {
-        /// It names others.
+        /// The binding has other subjects.
         others: bool,
-        /// As seen.
+        /// The observed version.
         version: Version,
     },
-    /// Make a token Secret of this name.
+    /// Create a token Secret of this name.
     CreateToken(String),
-    /// Delete a token Secret: whoever uses that token is locked out at once.
+    /// Delete a token Secret: clients with this token are locked out at once.
     DeleteToken(String, Version),
     /// Delete the RoleBinding of this name.
     DeleteBinding(String, Version),
@@ -30,12 +31,12 @@ pub enum Step {
 }
 
 impl Step {
-    /// The Secret whose token goes.
+    /// The Secret whose token is deleted.
     pub fn deleted_token(&self) -> Option<&str> {
         if let Self::DeleteToken(name, _) = self { Some(name) } else { None }
     }
 
-    /// For people and JSON: verb, kind, name.
+    /// Verb, kind and name, for users and JSON.
     pub fn describe(&self, request: &Request) -> (&'static str, &'static str, String) {
         let named = |name: &str| format!("{}/{name}", request.namespace);
         let account = named(&request.service_account);
@@ -51,7 +52,7 @@ impl Step {
         }
     }
 
-    /// What whoever takes it has to be allowed.
+    /// The right that the step needs.
     pub fn right(&self) -> Right {
         let rbac = "rbac.authorization.k8s.io";
         match self {
@@ -67,27 +68,27 @@ impl Step {
     }
 }
 
-/// API group, resource and verb that somebody needs.
+/// API group, resource and verb of a required right.
 pub type Right = (&'static str, &'static str, &'static str);
 
-/// The only resource here that is in no namespace.
+/// The only resource here without a namespace.
 pub const CLUSTER_ROLE_BINDINGS: &str = "clusterrolebindings";
 
-/// How to take back what was done of a plan.
+/// How to undo the steps that were performed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undo {
-    /// Everything was taken away or is being: there is nothing to take back.
+    /// The steps only removed things: there is nothing to undo.
     Nothing,
-    /// Revoke all of it.
+    /// Revoke everything.
     Revoke {
-        /// There was nothing before.
+        /// Nothing existed before.
         fresh: bool,
     },
-    /// Delete this Secret: the account had other tokens, and they are in use.
+    /// Delete this Secret: the account had other tokens before, which are in use.
     DeleteToken(String),
 }
 
-/// `done` are the steps that were taken.
+/// How to undo the steps in `done`.
 pub fn undo(task: Task, done: &[Step]) -> Undo {
     let fresh = done.contains(&Step::CreateAccount);
     let token = done.iter().find_map(|step| if let Step::CreateToken(name) = step { Some(name) } else { None });

@@ -1,6 +1,6 @@
-//! Which token still asks. An API server writes the date on the Secret of a token when the token is used; take the
-//! date off, and it comes back with the next request that shows the token. So the host itself says whether the
-//! guest's leader has the new one, whatever the guest's replicas say of themselves.
+//! Detects which tokens are still in use. An API server writes the date of use to the Secret of a token. If the date is
+//! removed, the next request with the token writes it again. So the host itself shows whether the guest's leader has
+//! the new token, whatever the guest's replicas report.
 
 use std::time::Duration;
 
@@ -10,18 +10,19 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::Instant;
 
-/// Where the API server writes the date (since Kubernetes 1.26).
+/// Label in which the API server writes the date (since Kubernetes 1.26).
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
-/// How often it is looked.
+/// Interval of the checks.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// The watches of a cloud provider end and begin anew within five minutes, each time with the token that it has then.
+/// Time for the proof. The watches of a cloud provider end and restart within five minutes, each time with the current
+/// token.
 pub const USUAL_WINDOW: Duration = Duration::from_secs(330);
 
-/// Why the older tokens stay.
+/// Why the older tokens are kept.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// Whoever uses it would be locked out.
+    /// An older token is still in use, so its user would be locked out.
     #[error(
         "the older token of Secret {secret} is still in use: some replica of the guest's cloud provider has not \
          read the new cloud-config. Put the new one into the Secret or file that the provider reads (see \
@@ -31,7 +32,7 @@ pub enum UsageError {
         /// Namespace and name.
         secret: String,
     },
-    /// Nobody has it.
+    /// The newest token was not used.
     #[error(
         "within {} s Harvester saw no request with the newest token, which is in Secret {secret}: the leading cloud \
         provider of the guest does not use it, or does not run. --watch-tokens-for waits for longer, --skip-checks \
@@ -41,13 +42,13 @@ pub enum UsageError {
     NewUnused {
         /// Namespace and name.
         secret: String,
-        /// For how long it was watched.
+        /// How long the tokens were watched.
         window: Duration,
     },
     /// The Secrets cannot be read or written.
     #[error("failed to {verb} Secret {secret} on Harvester")]
     Request {
-        /// What was tried.
+        /// The operation.
         verb: &'static str,
         /// Namespace and name.
         secret: String,
@@ -56,7 +57,7 @@ pub enum UsageError {
     },
 }
 
-/// Watches for `window` which of these Secrets' tokens ask. `Ok`: the newest one does and none of the others.
+/// Watches for `window` which of these Secrets' tokens are used. `Ok`: the newest one is, and no other.
 pub async fn prove(
     client: &Client,
     namespace: &str,

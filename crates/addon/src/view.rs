@@ -1,4 +1,4 @@
-//! What is on Harvester: only the facts that the plan asks for.
+//! The present state on Harvester: only the facts that the plan needs.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding, Subject};
@@ -13,12 +13,12 @@ use crate::request::Request;
 
 /// Type of the Secrets that the token controller fills.
 pub const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
-/// On such a Secret: whose token it is.
+/// Annotation of such a Secret: the account of the token.
 pub const ACCOUNT_ANNOTATION: &str = "kubernetes.io/service-account.name";
-/// On what this command has made.
+/// Label of objects that this command has created.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "harvester-cloud-provider");
 
-/// What is there.
+/// The present state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
     /// The namespace of the virtual machines exists.
@@ -29,20 +29,20 @@ pub struct Observed {
     pub account: Option<Account>,
     /// Its long-lived tokens, oldest first.
     pub tokens: Vec<Token>,
-    /// A Secret has the name of the first token and is none of them.
+    /// A Secret of another type has the name of the first token.
     pub name_taken: bool,
-    /// The RoleBinding of our name.
+    /// The RoleBinding for this account.
     pub binding: Option<Binding>,
-    /// The ClusterRoleBinding that the shell script left.
+    /// The ClusterRoleBinding that the former shell script created.
     pub wide_binding: Option<Binding>,
 }
 
-/// Which life of an object was seen, and which state of it: what a step that changes or deletes it builds on.
+/// The observed version of an object, as precondition for steps that change or delete it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Version {
-    /// Another object of the same name has another one.
+    /// `metadata.uid`: another object of the same name has another one.
     pub uid: String,
-    /// Every change makes a new one.
+    /// `metadata.resourceVersion`: each change creates a new one.
     pub resource_version: String,
 }
 
@@ -58,9 +58,9 @@ impl Version {
 /// A service account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// As seen.
+    /// The observed version.
     pub version: Version,
-    /// Made by this command.
+    /// This command has created it.
     pub ours: bool,
 }
 
@@ -69,39 +69,39 @@ pub struct Account {
 pub struct Token {
     /// Name of the Secret.
     pub name: String,
-    /// When it was made.
+    /// When it was created.
     pub created: Option<Timestamp>,
-    /// As seen.
+    /// The observed version.
     pub version: Version,
 }
 
-/// A binding, seen from our service account.
+/// A binding, from the service account's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
     /// Name.
     pub name: String,
-    /// As seen.
+    /// The observed version.
     pub version: Version,
-    /// Refers to Harvester's role for cloud providers.
+    /// It refers to Harvester's role for cloud providers.
     pub our_role: bool,
-    /// Our account is one of the subjects.
+    /// The account is one of its subjects.
     pub our_subject: bool,
-    /// There are other subjects.
+    /// It has other subjects.
     pub others: bool,
 }
 
-/// Name of the RoleBinding, the one that Harvester's endpoint uses: both roads end at the same object. The name holds
-/// the namespace, so two clusters with equal account names do not take each other's rights (ccm.md W-49).
+/// Name of the RoleBinding. Harvester's endpoint uses the same name, so both ways lead to the same object. The name
+/// contains the namespace, so that two clusters with equal account names do not take each other's rights (ccm.md W-49).
 pub fn binding_name(request: &Request) -> String {
     format!("{}-{}", request.namespace, request.service_account)
 }
 
-/// Name of the Secret with the first token; further ones have a time behind it.
+/// Name of the Secret with the first token; the names of further ones end in a time stamp.
 pub fn first_token(request: &Request) -> String {
     format!("{}-token", request.service_account)
 }
 
-/// Reads everything.
+/// Reads the present state.
 pub async fn observe(client: &Client, request: &Request) -> Result<Observed, ObserveError> {
     let failed = |what: String| move |source| ObserveError { what, source };
     let namespace = &request.namespace;
@@ -120,7 +120,7 @@ pub async fn observe(client: &Client, request: &Request) -> Result<Observed, Obs
     let tokens = tokens.map_err(failed(format!("Secrets of namespace {namespace}")))?;
     let tokens = token_views(&tokens.items, account);
     let first = first_token(request);
-    // Only tokens were listed; this may be a Secret of any type.
+    // Only token Secrets were listed; this one may have any type.
     let name_taken = !tokens.iter().any(|token| token.name == first)
         && secrets.get_opt(&first).await.map_err(failed(format!("Secret {namespace}/{first}")))?.is_some();
     let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
@@ -155,8 +155,8 @@ pub async fn observe(client: &Client, request: &Request) -> Result<Observed, Obs
     })
 }
 
-/// The authority of the API server, as every namespace has it; a token will bring the same. `None` where it cannot be
-/// read.
+/// The certificate authority of the API server, from the ConfigMap in every namespace; a token has the same. `None` if
+/// it cannot be read.
 pub async fn root_authority(client: &Client, request: &Request) -> Option<String> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &request.namespace);
     let mut map = maps.get_opt("kube-root-ca.crt").await.ok()??;
@@ -193,7 +193,7 @@ fn has_others(subjects: Option<&[Subject]>, request: &Request) -> bool {
     subjects.unwrap_or_default().iter().any(|subject| !is_ours(subject, request))
 }
 
-/// Something could not be read.
+/// An object could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to read {what} on Harvester{}", runtime::error::nothing_there(.source))]
 pub struct ObserveError {

@@ -1,4 +1,4 @@
-//! The announcer's command line: kube-vip's environment and flags, and the way out.
+//! The announcer's command line: kube-vip's environment variables and flags, and the exit status.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -59,7 +59,7 @@ fn help() -> String {
     text + NEEDS
 }
 
-/// The command as completion and manual pages show it; its configuration is kube-vip's, not clap's.
+/// The command for completion and manual pages; its configuration is kube-vip's and not parsed by clap.
 pub fn command() -> clap::Command {
     let flag = |name: &'static str| clap::Arg::new(name).long(name);
     let status = clap::Command::new("status")
@@ -100,10 +100,10 @@ Examples:
   harvester-cloud-provider announcer status --kubeconfig ./kubeconfig -o json |
     jq '.vips[] | select(.state != \"announced\")'";
 
-/// Some VIP is not announced, or does not answer.
+/// Exit status: a VIP is not announced, or does not answer.
 const NOT_WELL: u8 = 3;
 
-/// Runs `announcer status`; `arguments` are those after the word `status`.
+/// Runs `announcer status`; `arguments` are those after `status`.
 fn status(arguments: &[String]) -> ExitCode {
     if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
         return say(STATUS_HELP);
@@ -144,15 +144,15 @@ fn ends_with(report: &announcer::status::Report, said: ExitCode) -> ExitCode {
     if report.is_well() { said } else { ExitCode::from(NOT_WELL) }
 }
 
-/// What `announcer status` was asked for.
+/// The parsed arguments of `announcer status`.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     json: bool,
     /// `--kubeconfig`.
     kubeconfig: Option<String>,
-    /// `--namespace`: of the Services.
+    /// `--namespace`: namespace of the Services.
     namespace: Option<String>,
-    /// What is left for the configuration, behind the word that it expects.
+    /// The remaining arguments, for the configuration, after the word that it expects.
     rest: Vec<String>,
 }
 
@@ -190,14 +190,14 @@ fn asked(arguments: &[String]) -> Result<Asked, String> {
     Ok(asked)
 }
 
-/// Which kubeconfig a person means at the desk: the flag, then what the announcer itself reads, then what `kubectl`
-/// reads.
+/// The kubeconfig for a call by a user: the flag, else the one that the announcer itself reads, else the one that
+/// `kubectl` reads.
 fn kubeconfig(flag: Option<String>, announcers: Option<PathBuf>, environment: Option<OsString>) -> Option<PathBuf> {
     let environment = environment.filter(|path| !path.is_empty()).map(PathBuf::from);
     flag.map(PathBuf::from).or(announcers).or(environment)
 }
 
-/// Runs the command; `arguments` are those after the program's name, the command word included.
+/// Runs the command; `arguments` are those after the program's name, with the command word.
 pub fn main(arguments: &[String]) -> ExitCode {
     if arguments.get(1).is_some_and(|word| word == "status") {
         return status(&arguments[2..]);
@@ -209,14 +209,14 @@ pub fn main(arguments: &[String]) -> ExitCode {
     if has(&["--version"]) {
         return say(crate::VERSION);
     }
-    // A person's slip. In a manifest, which says `manager`, it is a start that fails, below.
+    // A typing error of a user. In a manifest, which has `manager` here, it is a failed start instead, see below.
     if let [command, word, ..] = arguments
         && command == "announcer"
         && words::is_word(word)
     {
         return words::refuse("harvester-cloud-provider announcer", &["status", "help"], word);
     }
-    // kube-vip knows the word `manager` only.
+    // kube-vip accepts only the word `manager`.
     let words = arguments.iter().enumerate().map(|(i, word)| if i == 0 { "manager".to_owned() } else { word.clone() });
     let hostname = hostname();
     let config = match Config::from_env_and_args(std::env::vars(), words, &hostname) {
@@ -227,7 +227,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
             return ExitCode::from(WRONG_USAGE);
         }
     };
-    // slog counts downwards: -4 is debug, and what is below means more.
+    // In slog's levels -4 is debug, and lower numbers mean more output.
     logging::init(
         Format::Text,
         match config.log_level {
@@ -236,7 +236,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
             _ => 0,
         },
     );
-    // The work of one node fits on one thread; more would cost memory on each of them.
+    // One thread is enough for the work of one node; each further one would cost memory on every node.
     let result = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(config)),
         Err(error) => Err(error.into()),
@@ -250,7 +250,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// The flag that is most like one that is none.
+/// The known flag that is most similar to an unknown one.
 fn meant(error: &ConfigError) -> String {
     let ConfigError::UnknownFlag(flag) = error else { return String::new() };
     let known: BTreeSet<&str> = VARIABLES.iter().filter_map(|variable| variable.flag).collect();

@@ -1,4 +1,4 @@
-//! Names from the cluster and from the kubeconfig file, for a shell that completes a command.
+//! Names from the cluster and from the kubeconfig file, for shell completion.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use kube::api::ListParams;
 use kube::config::Kubeconfig;
 use kube::{Api, Client, ResourceExt};
 
-/// Who presses the key does not wait longer for an API server.
+/// Time-out for the API server, because a user waits for the completion.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// What the cluster has, as far as it says so at once.
+/// Asks the cluster; `None` if it does not answer in time.
 fn ask<T>(question: impl AsyncFnOnce(Client) -> Option<T>) -> Option<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     runtime.block_on(async {

@@ -1,7 +1,8 @@
-//! `completion` and `man`: what a package of this program carries, made from the same definitions that parse the flags.
+//! `completion` and `man`: the completion scripts and manual pages for a package, made from the definitions that parse
+//! the flags.
 //!
-//! The script of `completion` asks the program itself at each press of the key, by the variable [`ASKED`]: so it knows
-//! every word of every command, and names of Services and namespaces from the cluster.
+//! The completion script calls the program itself with the variable [`ASKED`] set. So it knows every word of every
+//! command, and the names of Services and namespaces in the cluster.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use clap_complete::env::{CompleteEnv, Shells};
 
 use crate::{announcer, ccm, entry, generate_addon, identity, probe, status_and_doctor, stdout};
 
-/// The variable by which a shell's script asks what could follow.
+/// The variable by which a completion script requests candidates.
 const ASKED: &str = "HCP_COMPLETE";
 const PROGRAM: &str = "harvester-cloud-provider";
 
@@ -44,7 +45,7 @@ Examples:
     },
 }
 
-/// If a shell asks what could follow, answers and ends.
+/// If a completion script has called, prints the candidates and exits.
 pub fn answer() {
     CompleteEnv::with_factory(tree).var(ASKED).complete();
 }
@@ -68,8 +69,8 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// All commands in one tree. The program itself chooses by the first word before any flag is parsed, because the cloud
-/// controller manager, which has no subcommand, has to refuse stray words as the Go provider does.
+/// All commands in one tree. The program itself selects a command by the first word before clap parses flags. Otherwise
+/// the cloud controller manager, which has no subcommand, could not reject stray words as the Go provider does.
 fn tree() -> Command {
     let words = Arguments::command();
     let own = words.get_subcommands().cloned().collect::<Vec<_>>();

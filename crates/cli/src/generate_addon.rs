@@ -1,4 +1,5 @@
-//! `generate-addon`: flags to a request, and its outcome to standard output or a file that only its owner may read.
+//! `generate-addon`: makes a request from the flags, and prints the outcome or writes it to a file that only its owner
+//! may read.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -131,7 +132,7 @@ enum DistributionArgument {
     K3s,
 }
 
-/// Runs the command; `arguments` are those after the program's name, the command word included.
+/// Runs the command; `arguments` are those after the program's name, with the command word.
 pub fn main(arguments: &[String]) -> ExitCode {
     let arguments: Arguments = match entry::parsed(arguments) {
         Ok(arguments) => arguments,
@@ -149,7 +150,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// A word that cannot be meant is wrong usage, whoever finds out.
+/// The exit status: invalid values are a usage error, wherever they are detected.
 fn status(error: &anyhow::Error) -> u8 {
     let wrong = |error: &addon::Error| matches!(error, addon::Error::Request(_));
     if error.is::<addon::RequestError>() || error.downcast_ref().is_some_and(wrong) { 2 } else { 1 }
@@ -159,11 +160,11 @@ async fn run(arguments: &Arguments) -> Result<()> {
     let request = request(arguments)?;
     request.validate()?;
     if let Some(path) = &arguments.output_file {
-        // Before anything is made on Harvester that could not be handed over afterwards.
+        // Checked before anything is created on Harvester that could then not be written to the file.
         private_file::check_writable(path).with_context(|| unwritable(path))?;
     }
     let admin = admin(arguments).await?;
-    // Two rotations within a second are one.
+    // Two rotations within a second count as one.
     let stamp = Timestamp::now().strftime("%Y%m%d%H%M%S").to_string();
     let outcome = addon::run(admin, &request, &stamp, &PRODUCT, &mut |line| eprintln!("{line}")).await?;
     for note in &outcome.notes {
@@ -246,7 +247,7 @@ fn render(arguments: &Arguments, request: &Request, outcome: &Outcome) -> String
     }
 }
 
-/// What to do about a run that stopped on its way.
+/// The advice after a run that did not finish.
 fn what_now(arguments: &Arguments, undo: &Undo) -> String {
     let again = "the same command again goes on where this one stopped";
     match undo {
@@ -261,7 +262,7 @@ fn what_now(arguments: &Arguments, undo: &Undo) -> String {
     }
 }
 
-/// The command line that takes everything away from the same account on the same Harvester.
+/// The command line that revokes everything of the same account on the same Harvester.
 fn revocation(arguments: &Arguments) -> String {
     let mut words =
         vec![format!("harvester-cloud-provider generate-addon {} {}", arguments.service_account, arguments.namespace)];
@@ -271,7 +272,7 @@ fn revocation(arguments: &Arguments) -> String {
     words.join(" ")
 }
 
-/// For a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@+=~".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

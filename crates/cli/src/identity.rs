@@ -1,5 +1,5 @@
-//! `identity`: what the record says of who this cluster is, and a human's word about it. The word is written into the
-//! record; the controller that leads compares it with the machines that it sees, writes the card anew and goes on.
+//! `identity`: shows which cluster the record describes, and writes an operator's confirmation to the record. The
+//! leader compares the confirmation with the machines that it sees, writes a new card and continues.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -113,7 +113,7 @@ async fn run(common: &Common, word: Option<&str>) -> anyhow::Result<String> {
     }
 }
 
-/// What is about to be asked for, in words.
+/// Describes the confirmation before it is written.
 fn meaning(word: &str) -> String {
     let what = match word.split_once(' ') {
         Some(("copy", name)) => format!(
@@ -131,7 +131,7 @@ fn meaning(word: &str) -> String {
     format!("The controller that leads {what}.")
 }
 
-/// The record, for a reader.
+/// The record as text.
 fn shown(record: &Record) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {

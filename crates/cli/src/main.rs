@@ -1,4 +1,4 @@
-//! Flags to configuration, and the wiring of the commands. No logic lives here.
+//! The program: selects a command and assembles it. It contains no further logic.
 
 use std::process::ExitCode;
 
@@ -20,10 +20,10 @@ mod values;
 mod version;
 mod words;
 
-/// Version, with the commit it was built from where that is known.
+/// Version, with the commit that it was built from, if known.
 pub const VERSION: &str = env!("HCP_VERSION");
 
-/// Who we are to API servers and to those who watch us.
+/// The identity of the program in requests and metrics.
 const PRODUCT: runtime::Product =
     runtime::Product { name: "harvester-cloud-provider", metrics_prefix: "hcp", version: VERSION };
 
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         Some("status" | "doctor") => status_and_doctor::main(&arguments[1..]),
         Some("version") => stdout::say(&format!("harvester-cloud-provider {VERSION}")),
         Some("help") => ccm::main(&[arguments[0].clone(), "--help".to_owned()]),
-        // A person at a terminal. In a pod it is a start that fails, with the reason in the log.
+        // A user at a terminal gets the help. In a pod this is a failed start, with the reason in the log.
         None if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() => {
             ccm::main(&[arguments[0].clone(), "--help".to_owned()])
         }

@@ -1,4 +1,4 @@
-//! A file that only its owner may read, written whole or not at all.
+//! Writes a file that only its owner may read, completely or not at all.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The file to replace: where a symbolic link leads, so that the link stays. Nothing but a regular file is replaced:
-/// a rename over /dev/stdout would take the device from the whole machine.
+/// The file to replace. A symbolic link is followed, so that the link stays. Only a regular file is replaced: a rename
+/// over /dev/stdout would remove the device for the whole machine.
 fn destination(path: &Path) -> std::io::Result<PathBuf> {
     let refused = |why: &str| {
         let text = format!("{why}; accepted: a regular file or a new one. Leave --output-file out for standard output");
@@ -26,7 +26,7 @@ fn destination(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// A new file for its owner alone, in the same directory.
+/// Creates a file that only its owner may read, in the same directory.
 fn create_beside(path: &Path) -> std::io::Result<(PathBuf, File)> {
     let beside = path.with_file_name(format!(
         ".{}.{}",
@@ -37,13 +37,13 @@ fn create_beside(path: &Path) -> std::io::Result<(PathBuf, File)> {
     Ok((beside, file))
 }
 
-/// Whether [`write`] would find its way. Leaves nothing behind, also for somebody who interrupts us later.
+/// Checks whether [`write`] can succeed. Leaves no file behind, even if the program is interrupted later.
 pub fn check_writable(path: &Path) -> std::io::Result<()> {
     let (beside, _) = create_beside(&destination(path)?)?;
     std::fs::remove_file(beside)
 }
 
-/// Nobody else may read it, also not while it is being written, and also where a readable file of that name was before.
+/// Writes the file. Nobody else can read it, neither during the write nor if a readable file of that name existed.
 pub fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let path = destination(path)?;
     let (beside, mut file) = create_beside(&path)?;

@@ -1,5 +1,5 @@
-//! `probe`: asks until every URL has answered 200, and until workloads do their work. The image holds no other program
-//! that the chart's test could run.
+//! `probe`: waits until every URL has answered 200, and until workloads work. The image contains no other program that
+//! the chart's test could run.
 
 mod workloads;
 
@@ -19,7 +19,7 @@ use crate::{PRODUCT, VERSION, entry, stdout};
 
 use self::workloads::{Name, Workloads};
 
-/// A workload that is being replaced is ready again by then.
+/// Time-out; long enough for a workload that is being replaced.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PERIOD: Duration = Duration::from_millis(500);
 
@@ -51,7 +51,7 @@ pub struct Arguments {
     announcers: Vec<Name>,
 }
 
-/// Runs the command; `arguments` begin with its name.
+/// Runs the command; `arguments` begin with the program's name.
 pub fn main(arguments: &[String]) -> ExitCode {
     let arguments: Arguments = match entry::parsed(arguments) {
         Ok(arguments) => arguments,
@@ -95,13 +95,13 @@ async fn all(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tries until it is done or the patience is at its end; says why not, and once only while that stays the same.
+/// Repeats the attempt until it succeeds or the time is over. Prints each new reason of a failure once.
 async fn until(mut attempt: impl AsyncFnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let mut last_said = String::new();
     loop {
         let Err(error) = attempt().await else { return Ok(()) };
-        // The last one is told at the end.
+        // The last reason is reported at the end.
         if Instant::now() >= deadline {
             return Err(error);
         }
@@ -118,8 +118,8 @@ fn url(text: &str) -> Result<String, String> {
     parsed(text).map(|_| text.to_owned())
 }
 
-/// The chart says behind `#` what stands behind the URL: a refused connection alone tells nobody that no pod runs
-/// there.
+/// The objects behind a URL, which the chart writes after `#`. A refused connection alone does not tell that no pod is
+/// running there.
 fn where_to_look(url: &str) -> Option<String> {
     let (_, objects) = url.split_once('#')?;
     let objects = objects.replace(',', " ");
@@ -129,8 +129,8 @@ fn where_to_look(url: &str) -> Option<String> {
     ))
 }
 
-/// The chart has the host from the environment of its pod, where an IPv6 address stands without the brackets that a
-/// URL needs.
+/// Adds brackets to an IPv6 address in a URL. The chart takes the host from an environment variable of its pod, which
+/// has no brackets.
 fn bracketed(url: &str) -> Cow<'_, str> {
     let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -151,7 +151,7 @@ async fn once(url: &str) -> anyhow::Result<()> {
     let mut settings = Settings::new("probed", &PRODUCT);
     settings.request_timeout = Duration::from_secs(2);
     settings.retry = false;
-    // The client puts the path of its base URL before that of each request, so the base must not have one.
+    // The client prepends the path of its base URL to that of each request, so the base URL must not have one.
     config.cluster_url = http::uri::Builder::from(config.cluster_url)
         .path_and_query("/")
         .build()

@@ -1,4 +1,4 @@
-//! `status` and `doctor`: flags to a snapshot of both clusters, and what comes of it to standard output.
+//! `status` and `doctor`: read a snapshot of both clusters, and print the result.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,11 +15,11 @@ use runtime::error::chain;
 use crate::stdout::{print, say};
 use crate::{PRODUCT, VERSION, cluster_names, entry};
 
-/// Nothing can be read.
+/// Exit status: nothing can be read.
 const UNREADABLE: u8 = 1;
-/// Some Service is not announced.
+/// Exit status: a Service is not announced.
 const NOT_WELL: u8 = 3;
-/// How often `--watch` looks.
+/// Interval of `--watch`.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 const STATUS: &str = "harvester-cloud-provider status";
@@ -131,7 +131,7 @@ enum DoctorFormat {
     Json,
 }
 
-/// Runs either; `arguments` are those after the program's name, the command word included.
+/// Runs either command; `arguments` are those after the program's name, with the command word.
 pub fn main(arguments: &[String]) -> ExitCode {
     let result = if arguments.first().is_some_and(|word| word == "doctor") {
         DoctorArguments::try_parse_from(arguments).map(|arguments| run(examine(arguments)))
@@ -149,8 +149,8 @@ fn run(work: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCode {
 }
 
 async fn look(clusters: &Clusters, thorough: bool) -> anyhow::Result<Snapshot> {
-    // Names of Leases come from the announcer's environment, in whose pod this may run. A desk need not have a node's
-    // name.
+    // Names of Leases come from the announcer's environment, because this may run in its pod. On a user's machine there
+    // is no node name.
     let words = ["manager".to_owned()];
     let config = announcer::Config::from_env_and_args(std::env::vars(), words, "desk")?;
     let asked = Asked {

@@ -1,17 +1,16 @@
-//! Standard output, which a reader may close when it has seen enough (`| head`): that is no error of ours, and no
-//! reason to break off.
+//! Standard output. A reader may close it early (`| head`), which is neither an error nor a reason to stop.
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-/// Writes `text` as it is.
+/// Writes `text` unchanged.
 pub fn print(text: &str) -> Result<()> {
     write_to(&mut io::stdout().lock(), text).context("failed to write to standard output")
 }
 
-/// Writes one text with the end of its last line; returns how a command ends that has nothing else to do.
+/// Writes a text with a line end; returns the exit status of a command that does nothing else.
 pub fn say(text: &str) -> ExitCode {
     match print(&format!("{text}\n")) {
         Ok(()) => ExitCode::SUCCESS,

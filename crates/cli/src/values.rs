@@ -1,4 +1,4 @@
-//! Go's spelling of flag values: existing manifests write durations and booleans as Go's flag packages read them.
+//! Flag values in Go's spelling: existing manifests contain durations and booleans in the form of Go's flag packages.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub fn go_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(total).map_err(|_| format!("out of range; {ACCEPTED}"))
 }
 
-/// Parses a Go duration at whose intervals something is done: zero would be no interval.
+/// Parses a Go duration for an interval, which must not be zero.
 pub fn go_period(text: &str) -> Result<Duration, String> {
     match go_duration(text)? {
         Duration::ZERO => Err("zero is no period; accepted: a duration above 0, such as 15s or 1h30m".to_owned()),
@@ -53,7 +53,7 @@ pub fn go_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Parses a number of things.
+/// Parses a non-negative number.
 pub fn count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "not a count; accepted: a whole number, 0 or more".to_owned())
 }
@@ -68,7 +68,7 @@ pub fn address(text: &str) -> Result<IpAddr, String> {
     text.parse().map_err(|_| "not an address; accepted: an IPv4 or IPv6 address, such as 0.0.0.0 or ::".to_owned())
 }
 
-/// Parses klog's level. Negative ones are klog's too, and mean 0.
+/// Parses klog's verbosity. klog also accepts negative numbers, which mean 0.
 pub fn log_level(text: &str) -> Result<i32, String> {
     text.parse()
         .map_err(|_| "not a log level; accepted: a whole number, such as 0 (info), 3 (debug) or 5 (trace)".to_owned())

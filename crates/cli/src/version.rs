@@ -1,6 +1,6 @@
-// The version as `--version` tells it. `build.rs` takes this file in, so that it can be tried like any other code.
+// The version as `--version` shows it. `build.rs` includes this file, so that it can be tested like other code.
 
-/// `version`, with the commit where the build names one.
+/// The version, with the commit if the build has one.
 pub fn full(version: &str, commit: Option<&str>) -> String {
     match commit.map(str::trim) {
         Some(commit) if !commit.is_empty() => format!("{version}+{commit}"),

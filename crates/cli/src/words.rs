@@ -1,5 +1,5 @@
-//! The first words that choose a command, and the answer to one that is none. A manifest begins with a flag; a word
-//! was typed by a person.
+//! The words that select a command, and the answer to an unknown one. The arguments of a manifest begin with a flag, so
+//! an unknown word was typed by a user.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use contract::spelling::nearest;
 
 use crate::entry::WRONG_USAGE;
 
-/// Commands of the program, and what each does.
+/// The commands of the program with their descriptions.
 pub const COMMANDS: [(&str, &str); 13] = [
     ("status", "Services of type LoadBalancer with address, node and reason; pools, nodes, hosts"),
     ("doctor", "what is wrong, why it matters, and the command that corrects it"),
@@ -24,36 +24,36 @@ pub const COMMANDS: [(&str, &str); 13] = [
     ("help", "this text"),
 ];
 
-/// Their first words.
+/// The first words of the commands.
 pub fn commands() -> Vec<&'static str> {
     COMMANDS.iter().map(|(name, _)| *name).filter(|name| !name.contains(' ')).collect()
 }
 
-/// The commands as `--help` has them.
+/// The commands as listed by `--help`.
 pub fn overview() -> String {
     COMMANDS.map(|(name, about)| format!("  {name:<18}{about}")).join("\n") + "\n"
 }
 
-/// What is said to a word that is none of these: the one that is most like it, and then all of them.
+/// The message for an unknown word: the most similar command, and the list of all.
 fn message(program: &'static str, known: &[&'static str], word: &str) -> String {
     let guess = nearest(word, known.iter().copied());
     let guess = guess.map(|guess| format!("\n\n  tip: a similar command exists: '{guess}'")).unwrap_or_default();
     format!("error: '{word}' is no command{guess}\n\nCommands: {}\nSee: {program} --help", known.join(", "))
 }
 
-/// Of these flags (without their dashes) the one that is most like `flag`.
+/// The most similar of these flags (without their dashes).
 pub fn like(flag: &str, known: impl Iterator<Item = &'static str>) -> Option<String> {
     let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
     nearest(name, known).map(|guess| format!("--{guess}"))
 }
 
-/// Says it.
+/// Prints the message for an unknown word; returns the exit status.
 pub fn refuse(program: &'static str, known: &[&'static str], word: &str) -> ExitCode {
     eprintln!("{}", message(program, known, word));
     ExitCode::from(WRONG_USAGE)
 }
 
-/// A flag begins with a dash; so does nothing that is meant as a word.
+/// Whether the argument is a word, and not a flag.
 pub fn is_word(argument: &str) -> bool {
     argument.starts_with(|c: char| c.is_ascii_alphabetic())
 }

@@ -5,25 +5,25 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What was done in the last minute counts together.
+/// Changes within this time count together.
 pub const WINDOW: Duration = Duration::from_mins(1);
 
-/// So many are always as usual, however small the cluster is.
+/// This many changes are always allowed, however small the cluster is.
 const FEW: usize = 3;
 
-/// What is allowed.
+/// The result of the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allowed {
-    /// As usual.
+    /// The changes are allowed.
     Yes,
-    /// Only what is decided once more, on facts that are read anew.
+    /// The changes are allowed if the decision is the same after everything was read again.
     Confirmed,
-    /// Nothing without a human's word.
+    /// The changes need an operator's confirmation.
     No,
 }
 
-/// `recent`: done in the last minute; `wanted`: to be done now; `all`: objects that there are, with those of the last
-/// minute.
+/// Decides whether changes are allowed. `recent`: changes made in the last minute; `wanted`: changes to make now;
+/// `all`: existing objects, including those deleted in the last minute.
 pub fn allowed(recent: usize, wanted: usize, all: usize) -> Allowed {
     let count = recent + wanted;
     if count <= FEW.max(all / 10) {
@@ -35,17 +35,17 @@ pub fn allowed(recent: usize, wanted: usize, all: usize) -> Allowed {
     }
 }
 
-/// What was done in the last minute.
+/// The changes of the last minute.
 #[derive(Debug, Default)]
 pub struct Recent(Vec<Instant>);
 
 impl Recent {
-    /// It was done now.
+    /// Records a change.
     pub fn note(&mut self, now: Instant) {
         self.0.push(now);
     }
 
-    /// How much was done in the last minute.
+    /// The number of changes in the last minute.
     pub fn count(&mut self, now: Instant) -> usize {
         self.0.retain(|at| now.duration_since(*at) < WINDOW);
         self.0.len()

@@ -10,8 +10,8 @@ pub type ServiceCache = Cache<ServiceKey, ServiceView>;
 /// All Nodes of the guest cluster, by name.
 pub type NodeCache = Cache<String, NodeView>;
 
-/// An empty Service cache for a reflector to fill. A Service is touched when anything but its `resourceVersion`
-/// differs; the ingress counts, because dependents wait for it (framework spec 7.3).
+/// An empty Service cache for a reflector to fill. Any difference except in `resourceVersion` counts as a change. That
+/// includes the ingress, because dependent Services wait for it (framework spec 7.3).
 pub fn services() -> ServiceCache {
     Cache::new(service_differs)
 }
@@ -22,7 +22,7 @@ pub fn services_with(views: impl IntoIterator<Item = ServiceView>) -> ServiceCac
     Cache::in_memory(service_differs, views.into_iter().map(|view| (view.key.clone(), view)))
 }
 
-/// An empty Node cache for a reflector to fill. Heartbeats touch nothing.
+/// An empty Node cache for a reflector to fill. Heartbeats of the kubelet do not count as changes.
 pub fn nodes() -> NodeCache {
     Cache::new(node_differs)
 }

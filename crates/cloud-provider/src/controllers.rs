@@ -13,7 +13,7 @@ pub enum Controller {
     Service,
     /// Accepted and never started: the cloud has no routes.
     Route,
-    /// Takes pods of a lost node out of their Services. Runs in every replica.
+    /// Takes pods of a lost node out of their Services. Runs in every replica, also in those that do not lead.
     NodeLoss,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Controller {
     }
 }
 
-/// The controllers that were chosen.
+/// The selected controllers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Controllers(Vec<Controller>);
 
@@ -64,9 +64,9 @@ fn known_names() -> String {
 }
 
 impl Controllers {
-    /// An exact name switches on, `-name` switches off, the first mention counts; `*` switches on what is not
-    /// mentioned; without it, that is off. The historical names count too: users still write `-service`, which the Go
-    /// provider refuses (W-52).
+    /// Parses the list. A name switches a controller on, `-name` switches it off; the first mention counts. `*`
+    /// switches on all controllers that are not mentioned; without it they are off. The historical names are accepted,
+    /// too: users still write `-service`, which the Go provider rejects (W-52).
     pub fn parse<'a>(list: impl IntoIterator<Item = &'a str>) -> Result<Self, UnknownController> {
         let entries: Vec<&str> = list.into_iter().map(str::trim).filter(|entry| !entry.is_empty()).collect();
         let named = |controller: Controller, name: &str| name == controller.name() || name == controller.metric_name();
@@ -83,7 +83,7 @@ impl Controllers {
         Ok(Self(Controller::ALL.into_iter().filter(enabled).collect()))
     }
 
-    /// Whether this one was chosen.
+    /// Whether this controller was selected.
     pub fn has(&self, controller: Controller) -> bool {
         self.0.contains(&controller)
     }

@@ -1,16 +1,16 @@
-//! Against writing as fast as somebody else undoes it. A state of an object that is repaired again and again is left
-//! alone for longer each time; another state, a wish of the user for instance, is answered at once. Pure.
+//! Prevents a fight between the controller and another writer. A state of an object that was repaired several times is
+//! left alone for a growing time. Any other state, such as a new request of the user, is handled at once. Pure.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many repairs of one state
+/// Number of repairs of one state within [`WINDOW`] that are not damped.
 const FREE: u32 = 5;
-/// within this time are nothing unusual. After that it is left alone for a second, and for twice as long each time that
-/// follows,
+/// Repairs within this time count together. After [`FREE`] repairs the state is left alone for a second, and for twice
+/// as long after each further repair.
 const WINDOW: Duration = Duration::from_mins(1);
-/// up to this.
+/// The longest time that a state is left alone.
 const LONGEST: Duration = Duration::from_mins(5);
 
 /// Repairs of one state of one object.
@@ -22,7 +22,7 @@ struct Repairs<S> {
     last: Instant,
 }
 
-/// What was repaired last, and how often. Most objects never need it: it has little room in theirs.
+/// The state that was repaired last, and how often. Boxed, because most objects never need it.
 #[derive(Debug)]
 pub struct Damper<S>(Option<Box<Repairs<S>>>);
 
@@ -41,7 +41,7 @@ impl<S> Repairs<S> {
         }
     }
 
-    /// Nobody fights any more: it was left alone for long enough, or repaired now and then.
+    /// Whether the fight is over: the state was left alone for long enough, or the repairs were rare.
     fn is_over(&self, now: Instant) -> bool {
         now.duration_since(self.last) >= WINDOW + 2 * self.pause()
             || self.times < FREE && now.duration_since(self.first) >= WINDOW
@@ -49,13 +49,14 @@ impl<S> Repairs<S> {
 }
 
 impl<S> Damper<S> {
-    /// Nothing of it matters any more.
+    /// Whether the history no longer matters.
     pub fn is_over(&self, now: Instant) -> bool {
         self.0.as_ref().is_none_or(|repairs| repairs.is_over(now))
     }
 }
 
-/// What is told when somebody undoes what is written on `object`; `whole` is what he is to leave alone.
+/// The text for the user when another writer undoes what the controller writes on `object`; `whole` names the fields
+/// that the other writer should leave alone.
 pub fn undone(object: &str, by: Option<&str>, whole: &str) -> String {
     let by = by.unwrap_or("a client that the object does not name");
     format!(
@@ -65,14 +66,14 @@ pub fn undone(object: &str, by: Option<&str>, whole: &str) -> String {
 }
 
 impl<S: PartialEq> Damper<S> {
-    /// For how long this state has to stay as it is; `None`: it may be repaired.
+    /// How long this state has to be left alone; `None` if it may be repaired.
     pub fn rest(&self, state: &S, now: Instant) -> Option<Duration> {
         let repairs = self.0.as_ref().filter(|repairs| repairs.state == *state)?;
         let rest = repairs.pause().saturating_sub(now.duration_since(repairs.last));
         (!rest.is_zero()).then_some(rest)
     }
 
-    /// This state was repaired. True: somebody undoes it, and that has to be said now.
+    /// Records a repair of this state. Returns true if another writer undoes it and that has to be reported now.
     pub fn repaired(&mut self, state: S, now: Instant) -> bool {
         if let Some(repairs) = self.0.as_mut().filter(|repairs| repairs.state == state && !repairs.is_over(now)) {
             repairs.times = repairs.times.saturating_add(1);

@@ -1,9 +1,9 @@
 //! A cloud controller manager framework: provider traits, and the service, node, node-lifecycle and node-loss
 //! controllers.
 //!
-//! What lives here knows Kubernetes and nothing of a particular cloud. Each controller is three steps: observe (a view
-//! made from a watch cache), decide (a pure function) and act (one place that sends requests, reports, and wakes the
-//! key again).
+//! This crate knows Kubernetes, but no particular cloud. Each controller has three steps: observe (a view made from a
+//! watch cache), decide (a pure function) and act (one place that sends requests, reports, and schedules the key
+//! again).
 
 pub mod at_once;
 pub mod cache;

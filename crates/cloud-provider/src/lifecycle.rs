@@ -1,7 +1,7 @@
 //! The node lifecycle controller: marks Nodes whose machine is switched off and deletes Nodes whose machine is gone.
 //!
-//! A Node is deleted for one reason only: it is not Ready, and its machine was proven absent in several passes in a
-//! row. Whatever is not known changes nothing.
+//! A Node is deleted for one reason only: it is not Ready, and its machine was proven absent in several consecutive
+//! passes. An unknown state changes nothing.
 
 mod decide;
 mod preview;
@@ -29,16 +29,17 @@ use crate::view::{NodeView, Ready, Taint};
 /// Source component of the Events.
 pub const COMPONENT: &str = "cloud-node-lifecycle-controller";
 
-/// Machines that are asked for at the same time.
+/// Number of machines that the cloud is asked about concurrently.
 const PARALLEL: usize = 8;
 
-/// How often to look, and what is allowed.
+/// Configuration of the controller.
 #[derive(Debug, Clone)]
 pub struct LifecycleSettings {
     /// `--node-monitor-period`.
     pub period: Duration,
-    /// A machine that was switched off for so long gets the out-of-service taint, which gives its pods and volumes
-    /// free; `None`: never. Opt-in: who switches a machine off for maintenance may want them to stay.
+    /// After a machine was off for this long, its Node gets the out-of-service taint, which releases its pods and
+    /// volumes; `None`: never. It is opt-in, because an operator who switches a machine off for maintenance may want
+    /// the pods to stay.
     pub out_of_service_after: Option<Duration>,
 }
 
@@ -58,7 +59,7 @@ pub struct LifecycleController {
     memory: HashMap<String, NodeState>,
     deleted: at_once::Recent,
     barred: Option<Barred>,
-    /// When it was told that too many Nodes are to be deleted.
+    /// When it was last reported that too many Nodes would be deleted.
     told: Option<Instant>,
 }
 
@@ -66,15 +67,15 @@ pub struct LifecycleController {
 struct Doomed {
     node: Arc<NodeView>,
     evidence: String,
-    /// In so many passes in a row the machine was proven absent.
+    /// Number of consecutive passes in which the machine was proven absent.
     proofs: u32,
 }
 
-/// Nodes that are too many to be deleted. Nobody asks for their machines until the time has come to tell of them again,
-/// or until a human has deleted some of them.
+/// Nodes that are not deleted because they are too many. The cloud is not asked about their machines until the next
+/// report is due, or until an operator has deleted some of the Nodes.
 struct Barred {
     since: Instant,
-    /// Nodes that there were.
+    /// Number of Nodes in the cluster at that time.
     nodes: usize,
     uids: HashSet<String>,
 }
@@ -89,7 +90,7 @@ impl Barred {
     }
 }
 
-/// That too many Nodes are to be deleted is told again after this time.
+/// Interval of the reports that too many Nodes would be deleted.
 const TELL_AGAIN: Duration = Duration::from_mins(10);
 
 impl std::fmt::Debug for LifecycleController {
@@ -120,7 +121,7 @@ impl LifecycleController {
         }
     }
 
-    /// Works until `stop`.
+    /// Runs until `stop`.
     pub async fn run(mut self, stop: Token) {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -138,14 +139,14 @@ impl LifecycleController {
 
     async fn pass(&mut self) {
         if self.provider.hold().is_some() {
-            // What was seen before says nothing of what is when it is over.
+            // Proofs from before the hold are worthless when it is over.
             self.memory.clear();
             return;
         }
         let mut nodes = self.cache.all();
         let there: HashSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
         self.memory.retain(|name, _| there.contains(name.as_str()));
-        // Hundreds of removed machines would be asked for again and again, and nothing could come of it.
+        // Hundreds of removed machines would be asked about in each pass, without any effect.
         let now = Instant::now();
         nodes.retain(|node| !self.memory.get(&node.name).is_some_and(|memory| memory.rests(node, now)));
         self.barred = self.barred.take().filter(|barred| barred.lasts(self.cache.len(), now));
@@ -191,8 +192,8 @@ impl LifecycleController {
         self.delete_within_reason(doomed).await;
     }
 
-    /// Many Nodes at once are deleted after one more look at their machines, more than a third of all by nobody but a
-    /// human.
+    /// Deletes Nodes within limits: many at once only after their machines were checked again, and more than a third of
+    /// all Nodes not at all. In that case an operator has to delete them.
     async fn delete_within_reason(&mut self, doomed: Vec<Doomed>) {
         if doomed.is_empty() {
             return;
@@ -236,7 +237,8 @@ impl LifecycleController {
         self.recorder.warning(&reference(&doomed[0].node), "NodesNotDeleted", &text);
     }
 
-    /// What gives pods and volumes free, or takes them back, is done on the cloud's own word of this moment.
+    /// Changes the out-of-service taint, which releases pods and volumes or takes them back. The cloud is asked
+    /// directly immediately before.
     async fn confirm(&mut self, node: &NodeView, expected: &Power, taints: &[Taint]) {
         let found = self.provider.power_now(node).await;
         if found == *expected {
@@ -280,7 +282,7 @@ impl LifecycleController {
                     "the machine is switched off; the controller added a taint to the Node"
                 );
             }
-            // The next pass does it again.
+            // The next pass tries again.
             Err(error) if is_conflict(&error) || api_code(&error) == Some(404) => {}
             Err(error) => {
                 tracing::warn!(
@@ -292,14 +294,14 @@ impl LifecycleController {
         }
     }
 
-    /// Whether it is deleted.
+    /// Deletes the Node. Returns whether it was deleted.
     async fn delete(&mut self, node: &NodeView, evidence: &str) -> bool {
         let object = reference(node);
         let message = format!("Deleting node {} because it does not exist in the cloud provider", node.name);
         tracing::info!(node = node.name, evidence, "the machine of the Node is gone; the controller deletes the Node");
         self.recorder.normal(&object, "DeletingNode", &message);
         let Err(error) = self.writer.delete(node).await else { return true };
-        // Gone already, another Node of this name, or written since it was judged: look again.
+        // The Node is gone, was replaced by another one of this name, or was written since the decision: judge again.
         if api_code(&error) == Some(404) || is_conflict(&error) {
             self.memory.remove(&node.name);
             return false;

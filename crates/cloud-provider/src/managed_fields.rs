@@ -1,13 +1,13 @@
-//! Who else writes an object: by its managed fields. Pure.
+//! Identifies other writers of an object by its managed fields. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 
-/// The name under which API servers note what we write: the first part of our `User-Agent`.
+/// The field manager of this program's writes: API servers derive it from the first part of the `User-Agent`.
 pub const FIELD_MANAGER: &str = "harvester-cloud-provider";
 
-/// The manager that wrote last and is not we, with what it did and when. `members`: of those that own one of these
-/// members, as
-/// `labels` or `addresses`, where there are such; a kubelet writes its Node every few seconds, and something else.
+/// The last other manager that wrote the object, with its operation and the time. With `members`, such as `labels` or
+/// `addresses`, managers that own one of these fields take precedence: a kubelet writes its Node every few seconds, but
+/// other fields.
 pub fn other_writer(fields: &[ManagedFieldsEntry], members: &[&str]) -> Option<String> {
     let others =
         || fields.iter().filter(|entry| entry.manager.as_deref().is_some_and(|manager| manager != FIELD_MANAGER));

@@ -1,7 +1,8 @@
-//! The node controller: every Node shows what the cloud knows about its machine, and is not used before it does.
+//! The node controller: writes to every Node what the cloud knows about its machine, and keeps a new Node tainted until
+//! then.
 //!
-//! `plan` says what to write, `addresses` which addresses a Node shows, `topology` when its place is believed to have
-//! changed; this file is the loop around them.
+//! `plan` decides what to write, `addresses` which addresses a Node shows, `topology` when a move of the machine is
+//! believed; this file contains the loop around them.
 
 mod addresses;
 mod metrics;
@@ -42,29 +43,31 @@ use crate::worker::{self, Next};
 /// Source component of the Events.
 pub const COMPONENT: &str = "cloud-node-controller";
 
-/// A machine that has no address yet is reported by a wake-up; this is for everything else.
+/// Back-off for failed passes. A machine that gets an address later causes a wake-up by itself.
 const BACKOFF: Backoff = Backoff { min: Duration::from_millis(500), max: Duration::from_mins(1) };
 
-/// The kubelet writes its Node too: the watch brings the new state at once, or this does.
+/// Pause after a conflict with the kubelet, which writes the Node too, in case the watch does not deliver the new state
+/// first.
 const AFTER_CONFLICT: Duration = Duration::from_millis(100);
 const CONFLICTS: u32 = 20;
 
-/// A refusal that lasts is told again: Events are kept for an hour.
+/// An ongoing refusal is reported again after this time, because Events are kept for one hour.
 const TOLD_AGAIN: Duration = Duration::from_mins(10);
 
-/// A new Node may be ahead of its machine, and we of our own watches, for a moment: only what lasts longer is told.
+/// How long a problem has to last before it is reported. A new Node may exist a moment before its machine is visible,
+/// and watches lag.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// How many workers there are, how often all nodes are looked at, and where metrics go.
+/// Configuration of the controller.
 #[derive(Debug, Clone)]
 pub struct NodeSettings {
     /// `--concurrent-node-syncs`.
     pub workers: usize,
     /// `--node-status-update-frequency`.
     pub refresh_every: Duration,
-    /// Zone and region labels of an initialised Node follow its machine.
+    /// Zone and region labels of an initialised Node are updated when its machine moves.
     pub follow_topology: bool,
-    /// The kubelet's `--node-ip` decides about addresses.
+    /// The kubelet's `--node-ip` selects the addresses.
     pub obey_node_ip: bool,
     /// Metrics of the queue `Nodes`.
     pub queue_metrics: QueueMetrics,
@@ -85,11 +88,10 @@ impl Default for NodeSettings {
     }
 }
 
-/// Passes that may be under way at one time, whatever `--concurrent-node-syncs` says, for the same reason as with
-/// Services.
+/// Limit of concurrent passes, whatever `--concurrent-node-syncs` says, for the same reason as with Services.
 const PASSES: usize = 16;
 
-/// The controller. One instance leads; [`NodeController::run`] is called once.
+/// The controller. Only the leader runs it; [`NodeController::run`] is called once.
 pub struct NodeController {
     provider: Arc<dyn Instances>,
     cache: NodeCache,
@@ -97,7 +99,7 @@ pub struct NodeController {
     recorder: Recorder,
     queue: WorkQueue<String>,
     settings: NodeSettings,
-    /// Nodes whose machine has to be asked for, although the Node itself may look right.
+    /// Nodes whose machine has to be queried, even if the Node itself looks right.
     stale: Mutex<BTreeSet<String>>,
     memory: Mutex<HashMap<String, NodeState>>,
 }
@@ -108,20 +110,20 @@ impl std::fmt::Debug for NodeController {
     }
 }
 
-/// What is kept about a Node between passes.
+/// State of a Node between passes.
 #[derive(Debug, Default)]
 struct NodeState {
     written: OwnWrite<NodeView>,
-    /// The addresses that were right when last compared with the machine's.
+    /// The addresses of the Node when they last matched the machine's.
     settled: Option<Vec<NodeAddress>>,
-    /// Since when a step has been missing.
+    /// Since when a step has failed.
     refused_since: Option<Instant>,
-    /// The refusal that the user has heard last, and when.
+    /// The refusal that was last reported to the user, and when.
     refused: Option<(String, Instant)>,
-    /// The machine is said to be elsewhere.
+    /// A move of the machine that is not believed yet.
     moving: Option<topology::Moving>,
     conflicts: u32,
-    /// States of the Node that were corrected again and again. Its version is left out of them.
+    /// States of the Node that were corrected repeatedly, without their resourceVersion.
     damper: Damper<NodeView>,
 }
 
@@ -146,7 +148,7 @@ impl NodeController {
         }
     }
 
-    /// Works until `stop`; passes under way are finished.
+    /// Runs until `stop`; passes that are under way are finished.
     pub async fn run(self, stop: Token) {
         let controller = &self;
         let process = |name: String| {
@@ -174,7 +176,7 @@ impl NodeController {
         }
     }
 
-    /// Looks at these Nodes and at their machines.
+    /// Reconciles these Nodes and queries their machines.
     fn ask_for(&self, names: impl IntoIterator<Item = String>) {
         for name in names {
             self.stale.lock().insert(name.clone());
@@ -182,7 +184,7 @@ impl NodeController {
         }
     }
 
-    /// The machine is still to be asked for.
+    /// Stores that the machine still has to be queried.
     fn remember(&self, stale: bool, name: &str) {
         if stale {
             self.stale.lock().insert(name.to_owned());
@@ -272,8 +274,8 @@ impl NodeController {
         }
     }
 
-    /// What is to be written, and how long a zone that has changed has still to stay as it is. Without: what is wrong,
-    /// and whether that stays so.
+    /// Plans what to write. Also returns how long a changed zone must not be written yet. `Err`: the problem, and
+    /// whether it is permanent.
     async fn planned(
         &self,
         node: &NodeView,
@@ -296,7 +298,8 @@ impl NodeController {
         Ok((plan, unsettled))
     }
 
-    /// Addresses first: no Node becomes schedulable with addresses that are wrong (framework spec 7.7).
+    /// Writes the plan. The addresses come first, so that no Node becomes schedulable with wrong addresses (framework
+    /// spec 7.7).
     async fn apply(
         &self,
         node: Arc<NodeView>,
@@ -323,7 +326,7 @@ impl NodeController {
         Ok(node)
     }
 
-    /// A Node that is in use was written. Whoever undoes that is named, once.
+    /// Records a correction of an initialised Node. If another writer keeps undoing it, that writer is reported once.
     async fn corrected(&self, node: &NodeView, found: NodeView, members: &[&str], memory: &mut NodeState) {
         if !memory.damper.repaired(found, Instant::now()) {
             return;
@@ -334,8 +337,8 @@ impl NodeController {
         self.recorder.warning(&reference(node), "UndoneByOthers", &text);
     }
 
-    /// A step is missing. The user of a Node that cannot be used hears which one, and again while it lasts; for a Node
-    /// that works it is a log line.
+    /// Handles a failed step. For a Node that cannot be used yet, the user is told which step failed, and again while
+    /// it lasts. For a working Node there is only a log line.
     fn refused(&self, node: &NodeView, text: String, permanent: bool, memory: &mut NodeState) -> Next {
         let since = *memory.refused_since.get_or_insert_with(Instant::now);
         let may_pass = !permanent && since.elapsed() < SETTLING;
@@ -360,7 +363,7 @@ fn note(before: &NodeView, written: NodeView, memory: &mut NodeState) -> Arc<Nod
     written
 }
 
-/// What Events about a Node refer to.
+/// The object that Events about a Node refer to.
 pub fn reference(node: &NodeView) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".into()),

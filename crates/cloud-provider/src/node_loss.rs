@@ -1,10 +1,11 @@
-//! The node-loss controller: pods of a node that has fallen silent leave their Services at once, and not when the node
-//! lifecycle controller calls the Node unready, forty seconds later.
+//! The node-loss controller: pods of a node that has become silent leave their Services at once. Kubernetes alone waits
+//! about forty seconds, until its node lifecycle controller marks the Node as not Ready.
 //!
-//! The announcers watch one another's nodes on the wire and write whom they do not hear on their Leases ([`report`]).
-//! What follows is decided in [`decide`] and [`plan`]; [`requests`] sends it. Every replica runs it, also one that does
-//! not lead: the leader may have been on that node. What is written is what Kubernetes would write, with a precondition
-//! each, so that two replicas do no harm to each other, nor to a kubelet that lives and knows better.
+//! The announcers monitor each other's nodes on the network, and write the nodes they no longer hear to their Leases
+//! ([`report`]). [`decide`] and [`plan`] decide what follows; [`requests`] sends it. Every replica runs this
+//! controller, also one that does not lead, because the leader may have been on the lost node. It writes what
+//! Kubernetes itself would write, each time with a precondition. So two replicas do not disturb each other, nor a
+//! kubelet that is alive and has newer information.
 
 mod back;
 mod case;
@@ -43,24 +44,25 @@ use crate::view::NodeView;
 
 /// Source component of the Events.
 const COMPONENT: &str = "node-loss";
-/// Where the announcers' Leases are.
+/// Namespace of the announcers' Leases.
 const NAMESPACE: &str = "kube-system";
-/// How long the cloud is waited for.
+/// Time-out for the answer of the cloud.
 const ASK: Duration = Duration::from_millis(300);
-/// What the cloud has said counts for so long. Then it is looked again; that pause doubles while nothing changes.
+/// How long an answer of the cloud is valid. Then it is asked again; the pause doubles while the result stays the same.
 const SAID: Duration = Duration::from_secs(2);
-/// After a failure, and while nothing may be done yet; it doubles.
+/// First pause after a failure, and while nothing may be done yet; it doubles.
 const AGAIN: Duration = Duration::from_millis(500);
-/// When it is looked again after the mark: whether a kubelet has put it right, and what was written meanwhile.
+/// Times after the mark at which the node is checked again: whether a kubelet has corrected the mark, and what other
+/// programs wrote meanwhile.
 const LOOKS: [Duration; 4] =
     [Duration::from_millis(700), Duration::from_secs(2), Duration::from_secs(5), Duration::from_secs(20)];
-/// After the last of them: the Node is unready by then, and Kubernetes goes on by itself. Also while a right is
-/// missing.
+/// Interval of the checks after the last of these: the Node is not Ready by then, and Kubernetes continues by itself.
+/// Also the pause while a right is missing.
 const SELDOM: Duration = Duration::from_mins(5);
-/// No machine starts in so short a time: what is heard again sooner has not lost its containers.
+/// Shorter than any boot: a node that is heard again within this time has not lost its containers.
 const BOOT: Duration = Duration::from_secs(2);
-/// A Node that is Ready so long after its last silence has a kubelet that lives: without one it would be unready. What
-/// still bears our mark then, nobody else will put right.
+/// If a Node is still Ready this long after its last silence, its kubelet is alive: without a kubelet it would not be
+/// Ready. A mark that is left then will not be corrected by any other program.
 const KUBELET_LIVES: Duration = Duration::from_mins(1);
 
 /// The controller.
@@ -86,7 +88,7 @@ impl std::fmt::Debug for NodeLoss {
 }
 
 impl NodeLoss {
-    /// A controller that has not started.
+    /// Creates the controller.
     pub fn new(
         client: &Client,
         instances: Arc<dyn Instances>,
@@ -113,12 +115,12 @@ impl NodeLoss {
         }
     }
 
-    /// Nodes that are believed to be lost: whoever leads there can be succeeded sooner.
+    /// The nodes that are considered lost. If the leader runs on one of them, another replica can take over sooner.
     pub fn silent(&self) -> watch::Receiver<BTreeSet<String>> {
         self.silent.subscribe()
     }
 
-    /// Works until `stop`. At rest it sends nothing but its watch, on which nothing comes.
+    /// Runs until `stop`. In a healthy cluster it sends nothing but a watch request, which delivers no events.
     pub async fn run(mut self, stop: Token) {
         let Some(watch) = self.watch.take() else { return };
         let mut changes = self.reports.subscribe();
@@ -143,7 +145,7 @@ impl NodeLoss {
         }
     }
 
-    /// A right that is missing is told before it is needed.
+    /// Checks the rights in advance, so that a missing right is reported before it is needed.
     async fn rehearse(&mut self) {
         if let Err(error) = refusal::settled(|| self.requests.may_read()).await
             && api_code(&error) == Some(403)
@@ -163,7 +165,7 @@ impl NodeLoss {
         }
     }
 
-    /// One look at everything; when to look again if nothing is told before.
+    /// Evaluates everything once. Returns when to evaluate again if no report changes before.
     async fn pass(&mut self, now: Instant) -> Option<Instant> {
         self.note(now);
         let nodes = self.nodes.all();
@@ -190,7 +192,7 @@ impl NodeLoss {
                     true
                 }
                 (Some(node), None) => self.heard(node, &mut case).await,
-                // Its pods go with it.
+                // The Node is deleted, and Kubernetes deletes its pods.
                 (None, _) => false,
             };
             if stays {
@@ -209,14 +211,14 @@ impl NodeLoss {
         self.reports.keys().into_iter().filter_map(|key| Some((key.clone(), self.reports.get(&key)?))).collect()
     }
 
-    /// What is there at the start may have been left behind by watchers that are gone: it counts from its next renewal
-    /// on.
+    /// Takes over the reports that exist at the start. Their announcers may be gone, so a report counts only from its
+    /// next renewal on.
     fn inherit(&mut self) {
         let seen = |(key, report): (String, Arc<Report>)| (key, Seen { report: (*report).clone(), renewed: None });
         self.seen = self.told().into_iter().map(seen).collect();
     }
 
-    /// Renewals count from when we see them, and so does a report that was not there before.
+    /// Notes new reports and renewals. They count from the moment when this process sees them.
     fn note(&mut self, now: Instant) {
         let reports = self.told();
         self.seen.retain(|key, _| reports.contains_key(key));
@@ -227,7 +229,7 @@ impl NodeLoss {
         }
     }
 
-    /// Begins what is new, and ends what is over.
+    /// Opens cases for new silent nodes, and closes those that are over.
     fn open(&mut self, now: Instant, agreed: &BTreeMap<String, Agreed>) {
         for (name, word) in agreed {
             let case = self.cases.entry(name.clone()).or_insert_with(|| Case::new(now, &word.uid));
@@ -242,7 +244,7 @@ impl NodeLoss {
         }
     }
 
-    /// Its kubelet accepts connections from here.
+    /// Whether the node's kubelet accepts a connection from here.
     async fn lives(&self, node: &NodeView) -> bool {
         match kubelet::address(node) {
             Some(address) => (self.kubelet)(address).await,
@@ -250,7 +252,7 @@ impl NodeLoss {
         }
     }
 
-    /// Watchers call it silent.
+    /// Handles a node that watchers report as silent.
     async fn follow(
         &mut self,
         node: &NodeView,
@@ -311,7 +313,7 @@ impl NodeLoss {
         };
         let (doubt, until) = match judge(case, machine, host_upgrade) {
             Finding::Lost => {
-                // A doubt is over: if the mark fails, nothing but its own pause says when to try again.
+                // The doubt is resolved. If the mark fails, only the back-off decides when it is tried again.
                 case.stage = Stage::Open(None);
                 self.mark(node, word, case).await;
                 return;

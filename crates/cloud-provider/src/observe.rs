@@ -1,4 +1,4 @@
-//! Makes views from API objects. The only place that looks at the objects themselves.
+//! Makes the views from API objects. No other part of this crate reads the objects themselves.
 
 use std::net::IpAddr;
 
@@ -61,7 +61,7 @@ fn condition(conditions: &[meta::Condition], kind: &str) -> Option<Condition> {
     })
 }
 
-/// kubectl's copy of the whole object is the largest annotation there is, and nobody decides on it.
+/// The annotations without kubectl's copy of the whole object, which is the largest one, and which no decision uses.
 fn decided_on(meta: &ObjectMeta) -> Tags {
     let annotations = meta.annotations.iter().flatten();
     annotations.filter(|(key, _)| *key != "kubectl.kubernetes.io/last-applied-configuration").collect()

@@ -1,10 +1,10 @@
-//! What would be written and what would not, as values.
+//! The writes that the controllers would make, and the reasons for those they would not make, as values.
 
 use serde_json::Value;
 
 use crate::view::{NodeView, ServiceView};
 
-/// Where something would be written.
+/// The cluster that a write goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// The guest cluster.
@@ -13,7 +13,7 @@ pub enum Place {
     Cloud,
 }
 
-/// What would be done to an object.
+/// The kind of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
     /// It is made.
@@ -25,7 +25,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// As it is shown.
+    /// The verb as it is shown.
     pub fn word(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -35,7 +35,7 @@ impl Verb {
     }
 }
 
-/// One object of one cluster.
+/// One object in one cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// Kind of the object.
@@ -61,13 +61,13 @@ impl Target {
 /// One request that would be sent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
-    /// To which API.
+    /// The API that it is sent to.
     pub place: Place,
-    /// What is done.
+    /// The kind of the write.
     pub verb: Verb,
-    /// To what.
+    /// The object.
     pub target: Target,
-    /// Why, where that does not follow from the rest.
+    /// The reason, if it does not follow from the rest.
     pub why: String,
     /// The patch, or the new object; null for a deletion.
     pub body: Value,
@@ -83,27 +83,27 @@ impl Write {
 /// Something that would not be done, or not yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// About what.
+    /// The object.
     pub target: Target,
     /// One word in CamelCase.
     pub reason: String,
-    /// The whole story.
+    /// The complete message.
     pub message: String,
-    /// Somebody has to do something about it.
+    /// The user has to do something.
     pub needs_user: bool,
 }
 
-/// Everything that would be done, and what would not be.
+/// Everything that would be done, and what would not.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outlook {
-    /// In the order in which objects were looked at.
+    /// In the order in which the objects were evaluated.
     pub writes: Vec<Write>,
-    /// What waits, is refused, or is held.
+    /// What waits, is refused, or is on hold.
     pub notes: Vec<Note>,
 }
 
 impl Outlook {
-    /// Adds what was found elsewhere.
+    /// Appends another outlook.
     pub fn extend(&mut self, other: Self) {
         self.writes.extend(other.writes);
         self.notes.extend(other.notes);

@@ -1,10 +1,11 @@
-//! Reading our own writes: between our PATCH and the watch event that shows it, the cache is older than what we know.
+//! Read your own writes: between a PATCH and the watch event that shows it, the cache is older than the answer to the
+//! PATCH.
 
 use std::sync::Arc;
 
 use crate::view::{NodeView, ServiceView};
 
-/// A view that knows which version of the object it shows.
+/// A view with the resourceVersion of its object.
 pub(crate) trait Versioned {
     fn version(&self) -> &str;
 }
@@ -21,7 +22,7 @@ impl Versioned for NodeView {
     }
 }
 
-/// The object after our last write, with the version that the write replaced.
+/// The object after the controller's last write, with the resourceVersion that the write replaced.
 #[derive(Debug)]
 pub(crate) struct OwnWrite<V> {
     written: Option<(String, Arc<V>)>,
@@ -34,9 +35,9 @@ impl<V> Default for OwnWrite<V> {
 }
 
 impl<V: Versioned> OwnWrite<V> {
-    /// Notes the result of a write that had `replaced` as its precondition.
+    /// Stores the result of a write that had `replaced` as its precondition.
     pub(crate) fn note(&mut self, replaced: String, written: Arc<V>) {
-        // Two writes in a row: the cache may still show what the first one replaced.
+        // After two writes in a row, the cache may still show the version that the first one replaced.
         let replaced = match self.written.take() {
             Some((before, ours)) if ours.version() == replaced => before,
             _ => replaced,
@@ -44,8 +45,8 @@ impl<V: Versioned> OwnWrite<V> {
         self.written = Some((replaced, written));
     }
 
-    /// The newest state that we know: our own write, if the cache still shows what it replaced; otherwise the cache.
-    /// Exact, because the precondition rules out that anybody wrote in between.
+    /// The newest known state: the controller's own write, if the cache still shows the version that it replaced;
+    /// otherwise the cache. This is exact, because the precondition excludes other writes in between.
     pub(crate) fn newest(&mut self, cached: Option<Arc<V>>) -> Option<Arc<V>> {
         match (self.written.take(), cached?) {
             (Some((replaced, view)), cached) if replaced == cached.version() => {
@@ -56,7 +57,7 @@ impl<V: Versioned> OwnWrite<V> {
         }
     }
 
-    /// Whether the cache has shown our write, as far as we know.
+    /// Whether the cache has caught up with the last write, as far as is known.
     pub(crate) fn is_settled(&self) -> bool {
         self.written.is_none()
     }

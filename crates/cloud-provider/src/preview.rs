@@ -1,4 +1,4 @@
-//! What the controllers would write now, without writing it: the decisions that they make, asked once for each object.
+//! Preview of what the controllers would write now: their decisions, made once for each object, without writing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::start::{Caches, Settings};
 use crate::view::ServiceView;
 use crate::{lifecycle, node, service};
 
-/// Machines that are asked for at the same time.
+/// Number of machines that the cloud is asked about concurrently.
 const PARALLEL: usize = 8;
 
-/// The first pass of each chosen controller over each object. What would come after it (the address that the cloud
-/// books for a new load balancer, say) follows from answers that nobody has given yet.
+/// The first pass of each selected controller over each object. Later passes depend on answers that do not exist yet,
+/// such as the address that the cloud allocates for a new load balancer.
 pub async fn outlook(
     caches: &Caches,
     load_balancers: &dyn LoadBalancers,

@@ -1,7 +1,8 @@
-//! What a cloud offers: load balancers and instances. The controllers in this crate call these traits and nothing else.
+//! The interface of a cloud: load balancers and instances. The controllers in this crate access the cloud only through
+//! these traits.
 //!
-//! No method may wait for the cloud to make progress. A method that finds work under way answers `Waiting`; the
-//! provider wakes the key when it sees the change, so a worker is never blocked by somebody else's Service.
+//! No method may wait for the cloud to make progress. A method that finds work under way returns `Waiting`. The
+//! provider wakes the key when it sees the change, so a worker is never blocked by another Service.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,30 +15,29 @@ use tokio::time::Instant;
 use crate::outlook::Write;
 use crate::view::{NodeAddress, NodeView, ServiceKey, ServiceView};
 
-/// Why nothing may be written now, for one object or for all.
+/// The reason why nothing may be written now, for one object or for all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
     /// One word in CamelCase.
     pub reason: &'static str,
-    /// The whole story.
+    /// The complete message.
     pub message: String,
-    /// Nodes that were never initialised are initialised all the same: that can be undone by nobody else, and harms
-    /// nobody.
+    /// New Nodes are initialised nevertheless: no other program would do it, and it does no harm.
     pub initialises_nodes: bool,
 }
 
 /// Load balancers of one cloud, for `Service`s of type LoadBalancer.
 #[async_trait]
 pub trait LoadBalancers: Send + Sync + 'static {
-    /// Brings the load balancer of `service` one step nearer to what the Service asks for. Level-triggered and
-    /// idempotent: on an unchanged world it sends nothing. Never deletes on failure.
+    /// Brings the load balancer of `service` one step closer to what the Service requests. Level-triggered and
+    /// idempotent: if nothing has changed, it sends nothing. Never deletes on failure.
     async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError>;
 
-    /// Deletes what exists for `service`. Success when nothing is there. Called with the last view seen when the object
-    /// is gone.
+    /// Deletes everything that exists for `service`. Succeeds if there is nothing. If the Service is gone, it is called
+    /// with the last view.
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError>;
 
-    /// What the first pass of [`Self::ensure`] over this Service would send, and how it would end. Sends nothing.
+    /// What the first call of [`Self::ensure`] for this Service would send, and its result. Sends nothing.
     fn preview(&self, _service: &ServiceView) -> (Vec<Write>, Result<Ensured, ProviderError>) {
         (Vec::new(), Ok(Ensured::ready(false)))
     }
@@ -47,42 +47,43 @@ pub trait LoadBalancers: Send + Sync + 'static {
         (Vec::new(), Ok(Deleted::Gone { existed: false }))
     }
 
-    /// Why nothing may be written for `service` now, neither here nor in the cloud. The Service is woken when that is
-    /// over.
+    /// The reason why nothing may be written for `service` now, neither in the cluster nor in the cloud. The provider
+    /// wakes the Service when this is over.
     fn hold(&self, _service: &ServiceView) -> Option<Arc<Hold>> {
         None
     }
 
-    /// Annotations to write (or, without a value, to remove) together with the finalizer, on a Service that is taken
-    /// over: what it asked for in ways that mean nothing later. Called once, before anything is done for it.
+    /// Annotations to write (or to remove, if the value is `None`) together with the finalizer, on a Service that is
+    /// taken over. They preserve requests that could not be recognised later. Called once, before anything else is done
+    /// for the Service.
     fn at_first_sight(&self, _service: &ServiceView) -> BTreeMap<String, Option<String>> {
         BTreeMap::new()
     }
 
-    /// Whether an announcer is there that keeps what a Service shows as its address.
+    /// Whether an announcer is running that serves the addresses of Services.
     fn announced(&self) -> Announced {
         Announced::Yes
     }
 
-    /// Services to look at again, because something they depend on changed: their load balancer, their primary, a
+    /// Services to reconcile, because something they depend on changed: their load balancer, their primary, or a
     /// network mapping.
     fn wakes(&self) -> BoxStream<'static, ServiceKey>;
 }
 
-/// What is known of the announcers of a cluster.
+/// What is known about the announcers of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Announced {
-    /// Somebody announces, as far as can be told.
+    /// An announcer is running, as far as is known.
     Yes,
-    /// Nobody has for minutes: an address in a status may be served by nobody.
+    /// No announcer has been running for minutes: an address in a status may not be served.
     Away,
-    /// This process has not looked for long enough.
+    /// This process has not watched for long enough.
     Untold,
 }
 
-/// Reason of a wait: what this program has to read first has not arrived.
+/// Reason of a wait: the lists that a decision needs have not arrived.
 pub const NOT_READ_YET: &str = "NotReadYet";
-/// Reason of a wait: the controllers on Harvester do not look at the object.
+/// Reason of a wait: the controllers on Harvester do not process the object.
 pub const HARVESTER_SILENT: &str = "HarvesterSilent";
 /// Reason of a wait: hosts are being upgraded.
 pub const HOST_UPGRADE: &str = "HostUpgrade";
@@ -90,19 +91,19 @@ pub const HOST_UPGRADE: &str = "HostUpgrade";
 /// Result of [`LoadBalancers::ensure`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ensured {
-    /// The address is published. `changed` tells whether this call sent anything; if not, nobody needs to hear of it.
+    /// The address is published.
     Ready {
-        /// A request that changes something was sent.
+        /// A request that changes something was sent. If not, nothing is reported.
         changed: bool,
-        /// It is not all that was asked for. Told once, and no failure.
+        /// The user requested more than that. Reported once; not a failure.
         remark: Option<Remark>,
     },
-    /// Something has to happen elsewhere first.
+    /// Something else has to happen first.
     Waiting(Waiting),
 }
 
 impl Ensured {
-    /// All is as it was asked for.
+    /// Everything is as requested.
     pub fn ready(changed: bool) -> Self {
         Self::Ready { changed, remark: None }
     }
@@ -111,112 +112,112 @@ impl Ensured {
 /// Result of [`LoadBalancers::delete`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deleted {
-    /// Nothing is left in the cloud; the finalizer may go. `existed`: this or an earlier call found something to
-    /// delete.
+    /// Nothing is left in the cloud; the finalizer may be removed.
     Gone {
-        /// There was something to delete.
+        /// This call or an earlier one found something to delete.
         existed: bool,
     },
-    /// Deletion is under way; the key is woken when it is done.
+    /// The deletion is under way; the provider wakes the key when it is done.
     Waiting(Waiting),
-    /// It is there, and not this Service's any more; the finalizer may go.
+    /// An object is left that no longer belongs to this Service; the finalizer may be removed.
     Left(Remark),
 }
 
-/// How something ended that is done and not as one would expect; an Event of its own.
+/// A remark about a result that the user may not expect; it becomes an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remark {
     /// Reason of the Event, and of the condition on a Service that stays.
     pub reason: &'static str,
-    /// The whole story: what is left where, and whose it is now; or what there is instead of what was asked for.
+    /// The complete message: what is left where and which Service owns it now, or what there is instead of the
+    /// requested state.
     pub message: String,
-    /// Somebody may have to look after it.
+    /// The user may have to do something.
     pub warning: bool,
 }
 
-/// Why a key has to wait, in words for the user. Not an error: the retry back-off does not grow.
+/// Why a key has to wait, as text for the user. Not an error: the retry back-off does not grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     /// One word in CamelCase for the condition on the Service, for example `NoMatchingPool`.
     pub reason: &'static str,
-    /// The whole story for `kubectl describe`: what is missing and what the user can do, if anything.
+    /// The complete message for `kubectl describe`: what is missing and what the user can do, if anything.
     pub message: String,
     /// The user has to do something: reported as a Warning Event. Otherwise it is normal progress and only logged at
     /// debug level.
     pub needs_user: bool,
-    /// Look again after this time even if no wake-up comes.
+    /// Reconcile after this time, even without a wake-up.
     pub retry_after: Option<Duration>,
 }
 
 /// Machines of one cloud, for `Node`s.
 #[async_trait]
 pub trait Instances: Send + Sync + 'static {
-    /// Everything the node should show. `Err` leaves the node as it is (and tainted, if it is) and says which step is
-    /// missing.
+    /// Everything that the Node should show. On `Err` the Node stays as it is (also tainted), and the error tells which
+    /// step failed.
     async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError>;
 
     /// Whether the machine still exists.
     async fn existence(&self, node: &NodeView) -> Existence;
 
-    /// Whether the machine is switched off, which is not the same as not ready. As far as is known, without asking
-    /// anybody.
+    /// Whether the machine is switched off, which is not the same as not ready. Answered from the caches, without a
+    /// request.
     async fn power(&self, node: &NodeView) -> Power;
 
-    /// The same from the cloud itself, at this moment: what cannot be taken back is done on this answer only.
+    /// Like [`Self::power`], but asks the cloud directly. Irreversible actions depend on this answer only.
     async fn power_now(&self, node: &NodeView) -> Power;
 
-    /// What the cloud says at this moment about a machine that does not answer. Every replica asks, also one that does
-    /// not lead.
+    /// Asks the cloud directly about a machine that does not answer. Called in every replica, also in those that do not
+    /// lead.
     async fn standing(&self, _node: &NodeView) -> Standing {
         Standing::Unknown
     }
 
-    /// Since when what is known of machines has been kept up to date without interruption; `None`: it is not.
+    /// Since when the knowledge about machines has been up to date without interruption; `None` if it is not.
     fn steady_since(&self) -> Option<Instant>;
 
-    /// Why no Node may be written now. All Nodes are woken when that is over.
+    /// The reason why no Node may be written now. The provider wakes all Nodes when this is over.
     fn hold(&self) -> Option<Arc<Hold>> {
         None
     }
 
-    /// Nodes to look at again, because their machine changed. `None` as name means all of them.
+    /// Nodes to reconcile, because their machine changed.
     fn wakes(&self) -> BoxStream<'static, NodeWake>;
 }
 
-/// Which nodes to look at again.
+/// The Nodes to reconcile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeWake {
-    /// This one.
+    /// This Node.
     Node(String),
-    /// Every node: the machine could not be assigned to one.
+    /// Every Node: the machine could not be assigned to one.
     All,
 }
 
 /// What the cloud knows about a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct InstanceMetadata {
-    /// Goes into `spec.providerID` where that is empty.
+    /// Value for an empty `spec.providerID`.
     pub provider_id: String,
     /// Instance type label; empty sets none.
     pub instance_type: String,
-    /// All addresses, in the order they should be shown. Empty means "not known now": the node keeps what it has.
+    /// All addresses, in the order to show them. Empty means "not known now": the Node keeps its addresses.
     pub addresses: Vec<NodeAddress>,
     /// Zone label; empty sets none.
     pub zone: String,
     /// Region label; empty sets none.
     pub region: String,
-    /// Further labels of the machine's place, which follow it like zone and region; an empty value sets none.
+    /// Further labels for the place of the machine, which are updated like zone and region; an empty value sets none.
     pub labels: BTreeMap<&'static str, String>,
 }
 
-/// Three answers, because deleting a Node on doubt would be wrong.
+/// Whether a machine exists. There are three answers, because a Node must not be deleted on doubt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Existence {
-    /// The machine is there.
+    /// The machine exists.
     Exists,
-    /// Proven absent: the text says by which answer of which API.
+    /// Proven absent; the text names the API and its answer.
     Gone(String),
-    /// Cannot be told now; changes nothing.
+    /// Not known now; changes nothing.
     Unknown(String),
 }
 
@@ -227,20 +228,20 @@ pub enum Power {
     On,
     /// Switched off.
     Off,
-    /// Cannot be told now; changes nothing.
+    /// Not known now; changes nothing.
     Unknown(String),
 }
 
-/// What the cloud knows of a machine that does not answer.
+/// The state of a machine that does not answer, as the cloud reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// It is switched off.
     Off,
     /// It is `paused` or `being migrated`, and does nothing meanwhile.
     Still(&'static str),
-    /// It should be running; of a host that has just died nobody knows yet.
+    /// It should be running. This is also reported for some minutes after its host has died.
     Running,
-    /// Cannot be told now.
+    /// Not known now.
     Unknown,
 }
 
@@ -253,11 +254,12 @@ pub struct ProviderError {
     /// The cause, if another error is behind it.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    /// Retrying is pointless until the user changes the object (or something wakes the key).
+    /// A retry is pointless until the user changes the object, or the key is woken.
     pub permanent: bool,
-    /// One word in CamelCase for the condition on the Service; empty: a passing failure that the object does not show.
+    /// Reason of the condition on the Service, one word in CamelCase; empty for a temporary failure that the object
+    /// does not show.
     pub reason: &'static str,
-    /// The longest pause until the next try, where that is to be shorter than the usual back-off may become.
+    /// The longest pause until the next attempt, if it has to be shorter than the usual back-off.
     pub longest_pause: Option<Duration>,
 }
 
@@ -272,13 +274,13 @@ impl ProviderError {
         Self { source: Some(source.into()), ..Self::new(message) }
     }
 
-    /// Retrying is pointless until something changes.
+    /// Marks the error as permanent: a retry is pointless until something changes.
     pub fn permanent(mut self) -> Self {
         self.permanent = true;
         self
     }
 
-    /// Worth a condition on the Service, with this reason.
+    /// Sets the reason of the condition on the Service.
     pub fn because(mut self, reason: &'static str) -> Self {
         self.reason = reason;
         self

@@ -1,7 +1,9 @@
-//! The service controller: a load balancer for every Service that wants one, and none for those that do not.
+//! The service controller: creates a load balancer for every Service that wants one, and deletes those of Services that
+//! do not.
 //!
-//! `decide` says what a Service needs, `story` what its user is told, `apply` sends the requests; this file is the loop
-//! around them. Nothing here waits for the cloud: a pass that cannot go on ends, and a wake-up starts the next one.
+//! `decide` computes what a Service needs, `reports` what its user is told, `apply` sends the requests; this file
+//! contains the loop around them. Nothing here waits for the cloud: a pass that cannot continue ends, and a wake-up
+//! starts the next one.
 
 mod apply;
 mod condition;
@@ -47,29 +49,29 @@ use crate::worker::{self, Next};
 /// Source component of the Events.
 pub(crate) const COMPONENT: &str = "service-controller";
 
-/// Framework spec 1.1.
+/// Back-off for failed passes (framework spec 1.1).
 const BACKOFF: Backoff = Backoff { min: Duration::from_secs(5), max: Duration::from_mins(5) };
 
-/// Somebody else wrote the Service: the watch brings the new state at once, or this does.
+/// Pause after a conflict with another writer, in case the watch does not deliver the new state first.
 const AFTER_CONFLICT: Duration = Duration::from_millis(250);
 
-/// After so many conflicts in a row, somebody and we write against each other: back off.
+/// After this many conflicts in a row, another program keeps writing the Service: back off.
 const CONFLICTS: u32 = 8;
 
-/// Every Service is looked at again after this time: a lost wake-up costs latency, never truth. It sends nothing where
-/// all is well.
+/// Every Service is reconciled again after this time, so that a lost wake-up delays the result but does not change it.
+/// It sends nothing if everything is right.
 const RESYNC: Duration = Duration::from_mins(10);
 
-/// Passes that may be under way at one time, whatever the flag says: a pass waits for the answers to its own requests
-/// and nothing else, and an API that does not answer must not hold up Services that have nothing to do with it. What
-/// `--concurrent-service-syncs` promises holds: never two passes over one Service, and they begin in the order of the
-/// queue. The flag can only ask for more.
+/// Limit of concurrent passes, whatever the flag says. A pass waits only for the answers to its own requests, and an
+/// API that does not answer must not block unrelated Services. The guarantees of `--concurrent-service-syncs` hold:
+/// there are never two passes over one Service, and they begin in the order of the queue. The flag can only raise the
+/// number.
 ///
-/// Each may open a connection to either API, which stays open for minutes and takes 35 kB: more of them than the host
-/// is given to do at a time gain nothing.
+/// Each pass may open a connection to either API, which stays open for minutes and takes 35 kB. More passes than the
+/// host may work on concurrently bring no gain.
 const PASSES: usize = 16;
 
-/// How many workers there are, and where metrics go.
+/// Configuration of the controller.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceSettings {
     /// `--concurrent-service-syncs`.
@@ -86,7 +88,7 @@ impl Default for ServiceSettings {
     }
 }
 
-/// The controller. One instance leads; [`ServiceController::run`] is called once.
+/// The controller. Only the leader runs it; [`ServiceController::run`] is called once.
 pub(crate) struct ServiceController {
     provider: Arc<dyn LoadBalancers>,
     cache: ServiceCache,
@@ -104,7 +106,7 @@ impl std::fmt::Debug for ServiceController {
 }
 
 impl ServiceController {
-    /// A controller that has not started.
+    /// Creates the controller.
     pub fn new(
         client: Client,
         provider: Arc<dyn LoadBalancers>,
@@ -123,7 +125,7 @@ impl ServiceController {
         }
     }
 
-    /// Works until `stop`; passes under way are finished.
+    /// Runs until `stop`; passes that are under way are finished.
     pub async fn run(self, stop: Token) {
         let controller = &self;
         let process = |key: ServiceKey| {
@@ -134,9 +136,9 @@ impl ServiceController {
         worker::run(&self.cache, self.feed(), &self.queue, workers, process, &stop).await;
     }
 
-    /// Everything that puts keys into the queue.
+    /// Puts keys into the queue.
     async fn feed(&self) {
-        // Who was there before us waits already, and lets go first who comes now.
+        // Services from before the start have already waited, so new Services go first.
         self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key, WorkQueue::add_last));
         let mut touched = self.cache.subscribe();
         let mut wakes = self.provider.wakes();
@@ -144,7 +146,7 @@ impl ServiceController {
         loop {
             tokio::select! {
                 Some(key) = touched.next() => self.add_if_ours(key, WorkQueue::add),
-                // What was begun is finished before more is begun.
+                // Work that has begun is finished before new work begins.
                 Some(key) = wakes.next() => self.queue.add_first(key),
                 _ = resync.tick() => {
                     self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key, WorkQueue::add_last));
@@ -154,7 +156,7 @@ impl ServiceController {
         }
     }
 
-    /// Most Services of a cluster are of no interest to us.
+    /// Adds the key, unless the Service is none of this controller's, as most Services of a cluster.
     fn add_if_ours(&self, key: ServiceKey, add: impl Fn(&WorkQueue<ServiceKey>, ServiceKey)) {
         let ours = self.cache.get(&key).is_some_and(|view| wants_load_balancer(&view) || has_finalizer(&view));
         if ours || self.remembers(&key) {
@@ -167,7 +169,7 @@ impl ServiceController {
     }
 
     async fn process(&self, key: &ServiceKey) -> Next {
-        // The entry stays while it is worked on, so that a change meanwhile is known to be ours.
+        // The entry stays during the pass, so that a change meanwhile is recognised as relevant.
         let mut memory = {
             let mut memories = self.memory.lock();
             std::mem::take(memories.entry(key.clone()).or_default())
@@ -183,7 +185,7 @@ impl ServiceController {
     }
 
     async fn pass(&self, key: &ServiceKey, memory: &mut ServiceState) -> Next {
-        // At most twice: the load balancer of a former Service of this name, then the Service itself.
+        // At most twice: first the load balancer of a former Service of this name, then the Service itself.
         loop {
             let current = memory.written.newest(self.cache.get(key));
             let remembered = memory.served.clone();
@@ -221,7 +223,7 @@ impl ServiceController {
         }
         let settled = memory.story.is_settled();
         let mut service = service;
-        // Remembered before anything is sent: whatever fails from here on, the load balancer is cleaned up later.
+        // Stored before anything is sent: whatever fails from here on, the load balancer will be cleaned up.
         memory.served = Some(Arc::clone(&service));
         if add_finalizer {
             let annotations = self.provider.at_first_sight(&service);
@@ -234,7 +236,7 @@ impl ServiceController {
                     service = written;
                     self.tell(&service, memory.story.began());
                 }
-                // Gone before we were there; the watch brings the news.
+                // The Service was deleted meanwhile; the watch will report it.
                 Err(kube::Error::Api(status)) if status.is_not_found() => return Next::After(AFTER_CONFLICT),
                 Err(error) => {
                     return self.failed(
@@ -294,7 +296,7 @@ impl ServiceController {
     }
 
     async fn clean_up(&self, service: &Arc<ServiceView>, release: Release, memory: &mut ServiceState) -> Next {
-        // As above: should the Service vanish before all is done, this is what is left of it.
+        // As above: if the Service vanishes before the cleanup is complete, this view is needed.
         memory.served = Some(Arc::clone(service));
         let existed = match self.delete(service, Failing::Sync, memory).await {
             Ok(existed) => existed,
@@ -320,7 +322,8 @@ impl ServiceController {
         }
     }
 
-    /// Deletes the load balancer. `Ok` when it is gone, with whether there was one; `Err` says when to try again.
+    /// Deletes the load balancer. `Ok` when it is gone, with whether there was one; `Err` with the time of the next
+    /// attempt.
     async fn delete(&self, service: &ServiceView, failing: Failing, memory: &mut ServiceState) -> Result<bool, Next> {
         let start = Instant::now();
         let answer = self.provider.delete(service).await;
@@ -366,7 +369,7 @@ impl ServiceController {
         }
     }
 
-    /// The one place that turns a failure into log, Event and retry.
+    /// Turns a failure into a log line, an Event and a retry. No other place does.
     fn failed(
         &self,
         service: &ServiceView,

@@ -1,5 +1,5 @@
-//! Puts the pieces together: the shared caches, kept warm by every replica, and the controllers, run by the one that
-//! leads.
+//! Assembles the framework: the shared caches, which every replica keeps warm, and the controllers, which the leader
+//! runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Starts the watches. Do this before leadership is won: a standby with warm caches takes over at once. Registers
+    /// Starts the watches. Call it before leadership is won: a standby with warm caches takes over at once. Registers
     /// the readiness checks `services` and `nodes`.
     pub fn watch(client: &Client, health: &Health, tasks: &mut Tasks) -> Self {
         let caches = Self { services: cache::services(), nodes: cache::nodes() };
@@ -60,14 +60,14 @@ impl Caches {
         caches
     }
 
-    /// Waits until both have been listed.
+    /// Waits until both caches have their first lists.
     pub async fn wait_synced(&self) {
         self.services.wait_synced().await;
         self.nodes.wait_synced().await;
     }
 }
 
-/// Metrics of all controllers. Registered at start, by standby replicas too.
+/// Metrics of all controllers. Standby replicas register them at the start, too.
 #[derive(Debug, Clone)]
 pub struct ControllerMetrics {
     queues: WorkQueueMetrics,
@@ -78,7 +78,8 @@ pub struct ControllerMetrics {
 }
 
 impl ControllerMetrics {
-    /// Registers everything. Once per process: the queues' families are shared through [`ControllerMetrics::queues`].
+    /// Registers all metrics. Once per process: the metric families of the queues are shared through
+    /// [`ControllerMetrics::queues`].
     pub fn register(metrics: &Metrics) -> Self {
         metrics.register(|registry| {
             let running = Family::default();
@@ -94,7 +95,7 @@ impl ControllerMetrics {
         })
     }
 
-    /// Those of the node-loss controller, which is told to be running: it runs in every replica.
+    /// Metrics of the node-loss controller. Also reports it as running, because it runs in every replica.
     pub fn node_loss(&self) -> NodeLossMetrics {
         let running = [("name", Controller::NodeLoss.metric_name()), ("manager", MANAGER)];
         self.running.get_or_create(&running).set(1);
@@ -102,10 +103,10 @@ impl ControllerMetrics {
     }
 }
 
-/// As metrics name this program.
+/// The name of this program in metrics.
 const MANAGER: &str = "cloud-controller-manager";
 
-/// What users can set.
+/// The user's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Which controllers run.
@@ -120,9 +121,9 @@ pub struct Settings {
     pub node_monitor_period: Duration,
     /// Zone and region labels follow the machine. Off with `--disable-vmi-controller`.
     pub follow_topology: bool,
-    /// The kubelet's `--node-ip` decides about addresses. Off with `--disable-annotation-alpha-provided-ip-addr`.
+    /// The kubelet's `--node-ip` selects the addresses. Off with `--disable-annotation-alpha-provided-ip-addr`.
     pub obey_node_ip: bool,
-    /// Pods and volumes of a machine that was switched off for so long are given free by a taint; `None`: never.
+    /// After a machine was off for this long, a taint releases its pods and volumes; `None`: never.
     pub out_of_service_after: Option<Duration>,
 }
 
@@ -141,7 +142,7 @@ impl Default for Settings {
     }
 }
 
-/// Everything that the controllers need.
+/// Everything that the controllers need to run.
 pub struct CloudProvider {
     /// Guest cluster.
     pub client: Client,
@@ -153,7 +154,7 @@ pub struct CloudProvider {
     pub load_balancers: Arc<dyn LoadBalancers>,
     /// Machines of the cloud.
     pub instances: Arc<dyn Instances>,
-    /// What users can set.
+    /// The user's settings.
     pub settings: Settings,
     /// Metrics.
     pub metrics: ControllerMetrics,
@@ -166,8 +167,8 @@ impl std::fmt::Debug for CloudProvider {
 }
 
 impl CloudProvider {
-    /// Runs the chosen controllers until `stop`; passes under way are finished. Call it when leadership is won. Adds
-    /// one health check per controller, named like it (framework spec 4.3).
+    /// Runs the selected controllers until `stop`; passes that are under way are finished. Call it when leadership is
+    /// won. Adds one health check per controller, with the controller's name (framework spec 4.3).
     pub async fn run(self, health: &Health, stop: Token) {
         let Self { client, recorder, caches, load_balancers, instances, settings, metrics } = self;
         for controller in Controller::ALL.into_iter().filter(|controller| settings.controllers.has(*controller)) {
@@ -211,8 +212,7 @@ impl CloudProvider {
             };
             LifecycleController::new(client.clone(), instances, caches.nodes.clone(), &recorder, settings)
         });
-        // A controller that was not chosen is not finished either: all end with `stop`. Boxed, because the futures are
-        // large.
+        // A controller that was not selected idles, so that all end with `stop`. Boxed, because the futures are large.
         futures::join!(
             run_or_idle(service.map(|service| Box::pin(service.run(stop.clone()))), &stop),
             run_or_idle(node.map(|node| Box::pin(node.run(stop.clone()))), &stop),

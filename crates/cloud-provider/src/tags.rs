@@ -1,13 +1,13 @@
-//! Labels and annotations as views keep them.
+//! Labels and annotations in compact form, for views.
 
 use std::fmt;
 
-/// Labels or annotations of an object, by key, in no more room than they need: there are as many of these as there are
-/// objects, most of them with three entries, and a `BTreeMap` keeps room for eleven and two `String`s for each.
+/// Labels or annotations of an object, by key, in as little memory as possible. There are as many of these as objects,
+/// and most have three entries; a `BTreeMap` would reserve space for eleven, with two `String`s each.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tags(Vec<Tag>);
 
-/// Key and value in one text.
+/// Key and value in one string.
 #[derive(Clone, PartialEq, Eq)]
 struct Tag {
     text: Box<str>,
@@ -48,7 +48,7 @@ impl Tags {
         }
     }
 
-    /// Takes a key out, if it is there.
+    /// Removes a key, if it exists.
     pub fn remove(&mut self, key: &str) {
         if let Ok(at) = self.find(key) {
             self.0.remove(at);

@@ -1,5 +1,5 @@
-//! Small plain structs made from cached objects: only the fields that somebody decides on. Nothing else looks at the
-//! objects.
+//! Views: small plain structs made from cached objects, with only the fields that decisions use. Decisions do not read
+//! the objects themselves.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -54,7 +54,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// What the decisions need to know about a Service.
+/// The fields of a Service that decisions use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // facts of an object that have nothing to do with each other
 pub struct ServiceView {
@@ -66,7 +66,7 @@ pub struct ServiceView {
     pub resource_version: String,
     /// `spec.type == LoadBalancer`.
     pub is_load_balancer: bool,
-    /// `spec.loadBalancerClass` is set: somebody else's Service.
+    /// `spec.loadBalancerClass` is set: another controller serves the Service.
     pub has_class: bool,
     /// `metadata.deletionTimestamp` is set.
     pub deleting: bool,
@@ -80,7 +80,7 @@ pub struct ServiceView {
     pub created: Option<i64>,
     /// `spec.ports` as (protocol, port).
     pub ports: BTreeSet<(Protocol, u16)>,
-    /// `spec.ipFamilies`, the first one first; empty where the API server has not filled it in.
+    /// `spec.ipFamilies`, the primary family first; empty if the API server has not set it.
     pub families: Vec<Family>,
     /// `spec.ipFamilyPolicy` is `RequireDualStack`.
     pub requires_both_families: bool,
@@ -90,18 +90,19 @@ pub struct ServiceView {
     pub cluster_ips: Vec<IpAddr>,
     /// `status.loadBalancer.ingress[].ip`, in order; entries without an IP are left out.
     pub ingress: Vec<IpAddr>,
-    /// Our conditions in `status.conditions`.
+    /// This controller's conditions in `status.conditions`.
     pub conditions: Conditions,
 }
 
-/// Type of the condition that says whether a node serves the address of a Service. Every Service of ours has it.
+/// Type of the condition that says whether a node serves the address of a Service. Every Service of this controller has
+/// it.
 pub const LOAD_BALANCER_READY: &str = "LoadBalancerReady";
 
-/// Type of the condition of a Service that is not all that its user asks for, although it is served. It goes when that
+/// Type of the condition on a Service that is served, but not completely as its user requested. It is removed when that
 /// is over.
 pub const LOAD_BALANCER_WARNING: &str = "LoadBalancerWarning";
 
-/// The conditions that this program keeps on a Service.
+/// The conditions that this controller writes to a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// [`LOAD_BALANCER_READY`].
@@ -111,7 +112,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Each with its type.
+    /// Each condition with its type.
     pub fn by_type(&self) -> [(&'static str, &Option<Condition>); 2] {
         [(LOAD_BALANCER_READY, &self.ready), (LOAD_BALANCER_WARNING, &self.warning)]
     }
@@ -129,7 +130,7 @@ pub enum ConditionStatus {
 }
 
 impl ConditionStatus {
-    /// As the object has it.
+    /// The value as written in the object.
     pub fn word(self) -> &'static str {
         match self {
             Self::True => "True",
@@ -162,7 +163,7 @@ pub struct Condition {
     pub since: String,
 }
 
-/// What the decisions need to know about a Node.
+/// The fields of a Node that decisions use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
     /// `metadata.name`.
@@ -181,7 +182,7 @@ pub struct NodeView {
     pub labels: Tags,
     /// `spec.taints`.
     pub taints: Vec<Taint>,
-    /// `spec.unschedulable`: somebody has cordoned it.
+    /// `spec.unschedulable`: the Node is cordoned.
     pub unschedulable: bool,
     /// Condition `Ready`; `None` where it is missing.
     pub ready: Option<Ready>,
@@ -233,6 +234,6 @@ pub enum NodeAddressKind {
     ExternalIp,
     /// `Hostname`.
     Hostname,
-    /// `InternalDNS`, `ExternalDNS` and what may come.
+    /// `InternalDNS`, `ExternalDNS`, or a type that this version does not know.
     Other(String),
 }

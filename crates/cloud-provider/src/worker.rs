@@ -1,5 +1,5 @@
-//! What controllers with a queue have in common: something feeds it, and workers take a key, look at it once, and say
-//! when to look again. No worker ever waits for anything else.
+//! The common part of controllers with a queue. A feed adds keys; workers take a key, process it once, and return when
+//! to process it again. A worker never waits for anything else.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use runtime::cache::{Cache, Key};
 use runtime::shutdown::Token;
 use runtime::work_queue::WorkQueue;
 
-/// When to look at a key again.
+/// When to process a key again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// When something changes.
@@ -20,7 +20,7 @@ pub(crate) enum Next {
     BackOffWithin(Duration),
 }
 
-/// Once `cache` is filled, runs `feed` and `count` workers until `stop`; passes under way are finished.
+/// Once `cache` is filled, runs `feed` and `count` workers until `stop`; passes that are under way are finished.
 pub(crate) async fn run<K, V, P>(
     cache: &Cache<K, V>,
     feed: impl Future<Output = ()>,

@@ -1,4 +1,4 @@
-//! What a node says about itself in its membership Lease, for the other announcers.
+//! The card: what a node reports about itself in its membership Lease, for the other announcers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -10,105 +10,105 @@ use serde::{Deserialize, Serialize};
 
 use crate::Term;
 
-/// One interface of a member on which VIPs can be. `M` is the reader's type for an Ethernet address; it stands there as
-/// text.
+/// One interface of a member that can carry VIPs. `M` is the reader's type for a MAC address, which is stored as text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(serialize = "M: Display", deserialize = "M: FromStr"))]
 pub struct CardLink<M> {
     /// Its name there.
     pub name: String,
-    /// Its MAC, who is asked for VIPs on it.
+    /// Its MAC address, to which checks of VIPs on the interface are sent.
     #[serde(with = "text")]
     pub mac: M,
-    /// Its own addresses, by whose subnets the other nodes find theirs to the same LAN. They are asked to witness too.
+    /// Its own addresses. Their subnets tell the other nodes which of their interfaces is on the same LAN. They also
+    /// serve as witnesses.
     pub addresses: Vec<IpNet>,
-    /// It has no IPv6 address at all, not even a link-local one: nobody can be asked from it whether an IPv6 VIP lives,
-    /// and most probably the kernel would refuse to set one.
+    /// It has no IPv6 address at all, not even a link-local one. It cannot check IPv6 VIPs then, and the kernel would
+    /// probably refuse to set one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_ipv6: bool,
 }
 
-/// Another node that this one does not hear any more, in whatever way it asks. Says what was asked and who did answer
-/// in the same moment; nothing in it changes while it stands, so that it costs one write when it begins and one when it
-/// ends. Since when, a reader counts by its own clock; that it still stands each renewal of the Lease says.
+/// A node that this one does not hear any more by any kind of check. Contains the evidence, and which others answered
+/// at the same time. The content is constant while the silence lasts, so it costs one write at the beginning and one at
+/// the end. A reader measures the duration by its own clock; each renewal of the Lease confirms that the silence lasts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
-    /// UID of the Node that is meant, not a later one of its name.
+    /// UID of the silent Node, so that a later Node of the same name is not meant.
     pub uid: String,
-    /// For how long it had been silent when this was found, in milliseconds.
+    /// Milliseconds that the node had been silent when this was detected.
     pub ms: u64,
-    /// What it has left unanswered: `arp 192.0.2.11`, `tcp 192.0.2.11:10250`.
+    /// The checks without an answer: `arp 192.0.2.11`, `tcp 192.0.2.11:10250`.
     pub unanswered: Vec<String>,
-    /// The gateway answered meanwhile.
+    /// The gateway answered at the same time.
     #[serde(default)]
     pub gateway: bool,
-    /// So many other hosts answered meanwhile.
+    /// Number of other hosts that answered at the same time.
     #[serde(default)]
     pub witnesses: u8,
 }
 
-/// What this node has asked for as a client would, address and port of a Service, and how that ended of late. A later
-/// version may know more ways.
+/// Results of this node's recent probes: connections to addresses and ports of Services, as a client makes them. A
+/// later version may add further results.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Probed {
-    /// Somebody accepts connections there.
+    /// The connection was accepted.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub served: BTreeSet<SocketAddr>,
-    /// They are refused.
+    /// The connection was refused.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub refused: BTreeSet<SocketAddr>,
-    /// Nothing comes back.
+    /// There was no answer.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub silent: BTreeSet<SocketAddr>,
 }
 
 impl Probed {
-    /// Nobody is asked, or no result is known yet.
+    /// Whether there is no probe, or no result yet.
     pub fn is_empty(&self) -> bool {
         self.served.is_empty() && self.refused.is_empty() && self.silent.is_empty()
     }
 
-    /// No connection is accepted there, whichever way.
+    /// Whether no connection is accepted there, for whatever reason.
     pub fn is_unserved(&self, at: &SocketAddr) -> bool {
         self.refused.contains(at) || self.silent.contains(at)
     }
 }
 
-/// What a node says about itself. Written into its Lease with each renewal.
+/// The report of a node about itself. Written to its Lease with each renewal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(serialize = "M: Display", deserialize = "M: FromStr"))]
 pub struct Card<M> {
     /// Interfaces that are up.
     #[serde(default = "Vec::new")]
     pub links: Vec<CardLink<M>>,
-    /// kube-proxy is healthy there, as far as can be told.
+    /// kube-proxy on the node is healthy, as far as is known.
     #[serde(default)]
     pub serving: bool,
-    /// It is about to end and wants nothing new.
+    /// The announcer is about to stop and takes no further VIPs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
     /// The newest term that its watch has shown (decisions.md 20).
     #[serde(default)]
     pub term: Term,
-    /// It has read that somebody else holds the Lease for all Services, and takes nothing (decisions.md 19).
+    /// It has read that another program holds the Lease for all Services, and takes no VIP (decisions.md 19).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub yields: bool,
-    /// How many hosts that are no members answer it, by interface: on which side of a broken LAN clients are. Written
-    /// with the next renewal.
+    /// Number of hosts that answer it and are no members, by interface. In a split LAN this tells which side the
+    /// clients are on. Written with the next renewal.
     #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
     pub hears: BTreeMap<String, u8>,
-    /// Groups whose addresses its kernel refuses.
+    /// Groups whose addresses the kernel of the node refuses.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unable: BTreeSet<String>,
-    /// Addresses on its interfaces that are neither its links' own nor those of Services: the VIP of a control plane,
-    /// what another program has set. No Service gets them.
+    /// Addresses on its interfaces that belong neither to the interfaces themselves nor to Services: the VIP of a
+    /// control plane, or addresses that another program has set. No Service gets them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub occupied: BTreeMap<String, BTreeSet<IpAddr>>,
-    /// Nodes that it watches and does not hear any more, by name. Its Lease bears the label
-    /// [`crate::keys::cloudprovider::SILENCE`] while there are any.
+    /// Nodes that it watches and does not hear any more, by name. While there are any, its Lease has the label
+    /// [`crate::keys::cloudprovider::SILENCE`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub silent: BTreeMap<String, Silence>,
-    /// How Services answer this node. Written with the next renewal.
+    /// Results of its probes of Services. Written with the next renewal.
     #[serde(default, skip_serializing_if = "Probed::is_empty")]
     pub probed: Probed,
 }
@@ -131,19 +131,18 @@ impl<M> Default for Card<M> {
 }
 
 impl<M: Display + FromStr> Card<M> {
-    /// As written in the annotation; what somebody else made of it is as good as an empty card: a node without
-    /// interfaces.
+    /// Parses the annotation. A malformed one counts as an empty card, which is a node without interfaces.
     pub fn parse(text: &str) -> Self {
         serde_json::from_str(text).ok().filter(|card: &Self| card.term.is_plausible()).unwrap_or_default()
     }
 
-    /// What to write.
+    /// The text of the annotation.
     pub fn to_annotation(&self) -> String {
         serde_json::to_string(self).expect("plain fields are always valid JSON")
     }
 }
 
-/// An Ethernet address as the text that people know.
+/// Stores a MAC address as its usual text.
 mod text {
     use std::fmt::Display;
     use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What goes with a DHCP lease from one node to the next.
+//! The state of a DHCP lease that passes from one node to the next.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::is_unicast;
 
-/// What the node that holds a DHCP lease leaves for its successor: with the MAC and this, it goes on by INIT-REBOOT,
-/// and within the lease even before the server has answered.
+/// The state that the holder of a DHCP lease leaves for its successor. With it and the MAC address, the successor
+/// continues by INIT-REBOOT, and within the lease even before the server has answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseFacts {
     /// The address.
@@ -22,18 +22,18 @@ pub struct LeaseFacts {
 }
 
 impl LeaseFacts {
-    /// Our own annotation; whatever somebody else made of it is as good as none.
+    /// Parses the annotation; a malformed one counts as absent.
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok().filter(|facts: &Self| is_unicast(facts.address.into()))
     }
 
-    /// What to write.
+    /// The text of the annotation.
     pub fn to_annotation(&self) -> String {
         serde_json::to_string(self).expect("three plain fields are always valid JSON")
     }
 }
 
-/// The same for DHCPv6; the client's DUID comes from the Service's UID.
+/// The state of a DHCPv6 lease; the client's DUID is derived from the Service's UID.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseFacts6 {
     /// The address.
@@ -46,19 +46,19 @@ pub struct LeaseFacts6 {
 }
 
 impl LeaseFacts6 {
-    /// Our own annotation; whatever somebody else made of it is as good as none.
+    /// Parses the annotation; a malformed one counts as absent.
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text)
             .ok()
             .filter(|facts: &Self| facts.server_duid().is_some() && is_unicast(facts.address.into()))
     }
 
-    /// What to write.
+    /// The text of the annotation.
     pub fn to_annotation(&self) -> String {
         serde_json::to_string(self).expect("three plain fields are always valid JSON")
     }
 
-    /// The digits for a DUID.
+    /// A DUID as hexadecimal digits.
     pub fn digits(duid: &[u8]) -> String {
         duid.iter().fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
@@ -66,7 +66,7 @@ impl LeaseFacts6 {
         })
     }
 
-    /// The server's DUID, unless somebody wrote something else there.
+    /// The server's DUID; `None` if the text is malformed.
     pub fn server_duid(&self) -> Option<Vec<u8>> {
         if self.server.is_empty()
             || self.server.len() > 260

@@ -1,5 +1,5 @@
-//! The condition in the status of a Service, which its authors may not write: the Service has joined others that had
-//! its address before it. The reason says in which turn.
+//! The condition by which a Service records that it has joined others at an address. It is in the status, which authors
+//! of Services may not write. The reason contains its place in the order.
 
 /// Type of the condition.
 pub const JOINED: &str = "cloudprovider.harvesterhci.io/joined-address";

@@ -1,8 +1,8 @@
-//! Names of the Leases of announcers, by which the cloud provider knows whether anybody announces.
+//! Names of the announcers' Leases, by which the cloud provider recognises whether any announcer is running.
 
-/// The Lease that the one announcer of all Services holds: kube-vip's, and ours where it stands in for it.
+/// The Lease that a single announcer of all Services holds: kube-vip's, or this project's announcer in its place.
 pub const GLOBAL: &str = "plndr-svcs-lock";
-/// The Lease of one Service (kube-vip spec 4): this, and the name of the Service.
+/// Prefix of the Lease of one Service (kube-vip spec 4); the name of the Service follows.
 pub const SERVICE_PREFIX: &str = "kubevip-";
-/// The membership Lease of one node in `node` mode: this, and the name of the node.
+/// Prefix of the membership Lease of one node in `node` mode; the name of the node follows.
 pub const MEMBER_PREFIX: &str = "harvester-announcer-";

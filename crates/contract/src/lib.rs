@@ -1,11 +1,11 @@
-//! What cloud controller and announcer, and one announcer and the next, write for one another in the guest cluster's
-//! API, in one place: who changes a word here changes it for every writer and every reader. No kube client, no I/O, no
+//! Everything that the cloud controller and the announcers write for each other in the API of the guest cluster.
+//! Because it is defined in one place, a change affects every writer and every reader. No kube client, no I/O, no
 //! clock.
 //!
-//! [`keys`]: annotations on Services, LoadBalancers, Nodes and Leases. [`leases`]: names of Leases. [`OwnerRecord`] and
-//! [`Term`]: who announces a Service. [`LeaseFacts`]: what goes with a DHCP lease. [`Card`]: what a node says about
-//! itself. [`joined`]: in which turn a Service has joined an address. [`names`]: what Kubernetes accepts as a name.
-//! [`spelling`]: what a mistyped word was meant to be.
+//! [`keys`]: annotations and labels on Services, LoadBalancers, Nodes and Leases. [`leases`]: names of Leases.
+//! [`OwnerRecord`] and [`Term`]: the node that announces a Service. [`LeaseFacts`]: the state of a DHCP lease.
+//! [`Card`]: the report of a node about itself. [`joined`]: the order in which Services have joined an address.
+//! [`names`]: what Kubernetes accepts as a name. [`spelling`]: the likely meaning of a mistyped word.
 
 mod card;
 mod dhcp_lease;

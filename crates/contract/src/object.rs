@@ -1,4 +1,4 @@
-//! Which object is meant.
+//! Identifies an object.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl fmt::Display for ServiceKey {
 pub struct Uid(pub String);
 
 impl Uid {
-    /// kube-vip spec 0.3: name of the macvlan of a Service.
+    /// Name of the macvlan of a Service (kube-vip spec 0.3).
     pub fn link_name(&self) -> String {
         format!("vip-{}", self.0.chars().take(8).collect::<String>())
     }

@@ -1,4 +1,4 @@
-//! Who announces a Service, as it stands on the Service (decisions.md 20).
+//! The owner of a Service's address, as recorded on the Service (decisions.md 20).
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use crate::keys::kube_vip::VIP_HOST;
 pub struct OwnerRecord {
     /// The node that announces.
     pub host: String,
-    /// Since which change of owner.
+    /// The term, which counts the changes of owner.
     pub term: Term,
 }
 
 impl OwnerRecord {
-    /// What stands in the annotations of a Service; kube-vip writes no term, and then there is no record.
+    /// Reads the annotations of a Service. kube-vip writes no term; then there is no record.
     pub fn read(annotations: &BTreeMap<String, String>) -> Option<Self> {
         let term = Term::parse(annotations.get(TERM)?)?;
         Some(Self { host: annotations.get(VIP_HOST)?.clone(), term })
     }
 
-    /// Makes the annotations of a Service say so.
+    /// Writes the record to the annotations of a Service.
     pub fn write(&self, annotations: &mut BTreeMap<String, String>) {
         annotations.insert(VIP_HOST.to_owned(), self.host.clone());
         annotations.insert(TERM.to_owned(), self.term.to_string());

@@ -1,14 +1,13 @@
-//! Which known word somebody meant.
+//! Finds the known word that a mistyped one probably stands for.
 
-/// The known word nearest to this one, if it is near enough to be a slip of the fingers.
+/// The closest known word, if it is close enough for a typing error.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (word.chars().count() / 3).clamp(1, 4);
     let (distance, found) = known.into_iter().map(|known| (distance(word, known), known)).min()?;
     (distance <= limit).then_some(found)
 }
 
-/// How many letters are to be changed, added, left out or exchanged with their neighbour, whatever their case (optimal
-/// string alignment).
+/// The number of letters to change, add, remove or exchange with a neighbour, ignoring case (optimal string alignment).
 pub fn distance(one: &str, other: &str) -> usize {
     let letters = |word: &str| word.chars().map(|letter| letter.to_ascii_lowercase()).collect::<Vec<_>>();
     let (one, other) = (letters(one), letters(other));

@@ -8,30 +8,30 @@ use serde::{Deserialize, Serialize};
 pub struct Term(pub u64);
 
 impl Term {
-    /// What is learnt from Services and from the wire counts for others up to here: no cluster makes so many changes,
-    /// and whoever may write one Service must not bring all others to the end of the numbers.
+    /// The largest term that counts for other Services. No cluster has so many changes of owner, and an author of one
+    /// Service must not exhaust the terms of all others.
     const COUNTED: u64 = 1 << 40;
-    /// A larger one counts as missing. Far enough beyond [`Self::COUNTED`] that counting on from there never comes
-    /// near.
+    /// The largest valid term; a larger one counts as missing. The distance to [`Self::COUNTED`] is large enough that
+    /// counting on from there never reaches it.
     const MAX: u64 = 1 << 41;
 
-    /// As it stands in an annotation.
+    /// Parses the annotation; `None` if the term is malformed or too large.
     pub fn parse(text: &str) -> Option<Self> {
         text.trim().parse().ok().map(Self).filter(|term| term.is_plausible())
     }
 
-    /// Whether it can have been counted.
+    /// Whether the term is small enough to result from counting.
     pub fn is_plausible(self) -> bool {
         self.0 <= Self::MAX
     }
 
-    /// Whether other Services may be counted on from it.
+    /// Whether other Services may continue counting from it.
     pub fn is_counted(self) -> bool {
         self.0 <= Self::COUNTED
     }
 
-    /// The one after it. What somebody has written to the very end stays there: under the same term the host that
-    /// stands in the record counts, and one that nobody can read would never be known to anybody.
+    /// The next term. A term at the maximum stays there: under equal terms the host in the record decides, while a
+    /// larger term could not be read by any announcer.
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1).min(Self::MAX))
     }

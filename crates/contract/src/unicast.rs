@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-/// Whether other hosts can reach it as one host: no loopback, multicast, broadcast, reserved or IPv6 link-local
-/// address.
+/// Whether the address can belong to a single host that others can reach. False for loopback, multicast, broadcast,
+/// reserved and IPv6 link-local addresses.
 pub fn is_unicast(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {

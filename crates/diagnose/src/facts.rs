@@ -1,4 +1,4 @@
-//! Small questions about objects that `status` and `doctor` both ask.
+//! Helpers for reading objects that both `status` and `doctor` use.
 
 use announcer_core::Config;
 use announcer_core::status::Listed;
@@ -13,19 +13,19 @@ use kube::ResourceExt;
 
 use crate::snapshot::Snapshot;
 
-/// Types of our conditions on Services.
+/// Types of the cloud controller's conditions on Services.
 const READY: &str = "LoadBalancerReady";
 const WARNING: &str = "LoadBalancerWarning";
-/// Type of our condition on Nodes.
+/// Type of the cloud controller's condition on Nodes.
 pub const NODE_CONDITION: &str = "HarvesterHostMaintenance";
 /// Lease of the cloud controller.
 pub const CONTROLLER_LEASE: &str = "cloud-controller-manager";
-/// `ConfigMap` with the cluster's name.
+/// `ConfigMap` with the record of the cluster.
 pub const RECORD: &str = "harvester-cloud-provider";
-/// Its keys that say that nothing is written: why, and that somebody wants it so.
+/// Its keys that forbid all writes: the reason of the safe mode, and the user's pause.
 pub const SAFE_MODE: &str = "safe-mode";
 pub const PAUSED: &str = "paused";
-/// `ConfigMap` of host upgrades.
+/// `ConfigMap` with the state of host upgrades.
 pub const HOST_UPGRADE: &str = "harvester-host-upgrade";
 
 /// `namespace/name`.
@@ -49,12 +49,12 @@ pub fn is_load_balancer(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
 }
 
-/// Whose it is, if somebody else's.
+/// The load balancer class; empty if the Service has none.
 pub fn class(service: &Service) -> &str {
     service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_deref()).unwrap_or_default()
 }
 
-/// Addresses that clients were told of.
+/// The addresses in the status, which clients know.
 pub fn told(service: &Service) -> Vec<String> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let ingress = status.and_then(|status| status.ingress.as_ref()).into_iter().flatten();
@@ -66,13 +66,13 @@ fn condition<'a>(service: &'a Service, kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-/// What the cloud controller says of the address.
+/// The cloud controller's condition about the address.
 pub fn ready_condition(service: &Service) -> Option<&Condition> {
     condition(service, READY)
 }
 
-/// What is wrong with a Service, by the cloud controller: that it is not served, or what is not as asked for. Versions
-/// up to 0.3 said the latter in the same condition.
+/// The cloud controller's condition about a problem of a Service: it is not served, or is served otherwise than
+/// requested. Up to version 0.3 both were in the same condition.
 pub fn trouble(service: &Service) -> Option<&Condition> {
     let trouble = |condition: &&Condition| !["Served", "Ready"].contains(&condition.reason.as_str());
     let warning = condition(service, WARNING).filter(|condition| condition.status == "True");
@@ -97,18 +97,18 @@ pub fn vm_uid(node: &Node) -> Option<&str> {
     keys::vm_uid(node.spec.as_ref()?.provider_id.as_deref()?)
 }
 
-/// Name of that machine.
+/// Name of the machine that the Node runs on.
 pub fn vm_name(node: &Node, snapshot: &Snapshot) -> Option<String> {
     let uid = vm_uid(node)?;
     snapshot.machines.iter().find(|vm| vm.uid() == Some(uid)).map(ResourceExt::name_any)
 }
 
-/// Seconds since then.
+/// Seconds since that time.
 pub fn since(snapshot: &Snapshot, time: Timestamp) -> i64 {
     snapshot.now.as_second() - time.as_second()
 }
 
-/// Seconds since the Lease was renewed and for how many it counts; `None`: nobody holds it.
+/// Seconds since the renewal of the Lease, and its duration in seconds; `None` if it has no holder.
 pub fn renewed(snapshot: &Snapshot, lease: &Lease) -> Option<(i64, i64)> {
     let spec = lease.spec.as_ref()?;
     spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())?;
@@ -116,12 +116,12 @@ pub fn renewed(snapshot: &Snapshot, lease: &Lease) -> Option<(i64, i64)> {
     Some((ago, i64::from(spec.lease_duration_seconds.unwrap_or_default())))
 }
 
-/// The Lease is held now.
+/// Whether the Lease is held now.
 pub fn is_fresh(snapshot: &Snapshot, lease: &Lease) -> bool {
     renewed(snapshot, lease).is_some_and(|(ago, duration)| ago <= duration)
 }
 
-/// Name of the node whose announcer's Lease this is.
+/// Name of the node whose announcer holds this Lease.
 pub fn member(lease: &Lease) -> Option<&str> {
     lease.metadata.name.as_deref()?.strip_prefix(MEMBER_PREFIX)
 }
@@ -138,12 +138,13 @@ pub fn containers_of_set(set: &DaemonSet) -> Vec<Container> {
     pod.map(|pod| pod.containers.clone()).unwrap_or_default()
 }
 
-/// Their command lines.
+/// The command lines of the containers.
 pub fn arguments(containers: &[Container]) -> Vec<String> {
     containers.iter().flat_map(|one| one.command.iter().flatten().chain(one.args.iter().flatten())).cloned().collect()
 }
 
-/// Whether one of them is a cloud controller of Harvester, ours or the Go provider: the announcer is of the same image.
+/// Whether one of the containers is a cloud controller for Harvester, this project's or the Go provider. The announcer,
+/// which has the same image, does not count.
 pub fn is_controller(containers: &[Container]) -> bool {
     let arguments = arguments(containers);
     let announcer = arguments.iter().any(|argument| argument == "announcer" || argument == "manager");
@@ -153,19 +154,19 @@ pub fn is_controller(containers: &[Container]) -> bool {
         && arguments.iter().any(|argument| argument.starts_with("--cloud-config"))
 }
 
-/// It is not scaled down to nothing.
+/// Whether the Deployment is not scaled to zero.
 pub fn wants_replicas(deployment: &Deployment) -> bool {
     deployment.spec.as_ref().and_then(|spec| spec.replicas) != Some(0)
 }
 
-/// Whether one of them is our announcer.
+/// Whether one of the containers is this project's announcer.
 pub fn is_announcer(containers: &[Container]) -> bool {
     let image = |one: &Container| one.image.as_deref().is_some_and(|image| image.contains("harvester-cloud-provider"));
     let arguments = arguments(containers);
     containers.iter().any(image) && arguments.iter().any(|argument| argument == "announcer" || argument == "manager")
 }
 
-/// The announcers' own report.
+/// The announcers' status report.
 pub fn announced(config: &Config, snapshot: &Snapshot, now: Timestamp) -> announcer_core::status::Report {
     let listed = Listed { services: &snapshot.services, leases: &snapshot.leases, namespace: "kube-system" };
     announcer_core::status::report(config, listed, now)

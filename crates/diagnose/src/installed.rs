@@ -1,5 +1,5 @@
-//! Whether the workloads of the chart do their work, which `helm test` asks beside whether they answer: the announcer
-//! is ready on each node that should have one, and what has to be renewed is renewed.
+//! Checks whether the chart's workloads do their work, for `helm test`, which also checks whether they answer: an
+//! announcer has to be ready on each node that should have one, and Leases have to be renewed.
 
 use contract::leases::MEMBER_PREFIX;
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use kube::ResourceExt;
 
 use crate::table::age;
 
-/// An announcer's pod that is to stay.
+/// The pod of an announcer that is not being deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcer {
     /// Name of the pod.
@@ -25,7 +25,7 @@ pub fn member_lease(node: &str) -> String {
     format!("{MEMBER_PREFIX}{node}")
 }
 
-/// What is wrong with a Lease, called `namespace/name`, that somebody has to hold.
+/// The problem of a Lease called `namespace/name` that has to be held; `None` if there is none.
 pub fn lease(name: &str, lease: Option<&Lease>, now: Timestamp) -> Option<String> {
     let Some(spec) = lease.and_then(|lease| lease.spec.as_ref()) else {
         return Some(format!("Lease {name} does not exist: its program has not begun its work; look at its log"));
@@ -45,7 +45,7 @@ pub fn lease(name: &str, lease: Option<&Lease>, now: Timestamp) -> Option<String
     })
 }
 
-/// The announcers that are to stay, in the order of their nodes.
+/// The announcers that are not being deleted, in the order of their nodes.
 pub fn announcers(pods: &[Pod]) -> Vec<Announcer> {
     let mut all: Vec<Announcer> = pods
         .iter()
@@ -64,7 +64,8 @@ pub fn announcers(pods: &[Pod]) -> Vec<Announcer> {
     all
 }
 
-/// What is wrong with a `DaemonSet`, called `namespace/name`, of which each node that it wants has to have a ready pod.
+/// The problem of a `DaemonSet` called `namespace/name` that has to have a ready pod on each of its nodes; `None` if
+/// there is none.
 pub fn daemonset(name: &str, set: &DaemonSet, announcers: &[Announcer]) -> Option<String> {
     let status = set.status.clone().unwrap_or_default();
     if status.observed_generation.unwrap_or_default() < set.metadata.generation.unwrap_or_default() {

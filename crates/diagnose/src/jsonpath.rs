@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// A template that was understood.
+/// A parsed template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template(Vec<Part>);
 
@@ -23,13 +23,13 @@ enum Step {
 const ACCEPTED: &str = "accepted are text, {.field[0].field}, [*], {\"\\n\"} and {range .field[*]}...{end}";
 
 impl Template {
-    /// Reads `text`.
+    /// Parses `text`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (parts, rest) = parts(text, false)?;
         if rest.is_empty() { Ok(Self(parts)) } else { Err(format!("an {{end}} without {{range}}; {ACCEPTED}")) }
     }
 
-    /// What it makes of `value`. A field that is not there is nothing.
+    /// Applies the template to `value`. A missing field yields nothing.
     pub fn render(&self, value: &Value) -> String {
         render(&self.0, value)
     }

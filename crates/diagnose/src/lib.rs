@@ -1,8 +1,8 @@
-//! What an operator is told of the whole installation: `status` shows it, `doctor` names what is wrong, why it
-//! matters and the command that corrects it.
+//! Diagnosis of the whole installation: `status` shows it, `doctor` names problems, their consequences and the commands
+//! that correct them.
 //!
-//! [`collect`] reads both APIs into one plain [`Snapshot`] and is all the I/O there is; everything else is a pure
-//! function of that.
+//! [`collect`] reads both APIs into one plain [`Snapshot`] and contains all I/O; everything else is a pure function of
+//! the snapshot.
 
 pub mod collect;
 pub mod doctor;

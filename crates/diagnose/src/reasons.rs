@@ -1,18 +1,18 @@
-//! Every reason of an Event or a condition, with what it means and what to do. One table for `doctor`, the reference
-//! and the test of style.
+//! All reasons of Events and conditions, with their meaning and the remedy. One table for `doctor`, the reference
+//! documentation, and the test of style.
 
 /// One reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason {
-    /// As in the object.
+    /// The reason as written in the object.
     pub word: &'static str,
-    /// Kind of the object that it stands on.
+    /// Kind of the object that has it.
     pub on: &'static str,
-    /// `Normal` or `Warning` for an Event; else the condition or metric that carries it.
+    /// `Normal` or `Warning` for an Event; otherwise the condition or metric.
     pub kind: &'static str,
-    /// What has happened.
+    /// The meaning.
     pub means: &'static str,
-    /// What to do.
+    /// The remedy.
     pub remedy: &'static str,
 }
 
@@ -26,12 +26,12 @@ const fn reason(
     Reason { word, on, kind, means, remedy }
 }
 
-/// The one with this word.
+/// Finds a reason.
 pub fn find(word: &str) -> Option<&'static Reason> {
     REASONS.iter().find(|reason| reason.word == word)
 }
 
-/// All of them: Services, Nodes, the Lease of the cloud controller, the record.
+/// All reasons, on Services, Nodes, the Lease of the cloud controller, and the record.
 #[rustfmt::skip]
 pub const REASONS: &[Reason] = &[
     reason("Served", "Service", "condition True", "A node serves the address; the message names both.", "Nothing."),

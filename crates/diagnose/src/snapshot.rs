@@ -1,4 +1,4 @@
-//! Everything that was read, as it was read.
+//! The snapshot: all objects as they were read.
 
 use std::collections::BTreeMap;
 
@@ -15,28 +15,27 @@ use serde::Serialize;
 /// Both clusters at one time.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// When it was read, by this machine's clock.
+    /// Time of the snapshot, by the clock of the guest's API server if it is known.
     pub now: Timestamp,
-    /// The guest cluster's API.
+    /// State of the guest cluster's API.
     pub guest: Side,
-    /// Harvester's API, by the cloud-config.
+    /// State of Harvester's API, with the cloud-config.
     pub harvester: Side,
-    /// What Harvester tells of itself.
+    /// Version and features of Harvester.
     pub host: Host,
-    /// Where the cloud-config was found, in words; empty where none was looked for.
+    /// Origin of the cloud-config, as text; empty if it was not searched.
     pub cloud_config: String,
     /// Namespace of the machines on Harvester.
     pub namespace: String,
     /// All Services.
     pub services: Vec<Service>,
-    /// UID of Namespace `kube-system`, by which the cloud controller marks what it makes; absent where it may not be
-    /// read.
+    /// UID of Namespace `kube-system`, which the cloud controller writes to its objects; absent if it may not be read.
     pub cluster_uid: Option<String>,
     /// All Nodes.
     pub nodes: Vec<Node>,
     /// Leases of `kube-system`.
     pub leases: Vec<Lease>,
-    /// Those of the kubelets.
+    /// Leases of the kubelets.
     pub kubelet_leases: Vec<Lease>,
     /// All Deployments.
     pub deployments: Vec<Deployment>,
@@ -44,19 +43,19 @@ pub struct Snapshot {
     pub daemon_sets: Vec<DaemonSet>,
     /// Events about Services and Nodes.
     pub events: Vec<Event>,
-    /// Those of `kube-system` that are ours, and that of Cilium.
+    /// The cloud controller's ConfigMaps in `kube-system`, and Cilium's.
     pub config_maps: BTreeMap<String, ConfigMap>,
     /// Load balancers in [`Self::namespace`].
     pub load_balancers: Vec<LoadBalancer>,
     /// Machines there.
     pub machines: Vec<VirtualMachine>,
-    /// Their instances.
+    /// Their VirtualMachineInstances.
     pub instances: Vec<VirtualMachineInstance>,
-    /// Pools, where they may be read.
+    /// Pools, if they may be read.
     pub pools: Vec<IpPool>,
-    /// What the announcer's own report says.
+    /// The announcers' status report.
     pub announcer: Option<announcer_core::status::Report>,
-    /// What could not be read, and is therefore not looked at.
+    /// Objects that could not be read and are not checked.
     pub unread: Vec<Unread>,
 }
 
@@ -65,48 +64,48 @@ pub struct Snapshot {
 pub struct Side {
     /// Its URL.
     pub server: String,
-    /// Version, if it tells.
+    /// Version, if known.
     pub version: String,
     /// Why nothing can be read there.
     pub trouble: Option<Trouble>,
-    /// Rights that our account there needs and has not.
+    /// Required rights that the account does not have.
     pub denied: Vec<Right>,
-    /// Certificates by which both sides know each other.
+    /// Certificates of the server and of the credentials.
     pub certificates: Vec<Certificate>,
-    /// Seconds by which its clock is ahead of this machine's; absent where it does not say.
+    /// Seconds that its clock is ahead of this machine's; absent if unknown.
     pub clock_ahead: Option<i64>,
 }
 
-/// A certificate, as far as it can be looked at from here.
+/// A certificate, as far as it can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Certificate {
-    /// Who shows it.
+    /// The side that presents it.
     pub owner: Owner,
-    /// When it runs out.
+    /// When it expires.
     pub expires: Timestamp,
 }
 
-/// Who shows a certificate.
+/// The side that presents a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// The API server.
     Server,
-    /// Whoever uses the credentials.
+    /// The client, with its credentials.
     Credentials,
 }
 
-/// What Harvester tells of itself, to a guest that may read next to nothing there.
+/// Version and features of Harvester, as far as a guest can read them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Host {
-    /// Its own version, where these credentials may read it.
+    /// Version of Harvester, if these credentials may read it.
     pub version: String,
-    /// By name; what is not known is absent.
+    /// Features by name; unknown ones are absent.
     pub features: BTreeMap<&'static str, bool>,
 }
 
 /// Names of [`Host::features`].
 pub mod feature {
-    /// Kind LoadBalancer in the version that we write.
+    /// Kind LoadBalancer in the required version.
     pub const LOAD_BALANCERS: &str = "load-balancers";
     /// KubeVirt's kinds.
     pub const MACHINES: &str = "virtual-machines";
@@ -118,16 +117,16 @@ pub mod feature {
     pub const UPGRADE_PLANS: &str = "upgrade-plans";
 }
 
-/// Why an API gives nothing.
+/// Why an API cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    /// What kind of trouble.
+    /// The kind of problem.
     pub kind: TroubleKind,
-    /// In the words of the library or the server.
+    /// The message of the library or the server.
     pub text: String,
 }
 
-/// See [`Trouble`].
+/// The kind of a [`Trouble`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TroubleKind {
     /// There are no credentials, or they cannot be read.
@@ -136,29 +135,29 @@ pub enum TroubleKind {
     Unreachable,
     /// Its certificate is not trusted.
     Certificate,
-    /// It does not know the token (any more).
+    /// The server does not accept the token (any more).
     Unauthorized,
 }
 
-/// Something that an account may do, or may not.
+/// A right of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Right {
-    /// Whose it would be.
+    /// The account.
     pub account: String,
     /// For example `list`.
     pub verb: String,
     /// With group, for example `loadbalancers.loadbalancer.harvesterhci.io`.
     pub resource: String,
-    /// Empty: in all.
+    /// The namespace; empty for all namespaces.
     pub namespace: String,
 }
 
 /// Something that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unread {
-    /// Which objects.
+    /// The objects.
     pub what: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -168,7 +167,7 @@ impl Snapshot {
         !self.unread.iter().any(|unread| unread.what == what)
     }
 
-    /// A value of one of our `ConfigMaps` in `kube-system`.
+    /// A value of a `ConfigMap` in `kube-system`.
     pub fn config(&self, name: &str, key: &str) -> Option<&str> {
         self.config_maps.get(name)?.data.as_ref()?.get(key).map(String::as_str)
     }

@@ -1,9 +1,8 @@
-//! The cloud-config: a kubeconfig for the Harvester API, checked before anything is tried with it. ccm.md 1.5, decision
-//! 15
+//! The cloud-config: a kubeconfig for the Harvester API, which is validated before its first use (ccm.md 1.5, decision
+//! 15).
 //!
-//! Every defect is an error that names the field, the value and what is accepted, because the file was put there by a
-//! machine pool, a Secret or a script, and the person who reads the message has never seen it. Secrets never appear in
-//! a message.
+//! Every defect is an error that names the field, the value and what is accepted. The file was written by a machine
+//! pool, a Secret or a script, so the reader of the message may never have seen it. Secrets never appear in a message.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,7 +20,7 @@ pub use render::render;
 /// Namespace used when the context names none, as client-go does.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
-/// A cloud-config that can be used: one identity, one namespace, one or more endpoints.
+/// A valid cloud-config: one identity, one namespace, one or more endpoints.
 #[derive(Clone)]
 pub struct CloudConfig {
     /// Name of the current context.
@@ -30,27 +29,27 @@ pub struct CloudConfig {
     pub user: String,
     /// Namespace of all VMs and load balancers of this guest cluster.
     pub namespace: String,
-    /// What an operator should know although it works.
+    /// Oddities that an operator should know, although the file works.
     pub warnings: Vec<CloudConfigWarning>,
-    /// Where the Harvester API is, current context first; never empty. Further ones come from contexts with the same
-    /// user and namespace.
+    /// Endpoints of the Harvester API, the current context's first; never empty. Further ones come from contexts with
+    /// the same user and namespace.
     pub endpoints: Vec<Endpoint>,
     credentials: Map<String, Value>,
 }
 
-/// One way to the Harvester API.
+/// One endpoint of the Harvester API.
 #[derive(Clone)]
 pub struct Endpoint {
     /// Name of the cluster entry.
     pub cluster: String,
-    /// URL, with a path prefix where the API is behind Rancher's proxy.
+    /// URL, with a path prefix if the API is behind Rancher's proxy.
     pub server: String,
     settings: Map<String, Value>,
 }
 
 impl CloudConfig {
-    /// Parses and checks the bytes of a kubeconfig, YAML or JSON. Files named inside (certificates, `tokenFile`) are
-    /// not read.
+    /// Parses and validates the bytes of a kubeconfig, YAML or JSON. Files that it refers to (certificates,
+    /// `tokenFile`) are not read.
     pub fn parse(bytes: &[u8]) -> Result<Self, CloudConfigError> {
         let root = read(bytes)?;
         let contexts = entries(&root, "contexts", "context")?;
@@ -94,8 +93,8 @@ impl CloudConfig {
                     endpoints.push(found);
                 }
                 Ok(_) => {}
-                // A defect that client-go would not have noticed must not stop a provider that works through the
-                // current context.
+                // client-go does not look at other contexts, so a defect in one must not stop a provider that works
+                // with the current context.
                 Err(error) => warnings.push(CloudConfigWarning::EndpointSkipped(error)),
             }
         }
@@ -123,7 +122,7 @@ impl CloudConfig {
         serde_json::from_value(document).expect("members were checked by parse()")
     }
 
-    /// Certificates of the authority that signs for the Harvester API, if the current context's cluster names any.
+    /// Certificates of the certificate authority of the Harvester API, if the current context's cluster contains any.
     pub fn authority(&self) -> Option<Vec<u8>> {
         let settings = &self.endpoints.first()?.settings;
         let text = |key: &str| settings.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -134,8 +133,7 @@ impl CloudConfig {
         }
     }
 
-    /// Files that it names instead of holding their content. `tokenFile` is not among them: the client reads that one
-    /// again by itself.
+    /// Files that the cloud-config refers to. `tokenFile` is left out, because the client reads it again by itself.
     pub fn files(&self) -> Vec<PathBuf> {
         let named = self.endpoints.iter().map(|endpoint| (&endpoint.settings, "certificate-authority"));
         let named = named.chain(["client-certificate", "client-key"].map(|key| (&self.credentials, key)));
@@ -145,7 +143,7 @@ impl CloudConfig {
     }
 }
 
-/// Credentials stay out of logs.
+/// Keeps credentials out of logs.
 impl fmt::Debug for CloudConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CloudConfig")
@@ -176,7 +174,7 @@ fn read(bytes: &[u8]) -> Result<Map<String, Value>, CloudConfigError> {
     if text.trim().is_empty() {
         return Err(CloudConfigError::Empty);
     }
-    // JSON indented with tabs is not YAML.
+    // JSON that is indented with tabs is not valid YAML.
     let parsed = match serde_json::from_str(text) {
         Ok(value) => value,
         Err(_) => serde_saphyr::from_str(text).map_err(|error| syntax(&error))?,
@@ -193,7 +191,7 @@ fn read(bytes: &[u8]) -> Result<Map<String, Value>, CloudConfigError> {
 }
 
 fn syntax(error: &serde_saphyr::Error) -> CloudConfigError {
-    // The first line is the finding; the rest is an excerpt of the file, which may hold a token.
+    // The first line is the message; the rest is an excerpt of the file, which may contain a token.
     let problem = error.without_snippet().to_string().lines().next().unwrap_or_default().to_owned();
     CloudConfigError::Syntax { line: error.location().map(|location| location.line()), problem }
 }
@@ -366,7 +364,8 @@ fn check_credentials(user: &Entry) -> Result<(), CloudConfigError> {
         (true, false) if !certificate && !token => return Err(pair("username", "password")),
         (name, password) => name && password,
     };
-    // A program that the image does not have, and that whoever writes the file would have run with our rights.
+    // The image does not contain such a program, and the author of the file could run any program with the controller's
+    // rights.
     if let Some(plugin) =
         ["exec", "auth-provider"].into_iter().find(|key| user.body.get(*key).is_some_and(Value::is_object))
     {
@@ -375,7 +374,7 @@ fn check_credentials(user: &Entry) -> Result<(), CloudConfigError> {
     if !(certificate || token || basic) {
         return Err(CloudConfigError::NoCredentials { user: user.name.clone() });
     }
-    // What the client library would stumble over without saying where.
+    // Errors that the client library would report without the place in the file.
     serde_json::from_value::<kube::config::AuthInfo>(Value::Object(user.body.clone()))
         .map(drop)
         .map_err(|error| CloudConfigError::Syntax { line: None, problem: format!("{}: {error}", user.path) })

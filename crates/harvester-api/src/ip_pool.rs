@@ -1,5 +1,5 @@
-//! `IPPool` (loadbalancer.harvesterhci.io/v1beta1), cluster-scoped. The provider has no right to read pools; the
-//! stand-in for the host keeps its books in them. harvester-side.md 2
+//! `IPPool` (loadbalancer.harvesterhci.io/v1beta1), cluster-scoped. The provider may not read pools; only the simulated
+//! host uses this type (harvester-side.md 2).
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::lenient;
 use crate::load_balancer::{API_VERSION, Condition};
 use crate::resource::resource;
 
-/// A pool of addresses and the rules for who may use it.
+/// A pool of addresses, with the rules for its selection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IpPool {
@@ -28,7 +28,7 @@ pub struct IpPool {
     /// Ranges and selector.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub spec: IpPoolSpec,
-    /// The books.
+    /// The allocations.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub status: Option<IpPoolStatus>,
 }
@@ -63,10 +63,10 @@ pub struct IpPoolSpec {
     /// Free text.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Where addresses come from, in this order.
+    /// The ranges that addresses are allocated from, in this order.
     #[serde(default, deserialize_with = "lenient::items")]
     pub ranges: Vec<IpRange>,
-    /// Who may use the pool.
+    /// The load balancers that may use the pool.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub selector: PoolSelector,
     /// Members that this version does not know.
@@ -87,12 +87,12 @@ pub struct IpRange {
     /// Last address; default: the last of the subnet.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub range_end: Option<String>,
-    /// Never handed out; default: the first address of the subnet.
+    /// Gateway, which is never allocated; default: the first address of the subnet.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
 }
 
-/// Who may use a pool.
+/// The load balancers that may use a pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolSelector {
@@ -127,23 +127,23 @@ pub struct ScopeTuple {
     pub guest_cluster: String,
 }
 
-/// The books of a pool.
+/// The allocations of a pool.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IpPoolStatus {
-    /// Addresses that can be handed out.
+    /// Number of addresses that can be allocated.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub total: i64,
-    /// Of these, free.
+    /// Number of free addresses.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub available: i64,
-    /// Where the round robin stands.
+    /// The last allocated address, at which the round robin continues.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub last_allocated: String,
     /// Address to owner (`<namespace>/<name>` of the load balancer).
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub allocated: BTreeMap<String, String>,
-    /// Released addresses and their last owner, who gets them again if they are still free.
+    /// Released addresses by their last owner, which gets them again if they are still free.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub allocated_history: BTreeMap<String, String>,
     /// Only `Ready`.

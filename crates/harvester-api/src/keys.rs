@@ -1,7 +1,8 @@
-//! The keys of annotations, labels and finalizers that Harvester, Rancher and Kubernetes define, beside those of the
-//! [`contract`], and their fixed values. ccm.md 2, harvester-side.md 2.4, 4.3 and 9.3.
+//! Keys of annotations, labels and finalizers that Harvester, Rancher and Kubernetes define, besides those of
+//! [`contract`], with their fixed values (ccm.md 2, harvester-side.md 2.4, 4.3 and 9.3).
 //!
-//! Constants are named after the key; a module per owner keeps equal last parts (`network`, `cluster`) apart.
+//! Constants are named after the key. There is a module per owner, because last parts like `network` and `cluster`
+//! occur more than once.
 
 pub use contract::keys::{cloudprovider, kube_vip};
 

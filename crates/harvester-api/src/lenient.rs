@@ -1,5 +1,5 @@
-//! Reading objects that somebody else writes: a field of a wrong type reads as absent. One odd object must not end a
-//! watch that serves all the others.
+//! Lenient parsing of objects that other programs write: a field of a wrong type counts as absent. One malformed object
+//! must not break a watch of all objects.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -11,7 +11,7 @@ pub fn or_default<'de, D: Deserializer<'de>, T: Default + DeserializeOwned>(dese
     Ok(serde_json::from_value(value).unwrap_or_default())
 }
 
-/// The same for lists: items of a wrong type are left out, the others stay.
+/// Lenient parsing of lists: items of a wrong type are skipped.
 pub fn items<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
     Ok(match Value::deserialize(deserializer)? {
         Value::Array(items) => items.into_iter().filter_map(|item| serde_json::from_value(item).ok()).collect(),

@@ -1,9 +1,8 @@
-//! What the Harvester cloud provider reads and writes on the Harvester side: objects, keys, names and the cloud-config
-//! file.
+//! Objects, keys, names and the cloud-config file that the Harvester cloud provider reads and writes on the Harvester
+//! side.
 //!
-//! Types and pure rules only: nothing here does I/O, knows a clock or needs a runtime. Objects that we only read are
-//! trimmed to the fields somebody decides on; the one object that we write, [`load_balancer::LoadBalancer`], keeps
-//! fields it does not know.
+//! Only types and pure rules: no I/O, no clock, no runtime. Objects that are only read are trimmed to the fields that
+//! decisions use. The one object that is written, [`load_balancer::LoadBalancer`], keeps unknown fields.
 
 pub mod cloud_config;
 pub mod features;

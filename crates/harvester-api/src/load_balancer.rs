@@ -1,8 +1,8 @@
 //! `LoadBalancer` (loadbalancer.harvesterhci.io/v1beta1), the one Harvester object that the provider writes.
 //!
-//! The kind has no status subresource: spec, annotations and status travel in one PUT, and so does what we do not know.
-//! Therefore unknown members of spec, status, conditions and the object itself survive a round trip. harvester-side.md
-//! 1, 8.2.
+//! The kind has no status subresource: one PUT contains spec, annotations and status, so it must also contain the
+//! fields that this version does not know. Therefore unknown fields of spec, status, conditions and the object itself
+//! survive a round trip (harvester-side.md 1, 8.2).
 
 mod not_ready;
 
@@ -27,9 +27,9 @@ pub const VERSION: &str = "v1beta1";
 /// `apiVersion` of both kinds.
 pub const API_VERSION: &str = "loadbalancer.harvesterhci.io/v1beta1";
 
-/// In `status.allocatedAddress.ip`: the guest's announcer shall ask a DHCP server. Never a usable address.
+/// Value of `status.allocatedAddress.ip` that tells the announcer to ask a DHCP server. Never a usable address.
 pub const DHCP_ADDRESS: &str = "0.0.0.0";
-/// The same for IPv6, between cloud provider and announcer: the host knows one address per load balancer.
+/// The same for IPv6, between cloud provider and announcer only: the host knows one address per load balancer.
 pub const DHCP6_ADDRESS: &str = "::";
 
 /// A load balancer as the Harvester host sees it.
@@ -45,13 +45,13 @@ pub struct LoadBalancer {
     /// Name, namespace, labels, annotations, finalizers.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What is asked for.
+    /// The requested state.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub spec: LoadBalancerSpec,
-    /// What the host allocated, and the mailbox `address`. A freshly created object may have none.
+    /// The allocated address, and `address`. A newly created object may have no status.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub status: Option<LoadBalancerStatus>,
-    /// Members that this version does not know.
+    /// Fields that this version does not know.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -73,7 +73,7 @@ resource!(
     NamespaceResourceScope
 );
 
-/// What is asked for. Listeners, selectors and health checks, which a cluster load balancer does not have, stay in
+/// The requested state. Listeners, selectors and health checks, which a cluster load balancer does not have, stay in
 /// `other`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -84,31 +84,32 @@ pub struct LoadBalancerSpec {
     /// `cluster` or `vm`; absent behaves as `vm`.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub workload_type: Option<String>,
-    /// `pool` or `dhcp`. Always write it: an absent one allocates like `pool` but leaks the address on deletion.
+    /// `pool` or `dhcp`. Must always be written: without it the host allocates as for `pool`, but leaks the address on
+    /// deletion.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub ipam: Option<String>,
-    /// A pool by name, past all selection rules.
+    /// Name of a pool, which overrides all selection rules.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub ip_pool: Option<String>,
-    /// Members that this version does not know.
+    /// Fields that this version does not know.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// What the host allocated.
+/// The state that the host allocated.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LoadBalancerStatus {
-    /// For cluster load balancers a mailbox of the provider: the address in use, shown by `kubectl get lb`.
+    /// For cluster load balancers, the address in use as the provider reports it; shown by `kubectl get lb`.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Written by the host, and even when empty: without it a PUT would erase the booking record.
+    /// Written by the host. It is always sent, even if empty: a PUT without it would erase the allocation.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub allocated_address: AllocatedAddress,
     /// Only `Ready`.
     #[serde(default, deserialize_with = "lenient::items", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// Members that this version does not know.
+    /// Fields that this version does not know.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -117,7 +118,7 @@ pub struct LoadBalancerStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AllocatedAddress {
-    /// Pool that the address was booked in.
+    /// Pool that the address was allocated from.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub ip_pool: Option<String>,
     /// The address, or [`DHCP_ADDRESS`].
@@ -126,10 +127,10 @@ pub struct AllocatedAddress {
     /// Network mask in dotted form.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub mask: Option<String>,
-    /// Gateway; the text `<nil>` where the range has none, so do not parse it blindly.
+    /// Gateway; the literal text `<nil>` if the range has none.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
-    /// Members that this version does not know.
+    /// Fields that this version does not know.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -143,23 +144,23 @@ pub struct Condition {
     pub kind: String,
     /// `True` or `False`.
     pub status: String,
-    /// The only explanation there is; absent on success.
+    /// The host's only explanation; absent on success.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// RFC 3339; changes only when status or message change.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub last_update_time: Option<String>,
-    /// Members that this version does not know.
+    /// Fields that this version does not know.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// Values of `spec.ipam` that the host's schema knows.
+/// Values of `spec.ipam` in the host's schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ipam {
-    /// Book an address in an IPPool.
+    /// Allocate an address of an IPPool.
     Pool,
-    /// The guest's announcer asks a DHCP server.
+    /// The guest's announcer requests a DHCP lease.
     Dhcp,
 }
 
@@ -180,8 +181,8 @@ impl fmt::Display for Ipam {
 }
 
 impl LoadBalancer {
-    /// A cluster load balancer to create: workload type and IPAM always explicit, and the empty status that the Go
-    /// provider sends. Labels and annotations are for the caller.
+    /// A cluster load balancer to create. Workload type and IPAM are always explicit, and the status is empty, as in
+    /// the Go provider. The caller adds labels and annotations.
     pub fn for_cluster(namespace: &str, name: &str, ipam: Ipam) -> Self {
         Self {
             api_version: api_version(),
@@ -206,18 +207,18 @@ impl LoadBalancer {
         self.status.as_ref()?.conditions.iter().find(|condition| condition.kind == "Ready")
     }
 
-    /// Condition `Ready` is `True`. Not enough to use the address: see [`Self::usable_address`].
+    /// Whether condition `Ready` is `True`. This is not enough to use the address: see [`Self::usable_address`].
     pub fn ready(&self) -> bool {
         self.ready_condition().is_some_and(|condition| condition.status == "True")
     }
 
-    /// Why it is not ready, in the host's words; `None` when it is, or when the host has not said anything.
+    /// The host's message about why it is not ready; `None` if it is ready, or if the host has not written a condition.
     pub fn not_ready_message(&self) -> Option<&str> {
         let condition = self.ready_condition().filter(|condition| condition.status != "True")?;
         Some(condition.message.as_deref().unwrap_or_default())
     }
 
-    /// `status.allocatedAddress.ip`, if not empty, whether ready or not.
+    /// `status.allocatedAddress.ip`, if not empty, whether the object is ready or not.
     pub fn allocated_ip(&self) -> Option<&str> {
         self.status.as_ref()?.allocated_address.ip.as_deref().filter(|ip| !ip.is_empty())
     }
@@ -227,15 +228,15 @@ impl LoadBalancer {
         self.status.as_ref()?.allocated_address.ip_pool.as_deref().filter(|pool| !pool.is_empty())
     }
 
-    /// The gateway of the range that the address is of, where the range has one.
+    /// The gateway of the address's range, if the range has one.
     pub fn gateway(&self) -> Option<IpAddr> {
         self.status.as_ref()?.allocated_address.gateway.as_deref()?.parse().ok()
     }
 
-    /// The allocated address, when it may be used: not going away, Ready, and booked in the wanted pool where one is
-    /// named (a pool switch passes through Ready with the old or no address). harvester-side.md 4.2. What is no address
-    /// is never published, and [`DHCP_ADDRESS`] only where DHCP was asked for: on a pool object it would start a DHCP
-    /// client that nobody wants.
+    /// The allocated address, if it may be used: the object is not being deleted, is Ready, and the address is from the
+    /// wanted pool if one is named. (During a switch of the pool, the object is Ready with the old address, or with
+    /// none; harvester-side.md 4.2.) A text that is no address is never returned. [`DHCP_ADDRESS`] is returned only if
+    /// DHCP was requested: on an object with a pool it would start an unwanted DHCP client.
     pub fn usable_address(&self) -> Option<&str> {
         let ip = self.allocated_ip().filter(|_| self.ready() && !self.terminating())?;
         let dhcp = self.spec.ipam.as_deref() == Some(Ipam::Dhcp.as_str());
@@ -258,7 +259,7 @@ impl LoadBalancer {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// The host controller's finalizer, under its known name, is on it: a deletion then releases the booking.
+    /// Whether the host controller's finalizer is set, under its known name: then a deletion releases the address.
     pub fn has_host_finalizer(&self) -> bool {
         self.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == LB_FINALIZER)
     }

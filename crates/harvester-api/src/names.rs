@@ -1,4 +1,4 @@
-//! Names: the guest cluster's, networks', and the name of the LoadBalancer that belongs to a Service.
+//! Names: of the guest cluster, of networks, and of the LoadBalancer that belongs to a Service.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ pub use contract::names::{is_dns_1123_label, is_label_value, is_object_name};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterName(String);
 
-/// Something about a cluster name that an operator should know. Never an error: the Go provider works with any name.
+/// An oddity of a cluster name that an operator should know. Never an error: the Go provider accepts any name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterNameWarning {
     /// Blanks or quotes around it.
     #[error("--cluster-name {given:?}: blanks and quotes around the name are ignored, using {used:?}")]
     Trimmed {
-        /// As on the command line.
+        /// The value on the command line.
         given: String,
-        /// What is left.
+        /// The remaining name.
         used: String,
     },
     /// Nothing given.
@@ -32,7 +32,7 @@ pub enum ClusterNameWarning {
         ensure a unique name is set"
     )]
     Default,
-    /// Not usable as a label value or object name everywhere.
+    /// The name is not valid as a label value or an object name everywhere.
     #[error(
         "--cluster-name {0:?} is not an RFC 1123 label (lower-case letters, digits and '-', at most 63): Harvester may \
         refuse it"
@@ -41,8 +41,8 @@ pub enum ClusterNameWarning {
 }
 
 impl ClusterName {
-    /// Strips blanks, quotes and backticks from both ends and reports what is odd about the rest. ccm.md 1.4 step 2,
-    /// 8.11
+    /// Strips blanks, quotes and backticks from both ends, and returns warnings about the rest (ccm.md 1.4 step 2,
+    /// 8.11).
     pub fn normalise(given: &str) -> (Self, Vec<ClusterNameWarning>) {
         let used = given.trim_matches([' ', '\t', '\r', '\n', '"', '\'', '`']);
         let mut warnings = Vec::new();
@@ -68,30 +68,30 @@ impl ClusterName {
         &self.0
     }
 
-    /// Empty or `kubernetes`: identifies no cluster.
+    /// Whether the name is empty or `kubernetes`, and so identifies no cluster.
     pub fn is_default(&self) -> bool {
         matches!(self.0.as_str(), "" | "kubernetes")
     }
 
-    /// Whether the API accepts load balancers that are named after it, see [`ACCEPTED`](Self::ACCEPTED).
+    /// Whether the API server accepts load balancers that are named after it, see [`ACCEPTED`](Self::ACCEPTED).
     pub fn can_name_objects(&self) -> bool {
         is_object_name(&self.load_balancer_name("a", "b", "c"))
     }
 
-    /// What [`Self::can_name_objects`] accepts, for messages.
+    /// Description of the names that [`Self::can_name_objects`] accepts, for messages.
     pub const ACCEPTED: &str =
         "accepted are lower-case letters, digits, '-' and '.', with a letter or digit at both ends and beside each '.'";
 
-    /// Name of the LoadBalancer of a Service: stable over the life of the Service, different for its successor of the
-    /// same name. ccm.md 3.1; byte-identical to the Go provider, so a bad cluster name gives a name that the API
-    /// refuses.
+    /// Name of the LoadBalancer of a Service (ccm.md 3.1). It is stable over the life of the Service, and different for
+    /// a successor of the same name. It is byte-identical to the Go provider's, so a bad cluster name leads to a name
+    /// that the API server rejects.
     pub fn load_balancer_name(&self, namespace: &str, name: &str, uid: &str) -> String {
         const NAME_MAX: usize = 63;
         const SUFFIX: usize = 8;
         let prefix = if is_dns_1035_label(&self.0) { "" } else { "a" };
         let base = format!("{prefix}{}-{namespace}-{name}-", self.0);
         let checksum = crc32fast::hash(format!("{base}{uid}").as_bytes());
-        // The cut may split a character of a name that the API refuses anyway.
+        // The cut may split a character, but only in a name that the API server rejects anyway.
         let kept = &base.as_bytes()[..base.len().min(NAME_MAX - SUFFIX)];
         format!("{}{checksum:08x}", String::from_utf8_lossy(kept))
     }
@@ -107,29 +107,29 @@ impl fmt::Display for ClusterName {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetworkName(String);
 
-/// Why a text is no network name. ccm.md 1.4, `NormalizeNetworkName`
+/// Why a text is not a valid network name (ccm.md 1.4, `NormalizeNetworkName`).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkNameError {
     /// Nothing given.
     #[error("network type {kind}: network name is empty")]
     Empty {
-        /// Which network was meant, for example `managementNetwork`.
+        /// The network that was meant, for example `managementNetwork`.
         kind: String,
     },
     /// `/name`, `namespace/` or `/`.
     #[error("invalid network type {kind} format {value:?}, expected 'namespace/name'")]
     EmptyPart {
-        /// Which network was meant.
+        /// The network that was meant.
         kind: String,
-        /// As given.
+        /// The value.
         value: String,
     },
     /// More than one `/`.
     #[error("network type {kind} name {value:?} has too many slashes")]
     TooManySlashes {
-        /// Which network was meant.
+        /// The network that was meant.
         kind: String,
-        /// As given.
+        /// The value.
         value: String,
     },
 }

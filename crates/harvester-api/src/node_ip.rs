@@ -1,5 +1,5 @@
-//! `--node-ip-cidr` and `--node-exclude-ip-ranges`. ccm.md 1.4, 8.10; error texts are the Go provider's, users grep for
-//! them.
+//! The flags `--node-ip-cidr` and `--node-exclude-ip-ranges` (ccm.md 1.4, 8.10). Error texts are the Go provider's,
+//! because users search for them.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,20 +10,20 @@ use ipnet::IpNet;
 pub struct NodeIpCidr {
     /// The parts, trimmed, joined by `,`.
     pub text: String,
-    /// The same, parsed; host bits are kept, matching masks them.
+    /// The parsed parts. Host bits are kept; the comparison masks them.
     pub prefixes: Vec<IpNet>,
 }
 
 /// Why a value of `--node-ip-cidr` is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NodeIpCidrError {
-    /// Neither prefix nor address.
+    /// Neither a prefix nor an address.
     #[error("invalid configuration for --node-ip-cidr: invalid CIDR or IP format {0:?}")]
     Format(String),
-    /// Two of IPv4.
+    /// Two IPv4 entries.
     #[error("invalid configuration for --node-ip-cidr: multiple IPv4 entries in {0:?}")]
     MultipleIpv4(String),
-    /// Two of IPv6.
+    /// Two IPv6 entries.
     #[error("invalid configuration for --node-ip-cidr: multiple IPv6 entries in {0:?}")]
     MultipleIpv6(String),
     /// `127.0.0.0/8`, `::1`.
@@ -41,7 +41,7 @@ pub enum NodeIpCidrError {
 }
 
 impl NodeIpCidr {
-    /// Parses the flag. `None`: nothing but commas and blanks, which counts as unset.
+    /// Parses the flag; `None` if it has only commas and blanks, which counts as unset.
     pub fn parse(value: &str) -> Result<Option<Self>, NodeIpCidrError> {
         let mut parts = Vec::new();
         let mut prefixes: Vec<IpNet> = Vec::new();
@@ -63,10 +63,10 @@ impl NodeIpCidr {
     }
 }
 
-/// Only the address part is judged, never the range that it covers.
+/// Validates the address part only, not the range that it covers.
 fn check_address(address: IpAddr, part: &str) -> Result<(), NodeIpCidrError> {
     let part = part.to_owned();
-    // An IPv4 address written as IPv6 is judged as what it is.
+    // An IPv4-mapped IPv6 address is validated as the IPv4 address.
     let address = address.to_canonical();
     let (link_local, local_multicast) = match address {
         IpAddr::V4(v4) => (v4.is_link_local(), v4.octets()[..3] == [224, 0, 0]),
@@ -104,7 +104,7 @@ pub fn parse_exclude_ranges<S: AsRef<str>>(entries: &[S]) -> Result<Vec<IpNet>, 
         .collect()
 }
 
-/// Whether a prefix covers an address; families must match, also for an IPv4 address written as IPv6. ccm.md 4.3
+/// Whether a prefix covers an address of the same family (ccm.md 4.3). An IPv4-mapped IPv6 address counts as IPv6.
 pub fn covers(prefix: &IpNet, address: IpAddr) -> bool {
     prefix.contains(&address)
 }
@@ -113,7 +113,7 @@ fn is_v4(prefix: &IpNet) -> bool {
     matches!(prefix, IpNet::V4(_))
 }
 
-/// Strict: no leading zeros, no zone, prefix length in range.
+/// Parses strictly: no leading zeros, no zone, prefix length in range.
 fn prefix_or_address(text: &str) -> Option<IpNet> {
     let Some((address, length)) = text.split_once('/') else {
         return text.parse::<IpAddr>().ok().map(IpNet::from);

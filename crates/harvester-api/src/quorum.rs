@@ -1,44 +1,45 @@
-//! Which Harvester host takes etcd's quorum with it. Pure.
+//! Finds the Harvester hosts whose loss costs etcd's quorum. Pure.
 
 use std::collections::BTreeMap;
 
-/// Label of Nodes that run etcd, as RKE2 and K3s put it.
+/// Label of Nodes that run etcd, as RKE2 and K3s set it.
 const ETCD: &str = "node-role.kubernetes.io/etcd";
-/// Label of Nodes that run the control plane, and etcd with it where no Node has the other label.
+/// Label of Nodes that run the control plane. They also run etcd if no Node has the other label.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
-/// A Node as far as it matters here.
+/// The part of a Node that matters for the quorum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member<'a> {
     /// Its name.
     pub node: &'a str,
-    /// The host that its machine runs on; empty: not known.
+    /// The host of its machine; empty if unknown.
     pub host: &'a str,
-    /// It has the label of etcd.
+    /// It has the etcd label.
     pub etcd: bool,
-    /// It has the label of the control plane.
+    /// It has the control-plane label.
     pub control_plane: bool,
 }
 
 impl<'a> Member<'a> {
-    /// `has` says which labels the Node has.
+    /// Makes a member; `has` tells which labels the Node has.
     pub fn new(node: &'a str, host: &'a str, has: impl Fn(&str) -> bool) -> Self {
         Self { node, host, etcd: has(ETCD), control_plane: has(CONTROL_PLANE) }
     }
 }
 
-/// A host without which etcd has no majority.
+/// A host whose loss costs etcd its majority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtRisk<'a> {
     /// The host.
     pub host: &'a str,
-    /// Members of etcd on it.
+    /// Etcd members on it.
     pub nodes: Vec<&'a str>,
-    /// How many members there are in all.
+    /// Number of all members.
     pub of: usize,
 }
 
-/// The hosts whose loss costs the quorum. One or two members have none to lose: any loss ends it, wherever they are.
+/// The hosts whose loss costs the quorum. With one or two members there are none to report: any loss costs the quorum,
+/// wherever they run.
 pub fn at_risk<'a>(members: &[Member<'a>]) -> Vec<AtRisk<'a>> {
     let labelled = members.iter().any(|member| member.etcd);
     let members = members.iter().filter(|member| if labelled { member.etcd } else { member.control_plane });

@@ -1,4 +1,4 @@
-//! One way to make our structs known to `kube`, without code generation that would fix their shape.
+//! A macro that makes structs known to `kube`, without code generation that would dictate their shape.
 
 /// Implements [`kube::Resource`] for a struct with a `metadata` field.
 macro_rules! resource {

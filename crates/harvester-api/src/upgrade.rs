@@ -1,6 +1,6 @@
-//! The two objects by which Harvester tells of an upgrade of its hosts: `UpgradePlan` of the Upgrade Toolkit and
-//! `Upgrade` of the way before it (V1). Only read. The strings in their status vary between versions, so none of them
-//! is interpreted here.
+//! The two objects by which Harvester reports an upgrade of its hosts: `UpgradePlan` of the Upgrade Toolkit, and
+//! `Upgrade` of the older mechanism (V1). Both are only read. The strings in their status vary between versions, so
+//! this module does not interpret them.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::resource::resource;
 
 /// Namespace of every [`Upgrade`].
 pub const UPGRADE_NAMESPACE: &str = "harvester-system";
-/// Label of the [`Upgrade`] that counts, with value `true`.
+/// Label of the current [`Upgrade`], with value `true`.
 pub const LATEST_UPGRADE: &str = "harvesterhci.io/latestUpgrade";
 /// Label of an [`Upgrade`]: the stage it is in.
 pub const UPGRADE_STATE: &str = "harvesterhci.io/upgradeState";
@@ -25,7 +25,7 @@ pub struct UpgradePlan {
     /// Name, UID, age.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// How far it is.
+    /// The progress.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub status: UpgradePlanStatus,
 }
@@ -45,7 +45,7 @@ pub struct UpgradePlanStatus {
     /// By name of the host.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub node_upgrade_statuses: BTreeMap<String, HostStatus>,
-    /// There is one host only; nothing can be moved away from it.
+    /// There is one host only, so no machine can move to another one.
     #[serde(default, deserialize_with = "truthy")]
     pub single_node: bool,
     /// `Available`, `Progressing`, `Degraded`.
@@ -59,7 +59,7 @@ pub struct Upgrade {
     /// Name, UID, labels.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// How far it is.
+    /// The progress.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub status: UpgradeStatus,
 }
@@ -73,7 +73,7 @@ pub struct UpgradeStatus {
     /// By name of the host.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub node_statuses: BTreeMap<String, HostStatus>,
-    /// Name of the only host, if there is one only.
+    /// There is one host only; Harvester stores its name here.
     #[serde(default, deserialize_with = "truthy")]
     pub single_node: bool,
     /// `Completed` and those of the stages.
@@ -84,13 +84,13 @@ pub struct UpgradeStatus {
 /// State of one host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostStatus {
-    /// As it is stored.
+    /// The state as Harvester stores it.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub state: String,
-    /// One word.
+    /// Reason, one word.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// For people.
+    /// Message for users.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -119,12 +119,12 @@ pub struct UpgradeCondition {
     /// One word.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// For people.
+    /// Message for users.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// One kind has the name of the only host there, the other says true or false.
+/// Parses a flag that one kind stores as a boolean, and the other as the name of the only host.
 fn truthy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     Ok(match Value::deserialize(deserializer)? {
         Value::Bool(yes) => yes,

@@ -1,4 +1,4 @@
-//! KubeVirt `VirtualMachine`, trimmed to what the provider decides on. Only read. harvester-side.md 9.1
+//! KubeVirt's `VirtualMachine`, trimmed to the fields that decisions use. Only read (harvester-side.md 9.1).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::NamespaceResourceScope;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::lenient;
 use crate::resource::resource;
 
-/// A virtual machine: exists as long as its definition, whether it runs or not. Its UID is the machine's identity.
+/// A virtual machine. The object exists whether the machine runs or not; its UID is the machine's identity.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VirtualMachine {
     /// Name, UID, labels.
@@ -27,10 +27,10 @@ resource!(VirtualMachine, "kubevirt.io", "v1", "VirtualMachine", "virtualmachine
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineSpec {
-    /// `Always`, `Halted`, `Manual`, `RerunOnFailure`, `Once` or what may come.
+    /// `Always`, `Halted`, `Manual`, `RerunOnFailure`, `Once`, or a value that this version does not know.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub run_strategy: Option<String>,
-    /// The instance type it was made from, if any.
+    /// The instance type that it was created from, if any.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub instancetype: Option<InstanceTypeMatcher>,
 }
@@ -54,12 +54,12 @@ pub struct VirtualMachineStatus {
     /// off.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub ready: bool,
-    /// For people, but the best hint there is: see [`PrintableStatus`].
+    /// Meant for users, but the best evidence of the power state: see [`PrintableStatus`].
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub printable_status: Option<String>,
 }
 
-/// `status.printableStatus` as far as the power state depends on it.
+/// `status.printableStatus`, reduced to what matters for the power state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrintableStatus {
     /// `Stopped`.
@@ -68,8 +68,8 @@ pub enum PrintableStatus {
     Stopping,
     /// `Running`.
     Running,
-    /// On its way up, or held up on it: `Starting`, `Provisioning`, `WaitingForVolumeBinding`, image and scheduling
-    /// trouble.
+    /// The machine is starting, or its start is delayed: `Starting`, `Provisioning`, `WaitingForVolumeBinding`,
+    /// problems with images and scheduling.
     Starting,
     /// `Migrating`.
     Migrating,
@@ -85,7 +85,7 @@ impl VirtualMachine {
         self.metadata.uid.as_deref().filter(|uid| !uid.is_empty())
     }
 
-    /// The printable status, sorted into what matters.
+    /// The printable status, reduced to what matters.
     pub fn printable_status(&self) -> PrintableStatus {
         match self.status.printable_status.as_deref().unwrap_or_default() {
             "Stopped" => PrintableStatus::Stopped,

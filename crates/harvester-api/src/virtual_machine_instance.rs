@@ -1,5 +1,5 @@
-//! KubeVirt `VirtualMachineInstance`, trimmed to what the provider decides on, and the answer of the guest agent. Only
-//! read. harvester-side.md 9.2
+//! KubeVirt's `VirtualMachineInstance`, trimmed to the fields that decisions use, and the answer of the guest agent.
+//! Only read (harvester-side.md 9.2).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::NamespaceResourceScope;
@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::lenient;
 use crate::resource::resource;
 
-/// A running (or starting, or just ended) machine. Deleted and made anew at each restart, under the VM's name.
+/// A machine that runs, starts, or has just ended. The object is deleted and created again at each restart, with the
+/// VM's name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VirtualMachineInstance {
     /// Name (the VM's), labels, and the topology annotations.
@@ -154,10 +155,10 @@ pub struct MigrationState {
     /// RFC 3339.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub end_timestamp: Option<String>,
-    /// Over, successfully or not.
+    /// The migration has ended, successfully or not.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub completed: bool,
-    /// Over, without success.
+    /// The migration has failed.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub failed: bool,
 }
@@ -175,7 +176,7 @@ pub struct InstanceCondition {
     pub reason: Option<String>,
 }
 
-/// `status.phase` as far as the power state depends on it.
+/// `status.phase`, reduced to what matters for the power state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Before `Running`.
@@ -189,7 +190,7 @@ pub enum Phase {
 }
 
 impl VirtualMachineInstance {
-    /// The phase, sorted into what matters.
+    /// The phase, reduced to what matters.
     pub fn phase(&self) -> Phase {
         match self.status.phase.as_deref().unwrap_or_default() {
             "" | "Pending" | "Scheduling" | "Scheduled" | "WaitingForSync" => Phase::Starting,
@@ -199,8 +200,8 @@ impl VirtualMachineInstance {
         }
     }
 
-    /// A migration has started and neither ended nor completed. The block stays after a migration: its presence says
-    /// nothing.
+    /// Whether a migration has started and not ended. The block stays in the status after a migration, so its presence
+    /// proves nothing.
     pub fn migrating(&self) -> bool {
         self.status.migration_state.as_ref().is_some_and(|state| {
             state.start_timestamp.is_some() && state.end_timestamp.is_none() && !state.completed && !state.failed
@@ -212,12 +213,12 @@ impl VirtualMachineInstance {
         self.status.conditions.iter().find(|condition| condition.kind == kind)
     }
 
-    /// Whether it can move to another host while it runs; `None` where KubeVirt has not said so.
+    /// Whether it can be live-migrated; `None` if KubeVirt has not reported it.
     pub fn live_migratable(&self) -> Option<bool> {
         self.condition("LiveMigratable").map(|condition| condition.status == "True")
     }
 
-    /// The guest agent is connected; only then does it make sense to ask it.
+    /// Whether the guest agent is connected; otherwise a request to it is pointless.
     pub fn agent_connected(&self) -> bool {
         self.condition("AgentConnected").is_some_and(|condition| condition.status == "True")
     }
@@ -252,7 +253,7 @@ impl VirtualMachineInstance {
 }
 
 impl Interface {
-    /// All addresses as text: the list, or the single one where there is no list.
+    /// All addresses as text: those of the list, or the single one if there is no list.
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         let single = (self.ip_addresses.is_empty() && !self.ip_address.is_empty()).then_some(self.ip_address.as_str());
         self.ip_addresses.iter().map(String::as_str).chain(single)
@@ -271,7 +272,7 @@ impl GuestOsInfo {
     /// Name of the subresource.
     pub const SUBRESOURCE: &str = "guestosinfo";
 
-    /// Path of the machines whose subresource it is: an API group of its own, without the machines themselves.
+    /// Path of the collection with this subresource: it is in an API group of its own, without the machines themselves.
     pub fn collection_path(namespace: &str) -> String {
         format!("/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances")
     }

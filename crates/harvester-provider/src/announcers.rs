@@ -1,12 +1,15 @@
-//! Whether anybody announces the addresses: looked at from afar, by the Leases that announcers renew in `kube-system`,
-//! ours and kube-vip's. Told once on the cluster's record and by metric; on Services their condition becomes `Unknown`,
-//! and no more: a Lease that is not renewed may mean that the announcers do not reach the API, and then they keep
-//! serving. (What waits for its first announcer says so on the Service, see `load_balancers/provider/unserved.rs`.)
+//! Checks from the outside whether any announcer announces the addresses of Services. The evidence is the Leases that
+//! announcers renew in `kube-system`: those of this project's announcer and those of kube-vip. When no Lease is renewed
+//! any more, the controller writes one Event on the cluster's record, sets a metric, and the condition of the Services
+//! becomes `Unknown`. It does no more than that: announcers that cannot reach the API do not renew their Leases either,
+//! and they may still serve. (A Service that waits for its first announcer says so in its own status, see
+//! `load_balancers/provider/unserved.rs`.)
 //!
-//! Silence is told only where somebody was seen to renew before: a cluster whose announcer keeps no Lease there, a
-//! Lease that was left behind, and a missing right say nothing. A renewal is a change between two looks; only at the
-//! first look, of a process that may have been replaced together with the announcers, does a Lease count that was
-//! renewed within the last hour by its own word.
+//! Missing renewals are reported only where a renewal was seen before. Therefore nothing is reported for a cluster
+//! whose announcer keeps no Lease there, for a stale Lease that was left behind, or when the right to list Leases is
+//! missing. A renewal is a change of `renewTime` between two checks. The first check of a process has nothing to
+//! compare with, and the process may have been replaced together with the announcers. Only there, a Lease counts as
+//! renewed if its `renewTime` is less than one hour old.
 
 mod pulse;
 
@@ -35,26 +38,26 @@ use crate::identity::keeper::RecordCache;
 use crate::identity::record::{self, NAME, NAMESPACE};
 use crate::metrics::Metrics;
 
-/// How often it is looked: nothing changes when announcers do nothing, so nothing wakes. One list that the API server
-/// has in memory.
+/// Interval of the checks. Announcers that stop cause no watch event, so the controller has to poll. The cost is one
+/// list from the API server's watch cache.
 const EVERY: Duration = Duration::from_mins(1);
 
-/// What was renewed so lately when this process first looks had an announcer: no clock is as wrong, and nobody replaces
-/// announcers by others in less.
+/// A Lease whose `renewTime` is younger than this at the first check of the process counts as renewed. The time is
+/// longer than any expected clock error, and longer than the replacement of one kind of announcer by another.
 const LATELY: Duration = Duration::from_hours(1);
 
-/// The same trouble is told again after this time, before the Event of the last time expires.
+/// An ongoing problem gets a new Event after this time, before the previous Event expires.
 const TELL_AGAIN: Duration = Duration::from_mins(50);
 
-/// What was told last.
+/// What was last reported.
 #[derive(Debug, Default)]
 struct LastReported {
     missing: Option<Instant>,
-    /// What was served when the Leases fell silent.
+    /// The addresses that Services had when the Leases stopped being renewed.
     served: BTreeSet<(ServiceKey, IpAddr)>,
 }
 
-/// Looks at the Leases.
+/// The periodic check of the announcers' Leases.
 pub struct Announcers {
     leases: Api<Lease>,
     services: ServiceCache,
@@ -70,7 +73,7 @@ impl std::fmt::Debug for Announcers {
 }
 
 impl Announcers {
-    /// Nothing is sent before [`Self::run`].
+    /// Creates the check. It sends no request before [`Self::run`].
     pub fn new(
         guest: &Client,
         services: ServiceCache,
@@ -98,7 +101,8 @@ impl Announcers {
                         pulse = AnnouncerLeases::default();
                     }
                 }
-                // A right that is missing, too: it may be back, and what was seen before says nothing of what is.
+                // A missing right ends here too. When the right comes back, observations from before say nothing about
+                // the present.
                 Err(error) => {
                     tracing::debug!(error = chain(&error), "the controller cannot list the Leases of announcers");
                     pulse.blind(Instant::now());
@@ -108,7 +112,7 @@ impl Announcers {
     }
 
     async fn list(&self) -> Result<BTreeMap<String, String>, kube::Error> {
-        // As the API server has it in memory: a moment old is new enough.
+        // From the watch cache of the API server (`resourceVersion: 0`): slightly stale data is good enough here.
         let list = self.leases.list(&ListParams::default().match_any()).await?;
         let announcers = list.items.into_iter().filter_map(|lease| {
             let name = lease.name_any();
@@ -118,14 +122,14 @@ impl Announcers {
         Ok(announcers.collect())
     }
 
-    /// Says what has to be said. True: what is known of the Leases is worth nothing any more, because somebody else
-    /// serves.
+    /// Writes the log lines and Events that the finding calls for. Returns true if the known renewals have become
+    /// worthless, because something else serves the addresses now.
     fn follow(&self, now: Instant, finding: Finding, told: &mut LastReported, events: &Recorder) -> bool {
         let served = if finding == Finding::Missing { self.served() } else { BTreeSet::new() };
         let fresh = told.missing.is_some() && !served.is_subset(&told.served);
         if finding != Finding::Missing || served.is_empty() || fresh {
             let back = finding == Finding::Alive || fresh;
-            // With the last Service the trouble goes, but nobody has come back.
+            // When the last Service is gone, the problem is over, but no announcer has come back.
             if std::mem::take(told).missing.is_some() && back {
                 let text = "addresses of Services are announced again";
                 tracing::info!("{text}");
@@ -164,7 +168,7 @@ impl Announcers {
         record::reference(self.record.get(&NAME.to_owned()).and_then(|record| record.uid.clone()))
     }
 
-    /// The addresses of our Services.
+    /// The addresses that are in the status of this cluster's Services.
     fn served(&self) -> BTreeSet<(ServiceKey, IpAddr)> {
         let ours = self.services.all().into_iter().filter(|service| wants_load_balancer(service));
         ours.flat_map(|service| service.ingress.iter().map(|ip| (service.key.clone(), *ip)).collect::<Vec<_>>())
@@ -172,7 +176,7 @@ impl Announcers {
     }
 }
 
-/// Those that say themselves that they were renewed within [`LATELY`].
+/// The Leases whose own `renewTime` is within [`LATELY`].
 fn renewed_lately(leases: &BTreeMap<String, String>, wall: Timestamp) -> BTreeMap<String, String> {
     let lately =
         |renewal: &str| renewal.parse::<Timestamp>().is_ok_and(|at| wall.duration_since(at).unsigned_abs() < LATELY);

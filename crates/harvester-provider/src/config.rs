@@ -1,4 +1,4 @@
-//! What the command line decides for this provider.
+//! Configuration of this provider, as the command line gives it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,15 +29,16 @@ pub struct ProviderConfig {
     pub disable_hostname_lookup: bool,
     /// `--garbage-collection` and its grace period.
     pub garbage: GarbageConfig,
-    /// `--max-load-balancers`; `None`: as many as Harvester gives.
+    /// `--max-load-balancers`; `None`: no limit other than Harvester's.
     pub max_load_balancers: Option<usize>,
-    /// `--share-across-namespaces`: the Service whose address is shared is not asked.
+    /// `--share-across-namespaces`: a Service of another namespace may share an address without the consent of the
+    /// Service that has it.
     pub share_across_namespaces: bool,
     /// Namespace on Harvester of all VMs and load balancers of this cluster, from the cloud-config's context.
     pub namespace: String,
     /// URL of the Harvester API, for messages.
     pub server: String,
-    /// Fingerprint of the authority that the cloud-config trusts, if it names one.
+    /// Fingerprint of the certificate authority in the cloud-config, if it has one.
     pub authority: Option<String>,
     /// The Node that this process runs on, if that is known.
     pub own_node: Option<OwnNode>,
@@ -50,18 +51,19 @@ pub struct ProviderConfig {
 pub struct OwnNode {
     /// Its name.
     pub name: String,
-    /// `NODE_NAME` says so: there is such a Node, or there will be. Else it is the name of the host, which may be none.
+    /// True if the name comes from `NODE_NAME`: then this Node exists or will exist. False if it is the host name,
+    /// which may belong to no Node.
     pub told: bool,
 }
 
-/// What is done about load balancers of this cluster that no Service has.
+/// What the controller does about load balancers of this cluster that belong to no Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GarbageMode {
-    /// They are not looked for.
+    /// The controller does not look for them.
     Off,
-    /// Metric and Event tell of them.
+    /// The controller reports them by metric and Event.
     List,
-    /// What is proven to be ours is deleted after the grace period.
+    /// The controller deletes after the grace period what is proven to belong to this cluster.
     Delete,
 }
 
@@ -72,24 +74,25 @@ pub struct GarbageConfig {
     pub mode: GarbageMode,
     /// `--garbage-collection-grace-period`.
     pub grace: Duration,
-    /// Not the user's to choose.
+    /// Interval and waiting time; not configurable by the user.
     pub pace: GarbagePace,
 }
 
 impl GarbageConfig {
-    /// At the usual pace.
+    /// Configuration with the default pace.
     pub fn new(mode: GarbageMode, grace: Duration) -> Self {
         Self { mode, grace, pace: GarbagePace::default() }
     }
 }
 
-/// How often it is looked, and for how long nothing may have gone wrong. Anything but the default is for tests.
+/// How often the collector runs, and how long nothing may have failed before it deletes. Only tests use anything but
+/// the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GarbagePace {
-    /// The first look comes after this time, too: a start has other things to do.
+    /// Interval of the passes. The first pass comes after this time, too, so that it does not burden a start.
     pub every: Duration,
-    /// After trouble with an API, or the start of this process, nothing is deleted for so long: caches tell of the past
-    /// then.
+    /// After the start of the process, or a failure of an API, nothing is deleted for this long: the caches may show
+    /// the past.
     pub settled: Duration,
 }
 
@@ -99,38 +102,38 @@ impl Default for GarbagePace {
     }
 }
 
-/// The part that decides about load balancers.
+/// The part of the configuration that the decisions about load balancers use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadBalancerConfig {
     /// Name of this guest cluster.
     pub cluster_name: ClusterName,
-    /// Stamped on every object.
+    /// Written to every load balancer.
     pub management_network: Option<NetworkName>,
-    /// UID of this guest cluster, if it is known: stamped on new objects.
+    /// UID of this guest cluster, if it is known; written to new load balancers.
     pub cluster_uid: Option<String>,
-    /// All UIDs that stand on objects of this cluster.
+    /// All UIDs that the load balancers of this cluster may carry.
     pub cluster_uids: Vec<String>,
-    /// Names of clusters whose objects may be ours; empty: all.
+    /// Names of the clusters whose objects may belong to this one; empty: all names.
     pub cluster_names: BTreeSet<String>,
-    /// So many load balancers may this cluster have.
+    /// The largest number of load balancers that this cluster may have.
     pub max_load_balancers: Option<usize>,
     /// A Service of another namespace may share an address without the consent of the Service that has it.
     pub share_across_namespaces: bool,
-    /// Namespace of the objects.
+    /// Namespace of the load balancers on Harvester.
     pub namespace: String,
     /// URL of the Harvester API, for messages.
     pub server: String,
 }
 
 impl LoadBalancerConfig {
-    /// The object is called after this cluster, by its present name or a former one. A copy of this cluster has the
-    /// same UIDs, and another name.
+    /// Whether the object carries the present name of this cluster, a former one, or none. A copy of this cluster has
+    /// the same UIDs but another name. Without known names, every object passes.
     pub(crate) fn may_be_ours(&self, lb: &LbView) -> bool {
         self.cluster_names.is_empty() || cluster_of(lb).is_none_or(|name| self.cluster_names.contains(name.as_str()))
     }
 }
 
-/// What to do where Harvester does not answer as it should.
+/// The advice when Harvester does not answer as expected.
 const CHECK_CLOUD_CONFIG: &str = "check server, certificate authority, credentials and namespace in the cloud-config";
 
 /// What to do where Harvester does not know the token.
@@ -143,9 +146,9 @@ const GRANT_ROLE: &str = "the account of the cloud-config needs role harvesterhc
     of Harvester. `harvester-cloud-provider generate-addon <account> <namespace>` gives it (again); no restart is \
     needed";
 
-/// What to do about a request that Harvester answered with these words.
+/// The advice that belongs to the text of an error that a request to Harvester ended with.
 pub(crate) fn remedy(error: &str) -> &'static str {
-    // The message of every 401; what is left of an answer is its text.
+    // The message of every 401 contains this word; at this point only the text of the answer is left.
     if error.contains("Unauthorized") {
         RENEW_TOKEN
     } else if lacks_rights(error) {
@@ -155,7 +158,8 @@ pub(crate) fn remedy(error: &str) -> &'static str {
     }
 }
 
-/// A 403 of the authorizer. One of a quota, or of a namespace that is going, has other words, and no role helps.
+/// Whether the error is a 403 of the authorizer. A 403 of a quota, or of a namespace that is being deleted, is worded
+/// differently, and no role would help.
 pub(crate) fn lacks_rights(error: &str) -> bool {
     error.contains(" is forbidden: User ") && error.contains(" cannot ")
 }

@@ -1,6 +1,5 @@
-//! What this host can do: seen from what it answers, never concluded from a version (harvester-side.md 8.5). Shown as
-//! metric
-//! `harvester_host_feature` and in the log.
+//! Detects which features this Harvester has. The evidence is what the host answers, never its version
+//! (harvester-side.md 8.5). The result is shown in the metric `harvester_host_feature` and in the log.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,28 +16,28 @@ use tokio::sync::watch;
 use crate::load_balancers::own_writes::LbCache;
 use crate::metrics::Metrics;
 
-/// A host that was upgraded without an outage that we noticed.
+/// How often the schema is read again: a host may have been upgraded without an outage that this process noticed.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
 
-/// `None`: nothing seen yet that tells.
+/// The detected features. `None`: nothing was seen yet that decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
-    /// A load balancer keeps the network that it was created for; older hosts put another one in its place.
+    /// A load balancer keeps the network that it was created for; older hosts replace it with another one.
     pub network_aware: Option<bool>,
     /// LoadBalancers have `spec.ipv6Pool`.
     pub ipv6_pool: Option<bool>,
-    /// LoadBalancers may be watched; else the list is read again and again.
+    /// LoadBalancers can be watched; otherwise the list is polled.
     pub watch: Option<bool>,
 }
 
 impl Features {
-    /// Names as in the metric, in order.
+    /// The features with their names in the metric, in fixed order.
     pub fn named(self) -> [(&'static str, Option<bool>); 3] {
         [("network-aware", self.network_aware), ("ipv6-pool", self.ipv6_pool), ("watch", self.watch)]
     }
 }
 
-/// Follows what the host shows.
+/// Detects the features and keeps them up to date.
 pub struct Detector {
     pub(crate) client: Client,
     pub(crate) lbs: LbCache,
@@ -54,7 +53,7 @@ impl std::fmt::Debug for Detector {
 }
 
 impl Detector {
-    /// Over what is seen of load balancers. Sends nothing before [`Self::run`].
+    /// Creates the detector for the cache of load balancers. Sends no request before [`Self::run`].
     pub(crate) fn new(
         harvester: &Client,
         lbs: &LbCache,
@@ -64,12 +63,12 @@ impl Detector {
         Self { client: harvester.clone(), lbs: lbs.clone(), watched, returns: None, metrics: Arc::clone(metrics) }
     }
 
-    /// Looks at every object once, and at the schema after each outage, which is when a host changes.
+    /// Inspects every load balancer once, and the schema after each outage, because hosts are upgraded during outages.
     pub async fn run(mut self) -> Infallible {
         self.lbs.wait_synced().await;
         let mut touched = self.lbs.subscribe();
         let mut features = Features { ipv6_pool: self.ask().await, ..Features::default() };
-        // The youngest object tells most about the host of today.
+        // The youngest object tells most about the present version of the host.
         let mut youngest = i64::MIN;
         let mut told = Features::default();
         let mut hours = tokio::time::interval_at(tokio::time::Instant::now() + ASK_AGAIN, ASK_AGAIN);

@@ -1,10 +1,10 @@
 //! The cloud-provider traits for Harvester: load balancers from IP pools, by DHCP and shared; VMs behind Nodes; the
 //! network mapping.
 //!
-//! Every rule is a pure function over small views (`plan`, `sharing.rs`, `identity/decide.rs`, `addresses.rs`, …).
-//! Requests are sent by
-//! `load_balancers/apply.rs`, `identity/record.rs`, `instances/requests.rs`, `nad_mapping/writer.rs` and, to read the
-//! host's schema and the announcers' Leases, `features.rs` and `announcers.rs`, and nowhere else.
+//! Every rule is a pure function over small views (`plan`, `sharing.rs`, `identity/decide.rs`, `addresses.rs`, …). Only
+//! these files send requests: `load_balancers/apply.rs`, `identity/record.rs`, `instances/requests.rs`,
+//! `nad_mapping/writer.rs`, and, to read the host's schema and the announcers' Leases, `features.rs` and
+//! `announcers.rs`.
 
 mod announcers;
 mod config;

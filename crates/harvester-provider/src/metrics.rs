@@ -1,4 +1,4 @@
-//! What an operator sees of this provider (W-53).
+//! Metrics of this provider (W-53).
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ use crate::load_balancers::wait_reason::WaitReason;
 /// Metrics of the provider.
 #[derive(Debug)]
 pub struct Metrics {
-    /// From our POST to a published address.
+    /// Seconds from the POST to a published address.
     pub allocation_seconds: Histogram,
     waiting: Family<[(&'static str, &'static str); 1], Gauge>,
     features: Family<[(&'static str, &'static str); 1], Gauge>,
-    /// Objects deleted before the host had finished booking.
+    /// Objects that were deleted before the host had finished the allocation.
     pub possible_leaks: Counter,
-    /// Creates and deletes that may be under way on the host at one time.
+    /// Creates and deletes that may be under way on the host concurrently.
     pub window: Gauge,
     /// Guest agents that did not answer.
     pub guest_agent_failures: Counter,
@@ -32,17 +32,17 @@ pub struct Metrics {
     pub nad_mapping_networks: Gauge,
     /// Host names learnt from guest agents.
     pub known_hostnames: Gauge<f64, AtomicU64>,
-    /// 1 while the command line names another cluster than the one in use.
+    /// 1 while the command line names another cluster than the name in use.
     pub cluster_name_mismatch: Gauge,
-    /// 1 while the identity of this cluster is contradicted and nothing is changed.
+    /// 1 while the facts contradict the identity of this cluster, so that nothing is changed.
     pub safe_mode: Gauge,
     /// 1 while the controller is paused.
     pub paused: Gauge,
     /// 1 while no announcer renews its Lease.
     pub announcer_missing: Gauge,
-    /// 1 while an upgrade of the hosts suspends deletions and the like.
+    /// 1 while an upgrade of the hosts suspends deletions and similar actions.
     pub host_upgrade_window: Gauge,
-    /// By signal: 1 while it can be read.
+    /// By kind: 1 while its objects can be read.
     host_upgrade_signals: Family<[(&'static str, &'static str); 1], Gauge>,
     host_upgrade_nodes: Family<[(&'static str, &'static str); 1], Gauge>,
     garbage: Family<[(&'static str, &'static str); 1], Gauge>,
@@ -50,7 +50,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
         let buckets = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
         let metrics = Self {
@@ -171,33 +171,33 @@ impl Metrics {
         );
     }
 
-    /// 1 while what the host tells by this kind can be read.
+    /// The gauge that is 1 while objects of this kind can be read.
     pub fn host_upgrade_signal(&self, kind: &'static str) -> Gauge {
         self.host_upgrade_signals.get_or_create_owned(&[("signal", kind)])
     }
 
-    /// So many Nodes show this reason.
+    /// Sets the number of Nodes that show this reason.
     pub fn host_upgrade_nodes(&self, reason: &'static str, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.host_upgrade_nodes.get_or_create(&[("reason", reason)]).set(count);
     }
 
-    /// So many objects of this kind have no Service.
+    /// Sets the number of objects of this kind that have no Service.
     pub fn garbage(&self, kind: Kind, count: usize) {
         self.garbage.get_or_create(&[("kind", kind.label())]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// The host was seen to have a feature, or not to have it.
+    /// Records whether the host has a feature.
     pub fn host_feature(&self, name: &'static str, offered: bool) {
         self.features.get_or_create(&[("feature", name)]).set(i64::from(offered));
     }
 
-    /// An address was published so long after the POST.
+    /// Records the time from the POST to the published address.
     pub fn allocated(&self, after: Duration) {
         self.allocation_seconds.observe(after.as_secs_f64());
     }
 
-    /// What a Service waits for now; `None`: nothing.
+    /// Records what a Service waits for now; `None`: it does not wait.
     pub fn waits(&self, service: &ServiceKey, reason: Option<WaitReason>) {
         let mut reasons = self.reasons.lock();
         let before = match reason {

@@ -1,4 +1,4 @@
-//! The provider as the command starts it: caches, watches, and the two traits on top of them.
+//! The provider as the command starts it: caches, watches, and the two traits that are implemented on them.
 
 mod outlook;
 mod upgrades;
@@ -47,8 +47,8 @@ use crate::nad_mapping::writer::Writer;
 /// Source component of Events about the cluster itself.
 const COMPONENT: &str = "harvester-cloud-provider";
 
-/// The provider for Harvester. Made at start; watches and writes only after [`HarvesterProvider::start`], which the
-/// leader calls.
+/// The provider for Harvester. It is created at the start, but watches and writes only after
+/// [`HarvesterProvider::start`], which the leader calls.
 #[derive(Debug)]
 pub struct HarvesterProvider {
     identity: Identity,
@@ -61,7 +61,7 @@ pub struct HarvesterProvider {
     collector: Collector,
     detector: Detector,
     announcers: Announcers,
-    // Boxed: whoever builds a provider in a future carries all of it.
+    // Boxed to keep futures small that contain a provider.
     upgrades: Box<Upgrades>,
 }
 
@@ -76,8 +76,8 @@ fn place(config: &ProviderConfig) -> Place {
 }
 
 impl HarvesterProvider {
-    /// `guest` and `harvester` are clients of the two clusters, `services` and `nodes` the caches that the controllers
-    /// share (filled by whoever owns them). Sends nothing.
+    /// Creates the provider. `guest` and `harvester` are clients of the two clusters. `services` and `nodes` are the
+    /// caches that the controllers share, which the caller fills. Sends nothing.
     pub fn new(
         config: &ProviderConfig,
         guest: &Client,
@@ -131,7 +131,7 @@ impl HarvesterProvider {
             config.garbage,
             (config.load_balancers(), identity.clone()),
             sources.clone(),
-            // One watch of each API tells of all its troubles.
+            // One watch of each API is enough: all watches of an API fail together.
             [watches.lbs.status(), watches.record.status()],
             (load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace), load_balancers.pacer()),
             Arc::clone(&metrics),
@@ -157,7 +157,7 @@ impl HarvesterProvider {
         }
     }
 
-    /// Reads everything anew when this changes: Harvester is back after an outage, or its credentials were replaced.
+    /// Lists everything again when this changes: Harvester is back after an outage, or its credentials were replaced.
     pub fn resync_on(mut self, returns: &watch::Receiver<u64>) -> Self {
         let anew = &self.upgrades.anew;
         self.watches.lbs = self.watches.lbs.returns(anew.subscribe());
@@ -169,9 +169,8 @@ impl HarvesterProvider {
         self
     }
 
-    /// Why this cluster may not be the one that its record describes, while that is so: announcers are told by the
-    /// Lease.
-    /// `None`: nothing was judged yet, and a former leader may have known more.
+    /// Why this cluster may not be the one that its record describes, as an annotation of the Lease, by which
+    /// announcers learn of it. While nothing was judged, the annotation stays: a former leader may have known more.
     pub fn doubts(&self) -> impl Fn() -> Annotation + Send + Sync + 'static {
         let identity = self.identity.clone();
         move || match identity.doubt() {
@@ -181,8 +180,7 @@ impl HarvesterProvider {
         }
     }
 
-    /// UIDs of the machines that this cluster's Nodes run on: by their provider IDs, and as an administrator has
-    /// confirmed.
+    /// UIDs of the machines that this cluster's Nodes run on, from provider IDs and from an operator's confirmation.
     pub fn machines(&self, nodes: &NodeCache) -> Machines {
         let (nodes, identity) = (nodes.clone(), self.identity.clone());
         Arc::new(move || {
@@ -193,13 +191,15 @@ impl HarvesterProvider {
         })
     }
 
-    /// Taints Nodes whose host is being upgraded, so that new pods go elsewhere where they can.
+    /// Sets whether Nodes whose host is being upgraded get a taint, so that new pods are preferably scheduled
+    /// elsewhere.
     pub fn taint_nodes_in_maintenance(mut self, yes: bool) -> Self {
         self.upgrades.controller.taint(yes);
         self
     }
 
-    /// Empties Nodes before their machines are shut down for an upgrade of their host, each for so long.
+    /// Sets whether Nodes are drained before their machines are shut down for an upgrade of their host, and how long a
+    /// drain may take.
     pub fn cooperate_with_upgrades(mut self, limit: Option<Duration>) -> Self {
         self.upgrades.cooperation.wanted(limit);
         self
@@ -215,8 +215,8 @@ impl HarvesterProvider {
         Arc::clone(&self.instances) as Arc<dyn Instances>
     }
 
-    /// Health checks of the watches, by name (W-41). The NAD mapping is not among them: without the right to read it
-    /// the rest works.
+    /// Health checks of the watches, by name (W-41). The NAD mapping has none: without the right to read it, everything
+    /// else works.
     pub fn checks(&self) -> Vec<(&'static str, Check)> {
         vec![
             ("harvester-loadbalancers", self.watches.lbs.check()),
@@ -225,7 +225,7 @@ impl HarvesterProvider {
         ]
     }
 
-    /// Whether what the watches have brought is up to date, by name. Told, and no reason to be taken out of service.
+    /// Checks whether the caches are up to date, by name. A failure is reported, but does not make the process unready.
     pub fn freshness(&self) -> Vec<(&'static str, Check)> {
         vec![
             ("harvester-loadbalancers-fresh", self.watches.lbs.freshness()),
@@ -257,7 +257,7 @@ impl HarvesterProvider {
     }
 }
 
-/// Everything is read anew when Harvester is back, and when an upgrade of its hosts is over.
+/// Lists everything again when Harvester is back, and when an upgrade of its hosts is over.
 async fn read_anew(
     mut returns: Option<watch::Receiver<u64>>,
     resyncs: watch::Receiver<u64>,

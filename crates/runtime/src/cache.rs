@@ -1,7 +1,6 @@
-//! One in-memory cache per kind, holding only what somebody decides on, and subscriptions to the keys that changed.
+//! A cache in memory per kind, with only the fields that decisions use, and subscriptions to changed keys.
 //!
-//! The cache does not know where its content comes from: [`crate::reflect`] fills it from a watch, tests fill it by
-//! hand.
+//! The cache is independent of the source: [`crate::reflect`] fills it from a watch, tests fill it directly.
 
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,13 +12,12 @@ use std::task::{Context, Poll, Waker};
 use futures::Stream;
 use tokio::sync::watch;
 
-/// What can be a key: `ServiceKey`, a node name.
+/// A type that can be a key: `ServiceKey`, a node name.
 pub trait Key: Clone + Ord + Debug + Send + Sync + 'static {}
 impl<K: Clone + Ord + Debug + Send + Sync + 'static> Key for K {}
 
-/// Tells whether a newer view of an object differs in something that somebody decides on. A difference in nothing but
-/// the
-/// `resourceVersion` is stored and not told.
+/// Whether a newer view of an object differs in a field that decisions use. If only the `resourceVersion` differs, the
+/// view is stored without a notification.
 pub type Differs<V> = fn(&V, &V) -> bool;
 
 /// A shared cache of views by key. Cheap to clone; all clones are the same cache.
@@ -84,7 +82,7 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
         self.read(|state| state.entries.keys().cloned().collect())
     }
 
-    /// How many objects there are.
+    /// Number of objects.
     pub fn len(&self) -> usize {
         self.read(|state| state.entries.len())
     }
@@ -94,8 +92,8 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
         self.len() == 0
     }
 
-    /// Keys that appear, change or disappear from now on, and first of all every key that is there already: a late
-    /// subscriber has missed nothing.
+    /// A subscription to keys that appear, change or disappear. It begins with every existing key, so a late subscriber
+    /// misses nothing.
     pub fn subscribe(&self) -> Touched<K> {
         let mut state = self.inner.state.write();
         let pending = Pending { keys: state.entries.keys().cloned().collect(), waker: None, closed: false };
@@ -117,11 +115,11 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
         let _ = synced.wait_for(|synced| *synced).await;
     }
 
-    /// Tells everything to one listener: each object of the first complete list, once; that the list is complete; from
-    /// then on what changes, without a view where the object is gone. Ends when the cache is dropped.
+    /// Reports everything to one listener: each object of the first complete list, once; the end of that list; then
+    /// every change, with no view if the object is gone. Ends when the cache is dropped.
     pub async fn follow(&self, mut told: impl FnMut(CacheEvent<'_, K, V>)) {
         self.wait_synced().await;
-        // A key that is there is told by the subscription itself: to go through the cache as well would tell it twice.
+        // The subscription itself delivers existing keys; a scan of the cache would report them twice.
         let mut touched = self.subscribe();
         for key in touched.take_all() {
             told(CacheEvent::Object(&key, self.get(&key).as_deref()));
@@ -132,7 +130,7 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
         }
     }
 
-    /// Stores one view and tells the subscribers if it differs.
+    /// Stores one view, and notifies the subscribers if it differs.
     pub fn apply(&self, key: K, view: V) {
         self.write(|state, differs| {
             let view = Arc::new(view);
@@ -141,12 +139,12 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
         });
     }
 
-    /// Forgets one object and tells the subscribers if it was there.
+    /// Removes one object, and notifies the subscribers if it existed.
     pub fn remove(&self, key: &K) {
         self.write(|state, _| state.entries.remove(key).map(|_| key.clone()).into_iter().collect());
     }
 
-    /// Takes a complete list: what is not in it is gone. Marks the cache as synced.
+    /// Replaces the content with a complete list: objects that are not in it are removed. Marks the cache as synced.
     pub fn replace(&self, entries: BTreeMap<K, V>) {
         self.write(|state, differs| {
             let mut new: BTreeMap<K, Arc<V>> = entries.into_iter().map(|(key, view)| (key, Arc::new(view))).collect();
@@ -203,12 +201,12 @@ impl<K, V> Drop for Inner<K, V> {
     }
 }
 
-/// What [`Cache::follow`] tells.
+/// An event of [`Cache::follow`].
 #[derive(Debug)]
 pub enum CacheEvent<'a, K, V> {
-    /// An object as it is now; absent: it is gone.
+    /// The current view of an object; `None`: the object is gone.
     Object(&'a K, Option<&'a V>),
-    /// All objects of the first list have been told.
+    /// All objects of the first list have been reported.
     Listed,
 }
 
@@ -225,7 +223,7 @@ impl<K: Key> Touched<K> {
         std::future::poll_fn(|context| self.poll(context)).await
     }
 
-    /// Those that wait to be taken.
+    /// Takes all keys that are pending.
     fn take_all(&mut self) -> BTreeSet<K> {
         std::mem::take(&mut self.pending.lock().keys)
     }

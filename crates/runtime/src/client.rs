@@ -1,7 +1,7 @@
-//! Kubernetes clients: where the credentials come from, time-outs, and a count of every request.
+//! Kubernetes clients: source of the credentials, time-outs, and a count of all requests.
 //!
-//! All clients are made by [`connect`], which gives a stack of tower layers. [`Switch`] stands before several of them,
-//! for a server with more than one endpoint or with credentials that are replaced while we run.
+//! [`connect`] makes every client, as a stack of tower layers. A [`Switch`] in front of several clients serves a server
+//! with more than one endpoint, or with credentials that are replaced at run time.
 
 mod layer;
 mod limit;
@@ -28,7 +28,7 @@ pub use switch::{Endpoint, Link, Switch};
 
 use crate::Product;
 
-/// Where the credentials of a cluster come from.
+/// The source of the credentials of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A kubeconfig file, explicitly named.
@@ -38,15 +38,15 @@ pub enum Source {
 }
 
 impl Source {
-    /// The guest cluster's credentials: the flag wins, then the environment variable `KUBECONFIG`, then the pod's
-    /// service account (ccm.md W-36: the Go provider could end up with two different clusters). Empty counts as not
-    /// set.
+    /// The source of the guest cluster's credentials: first the flag, then the environment variable `KUBECONFIG`, then
+    /// the pod's service account (ccm.md W-36: the Go provider could end up with two different clusters). Empty values
+    /// count as unset.
     pub fn choose(flag: Option<&str>, environment: Option<&str>) -> Self {
         let given = [flag, environment].into_iter().flatten().find(|path| !path.trim().is_empty());
         given.map_or(Self::InCluster, |path| Self::File(PathBuf::from(path)))
     }
 
-    /// Reads the credentials. `master`, where given, replaces the server's URL (`--master`).
+    /// Reads the credentials. `master`, if given, replaces the server's URL (`--master`).
     pub async fn load(&self, master: Option<&str>) -> Result<Config, ClientError> {
         let mut config = match self {
             Self::File(path) => {
@@ -63,11 +63,11 @@ impl Source {
     }
 }
 
-/// What is accepted as URL of an API server.
+/// Description of a valid URL of an API server, for messages.
 pub const SERVER_URL: &str =
     "http:// or https://, a host, and a port unless it is the scheme's own, such as https://10.0.0.1:6443";
 
-/// The URL of an API server. The library panics on one without scheme and host, long after it was given.
+/// Parses the URL of an API server. Checked early, because the library panics later on a URL without scheme or host.
 pub fn server_url(text: &str) -> Option<Uri> {
     text.parse().ok().filter(is_server_url)
 }
@@ -76,9 +76,9 @@ fn is_server_url(uri: &Uri) -> bool {
     matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
 }
 
-/// Reads a kubeconfig from memory; its current context counts. `origin` is what errors call it. Relative paths inside
-/// resolve against the working directory, as in the Go provider. The context's namespace is `default_namespace`; empty
-/// means `default`.
+/// Reads a kubeconfig from memory, with its current context. `origin` is its name in errors. Relative paths inside are
+/// resolved against the working directory, as in the Go provider. The context's namespace becomes `default_namespace`;
+/// if empty, it is `default`.
 pub async fn from_document(document: &str, origin: &str) -> Result<Config, ClientError> {
     let malformed = |source| ClientError::Malformed { origin: origin.to_owned(), source };
     let kubeconfig = Kubeconfig::from_yaml(document).map_err(malformed)?;
@@ -90,10 +90,10 @@ pub async fn from_document(document: &str, origin: &str) -> Result<Config, Clien
     Ok(config)
 }
 
-/// How a client behaves.
+/// Configuration of a client.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What metrics and errors call the other side, for example `guest` or `host`.
+    /// Name of the server in metrics and errors, for example `guest` or `host`.
     pub server: &'static str,
     /// `User-Agent`.
     pub user_agent: String,
@@ -101,23 +101,23 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// Limit for a request from the first byte to the last of the answer. Watches are exempt.
     pub request_timeout: Duration,
-    /// Try again by itself after 429, 503 and 504, within the request time-out.
+    /// Whether the client retries after 429, 503 and 504, within the request time-out.
     pub retry: bool,
-    /// Where requests are counted.
+    /// Metrics that count the requests.
     pub metrics: Option<ApiMetrics>,
-    /// How many are sent per second.
+    /// Limit of requests per second.
     pub limit: Option<Limit>,
-    /// Who is told the time that each answer brings.
+    /// Listener for the time in each answer.
     pub time: Option<Arc<dyn ServerTime>>,
-    /// Nothing is sent that could change anything.
+    /// Requests that could change anything are not sent.
     pub read_only: bool,
 }
 
-/// Hears the time by a server, which is header `Date` of each of its answers.
+/// A listener for the server's time, which is in the header `Date` of each answer.
 pub trait ServerTime: fmt::Debug + Send + Sync {
-    /// The moment at which a request is sent, by the clock that the listener goes by.
+    /// The current time of the listener's clock, taken when a request is sent.
     fn now(&self) -> std::time::Instant;
-    /// An answer to a request that was sent at `asked` has begun.
+    /// Reports the date of an answer whose request was sent at `asked`.
     fn answered(&self, asked: std::time::Instant, date: &str);
 }
 
@@ -137,31 +137,31 @@ impl Settings {
         }
     }
 
-    /// Tells this listener the time that each answer brings.
+    /// Sets the listener for the time in each answer.
     pub fn time(mut self, listener: Arc<dyn ServerTime>) -> Self {
         self.time = Some(listener);
         self
     }
 
-    /// Sends no more than that.
+    /// Sets the limit of requests per second.
     pub fn limit(mut self, limit: Option<Limit>) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Refuses to send what could change anything.
+    /// Makes the client refuse requests that could change anything.
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
     }
 
-    /// Whether to try again by itself.
+    /// Sets whether the client retries.
     pub fn retries(mut self, retry: bool) -> Self {
         self.retry = retry;
         self
     }
 
-    /// Counts requests there.
+    /// Sets the metrics that count the requests.
     pub fn metrics(mut self, metrics: &ApiMetrics) -> Self {
         self.metrics = Some(metrics.clone());
         self
@@ -179,7 +179,8 @@ pub fn connect(mut config: Config, settings: &Settings) -> Result<Client, Client
     config.headers.push((USER_AGENT, agent));
     config.connect_timeout = Some(settings.connect_timeout);
     config.default_retry = settings.retry;
-    // Nothing is verified, so no roots are wanted; the library would look for the system's, and our image has none.
+    // Without verification no root certificates are needed. The library would look for those of the system, which the
+    // image does not contain.
     if config.accept_invalid_certs && config.root_cert.is_none() {
         config.root_cert = Some(Vec::new());
     }
@@ -187,19 +188,19 @@ pub fn connect(mut config: Config, settings: &Settings) -> Result<Client, Client
     let observe = ObserveLayer::new(settings, &server);
     let client = match config.proxy_url {
         None => transport::direct(&config).map(|builder| builder.with_layer(&observe).build()),
-        // Probes would reach the proxy, and say nothing about the server behind it.
+        // TCP probes would reach only the proxy, and prove nothing about the server behind it.
         Some(_) => ClientBuilder::try_from(config).map(|builder| builder.with_layer(&observe).build()),
     };
     client.map_err(|source| ClientError::Build { server, source: Box::new(source) })
 }
 
-/// Chooses `ring` for TLS in the whole process, unless somebody chose before.
+/// Selects `ring` for TLS in the whole process, unless a provider is already set.
 fn install_crypto_provider() {
-    // An error means that another thread was faster.
+    // An error means that another thread has set it first.
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Why there is no client.
+/// Why no client could be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The file cannot be read.
@@ -210,10 +211,10 @@ pub enum ClientError {
         /// Cause.
         source: std::io::Error,
     },
-    /// The document is no usable kubeconfig.
+    /// The document is not a usable kubeconfig.
     #[error("{origin} is not a usable kubeconfig")]
     Malformed {
-        /// Where it came from.
+        /// The origin of the document.
         origin: String,
         /// Cause.
         source: KubeconfigError,
@@ -224,19 +225,19 @@ pub enum ClientError {
          and there is no service account of a pod"
     )]
     InCluster(#[source] InClusterError),
-    /// `--master` is no URL.
+    /// `--master` is not a URL.
     #[error("--master={url} is not the URL of an API server; accepted: {}", SERVER_URL)]
     Master {
         /// The value.
         url: String,
     },
-    /// The server that a kubeconfig names is no URL.
+    /// The server in the kubeconfig is not a URL.
     #[error("{url:?} is not the URL of an API server; accepted: {}", SERVER_URL)]
     Server {
         /// The value.
         url: String,
     },
-    /// The user agent contains characters that no header may have.
+    /// The user agent contains characters that are not allowed in a header.
     #[error("{user_agent:?} cannot be used as User-Agent")]
     UserAgent {
         /// The value.

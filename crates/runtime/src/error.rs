@@ -1,11 +1,12 @@
-//! Turning an error and its causes into one line for a log, an Event or a refusal.
+//! Formats an error and its causes as one line for a log, an Event or a refusal.
 
 use std::error::Error;
 
 use kube::runtime::watcher;
 
-/// `error` and its causes, joined by `: `. A Kubernetes Status is shown as its message alone: the debug form that
-/// `kube` adds is noise for the reader of an Event. A cause whose text its parent already contains is not repeated.
+/// `error` and its causes, joined by `: `. Of a Kubernetes Status only the message is shown, because the debug form
+/// that `kube` adds is noise for the reader of an Event. A cause whose text is already in that of its parent is not
+/// repeated.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     let mut next = Some(error);
@@ -23,7 +24,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 }
 
 fn line(error: &(dyn Error + 'static)) -> (String, bool) {
-    // Their texts contain the cause, debug form and all.
+    // The texts of these errors contain the cause with its debug form.
     match error.downcast_ref::<watcher::Error>() {
         Some(watcher::Error::InitialListFailed(cause)) => return (format!("failed to list: {}", chain(cause)), true),
         Some(watcher::Error::WatchStartFailed(cause)) => {
@@ -44,7 +45,7 @@ fn line(error: &(dyn Error + 'static)) -> (String, bool) {
     }
 }
 
-/// The first answer of a Kubernetes API server in the chain of causes, if one is there.
+/// The first answer of a Kubernetes API server in the chain of causes.
 fn api_status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a kube::core::Status> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -56,13 +57,13 @@ fn api_status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a kube::core::St
     None
 }
 
-/// The HTTP status of that answer.
+/// The HTTP status of the first answer of an API server in the chain of causes.
 pub fn api_code(error: &(dyn Error + 'static)) -> Option<u16> {
     api_status(error).map(|status| status.code)
 }
 
-/// Behind the words for a request that must find something: an API server that has not even the list is none, or its
-/// URL has a wrong path.
+/// Advice to append to the error of a list request. A 404 means that the URL is not that of an API server, or has a
+/// wrong path.
 pub fn nothing_there(error: &kube::Error) -> &'static str {
     if api_code(error) == Some(404) {
         ": there is no Kubernetes API under this URL; look at the server of the kubeconfig, its path above all \
@@ -72,8 +73,8 @@ pub fn nothing_there(error: &kube::Error) -> &'static str {
     }
 }
 
-/// Somebody else wrote the object since we read it: look again, nothing is wrong. ("Already exists" is 409 too, and is
-/// not this.)
+/// Whether another program wrote the object after it was read, so that it has to be read again. ("Already exists" is
+/// also 409, but does not count.)
 pub fn is_conflict(error: &(dyn Error + 'static)) -> bool {
     api_status(error).is_some_and(kube::core::Status::is_conflict)
 }

@@ -1,8 +1,8 @@
 //! Kubernetes Events as client-go writes them: `v1` Events (the charts grant no `events.k8s.io`), written in the
 //! background.
 //!
-//! Nobody waits for an Event and nothing depends on one: what waits is bounded, news are written at a pace and warnings
-//! at once, a missing right is logged once.
+//! No program waits for an Event, and nothing depends on one. The number of waiting Events is limited, Normal Events
+//! are written at a limited rate, Warnings at once. A missing right is logged once.
 
 mod correlator;
 mod waiting;
@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use correlator::{Correlator, Write};
 
-/// Events on the way to the writer, which takes them as they come; more are dropped (client-go's number).
+/// Capacity of the channel to the writer; further Events are dropped (the number is client-go's).
 const BUFFER: usize = 1000;
 
 /// Reports Events for one component. Cheap to clone; [`Recorder::for_component`] gives another source over the same
@@ -32,13 +32,13 @@ pub struct Recorder {
 pub struct Entry {
     /// `source.component`.
     pub component: Arc<str>,
-    /// What it is about.
+    /// The object that the Event is about.
     pub object: ObjectReference,
     /// Normal or Warning.
     pub kind: EventKind,
-    /// Short, in CamelCase, for machines.
+    /// The reason, a short word in CamelCase, for programs.
     pub reason: String,
-    /// For people.
+    /// The message, for users.
     pub message: String,
 }
 
@@ -47,7 +47,7 @@ pub struct Entry {
 pub enum EventKind {
     /// Information.
     Normal,
-    /// Somebody should look.
+    /// The user should look at the object.
     Warning,
 }
 
@@ -62,7 +62,7 @@ impl EventKind {
 }
 
 impl Recorder {
-    /// A recorder, and the task that writes its Events for as long as a clone of the recorder lives.
+    /// A recorder, and the task that writes its Events as long as a clone of the recorder exists.
     pub fn new(client: Client, component: &str) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (recorder, entries) = Self::to_channel(component);
         (recorder, writer::run(client, entries))
@@ -74,7 +74,7 @@ impl Recorder {
         (Self { component: component.into(), sender }, entries)
     }
 
-    /// The same writer under another source component.
+    /// The same writer with another source component.
     pub fn for_component(&self, component: &str) -> Self {
         Self { component: component.into(), sender: self.sender.clone() }
     }
@@ -105,7 +105,7 @@ impl Recorder {
     }
 }
 
-/// The API server refuses messages longer than this.
+/// The API server rejects longer messages.
 const LONGEST_MESSAGE: usize = 1024;
 
 fn truncated(message: &str) -> String {

@@ -1,21 +1,20 @@
-//! Whether a fact that a cache shows may be acted upon for good: pure. What is deleted, released or given up is so on a
-//! fact that was
-//! seen while the watches worked, and that no trouble with them has come after; the object itself is read once more all
-//! the same.
+//! Decides whether an irreversible action may be based on a fact in a cache. Pure. The fact has to have been seen while
+//! the watches worked, and they must not have failed since. Independently of that, the object itself is read once more
+//! before the action.
 
 use crate::reflect::Status;
 
-/// How the watches that a fact comes from are doing.
+/// The state of the watches that a fact comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Health {
-    /// All of them bring what happens.
+    /// All of them work.
     pub well: bool,
-    /// How often something went wrong with one of them.
+    /// Number of failures of all of them so far.
     pub troubles: u64,
 }
 
 impl Health {
-    /// All of these watches together.
+    /// The joint state of these watches.
     pub fn of(watches: &[Status]) -> Self {
         Self {
             well: watches.iter().all(|status| status.error.is_none()),
@@ -24,22 +23,22 @@ impl Health {
     }
 }
 
-/// When a fact was first seen, counted in troubles. `None`: not yet.
+/// The number of failures when a fact was first seen; `None` if it was not seen yet.
 pub type FirstSeen = Option<u64>;
 
-/// What may be done about a fact.
+/// The result of the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freshness {
-    /// It may be acted upon.
+    /// The fact may be acted upon.
     Fresh,
-    /// The watches have failed since it was first seen, and work again: it counts as seen now, and one more look
-    /// decides.
+    /// The watches have failed since the fact was first seen, but work again. It counts as first seen now, so the next
+    /// check decides.
     SeenAnew,
     /// The watches do not work.
     Interrupted,
 }
 
-/// Judges a fact that is seen now.
+/// Judges a fact that holds now.
 pub fn judge(first_seen: &mut FirstSeen, health: Health) -> Freshness {
     if !health.well {
         *first_seen = None;

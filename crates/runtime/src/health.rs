@@ -1,21 +1,21 @@
-//! Named health checks: who registers what is asked for under `/healthz`, `/livez` and `/readyz`.
+//! Named health checks behind `/healthz`, `/livez` and `/readyz`.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A check answers at once: well, or what is wrong.
+/// A check returns at once: `Ok`, or the problem.
 pub type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// What a failing check means.
+/// The consequence of a failing check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Matters {
     /// The process should be restarted: `/healthz` and `/livez`.
     Alive,
     /// The process should get no work yet: `/readyz`.
     Ready,
-    /// Nothing that a restart or another replica would mend: `/readyz` tells it and passes.
+    /// Nothing that a restart or another replica would solve: `/readyz` shows it, but passes.
     Told,
 }
 
@@ -23,7 +23,7 @@ pub enum Matters {
 #[derive(Clone, Default)]
 pub struct Health {
     checks: Arc<Mutex<BTreeMap<String, (Matters, Check)>>>,
-    /// What failed when a probe asked last, by its name.
+    /// The failed checks of the last request of each probe.
     failed: Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Debug for Health {
     }
 }
 
-/// Which of the endpoints asks.
+/// The endpoint that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
     /// `/healthz`.
@@ -45,7 +45,7 @@ pub enum Probe {
 }
 
 impl Probe {
-    /// The path's name.
+    /// The name in the path.
     pub fn name(self) -> &'static str {
         match self {
             Self::Healthz => "healthz",
@@ -63,7 +63,7 @@ impl Probe {
 }
 
 impl Health {
-    /// A registry without checks: always well.
+    /// A registry without checks, which always passes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -73,7 +73,7 @@ impl Health {
         self.checks.lock().insert(name.into(), (matters, check));
     }
 
-    /// What was checked there is no more.
+    /// Removes a check.
     pub fn forget(&self, name: &str) {
         self.checks.lock().remove(name);
     }
@@ -83,7 +83,7 @@ impl Health {
         self.checks.lock().keys().cloned().collect()
     }
 
-    /// Asks the checks of `probe`, without those in `exclude`. The answer is ordered by name.
+    /// Runs the checks of `probe`, except those in `exclude`. The result is ordered by name.
     pub fn ask(&self, probe: Probe, exclude: &[String]) -> Report {
         let checks: Vec<(String, Matters, Check)> = {
             let checks = self.checks.lock();
@@ -106,7 +106,7 @@ impl Health {
         Report { probe, results, degraded, excluded, unknown }
     }
 
-    /// Whether other checks fail than when this probe asked before: a log that tells of every question tells nothing.
+    /// Whether other checks fail than at the last request of this probe. Only such a change is logged.
     pub fn is_news(&self, report: &Report) -> bool {
         let failed: Vec<String> =
             report.results.iter().filter(|(_, result)| result.is_err()).map(|(name, _)| name.clone()).collect();
@@ -114,14 +114,14 @@ impl Health {
         before.insert(report.probe.name(), failed.clone()).unwrap_or_default() != failed
     }
 
-    /// Asks one check by name.
+    /// Runs one check by name.
     pub fn ask_one(&self, name: &str) -> Option<Result<(), String>> {
         let check = self.checks.lock().get(name).map(|(_, check)| Arc::clone(check));
         check.map(|check| check())
     }
 }
 
-/// The answers of some checks.
+/// The results of some checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     probe: Probe,
@@ -137,8 +137,8 @@ impl Report {
         self.results.iter().all(|(_, result)| result.is_ok())
     }
 
-    /// The text that Kubernetes' own servers give, except that a failing check says why: the reasons contain no
-    /// secrets, and a probe that does not tell is of no use to whoever reads the pod's Events.
+    /// The text that Kubernetes' own servers return, but with the reason of a failing check. The reasons contain no
+    /// secrets, and the reader of the pod's Events needs them.
     pub fn text(&self, verbose: bool) -> String {
         use fmt::Write;
 

@@ -1,5 +1,5 @@
-//! The server for health and metrics: `/healthz`, `/livez`, `/readyz`, `/metrics`, over HTTPS with delegated access, or
-//! plain.
+//! The server for health and metrics: `/healthz`, `/livez`, `/readyz`, `/metrics`, over HTTPS with delegated
+//! authorisation, or over plain HTTP.
 
 mod access;
 mod admission;
@@ -26,7 +26,7 @@ pub use serve::{Bound, ServeError, Server, Tls};
 use crate::health::{Health, Probe};
 use crate::metrics::{self, Metrics};
 
-/// What is served.
+/// The content that the server serves.
 #[derive(Debug, Clone)]
 struct Content {
     health: Health,
@@ -34,7 +34,7 @@ struct Content {
     access: Arc<Access>,
 }
 
-/// The routes. Separate from the socket, so that tests ask without one.
+/// The routes. Separate from the socket, so that tests can call them without one.
 fn router(health: Health, metrics: Metrics, access: Access) -> Router {
     let content = Content { health, metrics, access: Arc::new(access) };
     let mut router = Router::new().route("/metrics", get(show_metrics));
@@ -71,7 +71,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 }
 
 fn show_health(health: &Health, probe: Probe, query: &BTreeMap<String, String>, raw: Option<&str>) -> Response {
-    // `exclude` may come several times; the map keeps one of them only.
+    // `exclude` may occur several times, while a map would keep only one of them.
     let pairs = raw.unwrap_or_default().split('&').filter_map(|pair| pair.strip_prefix("exclude="));
     let exclude: Vec<String> = pairs.map(str::to_owned).collect();
     let report = health.ask(probe, &exclude);

@@ -1,8 +1,8 @@
-//! Leader election on a `coordination.k8s.io/v1` Lease, interoperable with client-go: a Go replica and one of ours may
-//! share it.
+//! Leader election on a `coordination.k8s.io/v1` Lease, compatible with client-go: replicas in Go and of this project
+//! can share a Lease.
 //!
-//! The rules live in [`elector`], which has no clock and no client, so that a simulation can run them too; [`Election`]
-//! sends its requests and feeds the answers back.
+//! The rules are in [`elector`], which has no clock and no client, so that a simulation can run them too. [`Election`]
+//! sends the requests and feeds the answers back.
 
 pub mod elector;
 pub mod hand_back;
@@ -18,22 +18,22 @@ pub use hand_back::HandBack;
 pub use lease::{Annotation, Record};
 pub use task::{AnnotationValue, Election, LeaderError};
 
-/// Which Lease, who we are, and how patient everybody is.
+/// The Lease, the identity, and the durations of an election.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaderConfig {
     /// Namespace of the Lease.
     pub namespace: String,
     /// Name of the Lease.
     pub name: String,
-    /// `holderIdentity` while we lead.
+    /// `holderIdentity` while this replica leads.
     pub identity: String,
     /// Source component of the Events on the Lease.
     pub component: String,
     /// Durations.
     pub timing: Timing,
-    /// What follows when the Lease cannot be renewed in time.
+    /// What happens if the Lease cannot be renewed in time.
     pub on_loss: OnLoss,
-    /// Watch the Lease too, so that a release is seen at once. Without the right to do so it is polled only.
+    /// Also watch the Lease, so that a release is seen at once. Without the right to watch, it is only polled.
     pub watch: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct Timing {
 }
 
 impl Default for Timing {
-    /// client-go's and the Go provider's: 15 s, 10 s, 2 s.
+    /// The defaults of client-go and the Go provider: 15 s, 10 s, 2 s.
     fn default() -> Self {
         Self {
             lease_duration: Duration::from_secs(15),
@@ -60,7 +60,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// The relations that client-go checks before it starts (ccm.md 1.3).
+    /// Checks the relations between the durations like client-go (ccm.md 1.3).
     pub fn validate(&self) -> Result<(), TimingError> {
         if self.retry_period.is_zero() {
             return Err(TimingError::RetryPeriod);
@@ -75,13 +75,13 @@ impl Timing {
     }
 }
 
-/// Durations that cannot work together.
+/// Durations that contradict each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TimingError {
     /// The retry period is zero.
     #[error("the retry period of the leader election must be greater than zero")]
     RetryPeriod,
-    /// Others could take the Lease before we gave up.
+    /// Another replica could take the Lease before this one has given up.
     #[error(
         "the lease duration of the leader election ({lease:?}) must be greater than its renew deadline ({renew:?})"
     )]
@@ -91,7 +91,7 @@ pub enum TimingError {
         /// Configured renew deadline.
         renew: Duration,
     },
-    /// Not even one retry fits.
+    /// Not even one retry fits into the renew deadline.
     #[error(
         "the renew deadline of the leader election ({renew:?}) must be greater than 1.2 times its retry period \
         ({retry:?})"
@@ -107,45 +107,46 @@ pub enum TimingError {
 /// What a leader does that cannot renew its Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnLoss {
-    /// Stop leading and end the election with an error: nobody may act on what it no longer owns.
+    /// Stop leading and end the election with an error: a replica must not act in a role that it has lost.
     End,
-    /// Keep the role, unconfirmed, until somebody else is seen to hold the Lease; then follow. For roles whose loss
-    /// hurts more than a doubt (decisions.md 18).
+    /// Keep the role, unconfirmed, until another replica is seen to hold the Lease; then follow. For roles whose loss
+    /// does more harm than a doubtful owner (decisions.md 18).
     KeepTrying,
 }
 
-/// Who leads, as far as this replica knows.
+/// The leader, as far as this replica knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leadership {
-    /// The Lease was not read yet, or it names us and was not renewed yet.
+    /// The Lease was not read yet, or it names this replica but was not renewed yet.
     Unknown,
-    /// Somebody else leads, or nobody (empty holder).
+    /// Another replica leads, or none (empty holder).
     Following {
         /// `holderIdentity` of the Lease.
         holder: String,
     },
-    /// We lead.
+    /// This replica leads.
     Leading {
-        /// Since when, without a break.
+        /// Since when, without interruption.
         since: tokio::time::Instant,
-        /// Whether the last renewal is recent enough for others to honour it. Always true with [`OnLoss::End`].
+        /// Whether the last renewal is recent enough for other replicas to respect it. Always true with
+        /// [`OnLoss::End`].
         confirmed: bool,
     },
 }
 
 impl Leadership {
-    /// Whether we lead, confirmed or not.
+    /// Whether this replica leads, confirmed or not.
     pub fn is_leading(&self) -> bool {
         matches!(self, Self::Leading { .. })
     }
 }
 
-/// Runs `work` for as long as we lead, once; for elections with [`OnLoss::End`]. The order of an orderly end: `stop` is
-/// cancelled,
-/// `work` (which gets `stop`) finishes what is under way, and only then is the Lease handed back, so that no successor
-/// works beside us. Losing the Lease drops `work` at once: what it would still finish is somebody else's already.
+/// Runs `work` once, while this replica leads; for elections with [`OnLoss::End`]. An orderly end has three steps:
+/// `stop` is cancelled, `work` (which gets `stop`) finishes what is under way, and only then is the Lease released. So
+/// no successor works at the same time. If the Lease is lost, `work` is dropped at once, because another replica may
+/// already be doing the rest.
 ///
-/// Returns what `work` returned, or nothing if `stop` came before we led.
+/// Returns the result of `work`, or `None` if `stop` came before this replica led.
 pub async fn run_while_leading<W: Future>(
     election: Election,
     stop: Token,
@@ -158,7 +159,7 @@ pub async fn run_while_leading<W: Future>(
         let leads = tokio::select! {
             biased;
             () = stop.cancelled() => false,
-            // The sender lives in the election, which runs beside us.
+            // The sender is in the election, which runs concurrently.
             changed = leadership.wait_for(Leadership::is_leading) => changed.is_ok(),
         };
         if leads { Some(work(stop.clone()).await) } else { None }

@@ -1,8 +1,8 @@
-//! What every long-running command needs: leader election, health and metrics server, work queue, Events, shutdown,
-//! tracing.
+//! The common parts of long-running commands: leader election, server for health and metrics, work queue, Events,
+//! shutdown, tracing.
 //!
-//! Nothing in here knows what it is used for. Each module has a pure core (`step`, `observe`, `decide`) and one thin
-//! place that does the requests.
+//! Nothing here depends on the use. Each module has a pure core (`step`, `observe`, `decide`) and one thin part that
+//! sends the requests.
 
 pub mod cache;
 pub mod client;

@@ -1,4 +1,4 @@
-//! Logs: one structured logger on stderr, text or JSON, its level from the flags that klog users know.
+//! Logging: one structured logger on stderr, text or JSON, whose level is set by klog's flags.
 
 use std::ffi::OsStr;
 
@@ -10,7 +10,7 @@ use crate::client::REQUESTS;
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
-    /// For people.
+    /// For users.
     #[default]
     Text,
     /// One JSON object per line.
@@ -29,13 +29,13 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// `--logging-format` has another value.
+/// `--logging-format` has an unknown value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown log format {0:?}: accepted are \"text\" and \"json\"")]
 pub struct UnknownFormat(String);
 
-/// The verbosity in klog's spellings `-v=N`, `--v=N`, `-v N`, `--v N`; the last one wins. Anything that is no number
-/// counts as 0 (ccm.md 1.1).
+/// Parses the verbosity in klog's spellings `-v=N`, `--v=N`, `-v N`, `--v N`; the last one wins. A value that is not a
+/// number counts as 0 (ccm.md 1.1).
 pub fn verbosity<'a>(arguments: impl IntoIterator<Item = &'a str>) -> u8 {
     let mut found = 0;
     let mut arguments = arguments.into_iter();
@@ -51,8 +51,8 @@ pub fn verbosity<'a>(arguments: impl IntoIterator<Item = &'a str>) -> u8 {
     found
 }
 
-/// What is logged at a verbosity: 5 trace, 3 debug, else info. The libraries below us, and our own line per request,
-/// stay at warn until 6, and 8 shows everything.
+/// The log levels of a verbosity: 5 trace, 3 debug, otherwise info. Libraries, and the log line per request, stay at
+/// warn until 6; 8 shows everything.
 fn directives(verbosity: u8) -> String {
     let (ours, theirs) = match verbosity {
         0..=2 => ("info", "warn"),
@@ -67,13 +67,13 @@ fn directives(verbosity: u8) -> String {
         .iter()
         .chain([&REQUESTS])
         .fold(ours.to_owned(), |filter, library| format!("{filter},{library}={theirs}"));
-    // Behind a proxy: a line at error level per failed request, and nothing that its sender does not report: two a
-    // second while Harvester is away.
+    // The library logs every failed request through a proxy at error level, which is two lines per second while
+    // Harvester is away. The sender of the request reports the failure anyway.
     if verbosity <= 5 { format!("{filter},kube_client::client::builder=off") } else { filter }
 }
 
-/// What is logged, and what is wrong with `asked`, the text of `RUST_LOG`. An empty one counts as unset: nobody who
-/// leaves a variable empty wants errors alone. One that cannot be read is no reason to serve nobody.
+/// The filter, and the problem with `asked`, the value of `RUST_LOG`. An empty value counts as unset, because its
+/// literal meaning (errors only) is hardly ever wanted. An invalid value does not prevent the start.
 fn filter(asked: Option<&str>, verbosity: u8) -> (EnvFilter, Option<String>) {
     let usual = || EnvFilter::new(directives(verbosity));
     let Some(asked) = asked.filter(|asked| !asked.trim().is_empty()) else { return (usual(), None) };
@@ -89,13 +89,13 @@ fn filter(asked: Option<&str>, verbosity: u8) -> (EnvFilter, Option<String>) {
     }
 }
 
-/// Starts logging. `RUST_LOG`, where set, wins over the verbosity. Call once.
+/// Starts logging. `RUST_LOG` overrides the verbosity. Call once.
 pub fn init(format: Format, verbosity: u8) {
     let asked = std::env::var_os(EnvFilter::DEFAULT_ENV);
     let (filter, problem) = filter(asked.as_deref().map(OsStr::to_string_lossy).as_deref(), verbosity);
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_timer(SystemTime);
-    // A second call, as tests make it, keeps the first logger.
+    // A second call, as in tests, has no effect.
     let _ = match format {
         Format::Text => subscriber.with_ansi(false).try_init(),
         Format::Json => subscriber.json().flatten_event(true).try_init(),

@@ -1,4 +1,4 @@
-//! The metrics of the process: one registry, and what every process tells about itself (read from `/proc`).
+//! The metrics registry of the process, with the usual process metrics (read from `/proc`).
 
 use parking_lot::Mutex;
 use std::fmt;
@@ -53,13 +53,13 @@ impl Metrics {
     pub fn encode(&self) -> String {
         let mut text = String::new();
         let registry = self.registry.lock();
-        // Writing to a string cannot fail; a collector that does leaves what was written before it.
+        // A write to a string cannot fail. If a collector fails, the text before it stays.
         let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text
     }
 }
 
-/// Names and types in an OpenMetrics text, as a reader of the metrics finds them: counters with their suffix.
+/// Names and types in an OpenMetrics text, with the suffix of counters.
 #[cfg(any(test, feature = "scenario"))]
 pub fn shown_types(text: &str) -> std::collections::BTreeMap<String, String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
@@ -76,7 +76,7 @@ struct Process {
     start: f64,
 }
 
-/// What `/proc/self` says. A value that cannot be read is left out.
+/// The values of `/proc/self`. A value that cannot be read is left out.
 #[derive(Debug, Default, PartialEq)]
 struct Sample {
     resident_bytes: Option<f64>,
@@ -104,7 +104,8 @@ impl Sample {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
             line.split_whitespace().next()?.parse::<f64>().ok()
         };
-        // The command in parentheses may contain anything; user and system time are the 12th and 13th field after it.
+        // The command in parentheses may contain any character; user and system time are the 12th and 13th field after
+        // it.
         let cpu = stat.rsplit_once(')').and_then(|(_, rest)| {
             let mut ticks = rest.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<f64>().ok());
             Some((ticks.next()?? + ticks.next()??) / TICKS)

@@ -1,11 +1,11 @@
-//! The program that runs, by the names that others see.
+//! The names of the running program.
 
-/// Who we are to API servers and to those who watch us.
+/// The identity of the program in requests and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Product {
-    /// Before the version in `User-Agent`.
+    /// Name before the version in `User-Agent`.
     pub name: &'static str,
-    /// Before the names of its own metrics, without the underscore.
+    /// Prefix of its own metrics, without the underscore.
     pub metrics_prefix: &'static str,
     /// Its version.
     pub version: &'static str,

@@ -1,8 +1,8 @@
-//! Keeps a [`Cache`] equal to what the API server has: watch with back-off, trimmed on ingest; polling where the watch
-//! is refused.
+//! Keeps a [`Cache`] equal to the state of the API server: a watch with back-off whose objects are trimmed, or polling
+//! if the watch is refused.
 //!
-//! An API server that is away costs freshness, never content: the cache keeps what it has until a complete list
-//! replaces it.
+//! While the API server is away, the cache may be outdated but stays complete: it keeps its content until a complete
+//! list replaces it.
 
 mod ingest;
 
@@ -24,56 +24,57 @@ use crate::error::{api_code, chain};
 use crate::health::Check;
 use ingest::{Ingest, Trim};
 
-/// First pause after a failure; doubled up to [`LONGEST_PAUSE`] or what was asked for, with jitter.
+/// First pause after a failure; doubled up to [`LONGEST_PAUSE`] or the configured limit, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// Whoever waits for an API server that starts waits for us too: outages of five seconds became fifteen and more with
-/// ten seconds here.
+/// Longest pause after a failure. The pause delays everything after the start of an API server: with ten seconds here,
+/// outages of five seconds lasted fifteen and more.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Objects of one answer. All of them are in memory at one time, whole, many times the size of the views that are made
-/// of them: what one answer takes is never given back to the system.
+/// Number of objects per answer. All objects of an answer are in memory at once and untrimmed, many times the size of
+/// their views, and the allocator never returns that memory to the system.
 const PAGE: u32 = 50;
 
-/// How long an endless watch may last: a connection that died silently is noticed soon after.
+/// Longest duration of a watch, so that a dead connection is noticed soon.
 const WATCH_SECONDS: u32 = 120;
 
-/// A reflector that polls tries to watch again after this time, doubled up to [`TRY_WATCH_AGAIN`]: an API server that
-/// has just started refuses what it allows as soon as it has read its rules.
+/// First pause before a polling reflector tries to watch again, doubled up to [`TRY_WATCH_AGAIN`]. An API server that
+/// has just started may refuse until it has read its RBAC rules.
 const TRY_WATCH_SOON: Duration = Duration::from_secs(1);
-/// After a failed watch of which nothing is heard: soon enough that nobody takes what rests for outdated
-/// ([`TOLERATED`]), and longer than any attempt may take, so that an API server that is away is not asked for lists.
+/// Time after a failed watch without any event until the list is read. Short enough that an idle cache is not reported
+/// as outdated ([`TOLERATED`]), and longer than any attempt, so that an API server that is away is not asked for lists.
 const CONFIRM: Duration = Duration::from_secs(30);
-/// A watch that lasted for longer works, or the server was away meanwhile.
+/// A watch that lasts longer than this works, or the server was away meanwhile.
 const LASTED: Duration = Duration::from_secs(10);
-/// What is refused for so long is refused for longer than a server needs to start.
+/// A refusal that lasts longer than this is not caused by a starting server.
 const REFUSED_FOR_GOOD: Duration = Duration::from_secs(8);
-/// In the long run somebody may have granted the right.
+/// Longest pause before the next attempt to watch: an administrator may have granted the right.
 const TRY_WATCH_AGAIN: Duration = Duration::from_mins(10);
-/// Without the list nothing works: whoever grants the right waits for us.
+/// Pause after a refused list. Shorter, because without the list nothing works, and the administrator who grants the
+/// right waits for it.
 const TRY_LIST_AGAIN: Duration = Duration::from_mins(1);
 
-/// How often the list is read where the watch is refused, with jitter.
+/// Interval of the lists while the watch is refused, with jitter.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
 /// Errors that last longer than this make [`Reflector::freshness`] fail.
 const TOLERATED: Duration = Duration::from_mins(1);
 
-/// How a reflector is doing.
+/// The state of a reflector.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Status {
     /// A complete list has arrived.
     pub synced: bool,
-    /// The watch is refused; the list is read again and again.
+    /// The watch is refused; the list is polled.
     pub polling: bool,
-    /// The right to read is missing: the API server has said so, and given no list since.
+    /// The right to read is missing: the API server has refused, and has returned no list since.
     pub forbidden: bool,
-    /// What is wrong, since when. Cleared by the next success.
+    /// The error, and since when. Cleared by the next success.
     pub error: Option<(Instant, String)>,
-    /// How often something went wrong. Who looks now and then sees by it what has come and gone.
+    /// Number of failures so far. An occasional reader also detects failures that are over.
     pub troubles: u64,
 }
 
-/// Fills one cache from one kind.
+/// Fills one cache with the objects of one kind.
 pub struct Reflector<O, K, V> {
     name: &'static str,
     api: Api<O>,
@@ -86,11 +87,11 @@ pub struct Reflector<O, K, V> {
     status: watch::Sender<Status>,
 }
 
-/// Why a watch is given up.
+/// Why a watch has ended.
 enum Ended {
     /// The list may be read, but not watched.
     Refused,
-    /// The server is back, or the credentials are new: begin afresh, at once.
+    /// The server is back, or the credentials are new: start again at once.
     Returned,
 }
 
@@ -106,8 +107,8 @@ where
     K: Key,
     V: Send + Sync + 'static,
 {
-    /// A reflector of `api` into `cache`. `name` is for logs, for example `services`. An object of which `view` makes
-    /// nothing is not kept.
+    /// A reflector of `api` into `cache`. `name` is for logs, for example `services`. Objects for which `view` returns
+    /// `None` are not kept.
     pub fn new(
         name: &'static str,
         api: Api<O>,
@@ -128,38 +129,38 @@ where
         }
     }
 
-    /// Only objects with these labels.
+    /// Restricts the reflector to objects with these labels.
     pub fn labels(mut self, selector: &str) -> Self {
         self.config = self.config.labels(selector);
         self
     }
 
-    /// Only objects with these fields.
+    /// Restricts the reflector to objects with these fields.
     pub fn fields(mut self, selector: &str) -> Self {
         self.config = self.config.fields(selector);
         self
     }
 
-    /// Look again at once when this changes, see [`crate::client::Switch::returns`].
+    /// Makes the reflector start again at once when this changes, see [`crate::client::Switch::returns`].
     pub fn returns(mut self, returns: watch::Receiver<u64>) -> Self {
         self.returns = Some(returns);
         self
     }
 
-    /// The longest pause between attempts while the API server is away (default 3 s, with jitter): for those who must
-    /// know soon after it is back.
+    /// Sets the longest pause between attempts while the API server is away (default 3 s, with jitter), for caches that
+    /// have to be up to date soon after its return.
     pub fn longest_pause(mut self, pause: Duration) -> Self {
         self.longest_pause = pause;
         self
     }
 
-    /// How it is doing, now and from now on.
+    /// The state; the receiver sees every change.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.subscribe()
     }
 
-    /// Fails until the first list has arrived. What was known then stays known while the server is away: that is
-    /// [`Reflector::freshness`].
+    /// A check that fails until the first list has arrived. Afterwards the cache keeps its content while the server is
+    /// away; [`Reflector::freshness`] covers that.
     pub fn check(&self) -> Check {
         let status = self.status.subscribe();
         let name = self.name;
@@ -170,7 +171,7 @@ where
         })
     }
 
-    /// Fails when errors last for more than a minute.
+    /// A check that fails when errors last longer than a minute.
     pub fn freshness(&self) -> Check {
         let status = self.status.subscribe();
         let name = self.name;
@@ -182,7 +183,7 @@ where
         })
     }
 
-    /// Watches for ever.
+    /// Watches forever.
     pub async fn run(self) -> Infallible {
         let mut returns = self.returns.clone();
         let mut patience = TRY_WATCH_SOON;
@@ -212,7 +213,7 @@ where
         }
     }
 
-    /// Reads the list now and then, until it is time to try to watch again.
+    /// Polls the list until it is time to try to watch again.
     async fn poll(&self, until: Instant, returns: &mut Option<watch::Receiver<u64>>) {
         loop {
             let pause = POLL_EVERY.mul_f64(0.8 + 0.4 * rand::random::<f64>());
@@ -231,10 +232,10 @@ where
         let mut ingest = Ingest::new(self.cache.clone(), self.key, Arc::clone(&self.view));
         let mut pause = FIRST_PAUSE;
         let mut forbidden_since = None;
-        // When a watch that was refused before, and of which nothing has been heard since, has lasted.
+        // When a watch that was refused before, and has been silent since, counts as working.
         let mut lasted = None;
-        // When to read the list again after a failure of which nothing has been heard since: a watch that goes on where
-        // it stopped says nothing as long as nothing changes, and whether it does would not be known for hours.
+        // When to read the list after a failure without an event since. A watch that continues where it stopped is
+        // silent while nothing changes, so without the list its failure could go unnoticed for hours.
         let mut confirm = None;
         let mut events = std::pin::pin!(self.stream());
         loop {
@@ -260,7 +261,7 @@ where
                 Ok(event) => {
                     confirm = None;
                     let done = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
-                    // A list does not show yet that a watch which was refused is granted now.
+                    // A list does not prove that a watch which was refused is granted now.
                     let polling = matches!(event, watcher::Event::InitDone) && self.is_polling();
                     ingest.take(event);
                     if done {
@@ -273,7 +274,7 @@ where
                     return Ended::Refused;
                 }
                 Err(error) => {
-                    // 410: the version that we knew is compacted; the list that follows is routine.
+                    // 410: the known resourceVersion is compacted; the list that follows is routine.
                     let routine = matches!(&error, watcher::Error::WatchError(status) if status.code == 410);
                     if !routine {
                         self.unwell(&error);
@@ -284,15 +285,16 @@ where
                     forbidden_since =
                         (api_code(&error) == Some(403)).then(|| forbidden_since.unwrap_or_else(Instant::now));
                     pause = (pause * 2).min(self.longest_after(forbidden_since));
-                    // Not later with each failure: who resets every watch soon would put it off for ever.
+                    // Further failures do not delay it, or a server that soon resets every watch would put it off
+                    // forever.
                     confirm = confirm.or(Some(Instant::now() + CONFIRM));
                 }
             }
         }
     }
 
-    /// The longest pause after a failure. A list that is forbidden for longer than a server needs to start is so until
-    /// somebody grants the right.
+    /// The longest pause after a failure. If the list is forbidden for longer than a server needs to start, an
+    /// administrator has to grant the right.
     fn longest_after(&self, forbidden_since: Option<Instant>) -> Duration {
         let for_good = forbidden_since.is_some_and(|since| since.elapsed() >= REFUSED_FOR_GOOD);
         if for_good { TRY_LIST_AGAIN } else { self.longest_pause }
@@ -336,8 +338,8 @@ where
         });
     }
 
-    /// What was missed is not known before the next list. A watch over a wire that is cut says nothing, so this may be
-    /// all that tells of the outage, and [`Self::well`] of its end.
+    /// Records that events may be missing until the next list. A watch on a broken connection reports nothing, so this
+    /// may be the only sign of an outage, and [`Self::well`] that of its end.
     fn begin_anew(&self) {
         self.status.send_modify(|status| {
             status.error.get_or_insert_with(|| (Instant::now(), "the connection is established again".to_owned()));
@@ -361,7 +363,7 @@ where
     }
 }
 
-/// Ends when the server is back, see [`crate::client::Switch::returns`]; never where nobody tells.
+/// Completes when the server is back, see [`crate::client::Switch::returns`]; never completes without a source.
 pub async fn returned(returns: &mut Option<watch::Receiver<u64>>) {
     let gone = match returns {
         Some(returns) => returns.changed().await.is_err(),
@@ -372,7 +374,7 @@ pub async fn returned(returns: &mut Option<watch::Receiver<u64>>) {
     }
 }
 
-/// A pause, shorter when the server is back: true.
+/// Waits for the pause; returns true if the server came back before its end.
 async fn returned_within(pause: Duration, returns: &mut Option<watch::Receiver<u64>>) -> bool {
     tokio::time::timeout(pause, returned(returns)).await.is_ok()
 }

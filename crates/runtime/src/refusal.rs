@@ -1,5 +1,5 @@
-//! Refusals (403) that pass. For a moment after its start an API server refuses what it allows, because it has not read
-//! the roles and bindings yet; announcers and controllers start in that very moment whenever a whole cluster is
+//! Handles temporary refusals (403). For a moment after its start, an API server refuses allowed requests, because it
+//! has not read roles and bindings yet. Announcers and controllers start at the same moment when a whole cluster is
 //! switched on.
 
 use std::error::Error;
@@ -9,13 +9,13 @@ use tokio::time::{Instant, sleep};
 
 use crate::error::api_code;
 
-/// A refusal that lasts for longer is meant. An API server on a machine with nothing to do needs one to two seconds.
+/// A refusal that lasts longer is meant. An API server on an idle machine needs one to two seconds.
 pub const STARTING: Duration = Duration::from_secs(10);
 
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Asks again while the answer is a refusal, for up to [`STARTING`]; the last answer. Whoever draws a conclusion for
-/// good from a missing right asks this way.
+/// Repeats a request while it is refused, for up to [`STARTING`]; returns the last answer. Has to be used wherever a
+/// missing right has permanent consequences.
 pub async fn settled<T, E, F>(mut ask: impl FnMut() -> F) -> Result<T, E>
 where
     E: Error + 'static,

@@ -1,11 +1,11 @@
-//! One way to stop: a token that SIGTERM and SIGINT cancel. A second signal ends the process at once.
+//! The way to stop: a token that SIGTERM and SIGINT cancel. A second signal ends the process at once.
 
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use tokio_util::sync::CancellationToken as Token;
 
-/// A token that is cancelled by the first SIGTERM or SIGINT. The second one exits with status 1: whoever sends it does
-/// not want to wait for us. Call once, inside the tokio runtime.
+/// A token that the first SIGTERM or SIGINT cancels. The second signal ends the process with status 1, because its
+/// sender does not want to wait. Call once, inside the tokio runtime.
 pub fn on_signals() -> std::io::Result<Token> {
     let token = Token::new();
     let mut terminate = signal(SignalKind::terminate())?;

@@ -1,5 +1,5 @@
-//! Owner of background tasks. A task that ends although nobody asked it to takes the process down with an error that
-//! names it: half a controller is worse than a restart.
+//! Owns the background tasks. If a task ends without a request to stop, the process ends with an error that names the
+//! task: a partly working controller is worse than a restart.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -26,10 +26,10 @@ pub enum TaskError {
     Failed {
         /// Name of the task.
         name: String,
-        /// What it reported.
+        /// The error of the task.
         source: BoxError,
     },
-    /// The task returned although it should run for ever.
+    /// The task returned although it should run forever.
     #[error("{name} ended unexpectedly")]
     Ended {
         /// Name of the task.
@@ -40,13 +40,13 @@ pub enum TaskError {
     Panicked {
         /// Name of the task.
         name: String,
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
 }
 
 impl Tasks {
-    /// No tasks yet. `stop` is what ends them in an orderly way; it is cancelled too when one of them ends by itself.
+    /// An empty set of tasks. `stop` ends them in an orderly way; it is also cancelled when a task ends by itself.
     pub fn new(stop: Token) -> Self {
         Self { set: JoinSet::new(), names: Vec::new(), stop }
     }
@@ -66,7 +66,7 @@ impl Tasks {
         self.names.push((handle.id(), name.into()));
     }
 
-    /// Starts a task that knows no end; it is dropped at `stop`.
+    /// Starts a task that does not end by itself; it is dropped at `stop`.
     pub fn spawn_endless(&mut self, name: impl Into<String>, task: impl Future<Output = Infallible> + Send + 'static) {
         let stop = self.stop.clone();
         self.spawn(name, async move {
@@ -77,12 +77,12 @@ impl Tasks {
         });
     }
 
-    /// Waits for `stop`, or for a task that ends before; then gives the others `patience` to finish.
+    /// Waits for `stop`, or for a task that ends earlier; then gives the others `patience` to finish.
     pub async fn run(mut self, patience: Duration) -> Result<(), TaskError> {
         let stop = self.stop.clone();
         let mut result = Ok(());
         tokio::select! {
-            // A task that ends because of `stop` may be seen at the same moment.
+            // A task that ends because of `stop` may be ready at the same moment.
             biased;
             () = stop.cancelled() => {}
             Some(ended) = self.set.join_next_with_id() => {
@@ -116,7 +116,7 @@ impl Tasks {
         }
     }
 
-    /// The name of a task that ended well, or its error.
+    /// The name of a task that ended successfully, or its error.
     fn outcome(
         &mut self,
         ended: Result<(Id, Result<(), BoxError>), tokio::task::JoinError>,

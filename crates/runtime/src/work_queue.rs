@@ -1,7 +1,7 @@
-//! A queue of keys with client-go's semantics: a key waits once however often it is added, is never worked on twice at
-//! the same time, and comes once more if it was added while it was being worked on.
+//! A queue of keys with client-go's semantics. A key waits once, however often it is added. It is never processed twice
+//! at the same time. If it is added while it is processed, it is processed once more.
 //!
-//! Nobody sleeps: delays and back-off are deadlines inside [`WorkQueue::next`].
+//! Delays and back-off are deadlines inside [`WorkQueue::next`]; there are no timer tasks.
 
 mod metrics;
 mod state;
@@ -61,24 +61,26 @@ impl<K> fmt::Debug for WorkQueue<K> {
 }
 
 impl<K: Key> WorkQueue<K> {
-    /// An empty queue. `metrics` come from [`WorkQueueMetrics::queue`]; [`QueueMetrics::default`] keeps them to itself.
+    /// An empty queue. `metrics` come from [`WorkQueueMetrics::queue`]; those of [`QueueMetrics::default`] are not
+    /// registered.
     pub fn new(backoff: Backoff, metrics: QueueMetrics) -> Self {
         let state = Mutex::new(State::default());
         Self { inner: Arc::new(Inner { state, wake: Notify::new(), backoff, metrics }) }
     }
 
-    /// Puts `key` at the end, unless it waits already. A delay that runs for it goes on running.
+    /// Puts `key` at the end, unless it already waits. A delay of the key continues.
     pub fn add(&self, key: K) {
         self.put(|state, now| state.add(now, key));
     }
 
-    /// The same after all that were not added like this: what was there before is not in a hurry.
+    /// Like [`Self::add`], but after all keys that were not added like this: for keys from before the start, which are
+    /// not urgent.
     pub fn add_last(&self, key: K) {
         self.put(|state, now| state.add_last(now, key));
     }
 
-    /// The same before all others: work that was begun is finished before more is begun. Of five turns one goes to
-    /// those that come last, so that nobody starves.
+    /// Like [`Self::add`], but before all others, so that work in progress is finished before new work begins. One of
+    /// five turns goes to the last lane, so that no key starves.
     pub fn add_first(&self, key: K) {
         self.put(|state, now| state.add_first(now, key));
     }
@@ -93,7 +95,7 @@ impl<K: Key> WorkQueue<K> {
         self.inner.wake.notify_one();
     }
 
-    /// Adds `key` when `delay` has passed. Of several delays for one key the shortest counts.
+    /// Adds `key` after `delay`. Of several delays of one key the shortest counts.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -102,13 +104,13 @@ impl<K: Key> WorkQueue<K> {
         self.inner.wake.notify_one();
     }
 
-    /// Adds `key` after its back-off. That grows with each failure at its end; a failure before, because the key was
-    /// woken, leaves it as it is. Returns the delay.
+    /// Adds `key` after its back-off, which grows with each failure after its end. A failure before that, because the
+    /// key was woken, does not change it. Returns the delay.
     pub fn add_rate_limited(&self, key: K) -> Duration {
         self.add_rate_limited_within(key, self.inner.backoff.max)
     }
 
-    /// The same with a shorter longest delay.
+    /// Like [`Self::add_rate_limited`], with a shorter limit of the delay.
     pub fn add_rate_limited_within(&self, key: K, longest: Duration) -> Duration {
         let now = Instant::now();
         let at = self.lock().fail(now, &key, |failures| self.inner.backoff.delay(failures).min(longest));
@@ -118,23 +120,23 @@ impl<K: Key> WorkQueue<K> {
         delay
     }
 
-    /// Forgets the failures of `key`: the next back-off starts anew.
+    /// Resets the failures of `key`, so that its back-off starts from the beginning.
     pub fn forget(&self, key: &K) {
         self.lock().forget(key);
     }
 
-    /// How often `key` has failed since it was last forgotten.
+    /// Number of failures of `key` since the last reset.
     pub fn failures(&self, key: &K) -> u32 {
         self.lock().failures(key)
     }
 
-    /// The next key to work on; waits for one. `None` after [`WorkQueue::shut_down`]. The key is worked on until the
+    /// Waits for the next key to process. `None` after [`WorkQueue::shut_down`]. The key counts as processed when the
     /// [`Job`] is dropped.
     pub async fn next(&self) -> Option<Job<K>> {
         loop {
             let woken = self.inner.wake.notified();
             tokio::pin!(woken);
-            // Registered before looking, so that nothing added in between is missed.
+            // Registered before the check, so that a key that is added in between is not missed.
             woken.as_mut().enable();
             let deadline = {
                 let now = Instant::now();
@@ -147,7 +149,7 @@ impl<K: Key> WorkQueue<K> {
                 if let Some((key, queued)) = state.take() {
                     let number = self.inner.metrics.started(state.waiting(), now - queued);
                     if state.waiting() > 0 {
-                        // A permit stored by `notify_one` counts one wake-up only; pass it on.
+                        // A permit stored by `notify_one` stands for one wake-up only; pass it on.
                         self.inner.wake.notify_one();
                     }
                     return Some(Job { queue: self.clone(), key, number, started: now });
@@ -166,18 +168,18 @@ impl<K: Key> WorkQueue<K> {
         }
     }
 
-    /// Lets every `next` return `None`, now and from now on. Jobs under way are not touched.
+    /// Makes every `next` return `None` from now on. Jobs under way continue.
     pub fn shut_down(&self) {
         self.lock().shut_down();
         self.inner.wake.notify_waiters();
     }
 
-    /// How many keys wait to be worked on, delayed ones not counted.
+    /// Number of keys that wait to be processed, without delayed ones.
     pub fn len(&self) -> usize {
         self.lock().waiting()
     }
 
-    /// Whether no key waits to be worked on.
+    /// Whether no key waits to be processed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -187,7 +189,7 @@ impl<K: Key> WorkQueue<K> {
     }
 }
 
-/// A key that is being worked on. Dropping it ends the work; if the key was added meanwhile, it waits again.
+/// A key that is being processed. Dropping it ends the processing; if the key was added meanwhile, it waits again.
 #[derive(Debug)]
 pub struct Job<K: Key> {
     queue: WorkQueue<K>,

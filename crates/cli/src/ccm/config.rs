@@ -1,5 +1,5 @@
-//! From flags to a checked configuration (ccm.md 1.3-1.5). The first mistake ends the start with a text that names
-//! the flag, the value and what is accepted.
+//! Makes a validated configuration from the flags (ccm.md 1.3-1.5). The first error ends the start, with a text that
+//! names the flag, the value and what is accepted.
 
 use std::path::{Path, PathBuf};
 
@@ -13,31 +13,31 @@ use runtime::leader::{Timing, TimingError};
 
 use super::flags::Flags;
 
-/// Everything that the cloud controller manager needs to know before it talks to anybody.
+/// The complete configuration of the cloud controller manager.
 #[derive(Debug)]
 pub struct Configuration {
-    /// For the provider.
+    /// Configuration of the provider.
     pub provider: ProviderConfig,
     /// Credentials and endpoints of Harvester.
     pub cloud_config: CloudConfig,
-    /// Which controllers run.
+    /// The selected controllers.
     pub controllers: Controllers,
-    /// `None` without leader election.
+    /// Durations of the leader election; `None` without one.
     pub election: Option<Timing>,
-    /// Certificate and key files for serving; without them one is made in memory.
+    /// Certificate and key files for serving; without them a certificate is made in memory.
     pub serving_files: Option<(PathBuf, PathBuf)>,
-    /// Versions and cipher suites for serving.
+    /// TLS versions and cipher suites for serving.
     pub handshake: Handshake,
-    /// What an operator should know although it works.
+    /// Oddities that an operator should know, although the configuration works.
     pub warnings: Vec<String>,
-    /// What a default leaves to chance, for whoever looks.
+    /// Remarks about settings that are left to their defaults, for the log.
     pub remarks: Vec<String>,
 }
 
 /// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
-    /// `--cloud-provider` is something else.
+    /// `--cloud-provider` has an unknown value.
     #[error("--cloud-provider: unknown cloud provider {0:?}; accepted: harvester")]
     CloudProvider(String),
     /// `--controllers`.
@@ -52,7 +52,7 @@ pub enum ConfigurationError {
     /// `--leader-elect-resource-lock`.
     #[error("--leader-elect-resource-lock={0}: resourceLock value must be \"leases\"")]
     ResourceLock(String),
-    /// The durations of the election do not fit together.
+    /// The durations of the election contradict each other.
     #[error("leader election flags")]
     Election(#[source] TimingError),
     /// One of the two files is missing.
@@ -61,17 +61,17 @@ pub enum ConfigurationError {
     /// `--tls-min-version` or `--tls-cipher-suites`.
     #[error(transparent)]
     Handshake(HandshakeError),
-    /// `--leader-elect-resource-name` or `--leader-elect-resource-namespace`: no API server has such a Lease.
+    /// The value of `--leader-elect-resource-name` or `--leader-elect-resource-namespace` is not valid for a Lease.
     #[error("{flag}={value}: {accepted}")]
     Lease {
         /// Name of the flag.
         flag: &'static str,
-        /// What was given.
+        /// The value.
         value: String,
-        /// What would be taken.
+        /// The accepted values.
         accepted: &'static str,
     },
-    /// `--management-network`. The Go provider's text, which people search for, comes first in these three.
+    /// `--management-network`. These three begin with the Go provider's text, because users search for it.
     #[error(
         "invalid configuration for --management-network: {0}; accepted: the [namespace/]name of a network \
          attachment definition, such as default/vlan100"
@@ -88,7 +88,7 @@ pub enum ConfigurationError {
     CloudConfig(#[source] CloudConfigFileError),
 }
 
-/// Checks the flags and reads the cloud-config.
+/// Validates the flags and reads the cloud-config.
 pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
     if flags.cloud.cloud_provider != "harvester" {
         return Err(ConfigurationError::CloudProvider(flags.cloud.cloud_provider.clone()));
@@ -159,7 +159,8 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
     })
 }
 
-/// The Node that this process runs on: as the chart tells it, else the name of the host, whose network the pod shares.
+/// The Node that this process runs on: from the chart's `NODE_NAME`, else the host name, because the pod uses the
+/// host's network.
 fn own_node() -> Option<OwnNode> {
     let told = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());

@@ -1,6 +1,5 @@
-//! Every flag that the Go provider accepts (ccm.md 1.2, 1.3). Existing charts and users' `extraArgs` must go on
-//! working, so a flag without a meaning here is accepted and listed as such in `--help`; a flag that nobody ever had is
-//! refused.
+//! Every flag that the Go provider accepts (ccm.md 1.2, 1.3). Existing charts and users' `extraArgs` must keep working,
+//! so a flag without a meaning here is accepted, and `--help` lists it as such. Any other unknown flag is rejected.
 
 #![allow(clippy::struct_field_names)] // a field is named like its flag
 
@@ -43,7 +42,7 @@ const USAGE: &str = "\
 harvester-cloud-provider COMMAND     one of the commands below; each has a --help of its own
        harvester-cloud-provider [FLAGS]     the cloud controller manager, with the flags below";
 
-/// What people type comes before what manifests say.
+/// Flags that users type come before those of manifests.
 const TEMPLATE: &str = "{about-with-newline}\nUsage: {usage}\n\n{before-help}{all-args}{after-help}";
 
 const EXAMPLES: &str = "\
@@ -247,12 +246,12 @@ fn is_boolean(arg: &Arg) -> bool {
     matches!(arg.get_default_values(), [value] if value == "true" || value == "false")
 }
 
-/// A boolean flag as Go takes it: alone, or with a value behind `=`.
+/// A boolean flag with Go's syntax: alone, or with a value after `=`.
 fn boolean(arg: Arg) -> Arg {
     arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_parser(go_bool)
 }
 
-/// Parses the command line, program name included.
+/// Parses the command line, including the program name.
 pub fn parse<I, T>(arguments: I) -> Result<Flags, clap::Error>
 where
     I: IntoIterator<Item = T>,

@@ -1,4 +1,4 @@
-//! The cloud controller manager's command: flags, their validation, the wiring, and how a failed start is reported.
+//! The cloud controller manager's command: flags, their validation, the assembly, and the report of a failed start.
 
 mod config;
 pub mod flags;
@@ -16,7 +16,8 @@ use runtime::logging::{self, Format};
 use crate::VERSION;
 use crate::stdout::say;
 
-/// The first paragraph of clap's message, and its guess; the usage that follows would tear the frame apart.
+/// The first paragraph of clap's message, and its guess. The usage after it is left out, because it would break the
+/// frame.
 fn what_is_wrong(message: &str) -> String {
     let mut paragraphs = message.split("\n\n");
     let first = paragraphs.next().unwrap_or_default().trim_start_matches("error: ");
@@ -32,7 +33,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     let flags = match flags::parse(arguments) {
         Ok(flags) => flags,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            // A reader that has seen enough (`| head`) is no error of ours.
+            // A reader that has closed the pipe (`| head`) is no error.
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
@@ -84,7 +85,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// The one line that tells what the flags came to (ccm.md 1.4 step 6).
+/// The log line with the effective flags (ccm.md 1.4 step 6).
 fn effective(flags: &flags::Flags, configuration: &config::Configuration) -> String {
     let provider = &configuration.provider;
     format!(

@@ -1,5 +1,5 @@
-//! `plan`: what the cloud controller manager with these flags would write over this cluster as it is now. It writes
-//! nothing itself: its clients refuse to send what could change anything.
+//! `plan`: shows what the cloud controller manager with these flags would write to this cluster in its present state.
+//! It writes nothing: its clients refuse requests that could change anything.
 
 use std::process::ExitCode;
 
@@ -24,10 +24,10 @@ use crate::{PRODUCT, entry};
 
 /// Something would be written.
 const WRITES: u8 = 3;
-/// The controller would be held: it is paused, or in safe mode.
+/// Exit status: the controller would write nothing, because it is paused or in safe mode.
 const HELD: u8 = 4;
 
-/// No line of the table shows more of a change than that; `-o json` shows all of it.
+/// Limit for the text of a change in the table; `-o json` shows all of it.
 const LONGEST_CHANGE: usize = 110;
 
 const EXAMPLES: &str = "\
@@ -41,7 +41,7 @@ later one. Not shown are Events, Leases, and what is written while hosts are bei
 Exit status: 0 nothing would be written, 3 something would, 4 the controller would be held (paused, or in safe mode),
 1 a cluster cannot be read, 2 wrong usage.";
 
-/// `--output`.
+/// The flag `--output`.
 pub fn output() -> Arg {
     Arg::new("output")
         .long("output")
@@ -51,8 +51,8 @@ pub fn output() -> Arg {
         .help("What to print")
 }
 
-/// The command line: every flag of the cloud controller manager, so that those of a Deployment can be given as they
-/// are.
+/// The command line: it has every flag of the cloud controller manager, so that the flags of a Deployment can be
+/// copied.
 pub fn command() -> Command {
     flags::command()
         .name("harvester-cloud-provider plan")
@@ -194,7 +194,7 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// The values in a patch or an object, without what merely names it.
+/// The values in a patch or an object, without those that only identify it.
 fn change(body: &Value) -> String {
     let mut leaves = Vec::new();
     collect("", body, &mut leaves);

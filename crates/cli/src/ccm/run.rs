@@ -1,5 +1,5 @@
-//! Wires the cloud controller manager: every replica serves and keeps its caches warm, the one that leads runs
-//! provider and controllers.
+//! Assembles the cloud controller manager: every replica serves and keeps its caches warm, and the leader runs provider
+//! and controllers.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -27,17 +27,17 @@ use super::config::Configuration;
 use super::flags::Flags;
 use crate::PRODUCT;
 
-/// How long requests under way may take after SIGTERM. The successor starts when the lease is released, which comes
-/// after, so one API that hangs must not hold it up. What is dropped unanswered is found by whoever leads next.
+/// Time for requests under way after SIGTERM. The Lease is released afterwards, and only then the successor starts, so
+/// an API that does not answer must not delay it. The next leader detects what was not finished.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long what it all stands on may take after that: the last Events.
+/// Time after that for the parts that everything depends on: the last Events.
 const PATIENCE_BELOW: Duration = Duration::from_millis(300);
 
-/// Component of the Events on the Lease, as client-go's controller managers name it.
+/// Component of the Events on the Lease, with the name that client-go's controller managers use.
 const COMPONENT: &str = "cloud-controller-manager";
 
-/// The command had started and worked, and ended without having been asked to: not a matter of how it was started.
+/// The command had started and worked, and ended without a request to stop. So the cause is not a wrong start.
 #[derive(Debug, thiserror::Error)]
 #[error("cloudprovider.harvesterhci.io ends")]
 pub struct Ended(#[source] Box<dyn std::error::Error + Send + Sync>);
@@ -48,7 +48,7 @@ impl Ended {
     }
 }
 
-/// Runs until SIGTERM (`Ok`) or until something that the process cannot do without ends (`Err`).
+/// Runs until SIGTERM (`Ok`), or until a required part of the process ends (`Err`).
 pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<()> {
     let stop = shutdown::on_signals().context("cannot listen for signals")?;
     let metrics = Metrics::new(&PRODUCT);
@@ -69,15 +69,15 @@ pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<
     Box::pin(manage(flags, &configuration, clients, &metrics, stop)).await
 }
 
-/// Of the two clusters.
+/// Clients of the two clusters.
 struct Clients {
     guest: Client,
     harvester: Client,
-    /// What keeps the latter working. Tests do without.
+    /// The tasks that keep `harvester` working. Tests do without.
     connection: Option<Connection>,
 }
 
-/// The command.
+/// Runs the command.
 async fn manage(
     flags: &Flags,
     configuration: &Configuration,
@@ -93,12 +93,13 @@ async fn manage(
         configuration.provider.namespace
     );
 
-    // Two levels of stopping: first what leads, then what it stands on, because the lease must outlive the last write.
+    // The shutdown has two stages: first the leader's work ends, then the parts that it depends on, because the Lease
+    // must outlive the last write.
     let below = Token::new();
     let health = Health::new();
     let mut tasks = Tasks::new(below.clone());
     let (recorder, writer) = Recorder::new(guest.clone(), COMPONENT);
-    // Ends when the last recorder is dropped, so that what the end itself has to report is written too.
+    // Ends when the last recorder is dropped, so that Events of the shutdown itself are written too.
     tasks.spawn("event writer", async move {
         writer.await;
         Ok::<(), Infallible>(())
@@ -138,7 +139,7 @@ async fn manage(
         below.cancel();
         result
     };
-    // Without its foundation what leads has to end too, in good order while the Lease is held.
+    // If a required part ends, the leader's work has to end too, in order and while the Lease is held.
     let fall = async {
         below.cancelled().await;
         stop.cancel();
@@ -171,7 +172,7 @@ fn watch_for_loss(loss: NodeLoss, tasks: &mut Tasks) {
     });
 }
 
-/// The guest cluster, from one place for everything (W-36).
+/// The client of the guest cluster, whose credentials have one source for everything (W-36).
 pub(super) async fn guest_client(flags: &Flags, settings: client::Settings) -> anyhow::Result<Client> {
     let flag = flags.cloud.kubeconfig.as_ref().map(|path| path.to_string_lossy().into_owned());
     let source = Source::choose(flag.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
@@ -214,7 +215,7 @@ async fn serve(
     Ok(())
 }
 
-/// Our part in the election; without one this replica leads from the start.
+/// The election. Without one this replica leads from the start.
 fn election(
     flags: &Flags,
     configuration: &Configuration,
@@ -236,7 +237,7 @@ fn election(
     Some(election)
 }
 
-/// The Lease, as the object of Events that are about nothing smaller than this program.
+/// The Lease as the object of Events about the whole program.
 fn lease(flags: &Flags) -> ObjectReference {
     ObjectReference {
         api_version: Some("coordination.k8s.io/v1".into()),
@@ -260,7 +261,7 @@ pub(super) fn settings(flags: &Flags, configuration: &Configuration) -> Settings
     }
 }
 
-/// What only the leading replica runs.
+/// The parts that only the leader runs.
 struct Leading {
     guest: Client,
     recorder: Recorder,
@@ -272,7 +273,7 @@ struct Leading {
 }
 
 impl Leading {
-    /// The one controller that runs in every replica: the leader may be on the node that is lost.
+    /// The controller that runs in every replica, because the leader may be on the lost node.
     fn node_loss(&self) -> Option<NodeLoss> {
         self.settings.controllers.has(Controller::NodeLoss).then(|| {
             let metrics = self.metrics.node_loss();
@@ -281,18 +282,18 @@ impl Leading {
         })
     }
 
-    /// Runs while it is elected; without an election at once.
+    /// Runs while this replica is elected; without an election at once.
     async fn run_elected(self, election: Option<Election>, stop: Token) -> anyhow::Result<()> {
         let Some(election) = election else { return self.run(stop).await };
-        // Losing the Lease drops all that leads, at once.
+        // If the Lease is lost, all work of the leader is dropped at once.
         match Box::pin(run_while_leading(election, stop, |stop| self.run(stop))).await {
             Ok(worked) => worked.unwrap_or(Ok(())),
             Err(lost) => Err(lost.into()),
         }
     }
 
-    /// Works until `stop`; passes under way are finished. Nothing is started when `stop` comes before the caches are
-    /// filled.
+    /// Runs until `stop`; passes that are under way are finished. If `stop` comes before the caches are filled, nothing
+    /// is started.
     async fn run(self, stop: Token) -> anyhow::Result<()> {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),

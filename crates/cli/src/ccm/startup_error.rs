@@ -1,6 +1,6 @@
-//! How a failed start looks in the log: the frame and the texts that users of the Go provider search for (ccm.md 1.1).
+//! Log lines of a failed start: the frame and the texts that users of the Go provider search for (ccm.md 1.1).
 
-/// The lines for one start-up error, top to bottom.
+/// The lines for one error at the start, top to bottom.
 pub fn lines(error: &str, full_help_was_asked_for: bool) -> Vec<String> {
     let rule = "=".repeat(93);
     let mut lines = vec![

@@ -1,4 +1,4 @@
-//! Flags of the Go provider that are accepted and have no effect here. Existing manifests start with them.
+//! Flags of the Go provider that are accepted without effect, so that existing manifests keep working.
 
 /// Kind of a flag that is accepted without effect.
 #[derive(Clone, Copy)]
@@ -7,7 +7,7 @@ pub enum Kind {
     Value,
 }
 
-/// Flags of the Go binary that have no effect here, each with the reason; kept so that existing manifests start.
+/// Flags of the Go binary without effect here, each with the reason.
 pub const WITHOUT_EFFECT: &[(&str, Kind, &str)] = &[
     ("allow-untagged-cloud", Kind::Bool, "clusters on Harvester have no tags"),
     ("configure-cloud-routes", Kind::Bool, "Harvester has no routes"),
@@ -58,7 +58,7 @@ pub const WITHOUT_EFFECT: &[(&str, Kind, &str)] = &[
     ("log-text-info-buffer-size", Kind::Value, "lines are written at once"),
 ];
 
-/// Of those, the ones from which somebody may expect protection that they do not give here.
+/// Those of them that users may rely on for protection, which they do not give here.
 pub const UNSAFE_TO_IGNORE: &[(&str, &str)] = &[
     ("requestheader-client-ca-file", "no proxy is believed; readers of /metrics show a token of the guest cluster"),
     ("authentication-kubeconfig", "who reads /metrics is asked of the guest cluster of --kubeconfig"),
@@ -66,7 +66,7 @@ pub const UNSAFE_TO_IGNORE: &[(&str, &str)] = &[
     ("tls-sni-cert-key", "one certificate is served: that of --tls-cert-file"),
 ];
 
-/// Names of the flags on this command line that have no effect here, for one line in the log.
+/// The flags without effect on this command line, for one line in the log.
 pub fn given(arguments: &[String]) -> Vec<&'static str> {
     let given = |name: &str| {
         arguments.iter().any(|a| a.strip_prefix("--").is_some_and(|a| a == name || a.starts_with(&format!("{name}="))))

@@ -1,4 +1,4 @@
-//! Reads what `probe` is asked to look at; what is wrong with it is decided in [`diagnose::installed`].
+//! Reads the objects that `probe` checks; [`diagnose::installed`] judges them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,11 +42,11 @@ impl fmt::Display for Name {
     }
 }
 
-/// The cluster that the pod, or KUBECONFIG, belongs to.
+/// A client of the cluster that the pod, or KUBECONFIG, belongs to.
 pub struct Workloads(Client);
 
 impl Workloads {
-    /// With the rights of the pod's account, or those of KUBECONFIG.
+    /// Connects with the rights of the pod's account, or those of KUBECONFIG.
     pub async fn of_this_cluster() -> Result<Self> {
         let source = Source::choose(None, std::env::var("KUBECONFIG").ok().as_deref());
         let config = source.load(None).await.context("cannot find credentials for the cluster")?;
@@ -54,7 +54,7 @@ impl Workloads {
         Ok(Self(connect(config, &settings).context("cannot ask the cluster")?))
     }
 
-    /// Fails while nobody renews the Lease.
+    /// Fails if no holder renews the Lease.
     pub async fn lease(&self, name: &Name) -> Result<()> {
         let leases: Api<Lease> = Api::namespaced(self.0.clone(), &name.namespace);
         let lease = leases.get_opt(&name.name).await.with_context(|| format!("cannot read Lease {name}"))?;
@@ -64,7 +64,7 @@ impl Workloads {
         }
     }
 
-    /// Fails while a node that should have a pod has no ready one.
+    /// Fails if a node that should have a pod has no ready one.
     pub async fn daemonset(&self, name: &Name) -> Result<Vec<Announcer>> {
         let sets: Api<DaemonSet> = Api::namespaced(self.0.clone(), &name.namespace);
         let set = sets.get_opt(&name.name).await.with_context(|| format!("cannot read DaemonSet {name}"))?;
@@ -85,7 +85,7 @@ impl Workloads {
         }
     }
 
-    /// Fails, too, while the announcer of one of these nodes does not renew its Lease.
+    /// Fails also if the announcer of one of these nodes does not renew its Lease.
     pub async fn announcers(&self, name: &Name) -> Result<()> {
         for announcer in self.daemonset(name).await? {
             let lease = Name { namespace: name.namespace.clone(), name: installed::member_lease(&announcer.node) };

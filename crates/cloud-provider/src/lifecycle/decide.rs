@@ -1,4 +1,4 @@
-//! What becomes of a Node, from its Ready condition and what the cloud says (framework spec 3).
+//! Decides what happens to a Node, from its Ready condition and the answers of the cloud (framework spec 3).
 
 use std::time::Duration;
 
@@ -12,39 +12,41 @@ pub const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
 const EFFECT: &str = "NoSchedule";
 
-/// Taint of a Node whose pods shall be moved although its kubelet cannot confirm that they are gone.
+/// Taint that makes Kubernetes move a Node's pods although its kubelet cannot confirm that they have ended.
 pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// Value that tells our out-of-service taint from one that an administrator set, which is not ours to remove.
+/// Value of the controller's own out-of-service taint. A taint that an administrator has set has another value and is
+/// not removed.
 const OURS: &str = "machine-off";
 
-/// Passes in a row in which the machine has to be proven absent. The Go framework deletes after one.
+/// Number of consecutive passes in which the machine has to be proven absent. The Go framework deletes after one.
 pub(super) const PROOFS: u32 = 2;
 
-/// What the cloud has to be asked.
+/// A question for the cloud.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Question {
     Existence,
     Power,
 }
 
-/// What the cloud has said so far.
+/// The answers of the cloud so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) existence: Option<Existence>,
     pub(super) power: Option<Power>,
 }
 
-/// What is kept about a Node between passes.
+/// State of a Node between passes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct NodeState {
     absent: u32,
-    /// When the first of these proofs was seen.
+    /// Time of the first of these proofs.
     gone: Option<Instant>,
     uid: Option<Uid>,
     /// Since when the machine has been off, in every pass.
     off: Option<Instant>,
-    /// That the deletion of the Node was refused. Of this Node: a webhook may refuse one and allow others.
+    /// The refused deletion of this Node. It is stored per Node, because a webhook may refuse one deletion and allow
+    /// others.
     refused: Option<Refused>,
 }
 
@@ -55,22 +57,22 @@ struct Refused {
     times: u32,
 }
 
-/// A deletion that was refused, for lack of rights or by a webhook, is tried again, and told again, after this time,
-/// and after twice as long each time that follows,
+/// First pause after a refused deletion, whether by missing rights or by a webhook. The deletion is tried and reported
+/// again after it. The pause doubles with each further refusal.
 pub(super) const AFTER_REFUSAL: Duration = Duration::from_mins(10);
-/// up to this.
+/// The longest pause after refused deletions.
 const AFTER_REFUSALS: Duration = Duration::from_hours(1);
 
 impl NodeState {
-    /// The deletion of the Node was refused: from now on nobody asks for its machine for a while, and then two looks
-    /// decide again.
+    /// Records that the deletion of the Node was refused. Its machine is not asked about for a while, and then two
+    /// checks are needed again.
     pub(super) fn refuse(&mut self, now: Instant) {
         let times = self.refused.as_ref().map_or(0, |refused| refused.times);
         self.refused = Some(Refused { at: now, times: times.saturating_add(1) });
         (self.absent, self.gone) = (0, None);
     }
 
-    /// Whether nothing could be done about the machine of `node` now, whatever became of it.
+    /// Whether `node` is in the pause after a refused deletion, so that a check of its machine would have no effect.
     pub(super) fn rests(&self, node: &NodeView, now: Instant) -> bool {
         let Some(refused) = self.refused.as_ref().filter(|_| self.uid.as_ref() == Some(&node.uid)) else {
             return false;
@@ -79,13 +81,13 @@ impl NodeState {
         node.ready != Some(Ready::True) && now.duration_since(refused.at) < pause
     }
 
-    /// The machine was not off, whatever the caches say.
+    /// Records that the machine was not off, whatever the caches say.
     pub(super) fn runs(&mut self) {
         self.off = None;
     }
 }
 
-/// What a decision depends on beside Node, cloud and memory.
+/// The inputs of a decision besides the Node, the answers of the cloud and the stored state.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Circumstances {
     /// `--node-out-of-service-after`.
@@ -96,27 +98,28 @@ pub(super) struct Circumstances {
 }
 
 impl NodeState {
-    /// In so many passes in a row the machine was proven absent.
+    /// Number of consecutive passes in which the machine was proven absent.
     pub(super) fn proofs(&self) -> u32 {
         self.absent
     }
 }
 
-/// What to do.
+/// The action that follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
-    /// The machine seems to be gone: one more look decides.
+    /// The machine seems to be gone: the next check decides.
     Watch(String),
     SetTaints(Vec<Taint>),
-    /// The same, if the cloud itself says now that this is the power state of the machine: pods are given up on it, or
+    /// As `SetTaints`, if the cloud, asked directly, confirms this power state: pods on the machine are given up, or
     /// taken back.
     Confirm(Power, Vec<Taint>),
     /// The machine is gone, by this evidence.
     Delete(String),
 }
 
-/// A Ready Node is never asked for, nor is one that is being deleted; power only of a machine that exists.
+/// The next question for the cloud. None about a Ready Node, or one that is being deleted; the power state only of a
+/// machine that exists.
 pub(super) fn next_question(node: &NodeView, answer: &Answer) -> Option<Question> {
     if node.ready == Some(Ready::True) || node.deleting {
         return None;
@@ -154,7 +157,7 @@ pub(super) fn decide(node: &NodeView, answer: Answer, memory: &mut NodeState, ci
         return Action::Nothing;
     }
     if node.ready == Some(Ready::True) {
-        // A cloud that claims otherwise is wrong: the kubelet runs.
+        // The kubelet runs, so an answer to the contrary would be wrong.
         let ours = |taint: &Taint| is_shutdown_taint(taint) || is_our_out_of_service_taint(taint);
         if node.taints.iter().any(ours) {
             return Action::SetTaints(node.taints.iter().filter(|taint| !ours(taint)).cloned().collect());
@@ -163,21 +166,22 @@ pub(super) fn decide(node: &NodeView, answer: Answer, memory: &mut NodeState, ci
     }
     match (answer.existence, answer.power) {
         (Some(Existence::Gone(evidence)), _) => {
-            // A machine that seemed to be gone before the watches last failed is looked for anew.
+            // A proof from before the last failure of the watches does not count.
             let Some(steady) = steady_since else { return Action::Nothing };
             let since = gone_before.filter(|since| *since >= steady);
             memory.absent = if since.is_some() { before + 1 } else { 1 };
             memory.gone = Some(since.unwrap_or(now));
             match memory.absent {
                 1 => Action::Watch(evidence),
-                // A Node whose machine was never found under any name may have another name; a kubelet whose Node we
-                // deleted does not register again before its restart.
+                // If the machine was never found, the Node may have a different name than its machine. A wrongly
+                // deleted Node would not come back: the kubelet registers only when it starts.
                 _ if node.provider_id.is_none() => Action::Nothing,
                 count if count >= PROOFS => Action::Delete(evidence),
                 _ => Action::Nothing,
             }
         }
-        // What a cache said before it was up to date again does not count: the machine may have been started meanwhile.
+        // Answers from a cache before it was up to date again do not count: the machine may have been started
+        // meanwhile.
         (Some(Existence::Exists), Some(Power::Off)) if steady_since.is_some() => {
             let since = *memory.off.insert(off_before.unwrap_or(now).max(steady_since.unwrap_or(now)));
             let mut taints = node.taints.clone();
@@ -192,7 +196,7 @@ pub(super) fn decide(node: &NodeView, answer: Answer, memory: &mut NodeState, ci
             }
             if taints == node.taints { Action::Nothing } else { Action::SetTaints(taints) }
         }
-        // Its pods run, or are about to. (The other taint stays until the kubelet runs.)
+        // The pods run, or are about to run. (The shutdown taint stays until the kubelet runs.)
         (Some(Existence::Exists), Some(Power::On | Power::Unknown(_)))
             if node.taints.iter().any(is_our_out_of_service_taint) =>
         {

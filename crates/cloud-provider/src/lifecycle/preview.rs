@@ -1,4 +1,5 @@
-//! What the controller would do to Nodes that are not Ready: its decisions, without its requests.
+//! Preview of what the controller would do to Nodes that are not Ready: the same decisions, without requests that
+//! write.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::outlook::{Outlook, Place, Target, Verb, Write};
 use crate::provider::Instances;
 use crate::view::NodeView;
 
-/// Two looks at each machine, as the controller takes them, without the time between them.
+/// Makes two checks of each machine like the controller, but without the time between them.
 pub(crate) async fn preview(provider: &dyn Instances, nodes: &[Arc<NodeView>]) -> Outlook {
     let looks = futures::stream::iter(nodes).map(|node| async move { (node, ask(provider, node).await) });
     let answers: Vec<_> = looks.buffered(PARALLEL).collect().await;

@@ -1,14 +1,14 @@
-//! Which addresses a Node shows: the cloud's, the Node's own host name where the cloud gives none, and the kubelet's
-//! `--node-ip` as the one that leads (framework spec 2.6 and 2.7).
+//! Computes which addresses a Node shows: those of the cloud, the Node's own host name if the cloud gives none, and the
+//! kubelet's `--node-ip` first (framework spec 2.6 and 2.7).
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::view::{NodeAddress, NodeAddressKind, NodeView};
 
-/// Annotation in which the kubelet repeats its `--node-ip`.
+/// Annotation in which the kubelet publishes its `--node-ip`.
 pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 
-/// Why a Node's wish for an address cannot be fulfilled. The texts are the Go framework's.
+/// Why the requested address of a Node cannot be used. The texts are the Go framework's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NodeIpError {
     /// The annotation is malformed.
@@ -25,8 +25,8 @@ pub enum NodeIpError {
 }
 
 /// The addresses that `node` should show, given those of its machine. Empty if the cloud knows none now.
-/// `obey_node_ip`: the kubelet's annotation counts (ccm.md W-12: the Go provider has a flag against it that reaches
-/// only half of the code).
+/// `obey_node_ip`: whether the kubelet's annotation counts (ccm.md W-12: the Go provider has a flag to ignore it, which
+/// affects only half of the code).
 pub fn desired_addresses(
     node: &NodeView,
     cloud: &[NodeAddress],
@@ -46,7 +46,7 @@ pub fn desired_addresses(
     }
 }
 
-/// Puts the requested addresses first. Other addresses of the same types are dropped, addresses of other types follow.
+/// Puts the requested addresses first. Other addresses of the same types are dropped; addresses of other types follow.
 fn lead_with(requested: &[IpAddr], cloud: &[NodeAddress]) -> Result<Vec<NodeAddress>, NodeIpError> {
     let mut result: Vec<NodeAddress> = Vec::new();
     for ip in requested {
@@ -69,8 +69,8 @@ fn lead_with(requested: &[IpAddr], cloud: &[NodeAddress]) -> Result<Vec<NodeAddr
     Ok(result)
 }
 
-/// The value of [`PROVIDED_NODE_IP`]: one address, or two of different families separated by a comma. For providers
-/// too: whoever understands more or less of it than this disagrees with [`desired_addresses`].
+/// Parses the value of [`PROVIDED_NODE_IP`]: one address, or two of different families separated by a comma. Providers
+/// have to use this parser, too, so that they agree with [`desired_addresses`].
 pub fn parse_node_ips(value: &str) -> Result<Vec<IpAddr>, NodeIpError> {
     let malformed = |reason| NodeIpError::Malformed { value: value.to_owned(), reason };
     let accepted = "expected one IP address, or an IPv4 and an IPv6 address separated by a comma";
@@ -89,8 +89,8 @@ pub fn parse_node_ips(value: &str) -> Result<Vec<IpAddr>, NodeIpError> {
     Ok(ips)
 }
 
-/// Go's parser in Kubernetes' lenient form: leading zeros are tolerated, and an IPv4 address mapped into IPv6 is that
-/// IPv4 address.
+/// Parses an address like Kubernetes' lenient Go parser: leading zeros are tolerated, and an IPv4-mapped IPv6 address
+/// becomes the IPv4 address.
 fn parse_ip(text: &str) -> Option<IpAddr> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Some(ip.to_canonical());

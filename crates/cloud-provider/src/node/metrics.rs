@@ -6,7 +6,7 @@ use prometheus_client::registry::Registry;
 
 use crate::view::NodeView;
 
-/// How long Nodes waited to be usable.
+/// How long new Nodes waited until they were usable.
 #[derive(Debug, Clone)]
 pub struct NodeMetrics {
     taint_removal: Histogram,
@@ -15,7 +15,7 @@ pub struct NodeMetrics {
 
 impl Default for NodeMetrics {
     fn default() -> Self {
-        // The framework's 1, 4, 16, 64, 256 and 1024 s, and two below.
+        // The framework's buckets (1, 4, 16, 64, 256 and 1024 s), and two smaller ones.
         let buckets = || Histogram::new([0.1, 0.5, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0]);
         Self { taint_removal: buckets(), initial_sync: buckets() }
     }
@@ -38,7 +38,8 @@ impl NodeMetrics {
         metrics
     }
 
-    /// Addresses are written before the taint goes, so both delays end together.
+    /// Records the initialisation of a Node. The addresses are written before the taint is removed, so both delays end
+    /// together.
     pub(super) fn initialised(&self, node: &NodeView) {
         let Some(created) = node.created else { return };
         #[allow(clippy::cast_precision_loss)]

@@ -1,4 +1,4 @@
-//! What has to be written to a Node, from nothing but its view and what the cloud says about its machine.
+//! Decides what to write to a Node, from its view and what the cloud says about its machine alone.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use super::addresses::{NodeIpError, desired_addresses};
 use crate::provider::InstanceMetadata;
 use crate::view::{NodeAddress, NodeView, Taint};
 
-/// The kubelet's mark on a Node that no cloud provider has looked at; whatever its effect (framework spec 2.1).
+/// Taint by which the kubelet marks a Node that no cloud provider has initialised; its effect does not matter
+/// (framework spec 2.1).
 pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 /// The well-known labels, each with its beta predecessor.
@@ -16,10 +17,10 @@ const ZONE: (&str, &str) = ("topology.kubernetes.io/zone", "failure-domain.beta.
 const REGION: (&str, &str) = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region");
 const INSTANCE_TYPES: (&str, &str) = (INSTANCE_TYPE, "beta.kubernetes.io/instance-type");
 
-/// Label of a Node: size of its machine. Written once.
+/// Label with the size of the Node's machine. Written once.
 pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 
-/// What to write, in this order: addresses first, so that no Node is schedulable with addresses that are wrong.
+/// The writes, in this order: addresses come first, so that no Node is schedulable with wrong addresses.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Plan {
     /// New `status.addresses`.
@@ -41,22 +42,22 @@ pub(super) enum PlanError {
     ProvidedNodeIp { node: String, source: NodeIpError },
 }
 
-/// Whether the Node waits to be initialised.
+/// Whether the Node waits for its initialisation.
 pub fn is_uninitialized(node: &NodeView) -> bool {
     node.taints.iter().any(|taint| taint.key == UNINITIALIZED)
 }
 
-/// What the settings allow.
+/// The settings that affect the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// An initialised Node gets zone, region and place of its machine when they change (the Go provider taints it again
-    /// for that; the end state is the same).
+    /// An initialised Node gets zone, region and host of its machine when they change. (The Go provider taints the Node
+    /// again for that; the result is the same.)
     pub(super) follow_topology: bool,
     /// The kubelet's `--node-ip` counts.
     pub(super) obey_node_ip: bool,
 }
 
-/// Framework spec 2.2 to 2.6.
+/// Plans the writes (framework spec 2.2 to 2.6).
 pub(super) fn plan(node: &NodeView, machine: &InstanceMetadata, rules: Rules) -> Result<Plan, PlanError> {
     let provided = |source| PlanError::ProvidedNodeIp { node: node.name.clone(), source };
     let desired = desired_addresses(node, &machine.addresses, rules.obey_node_ip).map_err(provided)?;
@@ -65,7 +66,7 @@ pub(super) fn plan(node: &NodeView, machine: &InstanceMetadata, rules: Rules) ->
         let topology = if rules.follow_topology { topology(machine) } else { BTreeMap::new() };
         let mut labels = changes(node, &topology);
         for (label, value) in reconcile_labels(node) {
-            // What the machine says wins over an old beta label (ccm.md W-24).
+            // The zone of the machine takes precedence over an old beta label (ccm.md W-24).
             if !topology.contains_key(label) {
                 labels.insert(label, value);
             }
@@ -84,7 +85,7 @@ pub(super) fn plan(node: &NodeView, machine: &InstanceMetadata, rules: Rules) ->
     Ok(Plan { addresses, labels, provider_id, taints: Some(taints) })
 }
 
-/// The labels that tell where the machine is; without those that it does not know.
+/// The labels for the place of the machine, as far as it is known.
 pub(super) fn topology(machine: &InstanceMetadata) -> BTreeMap<&'static str, String> {
     let place = machine.labels.iter().filter(|(_, value)| !value.is_empty());
     let place = place.map(|(label, value)| (*label, value.clone()));
@@ -101,8 +102,8 @@ fn changes(node: &NodeView, wanted: &BTreeMap<&'static str, String>) -> BTreeMap
     wanted.iter().filter(differs).map(|(label, value)| (*label, value.clone())).collect()
 }
 
-/// What an initialised Node needs although nothing is asked of the cloud: framework spec 2.5, beta labels are the
-/// source of the others.
+/// The label changes that an initialised Node needs without a query to the cloud: the beta labels are copied to the
+/// current ones (framework spec 2.5).
 pub(super) fn reconcile_labels(node: &NodeView) -> BTreeMap<&'static str, String> {
     let mut changes = BTreeMap::new();
     for (label, beta) in [ZONE, REGION, INSTANCE_TYPES] {
@@ -114,7 +115,7 @@ pub(super) fn reconcile_labels(node: &NodeView) -> BTreeMap<&'static str, String
 }
 
 impl Plan {
-    /// The merge patch of `nodes/status`, if there is something to write.
+    /// The merge patch for `nodes/status`, if there is something to write.
     pub(super) fn status_patch(&self, version: &str) -> Option<Value> {
         let addresses = self.addresses.as_ref()?;
         let addresses: Vec<Value> = addresses
@@ -124,8 +125,8 @@ impl Plan {
         Some(json!({"metadata": {"resourceVersion": version}, "status": {"addresses": addresses}}))
     }
 
-    /// The merge patch of `nodes`, if there is something to write. The version is the precondition that makes replacing
-    /// the list of taints safe.
+    /// The merge patch for `nodes`, if there is something to write. The resourceVersion is the precondition that makes
+    /// it safe to replace the list of taints.
     pub(super) fn node_patch(&self, version: &str) -> Option<Value> {
         let mut patch = json!({"metadata": {"resourceVersion": version}});
         if !self.labels.is_empty() {
@@ -142,7 +143,7 @@ impl Plan {
     }
 }
 
-/// `spec.taints` as it is written, complete: the list is replaced as a whole.
+/// The complete value of `spec.taints`, because a merge patch replaces the list as a whole.
 pub(crate) fn taints_value(taints: &[Taint]) -> Value {
     let entry = |taint: &Taint| {
         let mut entry = json!({"key": taint.key, "effect": taint.effect});

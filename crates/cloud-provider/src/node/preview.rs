@@ -1,4 +1,4 @@
-//! What a pass over a Node would write: the decisions of the controller, without its requests.
+//! Preview of what a pass over a Node would write: the decisions of the controller, without requests that write.
 
 use runtime::error::chain;
 
@@ -8,7 +8,7 @@ use crate::provider::Instances;
 use crate::start::Settings;
 use crate::view::NodeView;
 
-/// A machine that is said to be elsewhere counts as moved at once; the controller waits for a moment.
+/// Previews the pass. A move of the machine is believed at once, while the controller waits for a moment.
 pub(crate) async fn preview(provider: &dyn Instances, node: &NodeView, settings: &Settings) -> Outlook {
     let mut outlook = Outlook::default();
     let uninitialized = is_uninitialized(node);

@@ -1,5 +1,6 @@
-//! When labels of an initialised Node follow its machine: a machine that moves may be seen here, there and here again,
-//! and each change of a zone label makes schedulers and controllers of the cluster think anew. Pure.
+//! Decides when the topology labels of an initialised Node follow its machine. A machine that moves may be reported at
+//! the old host, at the new one and at the old one again. Each change of a zone label makes schedulers and controllers
+//! recompute, so the change waits until it is stable. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,18 +9,18 @@ use tokio::time::Instant;
 
 use crate::view::NodeView;
 
-/// A machine that is said to be elsewhere is believed after this time.
+/// How long a new place has to be reported before it is believed.
 pub(super) const SETTLES: Duration = Duration::from_secs(10);
 
-/// A change that is waiting.
+/// A change that is not believed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Moving {
     to: BTreeMap<&'static str, String>,
     since: Instant,
 }
 
-/// Whether the labels may be written now; if not, when to look again. A label that is missing is no change of mind and
-/// waits for nothing.
+/// Whether the labels may be written now; `Err` with the time to wait otherwise. A label that is missing is written
+/// without delay.
 pub(super) fn settled(
     node: &NodeView,
     wanted: &BTreeMap<&'static str, String>,

@@ -1,4 +1,4 @@
-//! Every request about Nodes that the controllers send.
+//! Sends all requests about Nodes.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -19,26 +19,26 @@ impl Writer {
         Self { api: Api::all(client) }
     }
 
-    /// Merge patch of the Node; returns it after that.
+    /// Patches the Node with a merge patch; returns the new state.
     pub(crate) async fn patch(&self, name: &str, patch: Value) -> Result<NodeView, kube::Error> {
         let node = self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(observe::node(&node))
     }
 
-    /// Merge patch of its status; returns it after that.
+    /// Patches the status with a merge patch; returns the new state.
     pub(crate) async fn patch_status(&self, name: &str, patch: Value) -> Result<NodeView, kube::Error> {
         let node = self.api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(observe::node(&node))
     }
 
-    /// Who writes these members of the Node beside us, by its managed fields.
+    /// Another program that writes these fields of the Node, by its managed fields.
     pub(crate) async fn other_writer(&self, name: &str, members: &[&str]) -> Result<Option<String>, kube::Error> {
         let found = self.api.get_metadata(name).await?;
         Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), members))
     }
 
-    /// Deletes the Node as it was judged and no other: one that was registered anew under the same name stays, and so
-    /// does one that somebody wrote meanwhile, because it may be Ready again.
+    /// Deletes exactly the Node that was judged, by UID and resourceVersion. A Node that was registered again under the
+    /// same name stays. So does one that was written since, because it may be Ready again.
     pub(crate) async fn delete(&self, node: &NodeView) -> Result<(), kube::Error> {
         let preconditions =
             Preconditions { uid: Some(node.uid.0.clone()), resource_version: Some(node.resource_version.clone()) };

@@ -1,4 +1,4 @@
-//! Taking back what was written for a node that lives.
+//! Undoes what was written for a node that turned out to be alive.
 
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::node::reference;
 use crate::view::{NodeView, Ready};
 
 impl NodeLoss {
-    /// It is heard again. False: there is nothing left to do.
+    /// Handles a node that is heard again. Returns false if nothing is left to do.
     pub(super) async fn heard(&mut self, node: &NodeView, case: &mut Case) -> bool {
         let Stage::Heard(at, looks) = case.stage else { return false };
         if case.is_untouched() {
@@ -37,12 +37,12 @@ impl NodeLoss {
             let pause = LOOKS.get(looks).copied().unwrap_or(KUBELET_LIVES.saturating_sub(at.elapsed()).max(AGAIN));
             case.next = Instant::now() + pause;
         }
-        // Nobody is waiting for what could not be taken back in all this time.
+        // If something could not be undone for this long, nothing waits for it any more.
         let is_over = taken_back || at.elapsed() >= SELDOM * 3;
         !(last && is_over)
     }
 
-    /// The verdict was wrong, and taking back what it did to endpoints has failed so far.
+    /// Retries to restore the endpoints after a wrong verdict.
     pub(super) async fn withdraw(&mut self, node: &NodeView, case: &mut Case) {
         match self.requests.tenants(&node.name, true).await {
             Ok(tenants) => {
@@ -53,7 +53,8 @@ impl NodeLoss {
         }
     }
 
-    /// `lives`: its kubelet is there, and pods need not wait until it compares them.
+    /// Undoes a wrong verdict. `lives`: the kubelet answers, so that pods are restored, too, and need not wait for its
+    /// next comparison.
     pub(super) async fn take_back_refuted(&mut self, node: &NodeView, case: &mut Case, tenants: &Tenants, lives: bool) {
         let taken_back = self.take_back(node, case, tenants, lives).await;
         case.stage = Stage::Refuted(taken_back);
@@ -62,7 +63,7 @@ impl NodeLoss {
         }
     }
 
-    /// False: something is left, and `case` says when to try again.
+    /// Undoes the marks. Returns false if something is left; `case` then has the time of the next attempt.
     async fn take_back(&mut self, node: &NodeView, case: &mut Case, tenants: &Tenants, pods: bool) -> bool {
         let plan = tenants.unmarks(&case.endpoints, pods);
         let done = self.requests.perform(&plan, true, "").await;

@@ -1,4 +1,4 @@
-//! A silent node: where it has got to, what was written for it, and when to look again.
+//! The case of a silent node: its stage, what was written for it, and when it is checked again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,40 +9,40 @@ use super::decide::Doubt;
 use super::{AGAIN, SAID, SELDOM};
 use crate::provider::Standing;
 
-/// Pauses that grow end here.
+/// The longest pause.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// Where a silent node has got to.
+/// The stage of a case.
 #[derive(Debug)]
 pub enum Stage {
-    /// Nothing is written; what was said of it last.
+    /// Nothing is written; with the last reported doubt.
     Open(Option<Doubt>),
-    /// Its pods are marked; so many looks since.
+    /// Its pods are marked; with the number of checks since then.
     Marked(usize),
-    /// Its kubelet accepts connections or has put a mark right: it lives. Nothing more until it is heard; `true`: our
-    /// endpoints are taken back.
+    /// Its kubelet accepts connections or has corrected a mark, so it is alive. Nothing is done until the node is
+    /// heard. `true`: the endpoints that the controller wrote are restored.
     Refuted(bool),
-    /// It is heard again since then; so many looks since.
+    /// The node is heard again since then; with the number of checks since then.
     Heard(Instant, usize),
 }
 
-/// A silent node.
+/// The case of one silent node.
 #[derive(Debug)]
 pub struct Case {
     pub uid: String,
     pub since: Instant,
     pub stage: Stage,
     pub next: Instant,
-    /// What the cloud has said: about its machine, and whether hosts are being upgraded.
+    /// The last answer of the cloud with its time: the state of the machine, and whether hosts are being upgraded.
     pub machine: Option<(Instant, Standing, bool)>,
-    /// Pods that are known to bear the mark: the API server has said so. That one of them is ready shows that a kubelet
-    /// lives; of a pod whose mark was refused by a conflict it shows nothing.
+    /// Pods that have the mark, as confirmed by the API server. If one of them is ready, a kubelet is alive. A pod
+    /// whose mark met a conflict proves nothing.
     pub pods: BTreeSet<String>,
-    /// Pods whose endpoints we have written, or tried to: an answer may have been lost.
+    /// Pods whose endpoints were written, or may have been written because the answer was lost.
     pub endpoints: BTreeSet<String>,
     /// The pause after the next failure.
     pause: Duration,
-    /// The pause while the finding stays the same.
+    /// The pause while the result stays the same.
     said: Duration,
 }
 
@@ -65,12 +65,12 @@ impl Case {
         matches!(self.stage, Stage::Marked(_))
     }
 
-    /// Nothing was written for it.
+    /// Whether nothing was written for the node.
     pub fn is_untouched(&self) -> bool {
         self.pods.is_empty() && self.endpoints.is_empty()
     }
 
-    /// Something has failed, or may not be done now. True: for the first time in a row.
+    /// Records that something failed, or may not be done now. Returns true for the first failure in a row.
     pub fn back_off(&mut self) -> bool {
         self.next = Instant::now() + self.pause;
         let first = self.pause == AGAIN;
@@ -78,17 +78,17 @@ impl Case {
         first
     }
 
-    /// A right is missing: somebody has to grant it, which takes its time.
+    /// Records that a right is missing. An administrator has to grant it, so the pause is long.
     pub fn rest(&mut self) {
         self.next = Instant::now() + SELDOM;
     }
 
-    /// The requests were answered.
+    /// Records that the requests succeeded.
     pub fn went_well(&mut self) {
         self.pause = AGAIN;
     }
 
-    /// Nothing is done, because of `doubt`. True: that is new.
+    /// Records that nothing is done because of `doubt`. Returns true if the doubt is new.
     pub fn doubted(&mut self, doubt: Doubt, until: Option<Instant>) -> bool {
         let known = matches!(&self.stage, Stage::Open(Some(before)) if before.word() == doubt.word());
         self.said = if known { (self.said * 2).min(LONGEST) } else { SAID };
@@ -98,8 +98,8 @@ impl Case {
         !known
     }
 
-    /// Whether what it waits for has come about, as far as that is known without a request: the pause has grown
-    /// meanwhile.
+    /// Whether the reason of the wait has gone, as far as that is known without a request. The pause may have grown
+    /// long meanwhile.
     pub fn is_stirred(&self, enough: bool, silent: usize) -> bool {
         match &self.stage {
             Stage::Open(Some(Doubt::OneWatcher)) => enough,

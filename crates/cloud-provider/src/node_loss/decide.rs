@@ -1,8 +1,8 @@
-//! Whether a node is lost: what watchers say, weighed against what else is known. Pure.
+//! Decides whether a node is lost, from the reports of watchers and other facts. Pure.
 //!
-//! A verdict may be wrong, and its harm is small: a kubelet that lives is found within a second. What must
-//! not be is that a fault of the network empties half a cluster, so nothing is done for many nodes at once, on one word
-//! alone, or on words that contradict one another.
+//! A verdict may be wrong, and the harm is small: a kubelet that is alive is detected within a second. But a network
+//! fault must not empty half a cluster. Therefore nothing is done for many nodes at once, on a single report, or on
+//! reports that contradict each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,8 +15,8 @@ use super::report::Report;
 use crate::provider::Standing;
 use crate::view::NodeView;
 
-/// A machine that stands still because it is paused or moved: a migration over a slow network stops it for some
-/// seconds.
+/// How long a machine may stand still because it is paused or migrated: a migration over a slow network stops it for
+/// some seconds.
 pub const STILL: Duration = Duration::from_secs(10);
 
 /// A report and when this process saw it renewed.
@@ -24,13 +24,13 @@ pub const STILL: Duration = Duration::from_secs(10);
 pub struct Seen {
     /// The report.
     pub report: Report,
-    /// When it came about or its renewal was seen to change. `None`: it was there when this process began, and nothing
-    /// has shown yet that its author lives. It may have been left behind by one who is gone.
+    /// When the report appeared or its renewal time was seen to change. `None`: it existed when this process started,
+    /// and no renewal was seen since. Its announcer may be gone.
     pub renewed: Option<Instant>,
 }
 
 impl Seen {
-    /// Until when it counts.
+    /// When the report expires.
     pub fn expiry(&self) -> Option<Instant> {
         self.renewed.map(|renewed| renewed + self.report.duration)
     }
@@ -40,48 +40,48 @@ impl Seen {
     }
 }
 
-/// A node that enough watchers call silent.
+/// A node that enough watchers report as silent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreed {
-    /// Its Node.
+    /// UID of its Node.
     pub uid: String,
-    /// Who says so, and what was asked, in words.
+    /// The watchers and their evidence, as text.
     pub evidence: String,
-    /// More than one watcher says so, or one whose word is enough in a cluster of two.
+    /// Two or more watchers report it. In a cluster of two nodes, one watcher is enough if the gateway answered it.
     pub enough: bool,
 }
 
-/// What follows for a node.
+/// The verdict about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// It is lost.
+    /// The node is lost.
     Lost,
-    /// Not yet.
+    /// The decision waits until this time.
     Wait(Instant, Doubt),
-    /// Nothing is done, and why.
+    /// Nothing is done, for this reason.
     Refused(Doubt),
 }
 
 /// Why nothing is done about a silent node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Doubt {
-    /// Only one watcher says so.
+    /// Only one watcher reports it.
     OneWatcher,
     /// Too many nodes are silent at the same time.
     TooMany {
-        /// So many.
+        /// Number of silent nodes.
         silent: usize,
-        /// Of so many.
+        /// Number of all nodes.
         nodes: usize,
     },
     /// Hosts are being upgraded, and the machine is not known to be off.
     HostUpgrade,
-    /// Its machine is paused or being moved.
+    /// The machine is paused or being migrated.
     Still(&'static str),
 }
 
 impl Doubt {
-    /// For metrics.
+    /// The value in metrics.
     pub fn word(&self) -> &'static str {
         match self {
             Self::OneWatcher => "one_watcher",
@@ -107,11 +107,11 @@ impl fmt::Display for Doubt {
     }
 }
 
-/// The Node that is meant, and each watcher with what it says.
+/// The UID of the Node, and each watcher with its report.
 type Words<'a> = (String, Vec<(&'a str, &'a Silence)>);
 
-/// Nodes that somebody who can be believed calls silent, by name. Who is called silent himself is no witness: of two
-/// who accuse each other neither is believed.
+/// The nodes that credible watchers report as silent, by name. A watcher whose own node is reported as silent is not
+/// credible: if two nodes accuse each other, neither report counts.
 pub fn agreed(
     now: Instant,
     nodes: &[impl AsRef<NodeView>],
@@ -149,32 +149,32 @@ pub fn agreed(
     found.into_iter().map(|(name, words)| (name, judge(words))).collect()
 }
 
-/// How many nodes may be called lost at the same time.
+/// The largest number of nodes that may be considered lost at the same time.
 pub fn limit(nodes: usize) -> usize {
     if nodes <= 3 { usize::from(nodes > 1) } else { nodes / 3 }
 }
 
-/// What is known when a node is judged.
+/// The facts about a node that is judged.
 #[derive(Debug, Clone, Copy)]
 pub struct Circumstances<'a> {
     /// Now.
     pub now: Instant,
-    /// When it was called silent first.
+    /// When the node was first reported as silent.
     pub since: Instant,
-    /// Names of all nodes that watchers agree on, or that are called lost.
+    /// Names of all nodes that watchers agree on, or that are considered lost.
     pub silent: &'a BTreeSet<String>,
-    /// How many nodes there are.
+    /// Number of all nodes.
     pub nodes: usize,
     /// Hosts are being upgraded.
     pub host_upgrade: bool,
-    /// What Harvester says at this moment; `Unknown`: it was not asked, or did not answer.
+    /// The state of the machine as Harvester reports it now; `Unknown` if Harvester was not asked, or did not answer.
     pub machine: Standing,
 }
 
 /// Whether one node is lost.
 pub fn decide(word: &Agreed, known: Circumstances<'_>) -> Finding {
     let Circumstances { now, since, silent, nodes, host_upgrade, machine } = known;
-    // Not to be outvoted by anything: many at a time are no loss of a node.
+    // This rule overrides all others: many silent nodes at once are not the loss of a node.
     if silent.len() > limit(nodes) {
         return Finding::Refused(Doubt::TooMany { silent: silent.len(), nodes });
     }

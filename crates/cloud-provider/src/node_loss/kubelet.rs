@@ -1,7 +1,7 @@
-//! Whether the kubelet of a node lives, seen from here: somebody accepts a connection at its port.
+//! Checks whether the kubelet of a node is alive: whether its port accepts a TCP connection from here.
 //!
-//! A kubelet that lives puts a pod's status right only when it compares all of them, each 10 s. So it is asked before:
-//! whoever is marked and accepts connections was not lost.
+//! A live kubelet corrects a pod's status only when it compares all pods, every 10 s. The connection detects it sooner:
+//! a marked node that accepts connections was not lost.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -12,20 +12,21 @@ use tokio::net::TcpStream;
 
 use crate::view::{NodeAddressKind, NodeView};
 
-/// Where kubelets listen.
+/// The port of kubelets.
 const PORT: u16 = 10250;
-/// A machine that lives answers in far less.
+/// Time-out; a live machine answers in far less.
 const LIMIT: Duration = Duration::from_millis(200);
 
-/// Asks at an address.
+/// A function that checks an address.
 pub type Ask = fn(SocketAddr) -> BoxFuture<'static, bool>;
 
-/// Not one that refuses: a kernel does that which has just started, and its containers have not.
+/// Whether a connection is accepted. A refused connection does not count: a kernel that has just booted refuses too,
+/// although its containers do not run yet.
 pub fn accepts(address: SocketAddr) -> BoxFuture<'static, bool> {
     async move { matches!(tokio::time::timeout(LIMIT, TcpStream::connect(address)).await, Ok(Ok(_))) }.boxed()
 }
 
-/// Where it listens, as far as the Node says.
+/// The address of the kubelet, from the Node's InternalIP.
 pub fn address(node: &NodeView) -> Option<SocketAddr> {
     let internal = node.addresses.iter().find(|address| address.kind == NodeAddressKind::InternalIp)?;
     Some(SocketAddr::new(internal.address.parse::<IpAddr>().ok()?, PORT))

@@ -9,12 +9,13 @@ use super::{AGAIN, LOOKS, NodeLoss};
 use crate::node::reference;
 use crate::view::NodeView;
 
-/// Why nothing may be written.
+/// The reason why nothing may be written; `None` if writes are allowed.
 type Held = Result<Option<&'static str>, kube::Error>;
 
 impl NodeLoss {
-    /// What is on the node, if anything may be written: one that does not lead learns only from the record that nothing
-    /// may be. It is asked before each mark, together with the node's pods, so that it costs no time.
+    /// Reads the pods and endpoints on the node, and whether writes are allowed. A replica that does not lead learns
+    /// only from the record that they are not. Both are read concurrently before each mark, so the check costs no extra
+    /// time.
     async fn requests_of(&self, node: &NodeView, again: bool) -> (Result<Tenants, kube::Error>, Held) {
         let held = async {
             let here = self.instances.hold().map(|_| "the controller is held");
@@ -45,13 +46,13 @@ impl NodeLoss {
         None
     }
 
-    /// Marks what is not marked. If some of it was done before, a kubelet that accepts a connection now, or that has
-    /// put
-    /// a mark right since, shows that it lives. False: it did not go well, and `case` says when to try again.
+    /// Marks the pods and endpoints that are not marked. If some were marked before, a kubelet that accepts a
+    /// connection now, or has corrected a mark since, proves that the node is alive. Returns false after a failure;
+    /// `case` then has the time of the next attempt.
     pub(super) async fn mark(&mut self, node: &NodeView, word: &Agreed, case: &mut Case) -> bool {
         let again = case.is_lost() || !case.is_untouched();
         let (tenants, lives) = tokio::join!(self.requests_of(node, again), async { again && self.lives(node).await });
-        // What was marked may be put right also while nothing may be marked.
+        // Marks may be undone even while nothing may be marked.
         let tenants = match tenants {
             (Ok(found), Ok(Some(_))) if again && (lives || found.is_refuted(&case.pods)) => (Ok(found), Ok(None)),
             answers => answers,
@@ -78,7 +79,7 @@ impl NodeLoss {
         case.pods.extend(done.pods.iter().cloned());
         let ours = case.pods.len();
         if again {
-            // Also what the other replica has marked: when that is put right, it is not to be marked once more.
+            // Including the marks of another replica: if they are corrected, they must not be repeated.
             case.pods.extend(tenants.pods.iter().filter(|pod| pod.marked).map(|pod| pod.uid.clone()));
         }
         if let Some(error) = &done.error {
@@ -93,11 +94,11 @@ impl NodeLoss {
         true
     }
 
-    /// All is written for the first time.
+    /// Handles the first complete mark of a node.
     fn is_lost(&self, node: &NodeView, word: &Agreed, case: &mut Case, pods: usize) {
         case.stage = Stage::Marked(0);
         self.metrics.verdict("lost");
-        // The other replica says it otherwise.
+        // If no pod was written here, another replica has marked and reported them.
         if pods > 0 {
             let text = format!(
                 "node {} does not answer: {}. {pods} of its pods were taken out of their Services until it is heard \

@@ -1,4 +1,4 @@
-//! What is counted of lost nodes.
+//! Metrics about lost nodes.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

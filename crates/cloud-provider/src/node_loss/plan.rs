@@ -1,4 +1,4 @@
-//! What to write about the pods and endpoints of a lost node, and what to take back. Pure.
+//! Decides what to write to the pods and endpoints of a lost node, and what to undo. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,13 +6,13 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Value, json};
 
-/// Reason of the condition `Ready` that is ours: by it we know what we may take back.
+/// Reason of the condition `Ready` that this controller writes. It identifies the marks that may be undone.
 pub const REASON: &str = "NodeSilent";
 
-/// Set on the API's image of a static pod.
+/// Annotation on the mirror pod of a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What counts of a pod.
+/// The view of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // facts of an object that have nothing to do with each other
 pub struct PodView {
@@ -26,18 +26,18 @@ pub struct PodView {
     pub version: String,
     /// Condition `Ready` is `True`.
     pub ready: bool,
-    /// Condition `Ready` is our mark.
+    /// Condition `Ready` is this controller's mark.
     pub marked: bool,
     /// Condition `ContainersReady` is `True`.
     pub containers_ready: bool,
-    /// A static pod on the host's network, as those of the control plane are: a kubelet is all that looks after it.
+    /// A static pod in the host's network, like those of the control plane: only the kubelet manages it.
     pub is_static: bool,
     /// It is being deleted.
     pub deleting: bool,
 }
 
 impl PodView {
-    /// Of the object.
+    /// Makes the view of a pod.
     pub fn of(pod: &Pod) -> Self {
         let conditions = || pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let holds = |kind: &str| conditions().any(|found| found.type_ == kind && found.status == "True");
@@ -57,8 +57,8 @@ impl PodView {
         }
     }
 
-    /// The strategic merge patch of its status, valid for this version of it alone: a kubelet that lives may have
-    /// written meanwhile.
+    /// The strategic merge patch of the pod's status, with its resourceVersion as precondition: a live kubelet may have
+    /// written it meanwhile.
     pub fn ready_patch(&self, ready: bool, why: &str, at: &str) -> Value {
         let (status, reason, message) =
             if ready { ("True", Value::Null, Value::Null) } else { ("False", json!(REASON), json!(why)) };
@@ -68,7 +68,7 @@ impl PodView {
     }
 }
 
-/// What counts of an EndpointSlice: the endpoints that are pods of one node.
+/// The view of an EndpointSlice, with the endpoints that are pods of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceView {
     /// `metadata.namespace`.
@@ -84,7 +84,7 @@ pub struct SliceView {
 /// One endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointView {
-    /// Its place in the list.
+    /// Its index in the list.
     pub index: usize,
     /// UID of its pod.
     pub pod: String,
@@ -95,7 +95,7 @@ pub struct EndpointView {
 }
 
 impl SliceView {
-    /// Of the object; `None`: nothing in it is on this node.
+    /// Makes the view; `None` if no endpoint is on this node.
     pub fn of(slice: &EndpointSlice, node: &str) -> Option<Self> {
         let endpoints: Vec<EndpointView> = slice
             .endpoints
@@ -122,7 +122,7 @@ impl SliceView {
         })
     }
 
-    /// The JSON patch that sets these endpoints, valid for this version of it alone.
+    /// The JSON patch that sets these endpoints, with the resourceVersion as precondition.
     pub fn patch(&self, endpoints: &[&EndpointView], ready: bool) -> Value {
         let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": self.version});
         let set = endpoints.iter().map(|endpoint| {
@@ -133,7 +133,7 @@ impl SliceView {
     }
 }
 
-/// What is on a node.
+/// The pods and endpoints on a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tenants {
     /// Its pods.
@@ -142,7 +142,7 @@ pub struct Tenants {
     pub slices: Vec<SliceView>,
 }
 
-/// What to write.
+/// The changes to write.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan<'a> {
     /// Pods whose condition `Ready` changes.
@@ -152,7 +152,7 @@ pub struct Plan<'a> {
 }
 
 impl Tenants {
-    /// What to mark: pods that back a Service and are taken for ready, and their endpoints.
+    /// The pods and endpoints to mark: Ready pods that back a Service, and their endpoints.
     pub fn marks(&self) -> Plan<'_> {
         let backing: BTreeSet<&str> =
             self.slices.iter().flat_map(|slice| &slice.endpoints).map(|endpoint| endpoint.pod.as_str()).collect();
@@ -162,8 +162,8 @@ impl Tenants {
         Plan { pods: pods.collect(), slices: self.endpoints(|endpoint| endpoint.serves && may(&endpoint.pod)) }
     }
 
-    /// What to take back of what we have marked: endpoints of pods that are ready again; pods themselves only where
-    /// `pods` says that nobody else will do it.
+    /// The marks to undo: endpoints of pods that are ready again. Pods themselves are included only with `pods`, when
+    /// no kubelet will correct them.
     pub fn unmarks(&self, endpoints: &BTreeSet<String>, pods: bool) -> Plan<'_> {
         let of: BTreeMap<&str, &PodView> = self.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
         let ours = |pod: &&PodView| pods && pod.marked && pod.containers_ready && !pod.deleting;
@@ -185,7 +185,7 @@ impl Tenants {
             .collect()
     }
 
-    /// Whether a kubelet has put right one of these pods that we had marked: it lives.
+    /// Whether a kubelet has corrected one of these marked pods, so that it is alive.
     pub fn is_refuted(&self, marked: &BTreeSet<String>) -> bool {
         self.pods.iter().any(|pod| pod.ready && marked.contains(&pod.uid))
     }

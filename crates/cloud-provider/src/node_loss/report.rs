@@ -1,4 +1,4 @@
-//! What a watcher's membership Lease says about other nodes. Made from the object, and nothing else looks at it.
+//! The reports about other nodes in a watcher's membership Lease. No other part reads the Lease.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,24 +7,24 @@ use contract::leases::MEMBER_PREFIX;
 use contract::{Card, Silence, keys};
 use k8s_openapi::api::coordination::v1::Lease;
 
-/// The Leases that say something; those of a healthy cluster are not followed.
+/// Selects the Leases with a report, so that those of a healthy cluster are not watched.
 pub const SELECTOR: &str = "cloudprovider.harvesterhci.io/reports-silence=true";
 
-/// A watcher's word.
+/// The report of one watcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Its node.
+    /// Name of the watcher's node.
     pub watcher: String,
-    /// Changes with each renewal; clocks of nodes are not compared.
+    /// Changes with each renewal. Only equality is compared, because the clocks of nodes differ.
     pub renewal: String,
-    /// For how long a renewal is good.
+    /// How long a renewal is valid.
     pub duration: Duration,
-    /// Whom it does not hear any more, by name.
+    /// The nodes that the watcher does not hear any more, by name.
     pub silent: BTreeMap<String, Silence>,
 }
 
 impl Report {
-    /// `None`: no membership Lease, or it says nothing.
+    /// Parses the Lease; `None` if it is no membership Lease, or has no report.
     pub fn of(lease: &Lease) -> Option<Self> {
         let watcher = lease.metadata.name.as_deref()?.strip_prefix(MEMBER_PREFIX)?.to_owned();
         let card = lease.metadata.annotations.as_ref()?.get(keys::cloudprovider::CARD)?;

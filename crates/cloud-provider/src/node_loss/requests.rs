@@ -1,4 +1,4 @@
-//! Every request about pods and endpoints of a lost node.
+//! Sends all requests about pods and endpoints of a lost node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,30 +14,30 @@ use serde_json::Value;
 
 use super::plan::{Plan, PodView, SliceView, Tenants};
 
-/// Requests that are under way at the same time.
+/// Number of concurrent requests.
 const PARALLEL: usize = 16;
-/// An API that takes longer is itself in doubt.
+/// Time-out; an API server that takes longer may itself be affected.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where the controller's record is, and what in it forbids every write. They are written by a human and by the leading
-/// replica (crate `harvester-provider`, `identity/record.rs`), which this crate does not know.
+/// ConfigMap with the controller's record, and its keys that forbid all writes. An operator and the leader write them
+/// (crate `harvester-provider`, `identity/record.rs`, which this crate does not depend on).
 const RECORD: (&str, &str) = ("kube-system", "harvester-cloud-provider");
 const PAUSED: &str = "paused";
 const SAFE_MODE: &str = "safe-mode";
-/// Where the leading replica keeps what it knows of an upgrade of the cloud's hosts (crate `harvester-provider`,
-/// `host_upgrade/status.rs`). Its window closes with the upgrade, also with one that fails, and is over when it has
-/// lasted for too long.
+/// ConfigMap with the leader's state about an upgrade of the hosts (crate `harvester-provider`,
+/// `host_upgrade/status.rs`). The window in it closes with the end of the upgrade, even a failed one, and is marked as
+/// spent when it has lasted too long.
 const HOST_UPGRADE: (&str, &str) = ("kube-system", "harvester-host-upgrade");
 const STATUS: &str = "status.json";
 
-/// What came of a plan.
+/// The outcome of a plan.
 #[derive(Debug, Default)]
 pub struct Done {
-    /// UIDs of pods whose status was written: the API server has said so.
+    /// UIDs of pods whose status was written, as confirmed by the API server.
     pub pods: Vec<String>,
-    /// Objects that somebody else has written meanwhile: to be looked at again.
+    /// Number of objects that were written by others meanwhile, and have to be read again.
     pub conflicts: usize,
-    /// Another refusal.
+    /// Any other error.
     pub error: Option<kube::Error>,
 }
 
@@ -52,7 +52,8 @@ impl Requests {
         Self { client }
     }
 
-    /// Whether pods and endpoints may be read: asked once, so that it is told before it is needed.
+    /// Whether pods and endpoints may be read. Asked once at the start, so that a missing right is reported before it
+    /// is needed.
     pub async fn may_read(&self) -> Result<(), kube::Error> {
         let one = ListParams::default().limit(1);
         Api::<Pod>::all(self.client.clone()).list_metadata(&one).await?;
@@ -60,8 +61,8 @@ impl Requests {
         Ok(())
     }
 
-    /// Why nothing may be written now, as the record says. A replica that does not lead has no other way to know.
-    /// Without the right to read it, or without the record, there is nobody who could have forbidden it.
+    /// The reason in the record why nothing may be written now. A replica that does not lead has no other source for
+    /// it. If the record does not exist or may not be read, nothing is forbidden.
     pub async fn held(&self) -> Result<Option<&'static str>, kube::Error> {
         let record = self.data(RECORD).await?;
         let is_paused = record.get(PAUSED).is_some_and(|paused| paused.trim() == "true");
@@ -71,16 +72,16 @@ impl Requests {
         )))
     }
 
-    /// Whether hosts are being upgraded, as the leading replica has noted it.
+    /// Whether hosts are being upgraded, according to the leader's ConfigMap.
     pub async fn host_upgrade(&self) -> Result<bool, kube::Error> {
         let status = self.data(HOST_UPGRADE).await?.remove(STATUS).unwrap_or_default();
         let status: Value = serde_json::from_str(&status).unwrap_or_default();
         let window = &status["window"];
-        // A window of mere silence is marked: a host that has lost its power is silent too, and its node is lost.
+        // A window that only silence opened does not count: a host without power is silent too, and its node is lost.
         Ok(window["suspended"] == true && window["upgrade"] != false)
     }
 
-    /// Of a ConfigMap; nothing where it is not there or may not be read.
+    /// The data of a ConfigMap; empty if it does not exist or may not be read.
     async fn data(&self, (namespace, name): (&str, &str)) -> Result<BTreeMap<String, String>, kube::Error> {
         let api = Api::<ConfigMap>::namespaced(self.client.clone(), namespace);
         let found = tokio::time::timeout(PATIENCE, api.get(name)).await.unwrap_or_else(|_| Err(too_late()));
@@ -91,7 +92,8 @@ impl Requests {
         }
     }
 
-    /// What is on a node. `now`: as it is at this moment; else as the API server has it in memory, which is sooner.
+    /// Reads the pods and endpoints on a node. `now`: the latest state from etcd; otherwise from the API server's watch
+    /// cache, which is faster.
     pub async fn tenants(&self, node: &str, now: bool) -> Result<Tenants, kube::Error> {
         let params = || if now { ListParams::default() } else { ListParams::default().match_any() };
         let on_node = params().fields(&format!("spec.nodeName={node}"));
@@ -105,7 +107,7 @@ impl Requests {
         })
     }
 
-    /// Pods first: from them the endpoint controller, where it lives, draws the same conclusion as we do.
+    /// Sends the changes. Pods come first: the endpoint controller, if it runs, draws the same conclusion from them.
     pub async fn perform(&self, plan: &Plan<'_>, ready: bool, why: &str) -> Done {
         let mut done = Done::default();
         let at = Timestamp::now().to_string();
@@ -124,7 +126,7 @@ impl Requests {
                 done.pods.push(uid);
             }
         }
-        // Endpoints alone would be marked in vain: the endpoint controller draws them from their pods.
+        // Marked endpoints alone would have no effect: the endpoint controller derives them from the pods.
         if !ready && done.is_refused() {
             return done;
         }
@@ -153,7 +155,7 @@ impl Done {
         self.error.as_ref().and_then(|error| api_code(error)) == Some(403)
     }
 
-    /// True: it is written. What is gone needs nothing more.
+    /// Records the result of one write. Returns true if it succeeded. An object that is gone needs no write.
     fn note(&mut self, written: Result<(), kube::Error>) -> bool {
         match written {
             Ok(()) => true,
@@ -164,7 +166,7 @@ impl Done {
             }
             Err(error) if api_code(&error) == Some(404) => false,
             Err(error) => {
-                // A missing right is said before anything else: it does not go away by itself.
+                // A missing right takes precedence over other errors, because it does not go away by itself.
                 if self.error.is_none() || api_code(&error) == Some(403) {
                     self.error = Some(error);
                 }

@@ -1,4 +1,4 @@
-//! Every request that the service controller sends.
+//! Sends all requests of the service controller.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl Writer {
         Self { client }
     }
 
-    /// Adds our finalizer, these annotations and the first condition; returns the Service after it.
+    /// Adds the finalizer, these annotations and the first condition; returns the new state of the Service.
     pub(super) async fn add_finalizer(
         &self,
         service: &ServiceView,
@@ -33,7 +33,7 @@ impl Writer {
         self.patch_status(service, &Patch::Strategic(patch)).await
     }
 
-    /// Changes our conditions alone; returns the Service after it.
+    /// Changes only the controller's own conditions; returns the new state of the Service.
     pub(super) async fn patch_conditions(
         &self,
         service: &ServiceView,
@@ -42,7 +42,7 @@ impl Writer {
         self.patch_status(service, &Patch::Strategic(patch)).await
     }
 
-    /// Lets the Service go; returns it after that, or nothing if there was nothing to do or the Service is gone.
+    /// Releases the Service. Returns its new state; `None` if nothing had to change, or the Service is gone.
     pub(super) async fn release(
         &self,
         service: &ServiceView,
@@ -56,14 +56,14 @@ impl Writer {
         }
     }
 
-    /// Who writes this Service beside us, by its managed fields.
+    /// Another program that writes this Service, by its managed fields.
     pub(super) async fn other_writer(&self, service: &ServiceView) -> Result<Option<String>, kube::Error> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &service.key.namespace);
         let found = api.get_metadata(&service.key.name).await?;
         Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), &[]))
     }
 
-    /// Finalizers travel through the status subresource too: the API server takes them there, and the charts grant
+    /// Patches through the status subresource, finalizers too: the API server accepts them there, and the charts grant
     /// `patch services/status` (framework spec 1.10).
     async fn patch_status(&self, service: &ServiceView, patch: &Patch<Value>) -> Result<ServiceView, kube::Error> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &service.key.namespace);
@@ -72,7 +72,7 @@ impl Writer {
     }
 }
 
-/// What Events about a Service refer to.
+/// The object that Events about a Service refer to.
 pub(super) fn reference(service: &ServiceView) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".into()),

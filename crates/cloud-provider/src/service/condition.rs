@@ -1,8 +1,8 @@
-//! The conditions on a Service: pure. `LoadBalancerReady` says whether a node serves its address, and why not;
-//! `LoadBalancerWarning` says what is not as asked for while it is served.
+//! The conditions on a Service. Pure. `LoadBalancerReady` says whether a node serves its address, and why not.
+//! `LoadBalancerWarning` says what is not as requested, although the Service is served.
 //!
-//! Phases that pass within seconds share one reason, so that a new Service costs one write more than its address: the
-//! first condition travels with the finalizer.
+//! Phases that last only seconds share one reason. So a new Service costs only one more write than its address: the
+//! first condition is written together with the finalizer.
 
 use std::time::Duration;
 
@@ -15,28 +15,28 @@ use crate::provider::{
 };
 use crate::view::{Condition, ConditionStatus, Conditions, ServiceView};
 
-/// A node serves the address.
+/// Reason: a node serves the address.
 const SERVED: &str = "Served";
-/// Somebody serves an address of the Service, and we have not had a load balancer for it so far: something else gave it
-/// the address. An outage takes this reason from no Service and gives it to none.
+/// Reason: the Service has an address, but this controller has not had a load balancer for it yet, so another program
+/// assigned the address. An outage neither removes nor adds this reason.
 pub const NO_LOAD_BALANCER_YET: &str = "NoLoadBalancerYet";
-/// The work is under way.
+/// Reason: the work is under way.
 const PENDING: &str = "Pending";
-/// Nobody is left that would notice if the address were served no more.
+/// Reason: no announcer is running that could notice if the address were no longer served.
 const NO_ANNOUNCER: &str = "NoAnnouncer";
-/// A request failed and is repeated.
+/// Reason: a request failed and will be repeated.
 const CALL_FAILED: &str = "CallFailed";
 
-/// A condition's message may not be longer in the API; nobody reads that much anyway.
+/// Limit of a condition's message in the API.
 const LONGEST_MESSAGE: usize = 2048;
 
-/// An address that goes to another node is noted when it has stayed there for so long: a node that fails takes hundreds
-/// of Services along, and their new nodes have the API to themselves first.
+/// An address that moves to another node is reported after it has stayed there for this long. The failure of a node
+/// moves hundreds of Services, and their new nodes need the API server first.
 const SETTLED: Duration = Duration::from_secs(10);
 
 type Answer<'a> = Result<&'a Ensured, &'a ProviderError>;
 
-/// What the conditions should say after a call of `ensure`. `now` is RFC 3339.
+/// The conditions after a call of `ensure`. `now` is RFC 3339.
 pub(super) fn after(
     service: &ServiceView,
     answer: Answer<'_>,
@@ -57,7 +57,7 @@ pub(super) fn after(
     }
 }
 
-/// What goes onto a Service together with the finalizer, unless it says so already.
+/// The condition to write together with the finalizer, unless the Service already has one.
 pub(super) fn first(service: &ServiceView, announced: Announced, now: &str) -> Option<Condition> {
     let (reason, message) = (PENDING, String::new());
     let nothing_yet = Ensured::Waiting(Waiting { reason, message, needs_user: false, retry_after: None });
@@ -76,7 +76,7 @@ impl Said for (ConditionStatus, &str, String) {
     }
 }
 
-/// `None`: what is there stays.
+/// The new condition; `None` if the existing one stays.
 fn ready<'a>(
     service: &ServiceView,
     answer: Answer<'a>,
@@ -93,7 +93,7 @@ fn ready<'a>(
             return told.then(|| (ConditionStatus::True, NO_LOAD_BALANCER_YET, served_before(service)));
         }
         return match announced {
-            // What a former process has seen.
+            // The observation of a former process stays.
             Announced::Untold if is(NO_ANNOUNCER) => None,
             Announced::Away => Some((ConditionStatus::Unknown, NO_ANNOUNCER, unwatched(service))),
             Announced::Yes | Announced::Untold => Some((ConditionStatus::True, SERVED, served(service))),
@@ -106,13 +106,13 @@ fn ready<'a>(
             Some((status, reason, message.clone()))
         }
         Err(error) if !error.reason.is_empty() => Some((ConditionStatus::False, error.reason, text.to_owned())),
-        // Texts of failures differ from attempt to attempt.
+        // The text of a failure differs from attempt to attempt, so an existing condition stays.
         Err(_) if is(CALL_FAILED) => None,
         Err(_) => {
             let message = format!("the last attempt failed, and the next one follows: {text}");
             Some((ConditionStatus::Unknown, CALL_FAILED, message))
         }
-        // These say nothing about the Service.
+        // These answers tell nothing about the Service.
         answer if current.is_some() && says_nothing(answer) => None,
         Ok(_) => {
             let message = "no node serves an address of this Service yet: the cloud controller gets one from \
@@ -123,13 +123,13 @@ fn ready<'a>(
     }
 }
 
-/// What was answered is about the controller or the host, not about the Service.
+/// Whether the answer is about the controller or the host, and not about the Service.
 fn says_nothing(answer: Answer<'_>) -> bool {
     matches!(answer, Ok(Ensured::Waiting(waiting)) if [NOT_READ_YET, HOST_UPGRADE].contains(&waiting.reason))
 }
 
 enum Warning<'a> {
-    /// What is there stays.
+    /// The existing condition stays.
     Stays,
     None,
     Is(ConditionStatus, &'a str, String),
@@ -138,7 +138,7 @@ enum Warning<'a> {
 fn warning<'a>(service: &ServiceView, answer: Answer<'a>, text: &str) -> Warning<'a> {
     let (reason, message) = match answer {
         Ok(Ensured::Ready { remark: Some(remark), .. }) => {
-            // A note is no warning: the user said that less is enough.
+            // A remark that is no warning: the user declared that less is sufficient.
             let status = if remark.warning { ConditionStatus::True } else { ConditionStatus::False };
             return Warning::Is(status, remark.reason, remark.message.clone());
         }
@@ -148,7 +148,7 @@ fn warning<'a>(service: &ServiceView, answer: Answer<'a>, text: &str) -> Warning
         Ok(Ensured::Waiting(_)) | Err(_) => return Warning::Stays,
     };
     if service.ingress.is_empty() {
-        // The other condition has it.
+        // The other condition already has this reason.
         return Warning::None;
     }
     Warning::Is(ConditionStatus::True, reason, message.to_owned())
@@ -182,7 +182,7 @@ fn unwatched(service: &ServiceView) -> String {
     )
 }
 
-/// What is to be shown now, and when to look again: a change of the node alone is put off.
+/// The conditions to write now, and when to check again: a mere change of the node is delayed.
 pub(super) fn settled(
     current: &Conditions,
     wanted: Conditions,
@@ -194,7 +194,7 @@ pub(super) fn settled(
     let only_moved = shown.status == next.status
         && [&shown.reason, &next.reason] == [SERVED; 2]
         && shown.message != next.message
-        // Another address is told at once.
+        // A change of the address is reported at once.
         && shown.message.rsplit(" serves ").next() == next.message.rsplit(" serves ").next();
     if !only_moved {
         return (wanted, None);
@@ -208,7 +208,7 @@ pub(super) fn settled(
     (Conditions { ready: current.ready.clone(), ..wanted }, Some(rest))
 }
 
-/// Whether the Service shows this remark already.
+/// Whether the Service already shows this remark.
 pub(super) fn shows(current: &Condition, remark: &Remark) -> bool {
     current.reason == remark.reason && current.message == cut(&remark.message)
 }
@@ -217,19 +217,19 @@ fn cut(message: &str) -> &str {
     &message[..message.floor_char_boundary(LONGEST_MESSAGE)]
 }
 
-/// One condition as the status has it.
+/// The condition as an entry of the status.
 pub(super) fn entry(kind: &str, condition: &Condition) -> Value {
     json!({"type": kind, "status": condition.status.word(), "reason": condition.reason, "message": condition.message,
         "lastTransitionTime": condition.since})
 }
 
-/// What takes a condition of this type off, in a strategic merge patch.
+/// The entry that removes a condition of this type with a strategic merge patch.
 pub(super) fn forgotten(kind: &str) -> Value {
     json!({"type": kind, "$patch": "delete"})
 }
 
-/// Strategic merge patch of the status: others' conditions stay. The UID is a precondition. `None`: nothing is
-/// different.
+/// The strategic merge patch of the status, which keeps the conditions of other controllers. The UID is a precondition.
+/// `None` if nothing differs.
 pub(super) fn patch(service: &ServiceView, wanted: &Conditions) -> Option<Value> {
     let pairs = service.conditions.by_type().into_iter().zip(wanted.by_type());
     let changes: Vec<Value> = pairs

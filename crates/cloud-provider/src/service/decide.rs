@@ -1,4 +1,4 @@
-//! What has to happen for a Service, from nothing but its view and what we remember of it.
+//! Decides what has to be done for a Service, from its view and the stored view of an earlier pass alone.
 
 use std::collections::BTreeMap;
 
@@ -7,52 +7,54 @@ use serde_json::{Value, json};
 use super::condition;
 use crate::view::{Condition, LOAD_BALANCER_READY, ServiceView};
 
-/// The finalizer that keeps a Service until its load balancer is gone.
+/// Finalizer that keeps a Service until its load balancer is deleted.
 pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
-/// The one thing to do next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step<'a> {
-    /// Not ours, or all done.
+    /// Nothing: the Service is none of this controller's, or everything is done.
     Nothing,
-    /// Bring the load balancer nearer to what the Service asks for.
+    /// Bring the load balancer closer to what the Service requests.
     Ensure {
-        /// The finalizer has to be there before the first call to the cloud.
+        /// The finalizer has to be added before the first call to the cloud.
         add_finalizer: bool,
     },
-    /// The Service wants a load balancer no more: delete it, then release the Service.
+    /// The Service no longer wants a load balancer: delete it, then release the Service.
     Cleanup(Release),
-    /// The Service that had this view is gone, without having waited for us. Delete its load balancer.
+    /// The Service with this view vanished without waiting for the cleanup: delete its load balancer.
     DeleteRemembered(&'a ServiceView),
 }
 
-/// How to let go of a Service after its load balancer is gone.
+/// How to release a Service after its load balancer is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Release {
-    /// The finalizer is ours, or there is none.
+    /// The finalizer belongs to this controller, or there is none.
     Ours,
-    /// Somebody else serves the Service now and may use the same finalizer: it is ours only if there was something to
-    /// delete.
+    /// Another controller serves the Service now and may use the same finalizer. It is removed only if there was a load
+    /// balancer to delete.
     IfExisted,
 }
 
-/// Framework spec 1.2: type LoadBalancer and no class; and unlike there, a Service that is being deleted wants nothing
-/// (1.14).
+/// Whether the Service wants a load balancer: type LoadBalancer and no class (framework spec 1.2). Unlike there, a
+/// Service that is being deleted wants none (1.14).
 pub fn wants_load_balancer(service: &ServiceView) -> bool {
     service.is_load_balancer && !service.has_class && !service.deleting
 }
 
-/// Whether `service` carries our finalizer.
+/// Whether `service` has the finalizer.
 pub fn has_finalizer(service: &ServiceView) -> bool {
     service.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
 }
 
-/// Framework spec 1.5 and 1.14: we have promised to clean up and nobody wants the load balancer any more.
+/// Whether a load balancer has to be cleaned up: the finalizer promises it, and the Service no longer wants one
+/// (framework spec 1.5 and 1.14).
 fn needs_cleanup(service: &ServiceView) -> bool {
     has_finalizer(service) && (service.deleting || !service.is_load_balancer)
 }
 
-/// Framework spec 1.6 to 1.8. `remembered` is the view of the last pass that had or wanted a load balancer.
+/// Decides the next step (framework spec 1.6 to 1.8). `remembered` is the view of the last pass that had or wanted a
+/// load balancer.
 pub(super) fn decide<'a>(current: Option<&ServiceView>, remembered: Option<&'a ServiceView>) -> Step<'a> {
     let Some(current) = current else {
         return remembered.map_or(Step::Nothing, Step::DeleteRemembered);
@@ -70,8 +72,8 @@ pub(super) fn decide<'a>(current: Option<&ServiceView>, remembered: Option<&'a S
     }
 }
 
-/// Adds the finalizer and the first condition, in one request. A strategic merge patch: others' finalizers and
-/// conditions stay.
+/// Adds the finalizer and the first condition, in one request. A strategic merge patch keeps the finalizers and
+/// conditions of other controllers.
 pub(super) fn add_finalizer_patch(
     service: &ServiceView,
     annotations: &BTreeMap<String, Option<String>>,
@@ -88,9 +90,10 @@ pub(super) fn add_finalizer_patch(
     patch
 }
 
-/// Removes the finalizer, the status and our condition, in one request: the second of two would meet the version that
-/// the first has made. `None` if nothing of it is there. A status is not cleared where the object is about to
-/// disappear, and not where it is somebody else's. A strategic merge patch: others' finalizers and conditions stay.
+/// Removes the finalizer, the status and the controller's conditions, in one request: a second request would conflict
+/// with the version that the first one made. `None` if there is nothing to remove. The status is not cleared if the
+/// object is about to disappear, or if it belongs to another controller. A strategic merge patch keeps the finalizers
+/// and conditions of other controllers.
 pub(super) fn release_patch(service: &ServiceView, remove_finalizer: bool) -> Option<Value> {
     let remove = remove_finalizer && has_finalizer(service);
     let disappears = service.deleting && service.finalizers.iter().all(|finalizer| finalizer == FINALIZER);
@@ -113,7 +116,7 @@ pub(super) fn release_patch(service: &ServiceView, remove_finalizer: bool) -> Op
     Some(patch)
 }
 
-/// The version that was read.
+/// The precondition: the resourceVersion that was read.
 fn precondition(service: &ServiceView) -> Value {
     match service.resource_version.as_str() {
         "" => json!({}),

@@ -1,4 +1,4 @@
-//! Services for which nothing may be written now.
+//! Handles Services for which nothing may be written now.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use crate::provider::LoadBalancers;
 use crate::view::ServiceView;
 use crate::worker::Next;
 
-/// How often it is looked whether the load balancer of a Service that is gone, or goes, may be deleted again.
+/// Interval of the checks whether the load balancer of a deleted Service may be deleted again.
 const WHILE_HELD: Duration = Duration::from_secs(5);
 
-/// While nothing may be written, the pass ends before it begins. The provider wakes who is there when that is over;
-/// nobody wakes a Service that is gone.
+/// Ends the pass if nothing may be written. Afterwards the provider wakes existing Services, but not deleted ones, so
+/// those are checked again after [`WHILE_HELD`].
 pub(super) fn held(
     provider: &dyn LoadBalancers,
     current: Option<&ServiceView>,

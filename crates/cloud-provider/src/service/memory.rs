@@ -1,4 +1,4 @@
-//! What a pass leaves to the next one.
+//! State that a pass leaves to the next one.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::damping::Damper;
 use crate::own_write::OwnWrite;
 use crate::view::{Conditions, ServiceView};
 
-/// What is kept about a Service between passes. Lost with the process, and nothing depends on it.
+/// State of a Service between passes. It is lost with the process, and nothing depends on it.
 #[derive(Debug, Default)]
 pub(super) struct ServiceState {
     /// The last view of a pass that wanted or had a load balancer.
@@ -17,11 +17,11 @@ pub(super) struct ServiceState {
     pub(super) written: OwnWrite<ServiceView>,
     pub(super) story: Reports,
     pub(super) conflicts: u32,
-    /// States of the Service that were corrected again and again. Its version is left out of them.
+    /// States of the Service that were corrected repeatedly, without their resourceVersion.
     pub(super) damper: Damper<ServiceView>,
-    /// The conditions that we wrote, until the cache shows them.
+    /// The conditions that were written, until the cache shows them.
     pub(super) shown: Option<Conditions>,
-    /// What the condition is to say of another node, and since when.
+    /// The delayed condition about another node, and since when.
     pub(super) moved: Option<(String, Instant)>,
 }
 

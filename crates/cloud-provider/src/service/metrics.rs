@@ -1,5 +1,5 @@
-//! Metrics of the service controller: the Go framework's names stay registered, so that dashboards do not break; ours
-//! measure what those never did, the ensure path, in buckets below a second.
+//! Metrics of the service controller. The Go framework's names stay registered, so that dashboards keep working.
+//! Additional metrics measure the ensure path, with buckets below a second.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl ServiceMetrics {
             metrics.calls.clone(),
         );
         registry.register("hcp_service_call_duration_seconds", "Duration of these calls", metrics.duration.clone());
-        // There is no node sync here, the cloud does not use the list of nodes: these stay 0.
+        // There is no node sync, because the cloud does not use the list of nodes: these metrics stay 0.
         let seconds = || Histogram::new((0..15).map(|power| f64::from(1 << power)));
         for (name, help) in [
             (

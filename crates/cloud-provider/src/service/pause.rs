@@ -1,4 +1,4 @@
-//! When a Service is looked at again.
+//! Computes when a Service is reconciled again.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(super) fn within(next: Next, longest: Option<Duration>) -> Next {
     }
 }
 
-/// At the latest after this time.
+/// Limits the pause to this time.
 pub(super) fn not_after(next: Next, latest: Duration) -> Next {
     match next {
         Next::OnChange => Next::After(latest),

@@ -1,4 +1,4 @@
-//! What the first pass over a Service would write: the decisions of the controller, without its requests.
+//! Preview of what the first pass over a Service would write: the decisions of the controller, without its requests.
 
 use runtime::error::chain;
 
@@ -9,7 +9,7 @@ use crate::outlook::{Outlook, Target, Write};
 use crate::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
 use crate::view::ServiceView;
 
-/// Of a process that has not met the Service before.
+/// Previews the pass of a process that has not seen the Service before.
 pub(crate) fn preview(provider: &dyn LoadBalancers, service: &ServiceView) -> Outlook {
     let mut outlook = Outlook::default();
     let step = decide(Some(service), None);

@@ -1,5 +1,5 @@
-//! What the user is told about a Service, and what not: reasons and messages are the Go framework's, but nothing is
-//! said twice and nothing about passes that changed nothing (framework spec 1.12, 7.7).
+//! Decides what the user is told about a Service. Reasons and messages are the Go framework's, but nothing is reported
+//! twice, and a pass that changed nothing reports nothing (framework spec 1.12, 7.7).
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::damping::undone;
 use crate::provider::{Deleted, Ensured, Remark, Waiting};
 use crate::view::Condition;
 
-/// A wait that needs the user is repeated after this time: Events expire after an hour.
+/// A wait that needs the user is reported again after this time, because Events expire after an hour.
 const REPEAT: Duration = Duration::from_mins(10);
 
 /// An Event to emit.
@@ -36,7 +36,7 @@ impl Tell {
         Self { kind, reason: remark.reason, message: remark.message.clone() }
     }
 
-    /// `by`: who writes the Service beside us, if that can be told.
+    /// `by`: another program that writes the Service, if it can be identified.
     pub(super) fn undone(by: Option<&str>) -> Self {
         let whole = "the finalizer, the labels and the annotations of this program";
         Self::warning("UndoneByOthers", undone("this Service", by, whole))
@@ -59,19 +59,20 @@ impl Tell {
     }
 }
 
-/// What the user has heard about one Service so far.
+/// What was reported about one Service so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Reports {
-    /// We said that we are at it, or that it failed; `EnsuredLoadBalancer` is due when it works.
+    /// The start of the work or a failure was reported; `EnsuredLoadBalancer` is due when the Service is ready.
     working: bool,
-    /// It works; small corrections from now on are not news.
+    /// The Service is ready; small corrections are not reported.
     ready: bool,
     deleting: bool,
     warned: Option<(String, Instant)>,
     remarked: Option<Remark>,
 }
 
-/// How a failed step is reported: with the Service there, or with only our memory of it (framework spec 1.8).
+/// How a failed step is reported: for an existing Service, or for one of which only the stored view is left (framework
+/// spec 1.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failing {
     Sync,
@@ -88,19 +89,19 @@ impl Failing {
 }
 
 impl Reports {
-    /// It works: what is written from here on corrects what somebody has changed.
+    /// Whether the Service is ready: further writes correct changes of other programs.
     pub(super) fn is_settled(&self) -> bool {
         self.ready
     }
 
-    /// The finalizer was written: work begins.
+    /// The reports after the finalizer was written: the work begins.
     pub(super) fn began(&mut self) -> Vec<Tell> {
         self.working = true;
         vec![Tell::ensuring()]
     }
 
-    /// The provider's answer to `ensure`. `served`: the Service has an address in its status; before that nothing is
-    /// done.
+    /// The reports for the provider's answer to `ensure`. `served`: the Service has an address in its status; before
+    /// that it is not ready.
     pub(super) fn ensured(&mut self, now: Instant, answer: &Ensured, served: bool) -> Vec<Tell> {
         match answer {
             Ensured::Ready { changed, .. } => {
@@ -121,8 +122,8 @@ impl Reports {
         }
     }
 
-    /// What is served is not all that was asked for: said once. `shown` is the condition on the Service, in which a
-    /// former process may have said it.
+    /// The report that the user requested more than there is, once. `shown` is the condition on the Service, by which a
+    /// former process may have reported it.
     pub(super) fn remark(&mut self, remark: Option<&Remark>, shown: Option<&Condition>) -> Option<Tell> {
         let said =
             self.remarked.as_ref() == remark || remark.zip(shown).is_some_and(|(remark, shown)| shows(shown, remark));
@@ -130,7 +131,7 @@ impl Reports {
         remark.filter(|_| !said).map(Tell::remark)
     }
 
-    /// The provider's answer to `delete`.
+    /// The reports for the provider's answer to `delete`.
     pub(super) fn deleted(&mut self, now: Instant, answer: &Deleted, failing: Failing) -> Vec<Tell> {
         match answer {
             Deleted::Gone { existed } => {
@@ -157,9 +158,9 @@ impl Reports {
         }
     }
 
-    /// A step failed. Every failure is told; the recorder counts repetitions, and the back-off makes them rare. A
-    /// refusal, which stays until the user changes something, is told like a wait: once, and again before Events
-    /// expire.
+    /// The reports for a failed step. Every failure is reported; the recorder counts repetitions, and the back-off
+    /// makes them rare. A refusal that lasts until the user changes something is reported like a wait: once, and again
+    /// before Events expire.
     pub(super) fn failed(&mut self, now: Instant, text: &str, failing: Failing, refusal: bool) -> Vec<Tell> {
         self.working = failing == Failing::Sync && !self.deleting;
         self.ready = false;
@@ -170,7 +171,7 @@ impl Reports {
         if self.is_news(now, text) { vec![failing.tell(text)] } else { Vec::new() }
     }
 
-    /// Remembers what is told; `false`: said a moment ago.
+    /// Stores a reported text; returns false if it was reported recently.
     fn is_news(&mut self, now: Instant, text: &str) -> bool {
         if self.warned.as_ref().is_some_and(|(said, at)| said == text && now - *at < REPEAT) {
             return false;

@@ -12,8 +12,8 @@ use crate::provider::{Ensured, ProviderError};
 use crate::view::ServiceView;
 
 impl ServiceController {
-    /// Brings the conditions on the Service up to date, where they say something else, or says when to look again.
-    /// Whether that works decides nothing.
+    /// Writes the conditions of the Service if they differ, or returns when to check again. A failure of the write has
+    /// no consequence.
     pub(super) async fn show(
         &self,
         service: &ServiceView,
@@ -41,7 +41,7 @@ impl ServiceController {
     }
 }
 
-/// Now, as conditions have it.
+/// The current time in the format of conditions.
 pub(super) fn timestamp() -> String {
     let now = Timestamp::from_second(Timestamp::now().as_second()).expect("a clock within the range of a timestamp");
     now.to_string()

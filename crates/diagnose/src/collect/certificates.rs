@@ -1,4 +1,4 @@
-//! When certificates run out: the one that an API server shows, and the one in our credentials for it.
+//! Reads when certificates expire: that of an API server, and that in the credentials for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, Signature
 use super::validity::not_after;
 use crate::snapshot::{Certificate, Owner};
 
-/// For the handshake.
+/// Time-out of the handshake.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Those that this API and the credentials for it have. What cannot be read is left out: a connection that does not
-/// come about is told elsewhere.
+/// The certificates of this API server and of the credentials for it. One that cannot be read is left out: a failed
+/// connection is reported elsewhere.
 pub async fn read(config: &Config) -> Vec<Certificate> {
     let ours = of_credentials(&config.auth_info).map(|expires| Certificate { owner: Owner::Credentials, expires });
-    // A proxy would show its own.
+    // A proxy would present its own certificate.
     let served = match config.proxy_url {
         None => tokio::time::timeout(LIMIT, served(config)).await.ok().flatten(),
         Some(_) => None,
@@ -44,7 +44,7 @@ fn of_credentials(credentials: &AuthInfo) -> Option<jiff::Timestamp> {
     not_after(&CertificateDer::from_pem_slice(&pem).ok()?)
 }
 
-/// The chain that the server shows.
+/// The certificate chain that the server presents.
 async fn served(config: &Config) -> Option<Vec<CertificateDer<'static>>> {
     let host = config.cluster_url.host()?.trim_matches(['[', ']']);
     let port = config.cluster_url.port_u16().unwrap_or(443);
@@ -62,7 +62,7 @@ async fn served(config: &Config) -> Option<Vec<CertificateDer<'static>>> {
     Some(stream.get_ref().1.peer_certificates()?.iter().cloned().map(CertificateDer::into_owned).collect())
 }
 
-/// Takes every certificate, above all one that has run out. Nothing is ever sent over such a connection.
+/// Accepts every certificate, so that an expired one can be read. Nothing is sent over such a connection.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

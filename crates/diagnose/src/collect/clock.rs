@@ -1,11 +1,11 @@
-//! How far an API server's clock is from this machine's, by the header `Date` of an answer.
+//! Compares an API server's clock with that of this machine, by the header `Date` of an answer.
 
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use kube::Client;
 use kube::client::Body;
 
-/// Seconds by which it is ahead; `None` where it does not say. An answer that refuses has the header, too.
+/// Seconds that the server's clock is ahead; `None` without the header. An answer with an error has the header, too.
 pub async fn ahead(client: &Client) -> Option<i64> {
     let request = http::Request::get("/version").body(Body::empty()).ok()?;
     let sent = Timestamp::now();
@@ -15,8 +15,8 @@ pub async fn ahead(client: &Client) -> Option<i64> {
     Some(between(sent, date, answered))
 }
 
-/// The server has cut off parts of a second, and nobody knows when on the way it has read its clock: only what remains
-/// beyond both is a difference.
+/// The difference of the clocks. The header has whole seconds, and it is unknown when the server read its clock between
+/// request and answer. Only a difference beyond both uncertainties is reported.
 fn between(sent: Timestamp, date: Timestamp, answered: Timestamp) -> i64 {
     let seconds = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs();
     let (least, most) = (seconds(answered, date), seconds(sent, date) + 1);

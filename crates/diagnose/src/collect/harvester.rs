@@ -1,4 +1,4 @@
-//! Harvester's API, by the cloud-config of the cloud controller.
+//! Reads Harvester's API with the cloud-config of the cloud controller.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use super::{Asked, certificates, clock, host, list, rights, side, trouble, why};
 use crate::facts;
 use crate::snapshot::{Snapshot, Trouble, TroubleKind, Unread};
 
-/// For all that is read there.
+/// Time-out for everything that is read there.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Content of a cloud-config, and where it was.
+/// The content of a cloud-config, with its origin.
 enum Found {
     Bytes(Vec<u8>, String),
-    /// It should be there and is not.
+    /// It should exist, but does not.
     Missing(String),
-    /// It is somewhere where we cannot look.
+    /// It is in a place that this program cannot read.
     Elsewhere(String),
 }
 
@@ -83,7 +83,7 @@ async fn objects(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
     let lbs: Api<LoadBalancer> = Api::namespaced(client.clone(), &namespace);
     match lbs.list(&ListParams::default()).await {
         Ok(list) => snapshot.load_balancers = list.items,
-        // The server has answered; what is missing is a right, or the kind.
+        // The server has answered, so only a right or the kind is missing.
         Err(error) if matches!(api_code(&error), Some(403 | 404)) => {
             snapshot.unread.push(Unread { what: "LoadBalancers on Harvester".to_owned(), why: why(&error) });
         }
@@ -92,7 +92,7 @@ async fn objects(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
             return;
         }
     }
-    // Its version is public on most servers, and nothing depends on it.
+    // Most servers show their version to every client, and nothing depends on it.
     snapshot.harvester.version =
         client.apiserver_version().await.map(|version| version.git_version).unwrap_or_default();
     let unread = &mut snapshot.unread;
@@ -108,7 +108,8 @@ async fn objects(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
     }
 }
 
-/// The flag's; else, in the controller's own pod, the one on its command line; else that of its Deployment.
+/// Finds the cloud-config: from the flag; else, in the controller's own pod, from its command line; else from its
+/// Deployment.
 async fn find(guest: &Client, asked: &Asked, snapshot: &Snapshot) -> Found {
     if let Some(path) = &asked.cloud_config {
         return file(path);
@@ -154,7 +155,7 @@ fn file(path: &Path) -> Found {
     }
 }
 
-/// In the controller's pod it is the first process.
+/// The cloud-config of the first process, which in the controller's pod is the controller.
 fn of_the_first_process() -> Option<String> {
     let line = std::fs::read("/proc/1/cmdline").ok()?;
     let words: Vec<String> =

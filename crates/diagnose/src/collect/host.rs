@@ -1,5 +1,5 @@
-//! What Harvester is and can do, seen from what it answers to a guest: the kinds that it serves, how it describes them,
-//! and what it made of what was asked of it. Its version is a setting that most guests may not read.
+//! Detects which features Harvester has, from its answers to a guest: the kinds that it serves, their schemas, and how
+//! it handled requests. Its version is in a setting that most guests may not read.
 
 use harvester_api::features::{LOAD_BALANCER_SCHEMA, has_ipv6_pool};
 use harvester_api::keys::{cloudprovider, loadbalancer};
@@ -45,7 +45,7 @@ async fn get(client: &Client, path: &str) -> Option<Value> {
     client.request(Request::new(path).list(&ListParams::default()).ok()?).await.ok()
 }
 
-/// What the host made of the youngest object that asked for a network.
+/// Whether the host kept the network of the youngest object that requested one.
 fn keeps_network(load_balancers: &[LoadBalancer]) -> Option<bool> {
     let asked = |lb: &&LoadBalancer| !annotation(&lb.metadata, cloudprovider::LB_NETWORK).is_empty();
     let created = |lb: &&LoadBalancer| lb.metadata.creation_timestamp.as_ref().map(|time| time.0);

@@ -1,5 +1,5 @@
-//! Reads both APIs into a [`Snapshot`]. What cannot be read is noted and done without; nothing is ever written but
-//! questions about rights.
+//! Reads both APIs into a [`Snapshot`]. What cannot be read is noted and left out. The only requests that write are
+//! access reviews.
 
 mod certificates;
 mod clock;
@@ -33,13 +33,13 @@ pub struct Asked {
     pub kubeconfig: Option<PathBuf>,
     /// `--context`.
     pub context: Option<String>,
-    /// `--cloud-config`; without it the one of the cloud controller is looked for.
+    /// `--cloud-config`; without it, that of the cloud controller is used.
     pub cloud_config: Option<PathBuf>,
-    /// What only `doctor` looks at, too: workloads, Events, rights.
+    /// Also read what only `doctor` needs: workloads, Events, rights.
     pub thorough: bool,
 }
 
-/// Reads everything. An API that does not answer is part of the result.
+/// Reads everything. An API that does not answer is recorded in the result.
 pub async fn collect(asked: &Asked, announcer: &announcer_core::Config, product: &Product) -> Snapshot {
     let mut snapshot = Snapshot { now: jiff::Timestamp::now(), ..Snapshot::default() };
     let config = match guest_config(asked).await {
@@ -65,9 +65,9 @@ pub async fn collect(asked: &Asked, announcer: &announcer_core::Config, product:
         return snapshot;
     }
     snapshot.guest.clock_ahead = clock::ahead(&client).await;
-    // Ages are counted by the clock that has written the times. This machine's may be wrong.
+    // Ages are computed with the API server's clock, which has written the times. This machine's clock may be wrong.
     snapshot.now += SignedDuration::from_secs(snapshot.guest.clock_ahead.unwrap_or_default());
-    // The version is told to everybody.
+    // Every client may read the version, so the credentials are tested with another request.
     let services: Api<k8s_openapi::api::core::v1::Service> = Api::all(client.clone());
     if let Err(error) = services.list(&ListParams::default().limit(1)).await
         && api_code(&error) == Some(401)
@@ -84,7 +84,7 @@ pub async fn collect(asked: &Asked, announcer: &announcer_core::Config, product:
     snapshot
 }
 
-/// As `kubectl` finds its credentials, and in a pod those of its account.
+/// Credentials as `kubectl` finds them; in a pod those of its account.
 async fn guest_config(asked: &Asked) -> Result<Config, String> {
     let options = KubeConfigOptions { context: asked.context.clone(), ..KubeConfigOptions::default() };
     let file = match &asked.kubeconfig {
@@ -116,7 +116,7 @@ async fn guest(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
     for name in [facts::RECORD, facts::HOST_UPGRADE, "cilium-config"] {
         match maps.get_opt(name).await {
             Ok(found) => snapshot.config_maps.extend(found.map(|found| (name.to_owned(), found))),
-            // Cilium's is nobody's business who may not read it.
+            // A missing right to read Cilium's configuration is not worth a note.
             Err(_) if name == "cilium-config" => {}
             Err(error) => snapshot.unread.push(Unread { what: format!("ConfigMap {name}"), why: chain(&error) }),
         }
@@ -133,7 +133,7 @@ async fn guest(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
     }
 }
 
-/// All of a kind; none, and a note, where they cannot be read.
+/// All objects of a kind; none, and a note, if they cannot be read.
 async fn list<K>(api: Api<K>, what: &str, fields: &str, unread: &mut Vec<Unread>) -> Vec<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
@@ -148,7 +148,7 @@ where
     }
 }
 
-/// In few words.
+/// The reason in a few words.
 fn why(error: &kube::Error) -> String {
     match api_code(error) {
         Some(403) => "these credentials may not".to_owned(),
@@ -157,7 +157,7 @@ fn why(error: &kube::Error) -> String {
     }
 }
 
-/// What keeps an API from being read.
+/// The reason why an API cannot be read.
 fn trouble(error: &kube::Error) -> Trouble {
     let text = chain(error);
     let lower = text.to_lowercase();
@@ -171,7 +171,7 @@ fn trouble(error: &kube::Error) -> Trouble {
     Trouble { kind, text }
 }
 
-/// An API that answers nobody we are.
+/// The result for an API that does not accept these credentials, or does not answer.
 fn side(server: &str, kind: TroubleKind, text: impl Into<String>) -> Side {
     Side { server: server.to_owned(), trouble: Some(Trouble { kind, text: text.into() }), ..Side::default() }
 }

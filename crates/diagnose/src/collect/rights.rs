@@ -1,4 +1,4 @@
-//! What our accounts may do: asked of the API servers, which decide it.
+//! Checks the rights of the accounts by access reviews of the API servers.
 
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
@@ -10,11 +10,11 @@ use kube::{Api, Client, ResourceExt};
 use crate::facts;
 use crate::snapshot::{Right, Snapshot, Unread};
 
-/// Verb, group, resource, and whether in `kube-system` only.
+/// Verb, group, resource, and whether the right is needed in `kube-system` only.
 type Need = (&'static str, &'static str, &'static str, bool);
 
-/// The Lease of the cloud controller's leader, unless `--leader-elect-resource-name` names another one. The chart
-/// grants the right to write this one only.
+/// The Lease of the cloud controller's leader, unless `--leader-elect-resource-name` sets another name. The chart
+/// grants the right to write only this one.
 const LEADER_LEASE: &str = "cloud-controller-manager";
 
 const CONTROLLER: [Need; 9] = [
@@ -72,7 +72,7 @@ fn right(account: &str, need: Need, namespace: &str) -> Right {
     Right { account: account.to_owned(), verb: verb.to_owned(), resource, namespace: namespace.to_owned() }
 }
 
-/// Those of the account in the cloud-config.
+/// Checks the rights of the account in the cloud-config.
 pub async fn harvester(client: &Client, snapshot: &mut Snapshot) {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     for need in HARVESTER {
@@ -94,7 +94,7 @@ pub async fn harvester(client: &Client, snapshot: &mut Snapshot) {
     }
 }
 
-/// Those of the two accounts in the guest cluster.
+/// Checks the rights of the two accounts in the guest cluster.
 pub async fn guest(client: &Client, snapshot: &mut Snapshot) {
     let mut accounts: Vec<(String, &[Need], Option<String>)> = Vec::new();
     for deployment in snapshot.deployments.iter().filter(|one| facts::is_controller(&facts::containers(one))) {

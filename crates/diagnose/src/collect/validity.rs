@@ -1,5 +1,5 @@
-//! When an X.509 certificate runs out. Of the whole structure only its validity is read; who has signed it, and for
-//! whom, the TLS library judges with each request.
+//! Reads when an X.509 certificate expires. Only its validity is parsed; the TLS library verifies issuer and subject
+//! with each request.
 
 use jiff::Timestamp;
 
@@ -9,12 +9,12 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// `notAfter` of a certificate in DER; `None` where these bytes are no certificate.
+/// `notAfter` of a certificate in DER; `None` if these bytes are not a certificate.
 pub fn not_after(der: &[u8]) -> Option<Timestamp> {
     let mut certificate = Elements(Elements(der).next_of(SEQUENCE)?);
     let mut body = Elements(certificate.next_of(SEQUENCE)?);
     let (tag, _) = body.next()?;
-    // Version 1 does not say its version and begins with the serial number.
+    // A certificate of version 1 has no version field and begins with the serial number.
     if tag == VERSION {
         body.next_of(INTEGER)?;
     } else if tag != INTEGER {
@@ -28,7 +28,7 @@ pub fn not_after(der: &[u8]) -> Option<Timestamp> {
     time(tag, std::str::from_utf8(text).ok()?)
 }
 
-/// `YYMMDDHHMMSSZ`, of the years 1950 to 2049, or `YYYYMMDDHHMMSSZ`.
+/// Parses `YYMMDDHHMMSSZ`, for the years 1950 to 2049, or `YYYYMMDDHHMMSSZ`.
 fn time(tag: u8, text: &str) -> Option<Timestamp> {
     let digits = text.strip_suffix('Z').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
     let (year, rest) = match (tag, digits.len()) {
@@ -43,18 +43,18 @@ fn time(tag: u8, text: &str) -> Option<Timestamp> {
     format!("{year}-{}-{}T{}:{}:{}Z", two(0), two(2), two(4), two(6), two(8)).parse().ok()
 }
 
-/// Elements of DER, one after the other.
+/// Iterates over DER elements.
 struct Elements<'a>(&'a [u8]);
 
 impl<'a> Elements<'a> {
-    /// Tag and content of the next one.
+    /// Tag and content of the next element.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         let (&first, rest) = rest.split_first()?;
         let (length, rest) = if first < 0x80 {
             (usize::from(first), rest)
         } else {
-            // Lengths of more than four bytes are no certificate's.
+            // No certificate has lengths of more than four bytes.
             let count = usize::from(first & 0x7f);
             let bytes = rest.get(..count).filter(|bytes| (1..=4).contains(&bytes.len()))?;
             (bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), &rest[count..])

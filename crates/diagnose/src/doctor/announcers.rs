@@ -1,4 +1,5 @@
-//! The announcers: that they run, that one of them may have an address, and that nobody else announces.
+//! Checks the announcers: whether they run, whether one of them may take an address, and whether another program
+//! announces.
 
 use contract::leases::GLOBAL;
 use harvester_api::keys::{cloudprovider, kube_vip};
@@ -38,7 +39,7 @@ fn global(snapshot: &Snapshot) -> Option<&Lease> {
 
 fn nobody(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
     let alive = members.iter().any(|lease| facts::is_fresh(snapshot, lease)) || global(snapshot).is_some();
-    // In mode `service` each Service has a Lease of its own, beside it; only mode `node` writes terms.
+    // In mode `service` each Service also has a Lease of its own; only mode `node` writes terms.
     let by_node =
         snapshot.services.iter().any(|service| !facts::annotation(&service.metadata, cloudprovider::TERM).is_empty());
     let told =
@@ -64,7 +65,7 @@ fn node_of<'a>(snapshot: &'a Snapshot, lease: &Lease) -> Option<&'a k8s_openapi:
     snapshot.nodes.iter().find(|node| node.name_any() == name)
 }
 
-/// What the announcer of a node says about itself.
+/// The card in the Lease of a node's announcer.
 fn card(lease: &Lease) -> serde_json::Value {
     let text = facts::annotation(&lease.metadata, cloudprovider::CARD);
     serde_json::from_str(text).unwrap_or_default()
@@ -75,7 +76,7 @@ fn member(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
     let node = node_of(snapshot, lease)?;
     let object = format!("announcer of node {name}");
     if !facts::is_fresh(snapshot, lease) {
-        // A node that is off has no announcer, and needs none.
+        // A node that is off has no announcer and needs none.
         return facts::is_ready(node).then(|| {
             let ago = facts::renewed(snapshot, lease).map_or(0, |(ago, _)| ago);
             Finding::warning("announcer-silent", object)
@@ -103,7 +104,7 @@ fn member(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
     })
 }
 
-/// What the announcer found when it tried, before any Service needs it.
+/// The macvlan check that the announcer makes at its start, before any Service needs one.
 fn no_macvlans(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
     let name = facts::member(lease)?;
     let why = facts::annotation(&lease.metadata, cloudprovider::NO_MACVLANS);
@@ -118,9 +119,9 @@ fn no_macvlans(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
     })
 }
 
-/// To be typed on a node.
+/// The command to run on a node.
 pub const LOAD_MACVLAN: &str = "modprobe macvlan && echo macvlan > /etc/modules-load.d/macvlan.conf";
-/// What to do where that module is not there.
+/// The advice if that module does not exist.
 pub const NO_SUCH_MODULE: &str = "# module not found: SLES minimal images have kernel-default-base without it, install \
                                   kernel-default (docs/requirements.md)";
 

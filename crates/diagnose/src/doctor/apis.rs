@@ -1,5 +1,5 @@
-//! The two APIs: whether they answer, whether their certificates and our credentials are taken, and what our accounts
-//! may do there.
+//! Checks the two APIs: whether they answer, whether certificates and credentials are accepted, and which rights the
+//! accounts have.
 
 use super::certificates;
 use super::finding::Finding;

@@ -1,11 +1,12 @@
-//! Certificates that run out, before they do.
+//! Warns about certificates before they expire.
 
 use super::finding::{Finding, Severity};
 use crate::snapshot::{Certificate, Owner, Side, Snapshot};
 use crate::table::age;
 
 const DAY: i64 = 24 * 60 * 60;
-/// RKE2 and K3s renew theirs at a start within the last 90 days or more, kubeadm at each upgrade.
+/// Time before the expiry at which it is reported. RKE2 and K3s renew certificates at a start within the last 90 days
+/// or more, kubeadm at each upgrade.
 const SOON: i64 = 30 * DAY;
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
@@ -15,7 +16,7 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     [of(true, &snapshot.guest), of(false, &snapshot.harvester)].concat()
 }
 
-/// The certificate that this API shows has run out: that is why it is not trusted.
+/// Whether the certificate of this API has expired, which explains why it is not trusted.
 pub fn served_has_expired(snapshot: &Snapshot, side: &Side) -> bool {
     side.certificates.iter().any(|one| one.owner == Owner::Server && left(snapshot, one) <= 0)
 }

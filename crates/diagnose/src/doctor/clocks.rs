@@ -1,4 +1,4 @@
-//! Clocks: of the nodes, of this machine and of the two API servers.
+//! Checks the clocks of the nodes, of this machine and of the two API servers.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::facts;
 use crate::snapshot::{Side, Snapshot};
 use crate::table::age;
 
-/// Clocks that differ by more make Leases look expired, or fresh.
+/// Clocks that differ by more make live Leases look expired, or expired ones live.
 const SKEW: i64 = 5;
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
@@ -20,7 +20,7 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     all
 }
 
-/// Seconds by which each node's clock is ahead of the guest's API server: the announcer's Lease says it, else the
+/// Seconds that each node's clock is ahead of the guest's API server: from the announcer's Lease, else from the
 /// kubelet's.
 fn nodes(snapshot: &Snapshot) -> BTreeMap<String, i64> {
     let kubelets = snapshot.kubelet_leases.iter().map(|lease| (lease.name_any(), lease));
@@ -30,7 +30,7 @@ fn nodes(snapshot: &Snapshot) -> BTreeMap<String, i64> {
     both.filter_map(|(node, lease)| Some((node, ahead(lease)?))).collect()
 }
 
-/// When its writer says that it was renewed, and when the API server says that it was written.
+/// Difference between the renewal time by the writer's clock and the write time by the API server's clock.
 fn ahead(lease: &Lease) -> Option<i64> {
     let said = lease.spec.as_ref()?.renew_time.as_ref()?.0.as_second();
     let fields = lease.metadata.managed_fields.as_ref()?;

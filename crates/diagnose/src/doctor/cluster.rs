@@ -1,5 +1,5 @@
-//! Which cluster this is to Harvester: its name, the labels of its machines, its load balancers and those of others
-//! under its name.
+//! Checks the identity of this cluster on Harvester: its name, the labels of its machines, its load balancers, and
+//! those of other clusters under its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     all
 }
 
-/// Machines of this cluster's Nodes.
+/// The machines of this cluster's Nodes, with the names of the Nodes.
 fn machines(snapshot: &Snapshot) -> BTreeMap<String, String> {
     let named = snapshot.nodes.iter().filter_map(|node| Some((facts::vm_name(node, snapshot)?, node.name_any())));
     named.collect()
@@ -74,7 +74,7 @@ fn labels(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
     all
 }
 
-/// The name on the command line of the cloud controller.
+/// Checks the name on the command line of the cloud controller.
 fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
     let deployment =
         snapshot.deployments.iter().find(|deployment| facts::is_controller(&facts::containers(deployment)))?;
@@ -93,7 +93,7 @@ fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
     if adopted == "kubernetes" {
         let default = Finding::warning("cluster-name-default", object)
             .why("two clusters in one namespace of Harvester would take each other's load balancers for their own");
-        // What the record says wins over the flag.
+        // The name in the record takes precedence over the flag.
         return Some(if name.is_empty() {
             default.what("no cluster name is given, so that it is \"kubernetes\"").remedy(set("<name of this cluster>"))
         } else {
@@ -113,7 +113,7 @@ fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
     })
 }
 
-/// By what this cluster's load balancers may be marked: UID of Namespace `kube-system`, and of Service
+/// The UIDs that this cluster's load balancers may carry: that of Namespace `kube-system`, and that of Service
 /// `default/kubernetes`, which older versions wrote.
 fn uids(snapshot: &Snapshot) -> Vec<String> {
     let is_api = |service: &&Service| facts::key(&service.metadata) == "default/kubernetes";
@@ -121,14 +121,15 @@ fn uids(snapshot: &Snapshot) -> Vec<String> {
     snapshot.cluster_uid.iter().cloned().chain(former).collect()
 }
 
-/// In safe mode the name in the record may be that of the cluster that this one is a copy of.
+/// The remedy, unless the controller is in safe mode: then the name in the record may be that of the original of which
+/// this cluster is a copy.
 fn unless_in_safe_mode(snapshot: &Snapshot, remedy: String) -> String {
     let safe = snapshot.config(facts::RECORD, facts::SAFE_MODE).is_some();
     if safe { IN_SAFE_MODE.to_owned() } else { remedy }
 }
 
-/// How load balancers are deleted on Harvester. A copy of a cluster has its UID, and so has one that was restored: what
-/// no Service here has may serve clients of the original.
+/// How to delete load balancers on Harvester. A copy of a cluster, or a restored one, has the UID of the original, so
+/// load balancers without a Service here may serve clients of the original.
 fn deletion(snapshot: &Snapshot, name: &str) -> String {
     if snapshot.config(facts::RECORD, facts::SAFE_MODE).is_some() {
         return format!("nothing here, it may be another cluster's: {IN_SAFE_MODE}");

@@ -1,5 +1,5 @@
-//! The cloud controller: that there is one, and one only, that nothing holds it; and the upgrade of hosts that it
-//! follows.
+//! Checks the cloud controller: whether exactly one is installed and whether anything holds it; also the upgrade of
+//! hosts that it follows.
 
 use serde_json::Value;
 
@@ -7,13 +7,13 @@ use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
 
-/// Who leads renews every two seconds.
+/// Seconds without a renewal after which the leader counts as gone; it renews every two seconds.
 const SILENT: i64 = 60;
 
-/// Where an administrator says who this cluster is; a verb follows.
+/// The command by which an administrator confirms the identity of the cluster; a verb follows.
 pub const IDENTITY: &str = "kubectl -n kube-system exec deployment/harvester-cloud-provider -- \
                             harvester-cloud-provider identity";
-/// What to do before anything else while the controller is in safe mode.
+/// The advice that comes first while the controller is in safe mode.
 pub const IN_SAFE_MODE: &str = "first end the safe mode, docs/backup.md says how";
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
@@ -50,7 +50,7 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
     )
 }
 
-/// Several workloads whose program is a cloud controller of Harvester.
+/// Reports several workloads that run a cloud controller for Harvester.
 fn two(snapshot: &Snapshot) -> Option<Finding> {
     let mut all: Vec<String> = Vec::new();
     for deployment in &snapshot.deployments {
@@ -86,7 +86,7 @@ fn namespace(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMe
     metadata.namespace.as_deref().unwrap_or_default()
 }
 
-/// The text is the controller's own.
+/// Reports the safe mode, with the controller's own text.
 fn safe_mode(snapshot: &Snapshot) -> Option<Finding> {
     let text = snapshot.config(facts::RECORD, facts::SAFE_MODE)?;
     Some(

@@ -1,4 +1,4 @@
-//! What a check has found.
+//! The results of the checks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,30 +8,30 @@ use serde::Serialize;
 
 use crate::snapshot::{Host, Side, Snapshot, Unread};
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It works now, and will not in some case.
+    /// Everything works now, but would fail in a certain case.
     Warning,
     /// Something does not work.
     Error,
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Name of the check; stays the same between versions.
     pub check: &'static str,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// Which object.
+    /// The object.
     pub object: String,
-    /// What is wrong with it.
+    /// The problem of the object.
     pub what: String,
-    /// Why it matters.
+    /// The consequence.
     pub why: String,
-    /// The command, or the change, that mends it.
+    /// The command, or the change, that corrects it.
     pub remedy: String,
 }
 
@@ -42,7 +42,7 @@ impl PartialOrd for Finding {
 }
 
 impl Ord for Finding {
-    /// The worst first, then by name.
+    /// Orders findings: the most severe first, then by name.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         let key =
             |finding: &Self| (Reverse(finding.severity), finding.check, finding.object.clone(), finding.what.clone());
@@ -51,12 +51,12 @@ impl Ord for Finding {
 }
 
 impl Finding {
-    /// Something does not work.
+    /// A finding of severity `Error`.
     pub fn error(check: &'static str, object: impl Into<String>) -> Self {
         Self::new(check, Severity::Error, object.into())
     }
 
-    /// It works now.
+    /// A finding of severity `Warning`.
     pub fn warning(check: &'static str, object: impl Into<String>) -> Self {
         Self::new(check, Severity::Warning, object.into())
     }
@@ -65,21 +65,21 @@ impl Finding {
         Self { check, severity, object, what: String::new(), why: String::new(), remedy: String::new() }
     }
 
-    /// What is wrong.
+    /// Sets the problem.
     #[must_use]
     pub fn what(mut self, what: impl Into<String>) -> Self {
         self.what = what.into();
         self
     }
 
-    /// Why it matters.
+    /// Sets the consequence.
     #[must_use]
     pub fn why(mut self, why: impl Into<String>) -> Self {
         self.why = why.into();
         self
     }
 
-    /// What mends it.
+    /// Sets the remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = remedy.into();
@@ -87,7 +87,7 @@ impl Finding {
     }
 }
 
-/// What was looked at, for whoever asks which versions these are.
+/// The examined clusters with their versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Clusters {
     /// The guest cluster.
@@ -96,23 +96,23 @@ pub struct Clusters {
     pub harvester: Cluster,
 }
 
-/// One of them.
+/// One of the clusters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Cluster {
-    /// URL of its API; empty where there is none to ask.
+    /// URL of its API; empty if there is none.
     pub server: String,
-    /// Version of Kubernetes there; empty where it does not tell.
+    /// Version of Kubernetes; empty if unknown.
     pub kubernetes: String,
-    /// Harvester's own, where it may be read.
+    /// Version of Harvester, if it may be read.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// What Harvester can do, as far as it can be seen from the guest.
+    /// Features of Harvester, as far as a guest can detect them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub features: BTreeMap<&'static str, bool>,
 }
 
 impl Clusters {
-    /// Both.
+    /// Both clusters of the snapshot.
     pub fn of(snapshot: &Snapshot) -> Self {
         let cluster = |side: &Side, host: Host| Cluster {
             server: side.server.clone(),
@@ -128,7 +128,7 @@ impl Clusters {
 }
 
 impl Cluster {
-    /// A line for people; `None` where nothing answers.
+    /// One line for users; `None` if the cluster does not answer.
     fn line(&self, name: &str) -> Option<String> {
         let mut line = format!("{name} {}: Kubernetes {}", self.server, self.kubernetes);
         if !self.version.is_empty() {
@@ -144,17 +144,17 @@ impl Cluster {
 /// All findings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Examination {
-    /// The worst first.
+    /// The findings, the most severe first.
     pub findings: Vec<Finding>,
-    /// Where they were looked for.
+    /// The examined clusters.
     pub clusters: Clusters,
-    /// What could not be read, and is not judged.
+    /// Objects that could not be read and were not checked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<Unread>,
 }
 
 impl Examination {
-    /// 0: nothing is wrong; 3: warnings; 4: errors.
+    /// The exit status. 0: no problem; 3: warnings; 4: errors.
     pub fn exit_status(&self) -> u8 {
         match self.findings.iter().map(|finding| finding.severity).max() {
             None => 0,
@@ -163,12 +163,12 @@ impl Examination {
         }
     }
 
-    /// For programs.
+    /// The result as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
     }
 
-    /// For people.
+    /// The result as text for users.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         let Clusters { guest, harvester } = &self.clusters;

@@ -1,6 +1,5 @@
-//! Harvester: that it is of a version that can be worked with, that it serves what is needed, and that none of its
-//! hosts
-//! takes etcd's quorum with it.
+//! Checks Harvester: whether its version is supported, whether it serves the required kinds, and whether the loss of
+//! one host costs etcd's quorum.
 
 use harvester_api::keys::cloudprovider;
 use harvester_api::quorum::{self, Member};
@@ -10,9 +9,9 @@ use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::{Snapshot, feature};
 
-/// Kubernetes of Harvester 1.2, the first one with the load balancers that we write.
+/// Minor version of Kubernetes in Harvester 1.2, the first one with the required load balancers.
 const OLDEST_HARVESTER: u32 = 25;
-/// The oldest Kubernetes of a guest that is supported.
+/// Oldest supported minor version of Kubernetes in a guest.
 const OLDEST_GUEST: u32 = 28;
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
@@ -23,7 +22,7 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     all
 }
 
-/// `v1.33.1+rke2r1`: 33.
+/// The minor version: 33 for `v1.33.1+rke2r1`.
 fn minor(version: &str) -> Option<u32> {
     let mut parts = version.trim_start_matches('v').split('.');
     (parts.next()? == "1").then(|| parts.next()?.parse().ok())?

@@ -1,5 +1,5 @@
-//! `doctor`: what is wrong with the installation, why it matters, and the command that mends it. Each check is a pure
-//! function of the snapshot; what could not be read is not judged.
+//! `doctor`: the problems of the installation, their consequences, and the commands that correct them. Each check is a
+//! pure function of the snapshot; what could not be read is not checked.
 
 mod announcers;
 mod apis;
@@ -15,7 +15,7 @@ mod services;
 use crate::snapshot::{Snapshot, Unread};
 pub use finding::{Clusters, Examination, Finding, Severity};
 
-/// Looks at everything.
+/// Runs all checks.
 pub fn examine(snapshot: &Snapshot) -> Examination {
     let checks: [fn(&Snapshot) -> Vec<Finding>; 9] = [
         apis::findings,

@@ -1,5 +1,5 @@
-//! Nodes: that their machine is known, that they may have addresses, and that nothing on them takes a Service's
-//! address for its own.
+//! Checks the Nodes: whether their machines are known, whether they may take addresses, and whether any program on them
+//! takes a Service's address for the node's own.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Container, Node};
@@ -75,7 +75,7 @@ fn env<'a>(container: &'a Container, name: &str) -> Option<&'a str> {
     container.env.as_ref()?.iter().find(|variable| variable.name == name)?.value.as_deref()
 }
 
-/// A Service's address can be on an interface of a node: on its own, or on a macvlan of its own by DHCP.
+/// Whether an address of a Service can be on a node's interface: on an existing one, or on a macvlan for DHCP.
 fn has_addresses(snapshot: &Snapshot) -> bool {
     snapshot.services.iter().any(|service| facts::is_load_balancer(service) && facts::class(service).is_empty())
 }
@@ -83,7 +83,7 @@ fn has_addresses(snapshot: &Snapshot) -> bool {
 fn calico(snapshot: &Snapshot, set: &DaemonSet) -> Option<Finding> {
     let containers = facts::containers_of_set(set);
     let container = containers.iter().find(|container| container.name == "calico-node")?;
-    // Calico looks for an address itself only where IP is not given to it.
+    // Calico detects an address only if the variable `IP` does not contain one.
     let detects = env(container, "IP").is_some_and(|ip| ip == "autodetect");
     let method = env(container, "IP_AUTODETECTION_METHOD").unwrap_or("first-found");
     let safe = ["kubernetes-internal-ip", "cidr=", "can-reach=", "skip-interface="];
@@ -113,7 +113,8 @@ fn calico(snapshot: &Snapshot, set: &DaemonSet) -> Option<Finding> {
     })
 }
 
-/// The names of macvlans of Services are `vip-` and eight characters; patterns are regular expressions.
+/// Whether the pattern can match the macvlan of a Service, whose name is `vip-` and eight characters; patterns are
+/// regular expressions.
 fn may_be_a_vip_interface(pattern: &str) -> bool {
     let pattern = pattern.trim_start_matches('^');
     let wild = pattern.split(['.', '*', '+', '[', '(', '$']).next().unwrap_or_default();
@@ -139,7 +140,7 @@ fn cilium(snapshot: &Snapshot) -> Option<Finding> {
     })
 }
 
-/// Whether it may announce addresses, as far as its object tells.
+/// Whether the Node object excludes the node from announcing addresses.
 pub fn is_shut_out(node: &Node) -> bool {
     node.labels().contains_key(EXCLUDED)
         || has_taint(node, "node.kubernetes.io/out-of-service")

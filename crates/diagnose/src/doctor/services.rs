@@ -1,4 +1,4 @@
-//! Services: what their conditions, Events and annotations say, and the pools behind them.
+//! Checks the Services: their conditions, Events and annotations, and the pools behind them.
 
 use contract::spelling::nearest;
 use harvester_api::keys::{cloudprovider, kube_vip};
@@ -11,17 +11,17 @@ use crate::facts;
 use crate::reasons;
 use crate::snapshot::Snapshot;
 
-/// `lb_class_name` of the announcer, if nobody has changed it.
+/// The announcer's default of `lb_class_name`.
 const KUBE_VIP_CLASS: &str = "kube-vip.io/kube-vip-class";
 
-/// An Event that is older tells of the past.
+/// Seconds after which an Event is too old to describe the present.
 const RECENT: i64 = 15 * 60;
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();
     for service in snapshot.services.iter().filter(|service| facts::is_load_balancer(service)) {
         let mut found = of(snapshot, service);
-        // The condition explains what the Events tell beside it.
+        // The condition also explains the Events.
         if found.is_empty() {
             found.extend(events(snapshot, service));
         }
@@ -86,7 +86,7 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
     all
 }
 
-/// One check per reason that users meet often; the rest share one.
+/// The name of the check for a reason. Frequent reasons have their own; the others share one.
 fn check_of(reason: &str) -> &'static str {
     match reason {
         "PoolExhausted" => "pool-exhausted",
@@ -186,7 +186,7 @@ fn seconds_ago(snapshot: &Snapshot, event: &Event) -> i64 {
     last.into_iter().chain(series).chain(begun).max().map_or(i64::MAX, |time| facts::since(snapshot, time))
 }
 
-/// What announcers tell of a Service by Events alone.
+/// Problems that announcers report only by Events.
 fn events(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
     let uid = service.uid();
     let mut ours: Vec<(&Event, i64)> = snapshot
@@ -200,7 +200,7 @@ fn events(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
     let announced_ago =
         ours.iter().find(|(event, _)| event.reason.as_deref() == Some("AddressAnnounced")).map(|(_, ago)| *ago);
     ours.into_iter().find_map(|(event, ago)| {
-        // It was announced after that.
+        // The Service was announced after the Event.
         if announced_ago.is_some_and(|announced| announced < ago) {
             return None;
         }

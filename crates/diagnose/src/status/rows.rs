@@ -1,4 +1,4 @@
-//! From the snapshot to rows.
+//! Makes the rows of the report from the snapshot.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use serde_json::Value;
 use crate::facts;
 use crate::snapshot::{Snapshot, Unread};
 
-/// Which Services are asked for.
+/// The Services to show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// `None`: those of all namespaces.
+    /// Their namespace; `None` for all namespaces.
     pub namespace: Option<String>,
-    /// Empty: all.
+    /// Their names; empty for all.
     pub names: BTreeSet<String>,
 }
 
@@ -36,26 +36,26 @@ pub struct ServiceRow {
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// `spec.loadBalancerClass`: whose it is, if not ours.
+    /// `spec.loadBalancerClass`, if another controller serves the Service.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub class: String,
-    /// What clients were told of, else what is booked for it.
+    /// The addresses in the status, else those that are allocated.
     pub addresses: Vec<String>,
     /// `pool`, `dhcp`, `static` or `shared`.
     pub mode: String,
     /// Node that announces it.
     pub owner: Option<String>,
-    /// How it stands: the announcer's word, or whose turn it is.
+    /// The state: as the announcer reports it, or the component that has to act next.
     pub state: String,
-    /// Why it stands like that; empty where all is well.
+    /// The reason of the state; empty if there is no problem.
     pub reason: String,
-    /// For people.
+    /// Message for users.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// DHCP lease: from whom, for how long.
+    /// DHCP leases: server and remaining time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dhcp: Vec<String>,
-    /// Seconds since the last change that is known.
+    /// Seconds since the last known change.
     pub age_seconds: i64,
 }
 
@@ -65,11 +65,11 @@ pub struct ServiceRow {
 pub struct PoolRow {
     /// Name.
     pub name: String,
-    /// Network that it is for; empty: any.
+    /// Network that it serves; empty: any.
     pub network: String,
-    /// Addresses that are free.
+    /// Number of free addresses.
     pub free: i64,
-    /// All its addresses.
+    /// Number of all addresses.
     pub total: i64,
 }
 
@@ -79,17 +79,17 @@ pub struct PoolRow {
 pub struct NodeRow {
     /// Name.
     pub name: String,
-    /// `Ready`, `NotReady`, and what else is the matter with it.
+    /// `Ready`, `NotReady`, and further conditions.
     pub state: String,
-    /// Its machine; empty where that is not known.
+    /// Its machine; empty if unknown.
     pub vm: String,
-    /// The host of that.
+    /// The host of the machine.
     pub host: String,
-    /// Addresses that it shows.
+    /// The addresses in its status.
     pub addresses: Vec<String>,
     /// Its announcer: `announcing`, `kube-proxy not ready`, `leaving`, `expired`; empty: none.
     pub announcer: String,
-    /// Reason of its condition `HarvesterHostMaintenance`, while something happens to its host.
+    /// Reason of its condition `HarvesterHostMaintenance` during an upgrade of its host.
     pub maintenance: String,
 }
 
@@ -99,27 +99,27 @@ pub struct NodeRow {
 pub struct UpgradeRow {
     /// One line.
     pub summary: String,
-    /// Deletions and the like are suspended.
+    /// Deletions and similar actions are suspended.
     pub suspended: bool,
 }
 
-/// All of it.
+/// The whole report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// What keeps all of them from working.
+    /// Problems that affect everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trouble: Vec<String>,
-    /// By namespace and name.
+    /// Ordered by namespace and name.
     pub services: Vec<ServiceRow>,
-    /// By name.
+    /// Ordered by name.
     pub pools: Vec<PoolRow>,
-    /// By name.
+    /// Ordered by name.
     pub nodes: Vec<NodeRow>,
-    /// `None`: none was ever seen.
+    /// `None` if none was ever seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_upgrade: Option<UpgradeRow>,
-    /// What could not be read.
+    /// Objects that could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<Unread>,
 }
@@ -259,22 +259,22 @@ fn upgrade_row(snapshot: &Snapshot) -> Option<UpgradeRow> {
 }
 
 impl Report {
-    /// Whether each Service that is ours is announced, and both APIs answer.
+    /// Whether each Service of this controller is announced, and both APIs answer.
     pub fn is_well(&self) -> bool {
         self.trouble.is_empty() && self.services.iter().all(|row| !row.class.is_empty() || row.reason.is_empty())
     }
 
-    /// For programs.
+    /// The report as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
     }
 
-    /// For templates.
+    /// The report as a value for templates.
     pub fn to_value(&self) -> Value {
         serde_json::to_value(self).expect("plain fields are always valid JSON")
     }
 
-    /// For programs and people.
+    /// The report as YAML.
     pub fn to_yaml(&self) -> String {
         serde_saphyr::to_string(self).expect("plain fields are always valid YAML")
     }

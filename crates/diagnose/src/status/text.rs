@@ -1,10 +1,10 @@
-//! The tables.
+//! The report as tables.
 
 use super::rows::{NodeRow, PoolRow, Report, ServiceRow};
 use crate::table::{age, or_dash, table};
 
 impl Report {
-    /// For people; `wide` has more columns.
+    /// The report as text for users; `wide` adds columns.
     pub fn to_text(&self, wide: bool) -> String {
         let mut parts = Vec::new();
         if !self.trouble.is_empty() {

@@ -1,10 +1,10 @@
-//! What can be wrong with a cloud-config, in words for the person who has to mend it.
+//! Defects of a cloud-config, with texts for the person who has to correct it.
 
 use std::path::PathBuf;
 
 use super::DEFAULT_NAMESPACE;
 
-/// Something odd that does not prevent work.
+/// An oddity that does not prevent the use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CloudConfigWarning {
     /// The context names no namespace.
@@ -17,7 +17,7 @@ pub enum CloudConfigWarning {
         /// Name of the current context.
         context: String,
     },
-    /// Another context names a further endpoint that cannot be used.
+    /// Another context refers to a further endpoint that cannot be used.
     #[error("{0}; not used as a further endpoint")]
     EndpointSkipped(CloudConfigError),
 }
@@ -25,7 +25,7 @@ pub enum CloudConfigWarning {
 /// Why a cloud-config cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CloudConfigError {
-    /// Nothing but blanks.
+    /// The file contains only whitespace.
     #[error("cloud-config: the file is empty; expected a kubeconfig for the Harvester API (YAML or JSON)")]
     Empty,
     /// Not UTF-8.
@@ -34,61 +34,61 @@ pub enum CloudConfigError {
         API (YAML or JSON)"
     )]
     NotText {
-        /// Bytes before the first bad one.
+        /// Number of bytes before the first invalid one.
         valid: usize,
     },
-    /// The parser gave up.
+    /// The text cannot be parsed.
     #[error("cloud-config: {}not valid YAML: {problem}", at_line(*.line))]
     Syntax {
-        /// One-based, where known.
+        /// Line number from one, if known.
         line: Option<u64>,
-        /// What the parser found.
+        /// Message of the parser.
         problem: String,
     },
-    /// A member of a wrong type.
+    /// A field has a wrong type.
     #[error("cloud-config: {field} is {found}, expected {expected}")]
     Type {
-        /// Path of the member.
+        /// Path of the field.
         field: String,
-        /// What is there.
+        /// The type that was found.
         found: &'static str,
-        /// What is accepted.
+        /// The accepted type.
         expected: &'static str,
     },
-    /// A member that must be there.
+    /// A required field is missing.
     #[error("cloud-config: {field} is missing or empty; expected {expected}")]
     Missing {
-        /// Path of the member.
+        /// Path of the field.
         field: String,
-        /// What is accepted.
+        /// The accepted value.
         expected: String,
     },
     /// The current context is not in the list.
     #[error("cloud-config: context {name:?} named by current-context does not exist; contexts: {}", list(.known))]
     UnknownContext {
-        /// As named.
+        /// The name in `current-context`.
         name: String,
-        /// What there is.
+        /// The existing names.
         known: Vec<String>,
     },
     /// A context's cluster is not in the list.
     #[error("cloud-config: cluster {name:?} named by context {context:?} does not exist; clusters: {}", list(.known))]
     UnknownCluster {
-        /// Whose.
+        /// Name of the context.
         context: String,
-        /// As named.
+        /// The name of the cluster.
         name: String,
-        /// What there is.
+        /// The existing names.
         known: Vec<String>,
     },
     /// A context's user is not in the list.
     #[error("cloud-config: user {name:?} named by context {context:?} does not exist; users: {}", list(.known))]
     UnknownUser {
-        /// Whose.
+        /// Name of the context.
         context: String,
-        /// As named.
+        /// The name of the user.
         name: String,
-        /// What there is.
+        /// The existing names.
         known: Vec<String>,
     },
     /// The server is not a usable URL.
@@ -97,30 +97,30 @@ pub enum CloudConfigError {
         https://192.0.2.10:6443"
     )]
     Server {
-        /// Whose.
+        /// Name of the cluster.
         cluster: String,
-        /// As written.
+        /// The value.
         value: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
     /// Embedded data is not base64.
     #[error("cloud-config: {field} is not valid base64 ({problem}); expected base64 of PEM text on one line")]
     Base64 {
-        /// Path of the member.
+        /// Path of the field.
         field: String,
-        /// What the decoder found.
+        /// Message of the decoder.
         problem: String,
     },
     /// Embedded data is not PEM of the right kind.
     #[error("cloud-config: {field} does not contain {expected} once decoded from base64")]
     NotPem {
-        /// Path of the member.
+        /// Path of the field.
         field: String,
-        /// What should be there.
+        /// The expected content.
         expected: &'static str,
     },
-    /// The user cannot log in.
+    /// The user has no credentials.
     #[error(
         "cloud-config: user {user:?} has no credentials; expected one of token, tokenFile, client-certificate(-data) \
          with client-key(-data), username with password"
@@ -129,7 +129,7 @@ pub enum CloudConfigError {
         /// Name of the user.
         user: String,
     },
-    /// A program would have to be run.
+    /// The credentials come from a program that would have to be run.
     #[error(
         "cloud-config: user {user:?} logs in by {plugin}, a plug-in that is not run here; accepted are token, \
          tokenFile, client-certificate(-data) with client-key(-data), username with password: make such credentials \
@@ -138,22 +138,22 @@ pub enum CloudConfigError {
     Plugin {
         /// Name of the user.
         user: String,
-        /// Which member.
+        /// Name of the field.
         plugin: &'static str,
     },
-    /// Half of a pair.
+    /// One of two fields that belong together is missing.
     #[error("cloud-config: user {user:?} has {present} but no {missing}; expected both")]
     IncompletePair {
         /// Name of the user.
         user: String,
-        /// What is there.
+        /// The field that is present.
         present: &'static str,
-        /// What is not.
+        /// The field that is missing.
         missing: &'static str,
     },
 }
 
-/// Why the provider could not get at its cloud-config. Texts of ccm.md 1.5, which users grep for.
+/// Why the provider cannot use its cloud-config file. The texts are those of ccm.md 1.5, because users search for them.
 #[derive(Debug, thiserror::Error)]
 pub enum CloudConfigFileError {
     /// `--cloud-config` was not given.
@@ -168,7 +168,7 @@ pub enum CloudConfigFileError {
     Unreadable {
         /// Value of the flag.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -177,7 +177,7 @@ pub enum CloudConfigFileError {
     Invalid {
         /// Value of the flag.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: CloudConfigError,
     },

@@ -1,10 +1,10 @@
-//! The text of a cloud-config.
+//! Writes a cloud-config.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-/// A kubeconfig as Harvester's own endpoint writes it: everything called `default`. harvester-side.md 10.3
+/// A kubeconfig in the form of Harvester's own endpoint: every name is `default` (harvester-side.md 10.3).
 pub fn render(server: &str, ca_pem: &str, namespace: &str, token: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\nclusters:\n- name: default\n  cluster:\n    \
@@ -18,7 +18,7 @@ pub fn render(server: &str, ca_pem: &str, namespace: &str, token: &str) -> Strin
     )
 }
 
-/// JSON strings are YAML strings.
+/// The text as a JSON string, which is also a valid YAML string.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

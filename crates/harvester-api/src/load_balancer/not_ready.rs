@@ -1,21 +1,23 @@
-//! What the host says about a load balancer that has no address.
+//! Classifies the host's messages about a load balancer without an address.
 
-/// Before the name of the pool. Elsewhere in a message it is the old pool of a switch, whose address is still booked.
+/// Precedes the name of the pool at the start of a message. Elsewhere in a message the pool is the old one of a switch,
+/// whose address is still allocated.
 pub const NO_ALLOCATOR: &str = "fail to get allocator ";
 
-/// What a not-ready message of the host means to us. harvester-side.md 3.6, host-throughput.md 1.7
+/// The meaning of the host's message about a load balancer that is not ready (harvester-side.md 3.6, host-throughput.md
+/// 1.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotReady {
-    /// The host is busy or has to repair its own books; it goes on by itself, however long it takes.
+    /// The host is busy or repairs its own state. It continues by itself, however long it takes.
     Transient,
-    /// The pool that is named does not exist; for a moment also said of every pool after a restart of the host's
-    /// controller. It booked nothing, and looks again with a growing delay, whether or not the pool comes.
+    /// The named pool does not exist. After a restart of the host's controller, this is for a moment reported for every
+    /// pool. Nothing was allocated. The host tries again with growing pauses, and a new pool does not shorten them.
     NoAllocator,
-    /// No pool fits the load balancer; a user has to make or change one. The host looks again every second.
+    /// No pool matches; a user has to create or change one. The host tries again every second.
     NoMatchingPool,
-    /// The pool is used up; a user has to enlarge it or free an address.
+    /// The pool is exhausted; a user has to enlarge it or release an address.
     PoolExhausted,
-    /// Anything else, as it stands.
+    /// Any other message.
     Other,
 }
 

@@ -1,21 +1,21 @@
-//! Whether somebody renews the Leases of announcers, as looks at them have shown. Pure.
+//! Decides from successive checks of the announcers' Leases whether any of them is still renewed. Pure: no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Longer than a roll-out or a reboot of a single node takes.
+/// How long a Lease may stay unrenewed. Longer than a rollout, or the reboot of a single node.
 pub const PATIENCE: Duration = Duration::from_mins(5);
 
-/// What the Leases say.
+/// The result of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
-    /// Nothing that can be told.
+    /// Nothing can be concluded.
     Unknown,
-    /// Somebody renews.
+    /// At least one Lease is being renewed.
     Alive,
-    /// Nobody renews any more, and somebody did.
+    /// No Lease is renewed any more, although at least one was before.
     Missing,
 }
 
@@ -23,7 +23,7 @@ pub enum Finding {
 #[derive(Debug)]
 struct Beat {
     renewal: String,
-    /// When a look showed another renewal than the one before.
+    /// When a check last found a different renewal time than the check before.
     renewed: Option<Instant>,
 }
 
@@ -33,22 +33,22 @@ impl Beat {
     }
 }
 
-/// Leases by name, as looks have shown them.
+/// The announcers' Leases by name, as the checks so far have seen them.
 #[derive(Debug, Default)]
 pub struct AnnouncerLeases {
     beats: BTreeMap<String, Beat>,
-    /// When it was looked last, with success or without.
+    /// Time of the last check, successful or not.
     looked: Option<Instant>,
 }
 
 impl AnnouncerLeases {
-    /// These were being renewed before the first look.
+    /// Adds Leases that count as renewed although there was no earlier check to compare with.
     pub fn presume(&mut self, now: Instant, leases: BTreeMap<String, String>) {
         let beats = leases.into_iter().map(|(name, renewal)| (name, Beat { renewal, renewed: Some(now) }));
         self.beats.extend(beats);
     }
 
-    /// What stands in the Leases now: name and renewal.
+    /// Compares the Leases of a new check (name and `renewTime`) with those of the check before.
     pub fn look(&mut self, now: Instant, leases: BTreeMap<String, String>) -> Finding {
         self.looked = Some(now);
         let there: BTreeSet<String> = leases.keys().cloned().collect();
@@ -60,7 +60,7 @@ impl AnnouncerLeases {
             }
         }
         let alive = self.beats.values().any(|beat| beat.is_recent(now));
-        // A Lease that is gone says something only while no other one lives: nodes come and go.
+        // A Lease that was deleted is evidence only while no other one is renewed: nodes come and go.
         self.beats.retain(|name, beat| there.contains(name) || !alive && beat.renewed.is_some());
         match (alive, self.beats.values().any(|beat| beat.renewed.is_some())) {
             (true, _) => Finding::Alive,
@@ -69,8 +69,9 @@ impl AnnouncerLeases {
         }
     }
 
-    /// The API did not answer: announcers did not reach it either, maybe, and this time does not count against them.
-    /// Those that were silent for long when it began stay so: an outage brings nobody back.
+    /// Records a check that failed. The announcers may not have reached the API either, so the time without an answer
+    /// does not count against them. Leases that were silent for long when the outage began stay silent: an outage
+    /// revives no announcer.
     pub fn blind(&mut self, now: Instant) {
         let passed = self.looked.replace(now).map_or(Duration::ZERO, |looked| now.saturating_duration_since(looked));
         for beat in self.beats.values_mut().filter(|beat| beat.is_recent(now)) {

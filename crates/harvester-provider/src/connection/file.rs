@@ -1,5 +1,6 @@
-//! The file of the cloud-config, looked at by its path, so that it does not matter how it is replaced: a Secret's
-//! volume swaps a symbolic link two levels up, a host's file is renamed over the old one, an editor writes in place.
+//! Watches the cloud-config file for changes. The file is read by its path each time, so that every way to replace it
+//! works: a Secret volume swaps a symbolic link two levels up, a file on a host is renamed over the old one, an editor
+//! writes in place.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,23 +8,23 @@ use std::path::{Path, PathBuf};
 use harvester_api::cloud_config::CloudConfig;
 use runtime::error::chain;
 
-/// The file, and the content of the files that it names.
+/// The content of the file, and of the files that it refers to.
 type Content = Result<(Vec<u8>, Vec<Option<Vec<u8>>>), String>;
 
-/// What was seen of the file so far.
+/// The file, and what was seen of it so far.
 pub(super) struct CloudConfigFile {
     path: PathBuf,
     namespace: String,
-    /// The bytes that were read last and the files that they name: to parse them at each look is most of what a
-    /// controller at rest does.
+    /// The bytes that were read last, and the files that they refer to. They are kept because parsing at each check
+    /// would be most of the work of an idle controller.
     names: (Vec<u8>, Vec<PathBuf>),
-    /// Content in use or refused.
+    /// The content that is in use, or was refused.
     known: Content,
-    /// Content seen once: a file that is being written is not read half.
+    /// Content that was seen only once. It is not reported yet: the file may be only half written.
     suspect: Option<Content>,
 }
 
-/// What a look at the file gives.
+/// The result of one check of the file.
 #[derive(Debug)]
 pub(super) enum Look {
     Nothing,
@@ -32,7 +33,7 @@ pub(super) enum Look {
 }
 
 impl CloudConfigFile {
-    /// The file from which `used` was read.
+    /// Starts to watch the file from which `used` was read.
     pub(super) fn new(path: PathBuf, used: &CloudConfig) -> Self {
         let (names, known) = (Default::default(), Err(String::new()));
         let mut file = Self { path, namespace: used.namespace.clone(), names, known, suspect: None };
@@ -55,7 +56,8 @@ impl CloudConfigFile {
         Ok((bytes, self.names.1.iter().map(|path| std::fs::read(path).ok()).collect()))
     }
 
-    /// Content that can be used is used at once; other content is told when it is seen a second time, and once.
+    /// Reads the file. Valid content is returned at once. Invalid content is reported when it is seen a second time,
+    /// and only once.
     pub(super) fn look(&mut self) -> Look {
         let content = self.read();
         if self.known == content {

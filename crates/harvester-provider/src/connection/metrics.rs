@@ -1,4 +1,4 @@
-//! What the metrics say of the way to Harvester.
+//! Metrics of the connection to Harvester.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

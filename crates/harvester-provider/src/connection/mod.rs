@@ -1,8 +1,9 @@
-//! The way to Harvester: clients for the endpoints of the cloud-config, which is read again when the file changes
+//! The connection to Harvester: clients for the endpoints of the cloud-config. The file is read again when it changes
 //! (decision 15).
 //!
-//! `file.rs` tells when there is something new in the file, `proof.rs` whether it leads to this cluster's machines,
-//! `story.rs` what a user hears of the way, and when. Here they are put to work.
+//! `file.rs` detects new content of the file. `proof.rs` checks whether it leads to the Harvester that has this
+//! cluster's machines. `report.rs` decides what the user is told about the connection, and when. This module puts them
+//! together.
 
 mod file;
 mod metrics;
@@ -34,13 +35,13 @@ use metrics::LinkMetrics;
 use proof::Found;
 use report::{Report, Reporter};
 
-/// How often to look at the file. The kubelet needs up to a minute to bring a changed Secret.
+/// How often the file is checked. The kubelet itself needs up to a minute to update a changed Secret in a volume.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A place that has not proven to be ours is asked again after as much, after twice as much each time, and at least
-/// this often.
+/// The longest pause between two proofs of an endpoint that has not yet shown this cluster's machines. The pause begins
+/// at [`LOOK_EVERY`] and doubles each time.
 const ASK_EVERY: Duration = Duration::from_mins(1);
 
-/// A client of the Harvester API, and what keeps it working.
+/// A client of the Harvester API, with the tasks that follow changes of endpoints and credentials.
 pub struct Connection {
     switch: Switch,
     used: CloudConfig,
@@ -50,24 +51,23 @@ pub struct Connection {
     metrics: LinkMetrics,
 }
 
-/// UIDs of the machines that this cluster's Nodes run on, as they are known now.
+/// Returns the UIDs of the machines that this cluster's Nodes run on, as far as they are known now.
 pub type Machines = Arc<dyn Fn() -> BTreeSet<String> + Send + Sync>;
 
-/// Why there is no client.
+/// Why no client could be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// Certificates or keys that cannot be read.
+    /// The certificates or keys cannot be read.
     #[error("cloud-config: cannot use the credentials of the current context")]
     Credentials(#[source] KubeconfigError),
-    /// They are read, and no client can be made with them.
+    /// The credentials were read, but no client can be built from them.
     #[error("cloud-config: cannot build a client for the Harvester API")]
     Client(#[source] ClientError),
 }
 
 impl Connection {
-    /// Makes the client for what was read from the file at `path`: for the current context. Other contexts are ways to
-    /// the same Harvester only with `all_contexts`, and when they have shown one of this cluster's machines. Sends
-    /// nothing.
+    /// Builds the client for the current context of the file at `path`. Other contexts are used only with
+    /// `all_contexts`, and only after they have shown one of this cluster's machines. Sends no request.
     pub async fn open(
         cloud_config: &CloudConfig,
         path: PathBuf,
@@ -83,13 +83,13 @@ impl Connection {
         Ok(Self { switch, used, settings, all_contexts, file, metrics })
     }
 
-    /// The client. Nobody who holds it notices when endpoints or credentials are replaced.
+    /// The client. It stays valid when endpoints or credentials are replaced.
     pub fn client(&self) -> Client {
         self.switch.client()
     }
 
-    /// Starts the look at the file and at the other side; Events are about `object`. The answer changes when everything
-    /// should be read anew.
+    /// Starts the tasks that watch the file and the endpoints; Events are written on `object`. The returned value
+    /// changes when everything should be listed again.
     pub fn follow(
         self,
         object: &ObjectReference,
@@ -136,14 +136,14 @@ async fn endpoints(cloud_config: &CloudConfig) -> Result<Vec<Endpoint>, Kubeconf
     Ok(endpoints)
 }
 
-/// Credentials stay out of logs.
+/// Keeps credentials out of logs.
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("switch", &self.switch).finish_non_exhaustive()
     }
 }
 
-/// Where stories go.
+/// The recorder of Events, and the object they are about.
 #[derive(Clone)]
 struct EventTarget {
     object: ObjectReference,
@@ -160,7 +160,7 @@ impl EventTarget {
     }
 }
 
-/// Turns what the switch sees into metrics, log lines and Events.
+/// Turns the state of the switch into metrics, log lines and Events.
 async fn tell(switch: Switch, file: String, metrics: LinkMetrics, told: EventTarget) -> Infallible {
     let mut link = switch.link();
     let mut teller = Reporter::default();
@@ -178,7 +178,8 @@ async fn tell(switch: Switch, file: String, metrics: LinkMetrics, told: EventTar
     }
 }
 
-/// Uses the file's new content, and further contexts, once they have proven to lead to this cluster's machines.
+/// Starts to use new content of the file, and further contexts, once they have proven to lead to this cluster's
+/// machines.
 struct Follower {
     switch: Switch,
     used: CloudConfig,
@@ -187,19 +188,19 @@ struct Follower {
     machines: Machines,
     metrics: LinkMetrics,
     told: EventTarget,
-    /// Servers that are in use: that of the first context, and others that have proven themselves.
+    /// Servers in use: that of the first context, and others that have proven themselves.
     proven: Vec<String>,
 }
 
-/// New content that was not used yet.
+/// New content of the file that is not in use yet.
 struct Candidate {
     config: CloudConfig,
-    /// Why, as it was told.
+    /// The reason why it is not in use, as it was last reported.
     told: Option<String>,
     pace: Pace,
 }
 
-/// When a place is asked again.
+/// When an endpoint is asked again, and how long the pause after that is.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     next: Instant,
@@ -207,7 +208,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// At once.
+    /// Due at once.
     fn new() -> Self {
         Self { next: Instant::now(), pause: LOOK_EVERY }
     }
@@ -216,7 +217,7 @@ impl Pace {
         Instant::now() >= self.next
     }
 
-    /// It was asked now.
+    /// The pace after a request that was made now.
     fn asked(self) -> Self {
         Self { next: Instant::now() + self.pause, pause: (self.pause * 2).min(ASK_EVERY) }
     }
@@ -257,7 +258,7 @@ impl Follower {
         self.told.tell(&Report { kind: EventKind::Warning, reason: "CloudConfigInvalid", message });
     }
 
-    /// Uses the candidate if it leads to this cluster's machines. It is given back while that is not known.
+    /// Uses the candidate if it leads to this cluster's machines. Returns the candidate while that is not yet known.
     async fn consider(&mut self, candidate: Candidate, file: &CloudConfigFile) -> Option<Candidate> {
         let all = match endpoints(&candidate.config).await {
             Ok(all) => all,
@@ -293,7 +294,8 @@ impl Follower {
         Some(Candidate { told: Some(text), pace: candidate.pace.asked(), ..candidate })
     }
 
-    /// Which endpoints lead to our machines. One of several will do, but none may lead to others'.
+    /// Asks which endpoints lead to this cluster's machines. One proven endpoint is enough, unless the first endpoint
+    /// answers with other machines only. Endpoints that prove nothing are left out.
     async fn prove(&self, candidate: &Candidate, all: &[Endpoint]) -> (Found, Vec<String>) {
         let (expected, namespace) = ((self.machines)(), &candidate.config.namespace);
         let first = proof::prove(&all[0], &self.settings, namespace, &expected).await;
@@ -320,8 +322,8 @@ impl Follower {
         self.told.tell(&Report { kind: EventKind::Normal, reason: "CloudConfigReloaded", message });
     }
 
-    /// Further contexts become ways to Harvester when they show one of the machines. A cluster without machines has no
-    /// proof.
+    /// Takes further contexts into use when they show one of this cluster's machines. A cluster without machines cannot
+    /// prove anything, so it uses no further contexts.
     async fn look_for_others(&mut self) {
         let expected = (self.machines)();
         let Some(all) = endpoints(&self.used).await.ok().filter(|_| !expected.is_empty()) else { return };

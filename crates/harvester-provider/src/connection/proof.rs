@@ -1,5 +1,5 @@
-//! Whether a cloud-config leads to the Harvester that has this cluster's machines. Asked before it is used: what was
-//! written to a wrong one cannot be taken back.
+//! Checks whether a cloud-config leads to the Harvester that has this cluster's machines. The check comes before the
+//! first use, because what was written to a wrong Harvester cannot be taken back.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use kube::api::ListParams;
 use runtime::client::{Endpoint, Settings, connect};
 use runtime::error::chain;
 
-/// How long a candidate has to answer.
+/// How long a candidate may take to answer.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// What was found out about a candidate.
+/// The result of the check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Machines of this cluster are there, or it has none yet.
+    /// Machines of this cluster are there, or this cluster has no machines yet.
     Ours,
-    /// None of them is among so many.
+    /// The namespace has this many machines, and none of them belongs to this cluster.
     Strange(usize),
-    /// It could not be asked.
+    /// The candidate could not be asked.
     NoAnswer(String),
 }
 
-/// Server, authority and namespace are those in use: only credentials are new.
+/// Whether server, authority and namespace are those in use, so that only the credentials are new.
 pub(super) fn is_same_place(used: &CloudConfig, candidate: &CloudConfig) -> bool {
     let server = |config: &CloudConfig| config.endpoints.first().map(|endpoint| endpoint.server.clone());
     server(used) == server(candidate)
@@ -33,7 +33,7 @@ pub(super) fn is_same_place(used: &CloudConfig, candidate: &CloudConfig) -> bool
         && used.namespace == candidate.namespace
 }
 
-/// Asks for the machines in the namespace and looks for those that Nodes run on, by UID.
+/// Lists the machines in the namespace and looks for those that Nodes run on, by UID.
 pub(super) async fn prove(
     endpoint: &Endpoint,
     settings: &Settings,

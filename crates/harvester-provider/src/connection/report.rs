@@ -1,4 +1,4 @@
-//! What a user hears of the way to Harvester, and when: pure.
+//! Decides what the user is told about the connection to Harvester, and when. Pure: no I/O.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use runtime::client::Link;
 use runtime::events::EventKind;
 use tokio::time::Instant;
 
-/// A host that restarts its API server is no news before this time is over.
+/// An outage is reported only after this time: a host that restarts its API server is no news.
 const TOLD_AFTER: Duration = Duration::from_secs(30);
 
-/// One thing to tell, as log line and Event.
+/// One message, which becomes a log line and an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) kind: EventKind,
@@ -17,7 +17,7 @@ pub(super) struct Report {
     pub(super) message: String,
 }
 
-/// Remembers what was told.
+/// Remembers which problems were reported.
 #[derive(Debug, Default)]
 pub(super) struct Reporter {
     away: Option<Instant>,
@@ -25,7 +25,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// What is new. `file` is the cloud-config's path.
+    /// Returns the messages that are due. `file` is the path of the cloud-config.
     pub(super) fn step(&mut self, now: Instant, link: &Link, file: &str) -> Vec<Report> {
         let mut stories = Vec::new();
         let server = &link.server;
@@ -79,7 +79,7 @@ impl Reporter {
         stories
     }
 
-    /// When to look again although nothing changed.
+    /// When `step` has to be called again although nothing changed.
     pub(super) fn deadline(&self, link: &Link) -> Option<Instant> {
         let (since, _) = link.away.as_ref().filter(|_| self.away.is_none())?;
         Some(*since + TOLD_AFTER)

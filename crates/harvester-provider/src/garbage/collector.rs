@@ -1,4 +1,4 @@
-//! Looks for garbage every ten minutes and when asked to, tells of it by metric and Event, and deletes what
+//! Looks for garbage every ten minutes and on request, reports it by metric and Event, and deletes what
 //! [`super::sweep`] allows. Runs on the leader only.
 
 use std::collections::BTreeSet;
@@ -27,16 +27,16 @@ use crate::load_balancers::booking::{When, when};
 use crate::load_balancers::pacing::{self, Pacer, Work};
 use crate::metrics::Metrics;
 
-/// The same garbage is told of again after this time, before the Event of the last time expires.
+/// The same garbage is reported again after this time, before the previous Event expires.
 const TELL_AGAIN: Duration = Duration::from_mins(50);
 
-/// So many are named in one Event.
+/// The largest number of objects that one Event names.
 const NAMED: usize = 8;
 
-/// So many are deleted in one pass.
+/// The largest number of objects that one pass deletes.
 const AT_ONCE: usize = 10;
 
-/// Looks for garbage.
+/// The periodic collection of garbage.
 #[derive(Debug)]
 pub struct Collector {
     settings: GarbageConfig,
@@ -48,11 +48,11 @@ pub struct Collector {
     pacer: Arc<Pacer>,
     metrics: Arc<Metrics>,
     caution: Caution,
-    /// Since when more is due than is deleted without a human's word.
+    /// Since when more objects are due than may be deleted without an operator's confirmation.
     barred: Option<tokio::time::Instant>,
 }
 
-/// What was told last.
+/// What was last reported.
 #[derive(Debug, Default)]
 struct LastReported {
     names: BTreeSet<String>,
@@ -61,7 +61,8 @@ struct LastReported {
 }
 
 impl Collector {
-    /// Nothing is sent before [`Self::run`]. `watched` are the states of one watch of each API.
+    /// Creates the collector. It sends no request before [`Self::run`]. `watched` are the states of one watch of each
+    /// API.
     pub fn new(
         settings: GarbageConfig,
         (given, identity): (LoadBalancerConfig, Identity),
@@ -84,13 +85,13 @@ impl Collector {
         }
     }
 
-    /// Asks this before anything is deleted.
+    /// Sets the caution that the collector asks before it deletes anything.
     pub fn cautious(mut self, caution: Caution) -> Self {
         self.caution = caution;
         self
     }
 
-    /// What a pass would find, and delete when the grace period is over. Sends nothing.
+    /// What the next pass would find, and delete after the grace period. Sends nothing.
     pub fn foresee(&self) -> Outlook {
         let mut outlook = Outlook::default();
         if self.settings.mode == GarbageMode::Off {
@@ -145,7 +146,7 @@ impl Collector {
             }
             self.notice(&mut seen, &mut sweep);
             if self.identity.hold().is_some() {
-                // What is garbage is not known; the grace period begins anew.
+                // It is not known what is garbage, so the grace period begins anew.
                 sweep.trouble(Instant::now());
                 continue;
             }
@@ -179,7 +180,7 @@ impl Collector {
         }
     }
 
-    /// `Err` with the reason while nothing is deleted because no Service has it.
+    /// Returns `Err` with the reason while no load balancer may be deleted only because it belongs to no Service.
     fn may_collect(&self) -> Result<(), Arc<str>> {
         self.caution.may_collect_garbage()?;
         if let Some((stamp, _)) = self.identity.restore_suspected(tokio::time::Instant::now()) {
@@ -188,9 +189,9 @@ impl Collector {
         Ok(())
     }
 
-    /// More than a third of all load balancers of this cluster are not deleted without a human's word: the view that
-    /// shows so much
-    /// garbage may be wrong. What is due has been seen, and is read, more than once anyway.
+    /// Whether so many deletions are plausible. More than a third of all load balancers of this cluster are not deleted
+    /// without an operator's confirmation: a view with so much garbage may be wrong, even though what is due was seen
+    /// and read more than once.
     fn is_within_reason(&mut self, due: usize, events: &Recorder) -> bool {
         let config = self.identity.applied_to(&self.given, &self.sources.services);
         let all = count_ours(&self.sources.lbs.all(), &config);
@@ -211,12 +212,12 @@ impl Collector {
         self.identity.spoken().is_some_and(|word| word >= since)
     }
 
-    /// How often an API failed us until now.
+    /// How often an API has failed since the start of this process.
     fn troubles(&self) -> u64 {
         self.watched.iter().map(|watched| watched.borrow().troubles).sum()
     }
 
-    /// Whether there was trouble since the last time, also one that is over. Then the grace period begins anew.
+    /// Whether an API has failed since the last call, even if it works again. Then the grace period begins anew.
     fn notice(&self, seen: &mut u64, sweep: &mut Sweep) -> bool {
         let troubles = self.troubles();
         let new = std::mem::replace(seen, troubles) != troubles;
@@ -226,7 +227,7 @@ impl Collector {
         new
     }
 
-    /// What the user wrote to make us look at once.
+    /// The value of the annotation by which the user requests a pass at once.
     fn asked(&self) -> Option<String> {
         self.sources.record.get(&NAME.to_owned())?.list_garbage.clone()
     }
@@ -240,7 +241,7 @@ impl Collector {
         garbage
     }
 
-    /// Once per list, again before Events expire, and always when asked.
+    /// Reports the garbage: when the list changes, again before the Events expire, and always on request.
     fn tell(&self, garbage: &[Garbage], told: &mut LastReported, events: &Recorder) {
         let asked = self.asked();
         let on_demand = std::mem::replace(&mut told.asked, asked.clone()) != asked;
@@ -261,12 +262,13 @@ impl Collector {
         *told = LastReported { names, at: Some(Instant::now()), asked: told.asked.take() };
     }
 
-    /// Decision 6: when the turn has come, and if there was no trouble while it was waited for (`seen` until then).
-    /// What is not sent after all gives its place back.
+    /// Deletes an object when the pacer grants the turn (decision 6), unless an API has failed since `seen` was read. A
+    /// request that is not sent after all gives its turn back.
     async fn delete(&self, garbage: &Garbage, seen: u64, events: &Recorder) -> Result<(), RequestError> {
         let name = &garbage.lb.name;
         if pacing::releases(&garbage.lb) {
-            // Not in the name of the Service: one of the same name gives back what it does not want itself.
+            // The turn is not taken in the name of the Service: a Service of the same name gives back the turns that it
+            // does not want itself.
             let nobody = ServiceKey { namespace: self.given.namespace.clone(), name: name.clone() };
             self.pacer.turn(name, &nobody, Work::Delete).await;
         }
@@ -283,7 +285,8 @@ impl Collector {
         deleted.map(drop)
     }
 
-    /// Asks both API servers once more, past every cache, before anything is deleted. Whether something was.
+    /// Reads the object and its Service from both API servers, past every cache, and then deletes the object. Returns
+    /// whether it was deleted.
     async fn delete_now(&self, garbage: &Garbage, events: &Recorder) -> Result<bool, RequestError> {
         if let Err(why) = self.may_collect() {
             tracing::info!(
@@ -318,7 +321,7 @@ impl Collector {
     }
 }
 
-/// Waits until one of the watches changes its state; for ever if nobody tells any more.
+/// Waits until one of the watches changes its state; forever if the senders are gone.
 async fn changed([first, second]: &mut [watch::Receiver<Status>; 2]) {
     let told = tokio::select! {
         told = first.changed() => told,

@@ -1,4 +1,4 @@
-//! Which objects are garbage: pure.
+//! Decides which load balancers are garbage. Pure: no I/O.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::config::LoadBalancerConfig;
 use crate::identity::proof::{cluster_of, is_proven};
 use crate::load_balancers::view::LbView;
 
-/// How sure we are that an object is this cluster's.
+/// How certain it is that an object belongs to this cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// It carries the UID of this cluster.
     Ours,
-    /// It carries no more than our cluster's name, which another cluster may have too. Older versions wrote no UID.
+    /// It carries only this cluster's name, which another cluster may have too. Older versions wrote no UID.
     Suspected,
 }
 
@@ -34,13 +34,14 @@ impl Kind {
 pub struct Garbage {
     /// The object.
     pub lb: Arc<LbView>,
-    /// Whose it is.
+    /// How certain it is that the object belongs to this cluster.
     pub kind: Kind,
     /// The Service that its labels name, if they do.
     pub service: Option<ServiceKey>,
 }
 
-/// Everything on Harvester that no Service of this cluster has. An object that is going already is nobody's business.
+/// All load balancers of this cluster that no Service of the cluster needs. Objects that are already being deleted are
+/// left out.
 pub fn list<'a>(
     lbs: impl IntoIterator<Item = &'a Arc<LbView>>,
     find: impl Fn(&ServiceKey) -> Option<Arc<ServiceView>>,
@@ -66,12 +67,13 @@ fn kind(lb: &LbView, config: &LoadBalancerConfig) -> Option<Kind> {
     if found.is_empty() || config.cluster_uids.is_empty() {
         return (cluster_of(lb).as_ref() == Some(&config.cluster_name)).then_some(Kind::Suspected);
     }
-    // A copy of this cluster has its UID, and another name.
+    // A copy of this cluster has the same UID but another name.
     let ours = config.cluster_uids.iter().any(|uid| uid == found) && config.may_be_ours(lb);
     ours.then_some(Kind::Ours)
 }
 
-/// A Service that was made again under the same name has another UID, and does not need its predecessor's object.
+/// Whether the Service needs this object. A Service that was created again under the same name has another UID, and
+/// does not need the object of its predecessor.
 fn is_needed(lb: &LbView, owner: &ServiceView) -> bool {
     let promised = wants_load_balancer(owner) || has_finalizer(owner);
     promised && is_proven(lb, owner)

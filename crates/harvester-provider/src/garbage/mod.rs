@@ -1,7 +1,7 @@
-//! LoadBalancer objects of this cluster without a Service: listed always, deleted only where that was asked for
-//! (decision 11).
+//! LoadBalancer objects of this cluster without a Service. They are always listed, and deleted only if the user asked
+//! for that (decision 11).
 //!
-//! [`list`] tells what they are, [`sweep`] when one may be deleted, [`collector`] looks, tells and deletes.
+//! [`list`] decides what is garbage, [`sweep`] when it may be deleted; [`collector`] looks, reports and deletes.
 
 pub mod collector;
 pub mod list;

@@ -1,4 +1,4 @@
-//! When garbage may be deleted: pure, the clock is an argument.
+//! Decides when garbage may be deleted. Pure: the clock is an argument.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use super::list::{Garbage, Kind};
 use crate::config::GarbageConfig;
 use crate::load_balancers::booking::{When, when};
 
-/// Remembers for how long an object has been garbage.
+/// Remembers since when each object has been garbage.
 #[derive(Debug)]
 pub struct Sweep {
     settings: GarbageConfig,
@@ -16,19 +16,20 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// From now on.
+    /// Starts with `now`: nothing is garbage yet, and the settling time begins.
     pub fn new(settings: GarbageConfig, now: Instant) -> Self {
         Self { settings, since: BTreeMap::new(), trouble: now }
     }
 
-    /// An API does not answer as it should, as during an upgrade of the host: what was seen until now proves nothing.
+    /// Records that an API does not answer as it should, as during an upgrade of the host. All observations so far
+    /// become void.
     pub fn trouble(&mut self, now: Instant) {
         self.trouble = now;
         self.since.clear();
     }
 
-    /// What has been garbage for the whole grace period without any trouble, is proven to be ours and can be deleted
-    /// without a leak.
+    /// The objects that have been garbage for the whole grace period without trouble, are proven to belong to this
+    /// cluster, and can be deleted without a leak.
     pub fn due<'a>(&mut self, now: Instant, garbage: &'a [Garbage]) -> Vec<&'a Garbage> {
         self.since.retain(|uid, _| garbage.iter().any(|garbage| garbage.lb.uid == *uid));
         for garbage in garbage {

@@ -1,4 +1,4 @@
-//! What the controllers ask before they do what cannot be undone: whether an upgrade of the hosts suspends it.
+//! Tells the controllers whether an upgrade of the hosts suspends actions that cannot be undone.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use futures::Stream;
 use tokio::sync::watch;
 
-/// A webhook that could not be asked counts for so long.
+/// How long a failed call of a webhook counts.
 const WEBHOOK_COUNTS: Duration = Duration::from_mins(2);
 
-/// What is suspended now, and why. Cheap to clone; all clones are one.
+/// What is suspended now, and why. Clones share one state.
 #[derive(Clone, Default)]
 pub struct Caution(Arc<Shared>);
 
@@ -27,12 +27,12 @@ struct State {
     webhook: Option<Instant>,
 }
 
-/// Why deletions and the like are suspended.
+/// Why deletions and similar actions are suspended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
-    /// In words for logs and Events.
+    /// The reason in words, for logs and Events.
     pub why: Arc<str>,
-    /// Something tells of an upgrade; else the host's API is silent, and that is all that is known.
+    /// True if there is a sign of an upgrade. False if the only sign is that the host's API does not answer.
     pub upgrade: bool,
 }
 
@@ -52,53 +52,53 @@ impl Caution {
         self.state().window.clone()
     }
 
-    /// `Err` with the reason while no Node may be deleted, whatever is known of its machine.
+    /// Returns `Err` with the reason while no Node may be deleted, whatever the state of its machine is.
     pub fn may_delete_nodes(&self) -> Result<(), Arc<str>> {
         self.window().map_or(Ok(()), |window| Err(window.why))
     }
 
-    /// `Err` with the reason while no load balancer is deleted because no Service has it.
+    /// Returns `Err` with the reason while no load balancer may be deleted as garbage.
     pub fn may_collect_garbage(&self) -> Result<(), Arc<str>> {
         self.window().map_or(Ok(()), |window| Err(window.why))
     }
 
-    /// While zone, region and host of a Node stay as they are.
+    /// True while the labels for zone, region and host of a Node must not change.
     pub fn zones_frozen(&self) -> bool {
         self.state().window.is_some()
     }
 
-    /// While a Node loses no address.
+    /// True while no address may be removed from a Node.
     pub fn addresses_only_added(&self) -> bool {
         self.state().window.is_some()
     }
 
-    /// A webhook of the host could not be asked.
+    /// Records that a webhook of the host could not be called.
     pub fn webhook_failed(&self) {
         self.state().webhook = Some(Instant::now());
     }
 
-    /// Whether that was a moment ago.
+    /// Whether a webhook of the host failed within the last two minutes.
     pub fn webhooks_fail(&self) -> bool {
         self.state().webhook.is_some_and(|at| at.elapsed() < WEBHOOK_COUNTS)
     }
 
-    /// What is suspended from now on.
+    /// Sets or ends the suspension.
     pub fn set(&self, window: Option<Window>) {
         self.state().window = window;
     }
 
-    /// A window has closed: everybody looks at everything once more.
+    /// Makes every controller reconcile all its objects once more, because a window has closed.
     pub fn resync(&self) {
         self.0.resyncs.send_modify(|count| *count += 1);
     }
 
-    /// Changes when everything is to be looked at once more.
+    /// The receiver changes when all objects have to be reconciled once more.
     pub fn resyncs(&self) -> watch::Receiver<u64> {
         self.0.resyncs.subscribe()
     }
 }
 
-/// One item each time that everything is to be looked at once more.
+/// A stream with one item for each request to reconcile all objects.
 pub fn each(resyncs: watch::Receiver<u64>) -> impl Stream<Item = ()> {
     futures::stream::unfold(resyncs, |mut resyncs| async {
         resyncs.changed().await.ok()?;

@@ -1,5 +1,5 @@
-//! The loop: looks at the facts when one of them changes and every few seconds, and writes what has changed. Runs on
-//! the leader only.
+//! The loop of the controller of host upgrades. It evaluates the facts when one of them changes and every few seconds,
+//! and writes what has changed. Runs on the leader only.
 
 mod tell;
 
@@ -31,16 +31,16 @@ use crate::identity::Identity;
 use crate::instances::view::{VmCache, VmiCache};
 use crate::metrics::Metrics;
 
-/// Time passes although nothing changes: silence becomes long, a window settles.
+/// Interval of the evaluation without changes: a silence gets long enough, or a window has settled.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Changes that come together are looked at together.
+/// Changes within this time are evaluated together.
 const GATHER: Duration = Duration::from_millis(200);
-/// For so long the first look waits for what the host tells of its plans.
+/// How long the first evaluation waits for the lists of plans and upgrades.
 const FIRST_LISTS: Duration = Duration::from_secs(30);
-/// What could not be written is tried again after this time.
+/// A write that failed is repeated after this time.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
-/// What the controller looks at.
+/// The caches that the controller reads.
 #[derive(Debug, Clone)]
 pub struct Sources {
     /// Nodes of the cluster.
@@ -49,11 +49,11 @@ pub struct Sources {
     pub services: ServiceCache,
     /// All VMs of the namespace.
     pub vms: VmCache,
-    /// Their instances.
+    /// Their VirtualMachineInstances.
     pub vmis: VmiCache,
-    /// What the host tells.
+    /// Plans and upgrades of the host.
     pub plans: PlanCaches,
-    /// How the watch of the VMs is doing, and with it the host's API.
+    /// State of the watch of the VMs, which shows whether the host's API answers.
     pub watched: watch::Receiver<Status>,
 }
 
@@ -71,7 +71,7 @@ struct Shown {
 pub struct Controller {
     sources: Sources,
     caution: Caution,
-    /// Whether anything may be written at all.
+    /// Forbids all writes while the identity of the cluster is not settled.
     identity: Option<Identity>,
     nodes: Api<Node>,
     config_maps: Api<ConfigMap>,
@@ -80,17 +80,17 @@ pub struct Controller {
     taint: bool,
     upgrade: HostUpgrade,
     began: tokio::time::Instant,
-    /// For whoever acts on it.
+    /// The published state, for the parts that act on it.
     seen: watch::Sender<Arc<Seen>>,
     shown: HashMap<String, Shown>,
-    /// The last patch of annotations and taints, and the version of the Node that it was made for.
+    /// The last patch of annotations and taints, with the resourceVersion of the Node that it was made for.
     marked: HashMap<String, (String, serde_json::Value)>,
     /// Data of the ConfigMap as it was last read or written.
     written: Option<BTreeMap<String, String>>,
     uid: Option<String>,
-    /// It was answered what a former process knew.
+    /// The state of a former process was read, or there is none.
     restored: bool,
-    /// Not before then.
+    /// No write is tried before this time.
     retry: Option<tokio::time::Instant>,
     refused: bool,
 }
@@ -106,7 +106,7 @@ fn now() -> i64 {
 }
 
 impl Controller {
-    /// Sends nothing before [`Self::run`].
+    /// Creates the controller. It sends no request before [`Self::run`].
     pub fn new(guest: &Client, sources: Sources, caution: Caution, metrics: Arc<Metrics>) -> Self {
         Self {
             sources,
@@ -129,18 +129,18 @@ impl Controller {
         }
     }
 
-    /// Writes nothing while that identity forbids it.
+    /// Makes the controller write nothing while `identity` forbids it.
     pub fn held_by(mut self, identity: Identity) -> Self {
         self.identity = Some(identity);
         self
     }
 
-    /// What is known, whenever it changes.
+    /// The published state; the receiver sees every change.
     pub fn seen(&self) -> watch::Receiver<Arc<Seen>> {
         self.seen.subscribe()
     }
 
-    /// Taints Nodes whose host is being upgraded.
+    /// Sets whether Nodes are tainted whose host is being upgraded.
     pub fn taint(&mut self, yes: bool) {
         self.taint = yes;
     }
@@ -171,7 +171,7 @@ impl Controller {
             if !self.restored && !touched {
                 self.restore().await;
             }
-            // Asked first: lists that arrive in between make the facts better, never worse.
+            // Evaluated before the facts: lists that arrive in between make the facts more complete, never less.
             let known = self.is_known();
             let facts = self.facts();
             let step = self.upgrade.step(now(), &facts);
@@ -186,12 +186,12 @@ impl Controller {
         }
     }
 
-    /// What a former process knew; nothing where it cannot be read, which is asked again at the next tick.
+    /// Reads the state that a former process wrote. If it cannot be read, the next tick tries again.
     async fn restore(&mut self) {
         match self.config_maps.get_opt(status::NAME).await {
             Ok(Some(found)) => {
                 let data = found.data.unwrap_or_default();
-                // An answer that comes late must not close what was seen to be open meanwhile.
+                // The answer may come late, so it must not close a window that this process has opened meanwhile.
                 if self.upgrade.window.is_none() {
                     self.upgrade = status::restore(&data, now());
                 }
@@ -229,17 +229,17 @@ impl Controller {
         }
     }
 
-    /// Whether what is published can be acted on: an empty answer from lists that have not arrived looks like an
-    /// upgrade that is over.
+    /// Whether the published state can be acted on. Before the lists have arrived, it looks as if an upgrade were over.
     fn is_known(&self) -> bool {
         let Sources { nodes, vms, vmis, plans, .. } = &self.sources;
-        // A host that refuses its plans or has none has answered, too.
+        // The cache is also synced if the host refuses access to plans, or does not have the API.
         let plans = plans.plans.is_synced() && plans.upgrades.is_synced();
         let named = self.identity.as_ref().is_none_or(|identity| identity.name().is_some());
         self.restored && named && plans && nodes.is_synced() && vms.is_synced() && vmis.is_synced()
     }
 
-    /// Without the plan the machines tell another story; a host that does not answer is not waited for.
+    /// Whether the first evaluation may begin. Without the plan the machines lead to wrong conclusions, but the wait
+    /// for a host that does not answer ends after [`FIRST_LISTS`].
     fn are_plans_known(&self) -> bool {
         let plans = &self.sources.plans;
         plans.plans.is_synced() && plans.upgrades.is_synced() || self.began.elapsed() >= FIRST_LISTS
@@ -266,7 +266,7 @@ impl Controller {
         }
     }
 
-    /// Everything that differs from what was written.
+    /// Writes everything that differs from what was written before.
     async fn write(&mut self, plan: Option<&PlanView>) {
         if self.identity.as_ref().is_some_and(|identity| identity.hold().is_some()) {
             return;
@@ -286,7 +286,7 @@ impl Controller {
         }
         self.shown.retain(|name, _| self.upgrade.nodes.contains_key(name));
         self.marked.retain(|name, _| self.upgrade.nodes.contains_key(name));
-        // Not over what a former process knew, before that was read.
+        // The state of a former process must not be overwritten before it was read.
         if self.restored
             && let Some(data) = status::news(&self.upgrade, self.written.as_ref())
         {
@@ -297,7 +297,7 @@ impl Controller {
         }
     }
 
-    /// A missing right is told once and done without; everything is tried again a while later.
+    /// Handles a failed write: a missing right is reported once; all writes are tried again after [`AFTER_FAILURE`].
     fn failed(&mut self, what: &str, error: &kube::Error) {
         let text = chain(error);
         if is_conflict(error) || api_code(error) == Some(404) {
@@ -329,7 +329,8 @@ impl Controller {
         };
         let text = message(node, plan);
         let before = self.shown.get(name).filter(|shown| shown.uid == node.uid);
-        // After a restart the words of the former process are not known, and not worth a write.
+        // After a restart the message that the former process wrote is unknown. A write only to repeat it is not
+        // worthwhile.
         let right = before
             .is_some_and(|shown| shown.reason == node.reason && (shown.message.is_empty() || shown.message == text));
         if !right {
@@ -341,7 +342,8 @@ impl Controller {
             self.shown.insert(name.to_owned(), shown);
         }
         if let Some(patch) = show::marks(&view, node, title, open, self.taint) {
-            // The watch brings what was written a moment later.
+            // The watch delivers the written Node only later, so the same patch for the same resourceVersion is not
+            // sent twice.
             let mark = (view.resource_version.clone(), patch);
             if self.marked.get(name) != Some(&mark) {
                 self.nodes.patch(name, &PatchParams::default(), &Patch::Merge(&mark.1)).await?;

@@ -1,19 +1,19 @@
-//! What is remembered of a Node while its host is upgraded.
+//! The history of one Node during an upgrade of its host.
 
 use std::collections::BTreeSet;
 
 use super::shown::Reason;
 
-/// Remembered of a Node beside what is shown.
+/// What the controller remembers of a Node besides the status that is shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Course {
-    /// Events of this window.
+    /// Reasons that an Event was written for in this window.
     pub told: BTreeSet<Reason>,
-    /// Since when it is off.
+    /// Since when the machine is off.
     pub off: Option<i64>,
-    /// For how long it was off before, in this window.
+    /// Seconds that the machine was off before that, in this window.
     pub was_off: i64,
-    /// How often it has moved in this window.
+    /// How often the machine has moved in this window.
     pub moves: u32,
     /// Its host when the window opened.
     pub first_host: String,

@@ -1,5 +1,5 @@
-//! From what is known to what is shown, told and suspended: a machine without I/O and without a clock. Times are Unix
-//! seconds, so that what was decided can be written down and be taken up again by the next process.
+//! The state machine of host upgrades: decides from the facts what is shown, reported and suspended. It has no I/O and
+//! no clock. Times are Unix seconds, so that the state can be saved and continued by the next process.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -10,18 +10,18 @@ use super::facts::{Facts, MachineFacts, PlanView, Power, Progress};
 use super::look::Look;
 use super::shown::{NodeStatus, Reason, message, span};
 
-/// A host's API that is silent for so long suspends what an upgrade does.
+/// The API of the host has to be silent for this long before the silence opens a window.
 const SILENT: i64 = 30;
-/// The signals have to be over for so long, and the machines to run, before the window closes.
+/// The signals have to be absent, and the machines running, for this long before a window closes.
 const SETTLES: i64 = 30;
-/// Signals that have not changed for so long suspend nothing more, until they change.
+/// Signals that have not changed for this long no longer suspend anything, until they change.
 const STALE: i64 = 4 * 3600;
-/// Who has been off for so long before a window opens does not leave because of what happens now.
+/// A machine that has been off for this long before a window opens is not off because of the upgrade.
 const OFF_FOR_LONG: i64 = 30 * 60;
-/// No window is longer, whatever changes.
+/// The longest duration of a window, whatever changes.
 const LONGEST: i64 = 24 * 3600;
 
-/// An open window.
+/// An open window: a time in which an upgrade, or silence of the host, suspends actions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     /// When it opened.
@@ -30,72 +30,72 @@ pub struct Window {
     pub cause: String,
     /// When the signals changed last.
     pub changed: i64,
-    /// When the last signal was seen.
+    /// When a signal was last seen.
     pub called: i64,
-    /// Something told of an upgrade; silence alone does not.
+    /// There was a sign of an upgrade; silence alone is none.
     pub upgrade: bool,
-    /// It has lasted for too long: nothing is suspended.
+    /// The window has lasted too long: it suspends nothing any more.
     pub spent: bool,
-    /// What the signals were; `None` after a restart.
+    /// Hash of the signals; `None` after a restart.
     pub(super) signals: Option<u64>,
 }
 
-/// On which object an Event is.
+/// The object that an Event is written on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum About {
     /// The Node of this name.
     Node(String),
-    /// Each Service that has a load balancer of ours.
+    /// Each Service that has a load balancer of this cluster.
     Services,
-    /// The ConfigMap.
+    /// The ConfigMap with the state of the upgrade.
     Upgrade,
 }
 
 /// An Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tell {
-    /// On what.
+    /// The object of the Event.
     pub about: About,
-    /// Somebody may have to look after it.
+    /// Type `Warning`: an operator may have to act.
     pub warning: bool,
     /// Reason of the Event.
     pub reason: &'static str,
-    /// The story.
+    /// The message of the Event.
     pub message: String,
 }
 
-/// What comes of one look.
+/// The result of one evaluation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Step {
     /// Events to emit.
     pub told: Vec<Tell>,
-    /// A window has closed: all is to be looked at anew.
+    /// A window has closed: all objects have to be reconciled once more.
     pub resync: bool,
 }
 
-/// What is known of the upgrade over time.
+/// The state of the upgrade over time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostUpgrade {
     /// The open window.
     pub window: Option<Window>,
-    /// By name of the Node: all that have ever had something to show.
+    /// Status by name of the Node: all Nodes that ever had something to show.
     pub nodes: BTreeMap<String, NodeStatus>,
     /// By name of the Node, while a window is open.
     pub courses: BTreeMap<String, Course>,
-    /// Title, phase and progress of the plan that counts.
+    /// Title, phase and progress of the decisive plan.
     pub plan: Option<(String, String, Progress)>,
-    /// What the last upgrade did, in words.
+    /// Summary of the last upgrade.
     pub report: String,
 }
 
 impl HostUpgrade {
-    /// What is suspended, and why.
+    /// What is suspended, and why; `None` while nothing is.
     pub fn suspended(&self) -> Option<super::caution::Window> {
         let window = self.window.as_ref().filter(|window| !window.spent)?;
         Some(super::caution::Window { why: window.cause.as_str().into(), upgrade: window.upgrade })
     }
 
-    /// Looks at the facts.
+    /// Evaluates the facts at the time `now`.
     pub fn step(&mut self, now: i64, facts: &Facts) -> Step {
         let mut step = Step::default();
         let plan = facts.plan.as_deref();
@@ -104,7 +104,7 @@ impl HostUpgrade {
         let call = call(facts, inferred.as_deref());
         self.window(now, facts, call, &mut step);
         let live = facts.silent_seconds.is_none_or(|silent| silent < SILENT);
-        // Of a host that does not answer nothing new is known; what was shown stays.
+        // A host that does not answer tells nothing new, so the shown status stays.
         if live {
             for machine in &facts.machines {
                 self.look_at(now, machine, plan, inferred.as_deref(), &mut step);
@@ -118,8 +118,9 @@ impl HostUpgrade {
         step
     }
 
-    /// The host that is being emptied, by what its machines do: one that is told to leave, or two that leave or are off
-    /// though they should run; one is enough while the host's webhooks cannot be asked.
+    /// The host that is being emptied, concluded from its machines. One machine that is being evacuated is enough. So
+    /// are two machines that leave, or are off although they should run; while the host's webhooks fail, one of these
+    /// suffices.
     fn inferred(&self, now: i64, facts: &Facts) -> Option<String> {
         if let Some(machine) = facts.machines.iter().find(|machine| machine.evacuating && !machine.host.is_empty()) {
             return Some(machine.host.clone());
@@ -136,7 +137,8 @@ impl HostUpgrade {
         Some(host.to_owned())
     }
 
-    /// It is off, or on its way up, and neither its guest nor a decision of long ago is the reason.
+    /// Whether the machine is off or starting although it should run, and was not off for long before the window
+    /// opened.
     fn was_put_off(&self, now: i64, machine: &MachineFacts) -> bool {
         let opened = self.window.as_ref().map_or(now, |window| window.opened);
         let since = self.courses.get(&machine.node).and_then(|course| course.off);
@@ -159,11 +161,13 @@ impl HostUpgrade {
             self.open(now, facts, cause, upgrade, signals, step);
             return;
         };
-        // Before the first lists are there nothing can have changed: a restart must not make a stale plan look fresh.
+        // Before the first lists have arrived nothing can have changed. A restart must not make a stale plan look
+        // fresh.
         let known = !facts.machines.is_empty();
         if known && window.signals.replace(signals).is_some_and(|before| before != signals) {
             window.changed = now;
-            // Progress: a plan that was paused for a day goes on.
+            // The change is progress, such as a plan that continues after a pause of a day, so the window suspends
+            // again.
             window.spent &= now - window.opened >= LONGEST;
         }
         if let Some((cause, upgrade)) = call {
@@ -174,13 +178,13 @@ impl HostUpgrade {
                 return;
             }
         } else if !window.upgrade && facts.silent_seconds.is_some() {
-            // A new process counts from its own first failure: the silence that another one saw is not over.
+            // A new process counts from its own first failure: the silence that the former process saw may not be over.
             window.called = now;
         } else {
             let (called, upgrade) = (window.called, window.upgrade);
             let at_rest =
                 |machine: &MachineFacts| !machine.should_run || !machine.migrating && !self.was_put_off(now, machine);
-            // Silence has nothing to do with what machines do.
+            // A window that only silence opened does not depend on the machines.
             let settled = !upgrade || facts.machines.iter().all(at_rest);
             if settled && now - called >= SETTLES {
                 self.close(now, facts, step);
@@ -190,7 +194,7 @@ impl HostUpgrade {
         let Some(window) = &mut self.window else { return };
         if !window.spent && (now - window.changed >= STALE || now - window.opened >= LONGEST) {
             window.spent = true;
-            // What was suspended is due now.
+            // The suspended actions are due now.
             step.resync = true;
             let remedy = if window.upgrade {
                 "Check the upgrade on Harvester; if it is over, its object there still shows it as running"
@@ -249,7 +253,8 @@ impl HostUpgrade {
         self.forget_courses();
     }
 
-    /// Of a window: since when a machine is off is no matter of windows.
+    /// Forgets what the courses collected in this window. Since when a machine is off does not belong to a window, so
+    /// it is kept.
     fn forget_courses(&mut self) {
         for course in self.courses.values_mut() {
             *course = Course { off: course.off, ..Course::default() };
@@ -323,7 +328,7 @@ impl HostUpgrade {
     }
 }
 
-/// What calls for a window, in words, and whether it is an upgrade.
+/// What opens a window, in words, and whether it is an upgrade.
 fn call(facts: &Facts, inferred: Option<&str>) -> Option<(String, bool)> {
     if let Some(plan) = facts.plan.as_ref().filter(|plan| plan.progress == Progress::Running) {
         return Some((format!("Harvester's hosts are being upgraded ({})", plan.title()), true));
@@ -338,7 +343,7 @@ fn call(facts: &Facts, inferred: Option<&str>) -> Option<(String, bool)> {
     Some(("The Harvester API gives no usable answer".to_owned(), false))
 }
 
-/// Changes when one of the signals does.
+/// Hash of the signals, which changes when one of them does.
 fn signals(facts: &Facts) -> u64 {
     let mut hasher = DefaultHasher::new();
     if let Some(plan) = &facts.plan {

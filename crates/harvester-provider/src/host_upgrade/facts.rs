@@ -1,4 +1,4 @@
-//! What is known of an upgrade of the hosts: made from the cached objects, and all that the decision looks at. Pure.
+//! The facts about an upgrade of the hosts, made from cached objects. They are the only input of the decision. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use harvester_api::virtual_machine_instance::Phase;
 
 use crate::instances::view::{VmView, VmiView};
 
-/// Who tells of the upgrade.
+/// The API that reports the upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// `upgradeplans.management.harvesterhci.io`.
@@ -30,37 +30,37 @@ impl Source {
     }
 }
 
-/// How a plan goes.
+/// The progress of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Progress {
-    /// Nothing is done by it now.
+    /// The plan does nothing now.
     Idle,
     /// It has succeeded.
     Succeeded,
     /// It has failed.
     Failed,
-    /// It is under way, or paused.
+    /// It is in progress, or paused.
     Running,
 }
 
-/// The plan, whoever tells of it.
+/// An upgrade plan, from either API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanView {
-    /// Who tells of it.
+    /// The API that reports it.
     pub source: Source,
     /// `metadata.name`.
     pub name: String,
-    /// `metadata.uid`, its name where there is none.
+    /// `metadata.uid`, or the name if there is none.
     pub uid: String,
     /// `metadata.creationTimestamp`, Unix seconds.
     pub created: i64,
-    /// As it is stored.
+    /// The phase, as Harvester stores it.
     pub phase: String,
-    /// How it goes.
+    /// The progress that follows from the phase.
     pub progress: Progress,
-    /// State by host, as it is stored.
+    /// State by host, as Harvester stores it.
     pub hosts: BTreeMap<String, String>,
-    /// Nothing can be moved away.
+    /// Harvester has one host only, so no machine can move.
     pub single_host: bool,
 }
 
@@ -102,7 +102,7 @@ impl PlanView {
         }
     }
 
-    /// `None`: an older one, which counts no more.
+    /// Makes the view of an `Upgrade`. `None` for an older upgrade, which no longer matters.
     pub fn of_upgrade(upgrade: &Upgrade) -> Option<Self> {
         let label = |key: &str| upgrade.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
         if label(LATEST_UPGRADE) != Some("true") {
@@ -126,32 +126,32 @@ impl PlanView {
         })
     }
 
-    /// For people: `UpgradePlan upgrade-v1.9.0`.
+    /// The plan as text for users: `UpgradePlan upgrade-v1.9.0`.
     pub fn title(&self) -> String {
         format!("{} {}", self.source.kind(), self.name)
     }
 }
 
-/// The plan that counts: one that runs before one that does not, then the Upgrade Toolkit's, then the youngest.
+/// The decisive plan: a running plan comes first, then the youngest, then one of the Upgrade Toolkit.
 pub fn newest(plans: impl IntoIterator<Item = Arc<PlanView>>) -> Option<Arc<PlanView>> {
     plans.into_iter().max_by_key(|plan| {
         (plan.progress == Progress::Running, plan.created, std::cmp::Reverse(plan.source), plan.name.clone())
     })
 }
 
-/// Whether a machine runs.
+/// The power state of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Power {
     /// It runs.
     On,
-    /// On its way up.
+    /// It is starting.
     Starting,
     /// It is off.
     Off,
-    /// It is off because its guest ended: KubeVirt keeps the ended instance then, and deletes it where the host or a
+    /// It is off because its guest shut down. KubeVirt keeps the ended instance then, and deletes it when the host or a
     /// user stops the machine.
     Ended,
-    /// Cannot be told.
+    /// Unknown.
     Unknown,
 }
 
@@ -166,36 +166,36 @@ pub struct MachineFacts {
     pub vm: String,
     /// Its host; empty while it has none.
     pub host: String,
-    /// The host that the Node is labelled with: where it was last, if nothing newer is known.
+    /// The host in the Node's label: the last known host, if nothing newer is known.
     pub labelled_host: String,
-    /// Whether it runs.
+    /// Its power state.
     pub power: Power,
-    /// Its run strategy says so.
+    /// Its run strategy demands that it runs.
     pub should_run: bool,
-    /// A live migration is under way.
+    /// A live migration is in progress.
     pub migrating: bool,
     /// Its host is being emptied.
     pub evacuating: bool,
-    /// It can move while it runs, where that is known.
+    /// Whether it can be live-migrated, if that is known.
     pub live_migratable: Option<bool>,
-    /// Addresses that the Node shows.
+    /// Addresses in the status of the Node.
     pub addresses: Vec<String>,
 }
 
-/// All that is known.
+/// All facts that the decision uses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
-    /// The plan that counts, if one can be read.
+    /// The decisive plan, if one can be read.
     pub plan: Option<Arc<PlanView>>,
     /// Machines of the cluster's Nodes.
     pub machines: Vec<MachineFacts>,
-    /// For so many seconds the host's API has given no usable answer.
+    /// Seconds since the host's API last gave a usable answer, while it gives none.
     pub silent_seconds: Option<i64>,
-    /// The host's webhooks could not be asked a moment ago.
+    /// A webhook of the host failed within the last two minutes.
     pub webhooks_fail: bool,
 }
 
-/// The machines of these Nodes.
+/// The machines of the given Nodes.
 pub fn machines(nodes: &[Arc<NodeView>], vms: &[Arc<VmView>], vmis: &[Arc<VmiView>]) -> Vec<MachineFacts> {
     let by_uid: HashMap<&str, &VmView> = vms.iter().map(|vm| (vm.uid.as_str(), vm.as_ref())).collect();
     let instances: HashMap<&str, &VmiView> = vmis.iter().map(|vmi| (vmi.name.as_str(), vmi.as_ref())).collect();

@@ -1,11 +1,11 @@
-//! What a Node keeps while hosts are being upgraded: its place, and every address that it has. Pure.
+//! Keeps the topology labels and all addresses of a Node while the hosts are being upgraded. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 
-/// The label's value: what the Node has, else what its machine says.
+/// The value of the label: the one that the Node has, or the new one if it has none.
 pub fn frozen_label(node: &NodeView, key: &str, new: String) -> String {
     match node.labels.get(key) {
         Some(known) if !known.is_empty() => known.to_owned(),
@@ -13,14 +13,14 @@ pub fn frozen_label(node: &NodeView, key: &str, new: String) -> String {
     }
 }
 
-/// The machine's addresses, then those that the Node has beside them; just the Node's where the machine has no new one.
-/// An address that is a Service's by now is no Node's.
+/// The machine's addresses, followed by the other addresses that the Node already has. If the machine has no new
+/// address, the Node's addresses stay as they are. An address that meanwhile belongs to a Service is left out.
 pub fn frozen_addresses(node: &NodeView, new: Vec<NodeAddress>, vips: &BTreeSet<IpAddr>) -> Vec<NodeAddress> {
     let has = |address: &NodeAddress| node.addresses.contains(address);
     if new.is_empty() || new.iter().all(has) {
         return if new.is_empty() { new } else { kept(node, Vec::new(), vips) };
     }
-    // Clients of a Node take the first address of a kind: that has to be one that answers.
+    // Clients use a Node's first address of a type, so it has to be one that the machine has now.
     kept(node, new, vips)
 }
 

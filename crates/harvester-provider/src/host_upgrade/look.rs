@@ -1,11 +1,11 @@
-//! What is shown of one machine, from all that is known of it and around it. Pure.
+//! Decides which status is shown for one machine. Pure.
 
 use super::course::Course;
 use super::facts::{MachineFacts, PlanView, Power, Progress};
 use super::shown::{Expect, Reason};
 use super::stage::Stage;
 
-/// One machine, and what is known around it.
+/// One machine, with the facts around it.
 pub(super) struct Look<'a> {
     pub machine: &'a MachineFacts,
     pub host: &'a str,
@@ -16,20 +16,22 @@ pub(super) struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// `None`: there is nothing to show of this Node.
+    /// The reason to show; `None` if there is nothing to show for this Node.
     pub fn reason(&self, course: &Course, before: Option<Reason>) -> Option<Reason> {
         let machine = self.machine;
         let progress = self.plan.map(|plan| plan.progress);
         if self.upgrade {
             let off = machine.should_run && machine.power == Power::Off;
             let stage = Stage::of(self.state);
-            // Its host is touched, or it is; a move that nobody tells the reason of is nobody's business.
+            // The upgrade touches the host or the machine. A migration without a known cause is not attributed to the
+            // upgrade.
             let touched = progress == Some(Progress::Running) || self.inferred == Some(self.host) || machine.evacuating;
             match () {
                 () if machine.migrating && touched => return Some(Reason::LiveMigrating),
                 () if off && stage == Stage::Changed => return Some(Reason::Rebooting),
                 () if off => return Some(Reason::ShutDown),
-                // Who was off with it has not seen it go.
+                // The process may have been down with the machine and not have seen it go off; then the stage of the
+                // host is the evidence.
                 () if machine.power == Power::Starting && (course.off.is_some() || stage == Stage::Changed) => {
                     return Some(Reason::Restoring);
                 }
@@ -53,7 +55,7 @@ impl Look<'_> {
             (Some(Progress::Idle) | None, _) if self.inferred == Some(self.host) => Reason::PreDraining,
             (Some(Progress::Idle) | None, _) => Reason::UpToDate,
         };
-        // A Node that was never shown has nothing to correct.
+        // A Node without a status has nothing to correct.
         let quiet = by_host == Reason::UpToDate && before.is_none() && progress != Some(Progress::Running);
         let old = matches!(progress, Some(Progress::Failed)) && before.is_none() && !self.upgrade;
         (!quiet && !old).then_some(by_host)

@@ -1,10 +1,10 @@
-//! Upgrades of Harvester's hosts under a running guest cluster: seen by what the host tells and by what the cluster's
-//! own machines do, shown on Nodes, in a ConfigMap and by metrics, and obeyed by the other controllers, who ask
-//! [`Caution`].
+//! Upgrades of Harvester's hosts under a running guest cluster. They are detected by what the host's API reports and by
+//! what the cluster's own machines do. The upgrade is shown on Nodes, in a ConfigMap and by metrics. The other
+//! controllers ask [`Caution`] whether it suspends their actions.
 //!
-//! `facts` is what is known, `decide` what follows, `status` and `show` what is written, `controller` the loop around
-//! them. `cooperation` is a loop of its own: where it is asked for, it empties Nodes before their machines go off.
-//! Nothing is ever written on the host.
+//! `facts` holds the input, `decide` the decision, `status` and `show` what is written, `controller` the loop around
+//! them. `cooperation` is a loop of its own: if it is switched on, it empties Nodes before their machines go off.
+//! Nothing is ever written to the host.
 
 pub mod caution;
 mod controller;

@@ -1,5 +1,5 @@
-//! From what is known of a Node to the patches that show it: condition, annotations, taint. Pure; an unchanged Node
-//! gives none.
+//! Builds the patches that show a Node's status: condition, annotations, taint. Pure. A Node whose status is unchanged
+//! gets no patch.
 
 use cloud_provider::view::{NodeView, Taint};
 use harvester_api::keys::cloudprovider;
@@ -10,11 +10,11 @@ use super::shown::NodeStatus;
 
 /// Type of the condition on Nodes.
 pub const CONDITION: &str = "HarvesterHostMaintenance";
-/// The taint that is put on Nodes whose host is being upgraded, where that was asked for.
+/// Effect of the optional taint on Nodes whose host is being upgraded.
 const EFFECT: &str = "PreferNoSchedule";
 
-/// Strategic merge patch of the status: others' conditions stay. `changed`: when the status of the condition changed
-/// last.
+/// A strategic merge patch of the status, which leaves the conditions of other controllers alone. `changed`: when the
+/// status of the condition last changed.
 pub fn condition(status: &NodeStatus, message: &str, now: i64, changed: i64) -> Value {
     let time = |seconds: i64| Timestamp::from_second(seconds).unwrap_or_default().to_string();
     json!({"metadata": {"uid": status.uid}, "status": {"conditions": [{
@@ -24,7 +24,8 @@ pub fn condition(status: &NodeStatus, message: &str, now: i64, changed: i64) -> 
     }]}})
 }
 
-/// Merge patch of annotations and taints; `None`: they are right. Without a window what tells of the upgrade goes.
+/// A merge patch of annotations and taints; `None` if they are right. When no window is open, the annotations of the
+/// upgrade are removed.
 pub fn marks(node: &NodeView, status: &NodeStatus, plan: Option<&str>, window: bool, taint: bool) -> Option<Value> {
     let kept = window || status.reason.is_active();
     let wanted = [
@@ -49,7 +50,8 @@ pub fn marks(node: &NodeView, status: &NodeStatus, plan: Option<&str>, window: b
         patch["metadata"]["annotations"] = annotations.into();
     }
     if let Some(taints) = taints {
-        // A list is replaced as a whole: only what was read may be written back.
+        // A merge patch replaces the list as a whole. The resourceVersion as precondition keeps taints that others
+        // added after the read.
         patch["metadata"]["resourceVersion"] = json!(node.resource_version);
         patch["spec"]["taints"] = taints.iter().map(taint_json).collect();
     }

@@ -1,32 +1,32 @@
-//! What is shown of a Node, and in which words. Pure.
+//! The status that is shown for a Node, and its texts. Pure.
 
 use super::facts::PlanView;
 
 /// Reason of the condition `HarvesterHostMaintenance`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// Its host waits for its turn.
+    /// The host waits for its turn.
     Pending,
-    /// Its host is being emptied.
+    /// The host is being emptied.
     PreDraining,
-    /// It moves to another host.
+    /// The machine moves to another host.
     LiveMigrating,
-    /// It was shut down.
+    /// The machine was shut down.
     ShutDown,
-    /// Its host is changed or restarts.
+    /// The host is being upgraded or restarts.
     Rebooting,
-    /// It is on its way up.
+    /// The machine is starting.
     Restoring,
-    /// Its host's upgrade is paused.
+    /// The upgrade of the host is paused.
     Paused,
-    /// Its host's upgrade has failed.
+    /// The upgrade of the host has failed.
     Failed,
-    /// Nothing happens to its host (any more).
+    /// Nothing happens to the host (any more).
     UpToDate,
 }
 
 impl Reason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 9] = [
         Self::Pending,
         Self::PreDraining,
@@ -39,7 +39,7 @@ impl Reason {
         Self::UpToDate,
     ];
 
-    /// The word in the condition.
+    /// The reason as written in the condition.
     pub fn word(self) -> &'static str {
         match self {
             Self::Pending => "HostUpgradePending",
@@ -54,18 +54,18 @@ impl Reason {
         }
     }
 
-    /// The reason with this word.
+    /// The reason with this spelling.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.word() == word)
     }
 
-    /// Status of the condition: something happens to the host.
+    /// Whether the status of the condition is `True`: something happens to the host.
     pub fn is_active(self) -> bool {
         !matches!(self, Self::Pending | Self::UpToDate)
     }
 }
 
-/// What a Node has to expect of the upgrade of its host.
+/// What the upgrade of the host will do to a Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
     /// It moves to another host while it runs.
@@ -77,7 +77,7 @@ pub enum Expect {
 }
 
 impl Expect {
-    /// As it is shown.
+    /// The value as it is shown.
     pub fn word(self) -> &'static str {
         match self {
             Self::Migrate => "migrate",
@@ -86,32 +86,32 @@ impl Expect {
         }
     }
 
-    /// The one with this word.
+    /// The value with this spelling.
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Migrate, Self::Shutdown, Self::Nothing].into_iter().find(|expect| expect.word() == word)
     }
 }
 
-/// What is shown of a Node.
+/// The status that is shown for a Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// UID of the Node: another Node of the same name has nothing of it.
+    /// UID of the Node: the status does not apply to another Node of the same name.
     pub uid: String,
     /// Name of the VM.
     pub vm: String,
-    /// Its host, or the last one that it had.
+    /// The host of the VM, or its last host.
     pub host: String,
-    /// State of the host, as it is stored.
+    /// State of the host, as Harvester stores it.
     pub state: String,
     /// Reason of the condition.
     pub reason: Reason,
-    /// Since when that is the reason.
+    /// Since when the condition has this reason.
     pub since: i64,
-    /// What it has to expect.
+    /// What the upgrade will do to the Node.
     pub expect: Expect,
 }
 
-/// Message of condition and Event.
+/// The message of the condition and of the Event.
 pub fn message(status: &NodeStatus, plan: Option<&PlanView>) -> String {
     let NodeStatus { vm, host, state, .. } = status;
     let by = plan.map(|plan| format!(" by {}", plan.title())).unwrap_or_default();
@@ -140,7 +140,7 @@ pub fn message(status: &NodeStatus, plan: Option<&PlanView>) -> String {
     }
 }
 
-/// Minutes, for people.
+/// A duration as text for users.
 pub fn span(seconds: i64) -> String {
     match seconds {
         ..=119 => format!("{seconds} s"),

@@ -1,5 +1,5 @@
-//! The two kinds by which a host tells of its upgrade, watched where they exist and may be read. Both are optional:
-//! what is missing is logged once and looked for again now and then.
+//! Watches the two kinds by which Harvester reports an upgrade of the hosts. Both kinds are optional: one that does not
+//! exist, or that may not be read, is logged once and tried again from time to time.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,34 +19,34 @@ use tokio::sync::watch;
 
 use super::facts::PlanView;
 
-/// A kind that is not there, or may not be read, is looked for again after this time: somebody may grant the right, or
-/// upgrade Harvester.
+/// A kind that does not exist, or may not be read, is tried again after this time: an administrator may have granted
+/// the right, or upgraded Harvester.
 const LOOK_AGAIN: Duration = Duration::from_mins(10);
-/// The same where the host gives no answer.
+/// The same for a host that does not answer.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
-/// A watch that has failed for so long is asked why.
+/// After a watch has failed for this long, a request finds out why.
 const DOUBTED: Duration = Duration::from_mins(2);
 
 /// Plans by name.
 pub type PlanCache = Cache<String, PlanView>;
 
-/// What is read of the two kinds.
+/// The caches of the two kinds.
 #[derive(Debug, Clone)]
 pub struct PlanCaches {
-    /// Of the Upgrade Toolkit.
+    /// Plans of the Upgrade Toolkit.
     pub plans: PlanCache,
-    /// Of the way before it.
+    /// Upgrades of the older mechanism.
     pub upgrades: PlanCache,
 }
 
 impl PlanCaches {
-    /// Empty ones.
+    /// Empty caches.
     pub fn empty() -> Self {
         Self { plans: Cache::new(|old, new| old != new), upgrades: Cache::new(|old, new| old != new) }
     }
 }
 
-/// Watches the two kinds.
+/// The watches of the two kinds.
 pub struct Signals {
     client: Client,
     caches: PlanCaches,
@@ -61,12 +61,12 @@ impl Debug for Signals {
 }
 
 impl Signals {
-    /// `readable` are 1 while the kind is read.
+    /// Creates the watches. The gauges `readable` are 1 while the kind is read.
     pub fn new(client: Client, caches: PlanCaches, readable: [Gauge; 2]) -> Self {
         Self { client, caches, returns: None, readable }
     }
 
-    /// Looks again when this changes: Harvester is back, maybe as another version.
+    /// Makes the watches try again when this changes: Harvester is back, maybe with another version.
     pub fn returns(mut self, returns: watch::Receiver<u64>) -> Self {
         self.returns = Some(returns);
         self
@@ -134,7 +134,7 @@ where
                 let absent = matches!(api_code(&error), Some(403 | 404));
                 if absent {
                     readable.set(0);
-                    // What may not be read any more tells nothing, and must not count for ever.
+                    // Objects that may not be read any more are unknown, and must not count forever.
                     cache.replace(BTreeMap::new());
                 }
                 if absent && !std::mem::replace(&mut told, true) {
@@ -153,7 +153,7 @@ where
     }
 }
 
-/// Ends when the watch has failed for long.
+/// Completes when the watch has failed for [`DOUBTED`].
 async fn doubted(mut status: watch::Receiver<runtime::reflect::Status>) {
     loop {
         let since = status.borrow_and_update().error.as_ref().map(|(since, _)| *since);

@@ -1,25 +1,25 @@
-//! What a host's state means for the machines on it. The stored strings vary between versions of Harvester: letters
-//! alone are compared, and one that nobody knows means nothing and is shown as it is.
+//! The meaning of a host's upgrade state for the machines on it. The stored strings vary between versions of Harvester.
+//! Therefore only letters and digits are compared. An unknown state means nothing and is shown as it is.
 
-/// Where a host is in its upgrade.
+/// The stage of a host in its upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Nothing happens to its machines yet; also a state that is not known.
+    /// Nothing happens to its machines yet; also any unknown state.
     Waiting,
-    /// Its administrator has stopped it.
+    /// An administrator has paused it.
     Paused,
-    /// Its machines are moved away or shut down.
+    /// Its machines are being migrated or shut down.
     Emptied,
-    /// It is empty, and is changed or restarts.
+    /// It is empty, and is being upgraded or restarts.
     Changed,
     /// Something went wrong.
     Failed,
-    /// Over.
+    /// The upgrade of the host is complete.
     Done,
 }
 
 impl Stage {
-    /// Of `UpgradePlan` and of `Upgrade`.
+    /// The stage that belongs to a state of `UpgradePlan` or `Upgrade`.
     pub fn of(state: &str) -> Self {
         let letters: String =
             state.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();

@@ -1,5 +1,5 @@
-//! What stands in ConfigMap `kube-system/harvester-host-upgrade`: a line for people, and all of it as JSON, which the
-//! next process takes up again. What cannot be read counts as not written. Pure.
+//! The content of ConfigMap `kube-system/harvester-host-upgrade`: one line for users, and the whole state as JSON,
+//! which the next process restores. Content that cannot be parsed counts as absent. Pure.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use super::shown::{Expect, NodeStatus, Reason};
 pub const NAMESPACE: &str = "kube-system";
 /// Name of the ConfigMap.
 pub const NAME: &str = "harvester-host-upgrade";
-/// Key of the line for people.
+/// Key of the line for users.
 pub const SUMMARY: &str = "summary";
 /// Key of the JSON.
 pub const STATUS: &str = "status.json";
 
-/// Data of the ConfigMap that are to be written where `written` is what stands there; `None`: there is nothing to
-/// write. Where there is nothing to tell, only a window that stands there is told to be over.
+/// The new data of the ConfigMap, given that it contains `written`; `None` if nothing has to be written. If there is
+/// nothing to report, the only write is the one that ends a window which `written` still shows as open.
 pub fn news(upgrade: &HostUpgrade, written: Option<&BTreeMap<String, String>>) -> Option<BTreeMap<String, String>> {
     let told = upgrade.window.is_some() || !upgrade.nodes.is_empty() || !upgrade.report.is_empty();
     let stands_open = || written.is_some_and(|data| restore(data, 0).window.is_some());
@@ -30,7 +30,7 @@ pub fn news(upgrade: &HostUpgrade, written: Option<&BTreeMap<String, String>>) -
     Some(data(upgrade)).filter(|data| written != Some(data))
 }
 
-/// Data of the ConfigMap.
+/// The data of the ConfigMap.
 pub(super) fn data(upgrade: &HostUpgrade) -> BTreeMap<String, String> {
     let text = serde_json::to_string_pretty(&json(upgrade)).expect("plain values are always valid JSON");
     BTreeMap::from([(SUMMARY.to_owned(), summary(upgrade)), (STATUS.to_owned(), text)])
@@ -103,7 +103,7 @@ fn course_json(course: &Course) -> Value {
         "firstHost": course.first_host, "firstAddresses": course.first_addresses})
 }
 
-/// What a former process has written.
+/// Restores the state that a former process wrote. Times in the future are reduced to `now`.
 pub fn restore(data: &BTreeMap<String, String>, now: i64) -> HostUpgrade {
     let parsed: Option<Value> = data.get(STATUS).and_then(|text| serde_json::from_str(text).ok());
     let Some(all) = parsed else { return HostUpgrade::default() };

@@ -1,34 +1,36 @@
-//! The identity card: what the record says of who this cluster is and whose Harvester it talks to.
+//! The identity card: the part of the record that says which cluster this is, and which Harvester has its machines.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-/// Who this cluster is, beside its name, which the record has had from the beginning.
+/// The identity of this cluster, besides its name. (The name was in the record before there were cards.)
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Card {
-    /// UID of Namespace `kube-system`; empty where it could not be read.
+    /// UID of Namespace `kube-system`; empty if it could not be read.
     pub cluster_uid: String,
-    /// UIDs that stand on objects of this cluster for the same purpose: that of Service `default/kubernetes`, which
-    /// earlier versions took and which may be made anew.
+    /// Further UIDs that mark objects as this cluster's: that of Service `default/kubernetes`, which earlier versions
+    /// used, and which changes when the Service is created again.
     pub former_uids: BTreeSet<String>,
     /// Namespace on Harvester of the machines and load balancers.
     pub namespace: String,
-    /// Fingerprint of the authority that signs for the Harvester API; empty where the cloud-config names none.
+    /// Fingerprint of the certificate authority of the Harvester API; empty if the cloud-config has none.
     pub authority: String,
-    /// Names of the cluster whose load balancers are ours: the present one, and former ones. Empty: whatever the name,
-    /// as before there were cards.
+    /// Names under which load balancers belong to this cluster: the present one and former ones. Empty: any name, as
+    /// before there were cards.
     pub names: BTreeSet<String>,
     /// UIDs of the virtual machines that this cluster's Nodes run on.
     pub machines: BTreeSet<String>,
-    /// UIDs of machines in provider IDs of Nodes that are not to be seen, as a human has said: they prove nothing.
+    /// UIDs of machines in provider IDs of Nodes that Harvester does not show, as an operator has confirmed. They prove
+    /// nothing.
     pub absent: BTreeSet<String>,
-    /// The controller runs outside this cluster, as a human has said: that its own Node is not registered says nothing.
+    /// The controller runs outside this cluster, as an operator has confirmed. It is no evidence then that its own Node
+    /// is not registered.
     pub outside: bool,
 }
 
 impl Card {
-    /// As it stands in the record.
+    /// The card as it is written to the record.
     pub fn to_text(&self) -> String {
         let mut card = json!({
             "clusterUID": self.cluster_uid,
@@ -47,7 +49,7 @@ impl Card {
         card.to_string()
     }
 
-    /// What the record says; `None`: no card, or none that can be read.
+    /// Parses the card from the record; `None` if there is none, or it cannot be parsed.
     pub fn from_text(text: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(text).ok()?;
         let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
@@ -67,7 +69,7 @@ impl Card {
     }
 }
 
-/// What tells one authority from another, short enough for messages.
+/// A fingerprint of a certificate authority, short enough for messages.
 pub fn fingerprint(authority: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, authority.trim_ascii());
     let bytes = digest.as_ref().first_chunk::<8>().copied().unwrap_or_default();

@@ -1,19 +1,19 @@
-//! Which name this cluster has: pure (decision 11).
+//! Decides which name this cluster has (decision 11). Pure.
 
 use std::collections::BTreeMap;
 
 use harvester_api::names::ClusterName;
 
-/// What can tell the cluster's name.
+/// All sources of the cluster's name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Clues {
     /// From the record in the guest cluster.
     pub remembered: Option<ClusterName>,
-    /// From each LoadBalancer object that is proven to be ours.
+    /// From each LoadBalancer object that is proven to belong to this cluster.
     pub adopted: Vec<ClusterName>,
     /// From the command line.
     pub flag: Option<ClusterName>,
-    /// From each virtual machine of the namespace; `None`: one without a label.
+    /// From the label of each virtual machine of the namespace; `None`: a machine without the label.
     pub machines: Vec<Option<ClusterName>>,
 }
 
@@ -22,41 +22,42 @@ pub struct Clues {
 pub enum Source {
     /// The record.
     Remembered,
-    /// Objects that are ours.
+    /// LoadBalancer objects of this cluster.
     Adopted,
     /// The command line.
     Flag,
     /// The virtual machines' label.
     Machines,
-    /// Nobody knows.
+    /// No source has a name.
     Default,
 }
 
-/// The name, and what is to be said about it.
+/// The decided name and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// The name in use from now on.
     pub name: ClusterName,
-    /// Who said so.
+    /// Where the name comes from.
     pub source: Source,
 }
 
 impl Decision {
-    /// Only a name that identifies a cluster is worth remembering: otherwise the first real one would count as a
-    /// change. One that no object can be named after is a mistake to be mended, not to be kept.
+    /// Whether the name should be written to the record. The default name identifies no cluster; if it were recorded,
+    /// the first real name would count as a change. A name that no object can have is a mistake to correct, not to
+    /// record.
     pub fn is_to_be_remembered(&self) -> bool {
         self.source != Source::Remembered && !self.name.is_default() && self.name.can_name_objects()
     }
 
-    /// The command line says something else: nothing changes, and somebody should confirm the new name or mend the
-    /// flag.
+    /// Whether the flag contradicts the decided name. Nothing changes then, and the operator should confirm the new
+    /// name or correct the flag.
     pub fn differs_from(&self, flag: &ClusterName) -> bool {
         self.name != *flag && matches!(self.source, Source::Remembered | Source::Adopted)
     }
 }
 
-/// Remembered, else the label of objects that are ours, else the flag, else the label that all machines agree on, else
-/// the default.
+/// Decides the name. The sources, first to last: the record, the label of this cluster's objects, the flag, the label
+/// that all machines agree on, the default.
 pub fn decide(clues: &Clues) -> Decision {
     if let Some(name) = clues.remembered.clone().filter(|name| !name.is_default()) {
         return Decision { name, source: Source::Remembered };
@@ -74,7 +75,7 @@ pub fn decide(clues: &Clues) -> Decision {
     }
 }
 
-/// Of several names the one that most objects carry: those keep their label. The flag decides a draw.
+/// The name that most objects carry, so that most keep their label. The flag decides a tie.
 fn most_frequent(names: &[ClusterName], flag: Option<&ClusterName>) -> Option<ClusterName> {
     let mut counts: BTreeMap<&ClusterName, usize> = BTreeMap::new();
     for name in names {

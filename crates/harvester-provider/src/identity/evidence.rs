@@ -1,4 +1,4 @@
-//! What the caches say about the machines that this cluster's Nodes run on: pure.
+//! Collects from the caches the facts about the machines of this cluster's Nodes. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use harvester_api::names::ClusterName;
 use super::judge::{Life, NodeFact};
 use crate::instances::view::{VmView, VmiView};
 
-/// What is known of each Node. `own`: the Node that this process runs on.
+/// The facts about each Node. `own`: the Node that this process runs on.
 pub fn node_facts(
     nodes: &[Arc<NodeView>],
     vms: &[Arc<VmView>],

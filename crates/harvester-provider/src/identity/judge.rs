@@ -1,10 +1,10 @@
-//! Whether this cluster is the one that its record describes, and whether this Harvester is the one that has its
-//! machines: pure (decisions 11 and 40).
+//! Judges whether this cluster is the one that its record describes, and whether this Harvester has its machines. Pure
+//! (decisions 11 and 40).
 //!
-//! A copy of a cluster (an etcd snapshot restored on other machines) shares every UID with the original: of Services,
-//! of Namespaces, of Nodes. What it cannot share is the virtual machines that its kubelets run on. Therefore those
-//! decide. Where the facts contradict each other nothing is changed anywhere until they agree again or a human says
-//! which of them is right.
+//! A copy of a cluster (an etcd snapshot restored on other machines) has the same UIDs as the original: of Services, of
+//! Namespaces, of Nodes. Only the virtual machines that its kubelets run on are different. Therefore the machines
+//! decide. While the facts contradict each other, the controller changes nothing anywhere, until they agree again or an
+//! operator confirms which of them is right.
 
 use std::collections::BTreeSet;
 
@@ -15,39 +15,39 @@ use super::card::Card;
 /// Whether the kubelet of a Node is known to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Life {
-    /// Not known: a restored snapshot contains Nodes whose machines do not belong to this cluster any more.
+    /// Not known: a restored snapshot contains Nodes whose machines no longer belong to this cluster.
     Silent,
-    /// Its kubelet reports, ready or not: without a network plugin none is. In a restored snapshot that may be an old
-    /// word until the controller manager has noticed.
+    /// Its kubelet reports, ready or not: without a network plugin no Node is ready. In a restored snapshot the report
+    /// may be old until the Kubernetes controller manager notices.
     Reports,
     /// This process runs on it.
     Own,
 }
 
-/// What is known of one Node and its machine.
+/// The facts about one Node and its machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeFact {
     /// Name of the Node.
     pub name: String,
     /// UID of the machine in its provider ID.
     pub machine: Option<String>,
-    /// That machine is in our namespace of this Harvester.
+    /// That machine is in this cluster's namespace on this Harvester.
     pub seen: bool,
-    /// UID of the machine there that is called like the Node.
+    /// UID of the machine there that has the same name as the Node.
     pub namesake: Option<String>,
-    /// The cluster that the machine (else the namesake) is labelled with.
+    /// The cluster name in the label of the machine, or of the namesake if there is no machine.
     pub label: Option<ClusterName>,
     /// Whether its kubelet runs.
     pub life: Life,
 }
 
 impl NodeFact {
-    /// The machine that it runs on, as far as this Harvester shows it.
+    /// UID of the machine that the Node runs on, as far as this Harvester shows it.
     fn there(&self) -> Option<&String> {
         self.machine.as_ref().filter(|_| self.seen).or(self.namesake.as_ref())
     }
 
-    /// A human has said that its machine is not to be seen.
+    /// Whether an operator has confirmed that the Node's machine is not visible.
     fn is_absent(&self, card: &Card) -> bool {
         !self.seen && self.machine.as_ref().is_some_and(|uid| card.absent.contains(uid))
     }
@@ -58,17 +58,17 @@ impl NodeFact {
     }
 }
 
-/// Everything that is compared.
+/// All facts that are compared.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
     /// The card in the record.
     pub card: Option<&'a Card>,
-    /// The name in use: remembered, or on objects that are proven to be ours. `None` where it is not known or
-    /// identifies no cluster.
+    /// The name in use, from the record or from proven objects of this cluster. `None` if it is unknown, or identifies
+    /// no cluster.
     pub name: Option<&'a ClusterName>,
     /// `--cluster-name`.
     pub flag: &'a ClusterName,
-    /// UID of Namespace `kube-system`, where it may be read.
+    /// UID of Namespace `kube-system`, if it may be read.
     pub cluster_uid: Option<&'a str>,
     /// UID of Service `default/kubernetes`.
     pub service_uid: Option<&'a str>,
@@ -76,15 +76,15 @@ pub struct Facts<'a> {
     pub namespace: &'a str,
     /// URL of the Harvester API, for messages.
     pub server: &'a str,
-    /// Fingerprint of the authority in the cloud-config.
+    /// Fingerprint of the certificate authority in the cloud-config.
     pub authority: Option<&'a str>,
     /// Nodes that are not being deleted.
     pub nodes: &'a [NodeFact],
     /// Virtual machines in the namespace.
     pub machines: usize,
-    /// It has been looked for so long that a Node whose kubelet does not run would say so by now.
+    /// The process has watched long enough that a Node without a running kubelet would have become NotReady.
     pub settled: bool,
-    /// The Node that this process runs on, by `NODE_NAME`, where no such Node is registered.
+    /// The Node that this process runs on according to `NODE_NAME`, if no such Node is registered.
     pub unregistered: Option<&'a str>,
 }
 
@@ -95,32 +95,32 @@ pub struct Contradiction {
     pub reason: &'static str,
     /// The two facts.
     pub facts: [String; 2],
-    /// What to look at, and the command that ends it.
+    /// What to check, and the command that resolves the contradiction.
     pub remedy: String,
 }
 
 impl Contradiction {
-    /// The whole story.
+    /// The complete message.
     pub fn message(&self) -> String {
         let [first, second] = &self.facts;
         format!("{first}, but {second}. {}", self.remedy)
     }
 }
 
-/// What follows from the facts.
+/// The result of the comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// They agree; this is the card from now on.
+    /// The facts agree; this is the new card.
     Normal(Card),
-    /// Nothing was written down before; this is the first card.
+    /// There was no card before; this is the first one.
     New(Card),
-    /// They contradict each other.
+    /// The facts contradict each other.
     SafeMode(Contradiction),
-    /// They do not suffice yet.
+    /// The facts do not suffice yet.
     Undecided(String),
 }
 
-/// The command that says: the cluster that runs here now is the one in the record.
+/// The command by which an operator confirms that the cluster that runs here now is the one in the record.
 pub const CONFIRM: &str = "harvester-cloud-provider identity confirm";
 
 /// The command that gives the cluster another name.
@@ -128,7 +128,7 @@ pub fn rename(name: &ClusterName) -> String {
     format!("harvester-cloud-provider identity rename {name}")
 }
 
-/// The command that makes a cluster of its own of a copy.
+/// The command that makes a copy a cluster of its own.
 fn copy(name: &ClusterName) -> String {
     format!("{} --copy", rename(name))
 }
@@ -139,8 +139,8 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
     if let Some(contradiction) = contradiction {
         return Verdict::SafeMode(contradiction);
     }
-    // A copy of a cluster may run its controller before its own kubelet has registered: all that the snapshot shows
-    // then is the original.
+    // A copy of a cluster may run its controller before its own kubelet has registered. All Nodes in the snapshot are
+    // those of the original then.
     if let Some(name) = facts.unregistered.filter(|_| !facts.card.is_some_and(|card| card.outside)) {
         return Verdict::Undecided(format!(
             "this process runs on Node {name} (NODE_NAME), and no such Node is registered: on which machine this \
@@ -161,7 +161,7 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-/// The record was copied from another cluster, by GitOps or a backup tool.
+/// The record was copied from another cluster, for example by GitOps or a backup tool.
 fn foreign_record(facts: &Facts<'_>) -> Option<Contradiction> {
     let card = facts.card.filter(|card| !card.cluster_uid.is_empty())?;
     let uid = facts.cluster_uid.filter(|uid| *uid != card.cluster_uid)?;
@@ -180,8 +180,8 @@ fn foreign_record(facts: &Facts<'_>) -> Option<Contradiction> {
     })
 }
 
-/// None of the machines is where the cloud-config points to: another Harvester, another namespace, or machines that
-/// were moved.
+/// No machine is where the cloud-config points to: it is another Harvester or another namespace, or the machines were
+/// moved.
 fn nowhere(facts: &Facts<'_>) -> Option<Contradiction> {
     let declared = |node: &NodeFact| facts.card.is_some_and(|card| node.is_absent(card));
     let members: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.machine.is_some() && !declared(node)).collect();
@@ -216,22 +216,22 @@ fn nowhere(facts: &Facts<'_>) -> Option<Contradiction> {
     })
 }
 
-/// What casts doubt on the machines of the card still being those of this cluster. Machines are replaced one by one; a
-/// copy has all of them replaced.
+/// Reasons to doubt that the machines in the card still belong to this cluster. Machines of a cluster are replaced one
+/// by one; in a copy all of them are different.
 fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
     let (known, strangers): (Vec<&NodeFact>, Vec<&NodeFact>) =
         facts.nodes.iter().partition(|node| node.is_known(card) || node.is_absent(card));
     if known.iter().any(|node| node.life == Life::Own) {
         return None;
     }
-    // A Node without a machine that can be named says nothing, unless it is new.
+    // A Node whose provider ID names a machine that is not visible is no evidence.
     let strangers: Vec<&NodeFact> =
         strangers.into_iter().filter(|node| node.there().is_some() || node.machine.is_none()).collect();
     if let Some(contradiction) = another_cluster(facts, &known, &strangers) {
         return Some(Verdict::SafeMode(contradiction));
     }
-    // From outside a restored snapshot looks like the original until the controller manager has noticed: somebody known
-    // has to report.
+    // Seen from outside, a restored snapshot looks like the original until the Kubernetes controller manager has
+    // noticed. Therefore a known Node has to report.
     let from_outside = card.outside && facts.unregistered.is_some();
     if !known.is_empty() && strangers.is_empty() && !from_outside {
         return None;
@@ -248,8 +248,8 @@ fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
     }
 }
 
-/// New Nodes run on machines that are labelled as those of another cluster, and the flag says the same: a copy, or a
-/// new name. Where the machines in the record have that label too, somebody has labelled them all anew.
+/// New Nodes run on machines with the label of another cluster, and the flag says the same: this is a copy, or the
+/// cluster was renamed. If the machines in the record have that label too, all machines were merely relabelled.
 fn another_cluster(facts: &Facts<'_>, known: &[&NodeFact], strangers: &[&NodeFact]) -> Option<Contradiction> {
     let name = facts.name?;
     let ours = |label: &ClusterName| label == name || known.iter().any(|node| node.label.as_ref() == Some(label));
@@ -305,8 +305,8 @@ fn replaced(card: &Card, known: &[&NodeFact], strangers: &[&NodeFact]) -> Contra
     }
 }
 
-/// A record of an earlier version, or the Go provider's cluster: only names can be compared, and the label on the
-/// machines decides.
+/// The record has no card: it was written by an earlier version, or the Go provider ran before. Then only names can be
+/// compared, and the label on the machines decides.
 fn without_card(facts: &Facts<'_>) -> Option<Contradiction> {
     let name = facts.name?;
     if facts.flag.is_default() || facts.flag == name {
@@ -320,8 +320,8 @@ fn without_card(facts: &Facts<'_>) -> Option<Contradiction> {
     Some(named_otherwise(name, facts.flag, node))
 }
 
-/// What is worth writing down of the facts. A machine comes in with a Node that is known to run, and stays as long as
-/// its Node: what a restored snapshot merely contains never comes in.
+/// The card that follows from the facts. A machine is added with a Node whose kubelet is known to run, and stays as
+/// long as its Node. A machine that only a restored snapshot mentions is never added.
 pub fn next_card(facts: &Facts<'_>) -> Card {
     let before = facts.card.cloned().unwrap_or_default();
     let members = facts.nodes.iter().filter(|node| node.machine.is_some());
@@ -339,32 +339,32 @@ pub fn next_card(facts: &Facts<'_>) -> Card {
         authority: facts.authority.map_or(before.authority, str::to_owned),
         names: before.names,
         machines: if machines.is_empty() { before.machines } else { machines },
-        // As long as there is such a Node, and its machine does not come back.
+        // An absent machine is kept as long as such a Node exists and its machine does not become visible.
         absent: unseen(facts.nodes.iter()).filter(|uid| before.absent.contains(uid)).collect(),
-        // Until it runs on a Node of this cluster.
+        // Kept until the controller runs on a Node of this cluster.
         outside: before.outside && !facts.nodes.iter().any(|node| node.life == Life::Own),
     }
 }
 
-/// A human's word.
+/// A confirmation by an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
     /// The cluster that runs here now is the one in the record.
     Confirm,
-    /// It has this name from now on, and keeps its load balancers.
+    /// The cluster has this name from now on, and keeps its load balancers.
     Rename(ClusterName),
-    /// It is a copy, has this name from now on, and leaves the load balancers of the original alone.
+    /// The cluster is a copy, has this name from now on, and leaves the load balancers of the original alone.
     Copy(ClusterName),
 }
 
-/// The card that a human's word makes of the facts: everything as it is here and now.
+/// The card that follows from a confirmation: it describes everything as it is here and now.
 pub fn confirmed_card(facts: &Facts<'_>, word: &Word) -> Card {
     let alive: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.life > Life::Silent).collect();
     let nodes = if alive.is_empty() { facts.nodes.iter().collect() } else { alive };
     let before = facts.card.filter(|_| foreign_record(facts).is_none()).cloned().unwrap_or_default();
     let names = match word {
         Word::Confirm => before.names,
-        // No names: whatever the name.
+        // An empty set stays empty, because it stands for any name.
         Word::Rename(_) if before.names.is_empty() => before.names,
         Word::Rename(name) => before.names.into_iter().chain([name.to_string()]).collect(),
         Word::Copy(name) => [name.to_string()].into(),
@@ -381,7 +381,7 @@ pub fn confirmed_card(facts: &Facts<'_>, word: &Word) -> Card {
     }
 }
 
-/// UIDs of machines that Nodes name and nobody sees.
+/// UIDs of machines in provider IDs of Nodes that Harvester does not show.
 fn unseen<'a>(nodes: impl Iterator<Item = &'a NodeFact>) -> impl Iterator<Item = String> {
     nodes.filter(|node| !node.seen).filter_map(|node| node.machine.clone())
 }

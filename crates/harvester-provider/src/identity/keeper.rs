@@ -1,5 +1,5 @@
-//! Finds out who this cluster is and whether its record, its cloud-config and its machines agree; remembers it, and
-//! follows the record in the guest cluster. Runs on the leader only.
+//! The keeper finds out which cluster this is, and whether its record, its cloud-config and its machines agree. It
+//! writes the result to the record in the guest cluster, and follows changes of the record. Runs on the leader only.
 
 mod news;
 mod outcome;
@@ -36,7 +36,7 @@ use crate::instances::view::{VmCache, VmiCache};
 use crate::load_balancers::own_writes::LbCache;
 use crate::metrics::Metrics;
 
-/// The record as it is watched: at most one entry.
+/// Cache of the record: it has at most one entry.
 pub type RecordCache = Cache<String, Record>;
 
 /// A cache for a reflector to fill.
@@ -44,26 +44,26 @@ pub fn record_cache() -> RecordCache {
     Cache::new(|old, new| old != new)
 }
 
-/// After a read or write of the record that failed. Doubled after each further write that fails.
+/// Pause after a failed read or write of the record. It doubles with each further failed write.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// The same where the right is missing: somebody has to grant it.
+/// Pause when the right is missing: an administrator has to grant it.
 const WITHOUT_RIGHT: Duration = Duration::from_mins(10);
 
-/// Machines come and go; the record says so at most this often.
+/// Shortest time between two writes of the record for machines that come and go.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
 
-/// A Node whose kubelet does not run is Ready for so long at most: 50 s, and the start of the controller manager that
-/// notices.
+/// After this time a Node whose kubelet does not run is no longer Ready: 50 s, plus the start of the Kubernetes
+/// controller manager.
 const SETTLED: Duration = Duration::from_secs(90);
 
-/// Reason of the hold at the start, when it is not known yet whether this is a copy.
+/// Reason of the hold at the start, while it is not known whether this cluster is a copy.
 pub const NOT_KNOWN: &str = "IdentityNotKnown";
 
 /// Reason of the hold that a user asked for.
 pub const PAUSED: &str = "Paused";
 
-/// What the keeper looks at.
+/// The caches that the keeper reads.
 #[derive(Debug, Clone)]
 pub struct Sources {
     /// All Services.
@@ -74,15 +74,15 @@ pub struct Sources {
     pub lbs: LbCache,
     /// All virtual machines of the namespace.
     pub vms: VmCache,
-    /// Their instances.
+    /// Their VirtualMachineInstances.
     pub vmis: VmiCache,
-    /// How the watches that fill the two are doing.
+    /// State of the two watches that fill `vms` and `vmis`.
     pub machines: [watch::Receiver<Status>; 2],
     /// The record.
     pub record: RecordCache,
 }
 
-/// What the command line and the cloud-config say, for comparison.
+/// Facts from the command line and the cloud-config, for the comparison.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
     /// Namespace of the cloud-config's context.
@@ -97,7 +97,7 @@ pub struct Place {
     pub paused: bool,
 }
 
-/// Keeps [`Identity`] right.
+/// Keeps [`Identity`] up to date.
 #[derive(Debug)]
 pub struct Keeper {
     identity: Identity,
@@ -107,38 +107,39 @@ pub struct Keeper {
     metrics: Arc<Metrics>,
 }
 
-/// What lasts between two looks.
+/// State that lasts between two evaluations.
 #[derive(Debug)]
 struct Progress {
     /// UID of Namespace `kube-system`.
     cluster_uid: Option<String>,
-    /// A name in the record that was told of.
+    /// An invalid name in the record that was reported.
     refused: Option<String>,
     failing: bool,
-    /// The next write may be sent from here on.
+    /// No write is sent before this time.
     not_before: Instant,
     pause: Duration,
-    /// When Nodes and machines were first known.
+    /// When Nodes and machines first were known.
     since: Option<Instant>,
-    /// The contradiction that was told.
+    /// The contradiction that was reported.
     told: Option<Contradiction>,
-    /// The suspicion of a restore that was told.
+    /// The suspected restore that was reported.
     told_restore: Option<Timestamp>,
 }
 
 impl Progress {
-    /// `failing`: that the record may not be used was told already.
+    /// `failing`: it was already reported that the record may not be used.
     fn new(cluster_uid: Option<String>, failing: bool) -> Self {
         let (not_before, pause) = (Instant::now(), TRY_AGAIN);
         Self { cluster_uid, refused: None, failing, not_before, pause, since: None, told: None, told_restore: None }
     }
 
-    /// Whether a write may be sent now: what follows a human's word as soon as the last write did not fail.
+    /// Whether a write may be sent now. The write that follows an operator's confirmation waits only if the last write
+    /// failed.
     fn may_write(&self, at_once: bool) -> bool {
         at_once && !self.failing || Instant::now() >= self.not_before
     }
 
-    /// The record has changed: whatever kept us from writing it may have ended.
+    /// The record has changed: whatever prevented a write may be over.
     fn try_again(&mut self) {
         if self.failing {
             (self.not_before, self.pause) = (Instant::now(), TRY_AGAIN);
@@ -147,12 +148,12 @@ impl Progress {
 }
 
 impl Keeper {
-    /// Nothing is sent before [`Self::run`].
+    /// Creates the keeper. It sends no request before [`Self::run`].
     pub fn new(identity: Identity, place: Place, sources: Sources, records: Records, metrics: Arc<Metrics>) -> Self {
         Self { identity, place, sources, records, metrics }
     }
 
-    /// Never ends. Until the name is known, nothing is done for any Service.
+    /// Runs the keeper. Until the name is known, nothing is done for any Service.
     pub async fn run(self, events: Recorder) -> Infallible {
         let mut news = News::new(&self.sources);
         let mut record = self.first_look().await;
@@ -182,21 +183,21 @@ impl Keeper {
         }
     }
 
-    /// What the first look would make of it, for who only wants to know: the name and the hold are taken into use,
-    /// nothing is written. The note is what the record does not say yet. It looks as who has led for a while.
+    /// Evaluates once for a preview: the name and the hold are taken into use, but nothing is written. Returns what the
+    /// record does not contain yet. The settling time counts as over, as for a leader that has run for a while.
     pub async fn foresee(&self, events: &Recorder) -> Option<Note> {
         let record = self.first_look().await;
         let mut progress = Progress::new(self.read_cluster_uid().await, record.is_none());
         progress.since = Instant::now().checked_sub(SETTLED);
         let found = record.unwrap_or_default();
-        // A word is followed by who leads.
+        // Only the leader acts on an operator's confirmation.
         let found = Record { word: None, ..found };
         let note = self.look(&found, &mut progress, events).await;
         note.filter(|note| note.is_news_to(&found))
     }
 
-    /// Judges what there is, takes it into use, tells of it, and gives what is to be written down. `None`: nothing can
-    /// be said yet.
+    /// Judges the facts, applies and reports the result, and returns what has to be written to the record. `None`: no
+    /// judgement is possible yet.
     async fn look(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<Note> {
         if let Some(stamp) = found.restore_suspected {
             self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
@@ -210,8 +211,8 @@ impl Keeper {
         let decision = self.decide(found).await;
         self.sources.nodes.wait_synced().await;
         if found.card.is_none() {
-            // The first card says under which names load balancers are ours: all that our Services have, or they would
-            // lose them.
+            // The first card lists the names under which load balancers belong to this cluster. All names that its
+            // Services' load balancers have must be in it, or those would be lost.
             self.sources.services.wait_synced().await;
             self.sources.lbs.wait_synced().await;
         }
@@ -252,7 +253,8 @@ impl Keeper {
                 .filter(|own| own.told && self.sources.nodes.get(&own.name).is_none())
                 .map(|own| own.name.as_str()),
         };
-        // While the record cannot be written a word is not followed: it would be said again and again.
+        // While the record cannot be written, a confirmation is not followed: it would stay in the record and be
+        // followed again and again.
         if let Some(word) = found.word.as_ref().filter(|_| progress.may_write(true)) {
             let note = Self::follow(word, &facts, &decision, events);
             self.identity.confirm();
@@ -262,7 +264,7 @@ impl Keeper {
             Verdict::Normal(card) | Verdict::New(card) => Some(self.go_on(card, &decision, found, progress, events)),
             Verdict::SafeMode(contradiction) => Some(self.stop(contradiction, found, progress, events)),
             Verdict::Undecided(message) => {
-                // Who was sure before has no reason to doubt.
+                // A process that was sure of the identity before has no reason to doubt.
                 if self.identity.name().is_none() {
                     let hold = Hold { reason: NOT_KNOWN, message, initialises_nodes: true };
                     self.identity.judged(Some(hold), self.is_paused(found));
@@ -274,10 +276,10 @@ impl Keeper {
         note
     }
 
-    /// Writes the note; gives the record after that. What fails is tried again, less often each time.
+    /// Writes the note and returns the record after that. A write that fails is tried again, with growing pauses.
     async fn write(&self, note: &Note, progress: &mut Progress) -> Option<Record> {
-        // An API server that has just started refuses for a moment, which need not be told. Who waits between attempts
-        // needs no more.
+        // An API server that has just started may refuse for a moment, which need not be reported. While attempts fail,
+        // the pauses between them make that wait unnecessary.
         let sent = if progress.failing {
             self.records.write(note).await
         } else {
@@ -313,7 +315,7 @@ impl Keeper {
         }
     }
 
-    /// UID of Namespace `kube-system`; `None`: no right to read it.
+    /// UID of Namespace `kube-system`; `None` if there is no right to read it.
     async fn read_cluster_uid(&self) -> Option<String> {
         loop {
             match refusal::settled(|| self.records.cluster_uid()).await {
@@ -331,8 +333,9 @@ impl Keeper {
         }
     }
 
-    /// The record as the API server has it; `None`: no right to read it, so that it is done without (decision 3). An
-    /// API server that is away is waited for: whoever guesses the name makes objects under a wrong one.
+    /// The record in the API server; `None` if there is no right to read it, so the controller works without it
+    /// (decision 3). If the API server does not answer, the keeper waits: with a guessed name, objects would be created
+    /// under a wrong name.
     async fn first_look(&self) -> Option<Record> {
         let mut told = false;
         loop {
@@ -356,11 +359,12 @@ impl Keeper {
         }
     }
 
-    /// Waits for no more than the decision needs: with a record Harvester may be away.
+    /// Decides the name. Waits only for the caches that the decision needs: with a record, Harvester may be
+    /// unreachable.
     async fn decide(&self, record: &Record) -> Decision {
         let flag = Some(self.identity.flag().clone());
         let known = self.identity.name().filter(|name| !name.is_default());
-        // A record that somebody deleted changes nothing while we remember it ourselves.
+        // If the record was deleted, the name that this process already uses stays.
         let remembered = record.cluster_name.clone();
         if remembered.is_none()
             && let Some(name) = known

@@ -1,10 +1,10 @@
-//! Who this guest cluster is on Harvester (decisions 11 and 40).
+//! The identity of this guest cluster on Harvester (decisions 11 and 40).
 //!
-//! Names of objects, pools and host names all hang on the cluster's name, and the flag that gives it is easily lost in
-//! an upgrade. Therefore the name first used is remembered in the guest cluster ([`record`]), another one is not taken
-//! over silently ([`decide`]), and LoadBalancer objects are known by proof, whatever their name is ([`proof`]). Whether
-//! the record is that of this cluster, and the cloud-config that of its Harvester, is compared with the virtual
-//! machines ([`judge`], [`evidence`]): where they contradict each other the controller is in safe mode and changes
+//! Names of objects, pools and host names all depend on the cluster's name, and the flag that sets it is easily lost in
+//! an upgrade. Therefore the name that was used first is recorded in the guest cluster ([`record`]), and another name
+//! is not adopted silently ([`decide`]). LoadBalancer objects are recognised by proof, whatever their name is
+//! ([`proof`]). The virtual machines show whether the record is that of this cluster, and the cloud-config that of its
+//! Harvester ([`judge`], [`evidence`]). If these contradict each other, the controller enters safe mode and changes
 //! nothing.
 
 pub mod card;
@@ -32,39 +32,39 @@ use suspicion::Suspicion;
 
 use crate::config::LoadBalancerConfig;
 
-/// What the last judgement of the facts has put in doubt.
+/// The doubt that the last judgement of the facts left.
 #[derive(Debug, Clone, Default)]
 pub enum Doubt {
     /// Nothing was judged yet.
     #[default]
     NotJudged,
-    /// Nothing is.
+    /// The facts agree.
     No,
-    /// This.
+    /// The facts are contradictory or insufficient, for this reason.
     Of(Arc<Hold>),
 }
 
-/// The name in use, once it is known, and whether anything may be written. Clones are the same identity.
+/// The name in use, once it is known, and whether writes are allowed. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Identity {
     flag: ClusterName,
     name: Arc<watch::Sender<Option<ClusterName>>>,
     card: Arc<watch::Sender<Option<Arc<Card>>>>,
     hold: Arc<watch::Sender<Option<Arc<Hold>>>>,
-    /// What the facts say, whether the controller is paused or not.
+    /// The result of the last judgement, independent of a pause.
     doubt: Arc<Mutex<Doubt>>,
     word: Arc<watch::Sender<Option<Instant>>>,
     suspicion: Arc<Mutex<Option<Suspicion>>>,
 }
 
 impl Identity {
-    /// Not known yet; `flag` is what the command line says.
+    /// An identity whose name is not known yet; `flag` is the name from the command line.
     pub fn unknown(flag: ClusterName) -> Self {
         let (name, card, hold) = (Arc::default(), Arc::default(), Arc::default());
         Self { flag, name, card, hold, doubt: Arc::default(), word: Arc::default(), suspicion: Arc::default() }
     }
 
-    /// Known.
+    /// An identity with this name.
     #[cfg(test)]
     pub(crate) fn known(name: &str) -> Self {
         let identity = Self::unknown(ClusterName::from_record(name));
@@ -77,17 +77,17 @@ impl Identity {
         self.name.borrow().clone()
     }
 
-    /// The name in use, or that of the command line until it is known: for what may be corrected later.
+    /// The name in use, or that of the command line until it is known. Only for uses that can be corrected later.
     pub fn name_or_flag(&self) -> ClusterName {
         self.name().unwrap_or_else(|| self.flag.clone())
     }
 
-    /// What the command line says.
+    /// The name from the command line.
     pub fn flag(&self) -> &ClusterName {
         &self.flag
     }
 
-    /// From now on this is the name.
+    /// Sets the name.
     pub fn set(&self, name: ClusterName) {
         self.name.send_if_modified(|current| {
             let news = current.as_ref() != Some(&name);
@@ -96,7 +96,7 @@ impl Identity {
         });
     }
 
-    /// Tells when it becomes known and when it changes.
+    /// The receiver changes when the name becomes known, and when it changes.
     pub fn subscribe(&self) -> watch::Receiver<Option<ClusterName>> {
         self.name.subscribe()
     }
@@ -106,7 +106,7 @@ impl Identity {
         self.card.borrow().clone()
     }
 
-    /// From now on this is the card.
+    /// Sets the card.
     pub fn set_card(&self, card: Card) {
         self.card.send_if_modified(|current| {
             let news = current.as_deref() != Some(&card);
@@ -117,12 +117,12 @@ impl Identity {
         });
     }
 
-    /// Why nothing may be written, if that is so.
+    /// The reason why nothing may be written; `None` if writes are allowed.
     pub fn hold(&self) -> Option<Arc<Hold>> {
         self.hold.borrow().clone()
     }
 
-    /// From now on nothing may be written, or everything again.
+    /// Forbids all writes, or with `None` allows them again.
     pub fn set_hold(&self, hold: Option<Hold>) {
         self.hold.send_if_modified(|current| {
             let news = current.as_deref() != hold.as_ref();
@@ -133,9 +133,8 @@ impl Identity {
         });
     }
 
-    /// The facts were judged: they contradict each other or do not suffice, which is why nothing may be written, or
-    /// they agree.
-    /// A pause that somebody has asked for lasts.
+    /// Records the result of a judgement. `doubt`: the facts contradict each other or do not suffice, so nothing may be
+    /// written. `None`: the facts agree. A pause by the user stays in force either way.
     pub fn judged(&self, doubt: Option<Hold>, paused: bool) {
         *self.doubt.lock() = doubt.clone().map_or(Doubt::No, |hold| Doubt::Of(Arc::new(hold)));
         if !paused {
@@ -143,32 +142,33 @@ impl Identity {
         }
     }
 
-    /// What is in doubt by the last judgement.
+    /// The doubt that the last judgement left.
     pub fn doubt(&self) -> Doubt {
         self.doubt.lock().clone()
     }
 
-    /// Tells when writing is forbidden and when it is allowed again.
+    /// The receiver changes when writes are forbidden, and when they are allowed again.
     pub fn holds(&self) -> watch::Receiver<Option<Arc<Hold>>> {
         self.hold.subscribe()
     }
 
-    /// A human has said just now that the cluster, its Harvester and what stands there are as they are to be.
+    /// Records that an operator has just confirmed the cluster, its Harvester, and the objects there.
     pub fn confirm(&self) {
         self.word.send_replace(Some(Instant::now()));
     }
 
-    /// When a human last said so.
+    /// Time of the last confirmation by an operator.
     pub fn spoken(&self) -> Option<Instant> {
         *self.word.borrow()
     }
 
-    /// Tells when a human says so.
+    /// The receiver changes with each confirmation by an operator.
     pub fn words(&self) -> watch::Receiver<Option<Instant>> {
         self.word.subscribe()
     }
 
-    /// A Service is gone that bore our finalizer; gives what the record is to say of it.
+    /// Records that a Service vanished although it had the controller's finalizer. Returns the time stamp for the
+    /// record.
     pub fn service_vanished(&self, wall: Timestamp, now: Instant) -> Timestamp {
         let mut known = self.suspicion.lock();
         let suspicion = Suspicion::vanished(*known, wall, now);
@@ -176,21 +176,22 @@ impl Identity {
         suspicion.stamp
     }
 
-    /// The record says so.
+    /// Takes over a suspected restore from the record.
     pub fn restore_is_recorded(&self, stamp: Timestamp, wall: Timestamp, now: Instant) {
         let mut known = self.suspicion.lock();
         *known = Some(Suspicion::recorded(*known, stamp, wall, now));
     }
 
-    /// Since when, by the record, and until when what no Service has may be what a restore of etcd has forgotten;
-    /// `None`: that is over, or a human has said since that all is as it is to be.
+    /// The time stamp of the suspected restore, and when the suspicion ends. Until then, a load balancer without a
+    /// Service may belong to a Service that the restore of etcd has lost. `None`: the suspicion is over, or an operator
+    /// has confirmed the state since.
     pub fn restore_suspected(&self, now: Instant) -> Option<(Timestamp, Instant)> {
         let known = (*self.suspicion.lock())?;
         let end = known.end(self.spoken()).filter(|end| now < *end)?;
         Some((known.stamp, end))
     }
 
-    /// UIDs of this cluster on objects: the one for new objects, and all that are ours.
+    /// UIDs of this cluster on objects: the one for new objects, and all that mark an object as this cluster's.
     pub(crate) fn uids(&self, services: &ServiceCache) -> (Option<String>, Vec<String>) {
         let service = service_uid(services);
         let card = self.card();
@@ -200,7 +201,7 @@ impl Identity {
         (cluster.or(service), all)
     }
 
-    /// The configuration under the name that this cluster has by now, and its UID.
+    /// The configuration with the name and the UIDs that this cluster has now.
     pub(crate) fn applied_to(&self, config: &LoadBalancerConfig, services: &ServiceCache) -> LoadBalancerConfig {
         let (cluster_uid, cluster_uids) = self.uids(services);
         let cluster_names = self.card().map(|card| card.names.clone()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Which LoadBalancer objects are a Service's, whatever they are called: pure (decision 11).
+//! Decides which LoadBalancer objects belong to a Service, whatever their names are (decision 11). Pure.
 
 use cloud_provider::cache::ServiceCache;
 use cloud_provider::view::{ServiceKey, ServiceView};
@@ -7,7 +7,7 @@ use harvester_api::names::ClusterName;
 
 use crate::load_balancers::view::LbView;
 
-/// The Service whose UID identifies the cluster: it lives as long as the cluster and cannot be had twice.
+/// The Service whose UID identifies the cluster: no other cluster has the same UID, except a copy.
 pub const CLUSTER_SERVICE: (&str, &str) = ("default", "kubernetes");
 
 /// UID of Service `default/kubernetes`, if the Services are known.
@@ -17,32 +17,33 @@ pub fn service_uid(services: &ServiceCache) -> Option<String> {
     services.get(&key).map(|service| service.uid.0.clone())
 }
 
-/// The object's own idea of its cluster.
+/// The cluster name that the object carries.
 pub fn cluster_of(lb: &LbView) -> Option<ClusterName> {
     let label = lb.labels.get(cloudprovider::CLUSTER);
-    // A name that is no label value stands in the annotation alone (W-22).
+    // A name that is not valid as a label value is only in the annotation (W-22).
     label.or_else(|| lb.annotations.get(loadbalancer::CLUSTER)).map(ClusterName::from_record)
 }
 
-/// What stands for the UID in the name of the object that takes a Service's address from this pool, after a move.
+/// Replaces the UID in the name of the object that takes a Service's address from this pool after a move.
 pub fn unique_in_pool(service: &ServiceView, pool: &str) -> String {
     format!("{}/{pool}", service.uid)
 }
 
-/// It has this Service's name, and has been handed over to another one, whose it is by labels and UID.
+/// Whether the object has this Service's name, but was handed over to another Service, which its labels and UID name.
 pub fn is_handed_over(lb: &LbView, service: &ServiceView) -> bool {
     let (namespace, name) = (service.key.namespace.as_str(), service.key.name.as_str());
     let owner = lb.annotation(cloudprovider::SERVICE_UID);
     lb.service().is_some_and(|named| named != (namespace, name)) && !["", service.uid.0.as_str()].contains(&owner)
 }
 
-/// The labels name the Service, and either a naming rule, computed with the object's own cluster name and the Service's
-/// UID (and, of an object that a move made, its own pool), gives its name, or that UID stands on it. A label alone
-/// proves nothing: clusters share a namespace of Harvester.
+/// Whether the object provably belongs to the Service. Its labels have to name the Service, and one of two proofs is
+/// needed. Either its name follows from a naming rule, computed with the cluster name on the object and the Service's
+/// UID (or, for an object that a move created, its own pool). Or the object carries the Service's UID. Labels alone
+/// prove nothing, because clusters share a namespace of Harvester.
 ///
-/// The cluster's UID is not asked for: Service default/kubernetes can be made anew, and then every object carries a
-/// former one. Nor would it prove more: a Service's UID cannot be had twice but in a copy of the whole cluster, which
-/// has the cluster's UID too.
+/// The UID of the cluster is not compared. Service default/kubernetes can be created again, and then every object
+/// carries a former UID. The comparison would prove no more either: only a copy of the whole cluster has a Service with
+/// the same UID, and the copy has the cluster's UID too.
 pub fn is_proven(lb: &LbView, service: &ServiceView) -> bool {
     let (namespace, name) = (service.key.namespace.as_str(), service.key.name.as_str());
     if lb.service() != Some((namespace, name)) {

@@ -1,4 +1,4 @@
-//! ConfigMap `kube-system/harvester-cloud-provider`: what must outlive the process and cannot be derived again.
+//! ConfigMap `kube-system/harvester-cloud-provider`: data that must outlive the process and cannot be computed again.
 
 use harvester_api::names::ClusterName;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ObjectReference};
@@ -13,27 +13,29 @@ use super::judge::Word;
 pub const NAMESPACE: &str = "kube-system";
 /// Name of the ConfigMap.
 pub const NAME: &str = "harvester-cloud-provider";
-/// Name of the cluster on Harvester. Whoever really wants another one writes it here.
+/// Key of the cluster's name on Harvester. An operator who really wants another name writes it here.
 pub const CLUSTER_NAME: &str = "cluster-name";
-/// The identity card.
+/// Key of the identity card.
 pub const IDENTITY: &str = "identity";
-/// Why nothing is changed, while it is so. Announcers and people read it; writing it does nothing.
+/// Key of the reason why nothing is changed, while the controller is in safe mode. Announcers and users read it;
+/// writing it has no effect.
 pub const SAFE_MODE: &str = "safe-mode";
-/// When a Service vanished as after a restore of etcd: nothing is collected as garbage for a day.
+/// Key of the time when a Service vanished as after a restore of etcd. No garbage is collected for a day after it.
 pub const RESTORE_SUSPECTED: &str = "restore-suspected";
-/// `"true"`: the whole controller observes and tells, and writes nothing.
+/// Key of the pause. With `"true"` the whole controller observes and reports, and writes nothing.
 pub const PAUSED: &str = "paused";
-/// Annotation: a human's word about the identity, see [`parse_word`]. The leader takes it off when it has followed it.
+/// Annotation with an operator's confirmation of the identity, see [`parse_word`]. The leader removes it after it has
+/// acted on it.
 pub const WORD: &str = "cloudprovider.harvesterhci.io/identity";
-/// LoadBalancers that a user told us to leave behind, one per line (decision 12).
+/// Key of the LoadBalancers that were left behind at a user's request, one per line (decision 12).
 pub const POSSIBLE_ORPHANS: &str = "possible-orphans";
 
 pub use contract::keys::cloudprovider::LIST_GARBAGE;
 
-/// A ConfigMap has room for a megabyte; the oldest lines go first.
+/// Limit of the lines, because a ConfigMap holds one megabyte; the oldest lines are removed first.
 const MOST_ORPHANS: usize = 500;
 
-/// So often a write may meet a conflict.
+/// Limit of the attempts of a write that meets conflicts.
 const ATTEMPTS: usize = 4;
 
 /// Why the record could not be read or written.
@@ -45,23 +47,23 @@ pub struct RecordError {
 }
 
 impl RecordError {
-    /// The right is missing: some older role is in use (decision 3), and asking again is pointless.
+    /// The right is missing, because an older role is in use (decision 3). A retry is pointless.
     pub fn is_forbidden(&self) -> bool {
         runtime::error::api_code(&self.source) == Some(403)
     }
 
-    /// No later attempt is answered otherwise: a right is missing, or the ConfigMap is `immutable`.
+    /// Whether every retry would fail too: the right is missing, or the ConfigMap is `immutable`.
     pub fn is_final(&self) -> bool {
         matches!(runtime::error::api_code(&self.source), Some(403 | 422))
     }
 }
 
-/// What stands in it.
+/// The content of the ConfigMap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
-    /// `cluster-name`, if not empty, and if load balancers can be named after it.
+    /// `cluster-name`, if it is not empty and load balancers can be named after it.
     pub cluster_name: Option<ClusterName>,
-    /// `cluster-name` where they cannot: somebody mistyped it.
+    /// `cluster-name`, if load balancers cannot be named after it, for example because of a typing error.
     pub bad_name: Option<String>,
     /// `metadata.uid`, for Events.
     pub uid: Option<String>,
@@ -79,7 +81,7 @@ pub struct Record {
     pub word: Option<Word>,
 }
 
-/// What a human says about the identity: `confirm`, `rename NAME`, or `copy NAME`.
+/// Parses an operator's confirmation: `confirm`, `rename NAME`, or `copy NAME`.
 pub fn parse_word(text: &str) -> Option<Word> {
     let mut words = text.split_whitespace();
     let (verb, name, end) = (words.next()?, words.next(), words.next());
@@ -112,7 +114,7 @@ impl From<&ConfigMap> for Record {
     }
 }
 
-/// What Events about the cluster refer to.
+/// The object that Events about the cluster refer to.
 pub fn reference(uid: Option<String>) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".into()),
@@ -124,23 +126,23 @@ pub fn reference(uid: Option<String>) -> ObjectReference {
     }
 }
 
-/// What the record is to say.
+/// The content that the record should have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Note {
-    /// `cluster-name`; `None`: what stands there.
+    /// `cluster-name`; `None`: unchanged.
     pub name: Option<ClusterName>,
-    /// `identity`; `None`: what stands there.
+    /// `identity`; `None`: unchanged.
     pub card: Option<Card>,
-    /// `safe-mode`; `None`: nothing.
+    /// `safe-mode`; `None`: the key is removed.
     pub safe_mode: Option<String>,
-    /// `restore-suspected`; `None`: nothing.
+    /// `restore-suspected`; `None`: the key is removed.
     pub restore_suspected: Option<Timestamp>,
-    /// A human's word was followed.
+    /// An operator's confirmation was acted on, so its annotation is removed.
     pub followed: bool,
 }
 
 impl Note {
-    /// The record says something else.
+    /// Whether the record has to be written.
     pub fn is_news_to(&self, record: &Record) -> bool {
         self.followed
             || self.name.is_some() && self.name != record.cluster_name
@@ -163,7 +165,7 @@ impl std::fmt::Debug for Records {
 }
 
 impl Records {
-    /// In this cluster.
+    /// Access to the record in the cluster of this client.
     pub fn new(client: Client) -> Self {
         Self { client }
     }
@@ -172,13 +174,13 @@ impl Records {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// GET.
+    /// Reads the record.
     pub async fn read(&self) -> Result<Record, RecordError> {
         let found = self.api().get_opt(NAME).await.map_err(|source| RecordError { verb: "read", source })?;
         Ok(found.as_ref().map(Record::from).unwrap_or_default())
     }
 
-    /// Brings the record up to date with what is known; gives it after that.
+    /// Writes the note to the record and returns the record after that.
     pub async fn write(&self, note: &Note) -> Result<Record, RecordError> {
         self.change(|config_map| {
             let data = config_map.data.get_or_insert_default();
@@ -204,7 +206,7 @@ impl Records {
         .await
     }
 
-    /// Adds a line about a LoadBalancer that is left behind, unless there is one that says the same of another time.
+    /// Adds a line about a LoadBalancer that is left behind, unless there is already one that differs only in the time.
     pub async fn add_orphan(&self, what: &str, when: &str) -> Result<Record, RecordError> {
         self.change(|config_map| {
             let data = config_map.data.get_or_insert_default();
@@ -216,7 +218,7 @@ impl Records {
         .await
     }
 
-    /// A Service vanished at that time as after a restore of etcd.
+    /// Records the time at which a Service vanished as after a restore of etcd.
     pub async fn suspect_restore(&self, stamp: Timestamp) -> Result<Record, RecordError> {
         self.change(|config_map| {
             config_map.data.get_or_insert_default().insert(RESTORE_SUSPECTED.to_owned(), stamp.to_string());
@@ -224,7 +226,7 @@ impl Records {
         .await
     }
 
-    /// Writes a human's word for the controller that leads; see [`parse_word`].
+    /// Writes an operator's confirmation for the leader; see [`parse_word`].
     pub async fn ask(&self, word: &str) -> Result<Record, RecordError> {
         self.change(|config_map| {
             config_map.metadata.annotations.get_or_insert_default().insert(WORD.to_owned(), word.to_owned());
@@ -241,7 +243,8 @@ impl Records {
             .and_then(|found| found.uid()))
     }
 
-    /// Read, change, write; everything else in the ConfigMap stays (decision 4). No write where nothing changes.
+    /// Reads, changes and writes the ConfigMap. Everything else in it stays (decision 4). If nothing changes, nothing
+    /// is written.
     async fn change(&self, change: impl Fn(&mut ConfigMap)) -> Result<Record, RecordError> {
         let failed = |verb| move |source| RecordError { verb, source };
         let mut attempt = 1;

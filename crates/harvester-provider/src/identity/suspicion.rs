@@ -1,49 +1,52 @@
-//! What a restore of etcd has forgotten may come back with the next snapshot: whether one is suspected, and until when.
-//! Pure. It is kept in the record, so that neither a restart nor a new leader ends it.
+//! Whether a restore of etcd is suspected, and until when. Services that a restore has lost may come back with another
+//! restore of a later snapshot. Pure. The suspicion is kept in the record, so that neither a restart nor a new leader
+//! ends it.
 
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-/// After a Service has vanished that bore our finalizer nothing is collected as garbage for so long: the restore that
-/// took it may be followed by another one that brings it back.
+/// After a Service vanished that had the controller's finalizer, no garbage is collected for this long: the restore
+/// that lost the Service may be followed by another one that brings it back.
 pub const RESTORE_SUSPECTED: Duration = Duration::from_hours(24);
 
-/// Services that vanish within this time vanish together.
+/// Services that vanish within this time count as one event.
 const TOGETHER: Duration = Duration::from_mins(1);
 
-/// That a restore is suspected, as this process knows it.
+/// A suspected restore, as this process knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspicion {
-    /// When the last Service vanished, as the record has it.
+    /// Time stamp of the last Service that vanished, as in the record.
     pub stamp: Timestamp,
-    /// When this process heard of it.
+    /// When this process learned of it.
     heard: Instant,
-    /// It is over then.
+    /// When the suspicion ends.
     until: Instant,
 }
 
 impl Suspicion {
-    /// Who wrote the stamp may have another clock: none of them makes it last longer than a day from now.
+    /// The writer of the stamp may have another clock. Whatever the stamp is, the suspicion lasts no longer than a day
+    /// from now.
     fn new(stamp: Timestamp, wall: Timestamp, now: Instant) -> Self {
         let age = Duration::try_from(wall.duration_since(stamp)).unwrap_or_default();
         Self { stamp, heard: now, until: now + RESTORE_SUSPECTED.saturating_sub(age) }
     }
 
-    /// A Service has vanished just now.
+    /// The suspicion after a Service has vanished just now.
     pub fn vanished(known: Option<Self>, wall: Timestamp, now: Instant) -> Self {
         let together = known.filter(|known| now.saturating_duration_since(known.heard) < TOGETHER);
         let fresh = together.filter(|known| known.until.saturating_duration_since(now) + TOGETHER > RESTORE_SUSPECTED);
         fresh.unwrap_or_else(|| Self::new(wall, wall, now))
     }
 
-    /// The record says so. What this process knows already, and may have seen the end of, is no news.
+    /// The suspicion after a read of the record. A stamp that this process already knows, and whose end it may have
+    /// seen, changes nothing.
     pub fn recorded(known: Option<Self>, stamp: Timestamp, wall: Timestamp, now: Instant) -> Self {
         known.filter(|known| known.stamp >= stamp).unwrap_or_else(|| Self::new(stamp, wall, now))
     }
 
-    /// Until when it lasts, unless a human has said since that all is as it is to be.
+    /// When the suspicion ends; `None` if an operator has confirmed the state since.
     pub fn end(self, word: Option<Instant>) -> Option<Instant> {
         word.is_none_or(|word| word < self.heard).then_some(self.until)
     }

@@ -1,7 +1,7 @@
-//! Which addresses a Node shows: pure, from what KubeVirt reports of its VM (ccm.md 4.2-4.4).
+//! Decides which addresses a Node shows, from what KubeVirt reports of its VM (ccm.md 4.2-4.4). Pure.
 //!
-//! The result distinguishes "the machine has these addresses" from "cannot be told now": the second never wipes what a
-//! Node already shows (W-05).
+//! The result distinguishes "the machine has these addresses" from "the addresses are not known now". The second never
+//! removes addresses that a Node already shows (W-05).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use super::view::VmiView;
 use crate::config::ProviderConfig;
 
-/// The part of the configuration that decides about addresses.
+/// The part of the configuration that the addresses depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AddressRules {
     /// `--management-network`, normalised to `namespace/name`.
@@ -39,29 +39,29 @@ impl From<&ProviderConfig> for AddressRules {
     }
 }
 
-/// What can be said about the addresses of a machine.
+/// The result for the addresses of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Addresses {
     /// These, in this order; the host name is last.
     Known(Vec<NodeAddress>),
-    /// The machine has no network of ours at all and never will have: its host name is everything there is to show.
+    /// The machine has no network of this cluster and will get none while it runs: only its host name can be shown.
     HostnameOnly(String),
     /// Not known now, with the reason for the user. A Node keeps what it shows; one under initialisation stays tainted.
     Unknown(String),
 }
 
-/// How InternalIP is told from ExternalIP (ccm.md 4.3, step 2).
+/// How InternalIPs are chosen (ccm.md 4.3, step 2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
-    /// The addresses that kubelet was started with.
+    /// The addresses that the kubelet was started with.
     Provided(Vec<IpAddr>),
-    /// The first of each family inside one of these.
+    /// The first address of each family inside one of these ranges.
     Cidr(Vec<IpNet>),
-    /// The first of each family.
+    /// The first address of each family.
     FirstFit,
 }
 
-/// What is hidden from the ExternalIPs. An InternalIP is never filtered.
+/// Addresses that are not shown as ExternalIPs. An InternalIP is never filtered.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hidden {
     /// Single addresses, from the annotation `additional-internal-ips`.
@@ -70,8 +70,8 @@ pub struct Hidden {
     pub ranges: Vec<IpNet>,
 }
 
-/// The whole pipeline. `service_vips` are addresses that an announcer may have put on the machine's NIC: they belong to
-/// Services and never to a Node (W-29).
+/// Computes the addresses of a Node. `service_vips` are addresses that an announcer may have put on the machine's NIC:
+/// they belong to Services and never to a Node (W-29).
 pub fn node_addresses(
     node: &NodeView,
     vmi: &VmiView,
@@ -134,7 +134,7 @@ fn no_network(node: &NodeView, vmi: &VmiView, wanted: Option<&str>) -> Addresses
     let text = format!("No management networks found for node {} via its VMI {}", node.name, vmi.key());
     let offered: Vec<&str> = vmi.networks.iter().filter_map(|network| network.multus.as_deref()).collect();
     match wanted {
-        // Nothing is going to appear there: a VM's networks are fixed while it runs.
+        // No network will be added: a VM's networks are fixed while it runs.
         None => Addresses::HostnameOnly(text),
         Some(wanted) if offered.is_empty() => {
             Addresses::Unknown(format!("{text}: --management-network names {wanted:?}, the VM has no Multus network"))
@@ -146,8 +146,8 @@ fn no_network(node: &NodeView, vmi: &VmiView, wanted: Option<&str>) -> Addresses
     }
 }
 
-/// NIC names to try, in this order (ccm.md 4.2). Without `--management-network` those after the first are tried only
-/// where the first has no usable address yet (W-30).
+/// NIC names to try, in this order (ccm.md 4.2). Without `--management-network`, the NICs after the first one are tried
+/// only while the first one has no usable address (W-30).
 pub fn candidate_networks(vmi: &VmiView, management_network: Option<&str>) -> Vec<String> {
     let multus = vmi.networks.iter().filter_map(|network| Some((&network.name, network.multus.as_deref()?)));
     match management_network {
@@ -176,7 +176,7 @@ fn reported<'a>(vmi: &'a VmiView, network: &str) -> Result<&'a [String], String>
     Ok(&interface.addresses)
 }
 
-/// On a bridged NIC only the guest agent knows the addresses (harvester-side.md 9.2).
+/// The reason why addresses are missing. For a bridged NIC only the guest agent knows them (harvester-side.md 9.2).
 fn waits_for_agent(vmi: &VmiView) -> String {
     let missing = match (vmi.phase, vmi.agent_connected) {
         (Phase::Starting, _) => "the VM is starting",
@@ -186,8 +186,8 @@ fn waits_for_agent(vmi: &VmiView) -> String {
     format!("; {missing}")
 }
 
-/// Addresses that a Node may show at all, in order and once each (ccm.md 8.13). A malformed one is left out; the Go
-/// provider rejected the whole list for it (W-32).
+/// The addresses that a Node may show, in the given order and without duplicates (ccm.md 8.13). A malformed address is
+/// skipped; the Go provider rejected the whole list because of one (W-32).
 pub fn usable(raw: &[String]) -> Vec<IpAddr> {
     let mut ips = Vec::with_capacity(raw.len());
     for text in raw {
@@ -213,9 +213,9 @@ fn may_be_shown(ip: IpAddr) -> bool {
     }
 }
 
-/// ccm.md 4.3, step 2. The annotation may name one address per family; the Go provider compared the whole text (W-13).
-/// A value that is no such list chooses nothing: the framework refuses the Node for it and tells the user, who must not
-/// hear it twice.
+/// Chooses the mode (ccm.md 4.3, step 2). The annotation may name one address per family; the Go provider compared the
+/// whole text (W-13). With a malformed annotation no address is chosen. The framework already rejects the Node for it
+/// and tells the user, so it is not reported here again.
 fn mode(node: &NodeView, rules: &AddressRules) -> Mode {
     if !rules.ignore_node_annotations
         && let Some(text) = node.annotations.get(PROVIDED_NODE_IP)
@@ -234,14 +234,14 @@ fn mode(node: &NodeView, rules: &AddressRules) -> Mode {
 
 fn hidden(node: &NodeView, rules: &AddressRules, mode: &Mode) -> Hidden {
     let mut hidden = Hidden { addresses: BTreeSet::new(), ranges: rules.exclude_ranges.clone() };
-    // Superseded by the ranges where `--node-ip-cidr` is used.
+    // `--node-ip-cidr` replaces this annotation.
     if !rules.ignore_node_annotations && !matches!(mode, Mode::Cidr(_)) {
         hidden.addresses = additional_internal_ips(node);
     }
     hidden
 }
 
-/// A JSON array of addresses; a malformed annotation is ignored, as ever.
+/// Parses the annotation: a JSON array of addresses. A malformed annotation is ignored, as in the Go provider.
 fn additional_internal_ips(node: &NodeView) -> BTreeSet<IpAddr> {
     let Some(text) =
         node.annotations.get(keys::cloudprovider::ADDITIONAL_INTERNAL_IPS).filter(|text| !text.trim().is_empty())
@@ -261,8 +261,8 @@ fn additional_internal_ips(node: &NodeView) -> BTreeSet<IpAddr> {
     }
 }
 
-/// What the Node shows now: kept as InternalIP while the machine still has it, whatever the order in which KubeVirt
-/// lists its addresses today (W-29).
+/// The InternalIPs that the Node shows now. They are kept as long as the machine has them, in whatever order KubeVirt
+/// lists the addresses (W-29).
 fn current_internal_ips(node: &NodeView) -> Vec<IpAddr> {
     node.addresses
         .iter()

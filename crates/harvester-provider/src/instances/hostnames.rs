@@ -1,8 +1,8 @@
-//! Which VM a Node runs on where its provider ID does not tell: by the host name that the guest agents report. Pure;
-//! who asks the agents is in `provider.rs`.
+//! Finds the VM of a Node by the host names that guest agents report, for Nodes whose provider ID does not tell. Pure;
+//! `provider.rs` sends the requests.
 //!
-//! Agents are asked only while a Node is unresolved, each once per start of its machine (W-39). Names are compared
-//! without case and with or without domain, a name that two machines claim resolves to neither (W-25).
+//! An agent is asked only while a Node is unresolved, and once per start of its machine (W-39). Names are compared
+//! case-insensitively, with or without domain. A name that two machines report resolves to neither (W-25).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use super::view::VmiView;
 /// An agent that did not answer is asked again after this time, if the name is still needed.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
-/// What agents have answered, by VM name. Nothing here looks at all answers for one Node or one answer: thousands may
-/// join at once.
+/// The answers of the guest agents, by VM name. No operation scans all answers for one Node, or all Nodes for one
+/// answer, because thousands of Nodes may join at once.
 #[derive(Debug, Default)]
 pub struct Hostnames {
     answers: BTreeMap<String, Answer>,
     /// VMs by the host name that they report, and by its first label; in lower case.
     called: BTreeMap<String, BTreeSet<String>>,
-    /// How many questions are not answered yet.
+    /// How many requests are not answered yet.
     open: usize,
     /// How many host names are known.
     known: usize,
@@ -27,46 +27,45 @@ pub struct Hostnames {
 
 #[derive(Debug)]
 struct Answer {
-    /// The machine's start that the answer belongs to.
+    /// The UID of the instance that the answer belongs to; it changes with each start.
     vmi_uid: String,
     outcome: Outcome,
 }
 
 #[derive(Debug)]
 enum Outcome {
-    /// Every question is answered in the end, if only by a time-out; until then it waits for its turn, for however
-    /// long.
+    /// The request is sent, or waits for its turn, for however long. Every request ends, at the latest by a time-out.
     Asked,
     /// In lower case.
     Is(String),
     Failed(Instant),
 }
 
-/// One question to a guest agent.
+/// One request to a guest agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ask {
     /// Name of VM and VMI.
     pub vm: String,
-    /// Which start of it.
+    /// UID of the instance, which changes with each start.
     pub vmi_uid: String,
 }
 
-/// What can be said about the machine of a node name.
+/// The machine of a Node, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolution {
-    /// This VM.
+    /// The Node runs on this VM.
     Vm(String),
-    /// These agents have to be asked first (none: they are being asked).
+    /// These agents have to be asked first (empty: the requests are under way).
     Ask(Vec<Ask>),
     /// More than one machine reports this host name.
     Ambiguous(Vec<String>),
-    /// No machine has this name, as far as anybody says.
+    /// No machine reports this name.
     Nobody,
 }
 
 impl Hostnames {
-    /// The machine of the node called `node`, among the running machines that may be ours. `name_exists`: a VM is
-    /// called like the node, whether it runs or not.
+    /// Finds the machine of the Node named `node` among the running machines that may belong to this cluster.
+    /// `name_exists`: a VM has the same name as the Node, whether it runs or not.
     pub fn resolve(&mut self, node: &str, name_exists: bool, candidates: &[&VmiView], now: Instant) -> Resolution {
         let by_agent = self.claimants(node, candidates);
         match by_agent.as_slice() {
@@ -80,10 +79,10 @@ impl Hostnames {
                 return Resolution::Vm(node.to_owned()); // does not run, cannot be asked
             };
             match self.outcome(same_name) {
-                // Its agent says that it is somebody else: go on looking.
+                // The agent reports another host name, so the search goes on.
                 Some(Outcome::Is(_)) => {}
                 Some(Outcome::Asked) => return Resolution::Ask(Vec::new()),
-                // The name is the best hint there is, and the only one that most clusters need.
+                // The VM's name is the best hint then, and the only one that most clusters need.
                 Some(Outcome::Failed(_)) => return Resolution::Vm(node.to_owned()),
                 None if !same_name.agent_connected => return Resolution::Vm(node.to_owned()),
                 None => return Resolution::Ask(vec![self.ask(same_name)]),
@@ -103,7 +102,7 @@ impl Hostnames {
         if asks.is_empty() && !under_way { Resolution::Nobody } else { Resolution::Ask(asks) }
     }
 
-    /// Records what an agent said; `None`: it did not answer, or with an empty name.
+    /// Records an answer. `None`: the agent did not answer. An empty name counts as no answer.
     pub fn answered(&mut self, ask: &Ask, hostname: Option<&str>, now: Instant) {
         if self.answers.get(&ask.vm).is_none_or(|answer| answer.vmi_uid != ask.vmi_uid) {
             return; // restarted meanwhile
@@ -112,7 +111,7 @@ impl Hostnames {
         self.note(ask, hostname.map_or(Outcome::Failed(now), Outcome::Is));
     }
 
-    /// What a Node on this machine may be called, by what its agent reported.
+    /// The names that a Node on this machine may have, according to its agent.
     pub fn names_of(&self, vm: &str) -> impl Iterator<Item = &str> {
         let hostname = self.answers.get(vm).and_then(|answer| match &answer.outcome {
             Outcome::Is(hostname) => Some(hostname.as_str()),
@@ -126,7 +125,7 @@ impl Hostnames {
         self.called.get(&node.to_ascii_lowercase()).is_some_and(|vms| vms.contains(vm))
     }
 
-    /// Whether the machine called like the node is all that has to be looked at: nobody else reports its name, and its
+    /// Whether only the machine with the Node's name has to be considered: no other machine reports this name, and its
     /// own agent does not report another one.
     pub fn is_plain(&self, node: &str) -> bool {
         match self.called.get(&node.to_ascii_lowercase()) {
@@ -153,7 +152,7 @@ impl Hostnames {
         self.known
     }
 
-    /// What is known about this start of the machine.
+    /// What is known about this instance.
     fn outcome(&self, vmi: &VmiView) -> Option<&Outcome> {
         let answer = self.answers.get(&vmi.name).filter(|answer| answer.vmi_uid == vmi.uid)?;
         Some(&answer.outcome)
@@ -198,7 +197,7 @@ impl Hostnames {
         }
     }
 
-    /// VMs whose agent reported this host name: the whole name wins over the one without its domain.
+    /// VMs whose agent reports this host name. A match of the full name takes precedence over one without the domain.
     fn claimants(&self, node: &str, candidates: &[&VmiView]) -> Vec<String> {
         let reported: BTreeSet<(&str, &str)> = candidates
             .iter()

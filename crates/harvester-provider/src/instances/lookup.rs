@@ -1,4 +1,4 @@
-//! From a Node to its VM, and what may be concluded from not finding it: pure (ccm.md 4.1; W-08, W-25, W-26, W-27).
+//! Finds the VM of a Node, and decides what follows if there is none (ccm.md 4.1; W-08, W-25, W-26, W-27). Pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use harvester_api::virtual_machine_instance::Phase;
 use super::hostnames::{Ask, Hostnames, Resolution};
 use super::view::{VmView, VmiView};
 
-/// The machines of our namespace.
+/// The machines in this cluster's namespace.
 #[derive(Debug, Clone, Copy)]
 pub struct Machines<'a> {
     /// Name of this guest cluster.
     pub cluster: &'a ClusterName,
     /// All VMs.
     pub vms: &'a [Arc<VmView>],
-    /// Their instances.
+    /// Their VirtualMachineInstances.
     pub vmis: &'a [Arc<VmiView>],
-    /// VM UIDs whose node is known, by provider ID, and that node's name.
+    /// VM UIDs whose Node is known by provider ID, with that Node's name.
     pub bound: &'a BTreeMap<String, String>,
 }
 
-/// Result of a search.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// The machine.
     Vm(Arc<VmView>),
-    /// Guest agents have to be asked first (none: they are being asked).
+    /// Guest agents have to be asked first (empty: the requests are under way).
     Asking(Vec<Ask>),
     /// Several machines report the node's name as their host name.
     Ambiguous(Vec<String>),
@@ -39,8 +39,8 @@ pub enum Found {
     Nobody,
 }
 
-/// By provider ID first, then by what guest agents report, then by name. Without `hostnames` nobody is asked; nor for a
-/// node whose provider ID names a VM that is not there: its machine is gone, or was restored under its old name.
+/// Searches by provider ID, then by host names of guest agents, then by name. No agent is asked without `hostnames`,
+/// nor for a Node whose provider ID names a missing VM: that machine is gone, or was restored under its old name.
 pub fn find(node: &NodeView, machines: Machines<'_>, hostnames: Option<&mut Hostnames>, now: Instant) -> Found {
     let uid = vm_uid(node);
     if let Some(vm) = uid.and_then(|uid| machines.vms.iter().find(|vm| vm.uid == uid)) {
@@ -67,7 +67,7 @@ pub fn find(node: &NodeView, machines: Machines<'_>, hostnames: Option<&mut Host
     }
 }
 
-/// The machines by name: a cluster of a thousand nodes is started at once.
+/// The machines by name, so that a start with a thousand Nodes stays fast.
 struct Index<'a> {
     machines: Machines<'a>,
     vms: HashMap<&'a str, &'a Arc<VmView>>,
@@ -85,8 +85,9 @@ impl<'a> Index<'a> {
         self.vms.get(name).copied()
     }
 
-    /// Neither labelled as another cluster's nor known to be another node's. Machines without a label may be anybody's:
-    /// clusters made by hand have none (W-26).
+    /// Whether the VM may be this Node's: it is neither labelled with another cluster nor known to be another Node's. A
+    /// machine without a label may belong to any cluster, because clusters that were set up by hand have no labels
+    /// (W-26).
     fn may_be(&self, vm: &VmView, node: &NodeView) -> bool {
         let Machines { cluster, bound, .. } = self.machines;
         let labelled = self.vmis.get(vm.name.as_str()).and_then(|vmi| vmi.guest_cluster());
@@ -95,30 +96,32 @@ impl<'a> Index<'a> {
     }
 }
 
-/// UID of the VM in the node's provider ID, if it is one of ours.
+/// UID of the VM in the Node's provider ID, if the provider ID has this provider's format.
 pub fn vm_uid(node: &NodeView) -> Option<&str> {
     keys::vm_uid(node.provider_id.as_deref()?)
 }
 
-/// What the API itself said about a VM that the cache does not have.
+/// The API server's own answer about a VM that the cache does not contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Live {
-    /// GET by name: a VM with this UID.
+    /// The GET by name found a VM, with this UID.
     Named(String),
-    /// GET by name: a Status NotFound for that very VM. LIST: whether a VM in the namespace has the wanted UID.
+    /// The GET by name returned NotFound for this VM, and the LIST tells whether a VM in the namespace has the wanted
+    /// UID.
     NotFound {
         /// `None`: the list failed, so nothing is proven.
         uid_listed: Option<bool>,
-        /// The list has the machine of another Node of this cluster: it is a list of this cluster's Harvester and
+        /// The list contains the machine of another Node of this cluster, so it comes from this cluster's Harvester and
         /// namespace.
         canary: bool,
     },
-    /// Anything else, in words.
+    /// Any other outcome, as text.
     Failed(String),
 }
 
-/// Whether the machine of a node whose VM is not in the synced cache still exists. Only a real answer of the API about
-/// that very VM, and about all VMs of the namespace, counts as proof: a Node is deleted on it.
+/// Decides whether the machine of a Node still exists although the synced cache does not contain it. Because a Node is
+/// deleted if it does not, only the API server's answers about this VM, and about all VMs of the namespace, count as
+/// proof.
 pub fn judge(namespace: &str, name: &str, uid: &str, live: &Live) -> Existence {
     match live {
         Live::Named(found) if found == uid => Existence::Exists,

@@ -1,4 +1,4 @@
-//! Whether a machine is switched off: pure (harvester-side.md 9.1; W-27).
+//! Decides whether a machine is switched off (harvester-side.md 9.1; W-27). Pure.
 
 use cloud_provider::provider::{Power, Standing};
 use harvester_api::virtual_machine::PrintableStatus;
@@ -6,21 +6,22 @@ use harvester_api::virtual_machine_instance::Phase;
 
 use super::view::{VmView, VmiView};
 
-/// `status.ready` is not asked: a booting, paused or probe-failing VM is not ready and yet not switched off.
+/// The power state of a machine. `status.ready` is not used: a VM that boots, is paused or fails its probe is not
+/// ready, and yet not switched off.
 pub fn power(vm: &VmView, vmi: Option<&VmiView>) -> Power {
     let runs = match (vm.status, vmi.map(|vmi| vmi.phase)) {
         (PrintableStatus::Stopped, _) => false,
-        // On its way somewhere; the instance may be missing or ended for a moment.
+        // The machine changes its state; the instance may be missing or ended for a moment.
         (PrintableStatus::Starting | PrintableStatus::Migrating | PrintableStatus::Paused, _) => true,
         (_, Some(phase)) => phase != Phase::Ended,
-        // The two caches are fed by two watches: that of the instances may be a moment behind.
+        // The two caches are fed by separate watches, and that of the instances may lag behind.
         (status, None) => status == PrintableStatus::Running,
     };
     if runs { Power::On } else { Power::Off }
 }
 
-/// Of a machine whose node does not answer. Of a host that has died this moment Harvester says for minutes that its
-/// machines run.
+/// The state of a machine whose Node does not answer. When a host has just died, Harvester reports its machines as
+/// running for some minutes.
 pub fn standing(vm: &VmView, vmi: Option<&VmiView>) -> Standing {
     let ended = vmi.is_none_or(|vmi| vmi.phase == Phase::Ended);
     match vm.status {

@@ -1,4 +1,5 @@
-//! The trait: look at the caches, let the pure modules decide, ask guest agents in the background.
+//! Implements the trait `Instances`: reads the caches, lets the pure modules decide, and asks guest agents in the
+//! background.
 
 mod agents;
 mod finding;
@@ -39,7 +40,7 @@ use crate::host_upgrade::{frozen_addresses, frozen_label};
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 
-/// Questions to guest agents, for [`HarvesterInstances::run`].
+/// Requests for guest agents, which [`HarvesterInstances::run`] processes.
 pub type Asked = mpsc::UnboundedReceiver<Ask>;
 
 /// VMs of Harvester as machines of Nodes.
@@ -51,13 +52,13 @@ pub struct HarvesterInstances {
     rules: AddressRules,
     /// `--disable-vmi-controller` not given.
     follows_vmis: bool,
-    /// And `--disable-hostname-lookup` neither: a Node may be called other than its machine.
+    /// `--disable-hostname-lookup` is not given either: a Node may have another name than its machine.
     asks_agents: bool,
     vips: Mutex<ServiceVips>,
     nodes: NodeCache,
     vms: VmCache,
     vmis: VmiCache,
-    /// How the watches that fill the two caches are doing.
+    /// State of the watches that fill the two caches.
     watched: [watch::Receiver<Status>; 2],
     requests: Requests,
     memory: Arc<Mutex<InstanceState>>,
@@ -71,18 +72,18 @@ struct InstanceState {
     hostnames: Hostnames,
     /// By VM UID.
     bound: BTreeMap<String, Binding>,
-    /// Nodes whose machine is not known yet, and when somebody last asked for it.
+    /// Nodes whose machine is not known yet, with the time of the last query for each.
     unresolved: BTreeMap<String, Instant>,
     listeners: Vec<mpsc::UnboundedSender<NodeWake>>,
-    /// Node names by VM name, as last found: whom to wake.
+    /// Node names by VM name, as last found: the Nodes to wake when the VM changes.
     found: BTreeMap<String, String>,
-    /// When what is remembered of machines and nodes that are gone was last forgotten.
+    /// When the entries of vanished machines and Nodes were last removed.
     swept: Option<Instant>,
-    /// How often something went wrong with the watches, and since when it was so often.
+    /// The number of failures of the watches, and since when it has not changed.
     steady: Option<(u64, tokio::time::Instant)>,
 }
 
-/// A VM and its Node, as a provider ID has shown.
+/// A VM and its Node, as known from a provider ID.
 #[derive(Debug, Clone)]
 struct Binding {
     vm: String,
@@ -90,11 +91,11 @@ struct Binding {
     seen: Instant,
 }
 
-/// How often all machines are looked at, if nothing else asks for it.
+/// Interval of a scan of all machines, if nothing else requires one.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
-/// A Node that nobody asked about for so long is gone (every Node is asked about every few minutes); its VM may come
-/// back under another name.
+/// A Node without a query for this long is gone (every Node is queried every few minutes). Its VM may come back under
+/// another name.
 const NODE_LASTS: Duration = Duration::from_mins(30);
 
 fn lock(memory: &Mutex<InstanceState>) -> MutexGuard<'_, InstanceState> {
@@ -102,7 +103,8 @@ fn lock(memory: &Mutex<InstanceState>) -> MutexGuard<'_, InstanceState> {
 }
 
 impl HarvesterInstances {
-    /// Nothing is sent or watched before [`Self::run`], which gets the questions.
+    /// Creates the provider. It sends and watches nothing before [`Self::run`], which receives the requests for guest
+    /// agents.
     pub fn new(
         (config, identity): (&ProviderConfig, Identity),
         (services, nodes): (ServiceCache, NodeCache),
@@ -133,7 +135,7 @@ impl HarvesterInstances {
         (instances, asked)
     }
 
-    /// Asks this before a Node loses something.
+    /// Sets the caution that the provider asks before a Node loses anything.
     pub fn cautious(mut self, caution: Caution) -> Self {
         self.caution = caution;
         self
@@ -143,14 +145,14 @@ impl HarvesterInstances {
         lock(&self.memory)
     }
 
-    /// Nothing may be concluded before the caches have their first lists (W-18).
+    /// Returns `Err` until both caches have their first lists, because nothing may be concluded before that (W-18).
     fn lists(&self) -> Result<(), String> {
         if self.vms.is_synced() && self.vmis.is_synced() {
             return Ok(());
         }
         let Self { namespace, server, .. } = self;
         let story = format!("the VMs in namespace {namespace} of Harvester at {server} could not be listed yet");
-        // Wrong cloud-config, missing rights, Harvester away: nobody else tells the user.
+        // Wrong cloud-config, missing rights, or Harvester unreachable: no other part reports this to the user.
         let error = self.watched.iter().find_map(|watched| Some(watched.borrow().error.as_ref()?.1.clone()));
         Err(match error {
             Some(error) => format!("{story}: {error}; {}", remedy(&error)),
@@ -158,7 +160,7 @@ impl HarvesterInstances {
         })
     }
 
-    /// The machine of a node, or why there is none to be had now.
+    /// The machine of a Node, or the reason why none is known now.
     fn vm(&self, node: &NodeView) -> Result<Arc<VmView>, String> {
         self.lists()?;
         let name = &node.name;
@@ -180,7 +182,7 @@ impl HarvesterInstances {
         }
     }
 
-    /// UIDs of the machines of other Nodes: one of them has to be seen before anything counts as gone.
+    /// UIDs of the machines of other Nodes. One of them has to be visible before any machine counts as gone.
     fn machines_of_others(&self, uid: &str) -> BTreeSet<String> {
         let nodes = self.nodes.all();
         let machines = nodes.iter().filter_map(|node| vm_uid(node)).filter(|other| *other != uid);
@@ -189,13 +191,13 @@ impl HarvesterInstances {
         machines.map(str::to_owned).chain(confirmed.cloned()).collect()
     }
 
-    /// Addresses that belong to Services and never to a Node.
+    /// Addresses that belong to Services, and therefore never to a Node.
     fn service_vips(&self) -> Arc<BTreeSet<IpAddr>> {
         self.vips.lock().get(Instant::now())
     }
 
-    /// While hosts are being upgraded machines go around: a Node stays in its zone and keeps its addresses until that
-    /// is over.
+    /// Keeps zone, region, host label and addresses of the Node while hosts are being upgraded, because machines move
+    /// between hosts until the upgrade is over.
     fn freeze(&self, node: &NodeView, machine: &mut InstanceMetadata) {
         if self.caution.zones_frozen() {
             for (key, value) in &mut machine.labels {
@@ -214,7 +216,7 @@ impl HarvesterInstances {
         let uninitialised = is_uninitialized(node);
         match node_addresses(node, vmi, &self.rules, &self.service_vips()) {
             Addresses::Known(addresses) => Ok(addresses),
-            // What kubelet may have put there itself is worth more.
+            // An address that the kubelet has set itself is more valuable.
             Addresses::HostnameOnly(_) if uninitialised && node.addresses.is_empty() => {
                 Ok(vec![NodeAddress { kind: NodeAddressKind::Hostname, address: node.name.clone() }])
             }
@@ -222,7 +224,7 @@ impl HarvesterInstances {
                 tracing::debug!(node = node.name, "{reason}");
                 Ok(Vec::new())
             }
-            // W-05: a node without addresses stays tainted, one with addresses keeps them.
+            // W-05: a Node without addresses stays tainted; one with addresses keeps them.
             Addresses::Unknown(reason) if uninitialised => Err(reason),
             Addresses::Unknown(reason) => {
                 tracing::debug!(node = node.name, "the controller keeps the addresses of the Node: {reason}");
@@ -232,7 +234,7 @@ impl HarvesterInstances {
     }
 }
 
-/// The instance of a machine, or why its node cannot be initialised yet.
+/// The instance of a machine, or the reason why its Node cannot be initialised yet.
 fn instance_of(namespace: &str, vm: &VmView, vmi: Option<Arc<VmiView>>) -> Result<Arc<VmiView>, String> {
     let vm_key = format!("VM {namespace}/{}", vm.name);
     match (vmi, vm.status) {
@@ -245,7 +247,7 @@ fn instance_of(namespace: &str, vm: &VmView, vmi: Option<Arc<VmiView>>) -> Resul
     }
 }
 
-/// What may stand in a label's value, else nothing.
+/// The text, if it is a valid label value.
 fn label_value(text: &str) -> Option<String> {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
@@ -257,12 +259,12 @@ fn label_value(text: &str) -> Option<String> {
 impl Instances for HarvesterInstances {
     async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError> {
         let vm = self.vm(node).map_err(ProviderError::new)?;
-        // W-28: without an instance there is neither address nor zone, and a node without them must not be released.
+        // W-28: without an instance neither addresses nor zone are known, and a Node without them must stay tainted.
         let vmi = instance_of(&self.namespace, &vm, self.vmis.get(&vm.name)).map_err(ProviderError::new)?;
         let mut machine = InstanceMetadata {
             provider_id: keys::provider_id(&vm.uid),
             instance_type: label_value(if vm.instance_type.is_empty() { &vmi.size } else { &vm.instance_type })
-                // Somebody knows better, for example by the kubelet's `--node-labels`.
+                // An existing label takes precedence, for example one from the kubelet's `--node-labels`.
                 .filter(|_| !node.labels.contains_key(INSTANCE_TYPE))
                 .unwrap_or_default(),
             addresses: self.addresses(node, &vmi).map_err(ProviderError::new)?,
@@ -329,8 +331,8 @@ impl Instances for HarvesterInstances {
     }
 
     async fn standing(&self, node: &NodeView) -> Standing {
-        // A replica that does not lead has no cache: the machine bears its Node's name, or the UID below says that it
-        // is another one.
+        // A replica that does not lead has no cache. The machine then usually has the Node's name, and the comparison
+        // of UIDs below detects if not.
         let name = self.vm(node).map_or_else(|_| node.name.clone(), |vm| vm.name.clone());
         match self.requests.read(&name).await {
             Ok(Some((vm, vmi))) if Some(vm.uid.as_str()) == vm_uid(node) => standing(&vm, vmi.as_ref()),

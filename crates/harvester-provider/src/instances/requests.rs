@@ -1,4 +1,4 @@
-//! Every request about machines that we send besides the watches: guest agents, and the proof that a VM is gone.
+//! Sends all requests about machines besides the watches: to guest agents, and for the proof that a VM is gone.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -16,13 +16,13 @@ use tokio::time::Instant;
 use super::lookup::Live;
 use super::view::{VmView, VmiView};
 
-/// One list of all machines serves all questions of this time: hundreds of machines may be removed at once. A UID never
-/// comes back, so a list proves of a machine that it is gone, no matter which question it was made for.
+/// One list of all machines answers all queries within this time, because hundreds of machines may be removed at once.
+/// A UID never returns, so a list proves that a machine is gone, whichever query it was made for.
 const LIST_LASTS: Duration = Duration::from_secs(1);
 /// Machines per page.
 const PAGE: u32 = 500;
 
-/// The UIDs of all machines; `None`: they could not be listed.
+/// The UIDs of all machines; `None` if they could not be listed.
 struct Listed {
     at: Instant,
     uids: Option<HashSet<String>>,
@@ -43,7 +43,7 @@ impl fmt::Debug for Requests {
 }
 
 impl Requests {
-    /// For machines in `namespace` of Harvester.
+    /// Sends requests about machines in `namespace` on Harvester.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self { client, namespace: namespace.to_owned(), listed: Arc::default() }
     }
@@ -55,7 +55,7 @@ impl Requests {
         Ok(self.client.request::<GuestOsInfo>(request).await?.hostname)
     }
 
-    /// Asks the API itself about a VM that the cache does not have. `others`: UIDs of the machines of other Nodes.
+    /// Asks the API server about a VM that the cache does not contain. `others`: UIDs of the machines of other Nodes.
     pub async fn prove(&self, name: &str, uid: &str, others: &BTreeSet<String>) -> Live {
         let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &self.namespace);
         match vms.get_metadata(name).await {
@@ -68,7 +68,8 @@ impl Requests {
         }
     }
 
-    /// Whether some machine has this UID, and some one of these; whoever asks at the same time waits for the same list.
+    /// Whether a machine has this UID, and whether any machine has one of `others`. Concurrent callers wait for the
+    /// same list.
     async fn is_listed(&self, uid: &str, others: &BTreeSet<String>) -> (Option<bool>, bool) {
         let mut listed = self.listed.lock().await;
         let last = listed.take().filter(|listed| listed.at.elapsed() < LIST_LASTS);
@@ -98,7 +99,7 @@ impl Requests {
         }
     }
 
-    /// A machine and its instance as they are at this moment; `None`: there is none of this name.
+    /// Reads a machine and its instance from the API server; `None` if there is no machine of this name.
     pub async fn read(&self, name: &str) -> Result<Option<(VmView, Option<VmiView>)>, kube::Error> {
         let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &self.namespace);
         let Some(vm) = vms.get_opt(name).await? else { return Ok(None) };
@@ -108,8 +109,8 @@ impl Requests {
     }
 }
 
-/// A Status of the API server for this very VM. A 404 of a proxy, or of an API server that has no VMs, is none: it
-/// names nothing.
+/// Whether the error is the API server's NotFound for this VM. A 404 of a proxy, or of an API server without VMs, does
+/// not count: it does not name the VM.
 fn is_not_found(error: &kube::Error, name: &str) -> bool {
     let kube::Error::Api(status) = error else { return false };
     let named = status.details.as_ref().is_some_and(|details| details.name == name);

@@ -1,4 +1,4 @@
-//! What the decisions need to know about a VirtualMachine and its running instance; nothing else looks at the objects.
+//! The views of a VirtualMachine and its instance: the fields that the decisions need. No other part reads the objects.
 
 use cloud_provider::view::Tags;
 use harvester_api::keys;
@@ -6,7 +6,7 @@ use harvester_api::virtual_machine::{PrintableStatus, VirtualMachine};
 use harvester_api::virtual_machine_instance::{Phase, VirtualMachineInstance};
 use runtime::cache::Cache;
 
-/// All VMs of our namespace, by name.
+/// All VMs of this cluster's namespace, by name.
 pub type VmCache = Cache<String, VmView>;
 /// Their instances, by name.
 pub type VmiCache = Cache<String, VmiView>;
@@ -27,7 +27,7 @@ pub struct VmView {
     pub status: PrintableStatus,
     /// `spec.instancetype.name`, empty where it was made from none.
     pub instance_type: String,
-    /// `spec.runStrategy` says that it runs unless its guest switches it off.
+    /// `spec.runStrategy` demands that it runs, unless its guest shuts it down.
     pub should_run: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct VmiView {
     pub uid: String,
     /// `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// Labels that tell whose machine it is; the others are not kept.
+    /// The labels that tell which cluster the machine belongs to; other labels are not kept.
     pub labels: Tags,
     /// Annotation `topology.kubernetes.io/zone`, empty where it is missing.
     pub zone: String,
@@ -63,11 +63,11 @@ pub struct VmiView {
     pub region: String,
     /// `status.nodeName`: the host it runs on, empty before it does.
     pub host: String,
-    /// What it was given, for example `4cpu-8Gi`; empty where that is not said.
+    /// Its size, for example `4cpu-8Gi`; empty if unknown.
     pub size: String,
     /// `status.phase`.
     pub phase: Phase,
-    /// A live migration is under way.
+    /// A live migration is in progress.
     pub migrating: bool,
     /// `status.evacuationNodeName` is set: its host is being emptied.
     pub evacuating: bool,
@@ -97,7 +97,7 @@ pub struct InterfaceView {
     pub name: String,
     /// Addresses as reported.
     pub addresses: Vec<String>,
-    /// Name of the interface inside the guest, empty until the guest agent has told it.
+    /// Name of the interface inside the guest; empty until the guest agent has reported it.
     pub interface_name: String,
 }
 
@@ -161,7 +161,7 @@ impl VmiView {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// A NAD name without a namespace means the VMI's own (harvester-side.md 9.2).
+    /// The NAD name with its namespace; without one it is in the VMI's namespace (harvester-side.md 9.2).
     pub fn qualified_network(&self, nad: &str) -> String {
         if nad.contains('/') { nad.to_owned() } else { format!("{}/{nad}", self.namespace) }
     }

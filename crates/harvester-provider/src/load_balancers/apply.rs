@@ -1,11 +1,11 @@
-//! Every request about load balancers that we can send, side by side.
+//! Sends all requests about load balancers.
 //!
-//! Harvester grants neither patch nor a status endpoint: a change is a read, a change of what was read, and a PUT with
-//! its resourceVersion (harvester-side.md 8.2). Objects are handled as raw JSON, so that members of a newer host
-//! survive.
+//! Harvester grants neither PATCH nor a status subresource. An object is changed by a GET, a modification, and a PUT
+//! with the resourceVersion that was read (harvester-side.md 8.2). Objects are handled as raw JSON, so that fields of a
+//! newer host survive.
 //!
-//! [`Requests::create`] and [`Requests::delete`] are the only ways to create and delete an object. They know of no
-//! turns: who calls them for an object with a pool address has asked the `Pacer` before (`provider/perform.rs`,
+//! [`Requests::create`] and [`Requests::delete`] are the only ways to create and delete an object. They do no pacing:
+//! for an object with a pool address, the caller has asked the `Pacer` before (`provider/perform.rs`,
 //! `garbage/collector.rs`).
 
 use cloud_provider::managed_fields::other_writer;
@@ -23,11 +23,11 @@ use super::service_patch::{Role, ServicePatch};
 use super::view::LbView;
 use crate::identity::record::{RecordError, Records};
 
-/// The host writes an object up to three times in its first second: that often a PUT may meet a conflict.
+/// Limit of attempts after conflicts: the host itself writes an object up to three times in its first second.
 const ATTEMPTS: usize = 4;
 
-/// A request that failed. The text says what we tried. Texts that end in `, error` are the Go provider's, word for
-/// word: users look for them in Events and logs, and whoever prints the chain adds a colon and the cause.
+/// A failed request; the text tells which. Texts that end in `, error` are exactly the Go provider's, because users
+/// look for them in Events and logs; in the printed chain a colon and the cause follow.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// POST, GET before PUT, or PUT.
@@ -57,11 +57,11 @@ pub enum RequestError {
     /// PATCH of the Service.
     #[error("failed to update {role} service {service} with ip {address}")]
     Patch {
-        /// Of the Service.
+        /// Role of the Service.
         role: Role,
         /// The Service.
         service: ServiceKey,
-        /// What was to be published.
+        /// The address that was to be published.
         address: String,
         /// The answer.
         source: kube::Error,
@@ -79,41 +79,41 @@ pub enum RequestError {
     Malformed {
         /// `namespace/name`.
         lb: String,
-        /// What cannot be read.
+        /// The field that cannot be read.
         field: String,
-        /// What is wrong.
+        /// Why it cannot be read.
         source: serde_json::Error,
     },
 }
 
-/// Answer to a POST.
+/// The outcome of a POST.
 #[derive(Debug)]
 pub enum Created {
-    /// It is there now.
+    /// The object was created.
     New(Box<LbView>),
-    /// It was there before; nothing was changed.
+    /// An object of this name existed before; nothing was changed.
     AlreadyExists,
 }
 
-/// Answer to a change.
+/// The outcome of a change.
 #[derive(Debug)]
 pub enum Updated {
-    /// Written; what it is now.
+    /// The object was written; this is its new state.
     Written(LbView),
-    /// It is like that already.
+    /// The object already was as wanted.
     Unchanged(LbView),
-    /// It is gone, going, or another one of the same name: decide anew.
+    /// The object is gone, is being deleted, or is another one of the same name: the caller has to decide anew.
     Different(Option<LbView>),
 }
 
-/// Answer to a DELETE.
+/// The outcome of a DELETE.
 #[derive(Debug)]
 pub enum Deleted {
-    /// The host releases the address first.
+    /// The object still exists, because the host releases the address first.
     Terminating(Box<LbView>),
-    /// Accepted; the watch shows what follows.
+    /// Accepted; the watch delivers what follows.
     Accepted,
-    /// There is no such object (any more).
+    /// The object does not exist (any more).
     Gone,
 }
 
@@ -132,7 +132,7 @@ impl std::fmt::Debug for Requests {
 }
 
 impl Requests {
-    /// For objects in `namespace` of Harvester, and the Services of the guest cluster.
+    /// Sends requests for load balancers in `namespace` on Harvester, and for Services of the guest cluster.
     pub fn new(guest: Client, harvester: Client, namespace: &str) -> Self {
         Self { harvester, guest, namespace: namespace.to_owned() }
     }
@@ -149,7 +149,7 @@ impl Requests {
         format!("{}/{name}", self.namespace)
     }
 
-    /// POST.
+    /// Creates the object (POST).
     pub async fn create(&self, object: &LoadBalancer) -> Result<Created, RequestError> {
         match self.objects().create(&PostParams::default(), object).await {
             Ok(created) => Ok(Created::New(Box::new(LbView::from(&created)))),
@@ -161,7 +161,7 @@ impl Requests {
         }
     }
 
-    /// GET; `None` where the API says that there is none.
+    /// Reads the object; `None` if the API server answers that it does not exist.
     pub async fn read(&self, name: &str) -> Result<Option<LbView>, RequestError> {
         match self.objects().get(name).await {
             Ok(object) => Ok(Some(LbView::from(&object))),
@@ -170,8 +170,8 @@ impl Requests {
         }
     }
 
-    /// GET and PUT, again after a conflict. With `readmit` the PUT is sent even if nothing changes, to run the host's
-    /// webhook.
+    /// Changes the object by GET and PUT, and tries again after a conflict. With `readmit` the PUT is sent even without
+    /// a change, to run the host's webhook.
     pub async fn update(
         &self,
         name: &str,
@@ -206,14 +206,14 @@ impl Requests {
         }
     }
 
-    /// Who writes the object beside us, by its managed fields.
+    /// Another program that writes the object, by its managed fields.
     pub async fn other_writer(&self, name: &str) -> Result<Option<String>, RequestError> {
         let found = self.objects().get_metadata(name).await;
         let found = found.map_err(|source| RequestError::Read { lb: self.lb(name), source })?;
         Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), &[]))
     }
 
-    /// DELETE of exactly this object.
+    /// Deletes the object, with the UID as precondition.
     pub async fn delete(&self, name: &str, uid: &str) -> Result<Deleted, RequestError> {
         let precondition = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         match self.objects().delete(name, &DeleteParams::background().preconditions(precondition)).await {
@@ -226,7 +226,7 @@ impl Requests {
         }
     }
 
-    /// GET of a Service of the guest cluster; `None` where the API server says that there is none.
+    /// Reads a Service of the guest cluster; `None` if the API server answers that it does not exist.
     pub async fn read_service(&self, key: &ServiceKey) -> Result<Option<ServiceView>, RequestError> {
         let services: Api<Service> = Api::namespaced(self.guest.clone(), &key.namespace);
         match services.get(&key.name).await {
@@ -236,17 +236,17 @@ impl Requests {
         }
     }
 
-    /// Notes in the guest cluster that this object is left behind (decision 12).
+    /// Records in the guest cluster that this object is left behind (decision 12).
     pub async fn note_orphan(&self, what: &str, when: &str) -> Result<(), RecordError> {
         Records::new(self.guest.clone()).add_orphan(what, when).await.map(drop)
     }
 
-    /// Notes in the guest cluster that Services have vanished as after a restore of etcd.
+    /// Records in the guest cluster that Services have vanished as after a restore of etcd.
     pub async fn note_restore(&self, stamp: Timestamp) -> Result<(), RecordError> {
         Records::new(self.guest.clone()).suspect_restore(stamp).await.map(drop)
     }
 
-    /// One merge PATCH of the Service, on the condition that it is still the same one; gives its new resourceVersion.
+    /// Patches the Service with one merge PATCH and its UID as precondition. Returns the new resourceVersion.
     pub async fn patch_service(
         &self,
         key: &ServiceKey,
@@ -276,13 +276,14 @@ impl Requests {
     }
 }
 
-/// What is decided on, or which member cannot be read.
+/// The view of the object, or the field that cannot be read.
 fn view(object: &Value) -> Result<LbView, (String, serde_json::Error)> {
     let read = serde_json::from_value::<LoadBalancer>(object.clone());
     read.map(|lb| LbView::from(&lb)).map_err(|error| (unreadable(object), error))
 }
 
-/// The member that cannot be read even alone. Nothing in spec and status can be unreadable.
+/// Finds the field that cannot be parsed on its own. Fields in spec and status always can, because they are parsed
+/// leniently.
 fn unreadable(object: &Value) -> String {
     let members = |object: &Value| object.as_object().cloned().unwrap_or_default().into_iter();
     let metadata =
@@ -293,8 +294,8 @@ fn unreadable(object: &Value) -> String {
         .map_or_else(|| "the object".to_owned(), |(field, _)| field)
 }
 
-/// The API server itself says that this object does not exist. A 404 without reason may come from a proxy, or from an
-/// API server that does not know the kind.
+/// Whether the API server answers that this object does not exist. A 404 without a reason may come from a proxy, or
+/// from an API server that does not know the kind.
 fn is_absent(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
 }

@@ -1,4 +1,4 @@
-//! When a LoadBalancer may be deleted without leaking its pool address: pure.
+//! Decides when a LoadBalancer can be deleted without leaking its pool address. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,17 +13,18 @@ pub const BOOKING: Duration = Duration::from_secs(10);
 /// When a DELETE may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// At once. `leaks`: the address may stay booked for ever.
+    /// At once. `leaks`: the address may stay allocated forever.
     Now {
         /// The host had not finished booking.
         leaks: bool,
     },
-    /// Unless the object changes before.
+    /// After this time, unless the object changes before.
     In(Duration),
 }
 
-/// Decision 7; host-throughput.md rule 6: the host releases a pool address only of an object that shows the address and
-/// has its finalizer. One that is deleted in between leaves its address booked for ever.
+/// Decides when to delete (decision 7; host-throughput.md rule 6). The host releases a pool address only if the object
+/// shows the address and has the host's finalizer. An object that is deleted between these two steps leaves its address
+/// allocated forever.
 pub fn when(lb: &LbView, age: Duration) -> When {
     let old = age >= BOOKING;
     let booked = match &lb.ready {
@@ -35,14 +36,14 @@ pub fn when(lb: &LbView, age: Duration) -> When {
     if booked || old { When::Now { leaks: !booked } } else { When::In(BOOKING.saturating_sub(age)) }
 }
 
-/// For how long this process has known objects, by UID. Their creationTimestamp says nothing: it is of the host's
-/// clock, and if ours is a minute ahead, an object that was made just now looks old, and a DELETE comes before the
-/// address is booked.
+/// How long this process has known each object, by UID. The creationTimestamp is not used, because it comes from the
+/// host's clock. If this process's clock is a minute ahead, a new object looks old, and the DELETE comes before the
+/// address is allocated.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ages(BTreeMap<String, Duration>);
 
 impl Ages {
-    /// One that nobody has looked at before is as good as new.
+    /// The age of the object; zero if it was not seen before.
     pub fn of(&self, lb: &LbView) -> Duration {
         self.0.get(&lb.uid).copied().unwrap_or_default()
     }

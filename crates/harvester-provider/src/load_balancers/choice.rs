@@ -1,7 +1,7 @@
-//! What a Service asks for, read from its annotations: pure (decisions 9 and 10).
+//! Reads from a Service's annotations what it requests (decisions 9 and 10). Pure.
 //!
-//! `kube-vip.io/loadbalancerIPs` is our output and asks for nothing, except on a Service that we see for the first
-//! time.
+//! `kube-vip.io/loadbalancerIPs` is written by the controller and requests nothing, except on a Service that the
+//! controller sees for the first time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ const MODES: [&str; 3] = ["pool", "dhcp", "static"];
 /// Where the address comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Harvester books one, in this IPPool if one is named.
+    /// Harvester allocates it, from this IPPool if one is named.
     Pool(Option<String>),
     /// The announcer asks a DHCP server.
     Dhcp,
@@ -30,7 +30,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// `spec.ipam` on Harvester, whose schema knows no third value: a static address is none of its business.
+    /// `spec.ipam` on Harvester. The schema knows no third value, and for a static address Harvester has to allocate
+    /// nothing.
     pub fn ipam(&self) -> Ipam {
         match self {
             Self::Pool(_) => Ipam::Pool,
@@ -38,7 +39,7 @@ impl Source {
         }
     }
 
-    /// As users write it.
+    /// The value of the annotation.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Pool(_) => "pool",
@@ -47,16 +48,16 @@ impl Source {
         }
     }
 
-    /// The IPPool that is asked for by name.
+    /// The IPPool that the Service requests by name.
     pub fn pool(&self) -> Option<&str> {
         if let Self::Pool(pool) = self { pool.as_deref() } else { None }
     }
 }
 
-/// An annotation that cannot be followed.
+/// An annotation with an unusable value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChoiceError {
-    /// None of the three.
+    /// The value is none of `pool`, `dhcp` and `static`.
     #[error(
         "annotation {key} has the value {value:?}, accepted are {modes}{meant}",
         key = cloudprovider::IPAM, value = Quoted(.0),
@@ -70,7 +71,7 @@ pub enum ChoiceError {
         key = cloudprovider::IP, value = Quoted(.0)
     )]
     NoAddress(String),
-    /// An address that kube-proxy would not serve: the Service has no such family.
+    /// An address that kube-proxy would not serve, because the Service does not have its family.
     #[error(
         "annotation {key} has the value {address}, an {found} address, and spec.ipFamilies of the Service is \
          [{families}]: accepted is an address of these families; name one, or change spec.ipFamilies",
@@ -78,9 +79,9 @@ pub enum ChoiceError {
         families = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     )]
     WrongFamily {
-        /// By annotation.
+        /// The address in the annotation.
         address: IpAddr,
-        /// Of the Service.
+        /// The families of the Service.
         families: Vec<Family>,
     },
     /// `static` without an address.
@@ -107,7 +108,7 @@ pub enum ChoiceError {
     },
 }
 
-/// What the Service asks for. A missing or empty annotation asks for nothing (W-33).
+/// The source that the Service requests. A missing or empty annotation requests nothing (W-33).
 pub fn source(service: &ServiceView) -> Result<Source, ChoiceError> {
     let pool = match text(service, cloudprovider::IP_POOL) {
         Some(name) if !is_object_name(name) => return Err(ChoiceError::NoPoolName(name.to_owned())),
@@ -126,8 +127,8 @@ pub fn source(service: &ServiceView) -> Result<Source, ChoiceError> {
     }
 }
 
-/// Where the address comes from, and the one that is asked for. Who is served from a pool or by a lease goes on: the
-/// wish was never granted, and is no reason to leave the Service alone.
+/// The source of the address, and the requested address. A wrong family is no error on a Service that already has an
+/// address from a pool or a DHCP lease: that request was never fulfilled, and must not interrupt the Service.
 pub fn read(service: &ServiceView) -> Result<(Source, Option<IpAddr>), ChoiceError> {
     let (source, asked) = (source(service)?, address(service)?);
     let families = &service.families;
@@ -139,25 +140,25 @@ pub fn read(service: &ServiceView) -> Result<(Source, Option<IpAddr>), ChoiceErr
     }
 }
 
-/// Who has an address that no Service gets by asking for it. (One that another Service has as its own is
+/// The owner of an address that no Service may request. (An address that belongs to another Service leads to
 /// `AddressTaken`.)
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Holder {
-    /// The other cluster: whoever announced it would cut its node, and us on it, off from there.
+    /// The Harvester API: a node that announced this address would cut itself and its pods off from Harvester.
     #[error("that of the Harvester API")]
     Harvester,
     /// A machine.
     #[error("that of node {0}")]
     Node(String),
-    /// A router: whoever announced its address would cut the whole network off.
+    /// A router: a node that announced this address would cut off the whole network.
     #[error("the gateway of the network of load balancer {0}")]
     Gateway(String),
-    /// A Service, for clients inside the cluster.
+    /// The ClusterIP of a Service.
     #[error("the ClusterIP of service {0}")]
     ClusterIp(ServiceKey),
 }
 
-/// Who has this address, of the Harvester API at that URL, the Nodes, and the Services inside the cluster.
+/// The owner of this address among the Harvester API at that URL, the Nodes, and the ClusterIPs of Services.
 pub fn holder(
     address: IpAddr,
     harvester: &str,
@@ -175,12 +176,12 @@ pub fn holder(
         .or_else(|| service().map(|service| Holder::ClusterIp(service.key.clone())))
 }
 
-/// The addresses of a machine; names are not among them.
+/// The addresses of a machine, without names.
 pub fn node_addresses(node: &NodeView) -> BTreeSet<IpAddr> {
     node.addresses.iter().filter_map(|entry| entry.address.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect()
 }
 
-/// The address of a Service that brings its own; a secondary has its primary's.
+/// The static address of a Service; `None` for a secondary, which has the address of its primary.
 pub fn static_address(service: &ServiceView) -> Option<IpAddr> {
     match source(service) {
         Ok(Source::Static(address)) if service.annotations.get(cloudprovider::PRIMARY_SERVICE).is_none() => {
@@ -190,7 +191,7 @@ pub fn static_address(service: &ServiceView) -> Option<IpAddr> {
     }
 }
 
-/// The address that is asked for.
+/// The requested address.
 pub fn address(service: &ServiceView) -> Result<Option<IpAddr>, ChoiceError> {
     let Some(value) = text(service, cloudprovider::IP) else { return Ok(None) };
     one_address(value).map(Some).ok_or_else(|| ChoiceError::NoAddress(value.to_owned()))
@@ -200,13 +201,13 @@ fn text<'a>(service: &'a ServiceView, key: &str) -> Option<&'a str> {
     service.annotations.get(key).filter(|value| !value.is_empty())
 }
 
-/// An address that a Service can have. An IPv4 address written as IPv6 is that IPv4 address: the announcer sets it so.
+/// The address, if a Service can have it. An IPv4-mapped IPv6 address becomes the IPv4 address, as in the announcer.
 fn one_address(text: &str) -> Option<IpAddr> {
     text.parse::<IpAddr>().ok().map(|address| address.to_canonical()).filter(|address| can_be_served(*address))
 }
 
-/// "This network" (RFC 791) and link-local addresses (RFC 3927, RFC 4291) are no Service's: clients beyond the link
-/// cannot reach them.
+/// Whether a Service may have the address. "This network" (RFC 791) and link-local addresses (RFC 3927, RFC 4291) are
+/// excluded: clients beyond the link cannot reach them.
 fn can_be_served(address: IpAddr) -> bool {
     let special = match address {
         IpAddr::V4(address) => address.is_broadcast() || address.octets()[0] == 0 || address.is_link_local(),
@@ -215,10 +216,11 @@ fn can_be_served(address: IpAddr) -> bool {
     !(special || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
-/// Decision 9: on a Service that nobody has served yet, `spec.loadBalancerIP` or an address that somebody else wrote
-/// into our output counts as a request. It is written down, because later neither can be told from what we wrote
-/// ourselves; and the latter is taken away in the same request, because to announcers what stands there beside our
-/// finalizer is what we have granted.
+/// The annotations to write when the controller sees a Service for the first time (decision 9). On a Service without an
+/// address, `spec.loadBalancerIP`, or an address that another program wrote into the annotation of the granted address,
+/// counts as a request. It is copied to the request annotation, because later it could not be told from a value that
+/// the controller wrote. The same patch removes it from the annotation of the granted address: on a Service with the
+/// finalizer, announcers take that annotation for granted.
 pub fn at_first_sight(service: &ServiceView) -> BTreeMap<String, Option<String>> {
     let shown = text(service, kube_vip::LOADBALANCER_IPS);
     let asked = service.load_balancer_ip.as_deref().or(shown).and_then(one_address);

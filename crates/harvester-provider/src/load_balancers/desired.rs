@@ -1,5 +1,5 @@
-//! What a Service's LoadBalancer object should look like, and what has to change on one that is there: pure (ccm.md
-//! 2.4).
+//! Computes what a Service's LoadBalancer object should look like, and which changes an existing one needs (ccm.md
+//! 2.4). Pure.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::network::wanted_network;
 use super::view::LbView;
 use crate::config::LoadBalancerConfig;
 
-/// One change to a LoadBalancer object that is there.
+/// One change to an existing LoadBalancer object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// Set a label.
@@ -37,8 +37,8 @@ pub enum Change {
     Address(String),
 }
 
-/// The object to create. Project, namespace and network are answered by the host's webhook; the empty strings are what
-/// the Go provider sends, and what a host without webhook would keep.
+/// The object to create. The host's webhook fills in project, namespace and network. The empty strings are those that
+/// the Go provider sends, and that a host without webhook would keep.
 pub fn new_object(config: &LoadBalancerConfig, name: &str, service: &ServiceView, source: &Source) -> LoadBalancer {
     let mut object = LoadBalancer::for_cluster(&config.namespace, name, source.ipam());
     object.spec.ip_pool = source.pool().map(str::to_owned);
@@ -61,19 +61,20 @@ pub fn new_object(config: &LoadBalancerConfig, name: &str, service: &ServiceView
     object
 }
 
-/// Sets the host controller's finalizer, and a mark that it was us who did (decision 8).
+/// Adds the host controller's finalizer, and a mark that this controller added it (decision 8).
 pub fn preset_finalizer(object: &mut LoadBalancer) {
     object.metadata.finalizers.get_or_insert_default().push(LB_FINALIZER.to_owned());
     object.metadata.annotations.get_or_insert_default().insert(PRESET_FINALIZER.to_owned(), "true".to_owned());
 }
 
-/// What proves whose object it is, whatever becomes of names (decision 11).
+/// The annotations that prove which Service owns the object, whatever its name is (decision 11).
 fn proof(config: &LoadBalancerConfig, service: &ServiceView) -> impl Iterator<Item = (&'static str, String)> {
     let cluster = config.cluster_uid.clone().map(|uid| (cloudprovider::CLUSTER_UID, uid));
     cluster.into_iter().chain([(cloudprovider::SERVICE_UID, service.uid.0.clone())])
 }
 
-/// The same for an object that is there, for when it is written anyway: on its own it is worth no write.
+/// Those of them that an existing object lacks. They are added when the object is written for another reason; alone
+/// they are no reason for a write.
 pub fn missing_proof(config: &LoadBalancerConfig, lb: &LbView, service: &ServiceView) -> Vec<Change> {
     let missing = proof(config, service).filter(|(key, value)| lb.annotation(key) != value);
     missing.map(|(key, value)| Change::Annotation(key, value)).collect()
@@ -85,13 +86,14 @@ fn labels(config: &LoadBalancerConfig, service: &ServiceView) -> Vec<(&'static s
         (cloudprovider::SERVICE_NAME, service.key.name.clone()),
         (cloudprovider::SERVICE_NAMESPACE, service.key.namespace.clone()),
     ];
-    // A cluster name that is no label value stays in the annotation alone; with it the API would refuse the object
-    // (W-22).
+    // A cluster name that is not a valid label value is written only to the annotation: as a label the API server would
+    // reject it (W-22).
     all.into_iter().filter(|(_, value)| names::is_label_value(value)).collect()
 }
 
-/// What differs from what it should be. Not among it: project and namespace (the host's webhook overwrites them) and
-/// the network, frozen at creation; an object from before v0.2.7 gets its frozen copy now (W-01).
+/// All differences from the desired state. Ignored are project and namespace, because the host's webhook overwrites
+/// them, and the network, which is fixed at creation. An object from before v0.2.7 gets its fixed copy of the network
+/// now (W-01).
 pub fn drift(config: &LoadBalancerConfig, lb: &LbView, service: &ServiceView, ipam: Ipam) -> Vec<Change> {
     let mut changes = Vec::new();
     for (key, value) in labels(config, service) {
@@ -118,12 +120,12 @@ pub fn drift(config: &LoadBalancerConfig, lb: &LbView, service: &ServiceView, ip
     changes
 }
 
-/// What to remove from an object that is written anyway: the mark of a nudge, once it has an address.
+/// What to remove from an object that is written anyway: the mark of a nudge, after the object has got an address.
 pub fn leftovers(lb: &LbView) -> Option<Change> {
     (lb.usable_address.is_some() && lb.annotations.contains_key(NUDGED)).then_some(Change::NoAnnotation(NUDGED))
 }
 
-/// What to log when an object is created for a cluster that has no name of its own (table 8.2).
+/// The warning to log when an object is created for a cluster without a name of its own (table 8.2).
 pub fn cluster_name_warning(cluster: &ClusterName) -> Option<&'static str> {
     cluster.is_default().then_some(
         "creating a load balancer for a cluster without a name of its own: clusters in one namespace of Harvester \
@@ -131,7 +133,7 @@ pub fn cluster_name_warning(cluster: &ClusterName) -> Option<&'static str> {
     )
 }
 
-/// The management network on an object: as configured, and gone when none is (table 8.4).
+/// The change of the management network's annotation: set as configured, removed if none is configured (table 8.4).
 fn management_network(config: &LoadBalancerConfig, annotations: &Tags) -> Option<Change> {
     const KEY: &str = cloudprovider::MANAGEMENT_NETWORK;
     match (&config.management_network, annotations.get(KEY)) {
@@ -141,7 +143,7 @@ fn management_network(config: &LoadBalancerConfig, annotations: &Tags) -> Option
     }
 }
 
-/// Applies changes to an object as read from the API; everything else in it stays. Tells whether anything changed.
+/// Applies changes to an object as read from the API; everything else in it stays. Returns whether anything changed.
 pub fn apply(object: &mut Value, changes: &[Change]) -> bool {
     let before = object.clone();
     for change in changes {
@@ -178,7 +180,7 @@ trait AsMap {
 }
 
 impl AsMap for Value {
-    /// The value as an object; whatever else it was is replaced by an empty one.
+    /// The value as an object; any other value is replaced by an empty object.
     fn as_map(&mut self) -> &mut Map<String, Value> {
         if !self.is_object() {
             *self = Value::Object(Map::new());

@@ -1,7 +1,7 @@
-//! What the host says about a LoadBalancer that has no address, in words for the user: pure (harvester-side.md 3.6,
-//! 8.2).
+//! Translates the host's messages about a LoadBalancer without an address into texts for the user (harvester-side.md
+//! 3.6, 8.2). Pure.
 //!
-//! The texts do not vary from one look to the next, so one trouble is one Event.
+//! The text for a problem stays the same over time, so that one problem leads to one Event.
 
 use std::time::Duration;
 
@@ -12,35 +12,35 @@ use harvester_api::load_balancer::{NO_ALLOCATOR, NotReady};
 use super::view::LbView;
 use super::wait_reason::WaitReason;
 
-/// How long the host may take to look at a new object before somebody should look at the host (harvester-side.md 6).
+/// How long the host may take to process a new object before the user is told to check the host (harvester-side.md 6).
 pub const HOST_SILENT: Duration = Duration::from_secs(30);
 
-/// How long the host may say that it does not know a pool: after a restart of its controller it says so of every pool
-/// (harvester-side.md 3.6, 8.2).
+/// How long the host's message that it does not know a pool is ignored: after a restart of its controller it reports
+/// this for every pool (harvester-side.md 3.6, 8.2).
 pub const POOL_UNKNOWN: Duration = Duration::from_secs(10);
 
-/// How often an object whose network or project the host could not tell is sent again: only a write makes the host's
-/// webhook look anew (harvester-side.md 3.5).
+/// Interval at which an object is sent again whose network or project the host could not determine: only a write runs
+/// the host's webhook again (harvester-side.md 3.5).
 pub const READMIT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How often an object that waits for an exhausted pool may be touched: the host backs off up to two minutes, a change
-/// wakes it (decision 13).
+/// Shortest interval between changes to an object that waits for an exhausted pool. The host's back-off grows up to two
+/// minutes, and a change ends it (decision 13).
 pub const NUDGE_INTERVAL: Duration = Duration::from_mins(1);
 
-/// How the texts of a Service without an address end that needs its user.
+/// End of the texts for a Service without an address that needs an action of the user.
 pub const GETS_ONE: &str = "The Service gets an address by itself then";
 
-/// The same for one that is to move: it has an address, and keeps it until then.
+/// The same for a Service that is to move: it has an address, and keeps it until then.
 pub const MOVES: &str = "The Service moves by itself then";
 
-/// Why there is no address, for the user and for the metrics.
+/// The reason why there is no address, for the user and for the metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoAddress {
     /// For the user.
     pub waiting: Waiting,
     /// For the metrics.
     pub reason: WaitReason,
-    /// Sending the object again may help, every so often.
+    /// Set if sending the object again at intervals may help.
     pub resend: Option<Resend>,
 }
 
@@ -49,12 +49,12 @@ pub struct NoAddress {
 pub enum Resend {
     /// To run the host's webhook once more; nothing has to change.
     Readmit,
-    /// To wake the host's controller out of its back-off; something has to change.
+    /// To end the back-off of the host's controller; something has to change.
     Nudge,
 }
 
 impl Resend {
-    /// How often.
+    /// The interval.
     pub fn interval(self) -> Duration {
         match self {
             Self::Readmit => READMIT_INTERVAL,
@@ -63,8 +63,8 @@ impl Resend {
     }
 }
 
-/// What to tell about a LoadBalancer without a usable address, known for so long; `then` says what follows when it has
-/// one.
+/// The reason for a LoadBalancer without a usable address. `age`: how long the object has been known. `then`: the
+/// sentence about what follows when it gets an address.
 pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, age: Duration) -> NoAddress {
     let message = lb.ready.as_ref().map_or("", |ready| ready.message.as_str());
     let story = format!("ip is not allocated, mode: {}, message: {message}", lb.effective_ipam());
@@ -75,7 +75,7 @@ pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, a
     };
     match &lb.ready {
         None => silent_host(&story, age),
-        // A pool switch passes through Ready without an address, and so does an object between two writes of the host.
+        // Ready without an address is normal during a switch of the pool, and between two writes of the host.
         Some(ready) if ready.status => progress(story, None),
         Some(_) => match NotReady::classify(message) {
             NotReady::Transient => progress(story, None),
@@ -112,7 +112,7 @@ pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, a
     }
 }
 
-/// The host does not let us read its pools: its words are all there is.
+/// The controller may not read the host's pools, so the host's message is the only information.
 fn no_such_pool(lb: &LbView, story: &str, then: &str, age: Duration) -> NoAddress {
     let left = POOL_UNKNOWN.saturating_sub(age);
     if !left.is_zero() {
@@ -129,7 +129,7 @@ fn no_such_pool(lb: &LbView, story: &str, then: &str, age: Duration) -> NoAddres
         cloudprovider::IP_POOL
     );
     let reason = WaitReason::NoSuchPool;
-    // Pools wake nobody on the host, and its back-off grows to two minutes.
+    // The host's controller does not react to changes of pools, and its back-off grows to two minutes.
     let retry_after = Some(NUDGE_INTERVAL);
     let waiting = Waiting { reason: reason.word(), message, needs_user: true, retry_after };
     NoAddress { waiting, reason, resend: Some(Resend::Nudge) }

@@ -1,5 +1,5 @@
-//! Which Services name a Service as their primary, and which show an address: found without looking at all of them, so
-//! that one decision costs the same among ten Services and among ten thousand.
+//! An index of related Services: those that name a Service as their primary, and those that show an address. It avoids
+//! a scan of all Services, so that a decision costs the same with ten Services and with ten thousand.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use runtime::cache::Touched;
 use super::choice::static_address;
 use super::sharing::{Group, group_of, named_primary, shown_addresses};
 
-/// An index over the cache of Services. What it finds are candidates: the rules of sharing decide.
+/// The index over the cache of Services. The results are candidates: the rules of sharing decide.
 #[derive(Debug)]
 pub struct Neighbours {
     services: ServiceCache,
@@ -24,7 +24,7 @@ pub struct Neighbours {
 #[derive(Debug)]
 struct Index {
     touched: Touched<ServiceKey>,
-    /// What the other sets were made from, as far as it says anything.
+    /// The Services that the other sets were made from, if they contribute to any.
     seen: BTreeMap<ServiceKey, Arc<ServiceView>>,
     by_primary: Pairs<ServiceKey>,
     by_group: Pairs<Group>,
@@ -32,7 +32,7 @@ struct Index {
     by_static: Pairs<IpAddr>,
 }
 
-/// In order of the first half. A set per key would be ten times as large: most keys have one Service.
+/// Pairs in order of the key. A set per key would need ten times the memory, because most keys have one Service.
 type Pairs<K> = BTreeSet<(K, ServiceKey)>;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -54,14 +54,14 @@ impl From<&ServiceView> for Facts {
     }
 }
 
-/// Addresses that a Service is served with or shows.
+/// The addresses in a Service's status, and those in its annotation.
 pub fn addresses(service: &ServiceView) -> BTreeSet<IpAddr> {
     let served = service.ingress.iter().copied().filter(|address| !address.is_unspecified());
     served.chain(shown_addresses(service)).collect()
 }
 
 impl Neighbours {
-    /// On top of this cache.
+    /// Creates an index over this cache.
     pub fn new(services: ServiceCache) -> Self {
         let index = Index {
             touched: services.subscribe(),
@@ -95,19 +95,19 @@ impl Neighbours {
         of(&index.by_group, group).filter_map(|key| self.services.get(key)).collect()
     }
 
-    /// Services that want this static address, whether they have it or not.
+    /// Services that request this static address, whether they have it or not.
     pub fn wanting(&self, address: IpAddr) -> BTreeSet<ServiceKey> {
         of(&self.index().by_static, &address).cloned().collect()
     }
 
-    /// Services that want this static address, or have it: the Service whose address it is may be waiting for its
-    /// release.
+    /// Services that request this static address, or have it. The Service that the address belongs to may be waiting
+    /// for its release.
     pub fn at(&self, address: IpAddr) -> BTreeSet<ServiceKey> {
         let index = self.index();
         of(&index.by_static, &address).chain(of(&index.by_address, &address)).cloned().collect()
     }
 
-    /// Services that have an address in common with this one, itself included; and `more`.
+    /// Services that share an address with this one, itself included, plus the Services `more`.
     pub fn beside(&self, service: &ServiceView, more: Vec<ServiceKey>) -> Vec<Arc<ServiceView>> {
         let mut keys: BTreeSet<ServiceKey> = more.into_iter().collect();
         let index = self.index();
@@ -147,7 +147,7 @@ impl Index {
     }
 }
 
-/// The Services at a key.
+/// The Services with this key.
 fn of<'a, K: Ord + Clone>(pairs: &'a Pairs<K>, at: &K) -> impl Iterator<Item = &'a ServiceKey> {
     let first = (at.clone(), ServiceKey { namespace: String::new(), name: String::new() });
     pairs.range(first..).take_while(move |(key, _)| key == at).map(|(_, service)| service)

@@ -1,4 +1,4 @@
-//! From the network that a Service asks for to the interface that its announcer uses: pure (ccm.md 3.3, table 8.6).
+//! Maps the network that a Service requests to the interface that its announcer uses (ccm.md 3.3, table 8.6). Pure.
 
 use cloud_provider::view::ServiceView;
 use harvester_api::keys::{cloudprovider, kube_vip};
@@ -9,7 +9,7 @@ use crate::nad_mapping::{NAME, NAMESPACE, NadMapping};
 /// Why a network has no interface. The texts are the Go provider's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
-    /// The ConfigMap is not what we write.
+    /// The ConfigMap does not have the expected format.
     #[error("invalid interface-nad-mapping in ConfigMap {NAMESPACE}/{NAME}: {0}")]
     Invalid(String),
     /// The nodes have no network in common.
@@ -30,12 +30,12 @@ pub enum NetworkError {
         network: String,
         /// `namespace/name`.
         service: String,
-        /// The networks that there are.
+        /// The networks in the mapping.
         known: Vec<String>,
     },
 }
 
-/// An Event has room for so many names.
+/// The largest number of names in an Event.
 const LISTED: usize = 8;
 
 fn listed(networks: &[String]) -> String {
@@ -49,7 +49,7 @@ pub fn wanted_network(service: &ServiceView) -> &str {
     service.annotations.get(cloudprovider::NETWORK).unwrap_or_default()
 }
 
-/// The interface for the Service's network. `None`: no network is asked for, or there is no mapping yet to ask.
+/// The interface for the Service's network. `None`: the Service requests no network, or there is no mapping yet.
 pub fn resolve_interface(service: &ServiceView, mapping: Option<&NadMapping>) -> Result<Option<String>, NetworkError> {
     let network = wanted_network(service);
     if network.is_empty() {
@@ -70,8 +70,8 @@ pub fn resolve_interface(service: &ServiceView, mapping: Option<&NadMapping>) ->
     }
 }
 
-/// The same, but a Service that is served already keeps its interface when its network drops out of the mapping: the
-/// mapping is made from what guest agents happen to report (W-17).
+/// Like [`resolve_interface`], but a Service that already has an address keeps its interface when its network drops out
+/// of the mapping. The mapping depends on what guest agents currently report (W-17).
 pub fn interface_for(service: &ServiceView, mapping: Option<&NadMapping>) -> Result<Option<String>, NetworkError> {
     let served = service.annotations.get(kube_vip::LOADBALANCER_IPS).is_some_and(|ips| !ips.is_empty());
     match resolve_interface(service, mapping) {

@@ -1,8 +1,8 @@
-//! Read your writes: a watch cache is a moment behind what we have just written. Until it has caught up, decisions are
-//! made on the answers to our own requests, so that nothing is created or published twice.
+//! Read your own writes. A watch cache lags behind the controller's own writes. Until it has caught up, decisions are
+//! based on the answers to those writes, so that nothing is created or published twice.
 //!
-//! Forgetting an entry too early costs a request that is answered with 409 or changes nothing; it never breaks
-//! anything.
+//! If an entry is forgotten too early, the cost is one request that is answered with 409 or changes nothing; it never
+//! does harm.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -16,19 +16,20 @@ use runtime::cache::{Cache, Touched};
 use super::service_patch::ServicePatch;
 use super::view::LbView;
 
-/// All LoadBalancer objects in our namespace, by name.
+/// All LoadBalancer objects in this cluster's namespace, by name.
 pub type LbCache = Cache<String, LbView>;
 
-/// A watch that has not shown our write after this time never will: the object is gone again.
+/// If the watch has not delivered a written object after this time, it never will: the object is gone again.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 
-/// An empty cache for a reflector to fill. Whatever we keep of an object, somebody decides on.
+/// An empty cache for a reflector to fill. A change of the resourceVersion alone is no change; every other field of the
+/// view is used by a decision.
 pub fn lb_cache() -> LbCache {
     Cache::new(|old, new| old != &LbView { resource_version: old.resource_version.clone(), ..new.clone() })
 }
 
-/// Whether a resource version is at least as new as another (numbers: promised since Kubernetes 1.35, and so
-/// in practice before).
+/// Whether a resourceVersion is at least as new as another. They are compared as numbers, which Kubernetes guarantees
+/// since 1.35, and which was true in practice before.
 fn at_least(version: &str, other: &str) -> bool {
     match (version.parse::<u128>(), other.parse::<u128>()) {
         (Ok(version), Ok(other)) => version >= other,
@@ -36,14 +37,15 @@ fn at_least(version: &str, other: &str) -> bool {
     }
 }
 
-/// LoadBalancer objects as the watch shows them, or as our last request left them if that is newer.
+/// LoadBalancer objects as the watch shows them, or as the controller's last request left them if that is newer.
 #[derive(Debug)]
 pub struct Objects {
     cache: LbCache,
     known: Mutex<Known>,
 }
 
-/// Entries come in bursts and go: a tree gives their room back, a hash table never does.
+/// State of the watch and of the controller's writes. Entries come in bursts; a tree gives their memory back, unlike a
+/// hash table.
 #[derive(Debug)]
 struct Known {
     touched: Touched<String>,
@@ -51,10 +53,11 @@ struct Known {
     shown: BTreeMap<String, Shown>,
 }
 
-/// What the watch has shown under a name. An answer of ours may arrive after the watch has shown what followed it.
+/// What the watch last showed under a name. The answer to a write may arrive after the watch has already shown a later
+/// state.
 #[derive(Debug)]
 struct Shown {
-    /// `None`: it appeared and vanished between two looks.
+    /// `None`: the object appeared and vanished between two evaluations.
     uid: Option<String>,
     gone: Option<Instant>,
     /// When this process first saw the object of this UID.
@@ -67,18 +70,19 @@ struct Written {
     at: Instant,
     /// As in [`Shown`].
     since: Instant,
-    /// The cache had the object when we wrote it, or has had it since: if it has none now, the object is gone.
+    /// The cache contained the object at the time of the write, or did later. If the cache does not contain it now, the
+    /// object is gone.
     shown: bool,
 }
 
 impl Objects {
-    /// On top of this cache.
+    /// Creates the view on top of this cache.
     pub fn new(cache: LbCache) -> Self {
         let known = Known { touched: cache.subscribe(), written: BTreeMap::new(), shown: BTreeMap::new() };
         Self { cache, known: Mutex::new(known) }
     }
 
-    /// What is known, with everything that the watch has shown so far.
+    /// Returns the state, after it has processed all changes that the watch has delivered.
     fn known(&self) -> MutexGuard<'_, Known> {
         let mut known = self.known.lock();
         while let Some(Some(name)) = known.touched.next().now_or_never() {
@@ -105,13 +109,13 @@ impl Objects {
         Some(Arc::new(entry.view.clone()))
     }
 
-    /// For how long this process has known the object: by our own clock, which never jumps, whatever the host's clock
-    /// says.
+    /// How long this process has known the object. Measured with the monotonic clock, so the host's clock does not
+    /// matter.
     pub fn age(&self, lb: &LbView) -> Duration {
         self.known().since(&lb.name, &lb.uid).map(|since| since.elapsed()).unwrap_or_default()
     }
 
-    /// As if everything had been seen earlier by this much.
+    /// Makes all entries older by this time.
     #[cfg(test)]
     pub(super) fn grow_older(&self, by: Duration) {
         let mut known = self.known();
@@ -120,7 +124,7 @@ impl Objects {
         known.written.values_mut().for_each(|written| earlier(&mut written.since));
     }
 
-    /// Remembers the answer to a POST: whatever the watch has shown under this name before was another object.
+    /// Stores the answer to a POST. Any object that the watch has shown under this name before was another one.
     pub fn created(&self, view: LbView) {
         let mut known = self.known();
         if known.shown.get(&view.name).is_some_and(|shown| shown.gone.is_some()) {
@@ -129,20 +133,20 @@ impl Objects {
         known.keep(view);
     }
 
-    /// Remembers the answer to another write, or to a read that showed more than the cache. If the watch has shown
-    /// since that the object is gone, it stays gone.
+    /// Stores the answer to another write, or to a read that was newer than the cache. If the watch has shown since
+    /// then that the object is gone, it stays gone.
     pub fn wrote(&self, view: LbView) {
         self.known().keep(view);
     }
 
-    /// The API said that there is no such object, whatever we remember.
+    /// The API server answered that the object does not exist: removes what is stored about it.
     pub fn forget(&self, name: &str) {
         self.known().written.remove(name);
     }
 }
 
 impl Known {
-    /// The watch shows this object under the name now, or none.
+    /// Processes what the watch shows under the name now: the UID of an object, or none.
     fn notice(&mut self, name: String, now: Option<String>) {
         if let Some(uid) = now {
             let since = self.since(&name, &uid).unwrap_or_else(Instant::now);
@@ -166,7 +170,7 @@ impl Known {
         self.written.insert(view.name.clone(), Written { at: now, since, shown, view });
     }
 
-    /// Since when we know this object.
+    /// Since when this process has known the object.
     fn since(&self, name: &str, uid: &str) -> Option<Instant> {
         let shown = self.shown.get(name).filter(|shown| shown.uid.as_deref() == Some(uid)).map(|shown| shown.since);
         let written = self.written.get(name).filter(|written| written.view.uid == uid).map(|written| written.since);
@@ -174,7 +178,7 @@ impl Known {
     }
 }
 
-/// Services as the cache shows them, with the patches that it does not show yet.
+/// Services as the cache shows them, with the controller's patches that the cache does not show yet.
 #[derive(Debug, Default)]
 pub struct PatchedServices {
     patches: Mutex<BTreeMap<ServiceKey, Patched>>,
@@ -189,7 +193,7 @@ struct Patched {
 }
 
 impl PatchedServices {
-    /// The Service as it is after our last patch.
+    /// The Service after the controller's last patch.
     pub fn see(&self, service: &ServiceView) -> ServiceView {
         let mut patches = self.patches.lock();
         let Some(entry) = patches.get(&service.key) else { return service.clone() };
@@ -208,14 +212,14 @@ impl PatchedServices {
         self.patches.lock().keys().cloned().collect()
     }
 
-    /// Remembers a patch and the version of the Service that has it.
+    /// Stores a patch, and the resourceVersion of the Service that contains it.
     pub fn patched(&self, service: &ServiceView, patch: ServicePatch, resource_version: String) {
         let entry = Patched { uid: service.uid.clone(), resource_version, patch, at: Instant::now() };
         self.patches.lock().insert(service.key.clone(), entry);
     }
 
-    /// The Service needs no load balancer any more: nobody may ever look at it again, which is when the rest is
-    /// forgotten.
+    /// Removes the patch of a Service that needs no load balancer any more. Other entries are removed when their
+    /// Service is reconciled again, which may never happen for this one.
     pub fn forget(&self, service: &ServiceKey) {
         self.patches.lock().remove(service);
     }

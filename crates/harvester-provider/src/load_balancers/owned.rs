@@ -1,6 +1,6 @@
-//! Which LoadBalancer objects are a Service's: its own by name, and others by proof (decision 11). Usually there is
-//! one, under the name of the rule. There are others after a change of the cluster's name, and while an address moves
-//! to another pool.
+//! Finds the LoadBalancer objects of a Service: by the name that the naming rule gives, and by proof (decision 11).
+//! Usually there is one, with the name of the rule. There are others after a change of the cluster's name, and while an
+//! address moves to another pool.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
@@ -21,7 +21,7 @@ use crate::identity::proof::{is_handed_over, is_proven};
 /// All objects of one Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owned {
-    /// Name of the one that serves, or is to be made.
+    /// Name of the object that serves, or is to be created.
     pub name: String,
     /// That object, if it exists.
     pub lb: Option<Arc<LbView>>,
@@ -29,7 +29,7 @@ pub struct Owned {
     pub others: Vec<Arc<LbView>>,
 }
 
-/// Finds them.
+/// Index of the objects by Service.
 #[derive(Debug)]
 pub struct Owners {
     cache: LbCache,
@@ -39,16 +39,16 @@ pub struct Owners {
 #[derive(Debug)]
 struct Index {
     touched: Touched<String>,
-    /// Services and the names of their objects, in order. A set per Service would be ten times as large.
+    /// Pairs of Service and object name, in order. A set per Service would need ten times the memory.
     named: BTreeSet<(ServiceKey, String)>,
     services: HashMap<String, ServiceKey>,
-    /// By Service: an object that has another name than the rule gives, for when it is gone and its absence has to be
-    /// verified.
+    /// By Service: the name of an object that deviates from the naming rule. When the object is gone, its absence has
+    /// to be verified under this name.
     last: HashMap<Uid, String>,
 }
 
 impl Owners {
-    /// On top of this cache.
+    /// Creates an index over this cache.
     pub fn new(cache: LbCache) -> Self {
         let index = Index {
             touched: cache.subscribe(),
@@ -68,7 +68,7 @@ impl Owners {
         index
     }
 
-    /// What is there for the Service. `more`: names of objects that the watch may not show yet.
+    /// The objects of the Service. `more`: names of objects that the watch may not show yet.
     pub fn of(
         &self,
         service: &ServiceView,
@@ -83,8 +83,8 @@ impl Owners {
         let handed_over = |lb: &Arc<LbView>| is_handed_over(lb, service);
         let own = objects.get(&by_rule);
         let (rule, own) = if own.as_ref().is_some_and(handed_over) {
-            // The name is taken for as long as its heir lives. Of what is made under another one the watch may not know
-            // yet.
+            // The name stays taken as long as the Service that inherited the object lives. The watch may not yet show
+            // an object that was created under the other name.
             let beside = name_in_pool(config, service, "");
             names.insert(beside.clone());
             (beside, None)
@@ -102,12 +102,12 @@ impl Owners {
         owned
     }
 
-    /// The name whose absence proves that nothing is left of the Service.
+    /// The name whose absence proves that the Service has no object left.
     pub fn last_name(&self, service: &ServiceView, config: &LoadBalancerConfig) -> String {
         self.index().last.get(&service.uid).cloned().unwrap_or_else(|| object_name(config, service))
     }
 
-    /// Nothing of the Service is left.
+    /// Removes the entry of a Service that has no object left.
     pub fn forget(&self, service: &ServiceView) {
         self.index().last.remove(&service.uid);
     }
@@ -138,7 +138,8 @@ impl Index {
     }
 }
 
-/// The one whose address the Service shows, else the one under the name of the rule, else the oldest.
+/// Chooses the object that serves: the one whose address the Service shows, else the one with the name of the rule,
+/// else the oldest.
 fn choose(service: &ServiceView, rule: &str, own: Option<Arc<LbView>>, proven: Vec<Arc<LbView>>) -> Owned {
     let shown = shown_addresses(service);
     let mut all: Vec<Arc<LbView>> = own.into_iter().chain(proven).collect();

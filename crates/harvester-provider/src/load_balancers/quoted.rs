@@ -1,12 +1,12 @@
-//! What users wrote, in texts that end up in Events and logs.
+//! Quotes values of users in texts for Events and logs.
 
 use std::fmt;
 
-/// Longer than any name, shorter than what floods a log.
+/// The longest quoted part: longer than any valid name, short enough for a log.
 const LONGEST: usize = 64;
 
-/// A value as a user wrote it, for a text: each part of `namespace/name` is cut at 64 characters, control characters
-/// are escaped. A value that is valid reads as it is written.
+/// A value as a user wrote it, for a text. Each part of `namespace/name` is cut at 64 characters, and control
+/// characters are escaped. A valid value appears unchanged.
 #[derive(Clone, Copy)]
 pub struct Quoted<'a>(pub &'a str);
 

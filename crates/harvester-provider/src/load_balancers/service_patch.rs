@@ -1,4 +1,5 @@
-//! Labels and annotations that a Service gets: pure (ccm.md 3.6 step 5, 3.7). Sent as one merge patch.
+//! The labels and annotations that the controller writes to a Service (ccm.md 3.6 step 5, 3.7), as one merge patch.
+//! Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,13 +12,13 @@ use serde_json::{Value, json};
 use super::network::wanted_network;
 use super::sharing::label_value;
 
-/// Whose address a Service publishes.
+/// The owner of the address that a Service publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
-    /// One of its own.
+    /// The Service itself.
     #[default]
     Primary,
-    /// Another Service's.
+    /// Another Service.
     Secondary,
 }
 
@@ -30,37 +31,37 @@ impl fmt::Display for Role {
     }
 }
 
-/// Changes to labels and annotations; `None` removes.
+/// Changes of labels and annotations; `None` removes a key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServicePatch {
     /// `metadata.annotations`.
     pub annotations: BTreeMap<String, Option<String>>,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, Option<String>>,
-    /// Whose address it is.
+    /// The owner of the address.
     pub role: Role,
     /// The address that is published, for messages.
     pub address: String,
 }
 
-/// The patch that publishes the allocated address of a Service with an address of its own; empty if that is done (table
+/// The patch that publishes the address of a Service with an address of its own; empty if nothing has to change (table
 /// 8.3).
 pub fn publish(service: &ServiceView, address: &str, interface: Option<&str>) -> ServicePatch {
     let mut patch = ServicePatch { role: Role::Primary, address: address.to_owned(), ..ServicePatch::default() };
     patch.annotate(service, kube_vip::LOADBALANCER_IPS, address);
-    // Never removed: without a resolved network an interface that is there was set by a user, or while the mapping was
-    // known.
+    // The interface is never removed. If no network is resolved, an existing value was set by a user, or while the
+    // mapping was known.
     if let Some(interface) = interface {
         patch.annotate(service, kube_vip::SERVICE_INTERFACE, interface);
     }
-    // A former secondary keeps the empty label that the Go provider leaves.
+    // On a former secondary the label stays, with an empty value, as the Go provider leaves it.
     if service.labels.get(cloudprovider::PRIMARY_SERVICE).is_some_and(|label| !label.is_empty()) {
         patch.labels.insert(cloudprovider::PRIMARY_SERVICE.to_owned(), Some(String::new()));
     }
     patch
 }
 
-/// The patch that makes a Service a secondary of `primary`; empty if it is one (table 8.5).
+/// The patch that makes a Service a secondary of `primary`; empty if it already is one (table 8.5).
 pub fn share(service: &ServiceView, primary: &ServiceView, address: IpAddr) -> ServicePatch {
     let address = address.to_string();
     let mut patch = ServicePatch { role: Role::Secondary, address: address.clone(), ..ServicePatch::default() };
@@ -80,7 +81,8 @@ pub fn share(service: &ServiceView, primary: &ServiceView, address: IpAddr) -> S
         Some(label) if current != Some(&label) => {
             patch.labels.insert(cloudprovider::PRIMARY_SERVICE.to_owned(), Some(label));
         }
-        // A value that the API would refuse: no label at all, least of all the one of a former primary (W-22).
+        // The value would be rejected by the API server, so the Service gets no label, and in particular keeps none of
+        // a former primary (W-22).
         None if current.is_some() => {
             patch.labels.insert(cloudprovider::PRIMARY_SERVICE.to_owned(), None);
         }
@@ -90,10 +92,10 @@ pub fn share(service: &ServiceView, primary: &ServiceView, address: IpAddr) -> S
 }
 
 impl ServicePatch {
-    /// Removes the address and interface of an earlier life.
+    /// Removes the old address and interface.
     pub fn forget_address(service: &ServiceView) -> Self {
         let keys = [kube_vip::LOADBALANCER_IPS, kube_vip::SERVICE_INTERFACE];
-        // The interface alone pins nothing, and may be the user's choice.
+        // The interface alone reserves nothing, and may be the user's choice.
         let stale = service.annotations.get(kube_vip::LOADBALANCER_IPS).is_some_and(|ips| !ips.is_empty());
         let annotations = keys
             .into_iter()
@@ -103,7 +105,7 @@ impl ServicePatch {
         Self { annotations, role: Role::Primary, ..Self::default() }
     }
 
-    /// The address that a DHCP server is asked for first; afterwards the announcer keeps it there.
+    /// Sets the address that the first DHCP request asks for; afterwards the announcer maintains the annotation.
     pub fn ask_dhcp_for(&mut self, service: &ServiceView, address: IpAddr) {
         if !service.annotations.contains_key(kube_vip::REQUESTED_IP) && service.ingress.is_empty() {
             self.annotations.insert(kube_vip::REQUESTED_IP.to_owned(), Some(address.to_string()));
@@ -116,7 +118,7 @@ impl ServicePatch {
         }
     }
 
-    /// Nothing to send.
+    /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.annotations.is_empty() && self.labels.is_empty()
     }
@@ -132,7 +134,7 @@ impl ServicePatch {
         json!({ "metadata": metadata })
     }
 
-    /// The Service as it is after the patch.
+    /// The Service as it will be after the patch.
     pub fn apply(&self, service: &ServiceView) -> ServiceView {
         let mut service = service.clone();
         for (map, changes) in [(&mut service.annotations, &self.annotations), (&mut service.labels, &self.labels)] {

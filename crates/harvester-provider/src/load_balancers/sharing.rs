@@ -1,7 +1,7 @@
-//! Services that share the address of another one: pure (ccm.md 3.2, 3.6).
+//! Services that share the address of another one (ccm.md 3.2, 3.6). Pure.
 //!
-//! Who shares with whom is read from the annotation, as users write it, not from the label that follows it later (W-20,
-//! W-21).
+//! Which Services share is read from the annotation, as users write it, not from the label that is derived from it
+//! later (W-20, W-21).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::choice::static_address;
 use super::quoted::Quoted;
 use super::view::LbView;
 
-/// Why a Service may not share an address. The texts are the Go provider's, with what to do about it where that helps.
+/// Why a Service may not share an address. The texts are the Go provider's, some of them with advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
     /// The annotation's value is not `namespace/name` (W-23).
@@ -25,7 +25,7 @@ pub enum ShareError {
         Quoted(value), Quoted(value), key = cloudprovider::PRIMARY_SERVICE
     )]
     InvalidName {
-        /// As written.
+        /// The value of the annotation.
         value: String,
     },
     /// There is no such Service.
@@ -36,22 +36,22 @@ pub enum ShareError {
         Quoted(value), Quoted(name), key = cloudprovider::PRIMARY_SERVICE
     )]
     NoPrimary {
-        /// As written.
+        /// The value of the annotation.
         value: String,
-        /// Its name part.
+        /// The name in it.
         name: String,
     },
-    /// The Service shares another one's address itself, or names itself.
+    /// The named Service shares another one's address itself, or is this Service.
     #[error(
         "service {} is not a primary service. Annotation {key} names it, and it has no address of its own to share: \
          name the Service whose address it is, or remove the annotation for an address of its own",
         Quoted(value), key = cloudprovider::PRIMARY_SERVICE
     )]
     NotPrimary {
-        /// As written.
+        /// The value of the annotation.
         value: String,
     },
-    /// It is another namespace's, and that has not agreed.
+    /// The named Service is in another namespace, and has not consented.
     #[error(
         "service {primary} is in another namespace and does not share its address with namespace {namespace}: annotate \
          it with {key}: {namespace} (namespaces separated by commas, or *), name a Service of the same namespace in \
@@ -62,27 +62,27 @@ pub enum ShareError {
     NoConsent {
         /// Owner of the address.
         primary: ServiceKey,
-        /// Of the Service that asks.
+        /// Namespace of the Service that wants to share.
         namespace: String,
     },
-    /// The annotation's value is no name of a group.
+    /// The annotation's value is not a valid name of a group.
     #[error(
         "annotation {key} has the value {:?}, expected a name of lower-case letters, digits and '-', at most 63; \
          remove the annotation for an address of its own",
         Quoted(value), key = cloudprovider::SHARE_GROUP
     )]
     InvalidGroup {
-        /// As written.
+        /// The value of the annotation.
         value: String,
     },
-    /// Two answers to one question.
+    /// The two annotations contradict each other.
     #[error(
         "annotations {} and {} both say whose address is shared: remove one of the two",
         cloudprovider::SHARE_GROUP,
         cloudprovider::PRIMARY_SERVICE
     )]
     GroupAndPrimary,
-    /// Only what Harvester books can be handed over from one Service to the next.
+    /// A group needs an address of a pool, because only such an address can be handed over to another Service.
     #[error(
         "annotation {group} shares an address of a pool, and annotation {ipam} has the value {:?}, accepted is pool: \
          remove one of the two, or share with annotation {primary}",
@@ -90,10 +90,10 @@ pub enum ShareError {
         group = cloudprovider::SHARE_GROUP, ipam = cloudprovider::IPAM, primary = cloudprovider::PRIMARY_SERVICE
     )]
     GroupNeedsPool {
-        /// As written.
+        /// The value of the annotation.
         value: String,
     },
-    /// The same port of the same protocol is taken.
+    /// Another Service uses the same port of the same protocol.
     #[error(transparent)]
     PortTaken(#[from] Box<PortClash>),
 }
@@ -109,29 +109,29 @@ pub enum ShareError {
 pub struct PortClash {
     /// Owner of the address.
     pub primary: ServiceKey,
-    /// Who shares it.
+    /// The Service that shares it.
     pub secondary: ServiceKey,
     /// The port.
     pub port: (Protocol, u16),
-    /// Who has it.
+    /// The Service that has it.
     pub by: ServiceKey,
     /// The annotation with which the secondary shares the address.
     pub shares_by: &'static str,
 }
 
-/// The annotation with which a Service shares an address that is not its own.
+/// The annotation by which a Service shares an address that is not its own.
 pub fn shares_by(secondary: &ServiceView) -> &'static str {
     if group_of(secondary).is_some() { cloudprovider::SHARE_GROUP } else { cloudprovider::PRIMARY_SERVICE }
 }
 
-/// The primary that a Service names: `None` for a Service with an address of its own.
+/// The primary that a Service names; `None` for a Service with an address of its own.
 pub fn named_primary(service: &ServiceView) -> Option<Result<ServiceKey, ShareError>> {
     let value = service.annotations.get(cloudprovider::PRIMARY_SERVICE)?;
     Some(match value.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
             Ok(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() })
         }
-        // A bare name means the same namespace; the Go provider refuses it.
+        // A name without a namespace means the Service's own namespace; the Go provider rejects it.
         None if names::is_dns_1123_label(value) => {
             Ok(ServiceKey { namespace: service.key.namespace.clone(), name: value.to_owned() })
         }
@@ -139,20 +139,21 @@ pub fn named_primary(service: &ServiceView) -> Option<Result<ServiceKey, ShareEr
     })
 }
 
-/// Services of one namespace that name the same group share one address. Who holds it is their primary.
+/// A group: Services of one namespace that name the same group share one address. The member that holds the address is
+/// the primary of the others.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group {
     namespace: String,
     name: String,
 }
 
-/// The group that a Service names, whether it may join it or not.
+/// The group that a Service names, whether or not it may join.
 pub fn group_of(service: &ServiceView) -> Option<Group> {
     let name = service.annotations.get(cloudprovider::SHARE_GROUP).filter(|name| names::is_dns_1123_label(name))?;
     Some(Group { namespace: service.key.namespace.clone(), name: name.to_owned() })
 }
 
-/// The group that a Service asks to be in.
+/// The group that a Service requests.
 fn asked_group(service: &ServiceView) -> Result<Option<Group>, ShareError> {
     let text = |key| service.annotations.get(key).filter(|value| !value.is_empty()).map(str::to_owned);
     let Some(value) = text(cloudprovider::SHARE_GROUP) else { return Ok(None) };
@@ -166,7 +167,7 @@ fn asked_group(service: &ServiceView) -> Result<Option<Group>, ShareError> {
     }
 }
 
-/// A living member that may share its group's address, or hold it.
+/// Whether a Service is a valid member: not being deleted, and allowed to share or hold the group's address.
 pub fn is_member(service: &ServiceView) -> bool {
     service.is_load_balancer && !service.has_class && !service.deleting && matches!(asked_group(service), Ok(Some(_)))
 }
@@ -191,15 +192,15 @@ pub fn shared_with(
     }
 }
 
-/// Who of the members takes over an address that its holder gives up: the oldest that has it.
+/// The member that takes over the address which its holder gives up: the oldest one that has it.
 pub fn heir<'a>(holder: &ServiceView, users: &[&'a Arc<ServiceView>]) -> Option<&'a Arc<ServiceView>> {
     let group = group_of(holder)?;
-    // Who names the holder itself shares with nobody else.
+    // A Service that names the holder itself shares with no other Service, so it prevents the hand-over.
     let all = users.iter().all(|user| is_member(user) && group_of(user).as_ref() == Some(&group));
     users.iter().copied().filter(|_| all).min_by_key(|user| (user.created, &user.key))
 }
 
-/// ccm.md 3.2.
+/// The primary of a Service (ccm.md 3.2).
 pub fn primary_of(
     service: &ServiceView,
     find: impl Fn(&ServiceKey) -> Option<Arc<ServiceView>>,
@@ -211,7 +212,8 @@ pub fn primary_of(
     if chained { Err(ShareError::NotPrimary { value }) } else { Ok(Some(primary)) }
 }
 
-/// Services that share with `primary`: they name it, want a load balancer from us and are not being deleted (W-21).
+/// Services that share with `primary`: they name it, want a load balancer of this controller and are not being deleted
+/// (W-21).
 pub fn sharers(primary: &ServiceKey, services: impl IntoIterator<Item = Arc<ServiceView>>) -> Vec<Arc<ServiceView>> {
     let names_it = |service: &ServiceView| matches!(named_primary(service), Some(Ok(key)) if key == *primary);
     services
@@ -221,8 +223,8 @@ pub fn sharers(primary: &ServiceKey, services: impl IntoIterator<Item = Arc<Serv
         .collect()
 }
 
-/// Whether `sharer` may have the address of `primary`: within a namespace, with its consent, or where clients are told
-/// of it already, by a status that the authors of Services may not write. `open`: nobody is asked, as with the Go
+/// Whether `sharer` may have the address of `primary`: within a namespace, with the primary's consent, or if it is
+/// already in the status of both, which authors of Services may not write. `open`: no consent is needed, as in the Go
 /// provider.
 pub fn may_share(sharer: &ServiceView, primary: &ServiceView, open: bool) -> bool {
     let namespace = sharer.key.namespace.as_str();
@@ -232,14 +234,14 @@ pub fn may_share(sharer: &ServiceView, primary: &ServiceView, open: bool) -> boo
         || primary.ingress.iter().any(|address| sharer.ingress.contains(address))
 }
 
-/// Value of the label on a secondary; `None` where it would be no valid label value (W-22): then there is no label.
+/// Value of the label on a secondary. `None` if the value would be invalid (W-22): then there is no label.
 pub fn label_value(primary: &ServiceKey) -> Option<String> {
     let value = format!("{}.{}", primary.namespace, primary.name);
     names::is_label_value(&value).then_some(value)
 }
 
-/// Whether a sharer has its place already: it wears the label, or shows the primary's address. Others have to look for
-/// free ports.
+/// Whether a sharer already has its place: it has the label, or shows the primary's address. Other sharers have to
+/// check for free ports.
 pub fn has_joined(sharer: &ServiceView, primary: &ServiceView) -> bool {
     if wears_label_of(sharer, &primary.key) {
         return true;
@@ -247,34 +249,35 @@ pub fn has_joined(sharer: &ServiceView, primary: &ServiceView) -> bool {
     primary.ingress.first().is_some_and(|address| shown_addresses(sharer).contains(address))
 }
 
-/// The addresses that a Service shows, whatever their spelling. That of a DHCP load balancer is not known yet.
+/// The addresses in a Service's annotation, parsed. A DHCP placeholder is left out, because its address is not known
+/// yet.
 pub fn shown_addresses(service: &ServiceView) -> Vec<IpAddr> {
     let text = service.annotations.get(kube_vip::LOADBALANCER_IPS).unwrap_or_default();
     text.split(',').filter_map(|ip| ip.trim().parse().ok()).filter(|ip: &IpAddr| !ip.is_unspecified()).collect()
 }
 
-/// Whether a Service shows this address as its own. That of a DHCP load balancer is nobody's.
+/// Whether a Service shows this address. Never true for a DHCP placeholder.
 pub fn shows(service: &ServiceView, address: &str) -> bool {
     address.parse().is_ok_and(|address| shown_addresses(service).contains(&address))
 }
 
-/// Whether a Service shows the address of this object as its own.
+/// Whether a Service shows the address of this object.
 pub fn shows_address_of(service: &ServiceView, lb: &LbView) -> bool {
     lb.usable_address.as_deref().is_some_and(|ip| shows(service, ip))
 }
 
-/// Whether a Service shows the address of this object, or is served at it: it must not be released then, whatever the
-/// Service asks for by now. A former secondary goes on with its primary's address until it has one of its own.
+/// Whether a Service shows the address of this object, or is served at it. Then the address must not be released,
+/// whatever the Service requests now. A former secondary keeps its primary's address until it has one of its own.
 pub fn has_address_of(service: &ServiceView, lb: &LbView) -> bool {
     let booked = lb.usable_address.as_deref().and_then(|ip| ip.parse().ok());
     let served = booked.filter(|ip: &IpAddr| !ip.is_unspecified()).is_some_and(|ip| service.ingress.contains(&ip));
     served || shows_address_of(service, lb)
 }
 
-/// Other living Services that have the address of one of these objects of `owner`. One that found it by itself, as its
-/// static address, had it from nobody: it does not keep an address booked that the owner has never published. Nor does
-/// one that is served at an address which no controller has given it, because an announcer took a wish
-/// (`spec.loadBalancerIP`) for a grant: it shows nothing, and wears no label of the owner.
+/// Other Services, not being deleted, that have the address of one of these objects of `owner`. Two kinds do not count,
+/// because the owner did not give them the address. One uses it as its static address, although the owner has never
+/// published it. The other is served at it because an announcer took a request (`spec.loadBalancerIP`) for a grant: it
+/// does not show the address, does not have the owner's label, and names neither the owner nor its group.
 pub fn users(owner: &ServiceView, lbs: &[&LbView], services: Vec<Arc<ServiceView>>) -> Vec<Arc<ServiceView>> {
     let found_by_itself = |other: &ServiceView, lb: &LbView| {
         static_address(other)
@@ -294,14 +297,14 @@ pub fn users(owner: &ServiceView, lbs: &[&LbView], services: Vec<Arc<ServiceView
     services.into_iter().filter(|other| living(other) && uses(other)).collect()
 }
 
-/// Whether an address that a Service shows or is served with belongs to another one by now. A former secondary may go
-/// on with its primary's, as before.
+/// Whether an address that a Service shows or is served at meanwhile belongs to another one. A former secondary may
+/// keep its primary's address.
 pub fn is_taken(service: &ServiceView, services: &[Arc<ServiceView>]) -> bool {
     other_user(service, services).is_some()
 }
 
-/// Who else has an address that a Service shows or is served with. Whose secondary it was is not said, unless the
-/// Service asks for that address as its own static one.
+/// Another Service that has an address which a Service shows or is served at. The former primary of the Service does
+/// not count, unless the Service requests that address as its own static one.
 pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Option<ServiceKey> {
     let publishes =
         |other: &ServiceView, ip: &IpAddr| other.ingress.contains(ip) || shown_addresses(other).contains(ip);
@@ -321,18 +324,18 @@ pub fn shows_ip(service: &ServiceView, address: IpAddr) -> bool {
     shown_addresses(service).contains(&address)
 }
 
-/// Whether a Service has the address of `primary` by sharing it, now or before.
+/// Whether the Service's label shows that it shares, or shared, the address of `primary`.
 pub fn wears_label_of(service: &ServiceView, primary: &ServiceKey) -> bool {
     let label = service.labels.get(cloudprovider::PRIMARY_SERVICE);
     label.is_some_and(|label| !label.is_empty()) && label == label_value(primary).as_deref()
 }
 
-/// One user of a shared address.
+/// One Service at a shared address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Occupant {
-    /// Who.
+    /// The Service.
     pub key: ServiceKey,
-    /// What it uses.
+    /// Its ports.
     pub ports: BTreeSet<(Protocol, u16)>,
 }
 
@@ -342,7 +345,7 @@ impl From<&ServiceView> for Occupant {
     }
 }
 
-/// The first port of `service` that another user of the address has. TCP and UDP do not clash (W-20).
+/// The first port of `service` that another Service at the address uses. TCP and UDP do not conflict (W-20).
 pub fn first_clash(service: &ServiceView, occupants: &[Occupant]) -> Option<((Protocol, u16), ServiceKey)> {
     let others = || occupants.iter().filter(|occupant| occupant.key != service.key);
     service

@@ -1,5 +1,5 @@
-//! Annotations that nobody reads because their keys are misspelt: the Service is served, and not as its author wanted.
-//! Pure.
+//! Detects misspelt annotation keys. No program reads such an annotation, so the Service is not served as its author
+//! intended. Pure.
 
 use cloud_provider::provider::Remark;
 use cloud_provider::view::Tags;
@@ -7,14 +7,14 @@ use contract::spelling;
 
 use super::quoted::Quoted;
 
-/// Ours alone: whatever else begins like this is a mistake.
+/// Prefix of this project alone: any unknown key with it is a mistake.
 const OURS: &str = "cloudprovider.harvesterhci.io/";
-/// kube-vip has more keys than we read: only what is nearly one of these is a mistake.
+/// kube-vip has more keys than the controller reads, so only a key that is close to a known one is a mistake.
 const KUBE_VIPS: &str = "kube-vip.io/";
 const NEARLY: usize = 2;
 
-/// What the author of a Service with these annotations should know. It ends up in the condition of the Service, so that
-/// no later process says it again.
+/// The remark about misspelt annotations. It is written to the condition of the Service, so that no later process
+/// reports it again.
 pub fn misspelt(annotations: &Tags) -> Option<Remark> {
     let found = annotations.iter().filter_map(|(key, _)| Some((key, meant(key)?)));
     let found = found.map(|(key, meant)| format!("{} (the nearest known one is {meant})", Quoted(key)));
@@ -23,7 +23,7 @@ pub fn misspelt(annotations: &Tags) -> Option<Remark> {
     (!found.is_empty()).then_some(Remark { reason: "UnknownAnnotation", message, warning: true })
 }
 
-/// The known key nearest to one that is a mistake: in its name, or in the domain before it.
+/// The known key that is closest to a misspelt one, in its name or in its domain; `None` if the key is no mistake.
 fn meant(key: &str) -> Option<&'static str> {
     if contract::keys::is_known(key) {
         return None;
@@ -35,7 +35,7 @@ fn meant(key: &str) -> Option<&'static str> {
     let prefix = prefix.or_else(|| [OURS, KUBE_VIPS].iter().find(like).copied())?;
     let known = contract::keys::all().filter(|known| known.starts_with(prefix));
     let (distance, nearest) = known.map(|known| (spelling::distance(name, &known[prefix.len()..]), known)).min()?;
-    // Another domain is a mistake only where the name is one of ours.
+    // A key of another domain is a mistake only if its name is close to a known one.
     let enough = if elsewhere || prefix == KUBE_VIPS { NEARLY } else { usize::MAX };
     (distance <= enough).then_some(nearest)
 }

@@ -15,7 +15,7 @@ use super::plan::Action;
 use super::service_patch::Role;
 use super::view::LbView;
 
-/// A younger Service has no clients to speak of. Nothing but making it anew changes its age.
+/// A younger Service is assumed to have no clients yet. Its age changes only if it is created again.
 const LONG_SERVED: Duration = Duration::from_mins(30);
 
 /// Whether a Service has had its load balancer and is served. Our condition on it tells that, also of former processes
@@ -26,17 +26,17 @@ fn is_long_served(service: &ServiceView, now: Timestamp) -> bool {
     made && !service.ingress.is_empty() && service.created.is_some_and(|created| now.as_second() - created >= long)
 }
 
-/// Whether nobody asked for this action, and clients of the Service would notice it. `objects` are those that the
-/// Service has.
+/// Whether clients of the Service would notice this action, although the user did not request it. `objects`: the
+/// objects of the Service.
 pub fn is_unasked(service: &ServiceView, action: &Action, objects: &[&LbView], now: Timestamp) -> bool {
     match action {
-        // The object of a move is made beside the one that serves.
+        // The object of a move is created besides the one that serves.
         Action::Create(_) => objects.is_empty() && is_long_served(service, now),
         Action::Patch(patch) if patch.role == Role::Primary && !service.ingress.is_empty() => {
             let (Ok(Source::Pool(_)), Ok(booked)) = (choice::source(service), patch.address.parse::<IpAddr>()) else {
                 return false;
             };
-            // Of a Service that moves to another pool the user knows.
+            // A move to another pool was requested by the user.
             !service.ingress.contains(&booked) && objects.len() == 1
         }
         _ => false,

@@ -1,6 +1,6 @@
-//! What a pass that is under way is about to take and the caches do not show yet, so that two Services which come
-//! together do not take the same: pure. It lasts as long as the requests of the pass, so nobody has to give anything
-//! back later.
+//! Tracks what a running pass is about to take and the caches do not show yet, so that two Services that are reconciled
+//! concurrently do not take the same. Pure. An entry lasts as long as the requests of the pass, so nothing has to be
+//! given back later.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ struct Taking {
     objects: Vec<String>,
     /// Addresses that are to be published.
     addresses: Vec<IpAddr>,
-    /// By its own choice.
+    /// The Service requests the address as a static one.
     is_static: bool,
 }
 
@@ -46,7 +46,7 @@ impl Taking {
 pub struct UnderWay(BTreeMap<ServiceKey, Taking>);
 
 impl UnderWay {
-    /// The requests of this plan are about to be sent.
+    /// Records that the requests of this plan are about to be sent.
     pub fn begin(&mut self, service: &ServiceView, plan: &Plan) {
         let taking = Taking::new(service, plan);
         if !(taking.objects.is_empty() && taking.addresses.is_empty()) {
@@ -54,7 +54,7 @@ impl UnderWay {
         }
     }
 
-    /// They are answered, however they ended.
+    /// Records that the requests are answered, with whatever result.
     pub fn end(&mut self, service: &ServiceKey) {
         self.0.remove(service);
     }
@@ -64,13 +64,13 @@ impl UnderWay {
         self.0.iter().filter(move |(key, _)| *key != service).flat_map(|(_, taking)| &taking.objects)
     }
 
-    /// Another Service that is about to publish this address; with `only_static` only one that chose it.
+    /// Another Service that is about to publish this address; with `only_static`, only one that requests it as static.
     pub fn publisher(&self, service: &ServiceKey, address: IpAddr, only_static: bool) -> Option<&ServiceKey> {
         let takes = |taking: &Taking| taking.addresses.contains(&address) && (taking.is_static || !only_static);
         self.0.iter().find(|(key, taking)| *key != service && takes(taking)).map(|(key, _)| key)
     }
 
-    /// Nobody is about to take anything.
+    /// Whether no pass is about to take anything.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,4 +1,4 @@
-//! What the decisions need to know about a LoadBalancer object on Harvester; nothing else looks at the cached object.
+//! The view of a LoadBalancer object on Harvester: the fields that the decisions need. No other part reads the object.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ pub struct LbView {
     pub created: Option<i64>,
     /// `metadata.deletionTimestamp` is set: the host is releasing the address.
     pub terminating: bool,
-    /// The host's controller has put its finalizer on it: it is done with its own writes, and a deletion releases the
+    /// The host's controller has added its finalizer: its own writes are complete, and a deletion will release the
     /// address.
     pub has_host_finalizer: bool,
     /// `metadata.labels`.
@@ -34,9 +34,10 @@ pub struct LbView {
     pub wanted_pool: Option<String>,
     /// `status.allocatedAddress.ipPool`, if not empty.
     pub booked_pool: Option<String>,
-    /// `status.allocatedAddress.ip`, if it may be used: Ready, not going away, from the wanted pool.
+    /// `status.allocatedAddress.ip`, if it may be used: the object is Ready, not terminating, and the address is from
+    /// the wanted pool.
     pub usable_address: Option<String>,
-    /// Condition `Ready`; `None` until the host has looked at the object.
+    /// Condition `Ready`; `None` until the host has processed the object.
     pub ready: Option<Ready>,
     /// `status.address`, if not empty.
     pub address: Option<String>,
@@ -49,7 +50,7 @@ pub struct LbView {
 pub struct Ready {
     /// It is `True`.
     pub status: bool,
-    /// The only explanation there is.
+    /// The host's only explanation.
     pub message: String,
 }
 
@@ -91,14 +92,14 @@ impl LbView {
         self.ipam.as_deref().unwrap_or("pool")
     }
 
-    /// Whether the host kept the network that this object was created for; `None` where it was created for none. Its
-    /// webhook answers in the request that creates the object: what is there is what the host made of it.
+    /// Whether the host kept the network that this object was created for; `None` if it was created for none. The
+    /// host's webhook changes it during the create request, so the value in the object is final.
     pub fn keeps_network(&self) -> Option<bool> {
         let wanted = self.annotations.get(cloudprovider::LB_NETWORK).filter(|network| !network.is_empty())?;
         Some(self.annotation(loadbalancer::NETWORK) == wanted)
     }
 
-    /// The pool of its address: the one that is named, else the one that the host chose.
+    /// The pool of its address: the named one, else the one that the host chose.
     pub fn pool(&self) -> Option<&str> {
         self.wanted_pool.as_deref().or(self.booked_pool.as_deref())
     }
@@ -109,14 +110,14 @@ impl LbView {
         Some((label(cloudprovider::SERVICE_NAMESPACE)?, label(cloudprovider::SERVICE_NAME)?))
     }
 
-    /// The same as a key.
+    /// The Service that the labels name, as a key.
     pub fn service_key(&self) -> Option<ServiceKey> {
         let (namespace, name) = self.service()?;
         Some(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
-    /// The host has finished with it for now, so a write of ours costs nobody a conflict (host-throughput.md 1.5). An
-    /// object that is not Ready for a reason that stays is settled without a finalizer.
+    /// Whether the host has finished with the object for now, so that a write causes no conflict (host-throughput.md
+    /// 1.5). An object that is not Ready for a permanent reason is settled without a finalizer.
     pub fn is_settled(&self) -> bool {
         match &self.ready {
             Some(ready) if ready.status => self.has_host_finalizer,

@@ -1,4 +1,4 @@
-//! What a Service waits for, for decisions and metrics; the words for the user stand where the decision is made.
+//! What a Service waits for, for decisions and metrics. The texts for users are where the decisions are made.
 
 use cloud_provider::provider::{HARVESTER_SILENT, NOT_READ_YET};
 
@@ -9,37 +9,37 @@ pub enum WaitReason {
     Cache,
     /// Its turn on the host.
     Turn,
-    /// The host books an address.
+    /// An allocation by the host.
     Allocation,
-    /// The host releases the address of the object that was there.
+    /// The release of the address of a former object by the host.
     Terminating,
-    /// The host has not finished booking, so that a deletion now would leak the address.
+    /// The end of an allocation, because a deletion now would leak the address.
     Booking,
-    /// Other Services still use the address.
+    /// Other Services that still use the address.
     Shared,
     /// The Service whose address is to be shared.
     Primary,
-    /// The host does not look at the object.
+    /// The host, which does not process the object.
     HostSilent,
-    /// The cluster has as many load balancers as it may have.
+    /// The cluster has reached its limit of load balancers.
     Quota,
     /// An announcer that serves the published address.
     Unserved,
-    /// No IPPool fits.
+    /// No IPPool matches.
     NoMatchingPool,
-    /// The IPPool that is named does not exist.
+    /// The named IPPool does not exist.
     NoSuchPool,
-    /// The IPPool is used up.
+    /// The IPPool is exhausted.
     PoolExhausted,
-    /// A Service with a static address that Harvester booked for this one.
+    /// Another Service, whose static address Harvester has allocated for this one.
     AddressTaken,
     /// The host refuses for another reason.
     Refused,
-    /// A second look, or a human's word: too much has changed at once.
+    /// A second check, or an operator's confirmation: too much has changed at once.
     TooManyAtOnce,
-    /// The end of a fight with another writer.
+    /// The end of a conflict with another writer.
     Undone,
-    /// The user, who asks for what cannot be: a wrong annotation, for instance.
+    /// The user, whose request is impossible, for instance because of a wrong annotation.
     User,
 }
 
@@ -64,7 +64,7 @@ impl WaitReason {
             Self::Refused => "RefusedByHarvester",
             Self::TooManyAtOnce => "TooManyAtOnce",
             Self::Undone => "UndoneByOthers",
-            // The condition has a word of its own for each such wish.
+            // The condition has a reason of its own for each such request.
             Self::User => "NotAccepted",
         }
     }

@@ -1,4 +1,4 @@
-//! Which Services to look at again when something changes: pure (W-16).
+//! Decides which Services have to be reconciled when something changes (W-16). Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::view::LbView;
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::is_proven;
 
-/// What others depend on in a Service.
+/// The parts of a Service that others depend on.
 #[derive(Debug, PartialEq, Eq)]
 struct Digest {
     primary: Option<ServiceKey>,
@@ -28,7 +28,7 @@ struct Digest {
     ingress: Vec<IpAddr>,
     network: String,
     shows: Option<String>,
-    /// Addresses that nobody else may take as a static one.
+    /// Addresses that no other Service may take as a static one.
     holds: BTreeSet<IpAddr>,
     label: Option<String>,
     ports: BTreeSet<(Protocol, u16)>,
@@ -57,18 +57,18 @@ impl From<&ServiceView> for Digest {
     }
 }
 
-/// Remembers what Services looked like, to tell who depends on a change.
+/// Stores what Services looked like, to find those that depend on a change.
 #[derive(Debug, Default)]
 pub struct ServiceWakes {
     seen: BTreeMap<ServiceKey, Arc<ServiceView>>,
 }
 
 impl ServiceWakes {
-    /// `key` changed, appeared or is gone: itself if its ingress changed (the framework does not look at the status),
-    /// who shares its address, the Service whose address it shares, who else shares that, and who wants an address that
-    /// it has given up.
-    /// `naming` finds who names a Service as primary, `grouped` who names a group, `wanting` who wants a static
-    /// address.
+    /// The Services to reconcile after `key` changed, appeared or is gone. These are: the Service itself if its ingress
+    /// changed (the framework ignores the status), the Services that share its address, the Service whose address it
+    /// shares and the others that share that one, and Services that want an address which it has given up. `naming`
+    /// finds Services that name a Service as primary, `grouped` those that name a group, `wanting` those that want a
+    /// static address.
     pub fn touched(
         &mut self,
         key: &ServiceKey,
@@ -106,14 +106,15 @@ impl ServiceWakes {
     }
 }
 
-/// Remembers the addresses of Nodes, to tell which of them one has given up.
+/// Stores the addresses of Nodes, to find addresses that a Node has given up.
 #[derive(Debug, Default)]
 pub struct NodeWakes {
     seen: BTreeMap<String, BTreeSet<IpAddr>>,
 }
 
 impl NodeWakes {
-    /// The Node called `name` changed, appeared or is gone: who wants an address that it has given up.
+    /// The Services to reconcile after the Node called `name` changed, appeared or is gone: those that want an address
+    /// which it has given up.
     pub fn touched(
         &mut self,
         name: &str,
@@ -130,15 +131,16 @@ impl NodeWakes {
     }
 }
 
-/// Remembers whose object a name was, for when it is gone.
+/// Stores which Service owns the object of a name, for when the object is gone.
 #[derive(Debug, Default)]
 pub struct ObjectWakes {
     owners: BTreeMap<String, ServiceKey>,
 }
 
 impl ObjectWakes {
-    /// The Service of the object called `name`, which changed, appeared or is gone. Several guest clusters may share a
-    /// namespace: objects of others wake nobody. `all` Services are looked at only where the labels do not help.
+    /// The Service of the object called `name`, which changed, appeared or is gone. Guest clusters may share a
+    /// namespace, and objects of other clusters wake no Service. `all` Services are searched only if the labels do not
+    /// tell.
     pub fn touched(
         &mut self,
         name: &str,
@@ -147,7 +149,7 @@ impl ObjectWakes {
         all: impl FnOnce() -> Vec<Arc<ServiceView>>,
     ) -> Option<ServiceKey> {
         let Some(lb) = now else { return self.owners.remove(name) };
-        // An object may be handed over from one Service to another: what its labels say now counts.
+        // An object may be handed over from one Service to another, so its present labels decide.
         let as_named = |owner: &ServiceKey| {
             lb.service().is_none_or(|named| named == (owner.namespace.as_str(), owner.name.as_str()))
         };
@@ -162,7 +164,7 @@ fn owner(lb: &LbView, config: &LoadBalancerConfig, all: impl FnOnce() -> Vec<Arc
     let ours = config.cluster_name.as_str();
     let named = lb.annotations.get(loadbalancer::CLUSTER).or_else(|| lb.labels.get(cloudprovider::CLUSTER));
     if named.is_some_and(|cluster| cluster != ours) {
-        // Unless it is ours under a former name of this cluster.
+        // Unless it belongs to this cluster under a former name.
         return all().into_iter().find(|service| is_proven(lb, service)).map(|service| service.key.clone());
     }
     if let Some(service) = lb.service_key() {

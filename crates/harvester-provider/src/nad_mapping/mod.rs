@@ -1,7 +1,7 @@
 //! ConfigMap `kube-system/harvester-nad-mapping`: which Linux interface of the nodes is attached to which network.
 //!
-//! [`compute`] derives it from the VMs (ccm.md 5.2), [`NadMapping`] is what a reader gets out of it, `writer.rs` keeps
-//! it up to date.
+//! [`compute`] derives the mapping from the VMs (ccm.md 5.2), [`NadMapping`] is the parsed ConfigMap, `writer.rs` keeps
+//! the ConfigMap up to date.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,21 +24,21 @@ pub const NAME: &str = "harvester-nad-mapping";
 /// The one key in its data.
 pub const KEY: &str = "interface-nad-mapping";
 
-/// The ConfigMap as a reader sees it.
+/// The parsed ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NadMapping {
     /// Data key missing, empty, or `{}`: the nodes have no network in common.
     Empty,
     /// Network to interface.
     Known(BTreeMap<String, String>),
-    /// Not a JSON object of strings, with the parser's words.
+    /// Not a JSON object of strings; contains the parser's message.
     Invalid(String),
     /// JSON `null`: as if there were no ConfigMap.
     Null,
 }
 
 impl NadMapping {
-    /// ccm.md 3.3.
+    /// Parses the ConfigMap (ccm.md 3.3).
     pub fn from_config_map(config_map: &ConfigMap) -> Self {
         Self::parse(config_map.data.as_ref().and_then(|data| data.get(KEY)).map_or("", String::as_str))
     }
@@ -56,7 +56,7 @@ impl NadMapping {
     }
 }
 
-/// The ConfigMap as it is watched: at most one entry.
+/// The watched ConfigMap: its cache has at most one entry.
 #[derive(Debug, Clone)]
 pub struct MappingSource {
     cache: Cache<String, NadMapping>,
@@ -69,7 +69,7 @@ impl MappingSource {
         Cache::new(|old, new| old != new)
     }
 
-    /// What this cache holds, filled by a reflector with this status.
+    /// The ConfigMap in this cache, which a reflector with this status fills.
     pub fn new(cache: Cache<String, NadMapping>, status: watch::Receiver<Status>) -> Self {
         Self { cache, status: Some(status) }
     }
@@ -81,9 +81,9 @@ impl MappingSource {
         Self { cache, status: None }
     }
 
-    /// Whether one may decide on [`Self::get`]: the first list has arrived, or will not, because the right to read
-    /// ConfigMaps is missing (W-07: some manifests do not grant it). Then there is no mapping. Any other error passes:
-    /// who decided meanwhile would have a Service announced on the wrong NIC.
+    /// Whether decisions may be based on [`Self::get`]: the first list has arrived, or never will, because the right to
+    /// read ConfigMaps is missing (W-07: some manifests do not grant it). Then there is no mapping. Any other error is
+    /// temporary, and a decision during it could announce a Service on the wrong NIC.
     pub fn is_known(&self) -> bool {
         self.cache.is_synced() || self.status.as_ref().is_some_and(|status| status.borrow().forbidden)
     }
@@ -93,7 +93,7 @@ impl MappingSource {
         self.cache.get(&NAME.to_owned())
     }
 
-    /// The ConfigMap's value as we would write it; `None` where it does not exist or is not of our making.
+    /// The ConfigMap's value in the spelling of this controller; `None` if it does not exist or has another format.
     fn value(&self) -> Option<String> {
         match self.get().as_deref()? {
             NadMapping::Empty => Some(String::new()),
@@ -102,16 +102,16 @@ impl MappingSource {
         }
     }
 
-    /// Tells when it changes.
+    /// The receiver changes with each change of the ConfigMap.
     pub fn subscribe(&self) -> Touched<String> {
         self.cache.subscribe()
     }
 }
 
-/// What the ConfigMap's value should be; `None`: cannot be told now, keep what is there.
+/// Computes the mapping; `None` if it is not known now, so that the existing value stays.
 ///
-/// Only machines that say something about a network count for it: a silent guest agent changes nothing (W-15). Without
-/// a name for the cluster its machines cannot be told from others' (W-11).
+/// Only machines that report an interface for a network count for it, so a silent guest agent changes nothing (W-15).
+/// Without a cluster name, the cluster's machines cannot be told from those of other clusters (W-11).
 pub fn compute<'a>(
     cluster: &ClusterName,
     vmis: impl IntoIterator<Item = &'a VmiView>,
@@ -137,12 +137,12 @@ pub fn compute<'a>(
             }
         }
     }
-    // An empty name marks a network that two machines have on different interfaces.
+    // An empty name marks a network that has different interfaces on two machines.
     let agreed = common.into_iter().filter_map(|(network, interface)| Some((network, interface?)));
     Some(agreed.filter(|(_, interface)| !interface.is_empty()).collect())
 }
 
-/// Per network of a machine the interface, or `None` while its guest agent has not told.
+/// The interface of each network of a machine; `None` while its guest agent has not reported it.
 type Report<'a> = BTreeMap<String, Option<String>>;
 
 fn report(vmi: &VmiView) -> Report<'_> {
@@ -156,7 +156,7 @@ fn report(vmi: &VmiView) -> Report<'_> {
     report
 }
 
-/// Compact JSON with sorted keys; the empty string when there is nothing in common.
+/// The mapping as compact JSON with sorted keys; an empty string if there is no common network.
 pub fn value(mapping: &BTreeMap<String, String>) -> String {
     if mapping.is_empty() {
         return String::new();

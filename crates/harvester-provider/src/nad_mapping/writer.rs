@@ -1,4 +1,4 @@
-//! Keeps the ConfigMap equal to what the VMs say. Runs on the leader only.
+//! Keeps the ConfigMap equal to the mapping that follows from the VMs. Runs on the leader only.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,9 +18,9 @@ use crate::identity::Identity;
 use crate::instances::view::VmiCache;
 use crate::metrics::Metrics;
 
-/// A start of many VMs changes the mapping once.
+/// Changes within this time are written together, because many VMs may start at once.
 const DEBOUNCE: Duration = Duration::from_millis(500);
-/// After a failed write.
+/// Pause after a failed write.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 /// Why the ConfigMap could not be written.
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Nothing is sent before [`Self::run`].
+    /// Creates the writer. It sends no request before [`Self::run`].
     pub fn new(
         client: Client,
         cluster: Identity,
@@ -55,7 +55,7 @@ impl Writer {
         Self { client, cluster, vmis, mapping, metrics }
     }
 
-    /// Follows the VMIs, and the ConfigMap itself: somebody may change or delete it.
+    /// Follows the VMIs, and the ConfigMap itself, which others may change or delete.
     pub async fn run(self) -> Infallible {
         let mut name = self.cluster.subscribe();
         let is_default = |name: &Option<ClusterName>| name.as_ref().is_some_and(ClusterName::is_default);
@@ -81,7 +81,7 @@ impl Writer {
                     failing = false;
                     touched(&mut machines, &mut config_map).await;
                 }
-                // Somebody else has just written it: what they wrote is read at once.
+                // Another writer was faster; its version is read at once.
                 Err(error) if runtime::error::is_conflict(&error) => tokio::time::sleep(DEBOUNCE).await,
                 Err(error) => {
                     let error = runtime::error::chain(&error);
@@ -98,14 +98,15 @@ impl Writer {
                             again"
                         );
                     }
-                    // Whatever changes meanwhile: a machine that starts must not make a request of each try.
+                    // The pause is not shortened by changes: a machine that starts must not cause a request with each
+                    // of its changes.
                     tokio::time::sleep(TRY_AGAIN).await;
                 }
             }
         }
     }
 
-    /// What would be written now. Sends nothing.
+    /// The write that is due now. Sends nothing.
     pub fn foresee(&self) -> Option<Write> {
         let vmis = self.vmis.all();
         let wanted = value(&compute(&self.cluster.name_or_flag(), vmis.iter().map(Arc::as_ref))?);
@@ -120,7 +121,7 @@ impl Writer {
         })
     }
 
-    /// Writes the mapping if it differs from what is there.
+    /// Writes the mapping if it differs from the ConfigMap.
     pub async fn sync(&self) -> Result<(), WriteError> {
         let vmis = self.vmis.all();
         let Some(mapping) = compute(&self.cluster.name_or_flag(), vmis.iter().map(Arc::as_ref)) else { return Ok(()) };
@@ -157,7 +158,7 @@ impl Writer {
     }
 }
 
-/// Waits until something changed, and a moment longer for what changes together with it.
+/// Waits for a change, and a moment longer to collect further changes.
 async fn touched(machines: &mut Touched<String>, config_map: &mut Touched<String>) {
     tokio::select! {
         _ = machines.next() => {}

@@ -1,5 +1,5 @@
-//! `plan`: what the first passes over this cluster would write, asked of the same decisions by a process that writes
-//! nothing.
+//! The command `plan`: shows what the first passes over this cluster would write. It uses the same decisions, in a
+//! process that writes nothing.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use crate::config::remedy;
 use crate::identity::card::Card;
 use crate::identity::record::{self, Note};
 
-/// Both APIs have this long for their first lists.
+/// How long both APIs may take for their first lists.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Guest agents are asked for host names of machines whose Nodes are new: they have this long.
+/// How long guest agents may take to report the host names of machines whose Nodes are new.
 const AGENTS: Duration = Duration::from_secs(12);
 
 /// What could not be read.
@@ -32,20 +32,20 @@ pub struct Unreadable {
     why: String,
 }
 
-/// What `plan` shows.
+/// The result of `plan`.
 #[derive(Debug)]
 pub struct Foresight {
     /// The cluster's name on Harvester.
     pub cluster_name: String,
-    /// Why nothing would be written, as reason and story.
+    /// Why nothing would be written, as reason and message.
     pub held: Option<(&'static str, String)>,
     /// What would be written, and what not.
     pub outlook: Outlook,
 }
 
 impl HarvesterProvider {
-    /// Reads both clusters and says what would be written. `caches` are being filled by somebody else. Nothing is
-    /// written: whoever calls this gives clients that cannot.
+    /// Reads both clusters and returns what would be written. The caller fills `caches`, and provides clients that
+    /// cannot write.
     pub async fn foresee(self, caches: &Caches, settings: &Settings) -> Result<Foresight, Unreadable> {
         let stop = Token::new();
         let mut tasks = Tasks::new(stop.clone());
@@ -55,7 +55,7 @@ impl HarvesterProvider {
             ("virtual machines of Harvester", watches.vms.status()),
             ("virtual machine instances of Harvester", watches.vmis.status()),
         ];
-        // Without the right to read the mapping the rest works.
+        // The watch of the mapping is not required: without the right to read it, everything else works.
         let mut mapping = watches.mapping.status();
         tasks.spawn_endless("watch of loadbalancers", watches.lbs.run());
         tasks.spawn_endless("watch of virtualmachines", watches.vms.run());
@@ -98,7 +98,7 @@ async fn listed(what: &'static str, status: &mut watch::Receiver<Status>) -> Res
     Err(Unreadable { what, why: error.unwrap_or_else(|| "no answer".to_owned()) })
 }
 
-/// Again while guest agents tell who they are.
+/// Repeats the preview while guest agents report host names.
 async fn settled(
     caches: &Caches,
     load_balancers: &dyn LoadBalancers,
@@ -110,7 +110,7 @@ async fn settled(
     while wakes.next().now_or_never().flatten().is_some() {}
     loop {
         let found = outlook(caches, load_balancers, instances, settings).await;
-        // A new Node whose machine is not known.
+        // Continue only for a new Node whose machine is not known.
         if !found.notes.iter().any(|note| note.target.kind == "Node" && note.needs_user) {
             return found;
         }
@@ -120,7 +120,7 @@ async fn settled(
     }
 }
 
-/// What the record does not say yet.
+/// The write for what the record does not contain yet.
 fn write_of(note: &Note) -> Write {
     let mut data = Map::new();
     let mut set = |key: &str, value: Option<String>| drop(value.map(|value| data.insert(key.to_owned(), value.into())));

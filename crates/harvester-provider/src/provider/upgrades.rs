@@ -1,4 +1,4 @@
-//! What follows upgrades of the hosts, as the command starts it.
+//! The parts that follow upgrades of the hosts, as the command starts them.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use crate::identity::Identity;
 use crate::identity::keeper::Sources;
 use crate::metrics::Metrics;
 
-/// What follows upgrades of the hosts.
+/// The parts that follow upgrades of the hosts.
 #[derive(Debug)]
 pub(super) struct Upgrades {
     pub controller: Controller,
     pub cooperation: Cooperation,
     pub signals: Signals,
     pub caution: Caution,
-    /// Tells that Harvester is back.
+    /// Changes when Harvester is back.
     pub returns: Option<watch::Receiver<u64>>,
-    /// Tells all watches to read everything anew.
+    /// Makes all watches list everything again.
     pub anew: watch::Sender<u64>,
 }
 
 impl Upgrades {
-    /// Over these caches. Sends nothing.
+    /// Creates the parts on these caches. Sends nothing.
     pub fn new(
         (guest, harvester): (&Client, &Client),
         sources: &Sources,

@@ -1,4 +1,4 @@
-//! What is watched in the two clusters.
+//! The watches of the two clusters.
 
 use harvester_api::load_balancer::LoadBalancer;
 use harvester_api::virtual_machine::VirtualMachine;
@@ -26,7 +26,7 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// Of the namespace on Harvester, and of two objects in the guest cluster.
+    /// Watches of the namespace on Harvester, and of two ConfigMaps in the guest cluster.
     pub fn new(
         guest: &Client,
         harvester: &Client,
@@ -56,7 +56,7 @@ impl Watches {
                 name,
                 |vmi| Some(VmiView::from(vmi)),
             ),
-            // The one object, not all ConfigMaps of the cluster (W-38).
+            // Only this object, not all ConfigMaps of the cluster (W-38).
             mapping: Reflector::new(
                 "nad-mapping",
                 Api::namespaced(guest.clone(), nad_mapping::NAMESPACE),

@@ -1,4 +1,4 @@
-//! The layer around every request: a time-out that spares watches, and a count per server, verb, resource and code.
+//! The layer around every request: a time-out that exempts watches, and a count by server, verb, resource and code.
 
 use std::fmt;
 use std::pin::Pin;
@@ -22,11 +22,11 @@ use tower::{BoxError, Layer, Service};
 use super::{Limit, ServerTime, Settings};
 use crate::Product;
 
-/// A watch must at least begin to answer, and a `Retry-After` that the library waits for counts: the next attempt is
-/// the watcher's. Longer than an API server keeps a request in a queue of its own (15 s by default).
+/// Time-out for the beginning of an answer to a watch. It includes a `Retry-After` that the library waits for; the
+/// watcher itself makes the next attempt. Longer than an API server queues a request (15 s by default).
 const WATCH_START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Target of the line that is logged per request.
+/// Target of the log line for each request.
 pub(crate) const REQUESTS: &str = "api_requests";
 
 /// `<prefix>_api_requests_total{server,verb,resource,code}` and `<prefix>_api_request_duration_seconds{server,verb}`.
@@ -65,7 +65,7 @@ impl ApiMetrics {
         metrics
     }
 
-    /// How many requests were sent to `server`, by verb, resource and code. For tests and reports.
+    /// Number of requests to `server`, by verb, resource and code. For tests and reports.
     pub fn count(&self, server: &'static str, verb: &'static str, resource: &str, code: &str) -> u64 {
         let labels = RequestLabels { server, verb, resource: resource.to_owned(), code: code.to_owned() };
         self.requests.get(&labels).map_or(0, |counter| counter.get())
@@ -81,11 +81,11 @@ impl ApiMetrics {
     }
 }
 
-/// What a request does, in Kubernetes' terms.
+/// The operation of a request, in Kubernetes' terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Call {
     verb: &'static str,
-    /// For example `services`, `services/status`, or the path itself where it names no resource.
+    /// For example `services` or `services/status`; the path itself if it has no resource.
     resource: String,
 }
 
@@ -117,7 +117,7 @@ impl Call {
     }
 }
 
-/// Whether a request with this query is answered for ever.
+/// Whether a request with this query is a watch, whose answer does not end.
 pub(super) fn is_watch(query: &str) -> bool {
     query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"))
 }
@@ -133,7 +133,7 @@ fn plain_verb(method: &Method) -> &'static str {
     }
 }
 
-/// No answer in time.
+/// There was no complete answer in time.
 #[derive(Debug, thiserror::Error)]
 #[error("no complete answer to {method} {path} within {limit:?}")]
 struct RequestTimeout {
@@ -142,7 +142,7 @@ struct RequestTimeout {
     limit: Duration,
 }
 
-/// No connection. The cause says how it failed, and not to whom.
+/// The connection failed. Added because the cause does not name the server.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot connect to the {server} server at {url}")]
 struct NotConnected {
@@ -151,7 +151,7 @@ struct NotConnected {
     source: BoxError,
 }
 
-/// A request that could change something, by a client that only reads.
+/// A client that only reads refused a request that could change something.
 #[derive(Debug, thiserror::Error)]
 #[error("{method} {path} is not sent: this client only reads")]
 struct NotSent {
@@ -171,7 +171,7 @@ pub(super) struct ObserveLayer {
 }
 
 impl ObserveLayer {
-    /// `url` is what errors call the server.
+    /// Creates the layer; `url` is the server's name in errors.
     pub(super) fn new(settings: &Settings, url: &str) -> Self {
         Self {
             server: settings.server,
@@ -184,7 +184,7 @@ impl ObserveLayer {
         }
     }
 
-    /// Tells who wants to know the time by the server.
+    /// Passes the date of an answer to the listener.
     fn tell_time<B>(&self, asked: Option<std::time::Instant>, answer: &Response<B>) {
         let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
         if let (Some(time), Some(asked), Some(date)) = (&self.time, asked, date) {
@@ -192,7 +192,8 @@ impl ObserveLayer {
         }
     }
 
-    /// Only a missing connection is wrapped: the library looks for errors of its own among the rest.
+    /// Adds the server to an error, but only to a failed connection: among the others, the library looks for its own
+    /// types.
     fn named(&self, error: BoxError) -> BoxError {
         match error.downcast_ref::<hyper_util::client::legacy::Error>() {
             Some(cause) if cause.is_connect() => {
@@ -244,7 +245,8 @@ where
         let layer = self.layer.clone();
         let answer = self.inner.call(request);
         Box::pin(async move {
-            // A Lease that is renewed late is lost: client-go's controllers renew theirs past the limit, too.
+            // A Lease that is renewed late is lost. Therefore these requests are exempt from the limit, as in
+            // client-go's controllers.
             if let Some(rate) = layer.rate.as_ref().filter(|_| call.resource != "leases") {
                 tokio::time::sleep(rate.take(Instant::now())).await;
             }
@@ -271,7 +273,7 @@ where
     }
 }
 
-/// A body that has to be complete by a deadline: an answer that stops half-way must not hold a worker.
+/// A body that has to be complete by a deadline, so that an answer that stalls does not block a worker.
 pub(super) struct TimedBody<B> {
     inner: Pin<Box<B>>,
     limit: Option<(Pin<Box<Sleep>>, Option<RequestTimeout>)>,

@@ -1,5 +1,5 @@
-//! How many requests are sent per second: `--kube-api-qps` and `--kube-api-burst`. A bucket of tokens as in client-go:
-//! who finds it empty waits for the token that is its own, so that requests leave in the order in which they came.
+//! The limit of requests per second: `--kube-api-qps` and `--kube-api-burst`. A token bucket as in client-go. A request
+//! that finds it empty reserves its own token and waits for it, so requests are sent in the order of their arrival.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Shared by all clones. No limit at all is `None` in [`super::Settings::limit`].
+/// The token bucket. Clones share it. `None` in [`super::Settings::limit`] means no limit.
 #[derive(Debug, Clone)]
 pub struct Limit {
     per_second: f64,
@@ -17,13 +17,14 @@ pub struct Limit {
 
 #[derive(Debug)]
 struct Bucket {
-    /// Below zero: so many wait.
+    /// Available tokens; a negative number is the number of waiting requests.
     tokens: f64,
     filled: Instant,
 }
 
 impl Limit {
-    /// `None` without a limit: a rate of zero or less, as in client-go. A `burst` of zero means one second's worth.
+    /// Creates the limit; `None` for a rate of zero or less, as in client-go. A `burst` of zero means the tokens of one
+    /// second.
     pub fn new(per_second: f64, burst: u32) -> Option<Self> {
         if !per_second.is_finite() || per_second <= 0.0 {
             return None;
@@ -33,7 +34,7 @@ impl Limit {
         Some(Self { per_second, burst, bucket: Arc::new(Mutex::new(bucket)) })
     }
 
-    /// Takes a token; how long to wait until it is there.
+    /// Takes a token; returns how long to wait for it.
     pub(super) fn take(&self, now: Instant) -> Duration {
         let mut bucket = self.bucket.lock();
         let gained = now.saturating_duration_since(bucket.filled).as_secs_f64() * self.per_second;

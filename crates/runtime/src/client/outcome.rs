@@ -1,19 +1,19 @@
-//! What the outcome of a request says about the way to the server, and how it is sent once more.
+//! Evaluates the outcome of a request: what it says about the connection to the server, and whether it may be repeated.
 
 use http::{Request, StatusCode};
 use kube::client::Body;
 
-/// What a proxy says when there is nothing behind it.
+/// Whether the status is that of a proxy without a working backend.
 pub(super) fn is_gateways(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
 }
 
-/// For who we are: nothing was done.
+/// Whether the server rejected the credentials or rights, so that nothing was done.
 pub(super) fn is_refused(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
-/// No connection was made, so nothing can have happened on the other side.
+/// Whether no connection was made, so that the request cannot have had an effect.
 pub(super) fn never_arrived(error: &kube::Error) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {

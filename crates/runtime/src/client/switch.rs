@@ -1,8 +1,9 @@
-//! A client whose way to the server may change while it runs: several endpoints tried in turn, credentials replaced,
-//! connections made anew after an outage. Nobody who holds the client notices.
+//! A client whose endpoints and credentials can change at run time. Several endpoints are tried in turn, credentials
+//! are replaced, and connections are made anew after an outage. The holder of the client does not notice.
 //!
-//! What the answers say about the other side is kept as a [`Link`]: away since when, credentials refused since when.
-//! While it is away one small question per half second finds out when it is back, and tells everybody who waits.
+//! The state of the server, as its answers show it, is kept as a [`Link`]: since when it is away, since when it refuses
+//! the credentials. While it is away, one small probe per half second detects when it is back, and then all waiting
+//! parts are notified.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::convert::Infallible;
@@ -25,16 +26,17 @@ use super::outcome::{copy, is_gateways, is_refused, never_arrived};
 use super::{ClientError, Settings, connect};
 use crate::error::chain;
 
-/// How often to ask a server that is away whether it is back.
+/// Interval of the probes of a server that is away.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
-/// A server that does not answer its own health check within this time is still away.
+/// Time-out of a probe: without an answer to its health check the server is still away.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
-/// Where all endpoints refuse alike, nobody is asked a second time for so long.
+/// If all endpoints refuse the same request, the others are not asked again for this long.
 const REFUSED_ALIKE: Duration = Duration::from_mins(1);
-/// A request that is under way when the server is back may have just been sent: it gets so long to be answered.
+/// When the server is back, requests that are under way get this long for their answer, because they may have been sent
+/// just now.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// One way to the server.
+/// One endpoint of the server.
 #[derive(Clone)]
 pub struct Endpoint {
     /// Its URL, for messages.
@@ -43,25 +45,25 @@ pub struct Endpoint {
     pub config: Config,
 }
 
-/// Credentials stay out of logs.
+/// Keeps credentials out of logs.
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint").field("server", &self.server).finish_non_exhaustive()
     }
 }
 
-/// What the answers so far say about the other side.
+/// The state of the server, as the answers so far show it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Link {
     /// The endpoint in use.
     pub server: String,
-    /// No endpoint answers, since when, and the last error.
+    /// Since when no endpoint answers, with the last error.
     pub away: Option<(Instant, String)>,
-    /// The credentials are answered 401 Unauthorized, since when.
+    /// Since when the credentials are rejected with 401 Unauthorized.
     pub refused: Option<Instant>,
 }
 
-/// The replaceable part behind a client. Cheap to clone; all clones are the same switch.
+/// The replaceable part behind a client. Clones share one state.
 #[derive(Clone)]
 pub struct Switch {
     inner: Arc<Inner>,
@@ -91,20 +93,20 @@ struct Ways {
     epoch: u64,
     /// Moves since the last answer.
     misses: usize,
-    /// When the others refused what the one in use had refused, or could not be asked.
+    /// When the other endpoints refused the same as the current one, or could not be reached.
     refused_alike: Option<Instant>,
 }
 
-/// Of one endpoint.
+/// The clients of one endpoint.
 #[derive(Clone)]
 struct Clients {
     requests: Client,
-    /// Does not try again by itself: an API server that has just started asks for a second of patience per watch, and
-    /// is able to serve it long before. Who watches has a back-off of its own.
+    /// Client for watches, without retries. A newly started API server answers each watch with a second of
+    /// `Retry-After`, although it could serve it much sooner, and watchers have a back-off of their own.
     watches: Client,
 }
 
-/// No answer will come any more, although the server is back.
+/// The request will not be answered any more, although the server is back.
 #[derive(Debug, thiserror::Error)]
 #[error("the request was sent before the server stopped answering; it is given up now that the server answers again")]
 struct LeftBehind;
@@ -114,7 +116,7 @@ fn lock(ways: &Mutex<Ways>) -> MutexGuard<'_, Ways> {
 }
 
 impl Switch {
-    /// With these endpoints, of which there is at least one; the first is tried first. Sends nothing.
+    /// Creates a switch with at least one endpoint; the first one is tried first. Sends nothing.
     pub fn new(endpoints: Vec<Endpoint>, settings: Settings) -> Result<Self, ClientError> {
         let clients = clients(&endpoints, &settings)?;
         let server = endpoints[0].server.clone();
@@ -131,14 +133,14 @@ impl Switch {
         })
     }
 
-    /// A client that goes through this switch.
+    /// A client that uses this switch.
     pub fn client(&self) -> Client {
         let namespace = lock(&self.inner.ways).endpoints[0].config.default_namespace.clone();
         Client::new(self.clone(), namespace)
     }
 
-    /// Other endpoints or other credentials from the next request on. Watches under way are restarted by who listens to
-    /// [`Switch::returns`].
+    /// Replaces endpoints and credentials for all further requests. Watches that are under way are restarted by the
+    /// listeners of [`Switch::returns`].
     pub fn replace(&self, endpoints: Vec<Endpoint>) -> Result<(), ClientError> {
         let clients = clients(&endpoints, &self.inner.settings)?;
         let server = endpoints[0].server.clone();
@@ -155,26 +157,26 @@ impl Switch {
         Ok(())
     }
 
-    /// How the other side is doing, now and from now on.
+    /// The state of the server; the receiver sees every change.
     pub fn link(&self) -> watch::Receiver<Link> {
         self.inner.link.subscribe()
     }
 
-    /// Changes when the server is back after an outage, and when credentials were replaced: who waits after a failure
-    /// looks again.
+    /// The receiver changes when the server is back after an outage, and when credentials were replaced, so that parts
+    /// that wait after a failure can try again.
     pub fn returns(&self) -> watch::Receiver<u64> {
         self.inner.returns.subscribe()
     }
 
-    /// Finds out when a server that is away is back. Run it beside the client.
+    /// Detects when a server that is away is back. Has to run besides the client.
     pub async fn watch_over(self) -> Infallible {
         let mut link = self.link();
         loop {
             if link.wait_for(|link| link.away.is_some()).await.is_err() {
                 return std::future::pending().await; // cannot happen: this holds the sender
             }
-            // Side by side: a question that was sent into a dead wire stays without an answer for as long as TCP waits
-            // before it sends again, also when the wire is whole by then.
+            // Probes overlap. A probe that was sent into a dead network waits for TCP's next retransmission, even if
+            // the network has recovered meanwhile.
             let mut probes = FuturesUnordered::new();
             let mut ask = tokio::time::interval_at(Instant::now() + PROBE_EVERY, PROBE_EVERY);
             while link.borrow_and_update().away.is_some() {
@@ -187,7 +189,7 @@ impl Switch {
         }
     }
 
-    /// A fresh connection each time: one that was open when the packets began to vanish may stay silent for minutes.
+    /// Sends a probe on a new connection: an old one may stay silent for minutes after packets were lost.
     async fn probe(&self) {
         let (epoch, index, endpoint) = {
             let ways = lock(&self.inner.ways);
@@ -197,7 +199,7 @@ impl Switch {
         let Ok(client) = connect(endpoint.config, &settings) else { return };
         let request = Request::get("/readyz").body(Body::empty()).expect("a constant path is a URI");
         match tokio::time::timeout(PROBE_PATIENCE, client.send(request)).await {
-            // An ingress, or Rancher without its cluster, answers something else.
+            // An ingress, or Rancher without its cluster, answers with another status.
             Ok(Ok(answer)) if matches!(answer.status().as_u16(), 200 | 401 | 403) => {
                 self.prefer(index, &endpoint.server);
                 self.answered(answer.status());
@@ -208,7 +210,7 @@ impl Switch {
         }
     }
 
-    /// The endpoint that has answered, also if another one's turn has come meanwhile.
+    /// Switches to the endpoint that has answered, even if another one is current by now.
     fn prefer(&self, index: usize, server: &str) {
         let mut ways = lock(&self.inner.ways);
         if ways.current != index && ways.endpoints.get(index).is_some_and(|endpoint| endpoint.server == server) {
@@ -224,9 +226,9 @@ impl Switch {
         (ways.epoch, ways.endpoints.len(), if watching { watches } else { requests }.clone())
     }
 
-    /// What the other endpoints say to a request that the one in use has refused for who we are: an endpoint may be
-    /// another way in, with rights of its own. The first that lets us in stays in use; the one that refused is tried
-    /// again when that one does not answer.
+    /// Asks the other endpoints after the current one has rejected the credentials or rights: another endpoint may
+    /// grant other rights. The first one that accepts the request becomes the current endpoint. The endpoint that
+    /// refused is tried again when that one does not answer.
     async fn elsewhere(&self, request: Request<Body>, watching: bool) -> Option<Response<Body>> {
         let others: Vec<(usize, String, Client)> = {
             let ways = lock(&self.inner.ways);
@@ -255,7 +257,7 @@ impl Switch {
         None
     }
 
-    /// The server is there, whatever it thinks of the request.
+    /// Records an answer: the server is there, whatever the status is.
     fn answered(&self, status: StatusCode) {
         let refused = status == StatusCode::UNAUTHORIZED;
         let mut returned = false;
@@ -279,7 +281,7 @@ impl Switch {
         }
     }
 
-    /// The endpoint of this epoch does not answer: the next one is in turn.
+    /// Records that the endpoint of this epoch does not answer: the next one becomes current.
     fn missed(&self, epoch: u64, error: &str) {
         let (all, server) = {
             let mut ways = lock(&self.inner.ways);
@@ -312,11 +314,11 @@ impl Switch {
             let (epoch, ways, client) = self.current(watching);
             let again = copy(&request).filter(|_| tries < ways);
             let method = request.method().clone();
-            // Answered by a component of its own behind the API server, or not at all: says nothing about the way to
-            // it.
+            // A separate component behind the API server answers these requests, or does not answer. That says nothing
+            // about the connection to the API server.
             let counts = !request.uri().path().starts_with("/apis/subresources.");
-            // Through an outage TCP falls silent for longer and longer; nobody who waits for that would notice that it
-            // is over.
+            // During an outage TCP retransmits less and less often. A request that waited for that would not notice the
+            // end of the outage.
             let left_behind = async {
                 let _ = ends.changed().await;
                 tokio::time::sleep(GRACE).await;

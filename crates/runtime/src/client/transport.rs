@@ -1,6 +1,6 @@
-//! Connections that notice a dead peer. An API server that loses its power says nothing any more: whoever only listens,
-//! as a watch does, would wait for its time-out. Probes of TCP find out within seconds; the library's own connections
-//! send none.
+//! Connections that detect a dead peer. An API server that loses power sends nothing any more, so a client that only
+//! listens, such as a watch, would wait for its time-out. TCP keepalive probes detect it within seconds; the library's
+//! own connections send none.
 
 use std::time::Duration;
 
@@ -17,14 +17,13 @@ use tower::retry::RetryLayer;
 use tower::util::BoxService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
-/// A connection on which nothing arrives is probed after this time,
+/// A connection without traffic is probed after this time.
 const PROBE_AFTER: Duration = Duration::from_secs(5);
-/// so often,
+/// Interval of the probes.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// and is dead when so many probes remain without an answer: 11 s of silence in all.
+/// After this many unanswered probes the connection is closed: 11 s of silence in total.
 const PROBES: u32 = 3;
-/// What was sent and is not acknowledged for this time ends a connection, too; probes are not sent while something is
-/// under way.
+/// Time-out for unacknowledged data, because no probes are sent while data is in flight.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 type HttpService = BoxService<Request<Body>, http::Response<Incoming>, BoxError>;
@@ -36,13 +35,13 @@ fn tcp() -> HttpConnector {
     tcp.set_keepalive_interval(Some(PROBE_EVERY));
     tcp.set_keepalive_retries(Some(PROBES));
     tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
-    // A request follows right behind the end of the TLS handshake: without this it waits for the acknowledgement of
-    // that.
+    // A request directly follows the end of the TLS handshake; without this option it would wait for the
+    // acknowledgement of the handshake.
     tcp.set_nodelay(true);
     tcp
 }
 
-/// The library's stack for a server that is reached without a proxy, on connections of ours.
+/// The library's client stack, for a server that is reached without a proxy, on connections of this module.
 pub(super) fn direct(config: &Config) -> Result<ClientBuilder<HttpService>, kube::Error> {
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
     connector.set_connect_timeout(config.connect_timeout);

@@ -1,5 +1,5 @@
-//! What becomes of an Event: a new object, a higher count on one that is there, or nothing, because its object is too
-//! talkative.
+//! Decides what an Event becomes: a new object, a higher count on an existing one, or nothing, because there are too
+//! many about its object.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -15,10 +15,10 @@ use super::Entry;
 const BURST: f64 = 25.0;
 const REFILL: Duration = Duration::from_mins(5);
 
-/// Events expire on the server after an hour; what we remember for longer could only be patched in vain.
+/// How long an Event is remembered. The API server deletes it after an hour, so a later patch would fail.
 const REMEMBER: Duration = Duration::from_hours(1);
 
-/// Objects that are remembered at most, per table.
+/// Limit of the remembered objects, per table.
 const CAPACITY: usize = 4096;
 
 /// A request to send for an Event.
@@ -31,7 +31,7 @@ pub enum Write {
         /// First and last time.
         time: Timestamp,
     },
-    /// The same has been said before: raise the count.
+    /// An equal Event exists: raise its count.
     Count {
         /// `metadata.name` of the Event.
         name: String,
@@ -55,10 +55,10 @@ struct Bucket {
     at: Instant,
 }
 
-/// Remembers what was said. No clock, no client.
+/// Remembers the Events that were written. No clock, no client.
 ///
-/// Objects and messages are kept as numbers: their texts would take ten times the room, and nobody reads them again.
-/// That two of a few thousand get the same number is less likely than that an Event is lost on its way.
+/// Objects and messages are stored as hashes, because their texts would take ten times the memory and are not read
+/// again. A collision among a few thousand is less likely than the loss of an Event.
 #[derive(Debug, Default)]
 pub struct Correlator {
     numbers: RandomState,
@@ -67,7 +67,7 @@ pub struct Correlator {
 }
 
 impl Correlator {
-    /// Decides about one Event. `None`: say nothing, the object has used up its share.
+    /// Decides about one Event. `None`: it is dropped, because the object has used up its share.
     pub fn observe(&mut self, now: Instant, wall: Timestamp, entry: &Entry) -> Option<Write> {
         if !self.spend(now, self.subject(entry)) {
             return None;
@@ -88,18 +88,18 @@ impl Correlator {
         Some(Write::Create { name: name(entry, wall), time: wall })
     }
 
-    /// The Event could not be created: it must not be counted up.
+    /// Forgets an Event that could not be created, so that it is not counted up.
     pub fn forget(&mut self, entry: &Entry) {
         self.said.remove(&self.same(entry));
     }
 
-    /// Who talks about what.
+    /// Hash of the source and the object.
     fn subject(&self, entry: &Entry) -> u64 {
         let ObjectReference { api_version, kind, namespace, name, uid, .. } = &entry.object;
         self.numbers.hash_one((&entry.component, api_version, kind, namespace, name, uid))
     }
 
-    /// Who says the same about the same object.
+    /// Hash of the source, the object and the text.
     fn same(&self, entry: &Entry) -> u64 {
         self.numbers.hash_one((self.subject(entry), entry.kind, &entry.reason, &entry.message))
     }
@@ -118,7 +118,7 @@ impl Correlator {
         true
     }
 
-    /// A full bucket remembers nothing, and the fullest one the least.
+    /// Removes buckets when the table is full: a full bucket contains no information, and the fullest one the least.
     fn make_room(&mut self, now: Instant) {
         self.buckets.retain(|_, bucket| refilled(bucket, now) < BURST);
         let fullest = self.buckets.iter().max_by(|(_, a), (_, b)| refilled(a, now).total_cmp(&refilled(b, now)));
@@ -130,7 +130,7 @@ impl Correlator {
     }
 }
 
-/// client-go's names: the object, and the time in hexadecimal nanoseconds.
+/// The name of an Event as in client-go: the object's name, and the time as hexadecimal nanoseconds.
 pub(super) fn name(entry: &Entry, time: Timestamp) -> String {
     format!("{}.{:x}", entry.object.name.as_deref().unwrap_or_default(), time.as_nanosecond())
 }

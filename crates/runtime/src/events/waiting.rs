@@ -1,8 +1,7 @@
-//! Events that wait to be written: warnings at once, news at a pace.
+//! The queue of Events to write: Warnings at once, Normal Events at a limited rate.
 //!
-//! A thousand Services made in one go are two thousand Events of what goes well. Written as fast as they come they cost
-//! the API server a tenth of the time in which the Services get their addresses, and push out the Warning that somebody
-//! waits for.
+//! A thousand Services that are created together cause two thousand Normal Events. Without a limit they would take a
+//! tenth of the API server's time while the Services get their addresses, and delay the Warnings that users need.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,28 +11,28 @@ use tokio::time::Instant;
 
 use super::{Entry, EventKind};
 
-/// Each kind of Event waits up to this number; more are dropped.
+/// Capacity for each type of Event; further ones are dropped.
 const ROOM: usize = 4096;
-/// News that are written as they come, and then one per `INTERVAL`. The kubelet's `--event-qps` had this order of
-/// magnitude for years.
+/// Number of Normal Events that are written at once; then one follows per `INTERVAL`. The kubelet's `--event-qps` had
+/// this order of magnitude for years.
 const BURST: u32 = 50;
 const INTERVAL: Duration = Duration::from_millis(50);
-/// News that are still told when everything ends, the latest of them.
+/// Number of Normal Events, the latest, that are still written when the process ends.
 const AT_THE_END: usize = 16;
 
-/// An Event and the time of what it tells.
+/// An Event with the time of its occurrence.
 #[derive(Debug, PartialEq)]
 pub struct Noted {
     pub entry: Entry,
     pub at: Timestamp,
 }
 
-/// No client, no clock.
+/// The queue. No client, no clock.
 #[derive(Debug)]
 pub struct Waiting {
     warnings: VecDeque<Noted>,
     news: VecDeque<Noted>,
-    /// When the burst is whole again: each of the news puts that off by one interval.
+    /// When the burst is available in full again. Each Normal Event delays that by one interval.
     whole: Instant,
 }
 
@@ -42,7 +41,7 @@ impl Waiting {
         Self { warnings: VecDeque::new(), news: VecDeque::new(), whole: now }
     }
 
-    /// Takes an Event. `false`: there is no room for it.
+    /// Adds an Event; returns false if there is no room for it.
     pub fn push(&mut self, noted: Noted) -> bool {
         let queue = match noted.entry.kind {
             EventKind::Warning => &mut self.warnings,
@@ -55,7 +54,7 @@ impl Waiting {
         room
     }
 
-    /// When [`Waiting::pop`] has something to give. `None`: nothing waits.
+    /// When [`Waiting::pop`] will return an Event; `None` if the queue is empty.
     pub fn due(&self, now: Instant) -> Option<Instant> {
         if !self.warnings.is_empty() {
             return Some(now);
@@ -64,7 +63,7 @@ impl Waiting {
             .then(|| (self.whole + INTERVAL).checked_sub(INTERVAL * BURST).map_or(now, |due| due.max(now)))
     }
 
-    /// What is to be written next, if it is due.
+    /// The next Event to write, if one is due.
     pub fn pop(&mut self, now: Instant) -> Option<Noted> {
         if let Some(warning) = self.warnings.pop_front() {
             return Some(warning);
@@ -76,7 +75,7 @@ impl Waiting {
         self.news.pop_front()
     }
 
-    /// What is to be written before the end: all warnings, the latest news.
+    /// The Events to write before the end: all Warnings, and the latest Normal Events.
     pub fn last_words(mut self) -> impl Iterator<Item = Noted> {
         let old = self.news.len().saturating_sub(AT_THE_END);
         self.news.drain(..old);

@@ -1,4 +1,4 @@
-//! The one task that sends Events.
+//! The task that sends the Events.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use super::waiting::{Noted, Waiting};
 use super::{Correlator, Entry, Write, correlator};
 use crate::error::{api_code, chain};
 
-/// Pauses before an Event is tried again that the API server did not answer. Events are hints: after that it is
-/// dropped, and the next ones have their turn.
+/// Pauses before the retries of an Event that the API server did not accept. After the last one the Event is dropped,
+/// so that it does not delay the next ones.
 const RETRIES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(8)];
 
 pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<Entry>) {
@@ -33,7 +33,7 @@ pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<Entry>) {
                 let Some(noted) = waiting.pop(Instant::now()) else { continue };
                 let written = writer.write(&noted);
                 tokio::pin!(written);
-                // What comes meanwhile is taken, so that a slow server costs no warning.
+                // New Events are queued meanwhile, so that a slow API server does not cause the loss of a Warning.
                 loop {
                     tokio::select! {
                         () = &mut written => break,
@@ -77,14 +77,14 @@ impl Writer {
         loop {
             let Err(error) = self.send(entry, &write).await else { return };
             match (api_code(&error), &write) {
-                // Expired, or deleted by somebody: say it anew.
+                // The Event has expired or was deleted: create a new one.
                 (Some(404), Write::Count { .. }) => {
                     self.correlator.forget(entry);
                     let time = Timestamp::now();
                     write = Write::Create { name: correlator::name(entry, time), time };
                     continue;
                 }
-                // An earlier try has arrived although its answer did not.
+                // An earlier attempt succeeded, although its answer was lost.
                 (Some(409), Write::Create { .. }) => return,
                 (Some(403), _) => {
                     if !std::mem::replace(&mut self.forbidden_logged, true) {

@@ -1,7 +1,7 @@
-//! Who may read: everybody, or whom the cluster says (TokenReview and SubjectAccessReview), as delegated authorisation
-//! does it in Kubernetes' own programs. A client certificate counts if the authority of `--client-ca-file` signed it;
-//! that of the cluster's
-//! `extension-apiserver-authentication` ConfigMap is not looked up, which the Go provider skips too.
+//! Decides which clients may read: all of them, or those that the cluster allows (TokenReview and SubjectAccessReview),
+//! as with delegated authorisation in Kubernetes' own programs. A client certificate is accepted if the authority of
+//! `--client-ca-file` signed it. The authority in the cluster's `extension-apiserver-authentication` ConfigMap is not
+//! used; the Go provider ignores it too.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -18,22 +18,22 @@ use tokio::time::Instant;
 use super::subject::{Subject, subject};
 use crate::error::{api_code, chain};
 
-/// How long an answer of the cluster is kept (`--authentication-token-webhook-cache-ttl` and its kin).
+/// How long an answer of the cluster is cached (`--authentication-token-webhook-cache-ttl` and similar flags).
 const KEEP: Duration = Duration::from_secs(10);
 
-/// Answers kept at most: a scanner with random tokens must not fill our memory.
+/// Limit of the cache, so that a scanner with random tokens cannot exhaust the memory.
 const CAPACITY: usize = 1024;
 
-/// Who may read.
+/// The clients that may read.
 #[derive(Debug)]
 pub enum Access {
-    /// Everybody: for plain HTTP on a port that the operator opened on purpose.
+    /// All clients: for plain HTTP on a port that the operator has opened on purpose.
     Open,
-    /// Whom the cluster lets.
+    /// Clients that the cluster allows.
     Delegated(Box<Delegated>),
 }
 
-/// Answers, and when they came.
+/// Cached answers with their time.
 type Kept<K, V> = Mutex<HashMap<K, (Instant, V)>>;
 
 /// Asks the cluster.
@@ -58,7 +58,7 @@ enum User {
     Known { name: String, uid: Option<String>, groups: Vec<String>, extra: BTreeMap<String, Vec<String>> },
 }
 
-/// Whose client certificate it is, by its subject: the common name is the user, organisations are its groups.
+/// The user of a client certificate, from its subject: the common name is the user, the organisations are the groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Certified {
     name: String,
@@ -66,7 +66,7 @@ pub(super) struct Certified {
 }
 
 impl Certified {
-    /// `None`: it names nobody. The handshake has verified it.
+    /// Reads a verified certificate; `None` if it has no user.
     pub(super) fn of(certificate: &[u8]) -> Option<Self> {
         let Subject { name, mut groups } = subject(certificate)?;
         let name = name.filter(|name| !name.is_empty())?;
@@ -75,7 +75,7 @@ impl Certified {
     }
 }
 
-/// Why somebody may not read.
+/// The reason why a client may not read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -89,8 +89,8 @@ impl Refusal {
 }
 
 impl Access {
-    /// [`Access::Delegated`], asking with `client`. `always_allow` are the paths that everybody may read
-    /// (`--authorization-always-allow-paths`); one that ends in `*` stands for all that begin so.
+    /// [`Access::Delegated`] with this client. All clients may read the paths in `always_allow`
+    /// (`--authorization-always-allow-paths`); one that ends in `*` stands for all paths with that prefix.
     pub fn delegated(client: Client, always_allow: Vec<String>) -> Self {
         Self::Delegated(Box::new(Delegated::new(client, always_allow)))
     }
@@ -162,7 +162,8 @@ impl Delegated {
                 name: user.username.unwrap_or_default(),
                 uid: user.uid,
                 groups: user.groups.unwrap_or_default(),
-                // An authoriser may decide by it: the node that a token is bound to, the scopes of an OIDC token.
+                // An authorizer may use it: for example the node that a token is bound to, or the scopes of an OIDC
+                // token.
                 extra: user.extra.unwrap_or_default(),
             },
             _ => User::Unknown,

@@ -1,18 +1,19 @@
-//! Who may hold how many connections: whoever opens many must not keep the kubelet out, which would kill the pod for
-//! it.
+//! Limits the connections per client. A client with many connections must not keep the kubelet out, because the kubelet
+//! would then restart the container.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Connections from other hosts at a time. Scrapers need a handful.
+/// Limit of concurrent connections from other hosts. Scrapers need a few.
 const OTHERS: usize = 128;
 
-/// Of those, from one host.
+/// Limit of these connections per host.
 const PER_PEER: usize = 32;
 
-/// Reserved for this node: the kubelet asks from the node's own address, because the pods are in its network.
+/// Reserved for this node. The kubelet connects from the node's own address, because the pods are in the node's
+/// network.
 pub const NODE: usize = 16;
 
 /// Counts the connections.
@@ -26,16 +27,16 @@ struct Held {
     by_peer: HashMap<IpAddr, usize>,
 }
 
-/// One connection; its place is free again when this is dropped.
+/// One connection; dropping it frees its place.
 #[derive(Debug)]
 pub struct Pass {
     admission: Arc<Admission>,
-    /// `None`: this node itself.
+    /// The host; `None` for this node.
     peer: Option<IpAddr>,
 }
 
 impl Admission {
-    /// A place for a connection from `peer` to our address `local`; `None`: there is none.
+    /// A place for a connection from `peer` to the local address `local`; `None` if there is none.
     pub fn admit(self: &Arc<Self>, local: IpAddr, peer: IpAddr) -> Option<Pass> {
         let (local, peer) = (local.to_canonical(), peer.to_canonical());
         let peer = (!peer.is_loopback() && peer != local).then(|| host(peer));
@@ -84,7 +85,7 @@ impl Drop for Pass {
     }
 }
 
-/// A host may use all addresses of its IPv6 network.
+/// The host that an address belongs to: for IPv6 its /64 network, because a host may use all addresses in it.
 fn host(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V4(_) => peer,

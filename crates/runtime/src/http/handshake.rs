@@ -1,19 +1,19 @@
-//! Versions and cipher suites of TLS: `--tls-min-version` and `--tls-cipher-suites`, by the names that Go has for them.
+//! TLS versions and cipher suites: `--tls-min-version` and `--tls-cipher-suites`, with Go's names.
 
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{CipherSuite, SupportedCipherSuite, SupportedProtocolVersion};
 
-/// Which versions of TLS and which cipher suites are offered.
+/// The TLS versions and cipher suites that the server offers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Handshake {
     /// Nothing older than TLS 1.3.
     only_13: bool,
-    /// Suites of TLS 1.2; empty: all that the library has.
+    /// Suites of TLS 1.2; empty: all suites of the library.
     suites: Vec<CipherSuite>,
 }
 
-/// Why the flags about TLS cannot be used.
+/// Why the flags for TLS cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum HandshakeError {
     /// `--tls-min-version`.
@@ -24,15 +24,15 @@ pub enum HandshakeError {
     /// `--tls-cipher-suites`.
     #[error("--tls-cipher-suites={given}: none of them is served here; accepted: {accepted}")]
     Suites {
-        /// As given.
+        /// The value of the flag.
         given: String,
-        /// All there are.
+        /// All accepted names.
         accepted: String,
     },
 }
 
 impl Handshake {
-    /// From the flags, with Go's names. The warnings name what is asked for and cannot be had.
+    /// Parses the flags with Go's names. The warnings name suites that are not supported.
     pub fn parse(min_version: &str, suites: &[String]) -> Result<(Self, Vec<String>), HandshakeError> {
         let mut warnings = Vec::new();
         let only_13 = match min_version {
@@ -54,7 +54,7 @@ impl Handshake {
             let full = if name.ends_with("_POLY1305") { format!("{name}_SHA256") } else { (*name).to_owned() };
             match known.iter().find(|suite| suite.as_str() == Some(&full)) {
                 Some(suite) => chosen.push(*suite),
-                // They cannot be chosen in Go either.
+                // These suites cannot be selected in Go either.
                 None if ["TLS_AES_", "TLS_CHACHA20_"].iter().any(|prefix| name.starts_with(prefix)) => {}
                 None => warnings.push(format!("--tls-cipher-suites: {name} is not served here")),
             }
@@ -64,7 +64,7 @@ impl Handshake {
             let accepted: Vec<&str> = known.iter().filter_map(CipherSuite::as_str).collect();
             return Err(HandshakeError::Suites { given: names.join(","), accepted: accepted.join(", ") });
         }
-        // Suites of TLS 1.3 alone were named: nothing of TLS 1.2 is wanted.
+        // If only suites of TLS 1.3 are named, TLS 1.2 is not offered.
         let only_13 = only_13 || chosen.is_empty() && !names.is_empty();
         Ok((Self { only_13, suites: chosen }, warnings))
     }

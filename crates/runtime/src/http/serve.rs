@@ -1,5 +1,5 @@
-//! The socket: plain or TLS, HTTP/1.1. Scrapers and kubelets speak it all; HTTP/2 would be one more way to hold a
-//! connection.
+//! The socket: plain or TLS, HTTP/1.1. All scrapers and kubelets support it; HTTP/2 would only be another way to occupy
+//! a connection.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -29,37 +29,37 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::shutdown::Token;
 
-/// Whoever has not finished the TLS handshake by then, or the headers of the first or the next request, is hung up on.
+/// A client that has not finished the TLS handshake, or the headers of a request, after this time is disconnected.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How the connection is protected.
+/// The protection of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tls {
-    /// Not at all.
+    /// None.
     Off,
-    /// A certificate made at start, for `localhost` and `127.0.0.1`, kept in memory only.
+    /// A certificate that is made at the start, for `localhost` and `127.0.0.1`, and kept in memory only.
     SelfSigned,
     /// `--tls-cert-file` and `--tls-private-key-file`.
     Files {
-        /// Chain, PEM.
+        /// Certificate chain, PEM.
         certificate: PathBuf,
         /// Private key, PEM.
         key: PathBuf,
     },
 }
 
-/// What to serve, and where.
+/// The server's configuration.
 #[derive(Debug)]
 pub struct Server {
     /// Address and port to listen on.
     pub address: SocketAddr,
-    /// How the connection is protected.
+    /// The protection of the connection.
     pub tls: Tls,
-    /// `--client-ca-file`: whose client certificates count, PEM. Nobody has to show one.
+    /// `--client-ca-file`: the authority whose client certificates are accepted, PEM. A client certificate is optional.
     pub client_ca: Option<PathBuf>,
-    /// How the parties agree.
+    /// TLS versions and cipher suites.
     pub handshake: Handshake,
-    /// Who may read what.
+    /// The clients that may read.
     pub access: Access,
     /// Answers `/healthz`, `/livez`, `/readyz`.
     pub health: Health,
@@ -67,42 +67,42 @@ pub struct Server {
     pub metrics: Metrics,
 }
 
-/// Why nothing is served.
+/// Why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The port is taken, or the address is not ours.
+    /// The port is in use, or the address is not local.
     #[error("cannot listen on {address}")]
     Bind {
-        /// Where.
+        /// The address and port.
         address: SocketAddr,
         /// Cause.
         source: std::io::Error,
     },
-    /// No certificate could be made.
+    /// The self-signed certificate could not be made.
     #[error("cannot make a self-signed certificate")]
     SelfSigned(#[source] rcgen::Error),
-    /// A file is missing or is no PEM of the expected kind.
+    /// A file is missing, or is not a PEM file of the expected kind.
     #[error("cannot read {}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// Cause.
         source: pem::Error,
     },
-    /// No authority can be made of it.
+    /// The file cannot be used as a certificate authority.
     #[error("cannot use --client-ca-file {}", path.display())]
     ClientCa {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// Cause.
         source: VerifierBuilderError,
     },
-    /// Certificate and key do not fit.
+    /// Certificate and key do not match.
     #[error("cannot use the serving certificate")]
     Certificate(#[source] tokio_rustls::rustls::Error),
 }
 
-/// A server that listens; [`Bound::run`] answers.
+/// A listening server; [`Bound::run`] serves requests.
 pub struct Bound {
     listener: TcpListener,
     acceptor: Option<TlsAcceptor>,
@@ -126,7 +126,7 @@ impl Server {
     }
 }
 
-/// Asks for a client certificate of that authority, and takes whoever shows none.
+/// Requests a client certificate of that authority, and also accepts clients without one.
 fn verifier(authority: &Path, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, ServeError> {
     let path = || authority.to_owned();
     let found = CertificateDer::pem_file_iter(authority).and_then(Iterator::collect::<Result<Vec<_>, _>>);
@@ -169,12 +169,12 @@ fn acceptor(tls: &Tls, client_ca: Option<&Path>, handshake: &Handshake) -> Resul
 }
 
 impl Bound {
-    /// Where it listens: the port that the kernel chose, if 0 was asked for.
+    /// The listening address, with the port that the kernel chose if port 0 was requested.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Answers until `stop`. Never fails: a connection that goes wrong is that client's problem.
+    /// Serves until `stop`. Never fails: an error on a connection affects that client only.
     pub async fn run(self, stop: Token) {
         let Self { listener, acceptor, router, patience } = self;
         let admission = Arc::new(Admission::default());
@@ -186,11 +186,12 @@ impl Bound {
                     accepted.and_then(|(stream, peer)| Ok((stream.local_addr()?, peer, stream)))
                 }
             };
-            // Collect what has ended, so that the set does not grow.
+            // Removes ended connections, so that the set does not grow.
             while connections.try_join_next().is_some() {}
             match accepted {
                 Ok((local, peer, stream)) => {
-                    // Hung up on, not left in the listen queue: there it would be in the way of those who have a place.
+                    // The connection is closed instead of left in the listen queue, where it would block clients that
+                    // have a place.
                     let Some(pass) = admission.admit(local.ip(), peer.ip()) else {
                         tracing::debug!(%peer, "there are too many connections; the server closed this one");
                         continue;
@@ -220,7 +221,7 @@ async fn converse(
     patience: Duration,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut http = http1::Builder::new();
-    // From the first byte on, and between requests: there is no other limit on a silent client.
+    // Applies from the first byte on, and between requests: it is the only limit on a silent client.
     http.timer(TokioTimer::new()).header_read_timeout(patience);
     match acceptor {
         None => http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await?,

@@ -1,6 +1,5 @@
-//! The subject of a certificate: as much of X.509 (RFC 5280, 4.1) as it takes to read names. The handshake has verified
-//! the
-//! certificate; whatever is not as expected here names nobody.
+//! Reads the subject of a certificate: a parser for only the part of X.509 (RFC 5280, 4.1) that is needed for names.
+//! The handshake has verified the certificate. A certificate of an unexpected form yields no name.
 
 /// `id-at-commonName` and `id-at-organizationName`, in DER.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
@@ -9,12 +8,12 @@ const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
 const OBJECT_IDENTIFIER: u8 = 0x06;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
-/// `[0]`, in which the version stands.
+/// Tag `[0]`, which contains the version.
 const VERSION: u8 = 0xa0;
 const UTF8_STRING: u8 = 0x0c;
 const PRINTABLE_STRING: u8 = 0x13;
 
-/// Names of a certificate's subject.
+/// The names in a certificate's subject.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Subject {
     /// The common name, if there is one.
@@ -23,14 +22,14 @@ pub(super) struct Subject {
     pub(super) groups: Vec<String>,
 }
 
-/// One element: tag, content, and what follows it.
+/// Splits the input: tag and content of the first element, and the rest.
 fn element(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = input.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = if first < 0x80 {
         (usize::from(first), rest)
     } else {
-        // No certificate is longer than a million bytes, and the indefinite form is not DER.
+        // No certificate is longer than 16 MB, and DER has no indefinite length.
         let count = usize::from(first & 0x7f);
         let (bytes, rest) = rest.split_at_checked(count).filter(|_| (1..=3).contains(&count))?;
         (bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)
@@ -51,7 +50,7 @@ pub(super) fn subject(certificate: &[u8]) -> Option<Subject> {
     if let Some((_, rest)) = expect(fields, VERSION) {
         fields = rest;
     }
-    // Serial number, algorithm, issuer, validity.
+    // Skips serial number, algorithm, issuer and validity.
     for _ in 0..4 {
         (_, _, fields) = element(fields)?;
     }

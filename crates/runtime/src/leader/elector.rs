@@ -1,7 +1,8 @@
-//! The rules of the election as a state machine without I/O: who may take the Lease, when, and what is written.
+//! The rules of the election as a state machine without I/O: which replica may take the Lease, when, and what is
+//! written.
 //!
-//! Times of other replicas are never compared with ours: a record counts as alive for its own lease duration after *we*
-//! last saw it change.
+//! Clocks of replicas are never compared: a record counts as valid for its own lease duration after *this* replica last
+//! saw it change.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,52 +13,51 @@ use tokio::time::Instant;
 use super::lease::Record;
 use super::{LeaderConfig, Leadership, OnLoss};
 
-/// A holder has missed two renewals when it has not renewed for so many retry periods: the second one may be a little
-/// late.
+/// A holder has missed two renewals after this many retry periods: the second one may be slightly late.
 const MISSED: f64 = 2.2;
-/// While the watch shows each renewal, nothing needs to be asked: only when one is late by half a period.
+/// While the watch shows each renewal, the Lease is read only if a renewal is late by half a period.
 const LATE: f64 = 1.5;
 
-/// A Lease as the API showed it.
+/// A Lease as the API server returned it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
-    /// What its holder wrote.
+    /// The record of the holder.
     pub record: Record,
     /// `metadata.resourceVersion`, the precondition of the next write.
     pub version: String,
 }
 
-/// Something that happened.
+/// An event for the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// Time passed.
     Tick,
     /// Answer to [`Action::Read`]; `None`: there is no such Lease.
     Read(Option<Observation>),
-    /// A watch showed this, unasked; `None`: the Lease was deleted.
+    /// The watch showed this state; `None`: the Lease was deleted.
     Watched(Option<Observation>),
     /// Answer to a successful [`Action::Create`] or [`Action::Update`].
     Wrote(Observation),
-    /// The write was refused, because the Lease is not as we believed (409 or 404).
+    /// The write was refused, because the Lease has changed (409 or 404).
     Conflict,
-    /// The request failed or timed out: whether it took effect is not known.
+    /// The request failed or timed out, so it may or may not have taken effect.
     Failed,
-    /// These hosts were found silent by somebody who looks after them; replaces what was said before.
+    /// The hosts that are reported as silent; replaces the former set.
     Silent(BTreeSet<String>),
 }
 
-/// The one request to send next. Its outcome is fed back before another is asked for.
+/// The next request. Its outcome has to be fed back before the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Read the Lease.
     Read,
     /// Create it.
     Create(Record),
-    /// Replace its record, if it still has this version.
+    /// Replace its record, with its resourceVersion as precondition.
     Update {
-        /// What to write.
+        /// The record to write.
         record: Record,
-        /// Precondition.
+        /// The precondition.
         version: String,
     },
 }
@@ -69,17 +69,17 @@ pub struct Elector {
     seen: Option<Seen>,
     leading: Option<Leading>,
     ended: bool,
-    /// A request is on its way since then.
+    /// Since when a request is under way.
     busy: Option<Instant>,
     /// Since when no request was answered.
     unanswered: Option<Instant>,
     next: Instant,
-    /// A write of ours may have taken effect; nothing has shown the Lease since.
+    /// A write may have taken effect, and the Lease was not seen since.
     unsettled: bool,
-    /// Conflicts in a row, so that a Lease that changes all the time is not read in a tight loop.
+    /// Number of conflicts in a row, so that a Lease that changes constantly is not read in a tight loop.
     conflicts: u32,
     known: bool,
-    /// Hosts that are said to be silent.
+    /// Hosts that are reported as silent.
     silent: BTreeSet<String>,
 }
 
@@ -93,16 +93,16 @@ struct Seen {
 #[derive(Debug)]
 struct Leading {
     since: Instant,
-    /// Start of the last request that renewed the Lease: others count from later.
+    /// Start of the last request that renewed the Lease: other replicas count from a later time.
     renewed: Instant,
-    /// When the running round of renewal has failed. Counted from `renewed` too: the lease runs from the API server's
-    /// write, and an answer that took seconds must not add them to the time for which we believe in it.
+    /// When the current round of renewal counts as failed. Measured from `renewed`, because the lease time begins with
+    /// the API server's write: a slow answer must not extend the time for which this replica relies on the Lease.
     lost_at: Instant,
     confirmed: bool,
 }
 
 impl Elector {
-    /// A replica that knows nothing and reads the Lease at `now`.
+    /// A replica without knowledge, which reads the Lease at `now`.
     pub fn new(now: Instant, config: LeaderConfig) -> Self {
         Self {
             config,
@@ -119,7 +119,7 @@ impl Elector {
         }
     }
 
-    /// Takes in what happened; answers with the request to send, if one is due. `wall` is only written, never compared.
+    /// Processes an event; returns the request to send, if one is due. `wall` is only written, never compared.
     pub fn step(&mut self, now: Instant, wall: Timestamp, input: Input) -> Option<Action> {
         match input {
             Input::Tick => {}
@@ -133,7 +133,7 @@ impl Elector {
                     return None;
                 }
                 if self.busy.is_some() {
-                    // The answer that is on its way decides; only a foreign holder must not wait for it.
+                    // The answer that is under way decides; only a foreign holder is recognised at once.
                     self.look(now, observation);
                     return None;
                 }
@@ -142,7 +142,7 @@ impl Elector {
                     _ => false,
                 };
                 if unchanged_holder {
-                    // A renewal, ours or another's: nothing to do but to note the time.
+                    // A renewal, by this or another replica: only its time is stored.
                     self.look(now, observation);
                     if let Some(seen) = self.seen.as_ref().filter(|_| self.leading.is_none()) {
                         self.next = self.expiry(seen).min(now + self.config.timing.retry_period.mul_f64(LATE));
@@ -169,7 +169,7 @@ impl Elector {
             }
             Input::Silent(hosts) => {
                 self.silent = hosts;
-                // Only to look sooner: what the Lease then shows decides.
+                // This only makes the next check earlier; what the Lease then contains decides.
                 if self.leading.is_none()
                     && let Some(expires) = self.seen.as_ref().map(|seen| self.expiry(seen))
                 {
@@ -181,7 +181,7 @@ impl Elector {
         if self.ended || self.busy.is_some() || now < self.next {
             return None;
         }
-        // The holder renews without reading first, as client-go does: one request per round.
+        // The holder renews without a read before it, like client-go: one request per round.
         let renewal =
             self.seen.as_ref().filter(|seen| self.leading.is_some() && seen.record.holder == self.config.identity);
         match renewal {
@@ -194,8 +194,8 @@ impl Elector {
         }
     }
 
-    /// When to call [`Elector::step`] with [`Input::Tick`] if nothing happens before; `None` while a request is on its
-    /// way and no deadline runs.
+    /// When to call [`Elector::step`] with [`Input::Tick`] if no other event comes; `None` while a request is under way
+    /// and no deadline runs.
     pub fn deadline(&self) -> Option<Instant> {
         if self.ended {
             return None;
@@ -205,7 +205,7 @@ impl Elector {
         [loss, next].into_iter().flatten().min()
     }
 
-    /// Who leads. A Lease that names us while we have not renewed it yet is not known to be ours.
+    /// The leader. If the Lease names this replica but was not renewed by it yet, the leader is unknown.
     pub fn leadership(&self) -> Leadership {
         if let Some(Leading { since, confirmed, .. }) = self.leading {
             return Leadership::Leading { since, confirmed };
@@ -218,7 +218,7 @@ impl Elector {
         }
     }
 
-    /// Start of the last request that renewed the Lease, while we lead.
+    /// Start of the last request that renewed the Lease, while this replica leads.
     pub fn renewed(&self) -> Option<Instant> {
         self.leading.as_ref().map(|leading| leading.renewed)
     }
@@ -228,7 +228,7 @@ impl Elector {
         self.ended
     }
 
-    /// Version of the Lease that the next write will expect.
+    /// The resourceVersion that the next write expects.
     pub fn version(&self) -> Option<&str> {
         self.seen.as_ref().map(|seen| seen.version.as_str())
     }
@@ -237,8 +237,8 @@ impl Elector {
         &self.config.identity
     }
 
-    /// The write that hands the Lease back, if we hold it: an empty holder and one second, so that the next one in line
-    /// takes it at once (client-go's ReleaseOnCancel).
+    /// The write that releases the Lease, if this replica holds it: an empty holder and a duration of one second, so
+    /// that the next replica can take it at once (client-go's ReleaseOnCancel).
     pub fn release(&self, wall: Timestamp) -> Option<Action> {
         let (Some(_), Some(seen)) = (&self.leading, &self.seen) else { return None };
         if seen.record.holder != self.config.identity {
@@ -254,8 +254,7 @@ impl Elector {
         Some(Action::Update { record, version: seen.version.clone() })
     }
 
-    /// Whether the Lease may bear our name, as far as can be known: from a former life, or by a write whose answer is
-    /// not there.
+    /// Whether the Lease may contain this replica's identity: from a former process, or from a write without an answer.
     pub fn may_name_us(&self) -> bool {
         let shown = self.seen.as_ref().is_some_and(|seen| seen.record.holder == self.config.identity);
         shown || self.unsettled || !self.known
@@ -267,12 +266,12 @@ impl Elector {
         action
     }
 
-    /// Notes what the Lease shows. A holder that is not us ends our leadership, whatever the clock says.
+    /// Stores what the Lease shows. Another holder ends this replica's leadership, whatever the clock says.
     fn look(&mut self, now: Instant, observation: Option<Observation>) {
         self.known = true;
-        // Nobody could renew while the API was away, so that time counts against nobody: else whoever asks first after
-        // an outage takes the Lease from a holder that is alive and serves. client-go counts it; its holders end in an
-        // outage anyway.
+        // No holder can renew while the API server is away, so that time does not count. Otherwise the first replica
+        // that asks after an outage would take the Lease from a live holder. client-go counts it, but its holders end
+        // in an outage anyway.
         let outage = match self.unanswered.take() {
             Some(since) if self.config.on_loss == OnLoss::KeepTrying => now.saturating_duration_since(since),
             _ => Duration::ZERO,
@@ -313,9 +312,9 @@ impl Elector {
         None
     }
 
-    /// When others may take the Lease if it does not change. Of a holder whose host is silent, too, two missed renewals
-    /// are enough: two signs that have nothing to do with each other. If it lives all the same, it finds another name
-    /// in the Lease at its next renewal.
+    /// When other replicas may take the Lease if it does not change. If the holder's host is reported as silent, two
+    /// missed renewals suffice: these are two independent signs. A holder that is alive nevertheless finds another
+    /// holder in the Lease at its next renewal.
     fn expiry(&self, seen: &Seen) -> Instant {
         let host = seen.record.holder.rsplit_once('_').map_or(seen.record.holder.as_str(), |(host, _)| host);
         let missed = self.config.timing.retry_period.mul_f64(MISSED);
@@ -328,7 +327,7 @@ impl Elector {
         self.unsettled = false;
         self.conflicts = 0;
         self.known = true;
-        // A watch may have shown a newer state while the answer was on its way.
+        // The watch may have shown a newer state before the answer arrived.
         if !self.is_stale(Some(&observation)) {
             self.look(now, Some(observation));
         }
@@ -339,12 +338,12 @@ impl Elector {
         let timing = self.config.timing;
         let since = self.leading.as_ref().map_or(now, |leading| leading.since);
         self.next = now + timing.retry_period;
-        // Never later than others may take the Lease, whatever the two other durations add up to.
+        // Never later than other replicas may take the Lease, whatever the sum of the two other durations is.
         let lost_at = sent + (timing.retry_period + timing.renew_deadline).min(timing.lease_duration);
         self.leading = Some(Leading { since, renewed: sent, lost_at, confirmed: true });
     }
 
-    /// What we write: as holder already, the time of acquisition and the number of transitions stay.
+    /// The record to write. A holder keeps the time of acquisition and the number of transitions.
     fn record(&self, old: Option<&Record>, wall: Timestamp) -> Record {
         let kept = old.filter(|old| old.holder == self.config.identity);
         Record {
@@ -376,7 +375,7 @@ impl Elector {
         self.ended = self.config.on_loss == OnLoss::End;
     }
 
-    /// Watch events may be older than an answer we already have. Versions of one object are ordered numbers.
+    /// Whether a watch event is older than a known answer. The resourceVersions of one object are ordered numbers.
     fn is_stale(&self, observation: Option<&Observation>) -> bool {
         let (Some(seen), Some(new)) = (&self.seen, observation) else { return false };
         match (seen.version.parse::<u64>(), new.version.parse::<u64>()) {

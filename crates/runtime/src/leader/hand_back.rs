@@ -1,41 +1,41 @@
-//! Handing a Lease back, request by request, without I/O.
+//! The release of a Lease as a state machine without I/O.
 
 use jiff::Timestamp;
 
 use super::elector::{Action, Elector, Input};
 
-/// A renewal that was on its way may have landed: so often the Lease is written, after it was read anew.
+/// Limit of the writes. A second one, after another read, is needed if a renewal was under way.
 const TRIES: u32 = 2;
 
-/// How an election left its Lease when it was asked to end.
+/// The state of the Lease when the election ended on request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandBack {
-    /// It does not bear our name: others may take it at once.
+    /// The Lease does not contain this replica's identity: others may take it at once.
     Done,
-    /// The API did not confirm it: others may have to wait until the Lease expires.
+    /// The API server did not confirm the release: others may have to wait until the Lease expires.
     Uncertain,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Send this, and feed the answer back.
+    /// Send this request, and feed the answer back.
     Send(Action),
-    /// It is over.
+    /// The release has ended.
     End(HandBack),
 }
 
-/// A Lease that is being handed back.
+/// A release in progress.
 #[derive(Debug)]
 pub struct HandingBack {
     identity: String,
-    /// The write that is tried.
+    /// The current write.
     write: Action,
     tries: u32,
 }
 
 impl Elector {
-    /// Begins to hand the Lease back, if we hold it; else how it is left as it stands.
+    /// Begins the release if this replica holds the Lease; otherwise returns the state of the Lease.
     pub fn hand_back(&self, wall: Timestamp) -> Result<(HandingBack, Action), HandBack> {
         let Some(write) = self.release(wall) else {
             return Err(if self.may_name_us() { HandBack::Uncertain } else { HandBack::Done });
@@ -45,7 +45,7 @@ impl Elector {
 }
 
 impl HandingBack {
-    /// The request was answered.
+    /// Processes the answer to the request.
     pub fn step(&mut self, answer: Input) -> Step {
         match answer {
             Input::Conflict => Step::Send(Action::Read),

@@ -1,5 +1,5 @@
-//! The election record, and how it is kept in a Lease object. The object is handled unstructured, so that fields of a
-//! newer API server survive our PUT (decisions.md 4).
+//! The election record, and its representation in a Lease. The Lease is handled as unstructured JSON, so that fields of
+//! a newer API server survive a PUT (decisions.md 4).
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 
-/// What the holder of a Lease writes into it.
+/// The record that the holder of a Lease writes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Record {
     /// `holderIdentity`; empty when released.
@@ -16,13 +16,13 @@ pub struct Record {
     pub lease_duration: Duration,
     /// `acquireTime`.
     pub acquire_time: Option<Timestamp>,
-    /// `renewTime`. Only its change counts, never its value: clocks differ.
+    /// `renewTime`. Only its change matters, never its value, because clocks differ.
     pub renew_time: Option<Timestamp>,
     /// `leaseTransitions`.
     pub transitions: i64,
 }
 
-/// An int32 in the API, and one more is written at each change of holder.
+/// The largest value: the field is an int32, and each change of holder adds one.
 const MOST_TRANSITIONS: i64 = i32::MAX as i64 - 1;
 
 /// The API resource of Leases.
@@ -30,7 +30,7 @@ pub fn resource() -> ApiResource {
     ApiResource::erase::<k8s_openapi::api::coordination::v1::Lease>(&())
 }
 
-/// Reads the record; what is missing or malformed is empty, as in client-go, where such a Lease is free to take.
+/// Reads the record. Missing or malformed fields are empty, as in client-go, where such a Lease is free to take.
 pub fn read(lease: &DynamicObject) -> Record {
     let spec = &lease.data["spec"];
     let text = |field: &str| spec[field].as_str();
@@ -44,7 +44,7 @@ pub fn read(lease: &DynamicObject) -> Record {
     }
 }
 
-/// Writes the record into `lease`, leaving everything else alone.
+/// Writes the record to `lease`; all other fields stay.
 pub fn write(lease: &mut DynamicObject, record: &Record) {
     if !lease.data.is_object() {
         lease.data = json!({});
@@ -60,19 +60,19 @@ pub fn write(lease: &mut DynamicObject, record: &Record) {
     spec["leaseTransitions"] = json!(record.transitions);
 }
 
-/// What an annotation of the Lease is to say.
+/// The desired state of an annotation of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Annotation {
-    /// What it says already: nothing else is known yet.
+    /// Unchanged, because nothing else is known yet.
     Keep,
-    /// It does not stand there.
+    /// The annotation is removed.
     Remove,
-    /// This.
+    /// The annotation has this value.
     Set(String),
 }
 
-/// Makes the annotation say that. The second key, `by`, names the holder who stands for it: what a former holder has
-/// said, and its successor does not know of, ends with the change of holder.
+/// Applies the desired state. The second key, `by`, names the holder that wrote the value, so that a value of a former
+/// holder that the successor does not repeat becomes invalid with the change of holder.
 pub fn annotate(lease: &mut DynamicObject, [key, by]: [&str; 2], holder: &str, value: Annotation) {
     let annotations = lease.metadata.annotations.get_or_insert_default();
     match value {
@@ -87,7 +87,7 @@ pub fn annotate(lease: &mut DynamicObject, [key, by]: [&str; 2], holder: &str, v
     }
 }
 
-/// MicroTime: six digits, always.
+/// Format of MicroTime: always six digits.
 fn time(time: Option<Timestamp>) -> Value {
     time.map_or(Value::Null, |time| json!(format!("{time:.6}")))
 }

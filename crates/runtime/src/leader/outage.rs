@@ -1,9 +1,9 @@
-//! An outage of the API, as the election tells of it.
+//! Reports an outage of the API server during an election.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether requests fail, so that an outage is told twice and not with each of them.
+/// Whether requests fail. An outage is reported when it begins and when it ends, and not for each request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outage(Arc<AtomicBool>);
 

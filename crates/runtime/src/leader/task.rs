@@ -1,4 +1,4 @@
-//! Runs an `Elector` against a real Lease: sends its requests, watches, keeps the time, tells who leads.
+//! Runs an `Elector` on a real Lease: sends its requests, watches, keeps the time, and publishes the leader.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -26,17 +26,17 @@ use crate::error::chain;
 use crate::events::Recorder;
 use crate::health::Check;
 
-/// A watch that was refused is tried again after this time, doubled up to [`WATCH_AGAIN`]: an API server that has just
-/// started refuses what it allows as soon as it has read its rules.
+/// First pause before a refused watch is tried again, doubled up to [`WATCH_AGAIN`]. An API server that has just
+/// started may refuse until it has read its RBAC rules.
 const WATCH_AGAIN_SOON: Duration = Duration::from_secs(1);
 const WATCH_AGAIN: Duration = Duration::from_mins(10);
-/// Who waits for so long has been refused for longer than a server needs to start: it is told.
+/// A refusal that lasts this long is not caused by a starting server, and is reported.
 const WATCH_REFUSED: Duration = Duration::from_secs(8);
 
-/// What an annotation is to say now, see [`lease::annotate`].
+/// Returns the desired state of an annotation, see [`lease::annotate`].
 pub type AnnotationValue = Arc<dyn Fn() -> lease::Annotation + Send + Sync>;
 
-/// One replica's part in an election. [`Election::run`] does the work; [`Election::leadership`] tells the result.
+/// One replica's part in an election. [`Election::run`] does the work; [`Election::leadership`] publishes the result.
 pub struct Election {
     api: Api<DynamicObject>,
     config: LeaderConfig,
@@ -44,16 +44,16 @@ pub struct Election {
     leadership: watch::Sender<Leadership>,
     renewed: Arc<Mutex<Option<Instant>>>,
     outage: Outage,
-    /// An annotation that the Lease bears while there is a value for it.
+    /// An annotation of the Lease, written while it has a value.
     annotation: Option<([&'static str; 2], AnnotationValue)>,
-    /// Tells which hosts are silent.
+    /// The hosts that are reported as silent.
     silent: Option<watch::Receiver<BTreeSet<String>>>,
 }
 
-/// Why [`Election::run`] ended without having been asked to.
+/// Why [`Election::run`] ended without a request to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaderError {
-    /// The Lease could not be renewed in time, or somebody else holds it. Only with [`super::OnLoss::End`].
+    /// The Lease could not be renewed in time, or another replica holds it. Only with [`super::OnLoss::End`].
     #[error("leaderelection lost: Lease {namespace}/{name} could not be renewed or is held by somebody else")]
     Lost {
         /// Namespace of the Lease.
@@ -63,7 +63,7 @@ pub enum LeaderError {
     },
 }
 
-/// A request on its way, and what the Lease looks like after it.
+/// A request under way; it returns the input for the elector and the Lease after it.
 type Request = BoxFuture<'static, (Input, Option<DynamicObject>)>;
 
 impl std::fmt::Debug for Election {
@@ -73,8 +73,7 @@ impl std::fmt::Debug for Election {
 }
 
 impl Election {
-    /// An election that has not started. `recorder` reports `<id> became leader` and `<id> stopped leading` on the
-    /// Lease.
+    /// Creates an election. `recorder` writes the Events `<id> became leader` and `<id> stopped leading` on the Lease.
     pub fn new(client: Client, config: LeaderConfig, recorder: Option<&Recorder>) -> Self {
         let api = Api::namespaced_with(client, &config.namespace, &lease::resource());
         let recorder = recorder.map(|recorder| recorder.for_component(&config.component));
@@ -91,27 +90,27 @@ impl Election {
         }
     }
 
-    /// The Lease bears this annotation while we hold it and there is a value for it, and under the second key our
-    /// identity: brought up to date with each renewal, so that it costs no request.
+    /// Sets an annotation that the Lease has while this replica holds it and there is a value, with the replica's
+    /// identity under the second key. It is updated with each renewal, so it costs no extra request.
     pub fn with_annotation(mut self, keys: [&'static str; 2], value: AnnotationValue) -> Self {
         self.annotation = Some((keys, value));
         self
     }
 
-    /// Takes the Lease of a holder whose host this calls silent as soon as two renewals are missing. Holders are known
-    /// by their identity, `<host>_<anything>`.
+    /// Sets the source of silent hosts: the Lease of a holder on such a host is taken after two missed renewals. The
+    /// host of a holder is in its identity, `<host>_<anything>`.
     pub fn with_silent_hosts(mut self, silent: watch::Receiver<BTreeSet<String>>) -> Self {
         self.silent = Some(silent);
         self
     }
 
-    /// Who leads, now and from now on.
+    /// The leader; the receiver sees every change.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.leadership.subscribe()
     }
 
-    /// Fails if we believe to lead and have not renewed for the lease duration and 20 s (ccm.md 7). Replicas that wait
-    /// are well.
+    /// A check that fails if this replica considers itself the leader but has not renewed for the lease duration plus
+    /// 20 s (ccm.md 7). It passes for waiting replicas.
     pub fn health(&self) -> Check {
         let renewed = Arc::clone(&self.renewed);
         let patience = self.config.timing.lease_duration + Duration::from_secs(20);
@@ -123,11 +122,12 @@ impl Election {
         })
     }
 
-    /// Takes part until `stop`, then hands the Lease back if we hold it. Dropping the future keeps the Lease as it is.
+    /// Takes part until `stop`, then releases the Lease if this replica holds it. If the future is dropped, the Lease
+    /// stays unchanged.
     pub async fn run(mut self, stop: CancellationToken) -> Result<HandBack, LeaderError> {
         let mut silent = self.silent.take();
         let mut elector = Elector::new(Instant::now(), self.config.clone());
-        // The object that the next PUT starts from; always the one whose version the elector knows.
+        // The object for the next PUT; always in the version that the elector knows.
         let mut latest: Option<DynamicObject> = None;
         let mut request: Option<Request> = None;
         let mut events = self.watch(Duration::ZERO);
@@ -178,8 +178,7 @@ impl Election {
         if !self.config.watch {
             return futures::stream::pending().boxed();
         }
-        // A server-side time-out keeps a watch that died silently from being believed for long; polling goes on beside
-        // it anyway.
+        // The server-side time-out limits how long a dead watch goes unnoticed; the Lease is polled besides anyway.
         let config = watcher::Config::default().fields(&format!("metadata.name={}", self.config.name));
         let events = watcher(self.api.clone(), config).default_backoff();
         async move {
@@ -198,7 +197,7 @@ impl Election {
     ) -> Option<(Input, Option<DynamicObject>)> {
         match event {
             Ok(watcher::Event::InitApply(object)) => Some((Input::Watched(Some(observe(&object))), Some(object))),
-            // These show that the watch is granted, which a list does not.
+            // These events prove that the watch is granted; a list does not.
             Ok(watcher::Event::Apply(object)) => {
                 *pause = WATCH_AGAIN_SOON;
                 Some((Input::Watched(Some(observe(&object))), Some(object)))
@@ -366,13 +365,13 @@ impl Election {
     }
 }
 
-/// The silent hosts, whenever they change.
+/// Waits for the next change of the silent hosts.
 async fn told(silent: &mut Option<watch::Receiver<BTreeSet<String>>>) -> BTreeSet<String> {
     if let Some(hosts) = silent {
         if hosts.changed().await.is_ok() {
             return hosts.borrow_and_update().clone();
         }
-        // Whoever told has ended: what was said last ends with it.
+        // The source has ended, so its last report is void.
         *silent = None;
         return BTreeSet::new();
     }

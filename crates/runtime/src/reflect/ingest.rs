@@ -1,4 +1,4 @@
-//! Watch events become content of a cache.
+//! Applies watch events to a cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use kube::runtime::watcher;
 
 use crate::cache::{Cache, Key};
 
-/// Makes the view of an object, or nothing if it is not to be kept.
+/// Makes the view of an object; `None` if the object is not kept.
 pub(super) type Trim<O, V> = Arc<dyn Fn(&O) -> Option<V> + Send + Sync>;
 
-/// Turns watch events into cache content; holds a list back until it is complete.
+/// Applies watch events to a cache; an incomplete list is held back.
 pub(super) struct Ingest<O, K, V> {
     cache: Cache<K, V>,
     key: fn(&ObjectMeta) -> K,

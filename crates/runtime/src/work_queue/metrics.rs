@@ -1,4 +1,4 @@
-//! `workqueue_*` with client-go's names, so that existing dashboards work.
+//! The metrics `workqueue_*`, with client-go's names, so that existing dashboards work.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -129,7 +129,7 @@ impl QueueMetrics {
     }
 }
 
-/// Start times of the jobs of one queue that run now.
+/// Start times of the running jobs of one queue.
 #[derive(Debug, Default)]
 struct Running {
     started: Mutex<BTreeMap<u64, Instant>>,
@@ -153,13 +153,13 @@ impl Running {
     }
 }
 
-/// Ages of running jobs, computed when scraped.
+/// Ages of the running jobs, computed at each scrape.
 #[derive(Debug, Clone, Default)]
 struct RunningQueues {
     queues: Arc<Mutex<BTreeMap<&'static str, Arc<Running>>>>,
 }
 
-/// One figure from the ages of running jobs.
+/// Computes one value from the ages of the running jobs.
 type Fold = fn(&[f64]) -> f64;
 
 impl Collector for RunningQueues {

@@ -1,4 +1,4 @@
-//! The queue without waiting: which key waits, which is worked on, which comes later. Times are arguments.
+//! The state of the queue, without waiting: which keys wait, are processed, or are delayed. Times are arguments.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -7,29 +7,29 @@ use tokio::time::Instant;
 
 use crate::cache::Key;
 
-/// One of so many turns goes to the lane that comes last, so that none starves.
+/// Every n-th turn goes to the last lane, so that no key starves.
 const TO_THE_LAST: u64 = 5;
 
-// The lanes.
+// Indices of the lanes.
 const FIRST: usize = 0;
 const NORMAL: usize = 1;
 const LAST: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct State<K> {
-    /// The first lane goes first. A key may be in two: what is not `dirty` any more when its turn comes is skipped.
+    /// The first lane has priority. A key may be in two lanes; an entry whose key is no longer `dirty` is skipped.
     lanes: [VecDeque<(K, Instant)>; 3],
-    /// In the first lane.
+    /// Keys in the first lane.
     urgent: BTreeSet<K>,
     turns: u64,
-    /// Keys that have to be worked on: those in `lanes`, and those added while being worked on.
+    /// Keys to process: those in `lanes`, and those that were added while they are processed.
     dirty: BTreeSet<K>,
-    /// With the lane in which it comes again if it is added meanwhile.
+    /// Keys in processing, with the lane for the case that they are added meanwhile.
     working: BTreeMap<K, usize>,
     later: BTreeMap<K, Instant>,
-    /// `later` by time: looking for what is due must not cost more the more waits.
+    /// `later` ordered by time, so that the search for due keys stays cheap with many delayed keys.
     schedule: BTreeSet<(Instant, K)>,
-    /// How often a key failed, and until when the back-off of the last failure that counted runs.
+    /// Number of failures of each key, and the end of the current back-off.
     failures: BTreeMap<K, (u32, Instant)>,
     shut_down: bool,
 }
@@ -51,12 +51,12 @@ impl<K> Default for State<K> {
 }
 
 impl<K: Key> State<K> {
-    /// Whether this was news.
+    /// Adds a key; returns whether it was not waiting.
     pub(super) fn add(&mut self, now: Instant, key: K) -> bool {
         self.add_to(NORMAL, now, key)
     }
 
-    /// The same after all others.
+    /// Like [`Self::add`], in the last lane.
     pub(super) fn add_last(&mut self, now: Instant, key: K) -> bool {
         self.add_to(LAST, now, key)
     }
@@ -72,7 +72,7 @@ impl<K: Key> State<K> {
         true
     }
 
-    /// The same before all others, also if it waits already.
+    /// Like [`Self::add`], in the first lane, even if the key already waits.
     pub(super) fn add_first(&mut self, now: Instant, key: K) -> bool {
         if self.shut_down {
             return false;
@@ -103,7 +103,7 @@ impl<K: Key> State<K> {
         self.later.insert(key, at);
     }
 
-    /// Moves what is due to the queue; returns how many keys were news.
+    /// Moves due keys to the queue; returns how many were not waiting.
     pub(super) fn promote(&mut self, now: Instant) -> u64 {
         let mut added = 0;
         while self.schedule.first().is_some_and(|(at, _)| *at <= now) {
@@ -121,7 +121,8 @@ impl<K: Key> State<K> {
             let next = |lane: &mut VecDeque<(K, Instant)>| lane.pop_front();
             let (key, queued) = if last_first { lanes.rev().find_map(next) } else { lanes.find_map(next) }?;
             self.urgent.remove(&key);
-            // The other entry of a key that was in both, or one that is being worked on and comes again by itself.
+            // The second entry of a key that was in two lanes, or a key in processing that will be added again
+            // afterwards.
             if self.working.contains_key(&key) || !self.dirty.remove(&key) {
                 continue;
             }
@@ -147,13 +148,13 @@ impl<K: Key> State<K> {
         self.schedule.first().map(|(at, _)| *at)
     }
 
-    /// How many keys wait, those that are added while being worked on not counted.
+    /// Number of waiting keys, without those that were added while they are processed.
     pub(super) fn waiting(&self) -> usize {
         self.dirty.len() - self.working.keys().filter(|key| self.dirty.contains(key)).count()
     }
 
-    /// When to try again. A failure while a back-off still runs is the same trouble, seen earlier because somebody woke
-    /// the key: it does not make the back-off grow, and the time stands.
+    /// Records a failure; returns when to try again. A failure before the end of the back-off is the same problem, seen
+    /// earlier because the key was woken: the back-off neither grows nor starts again.
     pub(super) fn fail(&mut self, now: Instant, key: &K, delay: impl Fn(u32) -> Duration) -> Instant {
         let (failures, until) = self.failures.entry(key.clone()).or_insert((0, now));
         if *failures == 0 || *until <= now {

@@ -1,4 +1,4 @@
-//! What the log and Events say of a step of an upgrade, and on which object.
+//! Writes the log lines and Events of one step of an upgrade, each on the object that it is about.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use runtime::events::{EventKind, Recorder};
@@ -40,7 +40,7 @@ impl Controller {
     }
 
     fn node(&self, name: &str) -> ObjectReference {
-        // The kubelet's own Events name the Node as UID; those of the API name the UID.
+        // The kubelet's own Events carry the Node's name as UID; Events of the API server carry the real UID.
         let uid = self.sources.nodes.get(&name.to_owned()).map(|node| node.uid.0.clone());
         ObjectReference {
             api_version: Some("v1".into()),

@@ -1,4 +1,4 @@
-//! Which hosts were told to carry so many members of etcd that their loss costs the quorum.
+//! Warns about hosts that carry so many etcd members of this cluster that the loss of one such host costs the quorum.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use runtime::events::Recorder;
 
 use super::Seen;
 
-/// Hosts that were told of.
+/// Hosts that a warning was written for.
 #[derive(Debug, Default)]
 pub struct Told(BTreeSet<String>);
 
 impl Told {
-    /// Once per host, until it is over.
+    /// Writes one warning for each host, until the host is no longer a risk.
     pub fn tell(&mut self, seen: &Seen, nodes: &[Arc<NodeView>], events: &Recorder) {
         let members: Vec<quorum::Member<'_>> = nodes
             .iter()
@@ -27,7 +27,7 @@ impl Told {
             })
             .collect();
         let risks = quorum::at_risk(&members);
-        // While an upgrade moves machines to and fro one warning for each host is enough.
+        // An upgrade moves machines back and forth, so during one a host gets only one warning.
         self.0.retain(|host| seen.open || risks.iter().any(|risk| risk.host == host));
         for risk in risks {
             if !self.0.insert(risk.host.to_owned()) {

@@ -1,6 +1,6 @@
-//! What is done for a Node whose machine is about to move or to be shut down: its addresses are handed over, it is
-//! cordoned and drained, and all of it is taken back when the machine is back. Pure: a few facts of the Node in, what
-//! to write and whether to evict out.
+//! Decides what is done for a Node whose machine is about to move or to be shut down. The addresses of the Node are
+//! handed over, and it is cordoned and drained if the machine goes off. All of this is undone when the machine is back.
+//! Pure: takes facts of the Node, returns what to write and whether to evict.
 
 use cloud_provider::view::{NodeView, Ready};
 use harvester_api::keys::cloudprovider;
@@ -10,63 +10,63 @@ use serde_json::{Value, json};
 use super::super::facts::Power;
 use super::super::shown::{Expect, NodeStatus, Reason};
 
-/// For so long evictions wait for announcers to hand over. One that does not answer must not keep the drain from
-/// beginning.
+/// Seconds that evictions wait for announcers to hand over addresses. An announcer that does not answer must not
+/// prevent the drain.
 pub const HANDS_OVER: i64 = 10;
 
-/// What is known of a Node.
+/// The facts of one Node that the decision depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Case<'a> {
     /// Unix seconds.
     pub now: i64,
-    /// Seconds that a drain may take.
+    /// Longest duration of a drain, in seconds.
     pub limit: i64,
-    /// Cooperation is wanted, and an upgrade is under way that has not lasted for too long.
+    /// Cooperation is switched on, and an upgrade is in progress that has not lasted too long.
     pub wanted: bool,
     /// The Node.
     pub node: &'a NodeView,
-    /// What is shown of it.
+    /// The published status of the Node.
     pub status: Option<&'a NodeStatus>,
     /// Whether its machine runs.
     pub power: Power,
-    /// Another Node could have its pods and addresses.
+    /// Another Node can take its pods and addresses.
     pub refuge: bool,
-    /// An announcer there still announces an address.
+    /// An announcer on the Node still announces an address.
     pub announces: bool,
 }
 
-/// What becomes of its machine.
+/// What the upgrade does with the machine of the Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Nothing.
+    /// The machine stays where it is.
     Stays,
-    /// It moves.
+    /// The machine moves to another host.
     Moves,
-    /// It is about to be shut down.
+    /// The machine is about to be shut down.
     GoesOff,
-    /// It is off or on its way up: what was begun stays.
+    /// The machine is off, or starts again: what was done for the Node stays in place.
     Away,
 }
 
-/// What is to be done.
+/// The decision for one Node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Deed {
-    /// Merge patch of the Node, and what its Event says.
+    /// The merge patch of the Node, and the change that its Event reports.
     pub patch: Option<(Value, Change)>,
-    /// Pods are to be evicted now.
+    /// Whether pods are evicted now.
     pub evict: bool,
 }
 
-/// What a patch does.
+/// What a patch changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Its addresses are handed over.
+    /// Announcers hand over the addresses of the Node.
     HandsOver,
-    /// The same, and it is cordoned for a drain.
+    /// As `HandsOver`, and the Node is cordoned for a drain.
     Drains,
-    /// All of it is taken back.
+    /// Everything is undone.
     TakenBack {
-        /// It is uncordoned with it.
+        /// The patch also uncordons the Node.
         uncordoned: bool,
     },
 }
@@ -75,7 +75,7 @@ impl Case<'_> {
     fn fate(&self) -> Fate {
         let Some(status) = self.status.filter(|_| self.wanted) else { return Fate::Stays };
         match (status.reason, status.expect) {
-            // What is off already has nothing to hand over.
+            // A machine that is already off has nothing to hand over.
             (Reason::PreDraining | Reason::LiveMigrating, _) if self.power == Power::Off => Fate::Away,
             (Reason::PreDraining, Expect::Shutdown) => Fate::GoesOff,
             (Reason::PreDraining | Reason::LiveMigrating, _) => Fate::Moves,
@@ -84,26 +84,27 @@ impl Case<'_> {
         }
     }
 
-    /// Since when the Node is marked. A mark that cannot be read counts as old: it keeps no drain alive.
+    /// Time of the mark on the Node, in Unix seconds. A mark that cannot be parsed counts as very old, so that it keeps
+    /// no drain going.
     fn marked(&self) -> Option<i64> {
         let text = self.node.annotations.get(cloudprovider::HAND_OVER)?;
         Some(text.parse::<Timestamp>().map_or(0, Timestamp::as_second))
     }
 
-    /// We have cordoned it.
+    /// Whether this controller has cordoned the Node.
     fn ours(&self) -> bool {
         self.node.annotations.contains_key(cloudprovider::CORDONED)
     }
 
-    /// The machine serves again. While an upgrade is under way its kubelet has to say so, too; afterwards a Node that
-    /// is not ready for another reason is not kept cordoned by us. A machine of which nothing is known has not proved
-    /// anything: it may be off.
+    /// Whether the machine runs and serves again. During an upgrade the kubelet has to report ready, too. After the
+    /// upgrade a Node that is not ready for another reason is uncordoned nevertheless. A machine whose state is unknown
+    /// does not count as back: it may be off.
     fn is_back(&self) -> bool {
         let ready = matches!(self.node.ready, Some(Ready::True) | None);
         self.power == Power::On && (ready || !self.wanted)
     }
 
-    /// What is to be done about it.
+    /// Decides what is done for the Node.
     pub fn decide(&self) -> Deed {
         match self.fate() {
             Fate::Stays => self.take_back(),
@@ -118,7 +119,7 @@ impl Case<'_> {
         if (self.marked().is_none() && !self.ours()) || !self.is_back() {
             return Deed::default();
         }
-        // Who has uncordoned it by hand since has decided about it.
+        // If an operator has uncordoned the Node in the meantime, that decision stands.
         let uncordoned = self.ours() && self.node.unschedulable;
         let mut patch = self.patch(&Value::Null, &Value::Null);
         if uncordoned {
@@ -129,7 +130,7 @@ impl Case<'_> {
 
     fn drain(&self) -> Deed {
         let Some(since) = self.marked().filter(|_| self.ours() || self.node.unschedulable) else {
-            // A Node that was uncordoned by hand in the middle of it is left alone.
+            // A Node that an operator has uncordoned during the drain is left alone.
             return if self.ours() { Deed::default() } else { self.begin(true) };
         };
         let lasts = self.now - since;
@@ -143,7 +144,8 @@ impl Case<'_> {
         let mut patch = self.patch(&since, &if cordon { json!("true") } else { Value::Null });
         if cordon {
             patch["spec"] = json!({"unschedulable": true});
-            // Only what was read may be taken for uncordoned.
+            // The patch carries the resourceVersion as precondition: that the Node is not cordoned is only known for
+            // the version that was read.
             patch["metadata"]["resourceVersion"] = json!(self.node.resource_version);
         }
         Deed { patch: Some((patch, if drain { Change::Drains } else { Change::HandsOver })), evict: false }

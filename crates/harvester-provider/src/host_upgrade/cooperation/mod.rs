@@ -1,9 +1,9 @@
-//! Cooperation with an upgrade of the hosts, where it is asked for: what is on a Node goes elsewhere before its machine
-//! moves or is shut down. Only this cluster's Nodes and pods are written, never the host, which waits for nobody: what
-//! has not gone by then is off with it.
+//! Cooperation with an upgrade of the hosts, if it is switched on. Workloads and addresses leave a Node before its
+//! machine moves or is shut down. The controller writes only Nodes and pods of this cluster, never the host. The host
+//! does not wait: what is still on the Node at the shutdown goes off with it.
 //!
-//! `decide` says what is due for a Node, `pods` which pods are evicted; here is the loop around them. Runs on the
-//! leader only.
+//! `decide` computes what is due for a Node, `pods` which pods are evicted. This module contains the loop around them.
+//! Runs on the leader only.
 
 mod at_risk;
 mod decide;
@@ -35,45 +35,45 @@ use decide::{Case, Change};
 use pods::{Fate, fate, key, listed};
 use stay::{Missing, Stay};
 
-/// Deadlines pass although nothing changes.
+/// Interval of the checks: deadlines pass although nothing changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Between two attempts to evict what a disruption budget protects, and after a failure.
+/// Pause after a failure, and between attempts to evict a pod that a PodDisruptionBudget protects.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// What the controller of upgrades tells.
+/// The state that the controller of host upgrades publishes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// All lists have arrived, and it was answered what a former process knew. Before that the rest says nothing: that
-    /// no upgrade is open may only mean that it was not looked for yet.
+    /// All lists have arrived, and the state of a former process was read. While this is false, the other fields mean
+    /// nothing: a closed window may only mean that no upgrade was looked for yet.
     pub known: bool,
-    /// An upgrade is under way, and has not lasted for too long.
+    /// An upgrade is in progress, and has not lasted too long.
     pub open: bool,
-    /// What is shown of Nodes.
+    /// The status that is shown for each Node.
     pub nodes: BTreeMap<String, NodeStatus>,
-    /// Whether their machines run.
+    /// The power state of each Node's machine.
     pub power: BTreeMap<String, Power>,
 }
 
-/// What is looked at.
+/// The caches and states that the loop reads.
 #[derive(Debug)]
 pub struct Sources {
     /// Nodes of the cluster.
     pub nodes: NodeCache,
     /// Its Services.
     pub services: ServiceCache,
-    /// What is known of the upgrade.
+    /// The state of the upgrade.
     pub seen: watch::Receiver<Arc<Seen>>,
 }
 
-/// How a drain goes.
+/// The progress of one drain.
 #[derive(Debug, Default)]
 struct Drain {
-    /// Nothing is tried before then.
+    /// No eviction is tried before this time.
     next: Option<Instant>,
-    /// Its end was told.
+    /// The end of the drain was reported.
     told: bool,
     evicted: BTreeSet<String>,
-    /// Refused, and why.
+    /// Pods whose eviction was refused, with the reason.
     refused: BTreeMap<String, String>,
     left: BTreeSet<String>,
 }
@@ -84,14 +84,14 @@ pub struct Cooperation {
     client: Client,
     nodes: Api<Node>,
     identity: Identity,
-    /// For how long a Node is drained; `None`: nothing is begun, and what was begun is taken back.
+    /// Longest duration of a drain. `None`: cooperation is off, nothing is begun, and what was begun is undone.
     limit: Option<Duration>,
     drains: HashMap<String, Drain>,
-    /// Hosts that were told to carry too much of etcd.
+    /// Hosts with a warning about too many etcd members.
     at_risk: at_risk::Told,
-    /// Nodes that stay cordoned, because too little is known.
+    /// Nodes that stay cordoned because too little is known about them.
     stay: Stay,
-    /// Nodes whose last patch has failed.
+    /// Nodes whose last patch is recent or has failed, with the time of the next attempt.
     waits: HashMap<String, Instant>,
 }
 
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Cooperation {
 }
 
 impl Cooperation {
-    /// Sends nothing before [`Self::run`].
+    /// Creates the loop. It sends no request before [`Self::run`].
     pub fn new(guest: &Client, sources: Sources, identity: Identity) -> Self {
         Self {
             sources,
@@ -117,7 +117,7 @@ impl Cooperation {
         }
     }
 
-    /// Wanted, with so much time for a drain.
+    /// Sets the longest duration of a drain; `None` switches cooperation off.
     pub fn wanted(&mut self, limit: Option<Duration>) {
         self.limit = limit;
     }
@@ -137,8 +137,8 @@ impl Cooperation {
         }
     }
 
-    /// One look at all Nodes. A new leader must not take for an upgrade that is over what it has only not seen yet: it
-    /// would uncordon a Node in the middle of the drain that its predecessor has begun.
+    /// Evaluates all Nodes once. A new leader waits until the state is known. Otherwise it would take an upgrade that
+    /// it has not seen yet for one that is over, and uncordon a Node in the middle of its predecessor's drain.
     async fn look(&mut self, seen: &Seen, events: &Recorder) {
         let held = self.identity.name().is_none() || self.identity.hold().is_some();
         let nodes = self.sources.nodes.all();
@@ -154,7 +154,7 @@ impl Cooperation {
         self.waits.retain(|_, until| *until > Instant::now());
     }
 
-    /// A Node that a former leader has cordoned stays so until its machine is known to run.
+    /// Reports the Nodes that a former leader has cordoned and that stay cordoned, until their machine is known to run.
     fn tell_who_stays(&mut self, seen: &Seen, held: bool, nodes: &[Arc<NodeView>], events: &Recorder) {
         let power = |node: &NodeView| seen.power.get(&node.name).copied().unwrap_or(Power::Unknown);
         let missing = |node: &NodeView| match () {
@@ -206,7 +206,7 @@ impl Cooperation {
         }
     }
 
-    /// Whether a Service names this Node as the one that announces it.
+    /// Whether the annotation of a Service names this Node as its announcer.
     fn announces(&self, name: &str) -> bool {
         let services = self.sources.services.all();
         services
@@ -226,7 +226,7 @@ impl Cooperation {
         if self.waits.contains_key(name) {
             return;
         }
-        // What was written comes back by the watch; until then it is not written again.
+        // The watch delivers the patched Node only later, so the same patch is not sent again at once.
         self.waits.insert(name.to_owned(), Instant::now() + LOOK_EVERY);
         if let Err(error) = self.nodes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
             if !is_conflict(&error) && api_code(&error) != Some(404) {
@@ -283,7 +283,8 @@ impl Cooperation {
                 return;
             }
         };
-        // Ourselves last, with all that keeps the cluster going: what is left then is begun at least.
+        // Pods in `kube-system` come last, this controller among them. When they are evicted, all other evictions
+        // have at least begun.
         pods.sort_by_key(|pod| (pod.namespace().as_deref() == Some("kube-system"), key(pod)));
         drain.refused.clear();
         drain.left.clear();
@@ -311,7 +312,7 @@ impl Cooperation {
             }
         }
         if ending && drain.refused.is_empty() {
-            // A look at who is still ending costs one list.
+            // Pods that are still terminating are checked with one list request.
             drain.next = Some(Instant::now() + LOOK_EVERY);
         } else if drain.refused.is_empty() {
             self.tell_end(node, events);
@@ -349,7 +350,7 @@ impl Cooperation {
     }
 }
 
-/// Another Node that is well, takes pods, and whose own machine stays.
+/// Whether another Node is ready, accepts pods, and has a machine that stays in place.
 fn has_refuge(name: &str, nodes: &[Arc<NodeView>], seen: &Seen) -> bool {
     nodes.iter().any(|node| {
         let stays = seen.nodes.get(&node.name).is_none_or(|status| {

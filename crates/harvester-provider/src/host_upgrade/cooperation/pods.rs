@@ -3,25 +3,25 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-/// Annotation of pods that a kubelet runs from a file.
+/// Annotation of static pods, which a kubelet runs from a file.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What becomes of a pod.
+/// What the drain does with a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
     /// It is evicted.
     Evicted,
-    /// It was, and is ending.
+    /// It was evicted and is terminating.
     Ending,
-    /// It stays, and nobody has to know: a DaemonSet's, a kubelet's own, or one that has ended.
+    /// It stays, and this is not reported: a pod of a DaemonSet, a static pod, or a pod that has ended.
     Belongs,
-    /// It stays, and is off with the machine: eviction would lose data in an `emptyDir`.
+    /// It stays and goes off with the machine: an eviction would lose data in an `emptyDir`.
     LocalData,
-    /// It stays, and is off with the machine: nobody would make it anew.
+    /// It stays and goes off with the machine: no controller would create it again.
     Unmanaged,
 }
 
-/// What becomes of this one.
+/// Decides what the drain does with this pod.
 pub fn fate(pod: &Pod) -> Fate {
     let metadata = &pod.metadata;
     let mirror = metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR));
@@ -32,7 +32,7 @@ pub fn fate(pod: &Pod) -> Fate {
         .and_then(|status| status.phase.as_deref())
         .is_some_and(|phase| matches!(phase, "Succeeded" | "Failed"));
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    // What lies in memory does not outlive the shutdown either way.
+    // A volume in memory does not survive the shutdown anyway, so it is no reason to keep the pod.
     let local = volumes
         .into_iter()
         .any(|volume| volume.empty_dir.as_ref().is_some_and(|directory| directory.medium.as_deref() != Some("Memory")));
@@ -53,7 +53,7 @@ pub fn key(pod: &Pod) -> String {
     format!("{}/{}", text(&pod.metadata.namespace), text(&pod.metadata.name))
 }
 
-/// At most three of them, and how many more.
+/// The first three names, and the number of the others.
 pub fn listed(pods: &[String]) -> String {
     let shown = pods.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
     match pods.len().saturating_sub(3) {

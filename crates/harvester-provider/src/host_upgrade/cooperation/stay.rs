@@ -1,27 +1,27 @@
-//! Nodes that we have cordoned and that stay so, because nobody knows yet whether their machines are back: that is
-//! told, with what is missing and what an operator can do. Pure.
+//! Nodes that this controller has cordoned and that stay so, because it is not yet known whether their machines are
+//! back. The operator is told what is missing and what can be done. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A new leader reads everything within seconds. Who waits for longer wants to know why.
+/// How long a Node may wait before it is reported. A new leader reads all lists within seconds.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Why nothing is decided about a cordoned Node.
+/// The reason why no decision is made about a cordoned Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// Lists of machines and upgrades.
+    /// The lists of machines and upgrades have not arrived.
     Lists,
-    /// Which cluster this is.
+    /// The identity of this cluster is not settled.
     Identity,
-    /// The machine of this Node is on no list.
+    /// The machine of this Node is in no list.
     Machine,
 }
 
 impl Missing {
-    /// In an Event.
+    /// The reason as text for an Event.
     pub fn words(self) -> &'static str {
         match self {
             Self::Lists => "Harvester has not answered which machines run and whether an upgrade is under way",
@@ -31,15 +31,15 @@ impl Missing {
     }
 }
 
-/// Since when, and who was told.
+/// The waiting Nodes: since when each waits, and whether it was reported.
 #[derive(Debug, Default)]
 pub struct Stay {
     nodes: BTreeMap<String, (Instant, bool)>,
 }
 
 impl Stay {
-    /// `held`: the cordoned Nodes that nothing is decided about, each with the reason. Returns those that it is time to
-    /// tell of: once, until they are decided about again.
+    /// Updates the waiting Nodes. `held` are the cordoned Nodes without a decision, each with the reason. Returns those
+    /// to be reported now: once, until a decision about the Node was possible again.
     pub fn look(&mut self, now: Instant, held: &BTreeMap<String, Missing>) -> Vec<(String, Missing)> {
         self.nodes.retain(|name, _| held.contains_key(name));
         let mut due = Vec::new();

@@ -1,4 +1,4 @@
-//! Tells when something has changed that the keeper compares.
+//! Reports changes in the facts that the keeper compares.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::Sources;
 use crate::instances::view::{VmCache, VmiCache};
 
-/// What changes together is looked at together.
+/// Changes within this time are evaluated together.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// What has changed.
@@ -21,7 +21,7 @@ pub(super) enum Changed {
     Machines,
 }
 
-/// Tells of changes in everything that is compared.
+/// Subscriptions to everything that the keeper compares.
 #[derive(Debug)]
 pub(super) struct News {
     record: Touched<String>,
@@ -62,7 +62,7 @@ impl News {
     }
 }
 
-/// Ends when the first list arrives; never after that.
+/// Completes when the first list arrives. If it has already arrived, it never completes.
 pub(super) async fn becomes_synced<K: Key, V: Send + Sync + 'static>(cache: &Cache<K, V>) {
     if cache.is_synced() {
         return std::future::pending().await;

@@ -1,4 +1,4 @@
-//! What follows from the verdict: what is taken into use, told, and written down.
+//! Applies the verdict: takes the name and the card into use, reports, and returns what has to be written.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::words::{mismatch, not_followed};
 use super::{Keeper, PAUSED, Progress};
 
 impl Keeper {
-    /// The facts agree.
+    /// Handles facts that agree.
     pub(super) fn go_on(
         &self,
         mut card: Card,
@@ -47,7 +47,8 @@ impl Keeper {
         Note { name, card: Some(card), ..Note::default() }
     }
 
-    /// Under which names load balancers are ours. At first: under those that our Services have.
+    /// Sets the names under which load balancers belong to this cluster. The first card has the names of the load
+    /// balancers that its Services have.
     fn name_load_balancers(&self, card: &mut Card, decision: &Decision, found: &Record) {
         if found.card.is_none() {
             card.names.extend(self.adopted().iter().map(ToString::to_string));
@@ -56,14 +57,14 @@ impl Keeper {
         if !before && !decision.name.is_default() {
             card.names.insert(decision.name.to_string());
         }
-        // Load balancers of a cluster without a name are ours under any, as before.
+        // Without a cluster name, load balancers of any name may belong to this cluster, as before.
         if decision.name.is_default() {
             card.names = BTreeSet::new();
         }
     }
 
-    /// The facts contradict each other. The same contradiction is told and written down once, whatever changes in its
-    /// numbers.
+    /// Handles facts that contradict each other. The same contradiction is reported and written once, even if its
+    /// numbers change.
     pub(super) fn stop(
         &self,
         found: Contradiction,
@@ -86,13 +87,13 @@ impl Keeper {
         let hold = Hold { reason: contradiction.reason, message, initialises_nodes: true };
         self.identity.judged(Some(hold), self.is_paused(record));
         progress.told = Some(contradiction);
-        // What a former process wrote of the same contradiction says the same.
+        // If a former process wrote the same contradiction, its text is kept.
         let reason = |text: &String| text.split(':').next().map(str::to_owned);
         let known = record.safe_mode.clone().filter(|text| reason(text) == safe_mode.as_ref().and_then(reason));
         Note { safe_mode: known.or(safe_mode), ..Note::default() }
     }
 
-    /// What a human says of the identity is written down; the next look finds that the facts agree.
+    /// Writes an operator's confirmation to the record; with the next evaluation the facts agree.
     pub(super) fn follow(word: &Word, facts: &Facts<'_>, decision: &Decision, events: &Recorder) -> Note {
         let mut card = confirmed_card(facts, word);
         let name = match word {
@@ -131,7 +132,7 @@ impl Keeper {
             );
             self.identity.set_hold(Some(Hold { reason: PAUSED, message, initialises_nodes: false }));
         } else if self.identity.hold().is_some_and(|hold| hold.reason == PAUSED) {
-            // What was in doubt before is so still.
+            // A doubt that existed before the pause still exists.
             let doubt = match self.identity.doubt() {
                 Doubt::Of(hold) => Some(Arc::unwrap_or_clone(hold)),
                 Doubt::NotJudged | Doubt::No => None,
@@ -140,7 +141,7 @@ impl Keeper {
         }
     }
 
-    /// Takes the name into use and says what has to be said about it.
+    /// Takes the name into use and reports it.
     fn adopt(&self, decision: &Decision, record: &Record, events: &Recorder) {
         let before = self.identity.name();
         let flag = self.identity.flag();

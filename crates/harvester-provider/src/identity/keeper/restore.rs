@@ -1,4 +1,4 @@
-//! A suspected restore of etcd: told when it begins and when it ends, and kept in the record meanwhile.
+//! A suspected restore of etcd: reported when it begins and when it ends, and kept in the record in between.
 
 use k8s_openapi::jiff::Timestamp;
 use runtime::events::Recorder;
@@ -10,7 +10,8 @@ use super::super::suspicion::RESTORE_SUSPECTED;
 use super::{Keeper, Progress};
 
 impl Keeper {
-    /// What the record is to say of a restore. Another restore may have taken it from there.
+    /// The time stamp of the suspected restore that the record should contain. Another restore may have removed it from
+    /// there.
     pub(super) fn suspected(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<Timestamp> {
         let suspected = self.identity.restore_suspected(Instant::now()).map(|(stamp, _)| stamp);
         let object = || record::reference(found.uid.clone());

@@ -1,4 +1,4 @@
-//! What the log and Events say of the cluster's name.
+//! Texts of log lines and Events about the cluster's name.
 
 use harvester_api::names::ClusterName;
 use runtime::error::chain;
@@ -6,7 +6,7 @@ use runtime::error::chain;
 use super::super::judge::rename;
 use super::super::record::{self, NAME, NAMESPACE, RecordError};
 
-/// Once per outage.
+/// Logs that the name could not be recorded: as a warning once per outage.
 pub(super) fn not_yet(error: &RecordError, told: bool) {
     let error = chain(error);
     if told {
@@ -30,7 +30,7 @@ pub(super) fn not_allowed(error: &RecordError) {
     );
 }
 
-/// A name in the record that is not followed.
+/// The text about an invalid name in the record, which is not used.
 pub(super) fn not_followed(bad: &str, used: &ClusterName) -> String {
     format!(
         "{} in ConfigMap {NAMESPACE}/{NAME} is {bad:?}, and no load balancer can be named after it: {}. This cluster \
@@ -41,7 +41,7 @@ pub(super) fn not_followed(bad: &str, used: &ClusterName) -> String {
     )
 }
 
-/// What to do about a flag that is not followed.
+/// The advice about a flag that is not used.
 pub(super) fn mismatch(used: &ClusterName, flag: &ClusterName) -> String {
     let new = if flag.is_default() { ClusterName::from_record("NEW-NAME") } else { flag.clone() };
     format!(

@@ -1,4 +1,4 @@
-//! Guest agents are asked for their host names, in the background.
+//! Asks guest agents for their host names, in the background.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use futures::stream::StreamExt;
 use super::super::hostnames::Ask;
 use super::{Asked, HarvesterInstances};
 
-/// Guest agents asked at one time.
+/// Number of guest agents that are asked concurrently.
 const ASKED_AT_ONCE: usize = 4;
-/// A hanging guest agent holds up one of these places for so long.
+/// Time-out of one request, because a hanging guest agent occupies one of these places.
 const AGENT_PATIENCE: Duration = Duration::from_secs(10);
 
 impl HarvesterInstances {
-    /// Asks guest agents, a few at a time.
+    /// Processes the requests for guest agents, a few concurrently.
     pub async fn run(self: Arc<Self>, mut asked: Asked) -> Infallible {
         let asked = futures::stream::poll_fn(move |context| asked.poll_recv(context));
         asked.for_each_concurrent(ASKED_AT_ONCE, |ask| self.ask(ask)).await;
-        // This holds a sender, so that there is always one more question to come.
+        // `self` holds a sender, so the stream does not end.
         std::future::pending().await
     }
 
@@ -52,8 +52,7 @@ impl HarvesterInstances {
         memory.hostnames.answered(&ask, hostname.as_deref(), Instant::now());
         #[expect(clippy::cast_precision_loss, reason = "a gauge of a few thousand at most")]
         self.metrics.known_hostnames.set(memory.hostnames.known() as f64);
-        // Who else waits has to hear of it only when there is nothing more to wait for: a thousand nodes may join at
-        // once.
+        // All other waiting Nodes are woken only after the last answer, because a thousand Nodes may join at once.
         let last = !memory.hostnames.is_asking();
         let unresolved: Vec<String> = if last {
             memory.unresolved.keys().cloned().collect()

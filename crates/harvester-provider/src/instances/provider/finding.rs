@@ -1,4 +1,4 @@
-//! Which machine a node is on: first without a look at all machines, then with one; what is found is remembered.
+//! Finds the machine of a Node: first without a scan of all machines, then with one. Results are remembered.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
@@ -15,8 +15,8 @@ use super::super::view::VmiCache;
 use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY, lock};
 
 impl HarvesterInstances {
-    /// The usual cases without a look at all machines, because a thousand nodes may join at once: a provider ID that we
-    /// have met, and a machine called like the node where no agent says otherwise. `None`: look at all of them.
+    /// Handles the usual cases without a scan of all machines, because a thousand Nodes may join at once: a provider ID
+    /// that is already known, and a machine with the Node's name if no agent contradicts. `None`: a scan is needed.
     fn find_plainly(&self, node: &NodeView, memory: &mut InstanceState) -> Option<Found> {
         if memory.swept.is_none_or(|swept| swept.elapsed() > SWEEP_EVERY) {
             return None;
@@ -40,7 +40,7 @@ impl HarvesterInstances {
         }
     }
 
-    /// Looks at all machines.
+    /// Searches all machines.
     fn find_among_all(&self, node: &NodeView, memory: &mut InstanceState) -> Found {
         let (vms, vmis) = (self.vms.all(), self.vmis.all());
         memory.swept = Some(Instant::now());
@@ -63,7 +63,7 @@ impl HarvesterInstances {
             Found::Vm(vm) => {
                 memory.unresolved.remove(&node.name);
                 memory.found.insert(vm.name.clone(), node.name.clone());
-                // Only what a provider ID says is certain enough to keep others away.
+                // Only a provider ID is certain enough to exclude other Nodes from this machine.
                 if vm_uid(node) == Some(&vm.uid) {
                     let binding = Binding { vm: vm.name.clone(), node: node.name.clone(), seen: Instant::now() };
                     memory.bound.insert(vm.uid.clone(), binding);
@@ -76,7 +76,7 @@ impl HarvesterInstances {
         drop(memory);
         if let Found::Asking(asks) = &found {
             for ask in asks {
-                // The receiver lives as long as `run`, and a question that is never answered counts as unanswered.
+                // The receiver lives as long as `run`. A request that is never answered counts as unanswered.
                 let _ = self.asks.send(ask.clone());
             }
         }
@@ -84,8 +84,8 @@ impl HarvesterInstances {
     }
 }
 
-/// The nodes to look at again when this machine changes. None while it is between two hosts: its zone is about to
-/// change.
+/// The Nodes to reconcile when this machine changes. None while the machine is between two hosts, because its zone is
+/// about to change.
 pub(super) fn nodes_of(
     vm: &str,
     vmis: &VmiCache,
@@ -103,8 +103,8 @@ pub(super) fn nodes_of(
     let memory = lock(memory);
     let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| &binding.node);
     let bound = bound.or_else(|| memory.found.get(vm)).cloned();
-    // A node that waits for the machine of its own name does not wait for this one, unless one fewer makes the
-    // difference.
+    // A Node that waits for the machine of its own name does not wait for this one, unless this machine has no instance
+    // any more.
     let waits = |node: &&String| {
         vmi.is_none() || **node == vm || memory.hostnames.is_called(vm, node) || vmis.get(node).is_none()
     };

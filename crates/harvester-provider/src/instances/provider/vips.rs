@@ -1,5 +1,5 @@
-//! Addresses of Services that an announcer may have put on a machine: kept as the Services change, since every Node
-//! asks for them and there may be ten thousand Services.
+//! Addresses of Services that an announcer may have put on a machine. The set is updated as Services change, because it
+//! is needed for every Node and there may be ten thousand Services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,24 +14,24 @@ use runtime::cache::Touched;
 
 use crate::load_balancers::neighbours::addresses;
 
-/// An address that was a Service's so recently is no Node's.
+/// For this long after a Service has lost an address, the address is not shown on any Node.
 pub(super) const VIP_LINGERS: Duration = Duration::from_mins(5);
 
-/// Addresses that announcers put on nodes (W-29), and those that they put there a while ago: Harvester sees an address
-/// for some time after it has left the machine.
+/// Addresses that announcers put on nodes (W-29), including recent ones: Harvester still reports an address for some
+/// time after it was removed from the machine.
 #[derive(Debug)]
 pub(super) struct ServiceVips {
     pub(super) services: ServiceCache,
     touched: Touched<ServiceKey>,
-    /// Of Services that have any.
+    /// Addresses by Service, for Services that have any.
     by_service: BTreeMap<ServiceKey, BTreeSet<IpAddr>>,
-    /// How many Services have the address.
+    /// For each address, how many Services have it.
     published: BTreeMap<IpAddr, usize>,
-    /// When no Service had the address any more.
+    /// For each former address, when the last Service lost it.
     left: BTreeMap<IpAddr, Instant>,
-    /// What follows from the two.
+    /// The union of `published` and `left`.
     all: Arc<BTreeSet<IpAddr>>,
-    /// How many Services were looked at.
+    /// Number of Services that were processed.
     #[cfg(test)]
     looked: usize,
 }
@@ -50,7 +50,7 @@ impl ServiceVips {
         }
     }
 
-    /// The addresses as of now.
+    /// The addresses at the time `now`.
     pub(super) fn get(&mut self, now: Instant) -> Arc<BTreeSet<IpAddr>> {
         while let Some(Some(key)) = self.touched.next().now_or_never() {
             let service = self.services.get(&key);

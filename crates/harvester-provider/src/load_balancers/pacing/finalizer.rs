@@ -1,8 +1,8 @@
-//! The host controller's finalizer, set by us at creation where the host is known to use it: pure. Decision 8.
+//! Decides whether the controller presets the host controller's finalizer at creation (decision 8). Pure.
 //!
-//! It saves the host one of three writes per object (host-throughput.md 1.2). Its name belongs to the host: one that a
-//! newer host does not know would keep an object for ever. So it is preset only after the host has put it on an object
-//! that we created without.
+//! A preset finalizer saves the host one of three writes per object (host-throughput.md 1.2). The finalizer's name
+//! belongs to the host: if a newer host does not know it, the object can never be deleted. Therefore it is preset only
+//! after the host has added it to an object that was created without it.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -12,16 +12,16 @@ use tokio::time::Instant;
 
 use super::super::view::LbView;
 
-/// An object with a preset finalizer that is going for so long proves that the host does not take it off.
+/// If an object with a preset finalizer is terminating for this long, the host does not remove the finalizer.
 const STUCK: Duration = Duration::from_mins(1);
 
-/// What is known about the host's finalizer in this life of the process.
+/// What this process knows about the host's finalizer.
 #[derive(Debug, Default)]
 pub struct Finalizer {
     known: bool,
-    /// Created without, not seen with it yet.
+    /// Objects that were created without the finalizer, and have not been seen with it.
     watched: HashSet<String>,
-    /// Objects with a preset one, since when they are going.
+    /// Terminating objects with a preset finalizer, with the time since when they are terminating.
     going: HashMap<String, Instant>,
 }
 
@@ -31,14 +31,14 @@ impl Finalizer {
         self.known
     }
 
-    /// We created an object without it.
+    /// Records that an object was created without the finalizer.
     pub fn created_without(&mut self, name: &str) {
         if !self.known {
             self.watched.insert(name.to_owned());
         }
     }
 
-    /// The watch shows this object, or that there is none.
+    /// Processes what the watch shows: this object, or none.
     pub fn seen(&mut self, now: Instant, name: &str, lb: Option<&LbView>) {
         let Some(lb) = lb else {
             self.watched.remove(name);
@@ -55,8 +55,8 @@ impl Finalizer {
         }
     }
 
-    /// How long an object with a preset finalizer may still take to go. Zero proves that the host does not know the
-    /// finalizer: it is not preset any more until it is learnt anew.
+    /// How long the deletion of an object with a preset finalizer may still take. Zero proves that the host does not
+    /// know the finalizer. From then on it is not preset, until the host adds it to an object again.
     pub fn patience(&mut self, now: Instant, name: &str) -> Option<Duration> {
         let left = STUCK.saturating_sub(now.saturating_duration_since(*self.going.get(name)?));
         self.known &= !left.is_zero();

@@ -1,8 +1,9 @@
-//! The pace of the host: one window over creates and deletes of pooled load balancers (`scheduler.rs`, `window.rs`),
-//! and the host's finalizer preset where it was learnt (`finalizer.rs`). Decisions 6 to 8; host-throughput.md.
+//! Paces requests to the host (decisions 6 to 8; host-throughput.md). One window limits creates and deletes of load
+//! balancers with a pool address (`scheduler.rs`, `window.rs`). The host's finalizer is preset once it was learnt
+//! (`finalizer.rs`).
 //!
-//! No Service waits in here: who has no turn gets "not yet", and is woken when the turn comes. Only the collection of
-//! garbage, which has nothing else to do, waits ([`Pacer::turn`]).
+//! The reconciliation of a Service never waits here: without a turn it gets "not yet", and the Service is woken when
+//! its turn comes. Only the garbage collection, which has nothing else to do, waits ([`Pacer::turn`]).
 
 mod finalizer;
 #[cfg(test)]
@@ -30,13 +31,13 @@ pub use scheduler::{Turn, Work};
 
 use super::view::LbView;
 
-/// What all passes share.
+/// The pacing state that all reconciliations share.
 #[derive(Debug, Default)]
 pub struct Pacer {
     state: Mutex<State>,
-    /// Somebody was called, or the next deadline is another one.
+    /// Notified when a turn was granted, or the next deadline has changed.
     changed: Notify,
-    /// [`Self::wakes`] has called somebody.
+    /// Notified when [`Self::wakes`] has delivered a wake-up.
     called: Notify,
 }
 
@@ -57,17 +58,18 @@ impl Pacer {
         self.state.lock()
     }
 
-    /// Asks for a turn. After [`Turn::Now`] come [`Self::sent`] or [`Self::creates`], and [`Self::failed`] if the
-    /// request failed.
+    /// Requests a turn. After [`Turn::Now`], the caller reports [`Self::sent`] or [`Self::creates`], and
+    /// [`Self::failed`] if the request failed.
     pub fn ask(&self, name: &str, service: &ServiceKey, work: Work) -> Turn {
         self.change(|state, now| state.scheduler.ask(now, name, service, work))
     }
 
-    /// The same for who has no Service to be woken: waits for the turn. Somebody has to listen to [`Self::wakes`].
+    /// Like [`Self::ask`], for callers without a Service that could be woken: waits for the turn. [`Self::wakes`] has
+    /// to be polled meanwhile.
     pub async fn turn(&self, name: &str, service: &ServiceKey, work: Work) {
         loop {
             let mut called = std::pin::pin!(self.called.notified());
-            // Registered before asking, so that no call in between is missed.
+            // Registered before the request for a turn, so that no notification in between is missed.
             called.as_mut().enable();
             if self.ask(name, service, work) == Turn::Now {
                 return;
@@ -80,12 +82,12 @@ impl Pacer {
         }
     }
 
-    /// The request is about to be sent, or was just answered: the host's time runs from here.
+    /// Reports that the request is about to be sent, or was just answered: the time for the host starts now.
     pub fn sent(&self, name: &str) {
         self.change(|state, now| state.scheduler.sent(now, name));
     }
 
-    /// A POST is about to be sent. Tells whether to preset the host's finalizer.
+    /// Reports that a POST is about to be sent. Returns whether to preset the host's finalizer.
     pub fn creates(&self, name: &str) -> bool {
         self.change(|state, now| {
             state.scheduler.sent(now, name);
@@ -97,17 +99,17 @@ impl Pacer {
         })
     }
 
-    /// The request failed, or found the work done.
+    /// Reports that the request failed, or that nothing was left to do.
     pub fn failed(&self, name: &str) {
         self.change(|state, now| state.scheduler.give_back(now, name));
     }
 
-    /// The Service sends requests for these objects and for no others, as things are.
+    /// Reports that the Service currently sends requests for these objects and no others.
     pub fn wants_only(&self, service: &ServiceKey, names: &[String]) {
         self.change(|state, now| state.scheduler.wants_only(now, service, names));
     }
 
-    /// Nothing is left of it.
+    /// Reports that nothing is left of the object.
     pub fn forget(&self, name: &str) {
         self.change(|state, now| {
             state.scheduler.forget(now, name);
@@ -115,7 +117,7 @@ impl Pacer {
         });
     }
 
-    /// The watch shows this object, or that there is none.
+    /// Reports what the watch shows: this object, or none.
     pub fn seen(&self, name: &str, lb: Option<&LbView>) {
         self.change(|state, now| {
             state.scheduler.seen(now, name, lb.map_or(Seen::Gone, seen));
@@ -123,8 +125,8 @@ impl Pacer {
         });
     }
 
-    /// How long the host may still take to let an object go whose finalizer we have preset. Zero: it does not, and the
-    /// finalizer is not preset any more. `None`: the finalizer is the host's own.
+    /// How long the host may still take to delete an object whose finalizer was preset. Zero: the host does not remove
+    /// the finalizer, and it is not preset any more. `None`: the host itself added the finalizer.
     pub fn patience(&self, name: &str) -> Option<Duration> {
         let mut state = self.lock();
         let known = state.finalizer.is_known();
@@ -139,12 +141,12 @@ impl Pacer {
         left
     }
 
-    /// Size of the window.
+    /// The size of the window.
     pub fn window(&self) -> usize {
         self.lock().scheduler.window()
     }
 
-    /// Services whose turn has come.
+    /// A stream of the Services whose turn has come.
     pub fn wakes(self: &Arc<Self>) -> impl Stream<Item = ServiceKey> + use<> {
         let called = stream::unfold(Arc::clone(self), |pacer| async move {
             loop {
@@ -186,8 +188,8 @@ fn seen(lb: &LbView) -> Seen {
     }
 }
 
-/// Whether deleting this object makes the host release an address. Objects without a pool are not paced, and one that
-/// the host refused has no booking.
+/// Whether the host releases an address when this object is deleted. Objects without a pool are not paced, and an
+/// object that the host refused has no allocation.
 pub fn releases(lb: &LbView) -> bool {
     lb.effective_ipam() == "pool"
         && !lb.terminating

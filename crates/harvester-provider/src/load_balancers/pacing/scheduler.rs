@@ -1,7 +1,7 @@
-//! Whose turn it is to create or delete a load balancer on the host: pure. Decision 6; host-throughput.md 1.
+//! Decides when a load balancer may be created or deleted on the host (decision 6; host-throughput.md 1). Pure.
 //!
-//! One window over creates and deletes together. Who asks and has no turn yet waits in a line, and is woken when a
-//! place is free.
+//! One window covers creates and deletes together. A request without a turn waits in a queue, and its Service is woken
+//! when a place is free.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -11,50 +11,50 @@ use tokio::time::Instant;
 
 use super::window::Window;
 
-/// A place that the host neither fills nor gives back in this time is free again (host-throughput.md 1.8). Also the
-/// time within which whoever was called has to come.
+/// A place becomes free again if the host has not finished after this time (host-throughput.md 1.8). A woken Service
+/// also has to use its turn within this time.
 const PLACE: Duration = Duration::from_secs(5);
 
-/// For so long a Service is new. After that whoever made it does not look at it any more, and the next new one goes
+/// How long a waiting Service counts as new. After that its user no longer watches it, and the next new Service goes
 /// first.
 const NEW: Duration = Duration::from_secs(5);
 
-/// Every so many places one goes to who waits longest, whatever it is, so that nobody starves.
+/// Every n-th place goes to the request that has waited longest, whatever it is, so that none starves.
 const TO_THE_OLDEST: u64 = 5;
 
-/// What somebody wants to do.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
-    /// Create the object of a Service that was made while we looked.
+    /// Create the object of a Service that was created while this process was running.
     CreateNew,
-    /// Create that of a Service which was there before us, or that was tried before.
+    /// Create the object of a Service that existed before, or whose creation was tried before.
     CreateAgain,
     /// Delete.
     Delete,
 }
 
-/// The answer to who asks for a turn.
+/// The answer to a request for a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// Send the request now.
     Now,
-    /// A wake-up comes. So many go before, as things are.
+    /// The Service is woken when its turn comes.
     NotYet {
-        /// Under way or in the line before.
+        /// Number of requests that currently come first: under way, or earlier in the queue.
         ahead: usize,
     },
 }
 
-/// What the watch shows of an object.
+/// The state of an object, as the watch shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
     /// The host has not finished.
     Working,
-    /// The host's workers collided: `fail to reserve`, `duplicate allocation`. It goes on by itself.
+    /// The host's workers collided (`fail to reserve`, `duplicate allocation`). The host continues by itself.
     Collided,
     /// Ready with an address.
     Ready,
-    /// Not Ready for a reason that stays: it costs the host nothing more.
+    /// Not Ready for a permanent reason, so the host has no more work with it.
     Refused,
     /// There is no such object.
     Gone,
@@ -74,31 +74,32 @@ struct Place {
     delete: bool,
     since: Instant,
     sent: bool,
-    /// How many were under way when it was sent, itself included.
+    /// Number of requests under way when this one was sent, itself included.
     load: usize,
 }
 
-/// The line and the window.
+/// The queue and the window.
 #[derive(Debug, Default)]
 pub struct Scheduler {
     window: Window,
-    /// By arrival.
+    /// Waiting requests, by order of arrival.
     line: BTreeMap<u64, Waiting>,
-    /// Numbers of the line by what is wanted.
+    /// Numbers of the queue, by kind of the request.
     lanes: [BTreeSet<u64>; 3],
-    /// The same by who wants it.
+    /// The same by Service.
     services: BTreeSet<(ServiceKey, u64)>,
     numbers: HashMap<String, u64>,
     arrivals: u64,
     under_way: HashMap<String, Place>,
-    /// Who had a turn already: the next one is a retry.
+    /// Objects that had a turn before: their next create counts as a retry.
     tried: HashSet<String>,
     turns: u64,
     called: Vec<ServiceKey>,
 }
 
 impl Scheduler {
-    /// Somebody wants to do `work` on the object `name`. Who has a place keeps it until the host is done with it.
+    /// Requests a turn for `work` on the object `name`. An object that has a place keeps it until the host has
+    /// finished.
     pub fn ask(&mut self, now: Instant, name: &str, service: &ServiceKey, work: Work) -> Turn {
         self.tick(now);
         if let Some(place) = self.under_way.get_mut(name) {
@@ -119,7 +120,7 @@ impl Scheduler {
     fn stand_in_line(&mut self, now: Instant, name: &str, service: &ServiceKey, work: Work) {
         if let Some(number) = self.numbers.get(name).copied() {
             let Some(waiting) = self.line.get_mut(&number) else { return };
-            // A Service that has become old while it waited does not become new by asking again.
+            // A new request of a Service that is no longer new does not make it new again.
             if (waiting.work == Work::Delete) != (work == Work::Delete) {
                 self.lanes[lane(waiting.work)].remove(&number);
                 waiting.work = work;
@@ -135,14 +136,14 @@ impl Scheduler {
         self.line.insert(number, Waiting { name: name.to_owned(), service: service.clone(), since: now, work });
     }
 
-    /// How many go before this one, if nobody else comes.
+    /// Number of requests before this one, if no others arrive.
     fn before(&self, number: u64) -> usize {
         let Some(waiting) = self.line.get(&number) else { return 0 };
         let own = lane(waiting.work);
         self.lanes[own].range(..number).count() + self.lanes[..own].iter().map(BTreeSet::len).sum::<usize>()
     }
 
-    /// The request is about to be sent, or was just answered: the host's time runs from here.
+    /// The request is about to be sent, or was just answered: the time for the host starts now.
     pub fn sent(&mut self, now: Instant, name: &str) {
         let load = self.under_way.len();
         if let Some(place) = self.under_way.get_mut(name) {
@@ -155,7 +156,7 @@ impl Scheduler {
         }
     }
 
-    /// The request failed, or there was nothing to send after all.
+    /// The request failed, or nothing was left to send.
     pub fn give_back(&mut self, now: Instant, name: &str) {
         self.leave_line(name);
         if self.under_way.remove(name).is_some() {
@@ -163,8 +164,8 @@ impl Scheduler {
         }
     }
 
-    /// The Service sends requests for these objects and for no others, as things are: nobody else would take the others
-    /// out of the line, and each would hold a place when its turn comes. What was sent stays the host's matter.
+    /// Removes the Service's requests for other objects from the queue. Nothing else would remove them, and each would
+    /// occupy a place when its turn comes. Requests that were already sent keep their places.
     pub fn wants_only(&mut self, now: Instant, service: &ServiceKey, names: &[String]) {
         let given_up = |name: &str| !names.iter().any(|wanted| wanted == name);
         let first = (service.clone(), 0);
@@ -177,7 +178,7 @@ impl Scheduler {
         self.call(now);
     }
 
-    /// The watch shows this.
+    /// Processes what the watch shows of an object.
     pub fn seen(&mut self, now: Instant, name: &str, seen: Seen) {
         match seen {
             Seen::Working => return,
@@ -199,13 +200,13 @@ impl Scheduler {
         self.call(now);
     }
 
-    /// Nothing of this object is left to remember.
+    /// Removes everything about this object.
     pub fn forget(&mut self, now: Instant, name: &str) {
         self.give_back(now, name);
         self.tried.remove(name);
     }
 
-    /// Time passed.
+    /// Frees the places whose time is over.
     pub fn tick(&mut self, now: Instant) {
         let late: Vec<String> = self
             .under_way
@@ -234,7 +235,7 @@ impl Scheduler {
         std::mem::take(&mut self.called)
     }
 
-    /// How many may be under way.
+    /// How many requests may be under way.
     pub fn window(&self) -> usize {
         self.window.size()
     }
@@ -247,7 +248,7 @@ impl Scheduler {
         Some(waiting)
     }
 
-    /// Gives free places away.
+    /// Grants the free places.
     fn call(&mut self, now: Instant) {
         while self.under_way.len() < self.window.size() {
             self.grow_old(now);

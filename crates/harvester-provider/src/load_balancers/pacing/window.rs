@@ -1,24 +1,24 @@
-//! How many creates and deletes may be under way on the host at one time: pure. Decision 6.
+//! Decides how many creates and deletes may be under way on the host concurrently (decision 6). Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// On a real host any other size makes it slower (host-throughput.md 1.1).
+/// Size for a real host, which gets slower with any other size (host-throughput.md 1.1).
 const NARROW: usize = 1;
 
-/// On a host that books without a rate limit.
+/// Size for a host that allocates without a rate limit.
 const WIDE: usize = 16;
 
-/// So many in such a time are more than the rate limit of a real host allows: its bucket is good for about seven in one
-/// second, and for fifteen in four.
+/// If this many objects are finished within this time, the host has no rate limit: the limiter of a real host allows
+/// about seven in one second, and fifteen in four.
 const QUICK: [(usize, Duration); 2] = [(10, Duration::from_secs(1)), (20, Duration::from_secs(4))];
 
-/// A host that takes longer than this for one object writes at its limit.
+/// If the host needs more than this per object, its rate limit is reached.
 const SLOW: Duration = Duration::from_millis(200);
 
-/// The size of the window, and what it was learnt from.
+/// The size of the window, and the observations behind it.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     wide: bool,
@@ -30,8 +30,8 @@ impl Window {
         if self.wide { WIDE } else { NARROW }
     }
 
-    /// The host has finished with an object, `took` after it was asked to, while it had `load` of them in hand. It
-    /// works on them one after the other, so its time for one is the share.
+    /// Records that the host has finished an object, `took` after the request, with `load` objects in hand. The host
+    /// processes them one after the other, so the time per object is the quotient.
     pub(super) fn finished(&mut self, now: Instant, took: Duration, load: usize) {
         if took / u32::try_from(load.max(1)).unwrap_or(u32::MAX) > SLOW {
             return self.narrow();
@@ -48,7 +48,7 @@ impl Window {
         }
     }
 
-    /// The host's workers got into each other's way, or do not get on.
+    /// Narrows the window: the host's workers collided, or are too slow.
     pub(super) fn narrow(&mut self) {
         self.wide = false;
         self.quick.clear();

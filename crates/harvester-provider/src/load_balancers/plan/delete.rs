@@ -1,4 +1,5 @@
-//! The plan of a Service that is gone or wants no load balancer any more, and when one of its objects may go.
+//! Plans the deletion for a Service that is gone or no longer wants a load balancer, and decides when its object may be
+//! deleted.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,38 +21,38 @@ use super::{Refusal, object};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::is_handed_over;
 
-/// What to do for a Service that is gone or wants no load balancer any more.
+/// What to do for a Service that is gone or no longer wants a load balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeletePlan {
-    /// The object is another Service's by now: nothing of this one is left.
+    /// The object meanwhile belongs to another Service: nothing of this one is left.
     HandedOver,
-    /// Not at this moment, for this reason: another pass is about to change what there is.
+    /// Try again soon, for this reason: another reconciliation is about to change the state.
     Soon(String),
-    /// Nothing is known of an object: ask the API itself before saying so (W-04).
+    /// No object is known: ask the API server before the Service is released (W-04).
     Verify,
-    /// Delete it.
+    /// Delete the object.
     Send {
-        /// Only this one.
+        /// UID of the object, as precondition.
         uid: String,
-        /// The host had not finished booking.
+        /// The host had not finished the allocation, so the address leaks.
         leaks: bool,
     },
-    /// Leave it to another member of the group that shares its address.
+    /// Hand the object over to another member of the group that shares its address.
     HandOver {
-        /// Only this one.
+        /// UID of the object, as precondition.
         uid: String,
-        /// Whose it is from now on.
+        /// The Service that gets the object.
         heir: ServiceKey,
-        /// What makes it the heir's.
+        /// The changes that make the object the heir's.
         changes: Vec<Change>,
     },
-    /// Not now.
+    /// Wait, with a reason for the metrics.
     Waiting(Waiting, WaitReason),
-    /// Not ours to delete.
+    /// Refuse: the object must not be deleted by this Service.
     Refused(Refusal),
 }
 
-/// Everything that the deletion of one object of a Service depends on.
+/// Everything that the deletion of one of a Service's objects depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Leaving<'a> {
     /// Cluster name, namespace.
@@ -60,38 +61,37 @@ pub struct Leaving<'a> {
     pub lb: Option<&'a LbView>,
     /// Services that want to share this one's address.
     pub sharers: &'a [Arc<ServiceView>],
-    /// Services that have an address of the object, whatever they want; see [`sharing::users`].
+    /// Services that have an address of the object, whatever they request; see [`sharing::users`].
     pub users: &'a [Arc<ServiceView>],
-    /// For how long this process has known the object.
+    /// How long this process has known the object.
     pub age: Duration,
-    /// Another Service is handing its object over to this one at this moment.
+    /// Another Service is handing its object over to this one right now.
     pub inherits: bool,
-    /// Another Service is being given the address at this moment.
+    /// Another Service is just being given the address.
     pub claimed: bool,
 }
 
-/// Decision 12: the object that the user tells us to leave behind, if it is one of `names`, and not while the Service
-/// wants it.
+/// The object that the user tells the controller to leave behind (decision 12), if it is one of `names`. It is ignored
+/// while the Service wants a load balancer.
 pub fn abandoned(service: &ServiceView, names: impl IntoIterator<Item = String>) -> Option<String> {
     let wanted = service.annotations.get(ABANDON).filter(|_| !wants_load_balancer(service))?;
     names.into_iter().find(|name| name == wanted)
 }
 
-/// ccm.md 3.9: by the Service's own name, whatever was ever published and whether its primary still exists (W-04,
-/// W-23). Two kinds of others are in the way: who wants to share and has joined, and `users`, who have the address
-/// whatever they want; see
-/// [`sharing::users`].
+/// Plans the deletion (ccm.md 3.9). It depends on the Service's own name, not on what was published or whether its
+/// primary still exists (W-04, W-23). Two kinds of other Services prevent it: sharers that have joined, and `users`,
+/// which have the address whatever they request; see [`sharing::users`].
 pub fn delete(service: &ServiceView, leaving: &Leaving<'_>) -> DeletePlan {
     let Leaving { config, lb, sharers, users, age, inherits, claimed } = *leaving;
     if lb.is_some_and(|lb| is_handed_over(lb, service)) {
         return DeletePlan::HandedOver;
     }
-    // It could go before the object is its own, and nobody would look after that.
+    // This Service could be gone before the object belongs to it, and the object would be orphaned.
     if inherits {
         let message = format!("another service is handing its load balancer over to service {}", service.key);
         return DeletePlan::Soon(message);
     }
-    // Once that is answered, the other one is an heir, or in the way.
+    // Afterwards the other Service is either an heir, or prevents the deletion.
     if claimed {
         return DeletePlan::Soon(format!("another service is about to share the address of service {}", service.key));
     }
@@ -101,7 +101,7 @@ pub fn delete(service: &ServiceView, leaving: &Leaving<'_>) -> DeletePlan {
     }
     if lb.terminating {
         let message = format!("load balancer {} is being deleted on Harvester", object(config, lb));
-        // The watch tells when it is gone; the look in between is for a watch that is broken.
+        // The watch reports when the object is gone; the retry covers a broken watch.
         let reason = WaitReason::Terminating.word();
         let waiting = Waiting { reason, message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
         return DeletePlan::Waiting(waiting, WaitReason::Terminating);
@@ -119,7 +119,7 @@ pub fn delete(service: &ServiceView, leaving: &Leaving<'_>) -> DeletePlan {
     }
 }
 
-/// The object stays, and with it the address; only its labels and the proof of whose it is change.
+/// Hands the object over. The object and its address stay; only its labels and the proof of ownership change.
 fn hand_over(
     service: &ServiceView,
     config: &LoadBalancerConfig,
@@ -133,7 +133,7 @@ fn hand_over(
     Some(DeletePlan::HandOver { uid: lb.uid.clone(), heir: heir.key.clone(), changes })
 }
 
-/// Only who has got the address holds it: an applicant that was refused a port is no user of it.
+/// The sharers that have the address. A Service whose port was refused is no user of the address.
 fn joined<'a>(service: &ServiceView, lb: &LbView, sharers: &'a [Arc<ServiceView>]) -> Vec<&'a Arc<ServiceView>> {
     let uses =
         |sharer: &&Arc<ServiceView>| sharing::has_joined(sharer, service) || sharing::shows_address_of(sharer, lb);
@@ -160,7 +160,7 @@ pub(super) fn still_used(
     })
 }
 
-/// A deletion that would leak the address.
+/// The wait state for a deletion that would leak the address.
 pub(super) fn still_booking(lb: &LbView, config: &LoadBalancerConfig, rest: Duration) -> Waiting {
     let message = format!(
         "load balancer {} is deleted as soon as Harvester has finished booking its address",

@@ -1,9 +1,9 @@
-//! What to do for one Service: pure. No await, no clock, no client; everything a reviewer must understand about load
-//! balancers.
+//! Decides what to do for one Service. Pure: no await, no clock, no client. This module contains all rules about load
+//! balancers that a reviewer has to know.
 //!
-//! An unchanged world gives an empty plan. The only plans that delete are that of a Service that is gone or wants no
-//! load balancer any more ([`delete`]), that of a Service which shares another one's address now (`secondary`), and the
-//! end of a move to another pool, or of one that is given up (`moving`).
+//! If nothing has changed, the plan is empty. Only these plans delete: that of a Service which is gone or no longer
+//! wants a load balancer ([`delete`]), that of a Service which now shares the address of another one (`secondary`), and
+//! the end of a move to another pool, completed or given up (`moving`).
 
 mod delete;
 mod moving;
@@ -34,8 +34,8 @@ use super::wait_reason::WaitReason;
 use crate::config::LoadBalancerConfig;
 use crate::nad_mapping::NadMapping;
 
-/// After this time an address that nobody serves is the user's trouble: an announcer needs a few seconds, a DHCP server
-/// ten.
+/// After this time, an address that no announcer serves is reported as a problem for the user. An announcer needs a few
+/// seconds, a DHCP server up to ten.
 pub const UNSERVED: Duration = Duration::from_mins(1);
 
 /// Everything that the decision about one Service depends on.
@@ -57,55 +57,55 @@ pub struct World<'a> {
     pub primary_lb: Option<&'a LbView>,
     /// Services that want to share this one's address.
     pub sharers: &'a [Arc<ServiceView>],
-    /// Services that have an address of this one's objects, whatever they want; see [`sharing::users`].
+    /// Services that have an address of this one's objects, whatever they request; see [`sharing::users`].
     pub users: &'a [Arc<ServiceView>],
-    /// The address that the Service shows is another one's; see [`sharing::is_taken`].
+    /// The address that the Service shows belongs to another one; see [`sharing::is_taken`].
     pub taken: bool,
-    /// Another Service that has the address which this one asks for; or a static one that has what was booked for this
-    /// one.
+    /// Another Service that has the address which this one requests, or one with a static address that was also
+    /// allocated for this one.
     pub address_user: Option<ServiceKey>,
-    /// Another Service whose pass is about to publish that address at this moment.
+    /// Another Service whose reconciliation is about to publish that address.
     pub address_claimed: Option<ServiceKey>,
-    /// The node or the ClusterIP that has the static address which this one asks for and is not served at.
+    /// The Node or ClusterIP that has the static address which this Service requests but does not have yet.
     pub address_holder: Option<Holder>,
-    /// The cluster has as many load balancers as it may have.
+    /// Set to the limit if the cluster has as many load balancers as it may have.
     pub quota_reached: Option<usize>,
-    /// How long the Service has shown an address that nobody serves.
+    /// How long the Service has shown an address that no announcer serves.
     pub unserved: Option<Duration>,
-    /// Who has a place at the address in question, this Service's own or its primary's.
+    /// The Services at the address in question: this Service's own address, or its primary's.
     pub occupants: &'a [Occupant],
     /// Unix seconds.
     pub now: i64,
-    /// Time since the object was last sent, or since we first saw it waiting.
+    /// Time since the object was last sent, or since this process first saw it waiting.
     pub idle: Option<Duration>,
-    /// For how long the objects of the Service have been known.
+    /// How long the objects of the Service have been known.
     pub ages: &'a Ages,
 }
 
-/// One request.
+/// One request to send.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Create a LoadBalancer object for the Service.
     Create(Box<LoadBalancer>),
-    /// Change it.
+    /// Change the object.
     Update {
-        /// Only this one, not a successor of the same name.
+        /// UID of the object, as precondition: not a successor of the same name.
         uid: String,
-        /// What to change in the object as it is then.
+        /// The changes, which apply to the object as read then.
         changes: Vec<Change>,
     },
-    /// Send it again although nothing changes; see [`Resend::Readmit`].
+    /// Send the object again without a change; see [`Resend::Readmit`].
     Readmit {
-        /// Only this one.
+        /// UID of the object, as precondition.
         uid: String,
     },
     /// Delete one of the Service's objects.
     Delete {
         /// Its name.
         name: String,
-        /// Only this one.
+        /// UID of the object, as precondition.
         uid: String,
-        /// The host had not finished booking.
+        /// The host had not finished the allocation, so the address leaks.
         leaks: bool,
     },
     /// Change labels and annotations of the Service.
@@ -113,7 +113,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Name of the object that it creates or deletes: both take turns.
+    /// Name of the object that the action creates or deletes; both need a turn of the pacer.
     pub fn takes_turn_for(&self) -> Option<&str> {
         match self {
             Self::Create(object) => object.metadata.name.as_deref(),
@@ -123,25 +123,25 @@ impl Action {
     }
 }
 
-/// What to do, and what to say about it when it is done.
+/// What to do, and what to report afterwards.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// In this order.
+    /// The requests, in this order.
     pub actions: Vec<Action>,
     /// The result, if all actions succeed.
     pub verdict: Verdict,
 }
 
-/// What is to be said about the Service.
+/// What to report about the Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The address is published.
     Ready,
-    /// The address is published, and it is not all that the user wants.
+    /// The address is published, but the user requested more than that.
     Served(Refusal),
-    /// Something has to happen elsewhere first; with a reason for the metrics.
+    /// Something else has to happen first; with a reason for the metrics.
     Waiting(Waiting, WaitReason),
-    /// Not as the user wants it.
+    /// The request of the user cannot be fulfilled.
     Refused(Refusal),
 }
 
@@ -165,7 +165,7 @@ fn user_wait(message: String, reason: WaitReason) -> Verdict {
     Verdict::Waiting(Waiting { reason: reason.word(), message, needs_user: true, retry_after: None }, reason)
 }
 
-/// Plan of a Service that wants a load balancer. ccm.md 3.4.
+/// Plans for a Service that wants a load balancer (ccm.md 3.4).
 pub fn ensure(service: &ServiceView, world: &World<'_>) -> Plan {
     let interface = match interface_for(service, world.mapping) {
         Ok(interface) => interface,
@@ -182,8 +182,8 @@ fn key(world: &World<'_>) -> String {
     format!("{}/{}", world.config.namespace, world.name)
 }
 
-/// Who has a place at `primary`'s address: the primary, those who joined, and `claims` that the cache does not show
-/// yet.
+/// The Services that occupy `primary`'s address: the primary, the sharers that have joined, and `claims` that the cache
+/// does not show yet.
 pub fn occupants(primary: &ServiceView, sharers: &[Arc<ServiceView>], claims: Vec<Occupant>) -> Vec<Occupant> {
     let joined = sharers.iter().filter(|sharer| sharing::has_joined(sharer, primary));
     let mut occupants: Vec<Occupant> =

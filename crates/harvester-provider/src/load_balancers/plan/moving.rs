@@ -1,8 +1,9 @@
-//! An address that moves to another IPPool: first the new one, then the Service shows it and is served at it, then the
-//! old one goes.
+//! Moves an address to another IPPool. First the new address is allocated, then the Service shows it and is served at
+//! it, then the old object is deleted.
 //!
-//! The host itself would release first and book then; an exhausted or mistyped pool would leave the Service without any
-//! address. So a second object is made, under a name of its own.
+//! If the pool of an object is changed, the host releases the old address first and allocates the new one then. With an
+//! exhausted or mistyped pool the Service would be left without an address. Therefore a second object is created, with
+//! a name of its own.
 
 use std::sync::Arc;
 
@@ -24,12 +25,12 @@ use super::{Action, Plan, Verdict, World, object, wait};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::unique_in_pool;
 
-/// Name of the object that takes the Service's address from this pool, beside the one that serves.
+/// Name of the object that takes the Service's address from this pool, besides the one that serves.
 pub fn name_in_pool(config: &LoadBalancerConfig, service: &ServiceView, pool: &str) -> String {
     config.cluster_name.load_balancer_name(&service.key.namespace, &service.key.name, &unique_in_pool(service, pool))
 }
 
-/// The pool that the Service leaves and the one that it is to move to.
+/// The pool that the Service leaves, and the one that it moves to.
 fn pools<'a>(lb: &'a LbView, source: &'a Source) -> Option<(&'a str, &'a str)> {
     let wanted = source.pool()?;
     lb.usable_address.as_ref()?;
@@ -37,18 +38,18 @@ fn pools<'a>(lb: &'a LbView, source: &'a Source) -> Option<(&'a str, &'a str)> {
     Some((found, wanted))
 }
 
-/// The object that takes over, if the Service is to leave this one and there is one.
+/// The object that takes over, if the Service moves and such an object exists.
 pub fn next_object<'a>(lb: &LbView, others: &'a [Arc<LbView>], source: &Source) -> Option<&'a Arc<LbView>> {
     let (_, wanted) = pools(lb, source)?;
     others.iter().find(|other| !other.terminating && other.pool() == Some(wanted))
 }
 
-/// Whether the Service is to leave this object, and none is there that takes over.
+/// Whether the Service moves, and no object exists yet that takes over.
 pub fn needs_object(lb: &LbView, others: &[Arc<LbView>], source: &Source) -> bool {
     pools(lb, source).is_some() && next_object(lb, others, source).is_none()
 }
 
-/// One step of a move that is asked for; `None`: the address is where it should be, or there is none to move.
+/// Plans one step of a requested move; `None` if the address is where it should be, or there is none to move.
 pub(super) fn step(
     service: &ServiceView,
     lb: &LbView,
@@ -79,8 +80,8 @@ pub(super) fn step(
     Some(plan)
 }
 
-/// Makes the object that takes over. Whoever names one pool after the other must not collect an address of each: what
-/// an earlier move has left goes first.
+/// Creates the object that takes over. What an earlier move has left is deleted first, so that a user who names one
+/// pool after the other does not collect an address of each.
 fn begin(service: &ServiceView, lb: &LbView, source: &Source, name: &str, moves: &str, world: &World<'_>) -> Plan {
     let actions = given_up(service, lb, world);
     if !actions.is_empty() {
@@ -111,8 +112,8 @@ fn prefixed(moves: &str, verdict: Verdict) -> Verdict {
     }
 }
 
-/// Objects whose address nobody needs any more: the Service is served at another one of its own. They are proven to be
-/// its.
+/// Plans to delete objects whose address is no longer needed, because the Service is served at the address of another
+/// object. They are proven to belong to the Service.
 pub(super) fn superseded(service: &ServiceView, lb: &LbView, world: &World<'_>) -> Vec<Action> {
     let current = lb.usable_address.as_deref();
     let dhcp = current == Some(DHCP_ADDRESS);
@@ -123,19 +124,19 @@ pub(super) fn superseded(service: &ServiceView, lb: &LbView, world: &World<'_>) 
     deletions(unused(service, lb, world), world)
 }
 
-/// Objects of moves that nobody asks for any more. The Service need not be served for that: their addresses have
-/// reached nobody.
+/// Plans to delete objects of moves that were cancelled. The Service need not be served for that, because their
+/// addresses were never published.
 pub(super) fn given_up(service: &ServiceView, lb: &LbView, world: &World<'_>) -> Vec<Action> {
     deletions(half_moved(service, lb, world), world)
 }
 
 fn half_moved<'a>(service: &'a ServiceView, lb: &'a LbView, world: &'a World<'_>) -> impl Iterator<Item = &'a LbView> {
-    // Whose lease a Service has cannot be told by the address.
+    // For a DHCP lease, the address does not tell which object it belongs to.
     let shown = |other: &LbView| other.effective_ipam() == "dhcp" || sharing::has_address_of(service, other);
     unused(service, lb, world).filter(move |other| !shown(other))
 }
 
-/// A deletion of this object would leak its address.
+/// The wait state, if a deletion of this object now would leak its address.
 fn booking(lb: &LbView, world: &World<'_>) -> Option<Verdict> {
     match when(lb, world.ages.of(lb)) {
         When::Now { .. } => None,
@@ -143,7 +144,7 @@ fn booking(lb: &LbView, world: &World<'_>) -> Option<Verdict> {
     }
 }
 
-/// Objects beside the one that serves, whose address no other Service has.
+/// Objects other than the serving one, whose address no other Service has.
 fn unused<'a>(service: &'a ServiceView, lb: &'a LbView, world: &'a World<'_>) -> impl Iterator<Item = &'a LbView> {
     let used = |lb: &LbView| world.sharers.iter().chain(world.users).any(|user| sharing::has_address_of(user, lb));
     let others = world.others.iter().map(Arc::as_ref);
@@ -151,7 +152,7 @@ fn unused<'a>(service: &'a ServiceView, lb: &'a LbView, world: &'a World<'_>) ->
     others.filter(|other| foreign(service, other, world.config).is_none())
 }
 
-/// By the rules of every deletion (decision 7).
+/// The deletions that the general rules allow now (decision 7).
 fn deletions<'a>(objects: impl Iterator<Item = &'a LbView>, world: &World<'_>) -> Vec<Action> {
     let delete = |lb: &LbView| match when(lb, world.ages.of(lb)) {
         When::Now { leaks } => {

@@ -1,5 +1,5 @@
-//! What an object that is there means for a Service: whose it is, whether it is the right one, why it has no address
-//! yet, and who else has that address.
+//! Evaluates an existing object for a Service: which Service owns it, whether it matches the request, why it has no
+//! address yet, and which other Services have that address.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,13 +16,14 @@ use super::super::wait_reason::WaitReason;
 use super::{Refusal, Verdict, World};
 use crate::config::LoadBalancerConfig;
 
-/// How often a Service looks whether a static one still uses the address that was booked for it.
+/// Interval at which a Service checks whether another one with a static address still uses the address that was
+/// allocated for it.
 const STATIC_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How often a Service looks whether the cluster may have one more load balancer.
+/// Interval at which a Service checks whether the cluster may have one more load balancer.
 const QUOTA_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Its labels name another Service.
+/// The refusal, if the object's labels name another Service.
 pub(super) fn foreign(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<Refusal> {
     let (namespace, name) = lb.service()?;
     if (namespace, name) == (service.key.namespace.as_str(), service.key.name.as_str()) {
@@ -32,7 +33,8 @@ pub(super) fn foreign(service: &ServiceView, lb: &LbView, config: &LoadBalancerC
     Some(Refusal::Foreign { lb: format!("{}/{}", config.namespace, lb.name), owner, service: service.key.to_string() })
 }
 
-/// Only a frozen copy that is present and different is a change: objects from before v0.2.7 have none (W-01).
+/// The refusal, if the network has changed. Only an existing and different copy of the network counts: objects from
+/// before v0.2.7 have none (W-01).
 pub(super) fn network_changed(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<Refusal> {
     let found = lb.annotations.get(cloudprovider::LB_NETWORK)?;
     let wanted = wanted_network(service);
@@ -44,8 +46,8 @@ pub(super) fn network_changed(service: &ServiceView, lb: &LbView, config: &LoadB
     })
 }
 
-/// Why there is no address yet, and whether sending the object again may help; `then` says what follows when there is
-/// one.
+/// Why there is no address yet, and whether to send the object again. `then`: the sentence about what follows when
+/// there is an address.
 pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Option<Resend>, Verdict) {
     let config = world.config;
     let told = host_words::no_address(lb, (config.cluster_name.as_str(), &config.namespace), then, world.ages.of(lb));
@@ -57,8 +59,8 @@ pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Op
     (due, Verdict::Waiting(waiting, told.reason))
 }
 
-/// Harvester booked an address that another Service has: a static one, or one whose booking Harvester has lost. Two
-/// nodes must not answer for it; who has it keeps it.
+/// Harvester has allocated an address that another Service has: a static one, or one whose allocation Harvester has
+/// lost. Two nodes must not answer for it, so the Service that has it keeps it.
 pub(super) fn used_by_static(
     service: &ServiceView,
     source: &Source,
@@ -81,14 +83,14 @@ pub(super) fn used_by_static(
     Some(Verdict::Waiting(waiting, reason))
 }
 
-/// The host knows nothing of families, and books what the pool has.
+/// The host ignores families and allocates what the pool has.
 pub(super) fn wrong_family(service: &ServiceView, source: &Source, lb: &LbView) -> Option<Refusal> {
     let booked = lb.usable_address.as_ref().filter(|_| matches!(source, Source::Pool(_)))?.parse::<IpAddr>().ok()?;
     let wrong = !service.families.is_empty() && !service.families.contains(&Family::from(booked));
     wrong.then(|| Refusal::WrongFamily { service: service.key.clone(), booked, families: service.families.clone() })
 }
 
-/// The cluster has as many load balancers as it may have.
+/// The wait state for a cluster that has reached its limit of load balancers.
 pub(super) fn over_quota(limit: usize) -> Verdict {
     let message = format!(
         "this cluster may have {limit} load balancers and has them (--max-load-balancers): delete a Service that needs \

@@ -1,4 +1,4 @@
-//! The plan of a Service with an address of its own. ccm.md 3.5 and 3.7.
+//! Plans for a Service with an address of its own (ccm.md 3.5 and 3.7).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::delete::still_booking;
 use super::object::{foreign, network_changed, over_quota, used_by_static, without_address, wrong_family};
 use super::{Action, Plan, Refusal, UNSERVED, Verdict, World, key, moving, user_wait, wait};
 
-/// How long another one's PATCH may take.
+/// Time for another Service's PATCH.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &World<'_>) -> Plan {
@@ -51,7 +51,7 @@ pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &Wor
     }
 }
 
-/// The object is the right one: publish its address, keep it as it should be.
+/// Serves with a matching object: publishes its address, and keeps the object as it should be.
 fn serve(
     service: &ServiceView,
     lb: &LbView,
@@ -91,10 +91,10 @@ fn serve(
             .unwrap_or(Verdict::Ready)
     } else {
         match source.pool() {
-            // It has no address to lose.
+            // The object has no address that could be lost.
             Some(pool) if lb.pool() != Some(pool) => changes.push(Change::Pool(pool.to_owned())),
-            // Not while the host books: it would select another pool then, beside the address that it has written down
-            // already.
+            // Not while the host allocates: it would then choose another pool, although it has already recorded an
+            // address.
             None if lb.wanted_pool.is_some() && lb.is_settled() => changes.push(Change::NoPool),
             _ => {}
         }
@@ -114,7 +114,7 @@ fn serve(
     Plan { actions, verdict }
 }
 
-/// What to publish, once the host has accepted the object.
+/// The address to publish, after the host has accepted the object.
 fn address(service: &ServiceView, source: &Source, lb: &LbView) -> Option<String> {
     let booked = lb.usable_address.clone()?;
     Some(match source {
@@ -124,8 +124,8 @@ fn address(service: &ServiceView, source: &Source, lb: &LbView) -> Option<String
     })
 }
 
-/// Which leases to ask for: one per family, in the Service's order. A Service that is served by one lease gets no
-/// second one without being told to: who took it over from a Go provider changes nothing.
+/// The DHCP leases to request: one per family, in the Service's order. A Service that is served with one lease gets no
+/// second one without `RequireDualStack`, so that a takeover from a Go provider changes nothing.
 fn leases(service: &ServiceView) -> String {
     let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).unwrap_or_default();
     if shown == DHCP_ADDRESS && !service.ingress.is_empty() && !service.requires_both_families {
@@ -139,7 +139,7 @@ fn leases(service: &ServiceView) -> String {
     if asked.is_empty() { DHCP_ADDRESS.to_owned() } else { asked.join(",") }
 }
 
-/// The host put another network in the place of the one that was asked for (harvester-side.md 8.5).
+/// The refusal, if the host replaced the requested network by another one (harvester-side.md 8.5).
 fn network_not_kept(service: &ServiceView, lb: &LbView) -> Option<Refusal> {
     if lb.effective_ipam() != "pool" || lb.keeps_network()? {
         return None;
@@ -151,7 +151,7 @@ fn network_not_kept(service: &ServiceView, lb: &LbView) -> Option<Refusal> {
     })
 }
 
-/// Two families are asked for, and where the address comes from there is one.
+/// The refusal, if the Service has two families but the source provides only one.
 fn single_stack(service: &ServiceView, source: &Source) -> Option<Refusal> {
     let both = service.families.len() > 1;
     (both && *source != Source::Dhcp).then(|| Refusal::SingleStack {
@@ -162,7 +162,8 @@ fn single_stack(service: &ServiceView, source: &Source) -> Option<Refusal> {
     })
 }
 
-/// Who came a moment earlier gets the address, or fails to; the next look decides on what there is then.
+/// The wait state while an earlier Service publishes the same address. It succeeds or fails, and the next
+/// reconciliation decides accordingly.
 fn claimed(service: &ServiceView, by: &ServiceKey) -> Verdict {
     let message = format!("service {by} is about to publish the address that service {} asks for", service.key);
     let reason = WaitReason::Allocation;
@@ -170,7 +171,7 @@ fn claimed(service: &ServiceView, by: &ServiceKey) -> Verdict {
     Verdict::Waiting(waiting, reason)
 }
 
-/// Booked and published, and nobody serves it.
+/// The verdict for an address that is allocated and published, but that no announcer serves.
 fn unserved(
     service: &ServiceView,
     source: &Source,
@@ -211,7 +212,7 @@ fn create(service: &ServiceView, source: &Source, world: &World<'_>) -> Plan {
     if !cluster.can_name_objects() {
         return Plan::only(Refusal::ClusterName(cluster.clone()));
     }
-    // One that is served already goes on: an address too few is no reason to lose the other.
+    // A Service that is already served continues: one missing address is no reason to lose the other.
     if let Some(refusal) =
         single_stack(service, source).filter(|_| service.requires_both_families && service.ingress.is_empty())
     {
@@ -221,8 +222,9 @@ fn create(service: &ServiceView, source: &Source, world: &World<'_>) -> Plan {
         return Plan::only(over_quota(limit));
     }
     let mut actions = Vec::new();
-    // An address of an earlier life that nobody serves: an announcer must not take it before ours is known (W-34). One
-    // that is served stays until then, its object may only have been lost; unless another Service has it by now.
+    // An old address at which the Service is not served: an announcer must not take it before the new one is known
+    // (W-34). A served address stays until then, because perhaps only its object was lost; unless another Service has
+    // the address now.
     if service.ingress.is_empty() || world.taken {
         let stale = ServicePatch::forget_address(service);
         if !stale.is_empty() {
@@ -235,10 +237,11 @@ fn create(service: &ServiceView, source: &Source, world: &World<'_>) -> Plan {
     Plan { actions, verdict: wait(message, WaitReason::Allocation) }
 }
 
-/// Why an object that is there cannot be used for the Service, now or ever.
+/// Why an existing object cannot be used for the Service, now or ever.
 fn unusable(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'_>) -> Option<Plan> {
     if lb.terminating {
-        // W-06: its address is about to be released. Its disappearance wakes the Service, a new object follows.
+        // W-06: its address is about to be released. When the object is gone, the Service is woken and creates a new
+        // one.
         let message =
             format!("load balancer {} is being deleted on Harvester, it is created again when it is gone", key(world));
         return Some(Plan::only(wait(message, WaitReason::Terminating)));
@@ -251,7 +254,7 @@ fn unusable(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'
             return Some(make_anew(service, lb, source, world));
         }
         let found = lb.effective_ipam().to_owned();
-        // Nobody moves any more; the address that serves stays.
+        // The move has ended; the current address stays.
         let actions = moving::given_up(service, lb, world);
         let refusal = Refusal::IpamChanged { lb: key(world), found, wanted: source.word() };
         return Some(Plan { actions, verdict: refusal.into() });
@@ -259,17 +262,17 @@ fn unusable(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'
     network_changed(service, lb, world.config).map(Plan::only)
 }
 
-/// No address has reached anybody: the user has thought better of it before there was anything to lose.
+/// Whether no address was ever published or used, so that the user can change the request without losing anything.
 fn nobody_uses_it(service: &ServiceView, world: &World<'_>) -> bool {
     service.ingress.is_empty() && addresses(service).is_empty() && world.sharers.is_empty() && world.users.is_empty()
 }
 
-/// The host does not change the mode of an object. Deleted by the rules of every deletion (decision 7), it is made
-/// again when it is gone.
+/// Deletes an object whose IPAM mode is wrong, because the host does not change the mode. The general rules of deletion
+/// apply (decision 7). It is created again when it is gone.
 fn make_anew(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'_>) -> Plan {
     match when(lb, world.ages.of(lb)) {
         When::Now { leaks } => {
-            // A request for DHCP that was published: no announcer must answer it any more.
+            // A published request for DHCP must not be answered by an announcer any more.
             let stale = ServicePatch::forget_address(service);
             let mut actions = if stale.is_empty() { Vec::new() } else { vec![Action::Patch(stale)] };
             actions.push(Action::Delete { name: lb.name.clone(), uid: lb.uid.clone(), leaks });
@@ -280,11 +283,11 @@ fn make_anew(service: &ServiceView, lb: &LbView, source: &Source, world: &World<
     }
 }
 
-/// `status.address`, the mailbox in which a Go provider after a roll-back expects the address (decision 5): once the
-/// host has finished with the object, and the announcer has served the Service.
+/// Writes `status.address`, where a Go provider expects the address after a roll-back (decision 5). Written once the
+/// host has finished with the object and the announcer serves the Service.
 fn mailbox(service: &ServiceView, lb: &LbView) -> Option<Change> {
     let address = service.ingress.first()?.to_string();
-    // While an address moves, the Service is served at the old one for a moment.
+    // During a move, the Service is served at the old address for a moment.
     let booked = lb.usable_address.as_deref().filter(|booked| *booked != DHCP_ADDRESS);
     if booked.is_some_and(|booked| booked != address) {
         return None;
@@ -292,7 +295,7 @@ fn mailbox(service: &ServiceView, lb: &LbView) -> Option<Change> {
     (lb.is_settled() && lb.address.as_ref() != Some(&address)).then_some(Change::Address(address))
 }
 
-/// A primary that has taken a port which one of those who share its address already had (W-20).
+/// The conflict, if a primary now uses a port that one of its sharers already had (W-20).
 fn clash_with_sharer(service: &ServiceView, world: &World<'_>) -> Option<ShareError> {
     let (port, by) = first_clash(service, world.occupants)?;
     let secondary = world.sharers.iter().find(|sharer| sharer.key == by).map_or(service, Arc::as_ref);

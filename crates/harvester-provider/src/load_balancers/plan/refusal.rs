@@ -1,4 +1,4 @@
-//! What a Service cannot have as its user wants it, in words for the user.
+//! The requests of a Service that cannot be fulfilled, with texts for the user.
 
 use std::net::IpAddr;
 
@@ -12,13 +12,13 @@ use super::super::network::NetworkError;
 use super::super::quoted::Quoted;
 use super::super::sharing::ShareError;
 
-/// What the user has to change. Retrying is pointless until then, or until something wakes the Service.
+/// Something that the user has to change. A retry is pointless until then, or until the Service is woken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// An annotation that cannot be followed.
+    /// An annotation with an unusable value.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
-    /// Every object would be refused by the API, with a text that does not name the flag.
+    /// The API server would reject every object, with a text that does not name the flag.
     #[error(
         "this cluster is called {name:?} on Harvester, and no load balancer can be named after it: {accepted}. Correct \
          --cluster-name",
@@ -33,27 +33,27 @@ pub enum Refusal {
         ip = cloudprovider::IP, pool = cloudprovider::IP_POOL, ipam = cloudprovider::IPAM
     )]
     NotAsAsked {
-        /// By annotation.
+        /// The address in the annotation.
         asked: IpAddr,
-        /// What is served.
+        /// The address that is served.
         booked: String,
     },
     /// A static address that another Service has.
     #[error("address {address} is already used by service {by}: choose another one, or share it with annotation \
         {key}", key = cloudprovider::PRIMARY_SERVICE)]
     AddressTaken {
-        /// By annotation.
+        /// The address in the annotation.
         address: IpAddr,
-        /// Who has it.
+        /// The Service that has it.
         by: ServiceKey,
     },
     /// A static address that answers for something else already.
     #[error("address {address} is {holder}: name another one in annotation {key}, an address of the network that is in \
         no pool", key = cloudprovider::IP)]
     AddressHeld {
-        /// By annotation.
+        /// The address in the annotation.
         address: IpAddr,
-        /// Whose it is.
+        /// The owner of the address.
         holder: Holder,
     },
     /// The host does not change the mode of an object (harvester-side.md 5.2 F).
@@ -66,10 +66,10 @@ pub enum Refusal {
         lb: String,
         /// The object's mode.
         found: String,
-        /// What the annotation asks for now.
+        /// The mode in the annotation now.
         wanted: &'static str,
     },
-    /// The network is frozen at creation (ccm.md 3.5 step 2).
+    /// The network is fixed at creation (ccm.md 3.5 step 2).
     #[error(
         "network annotation of service {service} is not same as the load balancer {lb}, service: '{}', lb: '{}'",
         Quoted(wanted),
@@ -80,12 +80,12 @@ pub enum Refusal {
         service: String,
         /// `namespace/name` of the object.
         lb: String,
-        /// What the Service asks for now.
+        /// The network that the Service requests now.
         wanted: String,
-        /// What the object was made with.
+        /// The network that the object was created with.
         found: String,
     },
-    /// The host decides on the network by itself.
+    /// The host chose another network.
     #[error(
         "network {} was asked for by service {service}, and Harvester has put {} in its place: the address is of a \
          pool for that network. Harvester up to 1.8 decides on the network by itself. Remove annotation {key}, or \
@@ -95,12 +95,12 @@ pub enum Refusal {
     NetworkNotKept {
         /// The Service.
         service: ServiceKey,
-        /// As annotated.
+        /// The network in the annotation.
         wanted: String,
-        /// What the host made of it.
+        /// The network that the host chose.
         found: String,
     },
-    /// Two families are asked for, and there is one address.
+    /// Two families are requested, but there is one address.
     #[error(
         "service {service} asks for two address families{}, and with {} it gets one address: Harvester books one for a \
          load balancer. Set ipFamilyPolicy: SingleStack, or annotation {key}: dhcp, where a DHCP server of each family \
@@ -120,10 +120,10 @@ pub enum Refusal {
         required: bool,
         /// `pool` or `static`.
         word: &'static str,
-        /// The user has written that word; otherwise it is the default.
+        /// The annotation has that word; otherwise it is the default.
         annotated: bool,
     },
-    /// The pool has given an address that kube-proxy would not serve for this Service: it is not published.
+    /// The pool's address has a family that kube-proxy would not serve for this Service, so it is not published.
     #[error(
         "Harvester booked {booked}, an {found} address, but spec.ipFamilies of service {service} is [{families}], so \
         the Service cannot be reached at it. Name an IPPool with addresses of these families in annotation {pool}, or \
@@ -137,31 +137,31 @@ pub enum Refusal {
         service: ServiceKey,
         /// The address.
         booked: IpAddr,
-        /// Of the Service.
+        /// Families of the Service.
         families: Vec<Family>,
     },
-    /// Somebody else's object has our name.
+    /// An object with the name for this Service belongs to another Service.
     #[error("load balancer {lb} belongs to service {owner} by its labels, so service {service} cannot use it")]
     Foreign {
         /// `namespace/name` of the object.
         lb: String,
         /// The Service that its labels name.
         owner: String,
-        /// Ours.
+        /// This Service.
         service: String,
     },
     /// The network has no interface on the nodes.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// The primary, or a port.
+    /// A problem with the primary, or a port conflict.
     #[error(transparent)]
     Share(#[from] ShareError),
 }
 
 impl Refusal {
-    /// What to say of a Service that is served all the same.
+    /// The remark for a Service that is served nevertheless.
     pub fn remark(&self) -> Remark {
-        // `PreferDualStack` is content with one family.
+        // With `PreferDualStack` one family is sufficient.
         let warning = !matches!(self, Self::SingleStack { required: false, .. });
         Remark { reason: self.word(), message: self.to_string(), warning }
     }

@@ -1,4 +1,4 @@
-//! The plan of a Service that shares another one's address. It has no object of its own.
+//! Plans for a Service that shares another one's address. Such a Service has no object of its own.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::delete::{still_booking, still_used};
 use super::object::{foreign, network_changed};
 use super::{Action, Plan, Refusal, Verdict, World, user_wait};
 
-/// ccm.md 3.6.
+/// Plans for the secondary (ccm.md 3.6).
 pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &World<'_>) -> Plan {
     if !sharing::may_share(service, primary, world.config.share_across_namespaces) {
         let (primary, namespace) = (primary.key.clone(), service.key.namespace.clone());
@@ -23,8 +23,8 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
         let story = format!("primary service {} is being deleted: name another one, or make it again", primary.key);
         return Plan::only(user_wait(story, WaitReason::Primary));
     }
-    // A Service that is no load balancer any more gives its address up as soon as nobody who has it is left: nobody
-    // joins.
+    // A primary that is no longer a load balancer gives its address up when the last sharer has left, so no Service
+    // joins it.
     let stays = primary.is_load_balancer && !primary.has_class;
     let Some(ip) = primary.ingress.first().filter(|_| stays || sharing::has_joined(service, primary)) else {
         let named = &primary.key;
@@ -48,7 +48,7 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
         ));
     }
     if let Some(lb) = world.primary_lb {
-        // A secondary without a network takes over its primary's.
+        // A secondary without a network uses its primary's.
         let inherits = wanted_network(service).is_empty();
         if let Some(refusal) = network_changed(service, lb, world.config).filter(|_| !inherits) {
             return Plan::only(refusal);
@@ -65,8 +65,8 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
     if !patch.is_empty() {
         actions.push(Action::Patch(patch));
     }
-    // Its own object from a life as primary. After the annotation: an address must not be released while it is
-    // announced.
+    // The object that this Service had as a primary. It is deleted after the patch of the annotation, because an
+    // address must not be released while it is announced.
     if let Some(lb) = world.lb.filter(|lb| !lb.terminating && foreign(service, lb, world.config).is_none()) {
         match when(lb, world.ages.of(lb)) {
             When::Now { leaks } => actions.push(Action::Delete { name: lb.name.clone(), uid: lb.uid.clone(), leaks }),

@@ -1,5 +1,5 @@
-//! A Service that is gone or wants no load balancer any more: its objects are deleted and their absence is verified;
-//! what cannot be verified names its escape (decision 12).
+//! Handles a Service that is gone or no longer wants a load balancer. Its objects are deleted, and their absence is
+//! verified. If that is impossible, the message names the way out (decision 12).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use super::perform::Done;
 use super::{HarvesterLoadBalancers, Now, ROUNDS, failed, refused, soon};
 use crate::identity::proof::is_handed_over;
 
-/// A deletion that takes longer than this is the user's trouble.
+/// A deletion that takes longer than this is reported to the user.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// How often a deletion that fails for so long is tried.
+/// Interval of the retries of a deletion that has failed for that long.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
-/// An heir whose own deletion waits until this is dropped.
+/// An heir whose own deletion waits until this guard is dropped.
 struct Reserved<'a>(&'a HarvesterLoadBalancers, ServiceKey);
 
 impl<'a> Reserved<'a> {
@@ -47,7 +47,8 @@ impl Drop for Reserved<'_> {
 }
 
 impl HarvesterLoadBalancers {
-    /// Deletes what there is. When that takes long, the user hears what is in the way and how to do without.
+    /// Deletes the objects of the Service. If that takes long, the user is told what prevents it, and how to release
+    /// the Service without it.
     pub(super) async fn delete_patiently(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
         if let Some(name) = self.abandoned(service) {
             return self.abandon(service, &name).await;
@@ -81,7 +82,7 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    /// Decision 12: a finalizer is not for ever.
+    /// Adds to the message how to release the Service, because a finalizer must not block forever (decision 12).
     fn with_escape(&self, service: &ServiceView, waiting: &Waiting) -> Waiting {
         let name = self.owners.last_name(service, &self.config());
         let message = format!(
@@ -92,8 +93,8 @@ impl HarvesterLoadBalancers {
         Waiting { message, needs_user: true, ..*waiting }
     }
 
-    /// The object that the user tells us to leave behind; only under its exact name, and not while the Service wants
-    /// it.
+    /// The object that the user tells the controller to leave behind. It must be named exactly, and it is ignored while
+    /// the Service wants a load balancer.
     fn abandoned(&self, service: &ServiceView) -> Option<String> {
         let config = self.config();
         let owned = self.owned(service, &config);
@@ -106,7 +107,7 @@ impl HarvesterLoadBalancers {
             return Ok(Deleted::Waiting(waiting));
         }
         let owned = self.owned(service, &self.config());
-        // The object of a move too: it is left behind with the one that serves.
+        // The object of a move is left behind together with the one that serves.
         let more: BTreeSet<String> = owned.lb.iter().chain(&owned.others).map(|lb| lb.name.clone()).collect();
         for name in more.iter().map(String::as_str).filter(|more| *more != name).chain([name]) {
             self.note_orphan(service, name).await?;
@@ -126,7 +127,7 @@ impl HarvesterLoadBalancers {
         let what = format!("{lb} of service {} ({}), abandoned ", service.key, service.uid);
         match self.requests.note_orphan(&what, &now).await {
             Ok(()) => Ok(()),
-            // Where it cannot be written the log has to do.
+            // If the note cannot be written, the log has to suffice.
             Err(error) if error.is_final() => {
                 tracing::warn!(
                     lb,
@@ -149,12 +150,12 @@ impl HarvesterLoadBalancers {
         let config = self.config();
         for _ in 0..ROUNDS {
             let owned = self.owned(service, &config);
-            // Nothing to be seen: absent is what was there last, whatever its name.
+            // No object is visible: the last known one is verified as absent, whatever its name was.
             let name = owned.lb.map_or_else(|| self.owners.last_name(service, &config), |lb| lb.name.clone());
             if let Some(deleted) = self.delete_once(service, &name).await? {
                 if let Deleted::Gone { .. } | Deleted::Left(_) = deleted {
                     let left = self.owned(service, &config);
-                    // After a hand-over too: the object of a move may stand beside the one that goes on with its heir.
+                    // Also after a hand-over: the object of a move may exist besides the one that the heir keeps.
                     if left.lb.is_some_and(|lb| lb.name != name) || !left.others.is_empty() {
                         self.forget_object(&name);
                         continue;
@@ -165,7 +166,8 @@ impl HarvesterLoadBalancers {
                     let by_rule = self.objects.get(&object_name(&config, service));
                     let kept = by_rule.filter(|lb| is_handed_over(lb, service));
                     self.forget(service, &name);
-                    // Its heir must not begin anew while the watch still shows it as this Service's.
+                    // The heir must not create a new object while the watch still shows this one as the former
+                    // Service's.
                     if let Some(lb) = kept {
                         self.objects.wrote(LbView::clone(&lb));
                     }
@@ -188,7 +190,7 @@ impl HarvesterLoadBalancers {
         self.delete_as_planned(service, name, plan).await
     }
 
-    /// What is to be done about one object of a Service that wants none.
+    /// Plans what to do with one object of a Service that wants none.
     pub(super) fn plan_deletion(&self, service: &ServiceView, name: &str) -> DeletePlan {
         let lb = self.objects.get(name);
         let config = self.config();
@@ -243,7 +245,7 @@ impl HarvesterLoadBalancers {
                     self.pacer.failed(name);
                     return Ok(Some(Deleted::Waiting(waiting)));
                 }
-                // The same once more for the object as it is at this moment, whatever the cache shows.
+                // The plan is made again for the object as the API server has it now, independent of the cache.
                 let now = self.requests.read(name).await.inspect_err(|_| self.pacer.failed(name)).map_err(failed)?;
                 let Some(now) = now else {
                     self.objects.forget(name);
@@ -283,8 +285,8 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    /// What the watch shows of a Service, or shows no more, may be the view of an API server that is behind: before
-    /// anything is deleted for it, it is read itself.
+    /// Whether the Service still wants its load balancer. The watch may be fed by an API server that lags behind, so
+    /// the Service is read directly before anything is deleted for it.
     async fn is_wanted_after_all(&self, service: &ServiceView) -> Result<Option<Waiting>, ProviderError> {
         let live = self.requests.read_service(&service.key).await.map_err(failed)?;
         let wanted = live.is_some_and(|live| live.uid == service.uid && wants_load_balancer(&live));
@@ -293,7 +295,7 @@ impl HarvesterLoadBalancers {
         }))
     }
 
-    /// The object and its address go on with another Service.
+    /// Hands the object and its address over to another Service.
     async fn hand_over(
         &self,
         name: &str,
@@ -303,8 +305,8 @@ impl HarvesterLoadBalancers {
     ) -> Result<Option<Deleted>, ProviderError> {
         let lb = format!("{}/{name}", self.given.namespace);
         let reserved = Reserved::new(self, &heir);
-        // A group whose members are deleted together: the cache shows an heir that has had its last look by now. From
-        // here on it waits for us, so it is there if it was just now.
+        // If all members of a group are deleted together, the cache may show an heir whose last reconciliation is
+        // already over. From here on the heir waits for this hand-over, so the read shows whether it still exists.
         let seen = self.service(&heir).map(|heir| heir.uid.clone());
         let live = self.requests.read_service(&heir).await.map_err(failed)?;
         if !live.is_some_and(|live| Some(&live.uid) == seen.as_ref() && !live.deleting && wants_load_balancer(&live)) {
@@ -323,8 +325,8 @@ impl HarvesterLoadBalancers {
         Ok(Some(Deleted::Left(Remark { reason: "HandedOverLoadBalancer", message, warning: false })))
     }
 
-    /// A Service that stays and is no load balancer any more must not keep its address for a later life: it may be
-    /// another one's by then (W-34). `None`: nothing to withdraw.
+    /// Withdraws the address of a Service that stays but is no longer a load balancer: later the address may belong to
+    /// another Service (W-34). `None`: there is nothing to withdraw.
     pub(super) async fn withdraw_address(&self, service: &ServiceView) -> Result<Option<Waiting>, ProviderError> {
         let stays = |now: &Arc<ServiceView>| now.uid == service.uid && !now.deleting && !wants_load_balancer(now);
         let Some(now) = self.service(&service.key).filter(stays) else { return Ok(None) };
@@ -334,7 +336,7 @@ impl HarvesterLoadBalancers {
         }
         match self.requests.patch_service(&now.key, &now.uid, &patch).await {
             Ok(version) => self.patched.patched(&now, patch, version),
-            // Gone, or a successor of the same name.
+            // The Service is gone, or a successor has the same name.
             Err(RequestError::Patch { source, .. })
                 if matches!(runtime::error::api_code(&source), Some(404 | 409 | 422)) =>
             {
@@ -342,7 +344,7 @@ impl HarvesterLoadBalancers {
             }
             Err(error) => return Err(failed(error)),
         }
-        // The finalizer goes with the version that has the change, which wakes the Service.
+        // The finalizer is removed from the version with this change, whose watch event wakes the Service.
         let message = format!("the address of service {} is withdrawn", now.key);
         Ok(Some(soon(message)))
     }

@@ -1,4 +1,4 @@
-//! What the controller is told of a request that failed, and of what the user cannot have: pure.
+//! Translates failed requests and refusals into errors for the controller. Pure.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::super::plan::Refusal;
 use super::super::wait_reason::WaitReason;
 use crate::config::{lacks_rights, remedy};
 
-/// The longest pause after a refusal of Harvester: as long as its own controllers make.
+/// The longest pause after a refusal of Harvester: as long as that of Harvester's own controllers.
 pub(super) const AFTER_REFUSAL: Duration = Duration::from_mins(2);
 
-/// What the Service itself should show of a failed request: what stays until somebody mends it. The rest passes.
+/// Reason of the condition on the Service after a failed request; empty for a failure that passes by itself.
 fn condition_reason(error: &RequestError) -> &'static str {
     let (RequestError::Write { source, .. } | RequestError::Read { source, .. } | RequestError::Delete { source, .. }) =
         error
@@ -28,8 +28,8 @@ fn condition_reason(error: &RequestError) -> &'static str {
     }
 }
 
-/// Harvester answered, and refused. During an upgrade of the host its webhooks do so for minutes, and nothing tells
-/// when that is over.
+/// Whether Harvester answered with a refusal. During an upgrade of the host its webhooks do so for minutes, and nothing
+/// signals the end.
 fn is_refusal(error: &RequestError) -> bool {
     matches!(
         error,
@@ -38,7 +38,7 @@ fn is_refusal(error: &RequestError) -> bool {
     )
 }
 
-/// The cause of a request that Harvester refused because of who we are, with what to do about it.
+/// The cause and the advice, if Harvester refused the request because of credentials or rights.
 fn not_allowed(error: &RequestError) -> Option<String> {
     let (RequestError::Write { source, .. } | RequestError::Read { source, .. } | RequestError::Delete { source, .. }) =
         error

@@ -1,4 +1,4 @@
-//! What cannot be taken back is done on facts that are fresh: [`runtime::freshness`].
+//! Irreversible actions are based on fresh facts only: [`runtime::freshness`].
 
 use cloud_provider::provider::Waiting;
 use cloud_provider::view::ServiceKey;
@@ -7,12 +7,12 @@ use runtime::freshness::{Freshness, Health};
 use super::{HarvesterLoadBalancers, soon};
 
 impl HarvesterLoadBalancers {
-    /// Why it is not to be acted upon yet that an object of the Service is to go; `None`: the fact is fresh.
+    /// Why an object of the Service must not be deleted yet; `None` if the facts are fresh.
     pub(super) fn not_fresh(&self, service: &ServiceKey) -> Option<Waiting> {
         let (harvester, guest) = (self.watched.borrow().clone(), self.guest.borrow().clone());
         let story = [("Harvester", &harvester), ("the guest cluster", &guest)];
         let broken = story.iter().find_map(|(which, status)| Some((*which, status.error.as_ref()?.1.clone())));
-        // A guest whose role does not let us read the record tells nothing of its troubles.
+        // Without the right to read the record, the state of the watch on the guest cluster is unknown.
         let all = if guest.forbidden { vec![harvester] } else { vec![harvester, guest] };
         match self.memory().doomed(service, Health::of(&all)) {
             Freshness::Fresh => None,

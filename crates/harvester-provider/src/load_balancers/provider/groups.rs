@@ -1,4 +1,4 @@
-//! Groups of Services that share one address: who of them holds it, and who follows (docs/decisions.md).
+//! Groups of Services that share one address: which member holds it, and which ones follow (docs/decisions.md).
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::HarvesterLoadBalancers;
 use crate::config::LoadBalancerConfig;
 
 impl HarvesterLoadBalancers {
-    /// Everybody who names the group, the oldest first.
+    /// All Services that name the group, the oldest first.
     fn grouped(&self, group: &Group) -> Vec<Arc<ServiceView>> {
         let mut all: Vec<_> =
             self.neighbours.grouped(group).iter().map(|service| Arc::new(self.patched.see(service))).collect();
@@ -19,19 +19,20 @@ impl HarvesterLoadBalancers {
         all
     }
 
-    /// The object that a member has on Harvester and has not handed over.
+    /// The object of a member, unless it was handed over or is being deleted.
     fn held(&self, service: &ServiceView, config: &LoadBalancerConfig) -> Option<Arc<LbView>> {
         let named = (service.key.namespace.as_str(), service.key.name.as_str());
         let lb = self.owned(service, config).lb?;
         (!lb.terminating && lb.service().is_none_or(|owner| owner == named)).then_some(lb)
     }
 
-    /// The member whose address the others share: who has an object on Harvester, also while it is being deleted, so
-    /// that nobody begins anew before it has handed over. Without one the oldest makes it, and remains the one who
-    /// does.
+    /// The member whose address the others share. That is a member with an object on Harvester, even while the member
+    /// is being deleted, so that no other one creates an object before the hand-over. If there is none, the oldest
+    /// member creates the object and stays the leader.
     ///
-    /// Two have one where a process that led before sent a POST for a member whom the next one does not choose, or
-    /// where a Service joins that was served before. The address that most of them show stays then, whoever is older.
+    /// Two members have an object after a former leader process sent a POST for a member that the new process does not
+    /// choose, or when a Service joins that already had an address. Then the address stays that most members show,
+    /// whichever member is older.
     pub(super) fn leader(&self, group: &Group, config: &LoadBalancerConfig) -> Option<Arc<ServiceView>> {
         let all = self.grouped(group);
         let users = |lb: &LbView| all.iter().filter(|member| sharing::shows_address_of(member, lb)).count();
@@ -43,11 +44,11 @@ impl HarvesterLoadBalancers {
         self.memory().founder(group, &members).cloned()
     }
 
-    /// Services that share with `primary`: by its name, and by its group. Of a group that another one leads, those who
-    /// still show this one's address: it is not released before they have gone over.
+    /// Services that share with `primary`: by its name, and by its group. If another member leads the group, these are
+    /// the Services that still show this one's address: it is not released before they have switched.
     pub(super) fn sharers(&self, primary: &ServiceView, config: &LoadBalancerConfig) -> Vec<Arc<ServiceView>> {
         let mut sharers = sharing::sharers(&primary.key, self.neighbours.naming(&primary.key));
-        // Who was refused neither takes its ports nor keeps its address alive.
+        // A Service that was refused neither occupies ports nor keeps the address in use.
         sharers.retain(|sharer| sharing::may_share(sharer, primary, config.share_across_namespaces));
         let mut sharers: Vec<_> = sharers.iter().map(|service| Arc::new(self.patched.see(service))).collect();
         if let Some(group) = sharing::group_of(primary) {

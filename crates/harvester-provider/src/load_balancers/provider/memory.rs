@@ -1,4 +1,4 @@
-//! What is remembered between calls: one entry per Service and one per object. Dropping the entry forgets everything
+//! State that is kept between calls: one entry per Service and one per object. Removing the entry removes everything
 //! about it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,12 +14,12 @@ use super::super::under_way::UnderWay;
 use super::super::view::LbView;
 use super::unserved::{Unserved, is_unserved};
 
-/// The time of one decision, read once.
+/// The time of one decision.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Now {
     /// For durations.
     pub(super) monotonic: Instant,
-    /// Unix seconds, for what is written down.
+    /// Unix seconds, for values that are written to objects.
     pub(super) unix: i64,
 }
 
@@ -29,67 +29,67 @@ impl Now {
     }
 }
 
-/// What is not worth losing while the process lives, and no harm if it is lost. Most of it comes in a burst and is gone
-/// soon after: a tree gives the room back, a hash table never does.
+/// State that is worth keeping while the process lives, but may be lost with it. Entries come in bursts and are removed
+/// soon after; a tree gives their memory back, unlike a hash table.
 #[derive(Debug, Default)]
 pub(super) struct ProviderState {
     services: BTreeMap<ServiceKey, OfService>,
     objects: BTreeMap<String, OfObject>,
-    /// What lasts as long as the requests of one pass.
+    /// State that lasts as long as the requests of one pass.
     pub(super) passes: Passes,
 }
 
-/// Of one Service.
+/// State of one Service.
 #[derive(Debug, Default, PartialEq)]
 struct OfService {
-    /// It was there before us and has no address yet.
+    /// The Service existed when this process started, and has no address yet.
     backlog: bool,
-    /// Since when nothing but Harvester keeps it from being deleted.
+    /// Since when only Harvester prevents its deletion.
     deleting: Option<Instant>,
-    /// It shows an address that nobody serves.
+    /// It shows an address that no announcer serves.
     unserved: Option<Unserved>,
-    /// That an object of its is to go, as it was first seen.
+    /// The state of the watches when it was first seen that an object of the Service has to be deleted.
     doomed: FirstSeen,
-    /// The object that was handed over to it, for as long as the watch does not show that.
+    /// The object that was handed over to it, until the watch shows that.
     inherited: Option<String>,
-    /// It is to get the address of this group, which has none, so that two members do not begin at once.
+    /// The group without an address for which it creates the object, so that no second member does.
     founds: Option<Group>,
 }
 
-/// Of one LoadBalancer object, by its name.
+/// State of one LoadBalancer object, by its name.
 #[derive(Debug, Default, PartialEq)]
 struct OfObject {
-    /// When we sent the POST, until its address is published; for the metrics.
+    /// When the POST was sent, until the address is published; for the metrics.
     created: Option<Instant>,
     /// When it was last sent, or first seen waiting for an address.
     sent: Option<Instant>,
-    /// A deletion has found it.
+    /// A deletion has found the object.
     deleted: bool,
 }
 
-/// What is held while the requests of a pass are under way.
+/// State that is held while the requests of a pass are under way.
 #[derive(Debug, Default)]
 pub(super) struct Passes {
-    /// By primary: secondaries whose patch is on its way, so that two applicants cannot take one port (W-20).
+    /// By primary: secondaries whose patch is being sent, so that two applicants cannot take one port (W-20).
     claims: BTreeMap<ServiceKey, Vec<Occupant>>,
-    /// What passes are about to take.
+    /// Addresses and objects that passes are about to take.
     pub(super) under_way: UnderWay,
-    /// To whom an object is being handed over at this moment.
+    /// Services that an object is being handed over to.
     heirs: BTreeSet<ServiceKey>,
 }
 
 impl Passes {
-    /// Who is about to share the address of this primary.
+    /// The Services that are about to share the address of this primary.
     pub(super) fn claims(&self, primary: &ServiceKey) -> Vec<Occupant> {
         self.claims.get(primary).cloned().unwrap_or_default()
     }
 
-    /// Somebody is about to share the address of this Service.
+    /// Whether any Service is about to share the address of this one.
     pub(super) fn is_claimed(&self, primary: &ServiceKey) -> bool {
         self.claims.contains_key(primary)
     }
 
-    /// Another Service is handing its object over to this one.
+    /// Whether another Service is handing its object over to this one.
     pub(super) fn is_heir(&self, service: &ServiceKey) -> bool {
         self.heirs.contains(service)
     }
@@ -102,7 +102,7 @@ impl Passes {
         self.heirs.remove(heir);
     }
 
-    /// The requests of the Service's plan are answered: what it took can be seen now.
+    /// Ends the pass of the Service: the requests of its plan are answered, so their effects are visible elsewhere.
     pub(super) fn end(&mut self, service: &ServiceKey) {
         self.under_way.end(service);
         self.claims.retain(|_, claims| {
@@ -112,13 +112,13 @@ impl Passes {
     }
 }
 
-/// It exists and waits for an address.
+/// Whether the object exists and waits for an address.
 fn waits(lb: Option<&LbView>) -> bool {
     lb.is_some_and(|lb| lb.usable_address.is_none() && !lb.terminating)
 }
 
 impl ProviderState {
-    /// Changes the entry of a Service; an entry that says nothing goes.
+    /// Changes the entry of a Service; an empty entry is removed.
     fn service(&mut self, key: &ServiceKey, change: impl FnOnce(&mut OfService)) {
         let entry = self.services.entry(key.clone()).or_default();
         change(entry);
@@ -127,7 +127,7 @@ impl ProviderState {
         }
     }
 
-    /// Changes the entry of an object; an entry that says nothing goes.
+    /// Changes the entry of an object; an empty entry is removed.
     fn object<R>(&mut self, name: &str, change: impl FnOnce(&mut OfObject) -> R) -> R {
         let entry = self.objects.entry(name.to_owned()).or_default();
         let result = change(entry);
@@ -143,13 +143,13 @@ impl ProviderState {
         waits(lb).then(|| now.monotonic.saturating_duration_since(sent))
     }
 
-    /// The address that the Service shows and nobody serves, with the time since when.
+    /// The address that the Service shows but no announcer serves, with the time since when.
     pub(super) fn unserved(&self, service: &ServiceView, now: Now) -> Option<Unserved> {
         let known = self.services.get(&service.key).and_then(|entry| entry.unserved.clone());
         is_unserved(service).then(|| Unserved::of(service, known, now.monotonic))
     }
 
-    /// What was seen and decided. A secondary that is about to be patched holds its ports from here on.
+    /// Stores what was seen and decided. From here on, a secondary that is about to be patched occupies its ports.
     pub(super) fn decided(&mut self, service: &ServiceView, seen: Seen<'_>, plan: &Plan) {
         let now = seen.now.monotonic;
         let waits = waits(seen.lb);
@@ -163,7 +163,7 @@ impl ProviderState {
         self.passes.under_way.begin(service, plan);
     }
 
-    /// These Services were there before us and have no address yet.
+    /// Marks these Services as older than this process and without an address.
     pub(super) fn begin(&mut self, waiting: impl IntoIterator<Item = ServiceKey>) {
         for key in waiting {
             self.service(&key, |entry| entry.backlog = true);
@@ -174,31 +174,31 @@ impl ProviderState {
         self.services.get(service).is_some_and(|entry| entry.backlog)
     }
 
-    /// It has an address now.
+    /// Records that the Service has an address now.
     pub(super) fn served(&mut self, service: &ServiceKey) {
         self.service(service, |entry| entry.backlog = false);
     }
 
-    /// Since when nothing but Harvester has kept the Service from being deleted.
+    /// Since when only Harvester has prevented the deletion of the Service.
     pub(super) fn kept_since(&mut self, service: &ServiceKey, now: Instant) -> Instant {
         let mut since = now;
         self.service(service, |entry| since = *entry.deleting.get_or_insert(now));
         since
     }
 
-    /// Whether it may be acted upon that an object of the Service is to go.
+    /// Whether an object of the Service may be deleted on the facts at hand.
     pub(super) fn doomed(&mut self, service: &ServiceKey, health: Health) -> Freshness {
         let mut judged = Freshness::Interrupted;
         self.service(service, |entry| judged = judge(&mut entry.doomed, health));
         judged
     }
 
-    /// Nothing of the Service is to go.
+    /// Records that no object of the Service has to be deleted.
     pub(super) fn spared(&mut self, service: &ServiceKey) {
         self.service(service, |entry| entry.doomed = None);
     }
 
-    /// Nothing of Harvester's keeps the Service from being deleted.
+    /// Records that Harvester does not prevent the deletion of the Service.
     pub(super) fn not_kept(&mut self, service: &ServiceKey) {
         self.service(service, |entry| entry.deleting = None);
     }
@@ -212,8 +212,8 @@ impl ProviderState {
         self.service(heir, |entry| entry.inherited = Some(name.to_owned()));
     }
 
-    /// Of the members of a group without an address: who is to get one. The first one, from now on, if nobody was
-    /// chosen before.
+    /// The member that creates the object for a group without an address. If none was chosen before, the first one is
+    /// chosen now.
     pub(super) fn founder<'a, S: AsRef<ServiceView>>(&mut self, group: &Group, members: &'a [S]) -> Option<&'a S> {
         let chosen = |member: &&S| {
             self.services.get(&member.as_ref().key).is_some_and(|entry| entry.founds.as_ref() == Some(group))
@@ -223,27 +223,27 @@ impl ProviderState {
         Some(founder)
     }
 
-    /// We sent a POST for it.
+    /// Records that a POST was sent for the object.
     pub(super) fn created(&mut self, name: &str, now: Instant) {
         self.object(name, |object| (object.created, object.sent) = (Some(now), Some(now)));
     }
 
-    /// We sent it again.
+    /// Records that the object was sent again.
     pub(super) fn sent(&mut self, name: &str, now: Instant) {
         self.object(name, |object| object.sent = Some(now));
     }
 
-    /// When we sent the POST; asked once, when the address is published.
+    /// When the POST was sent. Taken once, when the address is published.
     pub(super) fn take_created(&mut self, name: &str) -> Option<Instant> {
         self.object(name, |object| object.created.take())
     }
 
-    /// Objects whose POST we sent and whose address is not published yet.
+    /// Objects whose POST was sent and whose address is not published yet.
     pub(super) fn unpublished(&self) -> impl Iterator<Item = &String> {
         self.objects.iter().filter(|(_, object)| object.created.is_some()).map(|(name, _)| name)
     }
 
-    /// A deletion has found the object.
+    /// Records that a deletion has found the object.
     pub(super) fn found_for_deletion(&mut self, name: &str) {
         self.object(name, |object| object.deleted = true);
     }
@@ -252,7 +252,7 @@ impl ProviderState {
         self.objects.get(name).is_some_and(|object| object.deleted)
     }
 
-    /// Whether it gets an address is nobody's question any more.
+    /// Removes the times of the requests: it no longer matters whether the object gets an address.
     pub(super) fn forget_request(&mut self, name: &str) {
         self.object(name, |object| (object.created, object.sent) = (None, None));
     }
@@ -261,7 +261,7 @@ impl ProviderState {
         self.objects.remove(name);
     }
 
-    /// Nothing of the Service is left.
+    /// Removes the entry of a Service of which nothing is left.
     pub(super) fn forget_service(&mut self, service: &ServiceKey) {
         self.services.remove(service);
     }
@@ -279,7 +279,7 @@ impl ProviderState {
     }
 }
 
-/// What a decision was made on, as far as it is remembered.
+/// The inputs of a decision, as far as they are stored.
 pub(super) struct Seen<'a> {
     pub(super) name: &'a str,
     pub(super) lb: Option<&'a LbView>,

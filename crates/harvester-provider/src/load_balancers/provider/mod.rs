@@ -1,5 +1,5 @@
-//! The trait: look at the caches (`observe`), let `plan` decide, send it (`perform`, `deletion`), and wake who has to
-//! look again (`streams`).
+//! Implements the trait `LoadBalancers`: reads the caches (`observe`), lets `plan` decide, sends the requests
+//! (`perform`, `deletion`), and wakes the Services that have to be reconciled (`streams`).
 
 mod deletion;
 mod failure;
@@ -53,25 +53,25 @@ use memory::{Now, ProviderState};
 use perform::Done;
 use undone::Undone;
 
-/// How often one call decides anew because the world was not as the caches showed it.
+/// How often one call decides again because the objects differed from the caches.
 const ROUNDS: usize = 3;
 
-/// While a cache has not got its first list.
+/// Pause while a cache has not received its first list.
 const CACHE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Load balancers on Harvester.
 #[derive(Debug)]
 pub struct HarvesterLoadBalancers {
-    /// The name in it is what the command line says; see [`Self::config`].
+    /// The configuration from the command line, with the name from the flag; see [`Self::config`].
     given: LoadBalancerConfig,
     identity: Identity,
     services: ServiceCache,
     nodes: NodeCache,
     neighbours: Arc<Neighbours>,
     lbs: LbCache,
-    /// How the reflector of `lbs` is doing.
+    /// State of the reflector of `lbs`.
     watched: watch::Receiver<Status>,
-    /// A watch on the guest cluster, which tells of the troubles of all.
+    /// State of a watch on the guest cluster; the other watches on it fail together with it.
     guest: watch::Receiver<Status>,
     objects: Objects,
     owners: Owners,
@@ -88,17 +88,17 @@ pub struct HarvesterLoadBalancers {
     announced: watch::Receiver<Announced>,
 }
 
-/// Who has to be woken when an outage is over.
+/// The Services that have to be woken after an outage.
 #[derive(Debug, Default)]
 struct Unsettled {
-    /// Services whose last call did not end well: an outage may have been the reason.
+    /// Services whose last call did not succeed, perhaps because of an outage.
     services: BTreeSet<ServiceKey>,
-    /// How many outages are over.
+    /// Number of outages that are over.
     recoveries: u64,
 }
 
 impl HarvesterLoadBalancers {
-    /// Nothing is sent or watched before the first call.
+    /// Creates the provider. It sends and watches nothing before the first call.
     pub fn new(
         (given, identity): (LoadBalancerConfig, Identity),
         (services, nodes): (ServiceCache, NodeCache),
@@ -132,30 +132,30 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    /// What is known of the announcers.
+    /// Sets the source of what is known about the announcers.
     pub fn announced_by(mut self, announced: watch::Receiver<Announced>) -> Self {
         self.announced = announced;
         self
     }
 
-    /// A watch on the guest cluster: while it fails nothing is deleted.
+    /// Sets a watch on the guest cluster: while it fails, nothing is deleted.
     pub fn watching(mut self, guest: watch::Receiver<Status>) -> Self {
         self.guest = guest;
         self
     }
 
-    /// Asks this before it touches what is served.
+    /// Sets the caution that the provider asks before it touches an address in use.
     pub fn cautious(mut self, caution: Caution) -> Self {
         self.caution = caution;
         self
     }
 
-    /// Whoever else deletes pooled load balancers takes turns with us.
+    /// The pacer, for every other part that deletes load balancers with a pool address.
     pub fn pacer(&self) -> Arc<Pacer> {
         Arc::clone(&self.pacer)
     }
 
-    /// Of what was asked for in former passes, what this one does not ask for.
+    /// Removes state about requests of former passes that this pass does not repeat.
     fn forget_what_is_over(&self, service: &ServiceView, actions: &[Action]) {
         if !actions.iter().any(|action| matches!(action, Action::Delete { .. })) {
             self.memory().spared(&service.key);
@@ -165,7 +165,7 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    /// The configuration under the name and UID of this cluster.
+    /// The configuration with the current name and UIDs of this cluster.
     fn config(&self) -> LoadBalancerConfig {
         self.identity.applied_to(&self.given, &self.services)
     }
@@ -177,7 +177,7 @@ impl HarvesterLoadBalancers {
         self.owners.of(service, &self.objects, config, more)
     }
 
-    /// Name of the object that a move to the named pool makes.
+    /// Name of the object that a move to the named pool creates.
     fn name_of_move(service: &ServiceView, config: &LoadBalancerConfig) -> Option<String> {
         let source = choice::source(service).ok()?;
         Some(plan::name_in_pool(config, service, source.pool()?))
@@ -187,8 +187,8 @@ impl HarvesterLoadBalancers {
         self.unsettled.lock()
     }
 
-    /// Notes how a call has ended that began after so many recoveries. True: it failed in an outage that is over by
-    /// now, so that nobody wakes the Service any more.
+    /// Records the end of a call; `recoveries` is the number of recoveries when it began. Returns true if the call
+    /// failed in an outage that is over now, so that nothing else would wake the Service.
     fn note(&self, service: &ServiceKey, settled: bool, failed: bool, recoveries: u64) -> bool {
         let mut unsettled = self.unsettled();
         if settled {
@@ -213,7 +213,8 @@ impl HarvesterLoadBalancers {
         self.memory.lock()
     }
 
-    /// A decision on a cache without content would create what exists and delete what is used (W-18).
+    /// The wait state until all caches have their first lists. A decision on an empty cache would create existing
+    /// objects and delete used ones (W-18).
     fn not_synced(&self, with_mapping: bool) -> Option<Waiting> {
         let not_yet = |what: &str| format!("the first list of {what} has not arrived yet");
         let (message, needs_user) = if !self.services.is_synced() {
@@ -221,7 +222,7 @@ impl HarvesterLoadBalancers {
         } else if !self.lbs.is_synced() {
             match &self.watched.borrow().error {
                 None => (not_yet("LoadBalancers on Harvester"), false),
-                // Wrong cloud-config, missing rights, Harvester away: nobody else tells the user.
+                // Wrong cloud-config, missing rights, or Harvester unreachable: no other part reports this to the user.
                 Some((_, error)) => (
                     format!(
                         "cannot list LoadBalancers in namespace {} of Harvester at {}: {error}; {}",
@@ -244,8 +245,8 @@ impl HarvesterLoadBalancers {
 
     async fn try_ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
         if let Some(mut waiting) = self.not_synced(!wanted_network(service).is_empty()) {
-            // Who has an address has nothing to wait for: a restart while Harvester is away is none of its user's
-            // business.
+            // A Service with an address does not wait for anything: its user need not know that the controller
+            // restarted while Harvester was unreachable.
             waiting.needs_user &= !service.annotations.contains_key(kube_vip::LOADBALANCER_IPS);
             self.metrics.waits(&service.key, Some(WaitReason::Cache));
             return Ok(Ensured::Waiting(waiting));
@@ -284,7 +285,7 @@ impl HarvesterLoadBalancers {
                     }
                 }
             }
-            // The pass ended before: a place that was kept for the rest would stand empty.
+            // The pass has ended early; turns that are reserved for its other requests would stay unused.
             self.pacer.wants_only(&service.key, &wanted[..asked]);
             self.memory().passes.end(&service.key);
             outcome?;
@@ -313,7 +314,7 @@ impl HarvesterLoadBalancers {
     }
 }
 
-/// The user wants this Service to be left alone for a while.
+/// The hold, if the user has paused this Service.
 fn paused(service: &ServiceView) -> Option<Arc<Hold>> {
     service.annotations.get(PAUSED).filter(|value| *value == "true")?;
     let message = format!("service {} is paused by annotation {PAUSED}", service.key);
@@ -366,7 +367,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
     }
 
     fn at_first_sight(&self, service: &ServiceView) -> BTreeMap<String, Option<String>> {
-        // Whoever has an object was served before: what the Service shows is our own output.
+        // A Service with an object was served before, so what it shows was written by the controller.
         let known = self.lbs.is_synced() && self.owned(service, &self.config()).lb.is_none();
         if known { choice::at_first_sight(service) } else { BTreeMap::new() }
     }

@@ -1,4 +1,4 @@
-//! Everything that a decision depends on, gathered for `plan`.
+//! Gathers everything that a decision depends on, for `plan`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ use super::memory::{Now, ProviderState, Seen};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::{cluster_of, is_proven};
 
-/// The address that nobody else may have: the static one that the Service asks for, or the one that was booked for it.
-/// True: only a Service that chose it can be in its way.
+/// The address that no other Service may have: the static one that the Service requests, or the one that was allocated
+/// for it. True: only a Service with this static address conflicts.
 fn address_in_question(service: &ServiceView, lb: Option<&LbView>) -> Option<(IpAddr, bool)> {
     match choice::source(service).ok()? {
         Source::Static(address) => Some((address, false)),
@@ -29,7 +29,7 @@ fn address_in_question(service: &ServiceView, lb: Option<&LbView>) -> Option<(Ip
     }
 }
 
-/// Another Service whose pass is about to publish that address; nothing shows it yet.
+/// Another Service whose pass is about to publish that address; no object shows it yet.
 fn address_claimed(service: &ServiceView, memory: &ProviderState, lb: Option<&LbView>) -> Option<ServiceKey> {
     let (address, only_static) = address_in_question(service, lb)?;
     memory.passes.under_way.publisher(&service.key, address, only_static).cloned()
@@ -54,7 +54,7 @@ impl HarvesterLoadBalancers {
         services.into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
     }
 
-    /// Who has an address of these objects of the Service, whatever it asks for.
+    /// Services that have an address of these objects, whatever they request.
     pub(super) fn users(&self, service: &ServiceView, owned: &Owned) -> Vec<Arc<ServiceView>> {
         let lbs: Vec<&LbView> = owned.lb.iter().chain(&owned.others).map(Arc::as_ref).collect();
         let addresses: Vec<&str> = lbs.iter().filter_map(|lb| lb.usable_address.as_deref()).collect();
@@ -63,21 +63,22 @@ impl HarvesterLoadBalancers {
         sharing::users(service, &lbs, self.beside(&there))
     }
 
-    /// Another Service that has the static address which this one asks for, or a static one that has what was booked
-    /// for it.
+    /// Another Service that has the static address which this one requests, or one with a static address that was also
+    /// allocated for this one.
     pub(super) fn address_user(&self, service: &ServiceView, lb: Option<&LbView>) -> Option<ServiceKey> {
         let (address, only_static) = address_in_question(service, lb)?;
         let mut there = service.clone();
         there.annotations.insert(kube_vip::LOADBALANCER_IPS, &address.to_string());
         there.ingress = Vec::new();
         let mut others = self.beside(&there);
-        // Who shared this one's address and asks for it as a static one now has it from here, and is refused itself.
+        // A Service that shared this one's address and now requests it as a static one has it from here, and is refused
+        // itself.
         let has_it = |other: &ServiceView| {
             choice::static_address(other) == Some(address) && !sharing::wears_label_of(other, &service.key)
         };
-        // A booking is worth less than what another one shows: after a restore of the host, or with a pool that was
-        // made anew, the host knows nothing of who has the address. Who showed it first keeps it; the other one waits
-        // until it has gone over.
+        // An address that another Service shows takes precedence over an allocation. After a restore of the host, or if
+        // the pool was created again, the host does not know which addresses are in use. The Service that showed the
+        // address first keeps it; this one waits until that Service has left the address.
         let shows_it = |other: &ServiceView| {
             let new = !sharing::shows_ip(service, address) && !service.ingress.contains(&address);
             new && wants_load_balancer(other)
@@ -88,8 +89,8 @@ impl HarvesterLoadBalancers {
         sharing::other_user(&there, &others)
     }
 
-    /// Who has the static address that this one asks for, of the Nodes and inside the cluster. Clients who were told of
-    /// it keep it: taking it away would help nobody.
+    /// The Node, ClusterIP or gateway that has the static address which this Service requests. If the Service is
+    /// already served at the address it keeps it: its clients know the address, and taking it away would help no one.
     pub(super) fn address_holder(&self, service: &ServiceView) -> Option<Holder> {
         let address = choice::static_address(service).filter(|address| !service.ingress.contains(address))?;
         let gateway = || self.lbs.all().into_iter().find(|lb| lb.gateway == Some(address));
@@ -97,9 +98,9 @@ impl HarvesterLoadBalancers {
             .or_else(|| gateway().map(|lb| Holder::Gateway(lb.name.clone())))
     }
 
-    /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too, unless
-    /// somebody has deleted them before they had an address, and those that are being created at this moment for
-    /// others.
+    /// The limit, if one more load balancer would exceed it. Two kinds count besides those in the watch: objects that
+    /// the watch does not show yet, unless they were deleted before they had an address, and objects that are just
+    /// being created for other Services.
     pub(super) fn quota_reached(
         &self,
         service: &ServiceKey,
@@ -111,7 +112,7 @@ impl HarvesterLoadBalancers {
             config.cluster_uids.is_empty()
                 || lb.annotation(CLUSTER_UID).is_empty()
                 || config.cluster_uids.iter().any(|uid| uid == lb.annotation(CLUSTER_UID))
-                // From before default/kubernetes was made anew.
+                // The object is from before Service default/kubernetes was created again.
                 || lb.service_key().and_then(|key| self.services.get(&key)).is_some_and(|owner| is_proven(lb, &owner))
         };
         let ours = |lb: &Arc<LbView>| cluster_of(lb).as_ref() == Some(&config.cluster_name) && of_this_cluster(lb);
@@ -122,7 +123,7 @@ impl HarvesterLoadBalancers {
         (shown + unseen >= limit).then_some(limit)
     }
 
-    /// Observes, decides and remembers, in one step: of two Services that decide at the same time the second one sees
+    /// Observes, decides and stores the decision in one step. If two Services decide concurrently, the second one sees
     /// what the first one is about to take.
     pub(super) fn decide(&self, service: &ServiceView, config: &LoadBalancerConfig, owned: &Owned, now: Now) -> Plan {
         let (name, lb) = (owned.name.as_str(), &owned.lb);
@@ -173,13 +174,13 @@ impl HarvesterLoadBalancers {
         plan
     }
 
-    /// We send nothing more for this object.
+    /// Removes all state about an object that gets no more requests.
     pub(super) fn forget_object(&self, name: &str) {
         self.pacer.forget(name);
         self.memory().forget_object(name);
     }
 
-    /// Nothing of the Service is left on Harvester, and after this call nothing of it is left here.
+    /// Removes all state about a Service of which nothing is left on Harvester.
     pub(super) fn forget(&self, service: &ServiceView, name: &str) {
         self.owners.forget(service);
         let service = &service.key;

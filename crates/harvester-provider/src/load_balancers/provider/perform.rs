@@ -1,4 +1,4 @@
-//! Sends what was decided, in its turn, and remembers what was sent.
+//! Sends the requests of a plan when the pacer grants a turn, and stores what was sent.
 
 use std::time::Instant;
 
@@ -18,25 +18,25 @@ use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::{HarvesterLoadBalancers, failed};
 
-/// How an action ended.
+/// The outcome of an action.
 pub(super) enum Done {
-    /// The user's object changed.
+    /// The user's Service changed.
     Seen,
-    /// Only the host's did.
+    /// Only an object on Harvester changed.
     Unseen,
-    /// The world is not what the caches showed.
+    /// The state differs from what the caches showed.
     DecideAnew,
-    /// It is not our turn.
+    /// The pacer did not grant a turn.
     NotYet(Waiting, WaitReason),
 }
 
-/// The same object, and nothing in it is different but its version.
+/// Whether the object is still the same, apart from its resourceVersion.
 pub(super) fn is_alike(judged: &LbView, now: &LbView) -> bool {
     *judged == LbView { resource_version: judged.resource_version.clone(), ..now.clone() }
 }
 
-/// The same Service, in the version that was decided on, or in another one that differs in nothing that is decided by:
-/// conditions are only what we say of it.
+/// Whether the Service is still the one that was decided on, apart from the resourceVersion and the conditions: the
+/// controller writes the conditions itself and decides nothing by them.
 fn is_same(decided: &ServiceView, live: &ServiceView) -> bool {
     let alike = || {
         let (resource_version, conditions) = (live.resource_version.clone(), live.conditions.clone());
@@ -47,7 +47,7 @@ fn is_same(decided: &ServiceView, live: &ServiceView) -> bool {
 }
 
 impl HarvesterLoadBalancers {
-    /// Decision 7: only after a DELETE that was accepted.
+    /// Counts a leaked address. Called only after the DELETE was accepted (decision 7).
     pub(super) fn count_leak(&self, name: &str) {
         self.metrics.possible_leaks.inc();
         tracing::warn!(
@@ -58,7 +58,7 @@ impl HarvesterLoadBalancers {
         );
     }
 
-    /// Sends what was decided.
+    /// Sends one request of the plan.
     pub(super) async fn perform(
         &self,
         service: &ServiceView,
@@ -87,13 +87,13 @@ impl HarvesterLoadBalancers {
                     self.pacer.failed(name);
                     return Ok(Done::NotYet(waiting, WaitReason::Cache));
                 }
-                // For seconds two processes may both take themselves for the leader, and a watch may be behind: what
-                // nobody uses for the Service as it was may be what serves it now.
+                // For seconds two processes may both act as leader, and a watch may lag behind. An object that was
+                // unused when the plan was made may serve the Service now.
                 if !self.is_as_decided(service).await.inspect_err(|_| self.pacer.failed(name))? {
                     self.pacer.failed(name);
                     return Ok(Done::DecideAnew);
                 }
-                // It is judged as it is at this moment, whatever the cache shows.
+                // The current object decides, whatever the cache shows.
                 let judged = self.objects.get(name);
                 match self.requests.read(name).await.inspect_err(|_| self.pacer.failed(name)).map_err(failed)? {
                     None => {
@@ -138,10 +138,10 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    /// Whether the Service is still the one that was decided on, by a read of its own.
+    /// Reads the Service and returns whether it is still as decided on.
     pub(super) async fn is_as_decided(&self, service: &ServiceView) -> Result<bool, ProviderError> {
         let live = self.requests.read_service(&service.key).await.map_err(failed)?;
-        // A patch that we have sent just now, perhaps in this very pass, is not news.
+        // The controller's own recent patch, perhaps of this pass, is no change.
         let decided = self.patched.see(service);
         Ok(live.is_some_and(|live| is_same(&decided, &live)))
     }
@@ -166,7 +166,7 @@ impl HarvesterLoadBalancers {
         self.create(name, &object).await.inspect_err(|_| self.pacer.failed(name))
     }
 
-    /// When we created the object whose address is published now: the one that serves, or that of a move.
+    /// When the object was created whose address is published now: the serving one, or that of a move.
     pub(super) fn created(&self, service: &ServiceView, name: &str) -> Option<Instant> {
         let moving = Self::name_of_move(service, &self.config());
         let mut memory = self.memory();
@@ -174,7 +174,7 @@ impl HarvesterLoadBalancers {
         next.or_else(|| memory.take_created(name))
     }
 
-    /// Decision 6: `None` if the request may be sent now.
+    /// Requests a turn (decision 6). `None`: the request may be sent now.
     pub(super) fn turn(&self, service: &ServiceKey, name: &str, work: Work) -> Option<Waiting> {
         let turn = self.pacer.ask(name, service, work);
         self.metrics.window.set(i64::try_from(self.pacer.window()).unwrap_or(i64::MAX));
@@ -208,7 +208,8 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    /// Decision 8: an object that does not go because of a finalizer which we have preset.
+    /// The wait state for an object whose deletion is blocked by a finalizer that the controller has preset (decision
+    /// 8).
     pub(super) fn or_stuck(&self, name: &str, waiting: Waiting) -> Waiting {
         match self.pacer.patience(name) {
             None => waiting,
@@ -236,7 +237,8 @@ impl HarvesterLoadBalancers {
                 self.memory().created(name, Instant::now());
                 Ok(Done::Unseen)
             }
-            // Made by a former leader, or by us in a life that ended between request and answer: look at it and go on.
+            // Created by a former leader, or by this controller before a restart that lost the answer: read the object
+            // and continue.
             Created::AlreadyExists => {
                 self.pacer.failed(name);
                 match self.requests.read(name).await.map_err(failed)? {

@@ -1,4 +1,4 @@
-//! What a pass over a Service would send: the same decisions, and none of the requests.
+//! Preview of a pass over a Service: makes the same decisions, but sends no request.
 
 use cloud_provider::preview::{Place, Target, Verb, Write};
 use cloud_provider::provider::{Deleted, Ensured, ProviderError};
@@ -15,8 +15,8 @@ impl HarvesterLoadBalancers {
         Write { place: Place::Cloud, verb, target, why: String::new(), body }
     }
 
-    /// What the decision claims for this Service stays claimed, as if its requests had been sent: the next Service is
-    /// told of it.
+    /// Previews the pass. What the decision claims for this Service stays claimed, as if the requests had been sent, so
+    /// that the next Service takes it into account.
     pub(super) fn foresee(&self, service: &ServiceView) -> (Vec<Write>, Result<Ensured, ProviderError>) {
         if let Some(waiting) = self.not_synced(false) {
             return (Vec::new(), Ok(Ensured::Waiting(waiting)));
@@ -49,7 +49,7 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    /// Of the object that the Service has; what a second look would find beside it comes with the next pass.
+    /// Previews the deletion of the Service's object. Further objects are left to the next pass.
     pub(super) fn foresee_deletion(&self, service: &ServiceView) -> (Vec<Write>, Result<Deleted, ProviderError>) {
         if let Some(waiting) = self.not_synced(false) {
             return (Vec::new(), Ok(Deleted::Waiting(waiting)));
@@ -82,7 +82,7 @@ impl HarvesterLoadBalancers {
     }
 }
 
-/// What a PUT of these changes would change. Null: it is removed.
+/// The effect of a PUT with these changes, as a merge patch; null removes.
 fn merge_patch(changes: &[Change]) -> Value {
     let mut patch = json!({});
     desired::apply(&mut patch, changes);

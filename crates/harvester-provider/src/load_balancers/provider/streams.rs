@@ -1,4 +1,4 @@
-//! What wakes a Service.
+//! The streams of Services that have to be reconciled.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::host_upgrade::caution::each;
 
 impl HarvesterLoadBalancers {
     pub(super) fn streams(&self) -> BoxStream<'static, ServiceKey> {
-        // Called when the first list is there: who is in it has waited already, and who comes later goes first
-        // (decision 6).
+        // This runs when the first list has arrived. Services in that list have waited already; Services that are
+        // created later go first (decision 6).
         let waits = |service: &&Arc<ServiceView>| wants_load_balancer(service) && service.ingress.is_empty();
         self.memory().begin(self.services.all().iter().filter(waits).map(|service| service.key.clone()));
 
@@ -57,7 +57,7 @@ impl HarvesterLoadBalancers {
 
         let unsettled = Arc::clone(&self.unsettled);
         let by_recovery = recoveries(self.watched.clone()).flat_map(move |()| {
-            // Who still fails comes back by itself; who is in the middle of a call sees the count.
+            // Services that fail again come back by themselves; calls that are under way see the count.
             let mut unsettled = unsettled.lock();
             unsettled.recoveries += 1;
             futures::stream::iter(std::mem::take(&mut unsettled.services))
@@ -85,7 +85,7 @@ impl HarvesterLoadBalancers {
         .boxed()
     }
 
-    /// Of all Services those that are concerned, each time.
+    /// With each wake-up, all Services that `concerned` selects.
     fn all_when(
         &self,
         wakes: impl Stream<Item = ()> + Send + 'static,
@@ -100,7 +100,8 @@ impl HarvesterLoadBalancers {
     }
 }
 
-/// The cluster's name became known or changed; or writing is forbidden or allowed again.
+/// A wake-up whenever the value changes: the cluster's name becomes known or changes, or writes are forbidden or
+/// allowed again.
 fn changes<T: Send + Sync + 'static>(name: watch::Receiver<T>) -> impl Stream<Item = ()> {
     futures::stream::unfold(name, |mut name| async {
         name.changed().await.ok()?;
@@ -108,8 +109,8 @@ fn changes<T: Send + Sync + 'static>(name: watch::Receiver<T>) -> impl Stream<It
     })
 }
 
-/// Harvester answers again: Services that failed meanwhile need not wait for their back-off. A status that went bad and
-/// well between two looks counts too.
+/// A wake-up when Harvester answers again, so that Services that failed meanwhile need not wait for their back-off. An
+/// outage between two evaluations counts, too.
 fn recoveries(watched: watch::Receiver<Status>) -> impl Stream<Item = ()> {
     futures::stream::unfold(watched, |mut watched| async {
         loop {

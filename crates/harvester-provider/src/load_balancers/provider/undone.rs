@@ -1,4 +1,5 @@
-//! A change of an object that somebody undoes is repeated more seldom each time, and the other writer is named.
+//! Damps a change of an object that another writer keeps undoing: the repetitions get rarer, and the other writer is
+//! reported.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +19,12 @@ pub(super) struct Undone(BTreeMap<String, Repeated>);
 #[derive(Debug, Default)]
 struct Repeated {
     damper: Damper<Vec<Change>>,
-    /// What was found out about who undoes them.
+    /// The text about the writer that undoes the changes.
     told: Option<String>,
 }
 
 impl Undone {
-    /// It was changed so. True: somebody undoes it.
+    /// Records a change. Returns true if another writer keeps undoing it.
     fn changed(&mut self, name: &str, changes: &[Change], now: Instant) -> bool {
         self.0.retain(|other, repeated| other == name || !repeated.damper.is_over(now));
         self.0.entry(name.to_owned()).or_default().damper.repaired(changes.to_vec(), now)
@@ -31,7 +32,7 @@ impl Undone {
 }
 
 impl HarvesterLoadBalancers {
-    /// What a change ends in that is left alone for a while; `None`: it may be sent.
+    /// The outcome of a change that is suspended for a while; `None` if it may be sent.
     pub(super) fn rests(&self, name: &str, changes: &[Change]) -> Option<Done> {
         let undone = self.undone.lock();
         let repeated = undone.0.get(name)?;
@@ -42,7 +43,7 @@ impl HarvesterLoadBalancers {
         Some(Done::NotYet(waiting, reason))
     }
 
-    /// The object was changed so.
+    /// Records that the object was changed.
     pub(super) async fn changed(&self, name: &str, changes: &[Change]) {
         if changes.is_empty() || !self.undone.lock().changed(name, changes, Instant::now()) {
             return;

@@ -1,5 +1,5 @@
-//! Addresses that are published and that nobody serves: the announcer is missing or cannot, and only we can say so on
-//! the Service.
+//! Detects addresses that are published but not served. The announcer is missing or unable to serve, so only the
+//! controller can report this on the Service.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use harvester_api::keys::kube_vip;
 use super::super::plan::UNSERVED;
 use super::super::wait_reason::WaitReason;
 
-/// How often it is looked for: nothing changes when an announcer does nothing, so nothing wakes.
+/// Interval of the checks: an inactive announcer causes no watch event.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// It shows an address and has none in its status.
+/// Whether the Service shows an address and has none in its status.
 pub(super) fn is_unserved(service: &ServiceView) -> bool {
     !shown(service).is_empty() && service.ingress.is_empty() && wants_load_balancer(service)
 }
@@ -25,17 +25,17 @@ fn shown(service: &ServiceView) -> &str {
     service.annotations.get(kube_vip::LOADBALANCER_IPS).unwrap_or_default()
 }
 
-/// An address that nobody serves.
+/// An address that no announcer serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unserved {
     address: String,
     since: Instant,
-    /// For how long a former process has seen it so.
+    /// How long a former process had already seen this state, at least.
     before: Duration,
 }
 
 impl Unserved {
-    /// `known`: what was known of the Service a moment ago. Another address has a minute of its own.
+    /// Updates the state; `known` is the former state of the Service. The time starts anew with another address.
     pub(super) fn of(service: &ServiceView, known: Option<Self>, now: Instant) -> Self {
         let before = if known.is_none() { told_before(service) } else { Duration::ZERO };
         match known {
@@ -49,8 +49,8 @@ impl Unserved {
     }
 }
 
-/// What a former process has said already: for at least so long it is unserved. Saying "all is well" for a minute after
-/// each restart would be two writes and a lie.
+/// How long the address has been unserved at least, if a former process has already reported it. Otherwise each restart
+/// would report success for a minute, which would be two writes and untrue.
 fn told_before(service: &ServiceView) -> Duration {
     let told = service.conditions.ready.as_ref().is_some_and(|condition| {
         condition.status == ConditionStatus::False && condition.reason == WaitReason::Unserved.word()
@@ -58,12 +58,12 @@ fn told_before(service: &ServiceView) -> Duration {
     if told { UNSERVED + Duration::from_secs(1) } else { Duration::ZERO }
 }
 
-/// Since when Services are not served under an address, and whether they were woken for that.
+/// Since when Services are not served at an address, and whether they were woken for that.
 #[derive(Debug, Default)]
 struct Seen(HashMap<(ServiceKey, String), (Instant, bool)>);
 
 impl Seen {
-    /// Who has been waiting for too long now, each once.
+    /// The Services that have waited too long now, each once.
     fn late(&mut self, now: Instant, unserved: BTreeSet<(ServiceKey, String)>) -> Vec<ServiceKey> {
         self.0.retain(|one, _| unserved.contains(one));
         let late = |entry: &mut (Instant, bool)| {
@@ -79,7 +79,7 @@ impl Seen {
     }
 }
 
-/// Services to look at because nobody serves them.
+/// A stream of Services to reconcile because no announcer serves them.
 pub(super) fn wakes(services: ServiceCache) -> impl Stream<Item = ServiceKey> {
     let ticks = futures::stream::unfold((), |()| async {
         tokio::time::sleep(EVERY).await;

@@ -1,4 +1,4 @@
-//! While hosts are being upgraded: what is served is left alone, what is new has patience. Pure.
+//! During an upgrade of the hosts, served load balancers are left alone and new ones wait patiently. Pure.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use runtime::error::chain;
 
 use crate::host_upgrade::caution::Window;
 
-/// A host that is being upgraded refuses for minutes at a time.
+/// Pause between attempts: a host that is being upgraded refuses for minutes at a time.
 const PAUSE: Duration = Duration::from_secs(15);
 
-/// A Service that has its address, while hosts are being upgraded: everything that could be wrong with its load
-/// balancer may be the upgrade's doing, and is looked at when that is over. A host that is only silent changes nothing,
-/// and cannot be asked anyway.
+/// The wait state of a Service with an address during an upgrade of the hosts. Anything wrong with its load balancer
+/// may be caused by the upgrade, and is handled afterwards. A host that merely does not answer suspends nothing, and
+/// cannot be asked anyway.
 pub(super) fn served(service: &ServiceView, window: Option<Window>) -> Option<Waiting> {
     let window = window.filter(|window| window.upgrade)?;
     let served = !service.ingress.is_empty() && service.annotations.contains_key(kube_vip::LOADBALANCER_IPS);
@@ -26,7 +26,7 @@ pub(super) fn served(service: &ServiceView, window: Option<Window>) -> Option<Wa
     })
 }
 
-/// A failure while hosts are being upgraded is no news for the user of a new Service.
+/// Turns a failure during an upgrade of the hosts into a wait state: it is no news for the user of a new Service.
 pub(super) fn patiently(
     result: Result<Ensured, ProviderError>,
     window: Option<Window>,
@@ -42,7 +42,7 @@ pub(super) fn patiently(
     }
 }
 
-/// The API server could not ask a webhook of the host.
+/// Whether the API server failed to call a webhook of the host.
 pub(super) fn is_webhook_failure(error: &ProviderError) -> bool {
     chain(error).contains("failed calling webhook")
 }

@@ -1,7 +1,7 @@
-//! A Service that is gone although it wanted its load balancer and bore our finalizer, which nobody takes off but us,
-//! or a user by hand. Else the etcd of the guest cluster was restored from a snapshot that is older than the Service.
-//! What was made for it is left where it is. It is garbage from then on, and its collection waits
-//! ([`Identity::restore_suspected`](crate::identity::Identity)).
+//! Handles a Service that vanished although it wanted its load balancer and had the controller's finalizer. Only the
+//! controller removes this finalizer, or a user by hand. Otherwise the etcd of the guest cluster was restored from a
+//! snapshot that is older than the Service. Its load balancer is left in place. It is garbage from then on, and its
+//! collection waits ([`Identity::restore_suspected`](crate::identity::Identity)).
 
 use cloud_provider::provider::{Deleted, ProviderError, Remark};
 use cloud_provider::service::{has_finalizer, wants_load_balancer};
@@ -15,14 +15,14 @@ use crate::identity::record;
 use crate::identity::suspicion::RESTORE_SUSPECTED;
 
 impl HarvesterLoadBalancers {
-    /// What becomes of the load balancer of a Service that has vanished; `None`: it has not, or there is nothing to
-    /// leave.
+    /// Decides about the load balancer of a vanished Service; `None` if the Service did not vanish, or there is nothing
+    /// to leave.
     pub(super) async fn leave_if_vanished(&self, service: &ServiceView) -> Result<Option<Deleted>, ProviderError> {
-        // As it was last seen.
+        // The Service as it was last seen.
         if !(wants_load_balancer(service) && has_finalizer(service)) || self.not_synced(false).is_some() {
             return Ok(None);
         }
-        // As it is now: the watch has to show it gone, or made anew.
+        // The watch has to show that it is gone, or was created again.
         if self.service(&service.key).is_some_and(|shown| shown.uid == service.uid) {
             return Ok(None);
         }
@@ -47,8 +47,8 @@ impl HarvesterLoadBalancers {
         Ok(Some(Deleted::Left(Remark { reason: "ServiceVanished", message, warning: true })))
     }
 
-    /// Before the Service is forgotten: who leads next has to know of it. Gives what there is to be said where it
-    /// cannot be written down.
+    /// Records the suspected restore before the Service is forgotten, because the next leader has to know of it.
+    /// Returns a remark if the record cannot be written.
     async fn note_restore(&self, service: &ServiceView) -> Result<String, ProviderError> {
         let wall = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
         let stamp = self.identity.service_vanished(wall, Instant::now());

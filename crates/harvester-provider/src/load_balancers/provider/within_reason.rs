@@ -17,7 +17,7 @@ use super::{HarvesterLoadBalancers, failed};
 use crate::identity::judge::CONFIRM;
 
 impl HarvesterLoadBalancers {
-    /// What the action ends in if it may not be performed now; `None`: it may.
+    /// The outcome of an action that may not be performed now; `None` if it may.
     pub(super) async fn within_reason(
         &self,
         service: &ServiceView,
@@ -64,7 +64,7 @@ impl HarvesterLoadBalancers {
         Ok(Some(Done::NotYet(Waiting { reason: reason.word(), message, needs_user, retry_after }, reason)))
     }
 
-    /// Whether clients of the Service would notice the action, and nobody asked for it.
+    /// Whether clients of the Service would notice the action, although the user did not request it.
     pub(super) fn is_unasked(&self, service: &ServiceView, action: &Action) -> bool {
         if service.ingress.is_empty() || !matches!(action, Action::Create(_) | Action::Patch(_)) {
             return false;
@@ -74,7 +74,7 @@ impl HarvesterLoadBalancers {
         is_unasked(service, action, &objects, Timestamp::now())
     }
 
-    /// The Service and its object are as they were decided on, by a read of each.
+    /// Reads the Service and its object, and returns whether both are still as decided on.
     async fn is_still_so(&self, service: &ServiceView, name: &str) -> Result<bool, ProviderError> {
         if !self.is_as_decided(service).await? {
             return Ok(false);
