@@ -1,5 +1,4 @@
-//! The service controller: creates a load balancer for every Service that wants one, and deletes those of Services that
-//! do not.
+//! The service controller: a load balancer for every Service that wants one, and none for those that do not.
 //!
 //! `decide` computes what a Service needs, `reports` what its user is told, `apply` sends the requests; this file
 //! contains the loop around them. Nothing here waits for the cloud: a pass that cannot continue ends, and a wake-up
@@ -58,8 +57,7 @@ const AFTER_CONFLICT: Duration = Duration::from_millis(250);
 /// After this many conflicts in a row, another program keeps writing the Service: back off.
 const CONFLICTS: u32 = 8;
 
-/// Every Service is reconciled again after this time, so that a lost wake-up delays the result but does not change it.
-/// It sends nothing if everything is right.
+/// Every Service is reconciled again after this time: a lost wake-up costs time only. Nothing is sent if all is well.
 const RESYNC: Duration = Duration::from_mins(10);
 
 /// Limit of concurrent passes, whatever the flag says. A pass waits only for the answers to its own requests, and an
