@@ -262,8 +262,9 @@ impl Limits {
                 let lease = if self.server_is_ill { seconds(2) } else { Duration::ZERO };
                 api + relisted + ms(500) + 6 * late + lease
             }
-            // A write that was under way is given up after three seconds, and done again after one, two and four.
-            Trouble::Misjudged(_) => api + seconds(4) + ms(100) + 3 * late + self.tries,
+            // After an outage: a write that was under way is given up after three seconds. The pause before the next
+            // attempt has grown to a third of the Lease by then.
+            Trouble::Misjudged(_) => api + seconds(3) + duration / 3 + ms(100) + 3 * late + self.tries,
             // It is asked again in its turn, and the card is written anew, as above.
             Trouble::Slandered(..) => api + seconds(4) + seconds(2) + 3 * late,
             // Three periods, a burst and the kubelet's port, then the card, as above.
