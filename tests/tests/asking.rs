@@ -248,7 +248,7 @@ async fn a_service_of_one_family_is_not_given_a_pool_address_of_the_other_until_
     let six = service("six").set("ipFamilyPolicy", "SingleStack").set("ipFamilies", json!(["IPv6"])).tcp(80);
     let web = case.expose(six).await.unwrap();
     wait_for_condition(&web, "False WrongFamily").await;
-    web.wait_for_event("SyncLoadBalancerFailed", "an IPv4 address, and spec.ipFamilies").await.unwrap();
+    web.wait_for_event("SyncLoadBalancerFailed", "an IPv4 address, but spec.ipFamilies").await.unwrap();
     assert_eq!(web.annotation(harvester_api::keys::kube_vip::LOADBALANCER_IPS).await.unwrap(), "");
     let both = json!({"spec": {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6", "IPv4"]}});
     web.patch(both).await.unwrap();

@@ -89,7 +89,9 @@ pub fn publish(object: &mut Value, record: &Record, now: Timestamp) -> bool {
 fn join(object: &mut Value, turn: u32, now: Timestamp) -> bool {
     let old = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let is_ours = |condition: &&Value| condition["type"] == seniority::JOINED;
-    let stands = old.iter().find(is_ours).map(|ours| ours["reason"].as_str().and_then(seniority::parse_turn));
+    let text = |ours: &Value, field: &str| ours[field].as_str().unwrap_or_default().to_owned();
+    let place = |ours: &Value| seniority::parse_turn(&text(ours, "reason"), &text(ours, "message"));
+    let stands = old.iter().find(is_ours).map(place);
     if stands == (turn > 0).then_some(Some(turn)) {
         return false;
     }
@@ -98,8 +100,8 @@ fn join(object: &mut Value, turn: u32, now: Timestamp) -> bool {
         new.push(json!({
             "type": seniority::JOINED,
             "status": "True",
-            "reason": seniority::turn_reason(turn),
-            "message": "Another Service had the address before: where it is announced follows what that one asks for",
+            "reason": seniority::JOINED_OTHERS,
+            "message": seniority::turn_message(turn),
             "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         }));
     }
@@ -144,6 +146,7 @@ fn same_ports(old: &Value, new: &[Value]) -> bool {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Service;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
     use serde::{Deserialize, Serialize};
 
     use super::*;
@@ -188,8 +191,8 @@ mod tests {
             assert!(!publish(&mut object.data, &record, NOW), "{turn}");
             let service: Service = serde_json::from_value(serde_json::to_value(&object).unwrap()).unwrap();
             let conditions = service.status.unwrap().conditions.unwrap();
-            let reasons: Vec<&str> = conditions.iter().skip(1).map(|it| it.reason.as_str()).collect();
-            assert_eq!(reasons.first().and_then(|reason| seniority::parse_turn(reason)), (turn > 0).then_some(turn));
+            let place = |it: &Condition| seniority::parse_turn(&it.reason, &it.message);
+            assert_eq!(conditions.get(1).and_then(place), (turn > 0).then_some(turn));
         }
     }
 

@@ -1,18 +1,28 @@
 //! The condition by which a Service records that it has joined others at an address. It is in the status, which authors
-//! of Services may not write. The reason contains its place in the order.
+//! of Services may not write. Its message ends with the place of the Service in the order of those that joined.
 
 /// Type of the condition.
 pub const JOINED: &str = "cloudprovider.harvesterhci.io/joined-address";
-const TURN: &str = "JoinedAs";
+/// Reason of the condition.
+pub const JOINED_OTHERS: &str = "JoinedOthers";
+/// Begin of the reason in versions that had the place in it.
+const WITH_PLACE: &str = "JoinedAs";
+const PLACE: &str = "Place in the order of joining: ";
 
-/// The reason of the condition [`JOINED`].
-pub fn turn_reason(turn: u32) -> String {
-    format!("{TURN}{turn}")
+/// The message of the condition [`JOINED`].
+pub fn turn_message(turn: u32) -> String {
+    format!(
+        "Another Service had the address before this one, and decides which node announces it. Remove the other Service \
+         or ask for another address to be independent of it. {PLACE}{turn}"
+    )
 }
 
-/// The turn in the reason of the condition [`JOINED`].
-pub fn parse_turn(reason: &str) -> Option<u32> {
-    reason.strip_prefix(TURN)?.parse().ok()
+/// The place that the condition [`JOINED`] records.
+pub fn parse_turn(reason: &str, message: &str) -> Option<u32> {
+    match reason.strip_prefix(WITH_PLACE) {
+        Some(place) => place.parse().ok(),
+        None => message.rsplit_once(PLACE)?.1.parse().ok(),
+    }
 }
 
 #[cfg(test)]
@@ -20,8 +30,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_is_read_back_from_its_reason() {
-        assert_eq!(parse_turn(&turn_reason(3)), Some(3));
-        assert_eq!((parse_turn("JoinedAs"), parse_turn("JoinedAs-1"), parse_turn("3")), (None, None, None));
+    fn a_turn_is_read_back_from_its_message_and_from_the_reason_of_versions_before() {
+        assert_eq!(parse_turn(JOINED_OTHERS, &turn_message(3)), Some(3));
+        assert_eq!(parse_turn("JoinedAs7", "Another Service had the address before"), Some(7));
+        for (reason, message) in [("JoinedAs", ""), ("JoinedAs-1", ""), (JOINED_OTHERS, "3"), ("Y", "")] {
+            assert_eq!(parse_turn(reason, message), None, "{reason} {message}");
+        }
     }
 }

@@ -35,6 +35,9 @@ pub fn find(word: &str) -> Option<&'static Reason> {
 #[rustfmt::skip]
 pub const REASONS: &[Reason] = &[
     reason("Served", "Service", "condition True", "A node serves the address; the message names both.", "Nothing."),
+    reason("JoinedOthers", "Service", "condition True",
+        "Condition joined-address: another Service had the address before, and decides which node announces it.",
+        "Nothing."),
     reason("NoLoadBalancerYet", "Service", "condition True",
         "Another program gave the Service its address, and the controller has no load balancer for it so far.",
         "Wait. If it stays, read the Events of the Service."),
