@@ -184,7 +184,7 @@ const FAULTS: [Fault; 23] = [
         ..fault(
             "cni-autodetection",
             "sed '1,/^---/d;s/name: kube-vip, namespace/name: calico-node, namespace/;s/{name: a, image.*/{name: \
-             calico-node, image: calico, env: [{name: IP, value: autodetect}]}]}/' workloads.yaml | $K apply -f -",
+             calico-node, image: calico, env: [{name: IP, value: autodetect}]}]/' workloads.yaml | $K apply -f -",
         )
     },
     Fault {
@@ -193,7 +193,7 @@ const FAULTS: [Fault; 23] = [
         ..fault(
             "cni-autodetection",
             "sed '1,/^---/d;s/name: kube-vip, namespace/name: cilium, namespace/;s/{name: a, image.*/{name: cilium, \
-             image: cilium}]}/' workloads.yaml | $K apply -f - && $K -n kube-system create configmap cilium-config \
+             image: cilium}]/' workloads.yaml | $K apply -f - && $K -n kube-system create configmap cilium-config \
              --from-literal=devices='eth0 vip+'",
         )
     },
