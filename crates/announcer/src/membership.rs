@@ -10,6 +10,7 @@ mod safe_mode;
 mod tests;
 mod views;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use announcer_core::membership::{self, Act, Answer};
@@ -236,15 +237,22 @@ pub async fn watch_leases(
         })
         .longest_pause(WATCH_PAUSE);
     health.register("leases-fresh", Matters::Ready, reflector.freshness());
-    let tell = |name: &str, view: Option<&LeaseView>| {
+    // The Leases whose controllers are in safe mode: one that ends must not end another one.
+    let mut in_safe_mode = BTreeSet::new();
+    let mut tell = |name: &str, view: Option<&LeaseView>| {
         let input = match (name.strip_prefix(LEASE_PREFIX), view) {
             (Some(node), Some(LeaseView::Member(member))) => Input::Member(node.to_owned(), Some(member.clone())),
             (Some(node), _) => Input::Member(node.to_owned(), None),
             (None, Some(LeaseView::Lock(lock))) => Input::Foreign(Some(lock.clone())),
             (None, _) if name == lock => Input::Foreign(None),
             (None, view) => {
-                let safe_mode = view.is_some();
-                tracing::info!(lease = name, safe_mode, "{}", in_safe_mode(safe_mode));
+                if view.is_some() {
+                    in_safe_mode.insert(name.to_owned());
+                } else {
+                    in_safe_mode.remove(name);
+                }
+                let safe_mode = !in_safe_mode.is_empty();
+                tracing::info!(lease = name, safe_mode, "{}", about_safe_mode(safe_mode));
                 Input::SafeMode(safe_mode)
             }
         };
@@ -263,7 +271,7 @@ pub async fn watch_leases(
     }
 }
 
-fn in_safe_mode(yes: bool) -> &'static str {
+fn about_safe_mode(yes: bool) -> &'static str {
     if yes {
         "the cloud controller is in safe mode; the announcer announces no new address, and takes over an address of \
         another node only if no host answers for it"

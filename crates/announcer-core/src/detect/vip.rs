@@ -7,9 +7,9 @@ use l2_types::Mac;
 
 use super::Context;
 
-/// So many bursts in a row are answered while each question to the owner itself is not. Then it is not the owner that
-/// answers: clients reach it as little as we do, and a fabric (EVPN with ARP suppression) answers in its name.
-const ONLY_CALLS: u32 = 4;
+/// This many bursts in a row are answered, and no question to the owner itself. Then it is not the owner that answers:
+/// clients reach it as little as this node does, and a fabric (EVPN with ARP suppression) answers in its name.
+pub(super) const ONLY_CALLS: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct Vip {
@@ -31,8 +31,8 @@ pub(super) struct Vip {
     /// Verdicts against it since it answered last, and when it may be put to the test again.
     pub verdicts: u32,
     pub rest_until: Option<Instant>,
-    /// Bursts in a row that it answered, though it has not answered a question to itself since the first of them.
-    calls: u32,
+    /// Bursts in a row that were answered for it. It has not answered a question to itself since the first of them.
+    pub calls: u32,
 }
 
 impl Vip {
@@ -68,20 +68,10 @@ impl Vip {
         self.rest_until.is_some_and(|until| now < until)
     }
 
-    /// What everybody was asked is answered in its name. False: that proves nothing any more.
-    pub fn note_called(&mut self) -> bool {
-        if self.answers_only_calls() {
-            return false;
-        }
-        // An address whose turn had not come has missed nothing, and is not counted.
-        self.calls += u32::from(self.misses > 0);
-        true
-    }
-
-    /// It answers; `called`: perhaps to a question that everybody was asked.
+    /// It answers; `called`: perhaps to a broadcast, which others may answer in its name.
     pub fn answered(&mut self, mac: Mac, called: bool) {
         self.mac = mac;
-        self.heard = true;
+        self.heard |= !called;
         self.asked = false;
         self.misses = 0;
         self.verdicts = 0;
@@ -89,15 +79,5 @@ impl Vip {
         if !called {
             self.calls = 0;
         }
-    }
-
-    pub fn answers_only_calls(&self) -> bool {
-        self.calls >= ONLY_CALLS
-    }
-
-    /// For how long it is not put to the test by another burst. The first one that is refuted delays nothing.
-    pub fn rest_after_calls(&self, first: Duration, longest: Duration) -> Option<Duration> {
-        let again = self.calls.checked_sub(2)?;
-        Some((first * 2_u32.pow(again.min(ONLY_CALLS))).min(longest))
     }
 }

@@ -9,7 +9,7 @@ use l2_types::Mac;
 use super::confirm::{Burst, Outcome, Step, Suspect};
 use super::landmarks::{Before, Side};
 use super::verdict::{Target, Verdict, Watched};
-use super::vip::Vip;
+use super::vip::{ONLY_CALLS, Vip};
 use super::{Ask, Context, Counters, Output, Subject};
 use crate::frames::{Frame, Heard};
 use crate::node_watch::Finding;
@@ -63,8 +63,12 @@ pub(super) struct Watch {
     seldom: Option<Instant>,
     /// The pauses were cut short once; this does not happen again before this time.
     released_until: Option<Instant>,
-    /// An answer before this may be one to a question that everybody was asked.
+    /// An answer before this time may answer a broadcast.
     called_until: Option<Instant>,
+    /// The last burst began because the owner answered nothing at all, not because single VIPs were missing.
+    silent_as_a_whole: bool,
+    /// Such bursts in a row that were answered. The owner has not answered a question to itself since the first of them.
+    calls: u32,
 }
 
 /// The last burst has not shown for certain that this node is on the clients' side.
@@ -95,6 +99,8 @@ impl Watch {
             seldom: None,
             released_until: None,
             called_until: None,
+            silent_as_a_whole: false,
+            calls: 0,
         }
     }
 
@@ -152,8 +158,11 @@ impl Watch {
         // A VIP on a macvlan has a MAC of its own, and an answer from the card beneath proves nothing.
         let is_its = |vip: &Vip| vip.mac == mac || (cards.contains(&vip.named) && cards.contains(&mac));
         let Some(vip) = self.vips.get_mut(&address).filter(|vip| is_its(vip)) else { return false };
-        let called = self.burst.is_some() || self.called_until.is_some_and(|until| now < until);
-        if called && self.subject == Subject::Owner && !vip.note_called() {
+        let called = self.subject == Subject::Owner
+            && (self.burst.is_some() || self.called_until.is_some_and(|until| now < until));
+        if !called {
+            self.calls = 0;
+        } else if self.calls.max(vip.calls) >= ONLY_CALLS {
             return false;
         }
         let was_reported = vip.verdicts > 0;
@@ -204,6 +213,7 @@ impl Watch {
         let found = doubt.iter().flat_map(|doubt| &doubt.since).filter(counts).map(|(mac, _)| *mac).collect();
         self.before = Some(before.clone());
         let by_unicast = self.subject == Subject::Node;
+        self.silent_as_a_whole = self.silent >= context.timers.patience(0);
         let owner = (macs, self.cards.clone());
         self.burst = Some(Burst::begin(context.now, suspects, owner, before, found, by_unicast));
     }
@@ -266,7 +276,9 @@ impl Watch {
                 let patience = vip.patience(context);
                 (node_armed && self.silent >= patience) || (armed(vip) && vip.misses >= patience)
             })
-            .map(|(address, vip)| (*address, Suspect { mac: vip.mac, only_called: vip.answers_only_calls() }))
+            .map(|(address, vip)| {
+                (*address, Suspect { mac: vip.mac, only_called: self.calls.max(vip.calls) >= ONLY_CALLS })
+            })
             .collect()
     }
 
@@ -306,6 +318,18 @@ impl Watch {
         }
     }
 
+    /// Counts an answered burst. Its questions are broadcasts that every host receives, so from the second one in a row
+    /// on the next burst waits.
+    fn note_refuted(&mut self, now: Instant, refuted: &[IpAddr]) {
+        let whole = self.silent_as_a_whole && !refuted.is_empty();
+        self.calls += u32::from(whole);
+        for (_, vip) in self.vips.iter_mut().filter(|(address, _)| refuted.contains(address)) {
+            vip.calls += u32::from(!whole);
+            let again = self.calls.max(vip.calls).checked_sub(2);
+            vip.rest_until = again.map(|again| now + FIRST_REST * 2_u32.pow(again.min(LONGEST_TAKEN_REST)));
+        }
+    }
+
     fn judge(&mut self, now: Instant, owner: &str, outcome: Outcome, counters: &mut Counters, out: &mut Vec<Output>) {
         let heard = self.vips.values().any(|vip| vip.heard);
         let Outcome { mut silent, mut taken, refuted, side, certain, outside, gateway, found } = outcome;
@@ -316,11 +340,7 @@ impl Watch {
         } else {
             counters.isolated += u64::from(side == Side::Alone);
         }
-        for (_, vip) in self.vips.iter_mut().filter(|(address, _)| refuted.contains(address)) {
-            // Everybody else on the LAN hears these questions, too.
-            let longest = FIRST_REST * 2_u32.pow(LONGEST_TAKEN_REST);
-            vip.rest_until = vip.rest_after_calls(FIRST_REST, longest).map(|rest| now + rest);
-        }
+        self.note_refuted(now, &refuted);
         if silent.is_empty() && taken.is_empty() {
             return;
         }

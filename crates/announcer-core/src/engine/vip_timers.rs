@@ -6,10 +6,12 @@ use l2_types::Mac;
 
 use super::carrier::Carrier;
 use super::due::Timed;
-use super::vip::{Announcing, BURST_MS, Phase, Probe};
+use super::vip::{Announcing, BURST_MS, Phase, Probe, Vip};
 use super::{Action, Engine, WireOp};
 use crate::frames::{PROBE_GAP, PROBES};
+use crate::ownership::Owner;
 use crate::plan::VipId;
+use crate::view::ServiceKey;
 
 /// How many addresses are probed at the same moment after a pause of this process.
 const DOUBTS_AT_ONCE: usize = 32;
@@ -116,7 +118,11 @@ impl Engine {
     /// Announces the VIPs that came here since `silent`. A node that was silent since then is heard again, and so may
     /// be clients behind its switch, which have missed the announcements.
     pub(super) fn announce_since(&mut self, now: Instant, silent: Instant) {
-        let came = self.vips.iter().filter(|(_, vip)| vip.up_since.is_some_and(|up| up >= silent));
+        let owned =
+            |key: &ServiceKey| self.services.get(key).is_some_and(|view| self.ownership.of(view) == Owner::Mine);
+        // A VIP that was handed over meanwhile is announced by its new owner, and one in doubt may have one.
+        let settled = |vip: &Vip| matches!(vip.phase, Phase::Up { doubt: None }) && vip.members.iter().any(&owned);
+        let came = self.vips.iter().filter(|(_, vip)| vip.up_since.is_some_and(|up| up >= silent) && settled(vip));
         for id in came.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.vips.get_mut(&id).into_iter().for_each(|vip| vip.announce_now(now));
             self.vip_timer(now, &id);

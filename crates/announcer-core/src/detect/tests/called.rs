@@ -23,7 +23,8 @@ fn with_a_fabric(vips: &[u8]) -> Lan {
 
 #[test]
 fn a_fabric_that_answers_for_a_dead_owner_is_found_out_within_seconds_and_asked_seldom() {
-    for vips in [&[5][..], &[5, 6, 7, 8]] {
+    let hundred: Vec<u8> = (5..105).collect();
+    for vips in [&[5][..], &[5, 6, 7, 8], &hundred] {
         let mut lan = with_a_fabric(vips);
         let begun = lan.kill(2);
         lan.run(Duration::from_secs(20));
@@ -35,6 +36,23 @@ fn a_fabric_that_answers_for_a_dead_owner_is_found_out_within_seconds_and_asked_
         // Three to each address in each burst, of which there are one each two seconds in the end.
         assert!(lan.broadcasts() <= vips.len() * 3 * 20, "{vips:?}: {}", lan.broadcasts());
     }
+}
+
+#[test]
+fn an_owner_that_never_answered_a_unicast_question_is_not_said_to_have_been_heard() {
+    let mut lan = Lan::new(&[target(2, 0, &[5])]);
+    lan.kill(2);
+    lan.fabric.insert(vip(5), mac(2));
+    lan.run(Duration::from_secs(20));
+    let heard: BTreeSet<bool> = lan
+        .verdicts
+        .iter()
+        .filter_map(|(_, verdict)| match verdict {
+            Verdict::Silent { heard, .. } => Some(*heard),
+            Verdict::Answers { .. } => None,
+        })
+        .collect();
+    assert_eq!(heard, [false].into());
 }
 
 #[test]

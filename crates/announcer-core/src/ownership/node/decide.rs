@@ -62,6 +62,9 @@ pub struct Case<'a> {
     pub silent: Option<Silence>,
     /// The owner hears many more hosts than this node does, and its Lease is valid.
     pub outheard: bool,
+    /// The stranger answers with the MAC of the owner: a fabric in its name, or the owner itself, which this node does
+    /// not reach by unicast.
+    pub in_its_name: bool,
     /// The owner renews its Lease and hears fewer hosts than this node does, so it is the owner that clients have lost.
     pub outdone: bool,
     /// The Lease of the owner expired some seconds ago, or would have if the silent owner had not renewed it. From then
@@ -169,7 +172,9 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         // A duplicate, proxy ARP, or a fabric that answers for dead hosts. Such a host is no owner, so its answers stop
         // blocking the take-over.
         (Some(Silence { taken: Some(_), side, heard, .. }), Holder::Alive) if case.others_had_their_time => {
-            if heard && side == Side::Greater && !case.outheard { Step::Take(THOUGH_IT_RENEWS) } else { Step::Rest }
+            // An owner that hears hosts is reached by unicast, by all but this node.
+            let lost = if case.in_its_name { case.outdone } else { !case.outheard };
+            if heard && side == Side::Greater && lost { Step::Take(THOUGH_IT_RENEWS) } else { Step::Rest }
         }
         (Some(Silence { taken: Some(_), .. }), _) if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
         (Some(Silence { taken: Some(_), .. }), _) => Step::Rest,
@@ -255,6 +260,7 @@ impl<'a> Case<'a> {
             holder: Holder::Alive,
             silent: None,
             outheard: false,
+            in_its_name: false,
             outdone: false,
             others_had_their_time: false,
             asked: Asked::NotYet,

@@ -205,6 +205,7 @@ impl World {
             keeps: !node.excluded,
             holder: if self.nodes[owner].lease == 0 { Holder::Alive } else { Holder::Expired },
             silent,
+            in_its_name: false,
             outheard: silent.is_some_and(|silent| silent.is_outheard(theirs)),
             outdone: silent.is_some_and(|silent| fresh && theirs < silent.outside),
             others_had_their_time: self.nodes[owner].lease == 2,

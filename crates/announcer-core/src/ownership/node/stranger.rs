@@ -10,7 +10,7 @@ use super::Cluster;
 use super::decide::{Asked, DESPITE_A_STRANGER, Holder, Step, THOUGH_IT_RENEWS};
 use super::round::{Round, Standing, Wake};
 use super::silence::Silence;
-use super::timing::{STRANGERS_TIME, TOLD_AFTER};
+use super::timing::{CARD_IS_LATE, STRANGERS_TIME, TOLD_AFTER};
 use crate::reason::Reason;
 use crate::view::ServiceKey;
 
@@ -29,7 +29,32 @@ impl Cluster {
     /// Whether most probably this node has lost the clients, and not the silent owner, whose Lease is valid
     /// (decisions.md 24). An owner that does not say how many hosts it hears gives no evidence.
     pub(super) fn is_outheard(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
-        self.owner_hears(round, standing).is_some_and(|theirs| silent.is_outheard(theirs))
+        self.card_counts(round, standing)
+            && self.owner_hears(round, standing).is_some_and(|theirs| silent.is_outheard(theirs))
+    }
+
+    /// Whether the owner's card may say what the owner hears now. A living owner writes its card within a third of the
+    /// Lease. Without a newer card after that time the owner is most probably dead, and the hosts that its card counts
+    /// may have died with it on one hypervisor. A node that does not see the API cannot tell.
+    fn card_counts(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
+        let Some(owner_record) = &standing.owner_record else { return false };
+        let Some(until) = self.outheard_until(standing) else { return true };
+        let renewed = self.facts.renewed_at(&owner_record.host);
+        round.now < until
+            || !self.facts.in_touch(round.now)
+            || renewed.zip(self.silent_since(standing)).is_some_and(|(renewed, silent)| renewed >= silent)
+    }
+
+    /// Until when a card that was written before the owner fell silent counts.
+    pub(super) fn outheard_until(&self, standing: &Standing<'_>) -> Option<Instant> {
+        Some(self.silent_since(standing)? + self.facts.lease() / 3 + CARD_IS_LATE)
+    }
+
+    /// Whether a host that answers with this MAC does so in the name of the owner.
+    pub(super) fn in_its_name(&self, standing: &Standing<'_>, mac: Mac) -> bool {
+        let on_macvlan = standing.addresses.iter().any(|(_, expected)| *expected == Some(mac));
+        let owner = standing.owner_record.as_ref().map(|record| record.host.as_str());
+        on_macvlan || self.facts.member_of(mac).is_some_and(|member| Some(member) == owner)
     }
 
     /// The opposite case: the silent owner still renews its Lease, and its newer card says that it hears fewer hosts
@@ -110,8 +135,7 @@ impl Cluster {
         let first = owner.map_or(Some(0), |owner| self.rank(standing, owner));
         let takes = matches!(step, Step::Take(why) if [DESPITE_A_STRANGER, THOUGH_IT_RENEWS].contains(why));
         let member = self.facts.member_of(mac);
-        let on_macvlan = standing.addresses.iter().any(|(_, expected)| *expected == Some(mac));
-        let in_its_name = on_macvlan || member.is_some() && member == owner;
+        let in_its_name = self.in_its_name(standing, mac);
         // A member may have taken it a moment ago, by a record that has not come here yet.
         let successor = holder == Holder::Alive && member.is_some() && !in_its_name;
         if !takes && (first != Some(0) || owner.is_none() || successor) {

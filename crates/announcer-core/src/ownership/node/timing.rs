@@ -33,6 +33,8 @@ pub(super) const PASS_OVER: Duration = Duration::from_secs(2);
 pub(super) const STRANGERS_TIME: Duration = Duration::from_secs(5);
 /// What an owner writes this long after it fell silent shows which hosts it has lost.
 pub(super) const TOLD_AFTER: Duration = Duration::from_secs(13);
+/// A card arrives this long after its time at the latest, while the API answers.
+pub(super) const CARD_IS_LATE: Duration = Duration::from_secs(1);
 /// A swap without an answer is requested again after this time. With hundreds of swaps and a slow API server, the last
 /// ones wait for their turn.
 pub(super) const SWAP_LIMIT: Duration = Duration::from_secs(10);

@@ -89,6 +89,39 @@ fn a_verdict_under_an_older_record_takes_nothing_from_the_owner_under_a_newer_on
     assert_eq!(cluster.node.swaps, []);
 }
 
+/// The owner's hypervisor has lost its power, and with it two other machines that both nodes heard: by the owner's last
+/// card it hears more than this node does.
+#[test]
+fn an_owner_that_lives_shows_it_by_a_new_card_and_a_dead_one_does_not_keep_its_address_by_an_old_one() {
+    for (lives, takes) in [(true, false), (false, true)] {
+        let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+        cluster.member("node-3", hearing("node-3", 3));
+        let hosts = [200_u8, 201].map(|last| Frame {
+            link: 2,
+            address: [10, 0, 0, last].into(),
+            mac: [2, 0, 0, 0, 8, last].into(),
+            what: Heard::Answer,
+            to_us: true,
+            payload: None,
+        });
+        for _ in 0..40 {
+            hosts.iter().for_each(|host| cluster.node.feed(Input::Heard(host.clone())));
+            pass(&mut cluster, 50, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], true);
+        }
+        let mut taken = None;
+        for second in 1..=12 {
+            cluster.renew(&["node-1", "node-2"]);
+            if lives && second % 4 == 0 {
+                cluster.member("node-3", hearing("node-3", 3));
+            }
+            pass(&mut cluster, 1000, &[("node-2", "10.0.0.2")], true);
+            taken = taken.or((!cluster.node.swaps.is_empty()).then_some(second));
+        }
+        // A third of a Lease of 15 s and a second.
+        assert_eq!(taken, takes.then_some(6), "lives: {lives}");
+    }
+}
+
 /// The other nodes are with the owner, the gateway is here, and both sides see the API.
 #[test]
 fn an_owner_whose_card_does_not_say_whom_it_hears_is_not_believed_to_hear_nobody() {

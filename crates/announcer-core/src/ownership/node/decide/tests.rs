@@ -116,6 +116,13 @@ fn the_veto_of_a_stranger_ends_too_while_the_silent_owner_renews_its_lease_but_o
         let step = decide(&Case { others_had_their_time: over, ..case });
         assert_eq!(step == Step::Take(THOUGH_IT_RENEWS), takes, "{side:?} {outheard} {over}");
     }
+    // The owner's own MAC answers broadcasts: only this node may not reach it by unicast.
+    for (outdone, takes) in [(false, false), (true, true)] {
+        let taken = silent(Side::Greater).map(|silence| Silence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
+        let case = Case { silent: taken, in_its_name: true, outdone, ..case("node-2", Some(&owner_record)) };
+        let step = decide(&Case { others_had_their_time: true, ..case });
+        assert_eq!(step == Step::Take(THOUGH_IT_RENEWS), takes, "{outdone}");
+    }
     // It hears nobody: it may be this node that is cut off.
     let alone = Case { silent: silent(Side::Alone), ..case("node-2", Some(&owner_record)) };
     assert_eq!(decide(&Case { others_had_their_time: true, ..alone }), Step::Rest);
