@@ -26,8 +26,9 @@ struct Bound {
 const QUICK: Bound = Bound { within: Duration::from_secs(1), missed: 60 };
 /// kube-proxy as it is delivered: `minSyncPeriod` 1 s.
 const DEFAULT: Bound = Bound { within: Duration::from_secs(2), missed: 120 };
-/// The same with an API server and a member of etcd, which all three may have been using.
-const WITH_SERVER: Duration = Duration::from_secs(5);
+/// The same with an API server and a member of etcd, which all three may have been using. On an idle machine it is half
+/// of this: up to 4 s until a watch on the lost server ends, and a third of the next connections lead there, too.
+const WITH_SERVER: Duration = Duration::from_secs(10);
 /// From the loss of the leader's node to the first reply of a Service that was made then.
 const LED_AGAIN: Duration = Duration::from_secs(6);
 /// A pod that is ready gets traffic.

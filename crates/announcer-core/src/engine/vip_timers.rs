@@ -9,7 +9,7 @@ use super::due::Timed;
 use super::vip::{Announcing, BURST_MS, Phase, Probe, Vip};
 use super::{Action, Engine, WireOp};
 use crate::frames::{PROBE_GAP, PROBES};
-use crate::ownership::Owner;
+use crate::ownership::{Owner, Ownership};
 use crate::plan::VipId;
 use crate::view::ServiceKey;
 

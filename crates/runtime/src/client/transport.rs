@@ -17,20 +17,24 @@ use tower::retry::RetryLayer;
 use tower::util::BoxService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
-/// A connection without traffic is probed after this time.
-const PROBE_AFTER: Duration = Duration::from_secs(5);
+/// A connection without traffic is probed after this time. A lost node may have been the API server of the watch that
+/// tells of the loss, so the probes decide how long users wait (docs/node-loss.md).
+const PROBE_AFTER: Duration = Duration::from_secs(1);
 /// Interval of the probes.
-const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// After this many unanswered probes the connection is closed: 11 s of silence in total.
-const PROBES: u32 = 3;
-/// Time-out for unacknowledged data, because no probes are sent while data is in flight.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// For kernels that count probes. Linux goes by [`UNACKNOWLEDGED`].
+const PROBES: u32 = 2;
+/// Time-out for unacknowledged data and probes. It is longer than the pause of a live migration.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(3);
+/// Limit for the TCP handshake: one repeated SYN. A Service of several API servers leads the next attempt elsewhere.
+const CONNECT: Duration = Duration::from_secs(2);
 
 type HttpService = BoxService<Request<Body>, http::Response<Incoming>, BoxError>;
 
 fn tcp() -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(CONNECT));
     tcp.set_keepalive(Some(PROBE_AFTER));
     tcp.set_keepalive_interval(Some(PROBE_EVERY));
     tcp.set_keepalive_retries(Some(PROBES));
@@ -113,7 +117,7 @@ mod tests {
         let watch = maps.watch(&WatchParams::default(), "0").await.unwrap();
         let stream = serving.await.unwrap();
         let probed_in = probed_in(server);
-        assert!(probed_in.is_some_and(|hundredths| hundredths <= 510), "{probed_in:?}");
+        assert!(probed_in.is_some_and(|hundredths| hundredths <= 110), "{probed_in:?}");
         drop((watch, stream));
     }
 }
