@@ -125,7 +125,9 @@ fn meaning(word: &str) -> String {
              name and address, new ones are named after {name}"
         ),
         None => "takes the machines, the namespace and the Harvester of this cluster as they are now; its name \
-            and its load balancers stay"
+            and its load balancers stay. It ends the suspicion of a restore (RestoreSuspected). For ten minutes more \
+            than a third of the Services may get other addresses (TooManyAtOnce), and the load balancers that are \
+            held back as garbage may be collected (GarbageNotDeleted)"
             .to_owned(),
     };
     format!("The controller that leads {what}.")

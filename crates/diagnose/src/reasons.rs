@@ -36,7 +36,7 @@ pub fn find(word: &str) -> Option<&'static Reason> {
 pub const REASONS: &[Reason] = &[
     reason("Served", "Service", "condition True", "A node serves the address; the message names both.", "Nothing."),
     reason("JoinedOthers", "Service", "condition True",
-        "Condition joined-address: another Service had the address before, and decides which node announces it.",
+        "Another Service had the address before, and decides which node announces it (condition joined-address).",
         "Nothing."),
     reason("NoLoadBalancerYet", "Service", "condition True",
         "Another program gave the Service its address, and the controller has no load balancer for it so far.",

@@ -25,6 +25,7 @@ use crate::identity::record::{self, NAME};
 use crate::load_balancers::apply::{Deleted, RequestError, Requests};
 use crate::load_balancers::booking::{When, when};
 use crate::load_balancers::pacing::{self, Pacer, Work};
+use crate::load_balancers::sharing::sharer_of_gone;
 use crate::metrics::Metrics;
 
 /// The same garbage is reported again after this time, before the previous Event expires.
@@ -302,6 +303,16 @@ impl Collector {
             None => None,
         };
         let Some(now) = self.requests.read(&garbage.lb.name).await? else { return Ok(false) };
+        let sharer =
+            garbage.service.as_ref().and_then(|owner| sharer_of_gone(owner, &now, &self.sources.services.all()));
+        if let Some(sharer) = sharer {
+            tracing::info!(
+                lb = garbage.lb.name,
+                service = %sharer,
+                "the controller does not delete this load balancer, because another Service still has its address"
+            );
+            return Ok(false);
+        }
         let still = list(&[Arc::new(now)], |_| service.clone(), &config);
         let harmless = |now: &Garbage| when(&now.lb, self.settings.grace) == When::Now { leaks: false };
         if !still.iter().any(|now| now.kind == Kind::Ours && now.lb.uid == garbage.lb.uid && harmless(now)) {

@@ -171,7 +171,7 @@ impl Identity {
     /// record.
     pub fn service_vanished(&self, wall: Timestamp, now: Instant) -> Timestamp {
         let mut known = self.suspicion.lock();
-        let suspicion = Suspicion::vanished(*known, wall, now);
+        let suspicion = Suspicion::vanished(*known, self.spoken(), wall, now);
         *known = Some(suspicion);
         suspicion.stamp
     }

@@ -33,9 +33,11 @@ impl Suspicion {
         Self { stamp, heard: now, until: now + RESTORE_SUSPECTED.saturating_sub(age) }
     }
 
-    /// The suspicion after a Service has vanished just now.
-    pub fn vanished(known: Option<Self>, wall: Timestamp, now: Instant) -> Self {
-        let together = known.filter(|known| now.saturating_duration_since(known.heard) < TOGETHER);
+    /// The suspicion after a Service has vanished just now. `word`: when an operator has last confirmed the state. What
+    /// vanishes after that is another restore.
+    pub fn vanished(known: Option<Self>, word: Option<Instant>, wall: Timestamp, now: Instant) -> Self {
+        let unconfirmed = known.filter(|known| word.is_none_or(|word| word < known.heard));
+        let together = unconfirmed.filter(|known| now.saturating_duration_since(known.heard) < TOGETHER);
         let fresh = together.filter(|known| known.until.saturating_duration_since(now) + TOGETHER > RESTORE_SUSPECTED);
         fresh.unwrap_or_else(|| Self::new(wall, wall, now))
     }
@@ -82,10 +84,10 @@ mod tests {
     fn a_human_ends_what_was_heard_before_and_nothing_later() {
         let (now, wall) = (Instant::now(), at("2026-01-02T00:00:00Z"));
         let second = Duration::from_secs(1);
-        let suspicion = Suspicion::vanished(None, wall, now + second);
+        let suspicion = Suspicion::vanished(None, None, wall, now + second);
         assert_eq!(suspicion.end(Some(now + second)), None);
         assert!(suspicion.end(Some(now)).is_some(), "the word is older");
-        let later = Suspicion::vanished(Some(suspicion), wall + TOGETHER, now + second + TOGETHER);
+        let later = Suspicion::vanished(Some(suspicion), None, wall + TOGETHER, now + second + TOGETHER);
         assert!(later.end(Some(now + second)).is_some(), "another restore");
     }
 
@@ -93,10 +95,13 @@ mod tests {
     fn services_that_vanish_together_have_one_stamp() {
         let (now, wall) = (Instant::now(), at("2026-01-02T00:00:00Z"));
         let second = Duration::from_secs(1);
-        let first = Suspicion::vanished(None, wall, now);
-        assert_eq!(Suspicion::vanished(Some(first), wall + second, now + second), first);
-        assert_ne!(Suspicion::vanished(Some(first), wall + TOGETHER, now + TOGETHER), first);
+        let first = Suspicion::vanished(None, None, wall, now);
+        assert_eq!(Suspicion::vanished(Some(first), None, wall + second, now + second), first);
+        assert_ne!(Suspicion::vanished(Some(first), None, wall + TOGETHER, now + TOGETHER), first);
+        let again = Suspicion::vanished(Some(first), Some(now + second), wall + 2 * second, now + 2 * second);
+        assert_ne!(again, first, "an operator has confirmed what had vanished before");
+        assert!(again.end(Some(now + second)).is_some());
         let read = Suspicion::recorded(None, at("2026-01-01T12:00:00Z"), wall, now);
-        assert_eq!(Suspicion::vanished(Some(read), wall, now).stamp, wall, "what the record has is half over");
+        assert_eq!(Suspicion::vanished(Some(read), None, wall, now).stamp, wall, "what the record has is half over");
     }
 }

@@ -297,6 +297,16 @@ pub fn users(owner: &ServiceView, lbs: &[&LbView], services: Vec<Arc<ServiceView
     services.into_iter().filter(|other| living(other) && uses(other)).collect()
 }
 
+/// A Service that shares the address of this object with `owner`, which is gone.
+pub fn sharer_of_gone(owner: &ServiceKey, lb: &LbView, services: &[Arc<ServiceView>]) -> Option<ServiceKey> {
+    let named = |other: &ServiceView| matches!(named_primary(other), Some(Ok(primary)) if primary == *owner);
+    let living = |other: &ServiceView| other.key != *owner && other.is_load_balancer && !other.deleting;
+    let shares = |other: &ServiceView| {
+        living(other) && has_address_of(other, lb) && (wears_label_of(other, owner) || named(other))
+    };
+    services.iter().find(|other| shares(other)).map(|other| other.key.clone())
+}
+
 /// Whether an address that a Service shows or is served at meanwhile belongs to another one. A former secondary may
 /// keep its primary's address.
 pub fn is_taken(service: &ServiceView, services: &[Arc<ServiceView>]) -> bool {

@@ -214,3 +214,25 @@ fn an_address_is_shared_within_a_namespace_or_with_consent_or_where_it_is_served
     let forged = other().short(&[("ip", "10.0.0.1")]).done();
     assert!(!may_share(&forged, &web(""), false), "an annotation is its author's");
 }
+
+#[test]
+fn a_sharer_keeps_the_object_of_an_owner_that_is_gone_and_a_squatter_does_not() {
+    let owner = build::service("default/web").done();
+    let lb = build::lb("x").ready("10.0.0.1").done();
+    let serves = |service: ServiceView| ServiceView { ingress: vec!["10.0.0.1".parse().unwrap()], ..service };
+    let sharer = serves(build::service("default/api").short(&[("primary", "default/web")]).done());
+    let moved = build::service("default/api").short(&[("primary", "default/web")]).done();
+    let squatter = serves(build::service("default/other").done());
+    let leaving = ServiceView { deleting: true, ..sharer.clone() };
+    for (services, keeps) in [
+        (vec![sharer.clone()], true),
+        (vec![moved], false),
+        (vec![squatter], false),
+        (vec![leaving], false),
+        (vec![owner.clone()], false),
+    ] {
+        let services: Vec<_> = services.into_iter().map(Arc::new).collect();
+        let found = sharer_of_gone(&owner.key, &lb, &services);
+        assert_eq!(found, keeps.then(|| sharer.key.clone()), "{services:?}");
+    }
+}
