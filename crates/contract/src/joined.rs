@@ -12,8 +12,8 @@ const PLACE: &str = "Place in the order of joining: ";
 /// The message of the condition [`JOINED`].
 pub fn turn_message(turn: u32) -> String {
     format!(
-        "Another Service had the address before this one, and decides which node announces it. Remove the other Service \
-         or ask for another address to be independent of it. {PLACE}{turn}"
+        "Another Service had the address before this one, and decides which node announces it. Ask for another \
+         address to be independent of it. {PLACE}{turn}"
     )
 }
 

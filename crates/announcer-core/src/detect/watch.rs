@@ -67,7 +67,7 @@ pub(super) struct Watch {
     called_until: Option<Instant>,
     /// The last burst began because the owner answered nothing at all, not because single VIPs were missing.
     silent_as_a_whole: bool,
-    /// Such bursts in a row that were answered. The owner has not answered a question to itself since the first of them.
+    /// Such bursts in a row that were answered. The owner has not answered a question to itself since the first one.
     calls: u32,
 }
 
