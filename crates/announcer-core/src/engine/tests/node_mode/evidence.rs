@@ -105,11 +105,13 @@ fn an_owner_that_lives_shows_it_by_a_new_card_and_a_dead_one_does_not_keep_its_a
             payload: None,
         });
         for host in &hosts {
-            let asks = Frame { what: Heard::Claim, to_us: false, ..host.clone() };
+            let asks = Frame { what: Heard::Claim, to_us: false, ..*host };
             cluster.node.feed(Input::Heard(asks));
         }
         for _ in 0..40 {
-            hosts.iter().for_each(|host| cluster.node.feed(Input::Heard(host.clone())));
+            for host in hosts {
+                cluster.node.feed(Input::Heard(host));
+            }
             pass(&mut cluster, 50, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], true);
         }
         let mut taken = None;
