@@ -72,6 +72,8 @@ pub(super) struct Judge {
     /// Which nodes answer for each address, and since when.
     answering: Vec<BTreeMap<usize, Duration>>,
     last_answerer: Vec<Option<usize>>,
+    /// The first use of each address since its Service was made.
+    first_use: Vec<Option<FirstUse>>,
     /// Since when each pair of nodes has heard each other in each LAN.
     contact: BTreeMap<(Lan, usize, usize), Duration>,
     /// Since when each process has run without a pause, and since when all is right between each node and the others,
@@ -80,6 +82,16 @@ pub(super) struct Judge {
     well_since: BTreeMap<(Lan, usize), Duration>,
     /// Services of which a host has claimed the address for a moment.
     pub alarmed: BTreeSet<usize>,
+}
+
+/// From the first probe until the address is there: three probes, 10 ms after each, and the kernel.
+const PROBING: Duration = Duration::from_millis(40);
+
+/// When an address was first used, and whether its node was in reach of the LAN while it probed for strangers.
+#[derive(Debug, Clone, Copy)]
+struct FirstUse {
+    at: Duration,
+    in_reach: bool,
 }
 
 impl Judge {
@@ -100,6 +112,7 @@ impl Judge {
             at_rest: None,
             answering: vec![BTreeMap::new(); addresses.len()],
             last_answerer: vec![None; addresses.len()],
+            first_use: vec![None; addresses.len()],
             addresses: addresses.into_iter().collect(),
             contact: BTreeMap::new(),
             runs_since: BTreeMap::new(),
@@ -250,6 +263,17 @@ impl World<'_> {
         }
     }
 
+    /// Node `n` answers for the address from now on.
+    fn note_first_use(&mut self, index: usize, n: usize) {
+        let (vip, services) = &self.judge.addresses[index];
+        let made = services.iter().map(|service| self.made[*service]).max().unwrap_or_default();
+        if self.judge.first_use[index].is_none_or(|first| first.at < made) {
+            let well = self.judge.well_since.get(&(vip.lan(), n));
+            let in_reach = well.is_some_and(|since| *since + PROBING < self.now);
+            self.judge.first_use[index] = Some(FirstUse { at: self.now, in_reach });
+        }
+    }
+
     fn look_for(&mut self, index: usize) {
         let vip = self.judge.addresses[index].0;
         let has = |node: &Node| match vip {
@@ -267,6 +291,9 @@ impl World<'_> {
         {
             self.judge.moves[index] += 1;
             self.judge_move(index, new);
+        }
+        if let Some(new) = now.keys().find(|n| !before.contains_key(n)) {
+            self.note_first_use(index, *new);
         }
         if !now.keys().eq(before.keys()) {
             self.note(|| format!("ANSWERS for {vip}: {:?}", now.keys().map(|n| n + 1).collect::<Vec<_>>()));

@@ -13,8 +13,6 @@ use crate::kernel::Lan;
 use crate::process::Process;
 use crate::promises::Trouble;
 
-/// From the first probe until the address is there: three probes, 10 ms after each, and the kernel.
-const PROBING: Duration = Duration::from_millis(40);
 /// Who has handed an address over serves it for two seconds, from when he learns that the API has taken it.
 const JUST: Duration = Duration::from_secs(4);
 
@@ -40,7 +38,7 @@ impl World<'_> {
                 troubles.extend(self.missed(index, &well));
                 troubles.extend(self.missed_by_clients(index));
             }
-            troubles.extend(nodes.iter().filter_map(|(n, since)| self.beside_stranger(*n, *since, index)));
+            troubles.extend(nodes.iter().filter_map(|(n, _)| self.beside_stranger(*n, index)));
         }
         for n in 0..self.nodes.len() {
             if all_well[n] && self.is_misjudged(n) {
@@ -232,19 +230,19 @@ impl World<'_> {
     }
 
     /// RFC 5227: it has begun with an address that a stranger uses.
-    fn beside_stranger(&self, n: usize, since: Duration, index: usize) -> Option<Trouble> {
+    fn beside_stranger(&self, n: usize, index: usize) -> Option<Trouble> {
         let Vip::Given(IpAddr::V4(_)) = self.judge.vip(index) else { return None };
         let services = self.judge.services(index);
         // It answers whoever asks, from before the Service was made, and is heard.
         let used = |service: &usize| self.strange_since.get(service).is_some_and(|since| *since < self.made[*service]);
         let lan = self.judge.vip(index).lan();
         let in_lan = self.is_heard_outside(lan, n) && self.nodes[n].deaf[lan] == 0;
+        let heard = in_lan && self.judge.well_since.contains_key(&(lan, n));
         // A stranger that the probes have not reached cannot have answered them.
-        let probed = |well: &Duration| *well + PROBING < since;
-        let heard = in_lan && self.judge.well_since.get(&(lan, n)).is_some_and(probed);
+        let probed = self.judge.first_use[index].is_some_and(|first| first.in_reach);
         let quiet = self.scenario.loss == 0.0;
         let alone = services.len() == 1;
-        (alone && heard && quiet && services.iter().any(used)).then_some(Trouble::BesideStranger(n, index))
+        (alone && heard && probed && quiet && services.iter().any(used)).then_some(Trouble::BesideStranger(n, index))
     }
 
     /// How bad it is that these two both answer, since then.
