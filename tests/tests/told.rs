@@ -70,7 +70,7 @@ fn the_manual_of_troubles_names_the_reason_of_every_event() {
     assert!(missing.is_empty(), "docs/troubleshooting.md does not say what these mean: {missing:?}");
     let unlisted: Vec<&String> = all.iter().filter(|reason| diagnose::reasons::find(reason).is_none()).collect();
     assert!(unlisted.is_empty(), "crates/diagnose/src/reasons.rs does not list these: {unlisted:?}");
-    let code: String = ["cloud-provider", "harvester-provider", "announcer-core", "runtime"]
+    let code: String = ["cloud-provider", "harvester-provider", "announcer-core", "runtime", "contract"]
         .map(|name| sources(&root().join("crates").join(name).join("src")))
         .concat();
     let gone = diagnose::reasons::REASONS.iter().filter(|reason| !code.contains(&format!("\"{}\"", reason.word)));
