@@ -69,6 +69,11 @@ pub(crate) enum Owners {
 }
 
 impl Owners {
+    /// Whether this node announces the Service, if that is known.
+    pub fn announces(&self, service: Option<&ServiceView>) -> bool {
+        service.is_some_and(|view| self.of(view) == Owner::Mine)
+    }
+
     /// Starts without any knowledge.
     pub fn new(config: &Config) -> Self {
         let node = config.node_name.clone();

@@ -9,7 +9,6 @@ use super::observer::Before;
 use super::vip::Probe;
 use super::{Action, Engine, Phase, Put, WireDone, WireOp};
 use crate::network::Network;
-use crate::ownership::{Owner, Ownership};
 use crate::plan::VipId;
 use crate::view::ServiceKey;
 
@@ -86,8 +85,7 @@ impl Engine {
         let returned = returned(before.network.as_ref(), network);
         let present: BTreeSet<(u32, IpNet)> =
             network.addresses.iter().map(|address| (address.interface, address.net)).collect();
-        let owned =
-            |key: &ServiceKey| self.services.get(key).is_some_and(|view| self.ownership.of(view) == Owner::Mine);
+        let owned = |key: &ServiceKey| self.ownership.announces(self.services.get(key));
         let mut missing = Vec::new();
         for vip in self.vips.values_mut() {
             if let (Some(carrier), Phase::Probing(probe)) = (vip.carrier, &mut vip.phase)

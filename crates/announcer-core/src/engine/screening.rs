@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Engine, Owner, Owners, Ownership};
+use super::{Engine, Owners};
 use crate::annotations::LOADBALANCER_IPS;
 use crate::reason::Reason;
 use crate::screen::Reporter;
@@ -13,7 +13,7 @@ impl Engine {
     /// authors.
     pub(super) fn tell_ungranted(&mut self, now: Instant) {
         for (key, asked) in self.services.long_ungranted(now) {
-            if self.services.get(&key).is_none_or(|view| self.ownership.of(view) != Owner::Mine) {
+            if !self.ownership.announces(self.services.get(&key)) {
                 continue;
             }
             let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
@@ -39,9 +39,7 @@ impl Engine {
         for (key, refusal) in self.services.refusals() {
             let ours = match &refusal.reporter {
                 Reporter::Node(node) => *node == self.config.node_name,
-                Reporter::OwnerOf(owner) => {
-                    self.services.get(owner).is_some_and(|view| self.ownership.of(view) == Owner::Mine)
-                }
+                Reporter::OwnerOf(owner) => self.ownership.announces(self.services.get(owner)),
             };
             if ours {
                 self.out.warn(now, key, Reason::CannotAnnounce, &refusal.text);

@@ -10,7 +10,7 @@ use crate::reason::Reason;
 impl Engine {
     pub(super) fn tell_problems(&mut self, now: Instant) {
         for (key, text) in self.plan.told.iter().cloned().chain(self.lease_problems()) {
-            if self.services.get(&key).is_some_and(|view| self.ownership.of(view) == Owner::Mine) {
+            if self.ownership.announces(self.services.get(&key)) {
                 self.out.warn(now, &key, Reason::CannotAnnounce, &text);
             }
         }

@@ -9,7 +9,6 @@ use super::due::Timed;
 use super::vip::{Announcing, BURST_MS, Phase, Probe, Vip};
 use super::{Action, Engine, WireOp};
 use crate::frames::{PROBE_GAP, PROBES};
-use crate::ownership::{Owner, Ownership};
 use crate::plan::VipId;
 use crate::view::ServiceKey;
 
@@ -118,8 +117,7 @@ impl Engine {
     /// Announces the VIPs that came here since `silent`. A node that was silent since then is heard again, and so may
     /// be clients behind its switch, which have missed the announcements.
     pub(super) fn announce_since(&mut self, now: Instant, silent: Instant) {
-        let owned =
-            |key: &ServiceKey| self.services.get(key).is_some_and(|view| self.ownership.of(view) == Owner::Mine);
+        let owned = |key: &ServiceKey| self.ownership.announces(self.services.get(key));
         // A VIP that was handed over meanwhile is announced by its new owner, and one in doubt may have one.
         let settled = |vip: &Vip| matches!(vip.phase, Phase::Up { doubt: None }) && vip.members.iter().any(&owned);
         let came = self.vips.iter().filter(|(_, vip)| vip.up_since.is_some_and(|up| up >= silent) && settled(vip));
