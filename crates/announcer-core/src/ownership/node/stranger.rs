@@ -144,7 +144,7 @@ impl Cluster {
         let addresses: Vec<String> = standing.addresses().map(|address| address.to_string()).collect();
         let (addresses, owner) = (addresses.join(", "), owner.unwrap_or("nobody that is known"));
         let who = if in_its_name { format!("somebody in the name of its MAC {mac}") } else { mac.to_string() };
-        let remedy = remedy(mac, member.filter(|_| !in_its_name), in_its_name);
+        let remedy = remedy(mac, member, in_its_name);
         let text = if takes {
             format!(
                 "address {addresses}: its owner {owner} is silent{}, so node {} takes it, although {who} answers for \
@@ -158,10 +158,11 @@ impl Cluster {
                  takes it while that lasts: it may be {owner}, which was never seen in this LAN. {remedy}"
             )
         } else {
+            let besides = if in_its_name { " and says that it hears fewer hosts than its successor" } else { "" };
             format!(
                 "address {addresses}: its owner {owner} does not answer any more, and {who} answers for it. It is \
-                 taken when the Lease of {owner} has run out for {} s, and if {owner} goes on renewing that, {} s \
-                 after it fell silent. {remedy}",
+                 taken when the Lease of {owner} has run out for {} s, and if {owner} goes on renewing that{besides}, \
+                 {} s after it fell silent. {remedy}",
                 STRANGERS_TIME.as_secs(),
                 (self.facts.lease() + STRANGERS_TIME).as_secs()
             )
