@@ -32,6 +32,13 @@ async fn addresses(near: &Side, far: &Side) {
     }
 }
 
+/// The far side serves port 80 of `vip`, and this side hears what it answers.
+fn served(near: &Side, far: &Side, vip: &str, traffic: Traffic) -> (TcpListener, PacketSocket) {
+    let at = SocketAddr::new(vip.parse().expect("an address"), 80);
+    let listener = far.open(near, || TcpListener::bind(at)).expect("listen");
+    (listener, PacketSocket::open(near.index, traffic).expect("socket"))
+}
+
 async fn asked(socket: &PacketSocket, asks: &Handshake) -> Option<Answer> {
     socket.send(&asks.syn()).await.expect("send");
     let frame = tokio::time::timeout(SILENCE * 5, socket.next::<512>()).await.ok()?.expect("receive");
@@ -56,10 +63,8 @@ fn a_port_that_somebody_serves_accepts_one_that_nobody_does_refuses_and_a_strang
     on_a_lan(async |Lan { near, far }| {
         addresses(&near, &far).await;
         for (ours, vip, traffic) in BOTH {
-            let at = SocketAddr::new(vip.parse().expect("an address"), 80);
-            let _listener = far.open(&near, || TcpListener::bind(at)).expect("listen");
-            let socket = PacketSocket::open(near.index, traffic).expect("socket");
-            let stranger = if at.is_ipv4() { "192.0.2.77" } else { "2001:db8::77" };
+            let (_listener, socket) = served(&near, &far, vip, traffic);
+            let stranger = if traffic == Traffic::Handshake { "192.0.2.77" } else { "2001:db8::77" };
             for (number, vip, port, expected) in [
                 (0, vip, 80, Some(Answer::Accepted)),
                 (1, vip, 81, Some(Answer::Refused)),
@@ -82,9 +87,7 @@ fn the_asking_kernel_ends_what_it_knows_nothing_of_even_without_our_reset() {
     on_a_lan(async |Lan { near, far }| {
         addresses(&near, &far).await;
         for (ours, vip, traffic) in BOTH {
-            let at = SocketAddr::new(vip.parse().expect("an address"), 80);
-            let _listener = far.open(&near, || TcpListener::bind(at)).expect("listen");
-            let socket = PacketSocket::open(near.index, traffic).expect("socket");
+            let (_listener, socket) = served(&near, &far, vip, traffic);
             assert_eq!(asked(&socket, &handshake(ours, vip, 80, 7)).await, Some(Answer::Accepted));
             eventually("nothing is left half open", async || half_open(&near, &far) == 0).await;
         }
