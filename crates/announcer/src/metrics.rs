@@ -16,6 +16,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use runtime::metrics::Register;
 
 use crate::engine::{Observations, VipStatus};
 use crate::network;
@@ -55,13 +56,11 @@ struct Present<S, M> {
     shown: Mutex<BTreeSet<S>>,
 }
 
-impl<S: Clone + Eq + Ord + Hash, M: Default> Default for Present<S, M> {
-    fn default() -> Self {
-        Self { family: Family::default(), shown: Mutex::default() }
-    }
-}
-
 impl<S: Clone + Eq + Ord + Hash, M: Default> Present<S, M> {
+    fn of(family: Family<S, M>) -> Self {
+        Self { family, shown: Mutex::default() }
+    }
+
     /// Shows exactly these items, with these values.
     fn show<V>(&self, values: BTreeMap<S, V>, set: impl Fn(&M, V)) {
         let now: BTreeSet<S> = values.keys().cloned().collect();
@@ -108,129 +107,76 @@ pub struct Metrics {
 impl Metrics {
     /// Registers all metrics.
     pub fn register(registry: &mut Registry, node: &str, lease_name: &str, version: &str) -> Self {
-        let metrics = Self {
-            services: Services::register(registry, node),
-            probed: Probed::register(registry.sub_registry_with_label(("node".into(), node.to_owned().into()))),
-            leader_labels: LeaderLabels { node: node.to_owned(), lease_name: lease_name.to_owned() },
-            events: Family::default(),
-            active: Present::default(),
-            leader: Family::default(),
-            transitions: Family::default(),
-            vips: Family::default(),
-            announcements: Counter::default(),
-            conflicts: Counter::default(),
-            dhcp_state: Present::default(),
-            dhcp_expiry: Present::default(),
-            confirmed: Gauge::default(),
-            changes: Family::default(),
-            failed_swaps: Counter::default(),
-            gap: Number::default(),
-            probes: Family::default(),
-            lateness: Number::default(),
-            claiming: Gauge::default(),
-            forged: Counter::default(),
-            fallen: Counter::default(),
-            unprotected: Gauge::default(),
-        };
-        metrics.register_kept(registry, node, version);
-        metrics.register_ours(registry, node);
-        metrics
-    }
-
-    /// Registers the metrics that kube-vip has too.
-    fn register_kept(&self, registry: &mut Registry, node: &str, version: &str) {
-        let build: Family<[(&'static str, String); 3], Gauge> = Family::default();
+        let build: Family<[(&'static str, String); 3], Gauge> =
+            registry.make("kube_vip_build_info", "Version of the announcer");
         build
             .get_or_create(&[("version", version.to_owned()), ("build", String::new()), ("node", node.to_owned())])
             .set(1);
-        registry.register("kube_vip_build_info", "Version of the announcer", build);
+        let services = Services::register(registry, node);
         // A counter that kube-vip named without the usual suffix; registered as a gauge, it keeps that name.
-        registry.register("kube_vip_manager_all_services_events", "Changes of Services by type", self.events.clone());
-        registry.register(
-            "kube_vip_active_services",
-            "Services with an address on this node",
-            self.active.family.clone(),
-        );
-        registry.register("kube_vip_is_leader", "Whether this node holds the Lease", self.leader.clone());
-        registry.register(
-            "kube_vip_leader_election_transitions",
-            "How often this node has become or ceased to be the holder",
-            self.transitions.clone(),
-        );
-    }
-
-    /// Registers the metrics that kube-vip does not have.
-    fn register_ours(&self, registry: &mut Registry, node: &str) {
-        // The node label is needed if the scraper identifies targets by address; kube-vip's own metrics have it too.
+        let events = registry.make("kube_vip_manager_all_services_events", "Changes of Services by type");
+        let active = registry.make("kube_vip_active_services", "Services with an address on this node");
+        let leader = registry.make("kube_vip_is_leader", "Whether this node holds the Lease");
+        let transitions = registry
+            .make("kube_vip_leader_election_transitions", "How often this node has become or ceased to be the holder");
+        // The metrics that kube-vip does not have. The node label is needed if the scraper identifies targets by
+        // address; kube-vip's own metrics have it too.
         let registry = registry.sub_registry_with_label(("node".into(), node.to_owned().into()));
-        registry.register("hcp_announcer_vips", "VIPs of this node by state", self.vips.clone());
-        registry.register(
-            "hcp_announcer_announcements",
-            "Gratuitous ARP and unsolicited neighbour advertisements sent",
-            self.announcements.clone(),
-        );
-        registry.register(
-            "hcp_announcer_address_conflicts",
-            "Times another host was found to use an address of ours",
-            self.conflicts.clone(),
-        );
-        registry.register(
-            "hcp_announcer_dhcp_state",
-            "State of the DHCP client of a Service, for each family: 1 for the state it is in",
-            self.dhcp_state.family.clone(),
-        );
-        registry.register(
-            "hcp_announcer_dhcp_lease_remaining_seconds",
-            "Time until the DHCP lease of a Service ends unless renewed",
-            self.dhcp_expiry.family.clone(),
-        );
-        registry.register(
-            "hcp_announcer_lease_confirmed",
-            "Whether the Lease is held and was renewed in time",
-            self.confirmed.clone(),
-        );
-        registry.register(
-            "hcp_announcer_owner_changes",
-            "VIPs that came to this node, by the reason that the Event gives too",
-            self.changes.clone(),
-        );
-        registry.register(
-            "hcp_announcer_failed_owner_changes",
-            "Times the API did not take a change of owner, all attempts together; each is tried again",
-            self.failed_swaps.clone(),
-        );
-        registry.register(
-            "hcp_announcer_last_gap_seconds",
-            "How long clients had no answer at the last take-over from a node that had gone silent",
-            self.gap.clone(),
-        );
-        registry.register(
-            "hcp_announcer_probes",
-            "Questions to owners of VIPs that this node stands by for: asked, unanswered, late (put off, our own timer \
-            was late); confirmation bursts: burst, refuted, isolated (nobody answered us)",
-            self.probes.clone(),
-        );
-        registry.register(
-            "hcp_announcer_worst_lateness_seconds",
-            "The worst lateness of the failure detector's own timers: it adds to the gap of a take-over",
-            self.lateness.clone(),
-        );
-        registry.register(
-            "hcp_announcer_claiming",
-            "VIPs taken over whose former owners have not been seen to know it",
-            self.claiming.clone(),
-        );
-        registry.register("hcp_announcer_forged_claims", "Claims heard with a wrong tag", self.forged.clone());
-        registry.register(
-            "hcp_announcer_fallen_addresses",
-            "Addresses found gone from their interface, by the kernel's deadline (the fence) or by somebody's hand",
-            self.fallen.clone(),
-        );
-        registry.register(
-            "hcp_announcer_unprotected",
-            "1 while the kernel refuses the rules of service security",
-            self.unprotected.clone(),
-        );
+        Self {
+            services,
+            probed: Probed::register(registry),
+            leader_labels: LeaderLabels { node: node.to_owned(), lease_name: lease_name.to_owned() },
+            events,
+            active: Present::of(active),
+            leader,
+            transitions,
+            vips: registry.make("hcp_announcer_vips", "VIPs of this node by state"),
+            announcements: registry
+                .make("hcp_announcer_announcements", "Gratuitous ARP and unsolicited neighbour advertisements sent"),
+            conflicts: registry
+                .make("hcp_announcer_address_conflicts", "Times another host was found to use an address of ours"),
+            dhcp_state: Present::of(registry.make(
+                "hcp_announcer_dhcp_state",
+                "State of the DHCP client of a Service, for each family: 1 for the state it is in",
+            )),
+            dhcp_expiry: Present::of(registry.make(
+                "hcp_announcer_dhcp_lease_remaining_seconds",
+                "Time until the DHCP lease of a Service ends unless renewed",
+            )),
+            confirmed: registry
+                .make("hcp_announcer_lease_confirmed", "Whether the Lease is held and was renewed in time"),
+            changes: registry.make(
+                "hcp_announcer_owner_changes",
+                "VIPs that came to this node, by the reason that the Event gives too",
+            ),
+            failed_swaps: registry.make(
+                "hcp_announcer_failed_owner_changes",
+                "Times the API did not take a change of owner, all attempts together; each is tried again",
+            ),
+            gap: registry.make(
+                "hcp_announcer_last_gap_seconds",
+                "How long clients had no answer at the last take-over from a node that had gone silent",
+            ),
+            probes: registry.make(
+                "hcp_announcer_probes",
+                "Questions to owners of VIPs that this node stands by for: asked, unanswered, late (put off, our \
+                own timer was late); confirmation bursts: burst, refuted, isolated (nobody answered us)",
+            ),
+            lateness: registry.make(
+                "hcp_announcer_worst_lateness_seconds",
+                "The worst lateness of the failure detector's own timers: it adds to the gap of a take-over",
+            ),
+            claiming: registry
+                .make("hcp_announcer_claiming", "VIPs taken over whose former owners have not been seen to know it"),
+            forged: registry.make("hcp_announcer_forged_claims", "Claims heard with a wrong tag"),
+            fallen: registry.make(
+                "hcp_announcer_fallen_addresses",
+                "Addresses found gone from their interface, by the kernel's deadline (the fence) or by somebody's \
+                hand",
+            ),
+            unprotected: registry
+                .make("hcp_announcer_unprotected", "1 while the kernel refuses the rules of service security"),
+        }
     }
 
     /// Takes over the engine's counters.

@@ -10,7 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use runtime::events::Recorder;
 use runtime::health::{Health, Matters};
-use runtime::metrics::Metrics;
+use runtime::metrics::{Metrics, Register};
 use runtime::reflect::Reflector;
 use runtime::shutdown::Token;
 use runtime::tasks::Tasks;
@@ -81,17 +81,13 @@ impl ControllerMetrics {
     /// Registers all metrics. Once per process: the metric families of the queues are shared through
     /// [`ControllerMetrics::queues`].
     pub fn register(metrics: &Metrics) -> Self {
-        metrics.register(|registry| {
-            let running = Family::default();
-            let help = "Indicates where instances of a controller are currently running";
-            registry.register("running_managed_controllers", help, running.clone());
-            Self {
-                queues: WorkQueueMetrics::register(registry),
-                service: ServiceMetrics::register(registry),
-                node: NodeMetrics::register(registry),
-                node_loss: NodeLossMetrics::register(registry),
-                running,
-            }
+        metrics.register(|registry| Self {
+            queues: WorkQueueMetrics::register(registry),
+            service: ServiceMetrics::register(registry),
+            node: NodeMetrics::register(registry),
+            node_loss: NodeLossMetrics::register(registry),
+            running: registry
+                .make("running_managed_controllers", "Indicates where instances of a controller are currently running"),
         })
     }
 

@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use runtime::metrics::Register;
 
 use crate::garbage::list::Kind;
 use crate::load_balancers::wait_reason::WaitReason;
@@ -53,122 +54,66 @@ impl Metrics {
     /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
         let buckets = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
-        let metrics = Self {
-            allocation_seconds: Histogram::new(buckets),
-            waiting: Family::default(),
-            features: Family::default(),
-            possible_leaks: Counter::default(),
-            window: Gauge::default(),
-            guest_agent_failures: Counter::default(),
-            nad_mapping_networks: Gauge::default(),
-            known_hostnames: Gauge::default(),
-            cluster_name_mismatch: Gauge::default(),
-            safe_mode: Gauge::default(),
-            paused: Gauge::default(),
-            announcer_missing: Gauge::default(),
-            host_upgrade_window: Gauge::default(),
-            host_upgrade_signals: Family::default(),
-            host_upgrade_nodes: Family::default(),
-            garbage: Family::default(),
+        Self {
+            allocation_seconds: registry.keep(
+                "harvester_loadbalancer_allocation_seconds",
+                "Time from creating a LoadBalancer on Harvester to publishing its address",
+                Histogram::new(buckets),
+            ),
+            waiting: registry.make("harvester_loadbalancer_waiting", "Services that wait for something, by reason"),
+            features: registry.make(
+                "harvester_host_feature",
+                "What this Harvester host can do, as far as it was seen: 1 it can, 0 it cannot",
+            ),
+            possible_leaks: registry.make(
+                "harvester_loadbalancer_possible_leaks",
+                "LoadBalancers deleted although Harvester had not finished booking, so that their pool address may \
+                stay booked",
+            ),
+            window: registry.make(
+                "harvester_loadbalancer_window",
+                "LoadBalancers with a pool that may be created or deleted on Harvester at one time",
+            ),
+            guest_agent_failures: registry
+                .make("harvester_guest_agent_failures", "Questions for a host name that a guest agent did not answer"),
+            nad_mapping_networks: registry
+                .make("harvester_nad_mapping_networks", "Networks in ConfigMap kube-system/harvester-nad-mapping"),
+            known_hostnames: registry.make("harvester_known_hostnames", "Host names of VMs learnt from guest agents"),
+            cluster_name_mismatch: registry.make(
+                "harvester_cluster_name_mismatch",
+                "1 while --cluster-name differs from the name that is remembered and used",
+            ),
+            safe_mode: registry.make(
+                "harvester_safe_mode",
+                "1 while record, cloud-config and machines of this cluster contradict each other, so that nothing \
+                is changed",
+            ),
+            paused: registry.make(
+                "harvester_paused",
+                "1 while the controller is paused: it observes and tells, and writes nothing",
+            ),
+            announcer_missing: registry.make(
+                "harvester_announcer_missing",
+                "1 while Services have addresses and no announcer renews its Lease, where one did before",
+            ),
+            host_upgrade_window: registry.make(
+                "harvester_host_upgrade_window",
+                "1 while an upgrade of Harvester's hosts, or their silence, suspends deletions, zones and changes \
+                of load balancers",
+            ),
+            host_upgrade_signals: registry.make(
+                "harvester_host_upgrade_signal",
+                "1 while what the host tells of its upgrade can be read, by kind",
+            ),
+            host_upgrade_nodes: registry
+                .make("harvester_host_upgrade_nodes", "Nodes by reason of their condition HarvesterHostMaintenance"),
+            garbage: registry.make(
+                "harvester_garbage_loadbalancers",
+                "LoadBalancers on Harvester that no Service has, by kind: ours (by the UID of this cluster) or \
+                suspected (by its name)",
+            ),
             reasons: Mutex::default(),
-        };
-        metrics.register_load_balancers(registry);
-        metrics.register_cluster(registry);
-        metrics.register_upgrades(registry);
-        metrics
-    }
-
-    fn register_load_balancers(&self, registry: &mut Registry) {
-        registry.register(
-            "harvester_loadbalancer_allocation_seconds",
-            "Time from creating a LoadBalancer on Harvester to publishing its address",
-            self.allocation_seconds.clone(),
-        );
-        registry.register(
-            "harvester_host_feature",
-            "What this Harvester host can do, as far as it was seen: 1 it can, 0 it cannot",
-            self.features.clone(),
-        );
-        registry.register(
-            "harvester_loadbalancer_waiting",
-            "Services that wait for something, by reason",
-            self.waiting.clone(),
-        );
-        registry.register(
-            "harvester_loadbalancer_possible_leaks",
-            "LoadBalancers deleted although Harvester had not finished booking, so that their pool address may stay \
-             booked",
-            self.possible_leaks.clone(),
-        );
-        registry.register(
-            "harvester_loadbalancer_window",
-            "LoadBalancers with a pool that may be created or deleted on Harvester at one time",
-            self.window.clone(),
-        );
-        registry.register(
-            "harvester_garbage_loadbalancers",
-            "LoadBalancers on Harvester that no Service has, by kind: ours (by the UID of this cluster) or suspected \
-             (by its name)",
-            self.garbage.clone(),
-        );
-    }
-
-    fn register_cluster(&self, registry: &mut Registry) {
-        registry.register(
-            "harvester_guest_agent_failures",
-            "Questions for a host name that a guest agent did not answer",
-            self.guest_agent_failures.clone(),
-        );
-        registry.register(
-            "harvester_nad_mapping_networks",
-            "Networks in ConfigMap kube-system/harvester-nad-mapping",
-            self.nad_mapping_networks.clone(),
-        );
-        registry.register(
-            "harvester_known_hostnames",
-            "Host names of VMs learnt from guest agents",
-            self.known_hostnames.clone(),
-        );
-        registry.register(
-            "harvester_cluster_name_mismatch",
-            "1 while --cluster-name differs from the name that is remembered and used",
-            self.cluster_name_mismatch.clone(),
-        );
-        registry.register(
-            "harvester_safe_mode",
-            "1 while record, cloud-config and machines of this cluster contradict each other, so that nothing is \
-             changed",
-            self.safe_mode.clone(),
-        );
-        registry.register(
-            "harvester_paused",
-            "1 while the controller is paused: it observes and tells, and writes nothing",
-            self.paused.clone(),
-        );
-        registry.register(
-            "harvester_announcer_missing",
-            "1 while Services have addresses and no announcer renews its Lease, where one did before",
-            self.announcer_missing.clone(),
-        );
-    }
-
-    fn register_upgrades(&self, registry: &mut Registry) {
-        registry.register(
-            "harvester_host_upgrade_window",
-            "1 while an upgrade of Harvester's hosts, or their silence, suspends deletions, zones and changes of load \
-             balancers",
-            self.host_upgrade_window.clone(),
-        );
-        registry.register(
-            "harvester_host_upgrade_signal",
-            "1 while what the host tells of its upgrade can be read, by kind",
-            self.host_upgrade_signals.clone(),
-        );
-        registry.register(
-            "harvester_host_upgrade_nodes",
-            "Nodes by reason of their condition HarvesterHostMaintenance",
-            self.host_upgrade_nodes.clone(),
-        );
+        }
     }
 
     /// The gauge that is 1 while objects of this kind can be read.

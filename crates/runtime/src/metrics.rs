@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 use crate::Product;
 
@@ -37,9 +37,9 @@ impl Metrics {
         let start = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         metrics.register(|registry| {
             registry.register_collector(Box::new(Process { start }));
-            let build: Family<[(&'static str, String); 1], Gauge> = Family::default();
+            let build: Family<[(&'static str, String); 1], Gauge> =
+                registry.make(product.metric("build_info"), &format!("Version of {}", product.name));
             build.get_or_create(&[("version", product.version.to_owned())]).set(1);
-            registry.register(product.metric("build_info"), format!("Version of {}", product.name), build);
         });
         metrics
     }
@@ -69,6 +69,24 @@ pub fn shown_types(text: &str) -> std::collections::BTreeMap<String, String> {
             (name, kind.to_owned())
         })
         .collect()
+}
+
+/// Registers metrics where they are made: name, help and handle stand together.
+pub trait Register {
+    /// Registers a metric, and returns the handle that counts for it.
+    fn keep<M: Metric + Clone>(&mut self, name: impl Into<String>, help: &str, metric: M) -> M;
+
+    /// The same for a metric that starts empty.
+    fn make<M: Metric + Clone + Default>(&mut self, name: impl Into<String>, help: &str) -> M {
+        self.keep(name, help, M::default())
+    }
+}
+
+impl Register for Registry {
+    fn keep<M: Metric + Clone>(&mut self, name: impl Into<String>, help: &str, metric: M) -> M {
+        self.register(name, help, metric.clone());
+        metric
+    }
 }
 
 #[derive(Debug)]

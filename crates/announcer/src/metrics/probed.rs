@@ -8,6 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use runtime::metrics::Register;
 
 /// Buckets: in a LAN an answer takes a millisecond, and a lost frame is repeated after 300 ms.
 const SECONDS: [f64; 8] = [0.001, 0.0025, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0];
@@ -22,25 +23,22 @@ pub struct Probed {
 
 impl Probed {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let metrics =
-            Self { outcomes: Family::default(), seconds: Histogram::new(SECONDS), unserved: Gauge::default() };
-        registry.register(
-            "hcp_announcer_service_probes",
-            "Connections begun to addresses of Services as a client would, by how that ended: served, refused, silent, \
-             no-neighbor (nobody has the address)",
-            metrics.outcomes.clone(),
-        );
-        registry.register(
-            "hcp_announcer_service_probe_seconds",
-            "How soon such a connection was accepted or refused",
-            metrics.seconds.clone(),
-        );
-        registry.register(
-            "hcp_announcer_unserved",
-            "Addresses and ports of Services that do not answer this node, or refuse, three times in a row",
-            metrics.unserved.clone(),
-        );
-        metrics
+        Self {
+            outcomes: registry.make(
+                "hcp_announcer_service_probes",
+                "Connections begun to addresses of Services as a client would, by how that ended: served, refused, \
+                silent, no-neighbor (nobody has the address)",
+            ),
+            seconds: registry.keep(
+                "hcp_announcer_service_probe_seconds",
+                "How soon such a connection was accepted or refused",
+                Histogram::new(SECONDS),
+            ),
+            unserved: registry.make(
+                "hcp_announcer_unserved",
+                "Addresses and ports of Services that do not answer this node, or refuse, three times in a row",
+            ),
+        }
     }
 
     /// Counts a probe that has ended.

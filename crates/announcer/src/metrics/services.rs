@@ -9,6 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use runtime::metrics::Register;
 
 use super::Present;
 use crate::ownership::service::LeaseKey;
@@ -52,36 +53,28 @@ fn of_service(lease: &LeaseKey) -> OfService {
 
 impl Services {
     pub(super) fn register(registry: &mut Registry, node: &str) -> Self {
-        let services = Self {
+        Self {
             node: node.to_owned(),
-            errors: Family::default(),
-            duration: Family::new_with_constructor(buckets as fn() -> Histogram),
-            loops: Present::default(),
-            attempts: Family::default(),
+            errors: registry.make(
+                "kube_vip_service_reconcile_errors",
+                "Times that a Service could not be announced or not be written, by reason",
+            ),
+            duration: registry.keep(
+                "kube_vip_service_reconcile_duration_seconds",
+                "From a Service without an address until clients were told of one on this node",
+                Family::new_with_constructor(buckets as fn() -> Histogram),
+            ),
+            loops: Present::of(registry.make(
+                "kube_vip_service_election_loops",
+                "Elections for the Lease of a Service that this node takes part in",
+            )),
+            attempts: registry.make(
+                "kube_vip_service_election_attempts",
+                "Elections for the Lease of a Service that this node has begun",
+            ),
             campaigning: Mutex::default(),
             begun: Mutex::default(),
-        };
-        registry.register(
-            "kube_vip_service_reconcile_errors",
-            "Times that a Service could not be announced or not be written, by reason",
-            services.errors.clone(),
-        );
-        registry.register(
-            "kube_vip_service_reconcile_duration_seconds",
-            "From a Service without an address until clients were told of one on this node",
-            services.duration.clone(),
-        );
-        registry.register(
-            "kube_vip_service_election_loops",
-            "Elections for the Lease of a Service that this node takes part in",
-            services.loops.family.clone(),
-        );
-        registry.register(
-            "kube_vip_service_election_attempts",
-            "Elections for the Lease of a Service that this node has begun",
-            services.attempts.clone(),
-        );
-        services
+        }
     }
 
     /// Counts that a Service cannot be announced; its author was told why.

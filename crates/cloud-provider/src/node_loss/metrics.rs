@@ -4,6 +4,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use runtime::metrics::Register;
 
 /// Metrics of the node-loss controller.
 #[derive(Debug, Clone, Default)]
@@ -16,19 +17,15 @@ pub struct NodeLossMetrics {
 impl NodeLossMetrics {
     /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
-        registry.register(
-            "node_loss_verdicts",
-            "Silent nodes by what followed: lost, or why nothing was done",
-            metrics.verdicts.clone(),
-        );
-        registry.register(
-            "node_loss_false_verdicts",
-            "Nodes that were called lost while their kubelet accepted a connection or had put its pods right",
-            metrics.wrong.clone(),
-        );
-        registry.register("node_loss_nodes", "Nodes that are called lost now", metrics.lost.clone());
-        metrics
+        Self {
+            verdicts: registry
+                .make("node_loss_verdicts", "Silent nodes by what followed: lost, or why nothing was done"),
+            wrong: registry.make(
+                "node_loss_false_verdicts",
+                "Nodes that were called lost while their kubelet accepted a connection or had put its pods right",
+            ),
+            lost: registry.make("node_loss_nodes", "Nodes that are called lost now"),
+        }
     }
 
     pub(super) fn verdict(&self, outcome: &'static str) {

@@ -4,6 +4,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use runtime::metrics::Register;
 
 #[derive(Debug, Clone)]
 pub(super) struct LinkMetrics {
@@ -14,24 +15,17 @@ pub(super) struct LinkMetrics {
 
 impl LinkMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let metrics = Self { reachable: Gauge::default(), accepted: Gauge::default(), reloads: Family::default() };
+        let metrics = Self {
+            reachable: registry.make("harvester_api_reachable", "0 while no endpoint of the Harvester API answers"),
+            accepted: registry
+                .make("harvester_api_credentials_accepted", "0 while the Harvester API answers 401 Unauthorized"),
+            reloads: registry.make(
+                "harvester_cloud_config_reloads",
+                "Changes of the cloud-config file, by whether they could be used",
+            ),
+        };
         metrics.reachable.set(1);
         metrics.accepted.set(1);
-        registry.register(
-            "harvester_api_reachable",
-            "0 while no endpoint of the Harvester API answers",
-            metrics.reachable.clone(),
-        );
-        registry.register(
-            "harvester_api_credentials_accepted",
-            "0 while the Harvester API answers 401 Unauthorized",
-            metrics.accepted.clone(),
-        );
-        registry.register(
-            "harvester_cloud_config_reloads",
-            "Changes of the cloud-config file, by whether they could be used",
-            metrics.reloads.clone(),
-        );
         metrics
     }
 }

@@ -16,6 +16,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
+use crate::metrics::Register;
+
 type Labels = [(&'static str, &'static str); 1];
 
 /// The metrics of all queues of the process.
@@ -38,26 +40,21 @@ impl WorkQueueMetrics {
     /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
-            depth: Family::default(),
-            adds: Family::default(),
-            retries: Family::default(),
-            queue_duration: Family::new_with_constructor(buckets as fn() -> Histogram),
-            work_duration: Family::new_with_constructor(buckets as fn() -> Histogram),
+            depth: registry.make("workqueue_depth", "Current depth of workqueue"),
+            adds: registry.make("workqueue_adds", "Total number of adds handled by workqueue"),
+            retries: registry.make("workqueue_retries", "Total number of retries handled by workqueue"),
+            queue_duration: registry.keep(
+                "workqueue_queue_duration_seconds",
+                "How long in seconds an item stays in workqueue before being requested",
+                Family::new_with_constructor(buckets as fn() -> Histogram),
+            ),
+            work_duration: registry.keep(
+                "workqueue_work_duration_seconds",
+                "How long in seconds processing an item from workqueue takes",
+                Family::new_with_constructor(buckets as fn() -> Histogram),
+            ),
             running: RunningQueues::default(),
         };
-        registry.register("workqueue_depth", "Current depth of workqueue", metrics.depth.clone());
-        registry.register("workqueue_adds", "Total number of adds handled by workqueue", metrics.adds.clone());
-        registry.register("workqueue_retries", "Total number of retries handled by workqueue", metrics.retries.clone());
-        registry.register(
-            "workqueue_queue_duration_seconds",
-            "How long in seconds an item stays in workqueue before being requested",
-            metrics.queue_duration.clone(),
-        );
-        registry.register(
-            "workqueue_work_duration_seconds",
-            "How long in seconds processing an item from workqueue takes",
-            metrics.work_duration.clone(),
-        );
         registry.register_collector(Box::new(metrics.running.clone()));
         metrics
     }
