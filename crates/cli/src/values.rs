@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// Parses a Go duration (`15s`, `1h30m`, `1.5s`, `100ms`, `0`). Negative values are refused: no flag has a use for
-/// them.
+/// them. The parser of the Kubernetes client panics on a value that is out of range.
 pub fn go_duration(text: &str) -> Result<Duration, String> {
     const ACCEPTED: &str = "accepted: a number with a unit of ns, us, ms, s, m or h, such as 15s or 1h30m";
     if text == "0" {

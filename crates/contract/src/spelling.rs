@@ -9,24 +9,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 
 /// The number of letters to change, add, remove or exchange with a neighbour, ignoring case (optimal string alignment).
 pub fn distance(one: &str, other: &str) -> usize {
-    let letters = |word: &str| word.chars().map(|letter| letter.to_ascii_lowercase()).collect::<Vec<_>>();
-    let (one, other) = (letters(one), letters(other));
-    let mut before: Vec<usize> = Vec::new();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, letter) in one.iter().enumerate() {
-        let mut next = vec![at + 1];
-        for (column, opposite) in other.iter().enumerate() {
-            let changed = row[column] + usize::from(letter != opposite);
-            let mut least = changed.min(row[column + 1] + 1).min(next[column] + 1);
-            let exchanged = at > 0 && column > 0 && one[at - 1] == *opposite && *letter == other[column - 1];
-            if exchanged {
-                least = least.min(before[column - 1] + 1);
-            }
-            next.push(least);
-        }
-        before = std::mem::replace(&mut row, next);
-    }
-    row[other.len()]
+    strsim::osa_distance(&one.to_ascii_lowercase(), &other.to_ascii_lowercase())
 }
 
 #[cfg(test)]

@@ -1,23 +1,20 @@
 //! Templates as in `kubectl -o jsonpath`: text, `{.services[*].name}`, `{"\n"}`, `{range .services[*]}...{end}`. Pure.
+//! A path is JSONPath (RFC 9535); kubectl's forms without `$` are accepted, too.
 
+use jsonpath_rust::parser::model::JpQuery;
+use jsonpath_rust::parser::parse_json_path;
+use jsonpath_rust::query::js_path_process;
 use serde_json::Value;
 
 /// A parsed template.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Template(Vec<Part>);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Part {
     Text(String),
-    Path(Vec<Step>),
-    Range(Vec<Step>, Vec<Part>),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
-    Field(String),
-    Index(usize),
-    All,
+    Path(JpQuery),
+    Range(JpQuery, Vec<Part>),
 }
 
 const ACCEPTED: &str = "accepted are text, {.field[0].field}, [*], {\"\\n\"} and {range .field[*]}...{end}";
@@ -47,14 +44,14 @@ fn parts(mut text: &str, inside: bool) -> Result<(Vec<Part>, &str), String> {
         if word == "end" {
             return Ok((found, if inside { rest } else { "{end}" }));
         }
-        if let Some(path) = word.strip_prefix("range ") {
+        if let Some(range) = word.strip_prefix("range ") {
             let (body, rest) = parts(rest, true)?;
-            found.push(Part::Range(steps(path.trim())?, body));
+            found.push(Part::Range(path(range.trim())?, body));
             text = rest;
         } else if let Some(literal) = word.strip_prefix('"').and_then(|word| word.strip_suffix('"')) {
             found.push(Part::Text(literal.replace("\\n", "\n").replace("\\t", "\t")));
         } else {
-            found.push(Part::Path(steps(word)?));
+            found.push(Part::Path(path(word)?));
         }
     }
     if inside {
@@ -66,59 +63,24 @@ fn parts(mut text: &str, inside: bool) -> Result<(Vec<Part>, &str), String> {
     Ok((found, ""))
 }
 
-fn steps(path: &str) -> Result<Vec<Step>, String> {
-    let wrong = || format!("{path:?} is no path; {ACCEPTED}");
-    let mut rest = path.strip_prefix('$').unwrap_or(path);
-    rest = rest.strip_prefix('@').unwrap_or(rest);
-    let mut steps = Vec::new();
-    while !rest.is_empty() {
-        if let Some(bracket) = rest.strip_prefix('[') {
-            let (inside, after) = bracket.split_once(']').ok_or_else(wrong)?;
-            steps.push(match inside {
-                "*" => Step::All,
-                _ => match inside.strip_prefix('\'').and_then(|inside| inside.strip_suffix('\'')) {
-                    Some(name) => Step::Field(name.to_owned()),
-                    None => Step::Index(inside.parse().map_err(|_| wrong())?),
-                },
-            });
-            rest = after;
-        } else {
-            let name = rest.strip_prefix('.').ok_or_else(wrong)?;
-            let end = name.find(['.', '[']).unwrap_or(name.len());
-            if end > 0 {
-                steps.push(if &name[..end] == "*" { Step::All } else { Step::Field(name[..end].to_owned()) });
-            }
-            rest = &name[end..];
-        }
-    }
-    Ok(steps)
+fn path(text: &str) -> Result<JpQuery, String> {
+    let rest = text.strip_prefix(['$', '@']).unwrap_or(text);
+    // kubectl's name of the whole value.
+    let rest = if rest == "." { "" } else { rest };
+    parse_json_path(&format!("${rest}")).map_err(|_| format!("{text:?} is no path; {ACCEPTED}"))
 }
 
-fn at<'a>(steps: &[Step], value: &'a Value) -> Vec<&'a Value> {
-    let mut found = vec![value];
-    for step in steps {
-        found = found
-            .into_iter()
-            .flat_map(|value| match step {
-                Step::Field(name) => value.get(name).into_iter().collect::<Vec<_>>(),
-                Step::Index(index) => value.get(index).into_iter().collect(),
-                Step::All => match value {
-                    Value::Array(all) => all.iter().collect(),
-                    Value::Object(all) => all.values().collect(),
-                    _ => Vec::new(),
-                },
-            })
-            .collect();
-    }
-    found
+fn at<'a>(path: &JpQuery, value: &'a Value) -> Vec<&'a Value> {
+    let found = js_path_process(path, value).unwrap_or_default();
+    found.into_iter().map(|found| found.val()).collect()
 }
 
 fn render(parts: &[Part], value: &Value) -> String {
     let one = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let part = |part: &Part| match part {
         Part::Text(text) => text.clone(),
-        Part::Path(steps) => at(steps, value).into_iter().map(one).collect::<Vec<_>>().join(" "),
-        Part::Range(steps, body) => at(steps, value).into_iter().map(|value| render(body, value)).collect(),
+        Part::Path(path) => at(path, value).into_iter().map(one).collect::<Vec<_>>().join(" "),
+        Part::Range(path, body) => at(path, value).into_iter().map(|value| render(body, value)).collect(),
     };
     parts.iter().map(part).collect()
 }
@@ -141,6 +103,8 @@ mod tests {
             ("{.services[1]['a.b']}", "x"),
             ("{.services[7].name}{.none}", ""),
             ("plain", "plain"),
+            ("{.services[?(@.name=='api')].name}", "api"),
+            ("{range .services[*].name}{.} {@};{end}", "web web;api api;"),
             ("{.services[0].addresses}", "[\"10.0.0.1\"]"),
         ] {
             assert_eq!(Template::parse(template).unwrap().render(&value), expected, "{template}");
