@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use announcer_core::dhcp_session::{Act, Happened, Protocol, Session, session4, session6};
+use dhcp_client::machine::Address;
 use jiff::Timestamp;
 use l2::{Mac, PacketSocket};
 use runtime::error::chain;
@@ -72,9 +73,9 @@ pub fn client6(
 
 /// Makes the task of a client. `make` also gets the API server's time, because recorded facts outlive the process that
 /// wrote them. Facts are written with the lower bound of that time and judged with the upper bound.
-fn task<C: Protocol>(
+fn task<V: Protocol>(
     station: Station,
-    make: impl FnOnce(&Uid, Instant, Timestamp) -> Result<Session<C>, String> + Send + 'static,
+    make: impl FnOnce(&Uid, Instant, Timestamp) -> Result<Session<V>, String> + Send + 'static,
 ) -> (Orders, impl Future<Output = ()> + Send + 'static) {
     let (orders, ordered) = mpsc::unbounded_channel();
     let task = async move {
@@ -84,7 +85,7 @@ fn task<C: Protocol>(
             Ok(driver) => driver.run(ordered).await,
             Err(error) => Err(error),
         };
-        end.tell::<C>(match result {
+        end.tell::<V>(match result {
             Ok(()) => DhcpEvent::Stopped,
             Err(error) => DhcpEvent::Failed(error),
         });
@@ -103,18 +104,18 @@ struct Station {
 }
 
 impl Station {
-    fn tell<C: Protocol>(&self, event: DhcpEvent<C::Facts>) {
+    fn tell<V: Protocol>(&self, event: DhcpEvent<V::Facts>) {
         // If the receiver is gone, the engine has ended.
-        let _ = self.inputs.send(C::input(self.uid.clone(), self.generation, event));
+        let _ = self.inputs.send(V::input(self.uid.clone(), self.generation, event));
     }
 }
 
-struct Driver<C: Protocol> {
+struct Driver<V: Protocol> {
     station: Station,
-    session: Session<C>,
+    session: Session<V>,
     socket: PacketSocket,
     /// The socket for probes, and the address that is probed.
-    probes: Option<(C::Address, PacketSocket)>,
+    probes: Option<(Address<V>, PacketSocket)>,
 }
 
 /// What woke the driver.
@@ -125,9 +126,9 @@ enum Woken {
     Timer,
 }
 
-impl<C: Protocol> Driver<C> {
-    fn new(session: Session<C>, station: Station) -> Result<Self, String> {
-        let socket = PacketSocket::open(station.link, C::MESSAGES).map_err(|error| chain(&error))?;
+impl<V: Protocol> Driver<V> {
+    fn new(session: Session<V>, station: Station) -> Result<Self, String> {
+        let socket = PacketSocket::open(station.link, V::MESSAGES).map_err(|error| chain(&error))?;
         Ok(Self { station, session, socket, probes: None })
     }
 
@@ -156,7 +157,7 @@ impl<C: Protocol> Driver<C> {
                     self.step(Happened::SocketDown).await?;
                 }
                 Woken::Message(Err(error)) | Woken::Heard(Err(error)) => {
-                    return Err(format!("the interface of the {} client is gone: {error}", C::NAME));
+                    return Err(format!("the interface of the {} client is gone: {error}", V::NAME));
                 }
                 Woken::Timer => self.step(Happened::Timer).await?,
             }
@@ -171,7 +172,7 @@ impl<C: Protocol> Driver<C> {
             for act in acts {
                 let (socket, frame) = match act {
                     Act::Tell(event) => {
-                        self.station.tell::<C>(event);
+                        self.station.tell::<V>(event);
                         continue;
                     }
                     Act::Send(frame) => (Some(&self.socket), frame),
@@ -182,7 +183,7 @@ impl<C: Protocol> Driver<C> {
                     Err(error) if is_down(&error) => next = Some(Happened::SocketDown),
                     // The client repeats its messages, so this loss is harmless.
                     Err(error) if l2::is_queue_full(&error) => {}
-                    sent => sent.map_err(|error| format!("failed to send a {} message: {error}", C::NAME))?,
+                    sent => sent.map_err(|error| format!("failed to send a {} message: {error}", V::NAME))?,
                 }
             }
         }
@@ -193,7 +194,7 @@ impl<C: Protocol> Driver<C> {
     fn follow_probing(&mut self) -> Result<(), String> {
         let wanted = self.session.probing();
         if self.probes.as_ref().map(|(address, _)| *address) != wanted {
-            let open = |address| Ok((address, PacketSocket::open(self.station.link, C::PROBES)?));
+            let open = |address| Ok((address, PacketSocket::open(self.station.link, V::PROBES)?));
             let opened: Option<Result<_, l2::OpenError>> = wanted.map(open);
             self.probes = opened.transpose().map_err(|error| chain(&error))?;
         }

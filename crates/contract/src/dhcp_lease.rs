@@ -1,9 +1,10 @@
 //! The state of a DHCP lease that passes from one node to the next.
 
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::is_unicast;
@@ -11,51 +12,45 @@ use crate::is_unicast;
 /// The state that the holder of a DHCP lease leaves for its successor. With it and the MAC address, the successor
 /// continues by INIT-REBOOT, and within the lease even before the server has answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseFacts {
+pub struct LeaseRecord<A, S> {
     /// The address.
-    pub address: Ipv4Addr,
-    /// Option 54 of the last ACK.
-    pub server: Ipv4Addr,
+    pub address: A,
+    /// The server that granted it last.
+    pub server: S,
     /// When the lease ends unless renewed; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
 }
 
-impl LeaseFacts {
-    /// Parses the annotation; a malformed one counts as absent.
-    pub fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok().filter(|facts: &Self| is_unicast(facts.address.into()))
-    }
+/// The state of a DHCPv4 lease; the server is option 54 of the last ACK.
+pub type LeaseFacts = LeaseRecord<Ipv4Addr, Ipv4Addr>;
 
+/// The state of a DHCPv6 lease; the server is the DUID of the last REPLY, in hexadecimal digits. The client's DUID is
+/// derived from the Service's UID.
+pub type LeaseFacts6 = LeaseRecord<Ipv6Addr, String>;
+
+impl<A: Copy + Into<IpAddr> + Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> LeaseRecord<A, S> {
     /// The text of the annotation.
     pub fn to_annotation(&self) -> String {
         serde_json::to_string(self).expect("three plain fields are always valid JSON")
     }
+
+    fn read(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok().filter(|facts: &Self| is_unicast(facts.address.into()))
+    }
 }
 
-/// The state of a DHCPv6 lease; the client's DUID is derived from the Service's UID.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseFacts6 {
-    /// The address.
-    pub address: Ipv6Addr,
-    /// DUID of the server of the last REPLY, in hexadecimal digits.
-    pub server: String,
-    /// When the valid lifetime ends unless renewed; absent: never.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires: Option<Timestamp>,
+impl LeaseFacts {
+    /// Parses the annotation; a malformed one counts as absent.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::read(text)
+    }
 }
 
 impl LeaseFacts6 {
     /// Parses the annotation; a malformed one counts as absent.
     pub fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text)
-            .ok()
-            .filter(|facts: &Self| facts.server_duid().is_some() && is_unicast(facts.address.into()))
-    }
-
-    /// The text of the annotation.
-    pub fn to_annotation(&self) -> String {
-        serde_json::to_string(self).expect("three plain fields are always valid JSON")
+        Self::read(text).filter(|facts| facts.server_duid().is_some())
     }
 
     /// A DUID as hexadecimal digits.

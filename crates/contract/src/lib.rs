@@ -20,7 +20,7 @@ mod term;
 mod unicast;
 
 pub use card::{Card, CardLink, Probed, Silence};
-pub use dhcp_lease::{LeaseFacts, LeaseFacts6};
+pub use dhcp_lease::{LeaseFacts, LeaseFacts6, LeaseRecord};
 pub use object::{ServiceKey, Uid};
 pub use owner::OwnerRecord;
 pub use term::Term;

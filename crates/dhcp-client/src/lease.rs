@@ -1,7 +1,8 @@
 //! A lease and the rules for its times.
 
 use std::{
-    net::Ipv4Addr,
+    fmt::{Debug, Display},
+    net::{IpAddr, Ipv4Addr},
     time::{Duration, Instant},
 };
 
@@ -31,6 +32,21 @@ impl Expiry {
     pub fn is_past(self, now: Instant) -> bool {
         self.instant().is_some_and(|at| at <= now)
     }
+}
+
+/// A granted lease.
+pub trait Granted: Clone + Debug + Send {
+    /// An address of its family.
+    type Address: Copy + Eq + Debug + Display + Into<IpAddr> + Send + Sync + 'static;
+
+    /// The leased address.
+    fn address(&self) -> Self::Address;
+    /// End of use.
+    fn expiry(&self) -> Expiry;
+    /// Start of renewal.
+    fn renew_at(&self) -> Option<Instant>;
+    /// Start of rebinding.
+    fn rebind_at(&self) -> Option<Instant>;
 }
 
 /// A lease that this Service had before, perhaps on another node with the same MAC, as the announcer recorded it on the
@@ -83,6 +99,26 @@ pub struct Lease {
     pub rebind_at: Option<Instant>,
     /// End of use.
     pub expiry: Expiry,
+}
+
+impl Granted for Lease {
+    type Address = Ipv4Addr;
+
+    fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    fn expiry(&self) -> Expiry {
+        self.expiry
+    }
+
+    fn renew_at(&self) -> Option<Instant> {
+        self.renew_at
+    }
+
+    fn rebind_at(&self) -> Option<Instant> {
+        self.rebind_at
+    }
 }
 
 impl Lease {

@@ -35,9 +35,9 @@ mod state;
 mod timing;
 pub mod v6;
 
-pub use client::{Client, Input, Output};
+pub use client::{Client, Input, Output, V4};
 pub use config::{Config, ConfigError};
 pub use l2_types::Mac;
-pub use lease::{Expiry, Lease, RememberedLease};
+pub use lease::{Expiry, Granted, Lease, RememberedLease};
 pub use report::{LostReason, Report};
 pub use state::State;

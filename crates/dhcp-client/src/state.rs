@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-/// State of the client, for metrics, annotations and users.
+/// State of a client, for metrics, annotations and users. `InitReboot` and `Rebooting` are of DHCPv4, `Confirming` is
+/// of DHCPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Not started yet, or pausing before the next DISCOVER.
+    /// Not started yet, or pausing before the next search.
     Init,
-    /// DISCOVER sent, waiting for an offer.
+    /// DISCOVER or SOLICIT sent, waiting for an offer.
     Selecting,
     /// REQUEST for an offered address sent.
     Requesting,
@@ -15,6 +16,8 @@ pub enum State {
     InitReboot,
     /// REQUEST for the remembered address sent.
     Rebooting,
+    /// CONFIRM for the address in use sent.
+    Confirming,
     /// Granted; waiting for the result of the address probe.
     Probing,
     /// The address is in use.
@@ -40,6 +43,7 @@ impl State {
             Self::Requesting => "requesting",
             Self::InitReboot => "init-reboot",
             Self::Rebooting => "rebooting",
+            Self::Confirming => "confirming",
             Self::Probing => "probing",
             Self::Bound => "bound",
             Self::Renewing => "renewing",

@@ -8,11 +8,11 @@ mod client;
 pub mod frame;
 mod lease;
 mod message;
-mod state;
 
-pub use client::{Client, Config, ConfigError, Input, Output};
+pub use client::{Client, Config, ConfigError, Input, Output, V6};
 pub use lease::{Lease, LostReason, RememberedLease, Report};
-pub use state::State;
+
+use uuid::Uuid;
 
 const DUID_UUID: [u8; 2] = [0, 4];
 const DUID_ENTERPRISE: [u8; 6] = [0, 2, 0, 0, 0, 0];
@@ -21,20 +21,8 @@ const DUID_ENTERPRISE: [u8; 6] = [0, 2, 0, 0, 0, 0];
 /// UUID, such as the UID of a Service. It is the same on every node and different for each Service, unlike kube-vip's
 /// (kube-vip spec 10.1 row 23).
 pub fn service_duid(uid: &str) -> Vec<u8> {
-    let mut digits = uid.bytes().filter(|byte| *byte != b'-').map(|byte| char::from(byte).to_digit(16));
-    let mut uuid = [0_u8; 16];
-    let parsed = uuid.iter_mut().all(|byte| {
-        let (high, low) = (digits.next().flatten(), digits.next().flatten());
-        match high.zip(low).and_then(|(high, low)| u8::try_from(high * 16 + low).ok()) {
-            Some(value) => {
-                *byte = value;
-                true
-            }
-            None => false,
-        }
-    });
-    if parsed && digits.next().is_none() {
-        return [&DUID_UUID[..], &uuid].concat();
+    if let Ok(uuid) = Uuid::try_parse(uid) {
+        return [&DUID_UUID[..], uuid.as_bytes()].concat();
     }
     // The text is no UUID: its bytes become a DUID of an enterprise without a number (RFC 8415 11.3 allows 128 bytes).
     [&DUID_ENTERPRISE[..], &uid.as_bytes()[..uid.len().min(120)]].concat()

@@ -1,12 +1,11 @@
 //! One DHCP client with the decisions around it: the probes of a granted address, a link that goes down and up, the
 //! events for the engine. No I/O and no clock: a driver runs it on packet sockets, a simulation in virtual time.
 
-use std::fmt::Display;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use dhcp_client::Expiry;
-use dhcp_client::machine::{Input, Output};
+use dhcp_client::machine::{Address, Client, Input, Output, Version};
+use dhcp_client::{Expiry, Granted};
 use jiff::Timestamp;
 use l2_types::{Mac, Traffic};
 
@@ -19,12 +18,8 @@ use crate::view::Uid;
 /// it may never report that the link is back.
 const LINK_RETRY: Duration = Duration::from_secs(1);
 
-/// Outputs of the state machine of one DHCP version.
-pub type Outputs<C> =
-    Vec<Output<<C as Protocol>::Address, <C as Protocol>::Lease, <C as Protocol>::LostReason, <C as Protocol>::Report>>;
-
-/// What a session needs from a client of one DHCP version.
-pub trait Protocol: Sized + Send + 'static {
+/// What a session needs to know of a DHCP version.
+pub trait Protocol: Version {
     /// The name in texts.
     const NAME: &'static str;
     /// The traffic that the client reads.
@@ -32,28 +27,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// The traffic that answers probes.
     const PROBES: Traffic;
 
-    /// An address of its family.
-    type Address: Copy + Eq + Display + Into<IpAddr> + Send + Sync + 'static;
-    /// A granted lease.
-    type Lease;
-    /// The reason why a lease was lost.
-    type LostReason: Display;
-    /// A report of progress or trouble.
-    type Report: Display;
     /// The facts that are recorded on the Service.
     type Facts: Send;
 
-    /// Performs a step of the client.
-    fn step(&mut self, now: Instant, input: Input<'_, Self::Address>) -> Outputs<Self>;
-    /// The client's next deadline.
-    fn deadline(&self) -> Option<Instant>;
-    /// The client's state as a stable lower-case name.
-    fn state(&self) -> &'static str;
-
-    /// The leased address.
-    fn address(lease: &Self::Lease) -> Self::Address;
-    /// End of the lease.
-    fn expiry(lease: &Self::Lease) -> Expiry;
     /// The facts to record. `expires`: end of the lease by the wall clock.
     fn facts(lease: &Self::Lease, expires: Option<Timestamp>) -> Self::Facts;
     /// Reason of the Event for a report.
@@ -102,25 +78,25 @@ pub enum Act<F> {
 }
 
 /// A client with its surroundings.
-pub struct Session<C: Protocol> {
-    client: C,
+pub struct Session<V: Protocol> {
+    client: Client<V>,
     mac: Mac,
-    probing: Option<Probing<C::Address>>,
+    probing: Option<Probing<Address<V>>>,
     /// The address that the engine was last told as bound.
-    bound: Option<C::Address>,
+    bound: Option<Address<V>>,
     /// When the link is tried again, after a socket has reported it as down.
     link_retry: Option<Instant>,
     state: &'static str,
 }
 
-impl<C: Protocol> Session<C> {
+impl<V: Protocol> Session<V> {
     /// Makes a session for a client with this MAC; it waits for [`Happened::Start`].
-    pub(super) fn new(client: C, mac: Mac) -> Self {
+    pub(super) fn new(client: Client<V>, mac: Mac) -> Self {
         Self { client, mac, probing: None, bound: None, link_retry: None, state: "" }
     }
 
     /// Takes in an event at `now`, which is `wall` by the wall clock. Returns the actions in their order.
-    pub fn step(&mut self, now: Instant, wall: Timestamp, happened: Happened<'_>) -> Vec<Act<C::Facts>> {
+    pub fn step(&mut self, now: Instant, wall: Timestamp, happened: Happened<'_>) -> Vec<Act<V::Facts>> {
         let mut acts = Vec::new();
         let input = match happened {
             Happened::Start => Some(Input::Start),
@@ -152,7 +128,7 @@ impl<C: Protocol> Session<C> {
                 |act: &Act<_>| matches!(act, Act::Tell(DhcpEvent::Report { reason: Reason::AddressConflict, .. }));
             acts.retain(|act| !conflict(act));
         }
-        let state = self.client.state();
+        let state = self.client.state().as_str();
         if state != self.state {
             self.state = state;
             acts.push(Act::Tell(DhcpEvent::State(state)));
@@ -167,12 +143,12 @@ impl<C: Protocol> Session<C> {
     }
 
     /// The address about which frames have to be received now.
-    pub fn probing(&self) -> Option<C::Address> {
+    pub fn probing(&self) -> Option<Address<V>> {
         self.probing.as_ref().map(Probing::address)
     }
 
     /// Handles the timers beside the client. Returns the input that follows for the client.
-    fn due(&mut self, now: Instant, acts: &mut Vec<Act<C::Facts>>) -> Input<'static, C::Address> {
+    fn due(&mut self, now: Instant, acts: &mut Vec<Act<V::Facts>>) -> Input<'static, Address<V>> {
         if self.link_retry.take_if(|at| *at <= now).is_some() {
             return Input::Restart;
         }
@@ -188,7 +164,7 @@ impl<C: Protocol> Session<C> {
         Input::ProbeFree(address)
     }
 
-    fn conflict(&mut self, frame: &[u8]) -> Option<Input<'static, C::Address>> {
+    fn conflict(&mut self, frame: &[u8]) -> Option<Input<'static, Address<V>>> {
         let probing = self.probing.as_ref()?;
         let mac = probing.conflict(self.mac, frame)?.octets().into();
         let address = probing.address();
@@ -196,7 +172,7 @@ impl<C: Protocol> Session<C> {
         Some(Input::ProbeConflict { address, mac })
     }
 
-    fn feed(&mut self, now: Instant, wall: Timestamp, input: Input<'_, C::Address>, acts: &mut Vec<Act<C::Facts>>) {
+    fn feed(&mut self, now: Instant, wall: Timestamp, input: Input<'_, Address<V>>, acts: &mut Vec<Act<V::Facts>>) {
         for output in self.client.step(now, input) {
             acts.extend(match output {
                 Output::Send(frame) => Some(Act::Send(frame)),
@@ -207,17 +183,17 @@ impl<C: Protocol> Session<C> {
                     None
                 }
                 Output::Bound(lease) => {
-                    self.bound = Some(C::address(&lease));
-                    Some(Act::Tell(DhcpEvent::Bound(leased::<C>(&lease, now, wall))))
+                    self.bound = Some(lease.address());
+                    Some(Act::Tell(DhcpEvent::Bound(leased::<V>(&lease, now, wall))))
                 }
-                Output::Renewed(lease) => Some(Act::Tell(DhcpEvent::Renewed(leased::<C>(&lease, now, wall)))),
+                Output::Renewed(lease) => Some(Act::Tell(DhcpEvent::Renewed(leased::<V>(&lease, now, wall)))),
                 Output::Lost { lease, reason } => {
                     (self.probing, self.bound) = (None, None);
-                    let address = C::address(&lease).into();
+                    let address = lease.address().into();
                     Some(Act::Tell(DhcpEvent::Lost { address, why: reason.to_string() }))
                 }
                 Output::Report(report) => {
-                    let (reason, text) = (C::reason(&report), report.to_string());
+                    let (reason, text) = (V::reason(&report), report.to_string());
                     Some(Act::Tell(DhcpEvent::Report { reason, text }))
                 }
             });
@@ -232,14 +208,14 @@ pub(super) fn expiry(expires: Option<Timestamp>, now: Instant, wall: Timestamp) 
     Expiry::At(now.checked_add(Duration::from_millis(left)).unwrap_or(now))
 }
 
-pub(super) fn leased<C: Protocol>(lease: &C::Lease, now: Instant, wall: Timestamp) -> Leased<C::Facts> {
-    let expires = C::expiry(lease).instant();
+pub(super) fn leased<V: Protocol>(lease: &V::Lease, now: Instant, wall: Timestamp) -> Leased<V::Facts> {
+    let expires = lease.expiry().instant();
     let end = expires.and_then(|at| {
         let left = i64::try_from(at.saturating_duration_since(now).as_millis()).ok()?;
         // Whole seconds, rounded down: the next owner must stop before the server considers the lease ended.
         Timestamp::from_second(wall.as_millisecond().checked_add(left)?.div_euclid(1000)).ok()
     });
-    Leased { facts: C::facts(lease, end), expires }
+    Leased { facts: V::facts(lease, end), expires }
 }
 
 #[cfg(test)]
@@ -265,7 +241,7 @@ mod tests {
         }
     }
 
-    fn session(now: Instant) -> Session<dhcp_client::Client> {
+    fn session(now: Instant) -> Session<dhcp_client::V4> {
         session4(&start(None), now, wall(), 7).unwrap()
     }
 

@@ -1,9 +1,8 @@
 //! DHCPv4 for [`Session`], on the macvlan of its VIP.
 
-use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use dhcp_client::{Client, Config, ConfigError, Expiry, Input, Lease, LostReason, Output, RememberedLease, Report};
+use dhcp_client::{Client, Config, ConfigError, Lease, RememberedLease, Report, V4};
 use jiff::Timestamp;
 use l2_types::Traffic;
 
@@ -13,36 +12,12 @@ use crate::engine::{self, ClientEvent, DhcpEvent, DhcpStart};
 use crate::reason::Reason;
 use crate::view::Uid;
 
-impl Protocol for Client {
+impl Protocol for V4 {
     const NAME: &'static str = "DHCP";
     const MESSAGES: Traffic = Traffic::DhcpClient;
     const PROBES: Traffic = Traffic::Arp;
 
-    type Address = Ipv4Addr;
-    type Lease = Lease;
-    type LostReason = LostReason;
-    type Report = Report;
     type Facts = LeaseFacts;
-
-    fn step(&mut self, now: Instant, input: Input<'_>) -> Vec<Output> {
-        Client::step(self, now, input)
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        Client::deadline(self)
-    }
-
-    fn state(&self) -> &'static str {
-        Client::state(self).as_str()
-    }
-
-    fn address(lease: &Lease) -> Ipv4Addr {
-        lease.address
-    }
-
-    fn expiry(lease: &Lease) -> Expiry {
-        lease.expiry
-    }
 
     fn facts(lease: &Lease, expires: Option<Timestamp>) -> LeaseFacts {
         LeaseFacts { address: lease.address, server: lease.server_id, expires }
@@ -64,7 +39,7 @@ impl Protocol for Client {
 }
 
 /// Makes the session that the engine has requested. `seed` determines transaction IDs and jitter.
-pub fn session(start: &DhcpStart, now: Instant, wall: Timestamp, seed: u64) -> Result<Session<Client>, ConfigError> {
+pub fn session(start: &DhcpStart, now: Instant, wall: Timestamp, seed: u64) -> Result<Session<V4>, ConfigError> {
     let client = Client::new(config(start, now, wall), now, seed)?;
     Ok(Session::new(client, start.mac))
 }
@@ -97,6 +72,8 @@ fn config(start: &DhcpStart, now: Instant, wall: Timestamp) -> Config {
 mod tests {
     use std::time::Duration;
 
+    use dhcp_client::Expiry;
+
     use super::super::session::leased;
     use super::*;
 
@@ -114,7 +91,7 @@ mod tests {
             rebind_at: None,
             expiry: Expiry::At(now + Duration::from_millis(60_050)),
         };
-        let leased = leased::<Client>(&lease, now, wall);
+        let leased = leased::<V4>(&lease, now, wall);
         assert_eq!(leased.facts.expires, Some("2026-01-01T00:01:00Z".parse().unwrap()));
     }
 

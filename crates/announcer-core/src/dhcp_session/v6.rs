@@ -1,12 +1,8 @@
 //! DHCPv6 for [`Session`], on the interface that carries the address.
 
-use std::net::Ipv6Addr;
 use std::time::Instant;
 
-use dhcp_client::Expiry;
-use dhcp_client::v6::{
-    Client, Config, ConfigError, Input, Lease, LostReason, Output, RememberedLease, Report, service_duid,
-};
+use dhcp_client::v6::{Client, Config, ConfigError, Lease, RememberedLease, Report, V6, service_duid};
 use jiff::Timestamp;
 use l2_types::Traffic;
 
@@ -16,36 +12,12 @@ use crate::engine::{self, ClientEvent, Dhcp6Start, DhcpEvent};
 use crate::reason::Reason;
 use crate::view::Uid;
 
-impl Protocol for Client {
+impl Protocol for V6 {
     const NAME: &'static str = "DHCPv6";
     const MESSAGES: Traffic = Traffic::Dhcp6Client;
     const PROBES: Traffic = Traffic::NeighborDiscovery;
 
-    type Address = Ipv6Addr;
-    type Lease = Lease;
-    type LostReason = LostReason;
-    type Report = Report;
     type Facts = LeaseFacts6;
-
-    fn step(&mut self, now: Instant, input: Input<'_>) -> Vec<Output> {
-        Client::step(self, now, input)
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        Client::deadline(self)
-    }
-
-    fn state(&self) -> &'static str {
-        Client::state(self).as_str()
-    }
-
-    fn address(lease: &Lease) -> Ipv6Addr {
-        lease.address
-    }
-
-    fn expiry(lease: &Lease) -> Expiry {
-        lease.expiry
-    }
 
     fn facts(lease: &Lease, expires: Option<Timestamp>) -> LeaseFacts6 {
         LeaseFacts6 { address: lease.address, server: LeaseFacts6::digits(&lease.server), expires }
@@ -71,7 +43,7 @@ pub fn session(
     now: Instant,
     wall: Timestamp,
     seed: u64,
-) -> Result<Session<Client>, ConfigError> {
+) -> Result<Session<V6>, ConfigError> {
     let client = Client::new(config(uid, start, now, wall), seed)?;
     Ok(Session::new(client, start.mac))
 }
@@ -95,6 +67,8 @@ fn config(uid: &Uid, start: &Dhcp6Start, now: Instant, wall: Timestamp) -> Confi
 mod tests {
     use std::time::Duration;
 
+    use dhcp_client::Expiry;
+
     use super::super::session::leased;
     use super::*;
 
@@ -108,7 +82,7 @@ mod tests {
             rebind_at: None,
             expiry: Expiry::At(now + Duration::from_mins(1)),
         };
-        let facts = leased::<Client>(&lease, now, wall).facts;
+        let facts = leased::<V6>(&lease, now, wall).facts;
         assert_eq!(facts.expires, Some("2026-01-01T00:01:00Z".parse().unwrap()));
         let start = Dhcp6Start {
             generation: 1,

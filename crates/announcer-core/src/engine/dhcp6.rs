@@ -27,8 +27,8 @@ fn origin(network: &Network, place: u32) -> Option<Origin> {
 
 impl Engine {
     /// The source of a DHCPv6 VIP.
-    pub(super) fn source6(&self, uid: &Uid, wishes: &DhcpWishes) -> Source {
-        let recorded = self.dhcp.usable6(uid, wishes.lease6.as_ref());
+    pub(super) fn source6(&mut self, uid: &Uid, wishes: &DhcpWishes) -> Source {
+        let recorded = self.dhcp.usable(uid, wishes.lease6.as_ref());
         Source::Dhcp6(Box::new(Dhcp6 { lease: Lease::new(recorded), origin: None }))
     }
 

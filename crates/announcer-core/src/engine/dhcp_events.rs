@@ -98,7 +98,7 @@ impl Engine {
         if let Some(lease) = F::lease(&mut vip.source) {
             lease.grant(leased, now);
         }
-        F::regain(&mut self.dhcp, uid);
+        self.dhcp.regain::<F>(uid);
         self.carry_lease(now, id, carrier);
         if let Some(before) = before {
             self.tell_other_address(now, id, address, before.into());
@@ -131,7 +131,7 @@ impl Engine {
     fn lost<F: Version>(&mut self, now: Instant, id: &VipId, uid: &Uid, address: IpAddr, why: &str) {
         let Some(vip) = self.vips.get_mut(id) else { return };
         if let Some(facts) = F::lease(&mut vip.source).and_then(Lease::lose) {
-            facts.lose(&mut self.dhcp, uid);
+            self.dhcp.lose(uid, facts);
         }
         if vip.carrier.is_none() {
             // The lease was declined, or lost before it was used.

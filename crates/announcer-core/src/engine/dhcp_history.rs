@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use super::LostLeases;
-use crate::annotations::{LeaseFacts, LeaseFacts6};
+use super::dhcp_state::Version;
+use crate::annotations::LeaseFacts;
 use crate::plan::{Plan, VipId};
 use crate::view::Uid;
 
@@ -93,41 +94,28 @@ impl DhcpHistory {
         self.given_back.insert(uid.clone(), address);
     }
 
-    /// The recorded lease that a new client may continue, unless it was released or lost.
+    /// The recorded DHCPv4 lease that a new client may continue, unless it was released or lost.
     pub fn usable4(&mut self, uid: &Uid, recorded: Option<&LeaseFacts>) -> Option<LeaseFacts> {
         let given_back = self.given_back.remove(uid);
-        let lost = self.lost.get(uid).and_then(|lost| lost.v4.as_ref());
-        recorded.filter(|facts| Some(facts.address) != given_back && Some(*facts) != lost).cloned()
+        self.usable(uid, recorded).filter(|facts| Some(facts.address) != given_back)
     }
 
-    /// The same for DHCPv6.
-    pub fn usable6(&self, uid: &Uid, recorded: Option<&LeaseFacts6>) -> Option<LeaseFacts6> {
-        let lost = self.lost.get(uid).and_then(|lost| lost.v6.as_ref());
+    /// The recorded lease that a new client may continue, unless it was lost.
+    pub fn usable<F: Version>(&mut self, uid: &Uid, recorded: Option<&F>) -> Option<F> {
+        let lost = self.lost.get_mut(uid).and_then(|lost| F::lost(lost).as_ref());
         recorded.filter(|facts| Some(*facts) != lost).cloned()
     }
 
     /// Notes that a lease is lost. The Service keeps the record while no VIP is up. Without this note, this node would
     /// continue the lost lease after a later take-over, while the address may belong to another host.
-    pub fn lose4(&mut self, uid: &Uid, facts: LeaseFacts) {
-        self.lost.entry(uid.clone()).or_default().v4 = Some(facts);
-    }
-
-    /// The same for DHCPv6.
-    pub fn lose6(&mut self, uid: &Uid, facts: LeaseFacts6) {
-        self.lost.entry(uid.clone()).or_default().v6 = Some(facts);
+    pub fn lose<F: Version>(&mut self, uid: &Uid, facts: F) {
+        *F::lost(self.lost.entry(uid.clone()).or_default()) = Some(facts);
     }
 
     /// A server has granted a lease again.
-    pub fn regain4(&mut self, uid: &Uid) {
+    pub fn regain<F: Version>(&mut self, uid: &Uid) {
         if let Some(lost) = self.lost.get_mut(uid) {
-            lost.v4 = None;
-        }
-    }
-
-    /// The same for DHCPv6.
-    pub fn regain6(&mut self, uid: &Uid) {
-        if let Some(lost) = self.lost.get_mut(uid) {
-            lost.v6 = None;
+            *F::lost(lost) = None;
         }
     }
 
@@ -182,12 +170,12 @@ mod tests {
         history.give_back(&uid(), five.address);
         assert_eq!(history.usable4(&uid(), Some(&five)), None);
         assert_eq!(history.usable4(&uid(), Some(&five)), Some(five.clone()), "the next client has a lease of its own");
-        history.lose4(&uid(), five.clone());
+        history.lose(&uid(), five.clone());
         assert_eq!(history.usable4(&uid(), Some(&five)), None);
         assert_eq!(history.usable4(&uid(), Some(&six)), Some(six), "another one stands there");
-        history.regain4(&uid());
+        history.regain::<LeaseFacts>(&uid());
         assert_eq!(history.usable4(&uid(), Some(&five)), Some(five.clone()));
-        history.lose4(&uid(), five.clone());
+        history.lose(&uid(), five.clone());
         history.forget(&uid());
         assert_eq!(history.usable4(&uid(), Some(&five)), Some(five));
     }

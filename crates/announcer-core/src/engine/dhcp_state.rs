@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use l2_types::Mac;
 
+use super::LostLeases;
 use super::carrier::Carrier;
 use super::due::Timed;
 use super::lease::{ClientState, Facts, Lease};
@@ -200,16 +201,26 @@ pub(super) struct Dhcp6 {
 pub(super) trait Version: Facts {
     /// The lease, if it is of this version.
     fn lease(source: &mut Source) -> Option<&mut Lease<Self>>;
+    /// The lost lease of this version.
+    fn lost(lost: &mut LostLeases) -> &mut Option<Self>;
 }
 
 impl Version for LeaseFacts {
     fn lease(source: &mut Source) -> Option<&mut Lease<Self>> {
         if let Source::Dhcp4(dhcp) = source { Some(&mut dhcp.lease) } else { None }
     }
+
+    fn lost(lost: &mut LostLeases) -> &mut Option<Self> {
+        &mut lost.v4
+    }
 }
 
 impl Version for LeaseFacts6 {
     fn lease(source: &mut Source) -> Option<&mut Lease<Self>> {
         if let Source::Dhcp6(dhcp) = source { Some(&mut dhcp.lease) } else { None }
+    }
+
+    fn lost(lost: &mut LostLeases) -> &mut Option<Self> {
+        &mut lost.v6
     }
 }

@@ -1,14 +1,12 @@
 //! A lease of DHCPv4 or DHCPv6: its client, what was granted, and what is recorded on the Service.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use contract::LeaseRecord;
 use jiff::Timestamp;
 
 use super::Leased;
-use super::dhcp_history::DhcpHistory;
-use crate::annotations::{LeaseFacts, LeaseFacts6};
-use crate::view::Uid;
 
 /// A renewal is recorded if it moves the end of the lease by at least this much. Without this, short leases would cost
 /// one API write per renewal.
@@ -56,16 +54,12 @@ pub(super) trait Facts: Clone + PartialEq {
     fn expires(&self) -> Option<Timestamp>;
     /// Whether both leases come from the same server.
     fn is_of_server_of(&self, other: &Self) -> bool;
-    /// Notes in the history that the lease is lost.
-    fn lose(self, history: &mut DhcpHistory, uid: &Uid);
-    /// Notes in the history that a lease was granted again.
-    fn regain(history: &mut DhcpHistory, uid: &Uid);
 }
 
-impl Facts for LeaseFacts {
-    type Address = Ipv4Addr;
+impl<A: Copy + PartialEq + Into<IpAddr>, S: Clone + PartialEq> Facts for LeaseRecord<A, S> {
+    type Address = A;
 
-    fn address(&self) -> Ipv4Addr {
+    fn address(&self) -> A {
         self.address
     }
 
@@ -75,38 +69,6 @@ impl Facts for LeaseFacts {
 
     fn is_of_server_of(&self, other: &Self) -> bool {
         self.server == other.server
-    }
-
-    fn lose(self, history: &mut DhcpHistory, uid: &Uid) {
-        history.lose4(uid, self);
-    }
-
-    fn regain(history: &mut DhcpHistory, uid: &Uid) {
-        history.regain4(uid);
-    }
-}
-
-impl Facts for LeaseFacts6 {
-    type Address = Ipv6Addr;
-
-    fn address(&self) -> Ipv6Addr {
-        self.address
-    }
-
-    fn expires(&self) -> Option<Timestamp> {
-        self.expires
-    }
-
-    fn is_of_server_of(&self, other: &Self) -> bool {
-        self.server == other.server
-    }
-
-    fn lose(self, history: &mut DhcpHistory, uid: &Uid) {
-        history.lose6(uid, self);
-    }
-
-    fn regain(history: &mut DhcpHistory, uid: &Uid) {
-        history.regain6(uid);
     }
 }
 

@@ -27,7 +27,7 @@ enum Waiting {
 struct Running {
     generation: u64,
     link: u32,
-    session: Session<dhcp_client::Client>,
+    session: Session<dhcp_client::V4>,
     waiting: Vec<Waiting>,
 }
 

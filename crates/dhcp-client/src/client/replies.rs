@@ -7,11 +7,12 @@ use std::{
 
 use ipnet::Ipv4Net;
 
-use super::{Client, Exchange, Nak, Offer, Output, Phase};
+use super::{Client, Exchange, Goal, Nak, Offer, Output, V4};
 use crate::{
     Expiry, Lease, LostReason, Report,
     config::is_host_address,
     lease::{self, ASSUMED_LEASE},
+    machine::{Phase, Version},
     message::{Reply, ReplyKind},
     timing,
 };
@@ -24,9 +25,12 @@ impl Client {
     /// Handles a reply. It counts only if it answers the open request: by its transaction ID, and by its server if one
     /// server was asked. Any other reply is meant for another client, late or repeated. `chaddr` was checked before.
     pub(super) fn reply(&mut self, now: Instant, reply: Reply, out: &mut Vec<Output>) {
-        let asked_server = match (&self.phase, &self.in_use) {
-            (Phase::Requesting { offer, .. }, _) => Some(offer.server_id),
-            (Phase::Renewing { .. }, Some(lease)) => Some(lease.server_id),
+        let Phase::Asking { exchange, goal } = &self.phase else { return };
+        let exchange = *exchange;
+        let transaction = &exchange.transaction;
+        let asked_server = match (goal, &self.in_use) {
+            (Goal::Requesting { offer }, _) => Some(offer.server_id),
+            (Goal::Renewing, Some(lease)) => Some(lease.server_id),
             _ => None,
         };
         if reply.server_id.zip(asked_server).is_some_and(|(answering, asked)| answering != asked) {
@@ -34,13 +38,13 @@ impl Client {
         }
         match reply.kind {
             ReplyKind::Offer => {
-                let exchange = match &self.phase {
-                    Phase::Selecting { exchange } | Phase::Rebinding { exchange, .. } => *exchange,
+                let looks = match goal {
+                    Goal::Selecting | Goal::Rebinding { .. } => true,
                     // While a running lease is being confirmed, DISCOVER is sent too.
-                    Phase::Rebooting { exchange, .. } if self.in_use.is_some() => *exchange,
-                    _ => return,
+                    Goal::Rebooting { .. } => self.in_use.is_some(),
+                    Goal::Requesting { .. } | Goal::Renewing => false,
                 };
-                if reply.xid != exchange.xid {
+                if !looks || reply.xid != transaction.xid {
                     return;
                 }
                 match acceptable_offer(&reply) {
@@ -49,13 +53,13 @@ impl Client {
                 }
             }
             ReplyKind::Ack | ReplyKind::Nak => {
-                let (address, asked_at) = match (&self.phase, &self.in_use) {
-                    (Phase::Requesting { exchange, offer }, _) => {
-                        (offer.address, (reply.xid == exchange.xid).then_some(exchange.started))
+                let (address, asked_at) = match (goal, &self.in_use) {
+                    (Goal::Requesting { offer }, _) => {
+                        (offer.address, (reply.xid == transaction.xid).then_some(exchange.started))
                     }
-                    (Phase::Rebooting { exchange, address, .. }, _) => (*address, exchange.sent_at(reply.xid)),
-                    (Phase::Renewing { exchange } | Phase::Rebinding { exchange, .. }, Some(lease)) => {
-                        (lease.address, exchange.sent_at(reply.xid))
+                    (Goal::Rebooting { address, .. }, _) => (*address, transaction.sent_at(reply.xid)),
+                    (Goal::Renewing | Goal::Rebinding { .. }, Some(lease)) => {
+                        (lease.address, transaction.sent_at(reply.xid))
                     }
                     _ => return,
                 };
@@ -158,7 +162,7 @@ impl Client {
     fn nak(&mut self, now: Instant, reply: Reply, address: Ipv4Addr, out: &mut Vec<Output>) {
         let nak = Nak { server: reply.server(), message: reply.message };
         if let (
-            Phase::Rebooting { exchange, foreign_nak, .. } | Phase::Rebinding { exchange, foreign_nak },
+            Phase::Asking { exchange, goal: Goal::Rebooting { foreign_nak, .. } | Goal::Rebinding { foreign_nak } },
             Some(lease),
         ) = (&mut self.phase, &self.in_use)
             && nak.server != lease.server_id
@@ -178,13 +182,14 @@ impl Client {
         self.lose(LostReason::Nak { server, message: message.clone() }, out);
         // A lease that the server has forgotten can be granted again on request. An address that it offered and then
         // refused cannot.
-        self.wish = if matches!(self.phase, Phase::Requesting { .. }) { None } else { Some(address) };
+        let offered = matches!(self.phase, Phase::Asking { goal: Goal::Requesting { .. }, .. });
+        self.wish = if offered { None } else { Some(address) };
         self.remembered = None;
-        self.naks = self.naks.saturating_add(1);
-        let retry_in = timing::pause_after_nak(self.naks, &mut self.rng);
+        self.refusals = self.refusals.saturating_add(1);
+        let retry_in = timing::pause_after_nak(self.refusals, &mut self.rng);
         out.push(Output::Report(Report::Nak { server, address, message, retry_in }));
         if retry_in.is_zero() {
-            self.look_again(now, out);
+            V4::look_again(self, now, out);
         } else {
             self.phase = Phase::Pausing { until: now + retry_in };
         }

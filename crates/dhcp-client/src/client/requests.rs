@@ -7,10 +7,11 @@ use std::{
 
 use rand::RngExt;
 
-use super::{Client, Offer, Output, Phase};
+use super::{Client, Exchange, Goal, Offer, Output};
 use crate::{
     Lease, Mac, Report,
     frame::{self, CLIENT_PORT, Datagram, SERVER_PORT},
+    machine::{DECLINE_WAIT, Phase},
     message::{self, Request},
     timing,
 };
@@ -29,18 +30,14 @@ const QUIET_ATTEMPTS: u32 = 2;
 /// A late answer counts if it belongs to one of this many last transmissions.
 const QUESTIONS_KEPT: usize = 3;
 
-/// One attempt to get a grant or an offer, with all its transmissions.
+/// The transaction of an attempt.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Exchange {
-    /// Transaction ID of its DISCOVERs and of the REQUEST for an offer, which are the same (RFC 2131 4.4.1).
+pub struct Transaction {
+    /// Its ID in DISCOVERs and in the REQUEST for an offer, which are the same (RFC 2131 4.4.1). The lease of an ACK to
+    /// such a REQUEST counts from the first transmission; a later start would be wrong if the server answered that one.
     pub xid: u32,
-    /// First transmission. The lease of an ACK to a REQUEST for an offer counts from here; a later start would be wrong
-    /// if the server answered the first transmission.
-    pub started: Instant,
-    pub attempts: u32,
-    pub next_at: Instant,
     /// The `secs` field of the last DISCOVER, which the REQUEST for its offer repeats (RFC 2131 3.1 step 3).
-    pub secs: u16,
+    secs: u16,
     /// The latest transmissions that confirm or extend a lease, oldest first. Each is a transaction of its own, because
     /// such an attempt can last longer than a lease. If the lease counted from the first transmission, it could end
     /// before it arrives. If it counted from the last one, it would be used too long when the server has answered an
@@ -54,7 +51,7 @@ struct Question {
     sent_at: Instant,
 }
 
-impl Exchange {
+impl Transaction {
     /// When the request was sent that a reply with this transaction ID answers.
     pub fn sent_at(&self, xid: u32) -> Option<Instant> {
         self.questions.iter().flatten().find(|question| question.xid == xid).map(|question| question.sent_at)
@@ -67,6 +64,7 @@ impl Exchange {
 }
 
 /// The route of a message: source address, server address and MAC.
+#[derive(Clone, Copy)]
 struct Route {
     source: Ipv4Addr,
     destination: Ipv4Addr,
@@ -89,28 +87,22 @@ impl Client {
     /// Here clients wait for a single address.
     pub(super) fn discover(&mut self, now: Instant, out: &mut Vec<Output>) {
         let exchange = self.exchange(now);
-        self.phase = Phase::Selecting { exchange };
+        self.phase = Phase::Asking { exchange, goal: Goal::Selecting };
         self.transmit(now, out);
-    }
-
-    /// Starts a new search after an address was lost or refused.
-    pub(super) fn look_again(&mut self, now: Instant, out: &mut Vec<Output>) {
-        self.looking_since = now;
-        self.discover(now, out);
     }
 
     pub(super) fn request(&mut self, now: Instant, exchange: Exchange, offer: Offer, out: &mut Vec<Output>) {
         // The REQUEST uses the transaction of the offer, but counts its own transmissions.
         let exchange = Exchange { started: now, attempts: 0, ..exchange };
-        self.phase = Phase::Requesting { exchange, offer };
+        self.phase = Phase::Asking { exchange, goal: Goal::Requesting { offer } };
         self.transmit(now, out);
     }
 
     pub(super) fn reboot(&mut self, now: Instant, address: Ipv4Addr, out: &mut Vec<Output>) {
         self.wish = Some(address);
-        self.looking_since = now;
+        self.version.looking_since = now;
         let exchange = self.exchange(now);
-        self.phase = Phase::Rebooting { exchange, address, foreign_nak: None };
+        self.phase = Phase::Asking { exchange, goal: Goal::Rebooting { address, foreign_nak: None } };
         self.transmit(now, out);
     }
 
@@ -119,160 +111,149 @@ impl Client {
         match &mut self.phase {
             Phase::Idle | Phase::Released | Phase::Stopped => {}
             Phase::Pausing { .. } | Phase::Declined { .. } => self.discover(now, out),
-            Phase::Requesting { exchange, offer } if exchange.attempts >= REQUEST_ATTEMPTS => {
-                if self.in_use.is_some() {
-                    let address = offer.address;
-                    self.reboot(now, address, out);
-                } else {
-                    self.discover(now, out);
-                }
-            }
-            Phase::Rebooting { foreign_nak, exchange, address } => {
-                let (address, exhausted) = (*address, exchange.attempts >= CONFIRM_ATTEMPTS);
-                match foreign_nak.take() {
-                    Some(nak) => self.refused(now, address, nak, out),
-                    None if exhausted && self.in_use.is_none() => self.discover(now, out),
-                    None => self.transmit(now, out),
-                }
-            }
-            Phase::Rebinding { foreign_nak, .. } => match (foreign_nak.take(), &self.in_use) {
-                (Some(nak), Some(lease)) => self.refused(now, lease.address, nak, out),
-                _ => self.transmit(now, out),
-            },
-            Phase::Selecting { .. } | Phase::Requesting { .. } => self.transmit(now, out),
             Phase::Probing { lease, asked_at } => {
                 let (lease, waited) = (lease.clone(), now.saturating_duration_since(*asked_at));
                 out.push(Output::Report(Report::ProbeUnanswered { address: lease.address, waited }));
                 self.probe(now, lease, out);
             }
             Phase::Bound => {
-                self.looking_since = now;
+                self.version.looking_since = now;
                 let exchange = self.exchange(now);
-                self.phase = if self.is_rebind_due(now) {
-                    Phase::Rebinding { exchange, foreign_nak: None }
-                } else {
-                    Phase::Renewing { exchange }
-                };
+                let rebind = Goal::Rebinding { foreign_nak: None };
+                let goal = if self.is_rebind_due(now) { rebind } else { Goal::Renewing };
+                self.phase = Phase::Asking { exchange, goal };
                 self.transmit(now, out);
             }
-            Phase::Renewing { exchange } => {
-                let asked = *exchange;
-                if self.is_rebind_due(now) {
-                    self.report_silence(now, &asked, Duration::ZERO, out);
-                    let exchange = self.exchange(now);
-                    self.phase = Phase::Rebinding { exchange, foreign_nak: None };
+            Phase::Asking { exchange, goal } => match goal {
+                Goal::Requesting { offer } if exchange.attempts >= REQUEST_ATTEMPTS => {
+                    if self.in_use.is_some() {
+                        let address = offer.address;
+                        self.reboot(now, address, out);
+                    } else {
+                        self.discover(now, out);
+                    }
                 }
-                self.transmit(now, out);
-            }
+                Goal::Rebooting { foreign_nak, address } => {
+                    let (address, exhausted) = (*address, exchange.attempts >= CONFIRM_ATTEMPTS);
+                    match foreign_nak.take() {
+                        Some(nak) => self.refused(now, address, nak, out),
+                        None if exhausted && self.in_use.is_none() => self.discover(now, out),
+                        None => self.transmit(now, out),
+                    }
+                }
+                Goal::Rebinding { foreign_nak } => match (foreign_nak.take(), &self.in_use) {
+                    (Some(nak), Some(lease)) => self.refused(now, lease.address, nak, out),
+                    _ => self.transmit(now, out),
+                },
+                Goal::Renewing => {
+                    let asked = *exchange;
+                    if self.is_rebind_due(now) {
+                        self.report_silence(now, &asked, Duration::ZERO, out);
+                        let exchange = self.exchange(now);
+                        self.phase = Phase::Asking { exchange, goal: Goal::Rebinding { foreign_nak: None } };
+                    }
+                    self.transmit(now, out);
+                }
+                Goal::Selecting | Goal::Requesting { .. } => self.transmit(now, out),
+            },
         }
-    }
-
-    fn is_rebind_due(&self, now: Instant) -> bool {
-        self.in_use.as_ref().and_then(|lease| lease.rebind_at).is_some_and(|at| at <= now)
     }
 
     /// Sends the message of the phase and sets the next deadline.
     fn transmit(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let secs_now = self.secs(now);
+        let Phase::Asking { exchange, goal } = &self.phase else { return };
+        let mut exchange = *exchange;
+        let mut back_off = || timing::back_off(exchange.attempts + 1, &mut self.rng);
+        let broadcast = Route::BROADCAST;
         // The wait for the next transmission is limited by the rest of the phase.
-        let (exchange, request, route, wait) = match (&self.phase, &self.in_use) {
-            (Phase::Selecting { exchange }, _) => {
-                let exchange = Exchange { secs: secs_now, ..*exchange };
-                let wait = timing::back_off(exchange.attempts + 1, &mut self.rng);
-                (exchange, Request::Discover { wish: self.wish }, Route::BROADCAST, wait)
-            }
-            (Phase::Requesting { exchange, offer }, _) => {
+        let (request, route, wait) = match (goal, &self.in_use) {
+            (Goal::Selecting, _) => (Request::Discover { wish: self.wish }, broadcast, back_off()),
+            (Goal::Requesting { offer }, _) => {
                 let request = Request::Select { offered: offer.address, server_id: offer.server_id };
-                let wait = timing::back_off(exchange.attempts + 1, &mut self.rng);
-                (*exchange, request, Route::BROADCAST, wait)
+                (request, broadcast, back_off())
             }
-            (Phase::Rebooting { exchange, address, .. }, held) => {
-                let exchange = Exchange { secs: secs_now, ..*exchange };
-                let wait = timing::back_off(exchange.attempts + 1, &mut self.rng);
+            (Goal::Rebooting { address, .. }, held) => {
+                let wait = back_off();
                 let wait = match held.as_ref().and_then(|lease| lease.remaining(now)) {
                     // The address is in use and its lease ends soon, so the wait is short.
                     Some(remaining) => wait.min((remaining / 2).max(Duration::from_secs(1))),
                     None => wait,
                 };
-                (exchange, Request::Confirm { address: *address }, Route::BROADCAST, wait)
+                (Request::Confirm { address: *address }, broadcast, wait)
             }
-            (Phase::Renewing { exchange }, Some(lease)) => {
+            (Goal::Renewing, Some(lease)) => {
                 let mut route = Route::to_server(lease);
                 if exchange.attempts % 2 == 1 {
                     // The server's MAC may have changed if it is silent; a broadcast costs one frame.
                     route.mac = Mac::BROADCAST;
                 }
-                let wait = extend_wait(now, lease, lease.rebind_at);
-                (Exchange { secs: secs_now, ..*exchange }, Request::Extend { address: lease.address }, route, wait)
+                (Request::Extend { address: lease.address }, route, extend_wait(now, lease, lease.rebind_at))
             }
-            (Phase::Rebinding { exchange, .. }, Some(lease)) => {
-                let route = Route { source: lease.address, ..Route::BROADCAST };
+            (Goal::Rebinding { .. }, Some(lease)) => {
+                let route = Route { source: lease.address, ..broadcast };
                 let wait = extend_wait(now, lease, lease.expiry.instant());
-                (Exchange { secs: secs_now, ..*exchange }, Request::Extend { address: lease.address }, route, wait)
+                (Request::Extend { address: lease.address }, route, wait)
             }
-            _ => return,
+            (Goal::Renewing | Goal::Rebinding { .. }, None) => return,
         };
-        let mut exchange = exchange;
+        let confirms = matches!(goal, Goal::Rebooting { .. } | Goal::Rebinding { .. });
+        let transaction = &mut exchange.transaction;
+        if !matches!(request, Request::Select { .. }) {
+            transaction.secs = self.secs(now);
+        }
         let xid = if matches!(request, Request::Confirm { .. } | Request::Extend { .. }) {
             let xid = self.rng.random();
-            exchange.remember(Question { xid, sent_at: now });
+            transaction.remember(Question { xid, sent_at: now });
             xid
         } else {
-            exchange.xid
+            transaction.xid
         };
-        self.push_message(&request, &route, xid, exchange.secs, out);
-        let confirms = matches!(self.phase, Phase::Rebooting { .. } | Phase::Rebinding { .. });
+        let Transaction { xid: first, secs, .. } = *transaction;
+        self.push_message(&request, &route, xid, secs, out);
         if confirms && exchange.attempts >= CONFIRM_ATTEMPTS {
             // The lease is still valid, so the client goes on asking for its extension (a NAK would end it). It also
             // asks for the address as if it were new.
             let request = Request::Discover { wish: self.in_use.as_ref().map(|lease| lease.address) };
-            self.push_message(&request, &Route::BROADCAST, exchange.xid, exchange.secs, out);
+            self.push_message(&request, &broadcast, first, secs, out);
         }
         if exchange.attempts >= QUIET_ATTEMPTS {
             self.report_silence(now, &exchange, wait, out);
         }
-        let sent = Exchange { attempts: exchange.attempts.saturating_add(1), next_at: now + wait, ..exchange };
-        match &mut self.phase {
-            Phase::Selecting { exchange }
-            | Phase::Requesting { exchange, .. }
-            | Phase::Rebooting { exchange, .. }
-            | Phase::Renewing { exchange }
-            | Phase::Rebinding { exchange, .. } => *exchange = sent,
-            _ => {}
-        }
+        self.sent(now, wait, exchange);
     }
 
     /// Declines an address that another host uses. The message is a broadcast without source address, because the
     /// client has none (RFC 2131 table 5).
     pub(super) fn decline(&mut self, now: Instant, lease: &Lease, used_by: Mac, out: &mut Vec<Output>) {
         let request = Request::Decline { address: lease.address, server_id: lease.server_id, used_by };
-        let xid = self.exchange(now).xid;
+        let xid = self.exchange(now).transaction.xid;
         self.push_message(&request, &Route::BROADCAST, xid, 0, out);
+        out.push(Output::Report(Report::Declined {
+            server: lease.server_id,
+            address: lease.address,
+            mac: used_by,
+            retry_in: DECLINE_WAIT,
+        }));
     }
 
-    /// Releases what a server holds for this client, also what it may have reserved a moment ago: the client will not
-    /// ask for it again.
+    /// Releases what a server holds for this client, also what it may have reserved a moment ago.
     pub(super) fn give_back(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let remembered = self.remembered.take();
         let route = match (&self.phase, &self.in_use) {
-            (Phase::Released, _) => return,
             (Phase::Probing { lease, .. }, _) | (_, Some(lease)) => Some(Route::to_server(lease)),
-            (Phase::Requesting { offer, .. }, None) => {
+            (Phase::Asking { goal: Goal::Requesting { offer }, .. }, None) => {
                 Some(Route { source: offer.address, destination: offer.server_id, mac: offer.server_mac })
             }
             // The Service was deleted while no client ran for it.
-            (_, None) => remembered.filter(|old| !old.is_past(now)).and_then(|old| {
+            (_, None) => self.remembered.as_ref().filter(|old| !old.is_past(now)).and_then(|old| {
                 let mac = old.server_mac.unwrap_or(Mac::BROADCAST);
                 Some(Route { source: old.address, destination: old.server_id?, mac })
             }),
         };
         if let Some(route) = route {
             let request = Request::Release { address: route.source, server_id: route.destination };
-            let xid = self.exchange(now).xid;
+            let xid = self.exchange(now).transaction.xid;
             self.push_message(&request, &route, xid, 0, out);
         }
-        self.in_use = None;
-        self.phase = Phase::Released;
     }
 
     fn report_silence(&self, now: Instant, asked: &Exchange, next_in: Duration, out: &mut Vec<Output>) {
@@ -301,18 +282,12 @@ impl Client {
     /// Makes a new transaction. Its ID is new too, so that a late answer to an earlier request does not count for this
     /// one.
     fn exchange(&mut self, now: Instant) -> Exchange {
-        Exchange {
-            xid: self.rng.random(),
-            started: now,
-            attempts: 0,
-            next_at: now,
-            secs: 0,
-            questions: [None; QUESTIONS_KEPT],
-        }
+        let transaction = Transaction { xid: self.rng.random(), secs: 0, questions: [None; QUESTIONS_KEPT] };
+        Exchange { started: now, attempts: 0, next_at: now, transaction }
     }
 
     fn secs(&self, now: Instant) -> u16 {
-        u16::try_from(now.saturating_duration_since(self.looking_since).as_secs()).unwrap_or(u16::MAX)
+        u16::try_from(now.saturating_duration_since(self.version.looking_since).as_secs()).unwrap_or(u16::MAX)
     }
 }
 

@@ -3,7 +3,8 @@
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
-use crate::{Expiry, Mac};
+use crate::lease::Granted;
+use crate::{Expiry, Mac, State};
 
 /// An address that may be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,26 @@ pub struct Lease {
     pub rebind_at: Option<Instant>,
     /// End of the valid lifetime, counted from when the request was sent.
     pub expiry: Expiry,
+}
+
+impl Granted for Lease {
+    type Address = Ipv6Addr;
+
+    fn address(&self) -> Ipv6Addr {
+        self.address
+    }
+
+    fn expiry(&self) -> Expiry {
+        self.expiry
+    }
+
+    fn renew_at(&self) -> Option<Instant> {
+        self.renew_at
+    }
+
+    fn rebind_at(&self) -> Option<Instant> {
+        self.rebind_at
+    }
 }
 
 /// A lease that was granted to the same DUID before, perhaps on another node.
@@ -101,7 +122,7 @@ pub enum Report {
     #[error("no DHCPv6 server answered for {} s ({state}, {attempts} requests sent)", .silent_for.as_secs())]
     NoAnswer {
         /// State of the client.
-        state: super::State,
+        state: State,
         /// Time since the first request of this attempt.
         silent_for: Duration,
         /// Number of requests.
