@@ -227,7 +227,7 @@ impl<'a> Case<'a> {
 impl Drop for Case<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}", self.bed.story(&self.namespace));
+            eprintln!("{}", self.bed.log_lines_about(&self.namespace));
         }
     }
 }

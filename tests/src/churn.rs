@@ -53,7 +53,7 @@ pub async fn wait_for_the_end_of_safe_mode(cluster: &Client) -> Result<()> {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Endured {
+pub struct SafeModeOutcome {
     /// What was changed meanwhile.
     pub changes: usize,
     /// What the product wrote meanwhile, Leases apart.
@@ -86,14 +86,14 @@ impl Bed {
     }
 
     /// Safe mode for so long while everything changes. Some Services of the namespace are served before.
-    pub async fn endure_safe_mode(&self, namespace: &str, time: Duration) -> Result<Endured> {
+    pub async fn endure_safe_mode(&self, namespace: &str, time: Duration) -> Result<SafeModeOutcome> {
         let mut churn = Churn::of(self, namespace).await?;
         self.replace_machines().await?;
         wait_for_safe_mode(&self.client().await?, "MachinesNotSeen").await?;
         tokio::time::sleep(TOLD).await;
         let mark = self.mark();
         churn.go_on(time).await?;
-        Ok(Endured { changes: churn.number, costs: self.costs(mark)? })
+        Ok(SafeModeOutcome { changes: churn.number, costs: self.costs(mark)? })
     }
 }
 

@@ -1,4 +1,4 @@
-//! One life of the announcer on a node: the engine and what stands beside it in the real process, each fed by mail.
+//! One life of the announcer on a node: the engine and what stands beside it in the real process, each fed by message.
 //!
 //! | module | what it stands for |
 //! | --- | --- |
@@ -55,7 +55,7 @@ pub enum Purpose {
 
 /// What waits for the process.
 #[derive(Debug)]
-pub enum Mail {
+pub enum Message {
     /// For the engine.
     Engine(Input),
     /// From the watches.
@@ -76,7 +76,7 @@ pub struct Process {
     /// Frames that wait.
     pub frames: VecDeque<Input>,
     /// Everything else that waits.
-    pub mail: VecDeque<Mail>,
+    pub inbox: VecDeque<Message>,
     /// Requests to the kernel, performed in order.
     pub wire: KernelQueue,
     /// What it wants to hear.
@@ -117,7 +117,7 @@ impl Process {
             renew_deadline: config.lease.renew_deadline,
             engine: Engine::new(now, config),
             frames: VecDeque::new(),
-            mail: VecDeque::new(),
+            inbox: VecDeque::new(),
             wire: KernelQueue::default(),
             listening: BTreeSet::new(),
             requests: Vec::new(),
@@ -168,15 +168,15 @@ impl Process {
         beside.into_iter().flatten().fold(self.engine.wake_at(now), Instant::min)
     }
 
-    /// Takes in all mail and what is due beside the engine; answers with what the engine is to be fed.
+    /// Takes in all messages and what is due beside the engine; answers with what the engine is to be fed.
     pub fn gather(&mut self, now: Instant, wall: Timestamp) -> Vec<Input> {
         let mut inputs: Vec<Input> = self.frames.drain(..).collect();
-        for mail in std::mem::take(&mut self.mail) {
-            match mail {
-                Mail::Engine(input) => inputs.push(input),
-                Mail::Watch(change) => self.watched(now, wall, change, &mut inputs),
-                Mail::Listed(changes) => self.listed(now, wall, changes, &mut inputs),
-                Mail::Answer(purpose, answer) => self.answered(now, wall, purpose, answer, &mut inputs),
+        for message in std::mem::take(&mut self.inbox) {
+            match message {
+                Message::Engine(input) => inputs.push(input),
+                Message::Watch(change) => self.watched(now, wall, change, &mut inputs),
+                Message::Listed(changes) => self.listed(now, wall, changes, &mut inputs),
+                Message::Answer(purpose, answer) => self.answered(now, wall, purpose, answer, &mut inputs),
             }
         }
         self.elections.tick(now, wall, &mut self.requests, &mut inputs);

@@ -41,8 +41,8 @@ fn no_seed_of_the_commit_breaks_a_promise() {
 }
 
 fn no_seed_breaks_a_promise(mode: ElectionMode) {
-    if let Some((_, story)) = first_broken(mode, None) {
-        panic!("{story}");
+    if let Some((_, run)) = first_broken(mode, None) {
+        panic!("{run}");
     }
 }
 
@@ -293,7 +293,7 @@ fn no_stranger_makes_an_owner_withdraw() {
 
 #[test]
 fn what_breaks_a_promise_is_told_as_a_short_story() {
-    let (_, story) = first_broken(ElectionMode::Global, Some(Sabotage::NoFence)).expect("a broken promise");
-    let faults = story.lines().filter(|line| line.contains(" s, for ")).count();
-    assert!(faults <= 2 && story.contains("BROKEN: P15, addresses do not outlive their process"), "{story}");
+    let (_, run) = first_broken(ElectionMode::Global, Some(Sabotage::NoFence)).expect("a broken promise");
+    let faults = run.lines().filter(|line| line.contains(" s, for ")).count();
+    assert!(faults <= 2 && run.contains("BROKEN: P15, addresses do not outlive their process"), "{run}");
 }

@@ -254,14 +254,14 @@ mod tests {
             ..Record::default()
         };
         // Of a Service that is gone, and under a term that is over.
-        for void in [record("before", 6), record("u", 4)] {
+        for outdated in [record("before", 6), record("u", 4)] {
             let (client, mut requests, go_on) = slow_api(standing.clone());
             let (inputs, mut recorded) = mpsc::unbounded_channel();
             let writer = Writer::new(client, QueueMetrics::default(), inputs);
             let stop = runtime::shutdown::Token::new();
             let running = tokio::spawn(writer.clone().run(stop.clone()));
             let key = ServiceKey::new("default", "web");
-            writer.want(key.clone(), void);
+            writer.want(key.clone(), outdated);
             assert_eq!(requests.recv().await.unwrap(), "GET web");
             writer.want(key, record("u", 6));
             go_on.send(()).unwrap();

@@ -219,7 +219,7 @@ impl ServiceController {
         if let Some(rest) = memory.damper.rest(&found, Instant::now()) {
             return Next::After(rest);
         }
-        let settled = memory.story.is_settled();
+        let settled = memory.reports.is_settled();
         let mut service = service;
         // Stored before anything is sent: whatever fails from here on, the load balancer will be cleaned up.
         memory.served = Some(Arc::clone(&service));
@@ -232,7 +232,7 @@ impl ServiceController {
                     memory.written.note(service.resource_version.clone(), Arc::clone(&written));
                     memory.served = Some(Arc::clone(&written));
                     service = written;
-                    self.tell(&service, memory.story.began());
+                    self.tell(&service, memory.reports.began());
                 }
                 // The Service was deleted meanwhile; the watch will report it.
                 Err(kube::Error::Api(status)) if status.is_not_found() => return Next::After(AFTER_CONFLICT),
@@ -268,10 +268,10 @@ impl ServiceController {
             Ok(answer) => {
                 memory.conflicts = 0;
                 let served = !service.ingress.is_empty();
-                self.tell(&service, memory.story.ensured(Instant::now(), &answer, served));
+                self.tell(&service, memory.reports.ensured(Instant::now(), &answer, served));
                 match answer {
                     Ensured::Ready { changed, remark } => {
-                        let told = memory.story.remark(remark.as_ref(), service.conditions.warning.as_ref());
+                        let told = memory.reports.remark(remark.as_ref(), service.conditions.warning.as_ref());
                         if let Some(tell) = &told {
                             tracing::info!("{}", tell.message);
                         }
@@ -334,7 +334,7 @@ impl ServiceController {
         self.settings.metrics.called("delete", result, start.elapsed());
         match answer {
             Ok(answer) => {
-                self.tell(service, memory.story.deleted(Instant::now(), &answer, failing));
+                self.tell(service, memory.reports.deleted(Instant::now(), &answer, failing));
                 match answer {
                     Deleted::Gone { existed } => {
                         if existed {
@@ -360,7 +360,7 @@ impl ServiceController {
                         error = text,
                         "the controller failed to delete the load balancer of a deleted Service; it tries again"
                     );
-                    self.tell(service, memory.story.failed(Instant::now(), &text, failing, false));
+                    self.tell(service, memory.reports.failed(Instant::now(), &text, failing, false));
                     within(Next::BackOff, error.longest_pause)
                 }
             }),
@@ -382,7 +382,7 @@ impl ServiceController {
             return Next::After(AFTER_CONFLICT);
         }
         let text = format!("{step}: {}", chain(error));
-        let told = memory.story.failed(Instant::now(), &text, Failing::Sync, permanent);
+        let told = memory.reports.failed(Instant::now(), &text, Failing::Sync, permanent);
         if told.is_empty() {
             tracing::debug!("{text}");
         } else {

@@ -11,7 +11,7 @@
 //! compare with, and the process may have been replaced together with the announcers. Only there, a Lease counts as
 //! renewed if its `renewTime` is less than one hour old.
 
-mod pulse;
+mod renewals;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -28,7 +28,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
-use pulse::{AnnouncerLeases, Finding, PATIENCE};
+use renewals::{Finding, PATIENCE, Renewals};
 use runtime::error::chain;
 use runtime::events::Recorder;
 use tokio::sync::watch;
@@ -87,25 +87,25 @@ impl Announcers {
     pub async fn run(self, events: Recorder) -> Infallible {
         let mut ticks = tokio::time::interval_at(Instant::now() + EVERY, EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut pulse, mut told) = (AnnouncerLeases::default(), LastReported::default());
+        let (mut renewals, mut told) = (Renewals::default(), LastReported::default());
         let mut is_first = true;
         loop {
             ticks.tick().await;
             match self.list().await {
                 Ok(leases) => {
                     if std::mem::take(&mut is_first) {
-                        pulse.presume(Instant::now(), renewed_lately(&leases, Timestamp::now()));
+                        renewals.presume(Instant::now(), renewed_lately(&leases, Timestamp::now()));
                     }
-                    let finding = pulse.look(Instant::now(), leases);
+                    let finding = renewals.compare(Instant::now(), leases);
                     if self.follow(Instant::now(), finding, &mut told, &events) {
-                        pulse = AnnouncerLeases::default();
+                        renewals = Renewals::default();
                     }
                 }
                 // A missing right ends here too. When the right comes back, observations from before say nothing about
                 // the present.
                 Err(error) => {
                     tracing::debug!(error = chain(&error), "the controller cannot list the Leases of announcers");
-                    pulse.blind(Instant::now());
+                    renewals.failed_check(Instant::now());
                 }
             }
         }

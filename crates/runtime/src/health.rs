@@ -16,7 +16,7 @@ pub enum Matters {
     /// The process should get no work yet: `/readyz`.
     Ready,
     /// Nothing that a restart or another replica would solve: `/readyz` shows it, but passes.
-    Told,
+    Shown,
 }
 
 /// The registry of checks. Cheap to clone; all clones are the same registry.
@@ -94,7 +94,7 @@ impl Health {
         let (mut results, mut degraded) = (Vec::new(), Vec::new());
         for (name, matters, check) in checks {
             match check() {
-                Err(reason) if matters == Matters::Told => degraded.push((name, reason)),
+                Err(reason) if matters == Matters::Shown => degraded.push((name, reason)),
                 result => results.push((name, result)),
             }
         }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn what_is_only_told_fails_no_probe() {
         let health = Health::new();
-        health.register("harvester", Matters::Told, Arc::new(|| Err("away for 60 s".into())));
+        health.register("harvester", Matters::Shown, Arc::new(|| Err("away for 60 s".into())));
         let report = health.ask(Probe::Readyz, &[]);
         assert!(report.is_well());
         assert_eq!(report.text(true), "[!]harvester degraded: away for 60 s\nreadyz check passed\n");

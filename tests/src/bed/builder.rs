@@ -200,7 +200,7 @@ impl BedBuilder {
             bed.announcers = self.prepare_announcers(&bed).await?;
         }
         if self.started {
-            self.start_product(&bed).await.map_err(|error| error.context(bed.story("error")))?;
+            self.start_product(&bed).await.map_err(|error| error.context(bed.log_lines_about("error")))?;
         }
         Ok(bed)
     }

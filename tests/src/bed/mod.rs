@@ -186,10 +186,10 @@ impl Bed {
 
     /// Ends of the product's logs, for the message of a failed test: lines that contain `needle` and the very last
     /// ones.
-    pub fn story(&self, needle: &str) -> String {
+    pub fn log_lines_about(&self, needle: &str) -> String {
         let ccm = self.ccm.iter().map(|_| ("cloud controller manager".to_owned(), self.ccm()));
         let announcers = self.announcers().map(|handle| (format!("announcer on {}", handle.host().name()), handle));
-        let mut story = String::new();
+        let mut found = String::new();
         for (name, handle) in ccm.chain(announcers) {
             let state = handle.check().map_or("does not run", |()| "runs");
             let text = handle.log_tail(4000);
@@ -203,9 +203,9 @@ impl Bed {
                 .collect();
             let first = relevant.len().saturating_sub(60);
             let title = format!("--- {name} ({state}), lines about {needle:?} and the last ones\n");
-            story.extend([title, relevant[first..].join("\n"), "\n".to_owned()]);
+            found.extend([title, relevant[first..].join("\n"), "\n".to_owned()]);
         }
-        story
+        found
     }
 }
 

@@ -10,7 +10,7 @@ use e2e::watch::{self, FAILOVER, OVERLAP};
 use e2e::{Bed, CLUSTER, Exposed, NETWORK, PATIENCE, VM_NAMESPACE, wait_for};
 use harvester_sim::guest::machine::Machine;
 use harvester_sim::replay::play::Player;
-use harvester_sim::replay::{Replay, Scene};
+use harvester_sim::replay::{Replay, Snapshot};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -85,10 +85,10 @@ impl<'a> Stage<'a> {
         status["window"]["suspended"] == true
     }
 
-    /// Waits until everything is as the scene says.
-    pub async fn expect(&self, file: &str, scene: &Scene) {
-        let Some(expected) = &scene.expect else { return };
-        let at = format!("{file} at minute {}", scene.minute);
+    /// Waits until everything is as the snapshot says.
+    pub async fn expect(&self, file: &str, snapshot: &Snapshot) {
+        let Some(expected) = &snapshot.expect else { return };
+        let at = format!("{file} at minute {}", snapshot.minute);
         for (name, wanted) in &expected.nodes {
             self.bed.wait_for_node(name, &format!("{wanted}, {at}"), shows(wanted)).await.unwrap();
         }
@@ -103,8 +103,8 @@ impl<'a> Stage<'a> {
     }
 
     /// Waits until the zones of all machines are their Nodes'.
-    pub async fn zones_follow(&self, scene: &Scene) {
-        for machine in &scene.machines {
+    pub async fn zones_follow(&self, snapshot: &Snapshot) {
+        for machine in &snapshot.machines {
             let wanted = machine.zone.clone().unwrap_or_default();
             self.bed
                 .wait_for_node(&machine.name, "its zone", |node| {
@@ -127,38 +127,38 @@ impl<'a> Stage<'a> {
     /// Plays a file from its first step to its last, or to the one before where the next file goes on with it. Returns
     /// writes of the cloud controller manager in the guest cluster.
     pub async fn play(&self, file: &str, to_the_end: bool) -> usize {
-        let scenes = read(file).scenes(self.player.stage()).unwrap();
-        let vanish = scenes.iter().any(|scene| scene.machines.iter().all(|machine| !machine.powered));
-        let off = scenes.iter().any(|scene| scene.machines.iter().any(|machine| !machine.powered));
+        let snapshots = read(file).snapshots(self.player.stage()).unwrap();
+        let vanish = snapshots.iter().any(|snapshot| snapshot.machines.iter().all(|machine| !machine.powered));
+        let off = snapshots.iter().any(|snapshot| snapshot.machines.iter().any(|machine| !machine.powered));
         self.player.tidy().await;
-        self.serve_where_it_stays_on(&scenes).await;
+        self.serve_where_it_stays_on(&snapshots).await;
         let mark = self.bed.mark();
         let probe = watch::ask(self.bed, Traffic::Http((self.address, PORT).into())).unwrap();
-        let mut before: Vec<Machine> = scenes[0].machines.clone();
-        let (mut minute, mut api, mut frozen) = (scenes[0].minute, true, None);
+        let mut before: Vec<Machine> = snapshots[0].machines.clone();
+        let (mut minute, mut api, mut frozen) = (snapshots[0].minute, true, None);
         let mut missed = Vec::new();
-        for (index, scene) in scenes.iter().enumerate() {
-            if self.lets_time_pass && scene.minute - minute >= LONG {
-                self.pass(scene.minute - minute).await;
+        for (index, snapshot) in snapshots.iter().enumerate() {
+            if self.lets_time_pass && snapshot.minute - minute >= LONG {
+                self.pass(snapshot.minute - minute).await;
             }
-            if api != scene.api {
+            if api != snapshot.api {
                 let nic = self.bed.harvester.nic();
-                if scene.api { nic.plug() } else { nic.cut() }.unwrap();
+                if snapshot.api { nic.plug() } else { nic.cut() }.unwrap();
             }
-            (minute, api) = (scene.minute, scene.api);
-            missed.extend(scene.changed.clone());
+            (minute, api) = (snapshot.minute, snapshot.api);
+            missed.extend(snapshot.changed.clone());
             // What a host does that is cut off is seen when it is back.
             if api {
-                self.player.play(&Scene { changed: std::mem::take(&mut missed), ..scene.clone() }).await.unwrap();
+                self.player.play(&Snapshot { changed: std::mem::take(&mut missed), ..snapshot.clone() }).await.unwrap();
             }
-            self.machines_follow(&before, scene, &scenes[0]).await;
-            before.clone_from(&scene.machines);
-            let alive = scene.machines.iter().any(|machine| machine.powered);
-            if alive && (to_the_end || index + 1 < scenes.len()) {
-                self.expect(file, scene).await;
+            self.machines_follow(&before, snapshot, &snapshots[0]).await;
+            before.clone_from(&snapshot.machines);
+            let alive = snapshot.machines.iter().any(|machine| machine.powered);
+            if alive && (to_the_end || index + 1 < snapshots.len()) {
+                self.expect(file, snapshot).await;
             }
             tokio::time::sleep(Duration::from_millis(250)).await;
-            self.nothing_is_lost(file, scene, &mut frozen).await;
+            self.nothing_is_lost(file, snapshot, &mut frozen).await;
         }
         if vanish {
             drop(probe);
@@ -168,14 +168,14 @@ impl<'a> Stage<'a> {
             watch::at_most(OVERLAP, &format!("{file}, no machine was off"), [probe]).unwrap();
         }
         self.web.reply(self.address, PORT).await.unwrap();
-        self.counted(file, mark, scenes.len())
+        self.counted(file, mark, snapshots.len())
     }
 
     /// Endpoints only where the machine stays on: who announces is what is watched.
-    async fn serve_where_it_stays_on(&self, scenes: &[Scene]) {
+    async fn serve_where_it_stays_on(&self, snapshots: &[Snapshot]) {
         let stays = |name: &str| {
             let is_off = |machine: &&Machine| machine.name == name && !machine.powered;
-            scenes.iter().all(|scene| scene.machines.iter().find(is_off).is_none())
+            snapshots.iter().all(|snapshot| snapshot.machines.iter().find(is_off).is_none())
         };
         let all = self.bed.pods();
         let some: Vec<_> = all.iter().copied().filter(|pod| stays(&pod.node)).collect();
@@ -184,8 +184,8 @@ impl<'a> Stage<'a> {
     }
 
     /// Power and addresses of the machines become those of the hosts on the LAN.
-    async fn machines_follow(&self, before: &[Machine], scene: &Scene, first: &Scene) {
-        for machine in &scene.machines {
+    async fn machines_follow(&self, before: &[Machine], snapshot: &Snapshot, first: &Snapshot) {
+        for machine in &snapshot.machines {
             let n: usize = machine.name.strip_prefix("node").unwrap().parse().unwrap();
             let runs = |machine: &Machine| machine.powered;
             let was = before.iter().find(|known| known.name == machine.name).is_none_or(runs);
@@ -214,8 +214,8 @@ impl<'a> Stage<'a> {
     }
 
     /// At each step: every Node is there, the address is the same, and zones stand still while they should.
-    async fn nothing_is_lost(&self, file: &str, scene: &Scene, frozen: &mut Option<BTreeMap<String, String>>) {
-        let at = format!("{file} at minute {}", scene.minute);
+    async fn nothing_is_lost(&self, file: &str, snapshot: &Snapshot, frozen: &mut Option<BTreeMap<String, String>>) {
+        let at = format!("{file} at minute {}", snapshot.minute);
         let nodes = self.nodes().await;
         assert_eq!(nodes.len(), self.bed.nodes.len(), "{at}: no Node is deleted");
         assert_eq!(self.web.address().await.unwrap(), self.address, "{at}");
@@ -228,7 +228,7 @@ impl<'a> Stage<'a> {
     }
 
     /// What it has cost.
-    fn counted(&self, file: &str, mark: e2e::Mark, scenes: usize) -> usize {
+    fn counted(&self, file: &str, mark: e2e::Mark, snapshots: usize) -> usize {
         let deleted = |requests: Vec<testbed::Request>, resource: &str| {
             let deletes =
                 |request: &&testbed::Request| request.verb.starts_with("delete") && request.resource == resource;
@@ -239,7 +239,7 @@ impl<'a> Stage<'a> {
         let costs = self.bed.costs(mark).unwrap();
         assert!(costs.ccm_harvester.is_empty(), "{file}: nothing is written on the host: {costs}");
         // At each step at most condition, annotations and something else of each Node, and the ConfigMap.
-        let bound = scenes * (3 * self.bed.nodes.len() + 1);
+        let bound = snapshots * (3 * self.bed.nodes.len() + 1);
         assert!(costs.ccm_guest.len() <= bound, "{file}: {costs}");
         eprintln!("{file}: {} writes in the guest cluster, {} Events", costs.ccm_guest.len(), costs.ccm_events.len());
         costs.ccm_guest.len()
@@ -251,7 +251,7 @@ impl<'a> Stage<'a> {
         let maps: Api<ConfigMap> = Api::namespaced(self.bed.client().await.unwrap(), "kube-system");
         let map = maps.get("harvester-host-upgrade").await.unwrap();
         let mut status: Value = serde_json::from_str(&map.data.unwrap()["status.json"]).unwrap();
-        #[allow(clippy::cast_possible_truncation)] // minutes of a story
+        #[allow(clippy::cast_possible_truncation)] // minutes of a replay
         let seconds = (minutes * 60.0) as i64;
         for field in ["opened", "changed"] {
             let time: Timestamp = status["window"][field].as_str().unwrap().parse().unwrap();

@@ -1,4 +1,4 @@
-//! From a seed to a run: mostly any mixture of faults, and sometimes a story in which one protection alone stands
+//! From a seed to a run: mostly any mixture of faults, and sometimes a sequence in which one protection alone stands
 //! between the users and an outage.
 
 use std::collections::BTreeSet;

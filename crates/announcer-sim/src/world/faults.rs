@@ -8,7 +8,7 @@ use announcer_core::ownership::node::NodeFacts;
 use super::{Event, World};
 use crate::api::Change;
 use crate::kernel::{Kernel, Lan};
-use crate::process::Mail;
+use crate::process::Message;
 use crate::scenario::{CONFLICT, Cable, Kind};
 
 /// A pod that does not end in time is killed.
@@ -46,7 +46,7 @@ impl World<'_> {
                 if let Some(process) = &mut self.nodes[n].process
                     && !std::mem::replace(&mut process.stopping, true)
                 {
-                    self.post(n, Mail::Engine(Input::Stop));
+                    self.deliver(n, Message::Engine(Input::Stop));
                     let life = self.nodes[n].life;
                     self.schedule(GRACE, Event::Deadline { node: n, life });
                 }
@@ -262,14 +262,14 @@ impl World<'_> {
         }
         if cable == Cable::Out {
             node.kernel.set_carrier(lan, !begins);
-            self.post(n, Mail::Engine(Input::NetworkChanged));
+            self.deliver(n, Message::Engine(Input::NetworkChanged));
         }
     }
 
     /// As `membership/kube_proxy.rs` tells it, once it has made up its mind.
     pub(super) fn tell_kube_proxy(&mut self, n: usize) {
         let well = self.nodes[n].proxy_ill == 0;
-        self.post(n, Mail::Engine(Input::KubeProxy(well)));
+        self.deliver(n, Message::Engine(Input::KubeProxy(well)));
     }
 
     /// A machine that stood still goes on.

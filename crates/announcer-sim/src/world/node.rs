@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::{Event, World};
 use crate::kernel::{Kernel, LANS, Lan, Moment};
-use crate::process::{Mail, Process, Purpose};
+use crate::process::{Message, Process, Purpose};
 
 /// See the module. What can be wrong in several ways at a time is counted.
 #[allow(clippy::struct_excessive_bools)] // what may go wrong with a node, each on its own
@@ -241,9 +241,9 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn post(&mut self, n: usize, mail: Mail) {
+    pub(super) fn deliver(&mut self, n: usize, message: Message) {
         if let Some(process) = &mut self.nodes[n].process {
-            process.mail.push_back(mail);
+            process.inbox.push_back(message);
             self.rouse(n);
         }
     }

@@ -6,7 +6,7 @@ use rand::RngExt;
 
 use super::{Event, World};
 use crate::api::{Answer, Change, Request};
-use crate::process::{Mail, Purpose};
+use crate::process::{Message, Purpose};
 use crate::promises::ONLY_FROM_WHOM;
 use crate::scenario::{Fault, Kind};
 use crate::words::outcome;
@@ -103,7 +103,7 @@ impl World<'_> {
             if !matches!(answer, Answer::Failed) {
                 self.tell_time(n, asked);
             }
-            self.post(n, Mail::Answer(purpose, answer));
+            self.deliver(n, Message::Answer(purpose, answer));
         }
     }
 
@@ -134,7 +134,7 @@ impl World<'_> {
         let node = &self.nodes[n];
         let told = node.lease_watched || !matches!(change, Change::Lease(..));
         if node.life == life && node.epoch == epoch && told {
-            self.post(n, Mail::Watch(change));
+            self.deliver(n, Message::Watch(change));
         }
     }
 
@@ -169,7 +169,10 @@ impl World<'_> {
         let first = !self.nodes[n].process.as_ref().is_some_and(crate::process::Process::has_listed);
         let changes = self.api.list();
         self.tell_time(n, self.clock(n));
-        self.post(n, Mail::Listed(changes.into_iter().filter(|change| !matches!(change, Change::Lease(..))).collect()));
+        self.deliver(
+            n,
+            Message::Listed(changes.into_iter().filter(|change| !matches!(change, Change::Lease(..))).collect()),
+        );
         let epoch = self.nodes[n].epoch;
         let after = if first { Duration::ZERO } else { self.between(LEASE_RELIST_US.0, LEASE_RELIST_US.1) };
         self.schedule(after, Event::LeaseWatch { node: n, life, epoch });
@@ -181,7 +184,7 @@ impl World<'_> {
         }
         self.nodes[n].lease_watched = true;
         for change in self.api.list().into_iter().filter(|change| matches!(change, Change::Lease(..))) {
-            self.post(n, Mail::Watch(change));
+            self.deliver(n, Message::Watch(change));
         }
     }
 }

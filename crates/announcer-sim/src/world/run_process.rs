@@ -16,7 +16,7 @@ use rand::RngExt;
 
 use super::{Event, World};
 use crate::kernel::{card, lan_of};
-use crate::process::{Mail, Process};
+use crate::process::{Message, Process};
 use crate::promises::NO_CIRCLES;
 use crate::sabotage::Sabotage;
 use crate::words::{describe, is_dull, is_dull_input, short};
@@ -121,7 +121,7 @@ impl World<'_> {
                 let there = self.nodes.iter().position(|other| other.name == node);
                 let answers = there.is_none_or(|to| self.nodes[to].paused == 0 && self.hear_each_other(lan, n, to))
                     || self.sabotage == Some(Sabotage::KubeletsAnswer);
-                self.post(n, Mail::Engine(Input::Kubelet { node, answers }));
+                self.deliver(n, Message::Engine(Input::Kubelet { node, answers }));
             }
             Action::Claim { link, mac, address, to, payload } => {
                 self.send_frame(n, link, frames::claim(mac, address, to, &payload));
@@ -212,7 +212,7 @@ impl World<'_> {
             _ => Vec::new(),
         };
         for input in said {
-            self.post(n, Mail::Engine(input));
+            self.deliver(n, Message::Engine(input));
         }
     }
 
@@ -234,7 +234,7 @@ impl World<'_> {
         let Process { clients, sent, api_clock, .. } = self.process(n);
         let time = api_clock.earliest(clock, wall);
         if let Some(stopped) = clients.stop(clock, time, uid, release, sent) {
-            self.post(n, Mail::Engine(stopped));
+            self.deliver(n, Message::Engine(stopped));
         }
         self.send_dhcp(n);
     }
@@ -329,7 +329,7 @@ impl World<'_> {
         }
         self.expect_expiry(n);
         if let Some(done) = done {
-            self.post(n, Mail::Engine(Input::Wire(done)));
+            self.deliver(n, Message::Engine(Input::Wire(done)));
         }
         let late = u64::try_from(self.nodes[n].kernel_late.as_micros()).unwrap_or(u64::MAX);
         let pause = self.between(50, 500 + late);

@@ -303,7 +303,7 @@ impl Leading {
             self.health.register(name, Matters::Ready, check);
         }
         for (name, check) in self.provider.freshness() {
-            self.health.register(name, Matters::Told, check);
+            self.health.register(name, Matters::Shown, check);
         }
         let mut tasks = Tasks::new(stop.clone());
         let controllers = CloudProvider {

@@ -15,7 +15,7 @@ pub(super) struct ServiceState {
     /// The last view of a pass that wanted or had a load balancer.
     pub(super) served: Option<Arc<ServiceView>>,
     pub(super) written: OwnWrite<ServiceView>,
-    pub(super) story: Reports,
+    pub(super) reports: Reports,
     pub(super) conflicts: u32,
     /// States of the Service that were corrected repeatedly, without their resourceVersion.
     pub(super) damper: Damper<ServiceView>,

@@ -216,10 +216,10 @@ mod tests {
         let left =
             |warning| Deleted::Left(Remark { reason: "AbandonedLoadBalancer", message: "it stays".into(), warning });
         for (warning, kind) in [(true, EventKind::Warning), (false, EventKind::Normal)] {
-            let mut story = Reports::default();
-            let told = story.deleted(Instant::now(), &left(warning), Failing::Sync);
+            let mut reports = Reports::default();
+            let told = reports.deleted(Instant::now(), &left(warning), Failing::Sync);
             assert_eq!(told, [Tell { kind, reason: "AbandonedLoadBalancer", message: "it stays".into() }]);
-            assert_eq!(story, Reports::default());
+            assert_eq!(reports, Reports::default());
         }
     }
 
@@ -227,14 +227,14 @@ mod tests {
     fn what_is_served_otherwise_than_asked_for_is_told_once_and_again_when_it_changes() {
         let remark = |message: &str| Remark { reason: "AddressNotAsAsked", message: message.into(), warning: true };
         let (ten, eleven) = (remark("10 is served"), remark("11 is served"));
-        let mut story = Reports::default();
-        let told = story.remark(Some(&ten), None);
+        let mut reports = Reports::default();
+        let told = reports.remark(Some(&ten), None);
         assert_eq!(told, Some(Tell::warning("AddressNotAsAsked", "10 is served".into())));
-        story.ensured(Instant::now(), &CHANGED, true);
-        assert_eq!(story.remark(Some(&ten), None), None);
-        assert_eq!(story.remark(Some(&eleven), None).map(|tell| tell.message), Some("11 is served".into()));
-        assert_eq!(story.remark(None, None), None);
-        assert!(story.remark(Some(&eleven), None).is_some(), "it was over in between");
+        reports.ensured(Instant::now(), &CHANGED, true);
+        assert_eq!(reports.remark(Some(&ten), None), None);
+        assert_eq!(reports.remark(Some(&eleven), None).map(|tell| tell.message), Some("11 is served".into()));
+        assert_eq!(reports.remark(None, None), None);
+        assert!(reports.remark(Some(&eleven), None).is_some(), "it was over in between");
 
         let (reason, since) = ("AddressNotAsAsked".to_owned(), String::new());
         let shown = Condition { status: ConditionStatus::True, reason, message: "10 is served".into(), since };
@@ -245,25 +245,28 @@ mod tests {
     #[test]
     fn a_new_service_costs_two_events() {
         let now = Instant::now();
-        let mut story = Reports::default();
-        assert_eq!(story.began(), [Tell::normal("EnsuringLoadBalancer", "Ensuring load balancer")]);
-        assert_eq!(story.ensured(now, &Ensured::Waiting(waiting("allocating", false)), true), []);
-        assert_eq!(story.ensured(now, &CHANGED, true), [Tell::normal("EnsuredLoadBalancer", "Ensured load balancer")]);
+        let mut reports = Reports::default();
+        assert_eq!(reports.began(), [Tell::normal("EnsuringLoadBalancer", "Ensuring load balancer")]);
+        assert_eq!(reports.ensured(now, &Ensured::Waiting(waiting("allocating", false)), true), []);
+        assert_eq!(
+            reports.ensured(now, &CHANGED, true),
+            [Tell::normal("EnsuredLoadBalancer", "Ensured load balancer")]
+        );
         // The address was published by the announcer, the provider notes it on its object: no news for the user.
-        assert_eq!(story.ensured(now, &CHANGED, true), []);
-        assert_eq!(story.ensured(now, &READY, true), []);
+        assert_eq!(reports.ensured(now, &CHANGED, true), []);
+        assert_eq!(reports.ensured(now, &READY, true), []);
     }
 
     #[test]
     fn nothing_is_ensured_that_nobody_serves() {
         let now = Instant::now();
-        let mut story = Reports::default();
-        story.began();
-        assert_eq!(story.ensured(now, &CHANGED, false), []);
-        assert_eq!(story.ensured(now, &READY, false), []);
-        assert!(story.is_settled(), "what is undone now is undone by others");
-        assert_eq!(reasons(&story.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
-        assert_eq!(story.ensured(now, &READY, true), []);
+        let mut reports = Reports::default();
+        reports.began();
+        assert_eq!(reports.ensured(now, &CHANGED, false), []);
+        assert_eq!(reports.ensured(now, &READY, false), []);
+        assert!(reports.is_settled(), "what is undone now is undone by others");
+        assert_eq!(reasons(&reports.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
+        assert_eq!(reports.ensured(now, &READY, true), []);
         let mut restarted = Reports::default();
         assert_eq!(reasons(&restarted.ensured(now, &CHANGED, false)), ["EnsuringLoadBalancer"]);
         assert_eq!(reasons(&restarted.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
@@ -274,9 +277,9 @@ mod tests {
         let now = Instant::now();
         assert_eq!(Reports::default().ensured(now, &READY, true), []);
         // Nor if the provider was not ready to tell at first.
-        let mut story = Reports::default();
-        assert_eq!(story.ensured(now, &Ensured::Waiting(waiting("starting", false)), true), []);
-        assert_eq!(story.ensured(now, &READY, true), []);
+        let mut reports = Reports::default();
+        assert_eq!(reports.ensured(now, &Ensured::Waiting(waiting("starting", false)), true), []);
+        assert_eq!(reports.ensured(now, &READY, true), []);
     }
 
     #[test]
@@ -290,20 +293,20 @@ mod tests {
     #[test]
     fn a_change_that_takes_its_time_is_told_again() {
         let now = Instant::now();
-        let mut story = Reports::default();
-        story.ensured(now, &READY, true);
-        story.ensured(now, &Ensured::Waiting(waiting("moving", false)), true);
-        assert_eq!(reasons(&story.ensured(now, &CHANGED, true)), ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]);
+        let mut reports = Reports::default();
+        reports.ensured(now, &READY, true);
+        reports.ensured(now, &Ensured::Waiting(waiting("moving", false)), true);
+        assert_eq!(reasons(&reports.ensured(now, &CHANGED, true)), ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]);
     }
 
     #[test]
     fn what_the_user_has_to_do_is_a_warning_told_once_per_message_and_repeated_before_events_expire() {
         let start = Instant::now();
-        let mut story = Reports::default();
-        story.began();
+        let mut reports = Reports::default();
+        reports.began();
         let at = |seconds| start + Duration::from_secs(seconds);
         let no_pool = Ensured::Waiting(waiting("no pool matches", true));
-        let told = story.ensured(at(0), &no_pool, true);
+        let told = reports.ensured(at(0), &no_pool, true);
         assert_eq!(
             told,
             [Tell::warning(
@@ -311,35 +314,35 @@ mod tests {
                 "Error syncing load balancer: failed to ensure load balancer: no pool matches".into()
             )]
         );
-        assert_eq!(story.ensured(at(5), &no_pool, true), []);
+        assert_eq!(reports.ensured(at(5), &no_pool, true), []);
         assert_eq!(
-            reasons(&story.ensured(at(6), &Ensured::Waiting(waiting("pool exhausted", true)), true)),
+            reasons(&reports.ensured(at(6), &Ensured::Waiting(waiting("pool exhausted", true)), true)),
             ["SyncLoadBalancerFailed"]
         );
-        assert_eq!(story.ensured(at(605), &Ensured::Waiting(waiting("pool exhausted", true)), true), []);
-        assert_eq!(story.ensured(at(607), &Ensured::Waiting(waiting("pool exhausted", true)), true).len(), 1);
-        assert_eq!(reasons(&story.ensured(at(608), &CHANGED, true)), ["EnsuredLoadBalancer"]);
+        assert_eq!(reports.ensured(at(605), &Ensured::Waiting(waiting("pool exhausted", true)), true), []);
+        assert_eq!(reports.ensured(at(607), &Ensured::Waiting(waiting("pool exhausted", true)), true).len(), 1);
+        assert_eq!(reasons(&reports.ensured(at(608), &CHANGED, true)), ["EnsuredLoadBalancer"]);
     }
 
     #[test]
     fn every_failure_is_a_warning_and_recovery_is_told() {
         let now = Instant::now();
-        let mut story = Reports::default();
-        story.ensured(now, &READY, true);
+        let mut reports = Reports::default();
+        reports.ensured(now, &READY, true);
         let text = "failed to ensure load balancer: x";
         assert_eq!(
-            story.failed(now, text, Failing::Sync, false),
+            reports.failed(now, text, Failing::Sync, false),
             [Tell::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {text}"))]
         );
-        assert_eq!(reasons(&story.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
+        assert_eq!(reasons(&reports.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
     }
 
     #[test]
     fn a_refusal_is_not_told_twice() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut story = Reports::default();
-        let mut refused = |seconds, text| story.failed(at(seconds), text, Failing::Sync, true).len();
+        let mut reports = Reports::default();
+        let mut refused = |seconds, text| reports.failed(at(seconds), text, Failing::Sync, true).len();
         assert_eq!([refused(0, "port 80 is taken"), refused(1, "port 80 is taken")], [1, 0]);
         assert_eq!(refused(2, "port 81 is taken"), 1);
         assert_eq!(refused(603, "port 81 is taken"), 1, "Events expire after an hour");
@@ -348,12 +351,12 @@ mod tests {
     #[test]
     fn deletion_is_told_once_at_each_end_and_not_at_all_for_nothing() {
         let now = Instant::now();
-        let mut story = Reports::default();
+        let mut reports = Reports::default();
         let under_way = Deleted::Waiting(waiting("terminating", false));
-        assert_eq!(reasons(&story.deleted(now, &under_way, Failing::Sync)), ["DeletingLoadBalancer"]);
-        assert_eq!(story.deleted(now, &under_way, Failing::Sync), []);
+        assert_eq!(reasons(&reports.deleted(now, &under_way, Failing::Sync)), ["DeletingLoadBalancer"]);
+        assert_eq!(reports.deleted(now, &under_way, Failing::Sync), []);
         assert_eq!(
-            reasons(&story.deleted(now, &Deleted::Gone { existed: true }, Failing::Sync)),
+            reasons(&reports.deleted(now, &Deleted::Gone { existed: true }, Failing::Sync)),
             ["DeletedLoadBalancer"]
         );
         let gone = Deleted::Gone { existed: true };

@@ -18,7 +18,7 @@ const HORIZON: Duration = Duration::from_mins(200);
 /// From here on nothing goes wrong any more, and the client must come to rest.
 const CALM: Duration = Duration::from_mins(100);
 
-enum Happens {
+enum Event {
     AtServer(Vec<u8>),
     AtClient(Vec<u8>),
     Probed(Ipv4Addr),
@@ -28,7 +28,7 @@ struct World {
     rng: SmallRng,
     began: Instant,
     now: Instant,
-    queue: BTreeMap<(Instant, u64), Happens>,
+    queue: BTreeMap<(Instant, u64), Event>,
     order: u64,
     loss: f64,
     repeat: f64,
@@ -72,13 +72,13 @@ impl World {
         self.now >= self.began + CALM
     }
 
-    fn schedule(&mut self, after: Duration, what: Happens) {
+    fn schedule(&mut self, after: Duration, what: Event) {
         self.order += 1;
         self.queue.insert((self.now + after, self.order), what);
     }
 
     /// Onto the wire: lost, late, twice, or all of it.
-    fn transmit(&mut self, frame: &[u8], wrap: fn(Vec<u8>) -> Happens) {
+    fn transmit(&mut self, frame: &[u8], wrap: fn(Vec<u8>) -> Event) {
         let copies = if self.rng.random_bool(if self.calm() { 0.0 } else { self.repeat }) { 2 } else { 1 };
         for _ in 0..copies {
             if self.calm() || !self.rng.random_bool(self.loss) {
@@ -94,8 +94,8 @@ impl World {
         self.watch.after_step(&self.client, self.now, &input, &outs)?;
         for out in &outs.0 {
             match out {
-                Output::Send(frame) => self.transmit(frame, Happens::AtServer),
-                Output::Probe(address) => self.schedule(Duration::from_millis(30), Happens::Probed(*address)),
+                Output::Send(frame) => self.transmit(frame, Event::AtServer),
+                Output::Probe(address) => self.schedule(Duration::from_millis(30), Event::Probed(*address)),
                 Output::Bound(lease) | Output::Renewed(lease) => {
                     self.binds += 1;
                     self.memory = Some(lease.remember());
@@ -155,18 +155,18 @@ impl World {
                 next_trouble = self.now + Duration::from_secs(self.rng.random_range(1..600));
             } else if queued == Some(at) {
                 match self.queue.pop_first().expect("it has a first").1 {
-                    Happens::AtServer(frame) => {
+                    Event::AtServer(frame) => {
                         let heard = self.now >= self.down_until;
                         if let Some(answer) = heard.then(|| self.server.handle(&sent(&frame), self.now)).flatten() {
-                            self.transmit(&answer.frame(), Happens::AtClient);
+                            self.transmit(&answer.frame(), Event::AtClient);
                         }
                     }
-                    Happens::AtClient(frame) => self.step(Input::Frame(&frame))?,
-                    Happens::Probed(address) if self.neighbours.contains(&address) => {
+                    Event::AtClient(frame) => self.step(Input::Frame(&frame))?,
+                    Event::Probed(address) if self.neighbours.contains(&address) => {
                         let mac = Mac::from([2, 0, 0, 0, 0, 9]);
                         self.step(Input::ProbeConflict { address, mac })?;
                     }
-                    Happens::Probed(address) => self.step(Input::ProbeFree(address))?,
+                    Event::Probed(address) => self.step(Input::ProbeFree(address))?,
                 }
             } else {
                 self.step(Input::Timer)?;

@@ -102,7 +102,7 @@ impl Connection {
         let link = switch.link();
         health.register(
             "harvester-api",
-            Matters::Told,
+            Matters::Shown,
             Arc::new(move || {
                 let link = link.borrow();
                 match (&link.away, link.refused) {
@@ -116,7 +116,7 @@ impl Connection {
         let told = EventTarget { object: object.clone(), recorder: recorder.clone() };
         tasks.spawn_endless("look for Harvester", switch.clone().watch_over());
         tasks.spawn_endless(
-            "story of Harvester",
+            "reports about Harvester",
             tell(switch.clone(), file.path().display().to_string(), metrics.clone(), told.clone()),
         );
         let proven = vec![used.endpoints[0].server.clone()];
@@ -151,25 +151,25 @@ struct EventTarget {
 }
 
 impl EventTarget {
-    fn tell(&self, story: &Report) {
-        match story.kind {
-            EventKind::Normal => tracing::info!("{}", story.message),
-            EventKind::Warning => tracing::warn!("{}", story.message),
+    fn tell(&self, report: &Report) {
+        match report.kind {
+            EventKind::Normal => tracing::info!("{}", report.message),
+            EventKind::Warning => tracing::warn!("{}", report.message),
         }
-        self.recorder.record(&self.object, story.kind, story.reason, &story.message);
+        self.recorder.record(&self.object, report.kind, report.reason, &report.message);
     }
 }
 
 /// Turns the state of the switch into metrics, log lines and Events.
 async fn tell(switch: Switch, file: String, metrics: LinkMetrics, told: EventTarget) -> Infallible {
     let mut link = switch.link();
-    let mut teller = Reporter::default();
+    let mut reporter = Reporter::default();
     loop {
         let now = link.borrow_and_update().clone();
         metrics.reachable.set(i64::from(now.away.is_none()));
         metrics.accepted.set(i64::from(now.refused.is_none()));
-        teller.step(Instant::now(), &now, &file).iter().for_each(|story| told.tell(story));
-        let due = teller.deadline(&now);
+        reporter.step(Instant::now(), &now, &file).iter().for_each(|report| told.tell(report));
+        let due = reporter.deadline(&now);
         tokio::select! {
             changed = link.changed() => changed.expect("this task holds a switch"),
             () = async { tokio::time::sleep_until(due.expect("polled only if there is one")).await },

@@ -27,12 +27,12 @@ pub(super) struct Reporter {
 impl Reporter {
     /// Returns the messages that are due. `file` is the path of the cloud-config.
     pub(super) fn step(&mut self, now: Instant, link: &Link, file: &str) -> Vec<Report> {
-        let mut stories = Vec::new();
+        let mut reports = Vec::new();
         let server = &link.server;
         match (&link.away, self.away) {
             (Some((since, error)), None) if now - *since >= TOLD_AFTER => {
                 self.away = Some(*since);
-                stories.push(Report {
+                reports.push(Report {
                     kind: EventKind::Warning,
                     reason: "HarvesterUnreachable",
                     message: format!(
@@ -44,7 +44,7 @@ impl Reporter {
             }
             (None, Some(since)) => {
                 self.away = None;
-                stories.push(Report {
+                reports.push(Report {
                     kind: EventKind::Normal,
                     reason: "HarvesterReachable",
                     message: format!("The Harvester API at {server} answers again after {} s", (now - since).as_secs()),
@@ -55,7 +55,7 @@ impl Reporter {
         match (link.refused, self.refused) {
             (Some(since), None) => {
                 self.refused = Some(since);
-                stories.push(Report {
+                reports.push(Report {
                     kind: EventKind::Warning,
                     reason: "HarvesterCredentialsRefused",
                     message: format!(
@@ -68,7 +68,7 @@ impl Reporter {
             }
             (None, Some(_)) if link.away.is_none() => {
                 self.refused = None;
-                stories.push(Report {
+                reports.push(Report {
                     kind: EventKind::Normal,
                     reason: "HarvesterCredentialsAccepted",
                     message: format!("The Harvester API at {server} accepts the credentials in the cloud-config"),
@@ -76,7 +76,7 @@ impl Reporter {
             }
             _ => {}
         }
-        stories
+        reports
     }
 
     /// When `step` has to be called again although nothing changed.
@@ -94,44 +94,44 @@ mod tests {
         Link { server: "https://h".into(), away: away.map(|since| (since, "no route".into())), refused }
     }
 
-    fn reasons(stories: &[Report]) -> Vec<&'static str> {
-        stories.iter().map(|story| story.reason).collect()
+    fn reasons(reports: &[Report]) -> Vec<&'static str> {
+        reports.iter().map(|report| report.reason).collect()
     }
 
     #[test]
     fn an_outage_is_told_once_it_lasts_and_once_it_is_over() {
-        let mut teller = Reporter::default();
+        let mut reporter = Reporter::default();
         let start = Instant::now();
         let away = link(Some(start), None);
-        assert_eq!(teller.step(start + Duration::from_secs(5), &away, "f"), []);
-        let due = teller.deadline(&away).unwrap();
-        assert_eq!(reasons(&teller.step(due, &away, "f")), ["HarvesterUnreachable"]);
-        assert_eq!((teller.deadline(&away), teller.step(due, &away, "f")), (None, Vec::new()));
-        let back = teller.step(start + Duration::from_mins(1), &link(None, None), "f");
+        assert_eq!(reporter.step(start + Duration::from_secs(5), &away, "f"), []);
+        let due = reporter.deadline(&away).unwrap();
+        assert_eq!(reasons(&reporter.step(due, &away, "f")), ["HarvesterUnreachable"]);
+        assert_eq!((reporter.deadline(&away), reporter.step(due, &away, "f")), (None, Vec::new()));
+        let back = reporter.step(start + Duration::from_mins(1), &link(None, None), "f");
         assert_eq!(back[0].message, "The Harvester API at https://h answers again after 60 s");
     }
 
     #[test]
     fn a_short_outage_is_no_news() {
-        let mut teller = Reporter::default();
+        let mut reporter = Reporter::default();
         let start = Instant::now();
-        assert_eq!(teller.step(start, &link(Some(start), None), "f"), []);
-        assert_eq!(teller.step(start + Duration::from_secs(3), &link(None, None), "f"), []);
+        assert_eq!(reporter.step(start, &link(Some(start), None), "f"), []);
+        assert_eq!(reporter.step(start + Duration::from_secs(3), &link(None, None), "f"), []);
     }
 
     #[test]
     fn refused_credentials_are_told_at_once_with_the_file_to_mend() {
-        let mut teller = Reporter::default();
+        let mut reporter = Reporter::default();
         let start = Instant::now();
         let refused = link(None, Some(start));
-        let told = teller.step(start, &refused, "/etc/cloud-config");
+        let told = reporter.step(start, &refused, "/etc/cloud-config");
         assert_eq!(reasons(&told), ["HarvesterCredentialsRefused"]);
         assert!(
             ["into /etc/cloud-config, ", "--rotate", "without a restart"]
                 .iter()
                 .all(|part| told[0].message.contains(part))
         );
-        assert_eq!(teller.step(start, &refused, "f"), []);
-        assert_eq!(reasons(&teller.step(start, &link(None, None), "f")), ["HarvesterCredentialsAccepted"]);
+        assert_eq!(reporter.step(start, &refused, "f"), []);
+        assert_eq!(reasons(&reporter.step(start, &link(None, None), "f")), ["HarvesterCredentialsAccepted"]);
     }
 }

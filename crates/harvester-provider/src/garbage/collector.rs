@@ -252,7 +252,7 @@ impl Collector {
             told.names = names;
             return;
         }
-        let text = story(garbage, self.settings, &self.given.namespace);
+        let text = summary(garbage, self.settings, &self.given.namespace);
         let object = record::reference(self.sources.record.get(&NAME.to_owned()).and_then(|record| record.uid.clone()));
         if garbage.is_empty() {
             events.normal(&object, "NoGarbage", &text);
@@ -343,7 +343,7 @@ async fn changed([first, second]: &mut [watch::Receiver<Status>; 2]) {
     }
 }
 
-fn story(garbage: &[Garbage], settings: GarbageConfig, namespace: &str) -> String {
+fn summary(garbage: &[Garbage], settings: GarbageConfig, namespace: &str) -> String {
     if garbage.is_empty() {
         return format!("every load balancer of this cluster in namespace {namespace} of Harvester has its Service");
     }

@@ -3,7 +3,7 @@
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView, Uid};
 use harvester_sim::guest::machine::Machine;
 use harvester_sim::guest::render;
-use harvester_sim::replay::{Replay, Scene, Stage};
+use harvester_sim::replay::{Replay, Snapshot, Stage};
 use std::sync::Arc;
 
 use super::super::facts::{PlanView, machines, newest};
@@ -18,10 +18,10 @@ fn stage() -> Stage {
     Stage { namespace: "guests".into(), cluster: "demo".into(), network: "guests/mgmt".into() }
 }
 
-fn scenes(file: &str) -> Vec<Scene> {
+fn snapshots(file: &str) -> Vec<Snapshot> {
     let path = format!("{}/../harvester-sim/replays/{file}.yaml", env!("CARGO_MANIFEST_DIR"));
     let replay = Replay::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
-    replay.scenes(&stage()).unwrap()
+    replay.snapshots(&stage()).unwrap()
 }
 
 fn node(machine: &Machine) -> Arc<NodeView> {
@@ -34,9 +34,9 @@ fn node(machine: &Machine) -> Arc<NodeView> {
     Arc::new(node)
 }
 
-/// The facts of a scene, `silent` since so many seconds.
-fn facts(scene: &Scene, silent: Option<i64>) -> Facts {
-    let nodes: Vec<_> = scene.machines.iter().map(node).collect();
+/// The facts of a snapshot, `silent` since so many seconds.
+fn facts(snapshot: &Snapshot, silent: Option<i64>) -> Facts {
+    let nodes: Vec<_> = snapshot.machines.iter().map(node).collect();
     let vm = |machine: &Machine| {
         let mut object = render::vm(machine);
         object["status"] = render::vm_status(machine);
@@ -47,11 +47,12 @@ fn facts(scene: &Scene, silent: Option<i64>) -> Facts {
         let object = render::vmi(machine, &format!("uid-{}", machine.name))?;
         Some(Arc::new(VmiView::from(&serde_json::from_value(object).unwrap())))
     };
-    let vms: Vec<_> = scene.machines.iter().map(vm).collect();
-    let vmis: Vec<_> = scene.machines.iter().filter_map(vmi).collect();
-    let plan = scene.plan.clone().map(|plan| PlanView::from(&serde_json::from_value(plan).unwrap()));
-    let upgrade = scene.upgrade.clone().and_then(|plan| PlanView::of_upgrade(&serde_json::from_value(plan).unwrap()));
-    let known = plan.into_iter().chain(upgrade).filter(|_| scene.rights).map(Arc::new);
+    let vms: Vec<_> = snapshot.machines.iter().map(vm).collect();
+    let vmis: Vec<_> = snapshot.machines.iter().filter_map(vmi).collect();
+    let plan = snapshot.plan.clone().map(|plan| PlanView::from(&serde_json::from_value(plan).unwrap()));
+    let upgrade =
+        snapshot.upgrade.clone().and_then(|plan| PlanView::of_upgrade(&serde_json::from_value(plan).unwrap()));
+    let known = plan.into_iter().chain(upgrade).filter(|_| snapshot.rights).map(Arc::new);
     Facts { plan: newest(known), machines: machines(&nodes, &vms, &vmis), silent_seconds: silent, webhooks_fail: false }
 }
 
@@ -69,21 +70,21 @@ struct ReplayCost {
 /// Plays a file with a look every ten seconds; after each step everything is as the file says. With `restarts` each
 /// step is followed by a new process.
 fn play(file: &str, restarts: bool) -> ReplayCost {
-    let scenes = scenes(file);
+    let snapshots = snapshots(file);
     let start = 1_767_225_600;
     let mut upgrade = HostUpgrade::default();
     let mut told = ReplayCost::default();
     let mut shown: BTreeMap<String, (Reason, String, String)> = BTreeMap::new();
     let mut written = None;
     let mut away_since = None::<i64>;
-    for (index, scene) in scenes.iter().enumerate() {
+    for (index, snapshot) in snapshots.iter().enumerate() {
         #[allow(clippy::cast_possible_truncation)]
         let at = |minute: f64| start + (minute * 60.0) as i64;
-        let begin = at(scene.minute);
-        away_since = if scene.api { None } else { away_since.or(Some(begin)) };
+        let begin = at(snapshot.minute);
+        away_since = if snapshot.api { None } else { away_since.or(Some(begin)) };
         // A host that does not answer tells what it told before.
-        let frozen = scenes[..=index].iter().rev().find(|scene| scene.api).unwrap_or(scene);
-        let end = scenes.get(index + 1).map_or(begin + 10, |next| at(next.minute));
+        let frozen = snapshots[..=index].iter().rev().find(|snapshot| snapshot.api).unwrap_or(snapshot);
+        let end = snapshots.get(index + 1).map_or(begin + 10, |next| at(next.minute));
         let mut now = begin;
         while now < end {
             let silent = away_since.map(|since| now - since);
@@ -102,14 +103,14 @@ fn play(file: &str, restarts: bool) -> ReplayCost {
                 written = Some(new);
             }
             if now == begin {
-                check(file, scene, &upgrade);
+                check(file, snapshot, &upgrade);
                 let suspended = written.as_ref().is_some_and(is_suspended);
-                assert_eq!(suspended, upgrade.suspended().is_some(), "ConfigMap of {file} at {}", scene.minute);
+                assert_eq!(suspended, upgrade.suspended().is_some(), "ConfigMap of {file} at {}", snapshot.minute);
             }
             if restarts && now == begin {
                 let taken_up = written.as_ref().map_or_else(HostUpgrade::default, |data| restore(data, now));
                 let same = HostUpgrade { plan: upgrade.plan.clone(), ..taken_up.clone() };
-                assert_eq!(news(&same, written.as_ref()), None, "{file} at {}", scene.minute);
+                assert_eq!(news(&same, written.as_ref()), None, "{file} at {}", snapshot.minute);
                 upgrade = taken_up;
             }
             now += 10;
@@ -123,9 +124,9 @@ fn is_suspended(data: &BTreeMap<String, String>) -> bool {
     status["window"]["suspended"] == true
 }
 
-fn check(file: &str, scene: &Scene, upgrade: &HostUpgrade) {
-    let Some(expect) = &scene.expect else { return };
-    let at = format!("{file} at minute {}: {:?} {:?}", scene.minute, upgrade.window, upgrade.nodes);
+fn check(file: &str, snapshot: &Snapshot, upgrade: &HostUpgrade) {
+    let Some(expect) = &snapshot.expect else { return };
+    let at = format!("{file} at minute {}: {:?} {:?}", snapshot.minute, upgrade.window, upgrade.nodes);
     if let Some(suspended) = expect.suspended {
         assert_eq!(upgrade.suspended().is_some(), suspended, "{at}");
     }
@@ -199,7 +200,7 @@ fn the_report_names_who_was_moved_who_was_off_and_whose_address_changed() {
 fn what_to_expect_follows_from_the_machine_and_the_host() {
     let expected = |file: &str, name: &str| {
         let mut upgrade = HostUpgrade::default();
-        upgrade.step(0, &facts(&scenes(file)[0], None));
+        upgrade.step(0, &facts(&snapshots(file)[0], None));
         upgrade.nodes[name].expect
     };
     assert_eq!(expected("toolkit-three-hosts", "node1"), Expect::Migrate);
@@ -210,41 +211,41 @@ fn what_to_expect_follows_from_the_machine_and_the_host() {
 
 #[test]
 fn one_machine_off_or_moving_is_no_upgrade_unless_webhooks_fail_too() {
-    let all = scenes("two-machines-off");
-    let mut scene = all[0].clone();
-    scene.plan = None;
-    scene.machines[0].powered = false;
-    scene.machines[0].upgrade.shut_down = true;
+    let all = snapshots("two-machines-off");
+    let mut snapshot = all[0].clone();
+    snapshot.plan = None;
+    snapshot.machines[0].powered = false;
+    snapshot.machines[0].upgrade.shut_down = true;
     let mut upgrade = HostUpgrade::default();
-    let before = Scene { plan: None, ..all[0].clone() };
+    let before = Snapshot { plan: None, ..all[0].clone() };
     upgrade.step(0, &facts(&before, None));
-    upgrade.step(10, &facts(&scene, None));
+    upgrade.step(10, &facts(&snapshot, None));
     assert_eq!(upgrade.suspended(), None);
-    let webhooks = Facts { webhooks_fail: true, ..facts(&scene, None) };
+    let webhooks = Facts { webhooks_fail: true, ..facts(&snapshot, None) };
     upgrade.step(20, &webhooks);
     assert!(upgrade.suspended().is_some());
     let mut upgrade = HostUpgrade::default();
     let migrating = {
-        let mut scene = all[0].clone();
-        scene.plan = None;
-        scene.machines[0].migration = Some(harvester_sim::guest::machine::Migration {
+        let mut snapshot = all[0].clone();
+        snapshot.plan = None;
+        snapshot.machines[0].migration = Some(harvester_sim::guest::machine::Migration {
             source: "host-1".into(),
             target: "host-2".into(),
             started: "2026-01-01T00:00:00Z".into(),
             ended: None,
             failed: false,
         });
-        Facts { webhooks_fail: true, ..facts(&scene, None) }
+        Facts { webhooks_fail: true, ..facts(&snapshot, None) }
     };
     upgrade.step(30, &migrating);
     assert!(upgrade.suspended().is_some());
 }
 
-/// The first scene of `two-machines-off` without a plan, and two machines of one host off: stopped by somebody, or
+/// The first snapshot of `two-machines-off` without a plan, and two machines of one host off: stopped by somebody, or
 /// ended from inside.
 fn two_off(power: Power) -> (Facts, Facts) {
-    let all = scenes("two-machines-off");
-    let before = Facts { plan: None, ..facts(&Scene { plan: None, ..all[0].clone() }, None) };
+    let all = snapshots("two-machines-off");
+    let before = Facts { plan: None, ..facts(&Snapshot { plan: None, ..all[0].clone() }, None) };
     let mut off = before.clone();
     for machine in off.machines.iter_mut().take(2) {
         (machine.power, machine.host) = (power, String::new());
@@ -317,7 +318,7 @@ fn machines_that_have_been_off_for_half_an_hour_open_no_window_and_a_window_forg
 
 #[test]
 fn everything_is_looked_at_again_when_a_window_is_spent_or_a_silence_ends() {
-    let all = scenes("paused");
+    let all = snapshots("paused");
     let mut upgrade = HostUpgrade::default();
     assert!(!upgrade.step(0, &facts(&all[0], None)).resync);
     assert!(!upgrade.step(STALE - 1, &facts(&all[0], None)).resync);
@@ -358,19 +359,19 @@ fn a_silence_is_written_down_as_no_upgrade_and_its_end_too_and_a_new_process_doe
 
 #[test]
 fn a_plan_that_never_ends_suspends_nothing_after_a_day_whatever_it_does() {
-    let all = scenes("paused");
+    let all = snapshots("paused");
     let mut upgrade = HostUpgrade::default();
     for hour in 0..48 {
         // Something changes every hour.
-        let scene = if hour % 2 == 0 { &all[0] } else { &all[4] };
-        upgrade.step(hour * 3600, &facts(scene, None));
+        let snapshot = if hour % 2 == 0 { &all[0] } else { &all[4] };
+        upgrade.step(hour * 3600, &facts(snapshot, None));
         assert_eq!(upgrade.suspended().is_some(), hour < 24, "hour {hour}");
     }
 }
 
 #[test]
 fn a_controller_that_restarts_does_not_make_a_stale_plan_look_fresh() {
-    let all = scenes("paused");
+    let all = snapshots("paused");
     let mut upgrade = HostUpgrade::default();
     upgrade.step(0, &facts(&all[0], None));
     for hour in 1..6 {

@@ -163,13 +163,13 @@ pub fn candidate_networks(vmi: &VmiView, management_network: Option<&str>) -> Ve
 /// The addresses that KubeVirt reports for a NIC, as text.
 fn reported<'a>(vmi: &'a VmiView, network: &str) -> Result<&'a [String], String> {
     let Some(interface) = vmi.interfaces.iter().find(|interface| interface.name == network) else {
-        let story = waits_for_agent(vmi);
-        return Err(format!("management network {network:?} status not yet available for VMI {}{story}", vmi.key()));
+        let text = waits_for_agent(vmi);
+        return Err(format!("management network {network:?} status not yet available for VMI {}{text}", vmi.key()));
     };
     if interface.addresses.is_empty() {
-        let story = waits_for_agent(vmi);
+        let text = waits_for_agent(vmi);
         return Err(format!(
-            "management network {network:?} found but no IPs reported yet for VMI {}{story}",
+            "management network {network:?} found but no IPs reported yet for VMI {}{text}",
             vmi.key()
         ));
     }

@@ -151,12 +151,12 @@ impl HarvesterInstances {
             return Ok(());
         }
         let Self { namespace, server, .. } = self;
-        let story = format!("the VMs in namespace {namespace} of Harvester at {server} could not be listed yet");
+        let text = format!("the VMs in namespace {namespace} of Harvester at {server} could not be listed yet");
         // Wrong cloud-config, missing rights, or Harvester unreachable: no other part reports this to the user.
         let error = self.watched.iter().find_map(|watched| Some(watched.borrow().error.as_ref()?.1.clone()));
         Err(match error {
-            Some(error) => format!("{story}: {error}; {}", remedy(&error)),
-            None => story,
+            Some(error) => format!("{text}: {error}; {}", remedy(&error)),
+            None => text,
         })
     }
 

@@ -188,12 +188,12 @@ async fn a_machine_without_addresses_keeps_a_new_node_tainted_and_an_old_one_as_
 #[test]
 fn a_machine_that_does_not_run_says_how_far_it_is() {
     let stopped = VmView { status: PrintableStatus::Stopped, ..vm("vm-1", "u") };
-    let story = |vm: &VmView, vmi: Option<VmiView>| instance_of("guests", vm, vmi.map(Arc::new)).unwrap_err();
-    assert_eq!(story(&stopped, None), "VM guests/vm-1 is switched off: start it on Harvester");
+    let text = |vm: &VmView, vmi: Option<VmiView>| instance_of("guests", vm, vmi.map(Arc::new)).unwrap_err();
+    assert_eq!(text(&stopped, None), "VM guests/vm-1 is switched off: start it on Harvester");
     let starting = VmView { status: PrintableStatus::Starting, ..stopped.clone() };
-    assert_eq!(story(&starting, None), "VM guests/vm-1 has no running instance, Harvester says Starting");
+    assert_eq!(text(&starting, None), "VM guests/vm-1 has no running instance, Harvester says Starting");
     let ended = VmiView { phase: Phase::Ended, ..running("vm-1", None) };
-    assert!(story(&starting, Some(ended)).contains("has ended"));
+    assert!(text(&starting, Some(ended)).contains("has ended"));
 }
 
 #[tokio::test]

@@ -67,25 +67,25 @@ impl Resend {
 /// sentence about what follows when it gets an address.
 pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, age: Duration) -> NoAddress {
     let message = lb.ready.as_ref().map_or("", |ready| ready.message.as_str());
-    let story = format!("ip is not allocated, mode: {}, message: {message}", lb.effective_ipam());
-    let progress = |story: String, retry_after| NoAddress {
-        waiting: Waiting { reason: WaitReason::Allocation.word(), message: story, needs_user: false, retry_after },
+    let text = format!("ip is not allocated, mode: {}, message: {message}", lb.effective_ipam());
+    let progress = |text: String, retry_after| NoAddress {
+        waiting: Waiting { reason: WaitReason::Allocation.word(), message: text, needs_user: false, retry_after },
         reason: WaitReason::Allocation,
         resend: None,
     };
     match &lb.ready {
-        None => silent_host(&story, age),
+        None => silent_host(&text, age),
         // Ready without an address is normal during a switch of the pool, and between two writes of the host.
-        Some(ready) if ready.status => progress(story, None),
+        Some(ready) if ready.status => progress(text, None),
         Some(_) => match NotReady::classify(message) {
-            NotReady::Transient => progress(story, None),
-            NotReady::NoAllocator => no_such_pool(lb, &story, then, age),
-            NotReady::NoMatchingPool => no_matching_pool(lb, &story, (cluster, namespace), then),
+            NotReady::Transient => progress(text, None),
+            NotReady::NoAllocator => no_such_pool(lb, &text, then, age),
+            NotReady::NoMatchingPool => no_matching_pool(lb, &text, (cluster, namespace), then),
             NotReady::PoolExhausted => NoAddress {
                 waiting: Waiting {
                     reason: WaitReason::PoolExhausted.word(),
                     message: format!(
-                        "{story}. The IPPool on Harvester is used up: enlarge it, or delete Services that need no \
+                        "{text}. The IPPool on Harvester is used up: enlarge it, or delete Services that need no \
                          address. {then}"
                     ),
                     needs_user: true,
@@ -98,7 +98,7 @@ pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, a
                 waiting: Waiting {
                     reason: WaitReason::Refused.word(),
                     message: format!(
-                        "{story}. Harvester refuses for this reason and tries again by itself; its administrator sees \
+                        "{text}. Harvester refuses for this reason and tries again by itself; its administrator sees \
                          it on LoadBalancer {namespace}/{}",
                         lb.name
                     ),
@@ -113,18 +113,18 @@ pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, a
 }
 
 /// The controller may not read the host's pools, so the host's message is the only information.
-fn no_such_pool(lb: &LbView, story: &str, then: &str, age: Duration) -> NoAddress {
+fn no_such_pool(lb: &LbView, text: &str, then: &str, age: Duration) -> NoAddress {
     let left = POOL_UNKNOWN.saturating_sub(age);
     if !left.is_zero() {
         let reason = WaitReason::Allocation;
         let retry_after = Some(left);
-        let waiting = Waiting { reason: reason.word(), message: story.to_owned(), needs_user: false, retry_after };
+        let waiting = Waiting { reason: reason.word(), message: text.to_owned(), needs_user: false, retry_after };
         return NoAddress { waiting, reason, resend: None };
     }
     let said = lb.ready.as_ref().and_then(|ready| ready.message.strip_prefix(NO_ALLOCATOR));
     let pool = said.or(lb.wanted_pool.as_deref()).unwrap_or_default().trim();
     let message = format!(
-        "{story}. IPPool {pool} does not exist on Harvester, or Harvester has just restarted: correct or remove \
+        "{text}. IPPool {pool} does not exist on Harvester, or Harvester has just restarted: correct or remove \
          annotation {}, or make the IPPool. {then}",
         cloudprovider::IP_POOL
     );
@@ -135,16 +135,16 @@ fn no_such_pool(lb: &LbView, story: &str, then: &str, age: Duration) -> NoAddres
     NoAddress { waiting, reason, resend: Some(Resend::Nudge) }
 }
 
-fn silent_host(story: &str, age: Duration) -> NoAddress {
+fn silent_host(text: &str, age: Duration) -> NoAddress {
     let silent = age >= HOST_SILENT;
     let message = if silent {
         format!(
-            "{story}. Harvester's load balancer controller has not looked at the object for more than {} s: see \
+            "{text}. Harvester's load balancer controller has not looked at the object for more than {} s: see \
              whether harvester-load-balancer runs in namespace harvester-system of Harvester",
             HOST_SILENT.as_secs()
         )
     } else {
-        story.to_owned()
+        text.to_owned()
     };
     NoAddress {
         waiting: Waiting {
@@ -158,7 +158,7 @@ fn silent_host(story: &str, age: Duration) -> NoAddress {
     }
 }
 
-fn no_matching_pool(lb: &LbView, story: &str, (cluster, namespace): (&str, &str), then: &str) -> NoAddress {
+fn no_matching_pool(lb: &LbView, text: &str, (cluster, namespace): (&str, &str), then: &str) -> NoAddress {
     let network = lb.annotation(loadbalancer::NETWORK);
     let (remedy, retry_after, resend) = if network.is_empty() {
         let remedy = format!(
@@ -176,7 +176,7 @@ fn no_matching_pool(lb: &LbView, story: &str, (cluster, namespace): (&str, &str)
     NoAddress {
         waiting: Waiting {
             reason: WaitReason::NoMatchingPool.word(),
-            message: format!("{story}. {remedy}. {then}"),
+            message: format!("{text}. {remedy}. {then}"),
             needs_user: true,
             retry_after,
         },

@@ -472,8 +472,11 @@ async fn of_two_applicants_for_one_port_exactly_one_gets_it() {
     let (a, b) = tokio::join!(lab.provider.ensure(&a), lab.provider.ensure(&b));
     let winners = [&a, &b].into_iter().filter(|result| result.is_ok()).count();
     assert_eq!(winners, 1, "{a:?} {b:?}");
-    let loser = a.err().or(b.err()).unwrap();
-    assert!(loser.permanent && loser.message.contains("error: port 443 has been used in service default/"), "{loser}");
+    let refused = a.err().or(b.err()).unwrap();
+    assert!(
+        refused.permanent && refused.message.contains("error: port 443 has been used in service default/"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]

@@ -138,11 +138,11 @@ async fn replay(client: Client, args: ReplayArgs) -> anyhow::Result<()> {
     let player = Player::new(client, &args.namespace, &args.cluster, &args.network);
     let minute = Duration::from_mins(1).div_f64(args.speed.max(0.1));
     let mut before = 0.0;
-    for scene in replay.scenes(player.stage())? {
-        tokio::time::sleep(minute.mul_f64((scene.minute - before).max(0.0))).await;
-        before = scene.minute;
-        println!("minute {}: {}", scene.minute, scene.note);
-        player.play(&scene).await?;
+    for snapshot in replay.snapshots(player.stage())? {
+        tokio::time::sleep(minute.mul_f64((snapshot.minute - before).max(0.0))).await;
+        before = snapshot.minute;
+        println!("minute {}: {}", snapshot.minute, snapshot.note);
+        player.play(&snapshot).await?;
     }
     Ok(())
 }

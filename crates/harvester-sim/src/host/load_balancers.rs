@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::books::Books;
-use super::plan::{self, AddressStep, Farewell};
+use super::plan::{self, AddressStep, Deletion};
 use super::queue::{Key, Outcome};
 use super::world::{NO_MATCH_RETRY, World, is_conflict, is_not_found, now};
 use crate::allocator::{self, BookError};
@@ -221,10 +221,10 @@ impl LoadBalancers {
     }
 
     async fn say_farewell(&self, lb: &LoadBalancer) -> Outcome {
-        match plan::farewell(lb) {
-            Farewell::Nothing => return Outcome::Clean,
-            Farewell::DropFinalizer => {}
-            Farewell::Release(pool) => {
+        match plan::deletion(lb) {
+            Deletion::Nothing => return Outcome::Clean,
+            Deletion::DropFinalizer => {}
+            Deletion::Release(pool) => {
                 if self.release(&plan::owner_key(lb), &pool).await.is_err() {
                     return Outcome::Failed;
                 }

@@ -99,7 +99,7 @@ pub fn report(
 
 /// What to do with an object that is being deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Farewell {
+pub enum Deletion {
     /// Not ours to finish.
     Nothing,
     /// Drop the finalizer; nothing is booked as far as the object says.
@@ -109,13 +109,13 @@ pub enum Farewell {
 }
 
 /// Release happens only for an explicit `pool` with a pool in the status; otherwise the address leaks, as on the host.
-pub fn farewell(lb: &LoadBalancer) -> Farewell {
+pub fn deletion(lb: &LoadBalancer) -> Deletion {
     if !lb.has_host_finalizer() {
-        return Farewell::Nothing;
+        return Deletion::Nothing;
     }
     match lb.allocated_pool() {
-        Some(pool) if lb.spec.ipam.as_deref() == Some("pool") => Farewell::Release(pool.to_owned()),
-        _ => Farewell::DropFinalizer,
+        Some(pool) if lb.spec.ipam.as_deref() == Some("pool") => Deletion::Release(pool.to_owned()),
+        _ => Deletion::DropFinalizer,
     }
 }
 
@@ -217,11 +217,11 @@ mod tests {
     fn only_an_explicit_pool_with_a_recorded_booking_is_released() {
         let booked = json!({"allocatedAddress": {"ipPool": "edge", "ip": "10.0.0.1"}});
         let table = [
-            (json!({"ipam": "pool"}), booked.clone(), true, Farewell::Release("edge".to_owned())),
-            (json!({}), booked.clone(), true, Farewell::DropFinalizer),
-            (json!({"ipam": "pool"}), json!({}), true, Farewell::DropFinalizer),
-            (json!({"ipam": "dhcp"}), json!({"allocatedAddress": {"ip": "0.0.0.0"}}), true, Farewell::DropFinalizer),
-            (json!({"ipam": "pool"}), booked, false, Farewell::Nothing),
+            (json!({"ipam": "pool"}), booked.clone(), true, Deletion::Release("edge".to_owned())),
+            (json!({}), booked.clone(), true, Deletion::DropFinalizer),
+            (json!({"ipam": "pool"}), json!({}), true, Deletion::DropFinalizer),
+            (json!({"ipam": "dhcp"}), json!({"allocatedAddress": {"ip": "0.0.0.0"}}), true, Deletion::DropFinalizer),
+            (json!({"ipam": "pool"}), booked, false, Deletion::Nothing),
         ];
         for (spec, status, finalizer, expected) in table {
             let mut lb = with(&spec, &status);
@@ -229,7 +229,7 @@ mod tests {
                 lb = with_finalizer(&lb).unwrap();
                 assert_eq!(with_finalizer(&lb), None);
             }
-            assert_eq!(farewell(&lb), expected, "{spec} {status}");
+            assert_eq!(deletion(&lb), expected, "{spec} {status}");
             assert!(!without_finalizer(&lb).has_host_finalizer());
         }
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::guest::machine::{Machine, Migration};
 
-/// The whole story.
+/// A file with all steps of an upgrade.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Replay {
@@ -168,7 +168,7 @@ pub struct Stage {
 
 /// Everything as it is after a step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scene {
+pub struct Snapshot {
     /// Minutes since the beginning.
     pub minute: f64,
     /// For people.
@@ -196,12 +196,12 @@ impl Replay {
     }
 
     /// The states after each step, in order.
-    pub fn scenes(&self, stage: &Stage) -> Result<Vec<Scene>, ReplayError> {
+    pub fn snapshots(&self, stage: &Stage) -> Result<Vec<Snapshot>, ReplayError> {
         let mut machines: BTreeMap<&str, Machine> =
             self.machines.iter().map(|(name, start)| (name.as_str(), begin(name, start, stage))).collect();
         let (mut plan, mut upgrade) = (None::<PlanState>, None::<PlanState>);
         let mut api = true;
-        let mut scenes = Vec::new();
+        let mut snapshots = Vec::new();
         for (index, step) in self.steps.iter().enumerate() {
             for (name, change) in &step.machines {
                 let known = || self.machines.keys().cloned().collect::<Vec<_>>().join(", ");
@@ -224,7 +224,7 @@ impl Replay {
             } else {
                 step.machines.keys().cloned().collect()
             };
-            scenes.push(Scene {
+            snapshots.push(Snapshot {
                 minute: step.at,
                 note: step.note.clone(),
                 machines: machines.values().cloned().collect(),
@@ -236,7 +236,7 @@ impl Replay {
                 expect: step.expect.clone(),
             });
         }
-        Ok(scenes)
+        Ok(snapshots)
     }
 }
 
@@ -251,7 +251,7 @@ fn begin(name: &str, start: &Start, stage: &Stage) -> Machine {
 /// The clock of replays begins here.
 pub fn clock(minute: f64) -> String {
     let start: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().expect("a valid time");
-    #[allow(clippy::cast_possible_truncation)] // minutes of a story
+    #[allow(clippy::cast_possible_truncation)] // minutes of a replay
     let seconds = (minute * 60.0) as i64;
     jiff::Timestamp::from_second(start.as_second() + seconds).expect("a time within range").to_string()
 }

@@ -3,7 +3,7 @@
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::{Scene, Stage};
+use super::{Snapshot, Stage};
 use crate::apply::{ApplyError, apply};
 use crate::guest::machines::{MachineError, Machines};
 use harvester_api::upgrade::{UPGRADE_NAMESPACE, Upgrade, UpgradePlan};
@@ -24,7 +24,7 @@ pub enum PlayError {
     Kind(String),
 }
 
-/// Plays scenes.
+/// Plays snapshots.
 pub struct Player {
     client: Client,
     machines: Machines,
@@ -84,12 +84,12 @@ impl Player {
         ]
     }
 
-    /// Makes the host look like this scene: the machines that it changes, and the plan.
-    pub async fn play(&self, scene: &Scene) -> Result<(), PlayError> {
-        if scene.minute <= 0.0 && (scene.plan.is_some() || scene.upgrade.is_some()) {
-            self.install(scene.rights).await?;
+    /// Makes the host look like this snapshot: the machines that it changes, and the plan.
+    pub async fn play(&self, snapshot: &Snapshot) -> Result<(), PlayError> {
+        if snapshot.minute <= 0.0 && (snapshot.plan.is_some() || snapshot.upgrade.is_some()) {
+            self.install(snapshot.rights).await?;
         }
-        for machine in scene.machines.iter().filter(|machine| scene.changed.contains(&machine.name)) {
+        for machine in snapshot.machines.iter().filter(|machine| snapshot.changed.contains(&machine.name)) {
             match self.machines.load(&machine.namespace, &machine.name).await {
                 // What the bed says about its networks and names is worth more than the replay's.
                 Ok(known) => {
@@ -105,7 +105,7 @@ impl Player {
                 Err(error) => return Err(error.into()),
             }
         }
-        for document in [&scene.plan, &scene.upgrade].into_iter().flatten() {
+        for document in [&snapshot.plan, &snapshot.upgrade].into_iter().flatten() {
             apply(&self.client, document).await?;
         }
         Ok(())

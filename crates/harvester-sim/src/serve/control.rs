@@ -1,4 +1,4 @@
-//! The control endpoint: faults, counters and a few deeds, for tests and the demo while the stand-in runs as its own
+//! The control endpoint: faults, counters and a few actions, for tests and the demo while the stand-in runs as its own
 //! process.
 //!
 //! | request | effect |

@@ -1,4 +1,4 @@
-//! The *hosts* level's wires: namespaces, bridges, hosts, DHCP, and the eyes on them (prober, capture).
+//! The *hosts* level's wires: namespaces, bridges, hosts, DHCP, and what watches them (prober, capture).
 
 pub mod capture;
 pub mod clients;

@@ -74,7 +74,7 @@ impl Asked {
 
 /// What is known of one Service.
 #[derive(Debug, Clone, Copy)]
-struct Born {
+struct Created {
     at: Instant,
     at_time: SystemTime,
     address: Option<(Instant, IpAddr)>,
@@ -83,7 +83,7 @@ struct Born {
 /// What was seen of Services from their birth until the product was quiet again.
 struct Run {
     begin: Instant,
-    born: BTreeMap<String, Born>,
+    created: BTreeMap<String, Created>,
     replies: BTreeMap<String, Instant>,
     frames: Vec<Frame>,
     tally: Tally,
@@ -93,7 +93,12 @@ struct Run {
 /// Makes `count` Services called `<prefix>-<n>` and follows them until all answer and the product is quiet.
 pub async fn create(stage: &Stage, prefix: &str, count: usize, ipam: &str) -> Result<Creation> {
     let run = run(stage, &crowd::names(prefix, count), ipam).await?;
-    let all = run.born.values().filter_map(|born| born.address).map(|(at, _)| ms(at - run.begin)).fold(0.0, f64::max);
+    let all = run
+        .created
+        .values()
+        .filter_map(|created| created.address)
+        .map(|(at, _)| ms(at - run.begin))
+        .fold(0.0, f64::max);
     Ok(summarize(&run, ipam, all))
 }
 
@@ -104,7 +109,7 @@ pub async fn one_by_one(stage: &Stage, prefix: &str, runs: usize, ipam: &str) ->
         let names = [format!("{prefix}-one{done}")];
         let mut last = run(stage, &names, ipam).await?;
         if let Some(mut former) = all.take() {
-            last.born.append(&mut former.born);
+            last.created.append(&mut former.created);
             last.replies.append(&mut former.replies);
             last.frames.splice(0..0, former.frames);
         }
@@ -132,16 +137,16 @@ async fn run(stage: &Stage, names: &[String], ipam: &str) -> Result<Run> {
     let (begin, begin_time) = (Instant::now(), SystemTime::now());
     let following = follow(&mut seen, names.len(), &sampler);
     let (made, got) = tokio::try_join!(crowd::make(stage, names, ipam), following)?;
-    let born = made.into_iter().map(|(name, at)| {
+    let created = made.into_iter().map(|(name, at)| {
         let address = got.get(&name).copied();
-        (name, Born { at, at_time: begin_time + (at - begin), address })
+        (name, Created { at, at_time: begin_time + (at - begin), address })
     });
-    let born = born.collect();
+    let created = created.collect();
     let replies = sampler.finish(Duration::from_mins(1)).await?;
     stage.wait_until_quiet().await?;
     let tally = stage.tally(mark)?;
     let cpu_ms = Processes::cpu_between(&before, &processes.usage()?);
-    Ok(Run { begin, born, replies, frames: capture.stop()?, tally, cpu_ms })
+    Ok(Run { begin, created, replies, frames: capture.stop()?, tally, cpu_ms })
 }
 
 type Sight = (String, Instant, IpAddr);
@@ -185,37 +190,37 @@ fn asked(tally: &Tally, services: usize) -> BTreeMap<&'static str, Asked> {
 }
 
 fn summarize(run: &Run, ipam: &str, all_ms: f64) -> Creation {
-    let born = &run.born;
-    let times = born.values().filter_map(|born| Some(born.address?.0 - born.at)).collect();
-    let answered = born.iter().filter_map(|(name, born)| Some(*run.replies.get(name)? - born.at)).collect();
+    let created = &run.created;
+    let times = created.values().filter_map(|created| Some(created.address?.0 - created.at)).collect();
+    let answered = created.iter().filter_map(|(name, created)| Some(*run.replies.get(name)? - created.at)).collect();
     Creation {
-        services: born.len(),
+        services: created.len(),
         ipam: ipam.to_owned(),
         all_ms,
         address: Quantiles::of(times),
-        announced: Quantiles::of(announced(born, &run.frames)),
+        announced: Quantiles::of(announced(created, &run.frames)),
         reply: Quantiles::of(answered),
-        requests: asked(&run.tally, born.len()),
+        requests: asked(&run.tally, created.len()),
         cpu_ms: run.cpu_ms.clone(),
-        addresses: born.values().filter_map(|born| Some(born.address?.1)).collect(),
+        addresses: created.values().filter_map(|created| Some(created.address?.1)).collect(),
     }
 }
 
 /// From birth to the first ARP frame after it whose sender has the address.
-fn announced(born: &BTreeMap<String, Born>, frames: &[Frame]) -> Vec<Duration> {
+fn announced(created: &BTreeMap<String, Created>, frames: &[Frame]) -> Vec<Duration> {
     let mut first: BTreeMap<Ipv4Addr, Vec<Duration>> = BTreeMap::new();
     for frame in frames {
         if let Some(sender) = arp_sender(&frame.data) {
             first.entry(sender).or_default().push(frame.at);
         }
     }
-    let of_one = |born: &Born| {
-        let IpAddr::V4(address) = born.address?.1 else { return None };
-        let at = born.at_time.duration_since(UNIX_EPOCH).ok()?;
+    let of_one = |created: &Created| {
+        let IpAddr::V4(address) = created.address?.1 else { return None };
+        let at = created.at_time.duration_since(UNIX_EPOCH).ok()?;
         // An address may have belonged to another Service before.
         first.get(&address)?.iter().find_map(|seen| seen.checked_sub(at))
     };
-    born.values().filter_map(of_one).collect()
+    created.values().filter_map(of_one).collect()
 }
 
 /// Sender's protocol address of an ARP frame on Ethernet.
@@ -235,9 +240,9 @@ mod tests {
         let at = Duration::from_secs(1);
         let frames = [995, 1250, 1300].map(|ms| Frame { at: Duration::from_millis(ms), data: frame.clone() });
         let address = Some((Instant::now(), IpAddr::from([10, 200, 0, 10])));
-        let born = Born { at: Instant::now(), at_time: UNIX_EPOCH + at, address };
-        let born = BTreeMap::from([("web".to_owned(), born)]);
-        assert_eq!(announced(&born, &frames), [Duration::from_millis(250)]);
+        let created = Created { at: Instant::now(), at_time: UNIX_EPOCH + at, address };
+        let created = BTreeMap::from([("web".to_owned(), created)]);
+        assert_eq!(announced(&created, &frames), [Duration::from_millis(250)]);
         assert_eq!(arp_sender(&frame[..30]), None);
     }
 }

@@ -282,6 +282,6 @@ async fn after(
 
 /// The error, with what the product has to say.
 fn tell(stage: &Stage, error: anyhow::Error) -> anyhow::Error {
-    show(stage.bed.story("ERROR"));
+    show(stage.bed.log_lines_about("ERROR"));
     error
 }

@@ -56,7 +56,7 @@ impl<'a> Stage<'a> {
         self.repoint(case, owner).await?;
         let (probe, answerers) = self.watch()?;
         let mac = bed.macs(self.address.into())?;
-        ensure!(self.owner()? == owner, "node{owner} has lost it by itself\n{}", bed.story("owner"));
+        ensure!(self.owner()? == owner, "node{owner} has lost it by itself\n{}", bed.log_lines_about("owner"));
         let begun = Instant::now();
         match case.fault {
             Fault::PowerLoss => {

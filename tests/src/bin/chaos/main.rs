@@ -6,7 +6,7 @@
 //! Harvester, nor by the copy. Exit status 1 if a rule was broken; the seed that is printed repeats the decisions.
 
 mod dice;
-mod slander;
+mod false_reports;
 mod strangers;
 mod trouble;
 mod truth;
@@ -29,7 +29,7 @@ use serde_json::json;
 use testbed::echo;
 
 use crate::dice::{Deck, Dice};
-use crate::slander::Slander;
+use crate::false_reports::FalseReports;
 use crate::strangers::{Copycat, Other};
 use crate::trouble::{Broken, Trouble};
 use crate::truth::Truth;
@@ -82,7 +82,7 @@ fn ghost_address(index: usize) -> String {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Deed {
+enum Action {
     Create,
     Delete,
     Touch,
@@ -95,17 +95,17 @@ enum Deed {
     Break,
 }
 
-const DEEDS: &[(usize, Deed)] = &[
-    (30, Deed::Create),
-    (18, Deed::Delete),
-    (10, Deed::Touch),
-    (4, Deed::Retype),
-    (4, Deed::Pool),
-    (5, Deed::Address),
-    (3, Deed::Agent),
-    (3, Deed::Ready),
-    (4, Deed::Restart),
-    (35, Deed::Break),
+const ACTIONS: &[(usize, Action)] = &[
+    (30, Action::Create),
+    (18, Action::Delete),
+    (10, Action::Touch),
+    (4, Action::Retype),
+    (4, Action::Pool),
+    (5, Action::Address),
+    (3, Action::Agent),
+    (3, Action::Ready),
+    (4, Action::Restart),
+    (35, Action::Break),
 ];
 
 struct Chaos {
@@ -121,7 +121,7 @@ struct Chaos {
     /// Another Harvester, and a copy of the cluster, once they were needed.
     other: Option<Other>,
     copycat: Option<Copycat>,
-    slander: Slander,
+    false_reports: FalseReports,
     troubles: Deck<Broken>,
     made: usize,
     /// How often each trouble was.
@@ -141,7 +141,7 @@ async fn run(seed: u64, cli: &Cli) -> Result<()> {
         bed.register_node(&NodeSketch::new(ghost)).await?;
     }
     let watchers = [GHOSTS[1], bed.lan.host(1).name()];
-    let slander = Slander::prepare(bed.client().await?, &namespace, GHOSTS[0], watchers).await?;
+    let false_reports = FalseReports::prepare(bed.client().await?, &namespace, GHOSTS[0], watchers).await?;
     let mut chaos = Chaos {
         second,
         services: Api::namespaced(bed.client().await?, &namespace),
@@ -152,7 +152,7 @@ async fn run(seed: u64, cli: &Cli) -> Result<()> {
         right_file: bed.fresh_cloud_config()?,
         other: None,
         copycat: None,
-        slander,
+        false_reports,
         troubles: Deck::new(if cli.only.is_empty() { Broken::value_variants().to_vec() } else { cli.only.clone() }),
         made: 0,
         drawn: BTreeMap::new(),
@@ -211,14 +211,14 @@ impl Chaos {
                 self.recover("after a trouble").await?;
             }
         }
-        let deed = self.dice.pick(DEEDS);
-        match deed {
-            Deed::Break if self.trouble.is_some() => {}
-            Deed::Break => {
+        let action = self.dice.pick(ACTIONS);
+        match action {
+            Action::Break if self.trouble.is_some() => {}
+            Action::Break => {
                 let what = self.troubles.draw(&mut self.dice);
                 self.trouble(what).await?;
             }
-            Deed::Restart => {
+            Action::Restart => {
                 let which = self.dice.below(2);
                 let gently = self.dice.below(2) == 0;
                 let replica = self.replicas()[which];
@@ -229,10 +229,10 @@ impl Chaos {
                 }
                 replica.start()?;
             }
-            deed => {
+            action => {
                 // What a server that is away does not take, nobody has asked for.
-                if let Err(error) = self.churn(deed).await {
-                    say(&format!("{deed:?} was not taken: {error:#}"));
+                if let Err(error) = self.churn(action).await {
+                    say(&format!("{action:?} was not taken: {error:#}"));
                 }
             }
         }
@@ -241,14 +241,14 @@ impl Chaos {
         Ok(())
     }
 
-    async fn churn(&mut self, deed: Deed) -> Result<()> {
+    async fn churn(&mut self, action: Action) -> Result<()> {
         let list = self.services.list(&ListParams::default()).await?.items;
         let chosen = (!list.is_empty()).then(|| self.dice.below(list.len())).map(|index| list[index].clone());
         let patch = async |name: &str, patch: serde_json::Value| {
             self.services.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
         };
-        match (deed, chosen) {
-            (Deed::Create, _) if list.len() < CROWD => {
+        match (action, chosen) {
+            (Action::Create, _) if list.len() < CROWD => {
                 self.made += 1;
                 let ipam = self.dice.pick(&[(4, "pool"), (1, "dhcp")]);
                 let service: Service = serde_json::from_value(json!({
@@ -257,27 +257,27 @@ impl Chaos {
                 }))?;
                 self.services.create(&PostParams::default(), &service).await?;
             }
-            (Deed::Delete, Some(service)) => {
+            (Action::Delete, Some(service)) => {
                 self.truth.released(&service);
                 self.services.delete(&service.name_any(), &DeleteParams::default()).await?;
             }
-            (Deed::Touch, Some(service)) => {
+            (Action::Touch, Some(service)) => {
                 let value = self.dice.below(1000).to_string();
                 patch(&service.name_any(), json!({"metadata": {"annotations": {"touched": value}}})).await?;
             }
-            (Deed::Retype, Some(service)) => {
+            (Action::Retype, Some(service)) => {
                 let is_lb = service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer");
                 let wanted = if is_lb { "ClusterIP" } else { "LoadBalancer" };
                 self.truth.released(&service);
                 patch(&service.name_any(), json!({"spec": {"type": wanted}})).await?;
                 self.truth.forget(&service);
             }
-            (Deed::Pool, _) => {
+            (Action::Pool, _) => {
                 let last = POOL_RANGE.end() - u8::try_from(self.dice.below(15)).expect("small");
                 // Refused where it would take a booked address away.
                 self.bed.set_pool(POOL, NETWORK, *POOL_RANGE.start()..=last).await?;
             }
-            (Deed::Address, _) => {
+            (Action::Address, _) => {
                 let ghost = GHOSTS[self.dice.below(GHOSTS.len())];
                 let address = format!("192.168.100.{}", 60 + self.dice.below(35));
                 self.machines
@@ -285,12 +285,12 @@ impl Chaos {
                     .await?;
                 self.truth.machines.insert(ghost.to_owned(), address);
             }
-            (Deed::Ready, _) => {
+            (Action::Ready, _) => {
                 // A machine that exists: its Node may be tainted, and never deleted.
                 let (ghost, ready) = (GHOSTS[self.dice.below(GHOSTS.len())], self.dice.below(2) == 0);
                 self.bed.set_ready(ghost, ready).await?;
             }
-            (Deed::Agent, _) => {
+            (Action::Agent, _) => {
                 let name = format!("vm-{}", GHOSTS[self.dice.below(GHOSTS.len())]);
                 self.machines.agent(VM_NAMESPACE, &name, self.dice.below(2) == 0).await?;
             }
@@ -315,19 +315,19 @@ impl Chaos {
             }
             self.truth.look().await;
             let mut missing = self.truth.missing().await?;
-            missing.extend(self.slander.missing().await?);
+            missing.extend(self.false_reports.missing().await?);
             if missing.is_empty() {
                 break;
             }
             if begin.elapsed() > RECOVERY {
                 self.look_at_strangers()?;
-                let (missing, story) = (missing.join("\n"), self.bed.story("WARN"));
+                let (missing, lines) = (missing.join("\n"), self.bed.log_lines_about("WARN"));
                 let broken = &self.truth.violations;
                 let host =
                     echo::get_path(self.bed.harvester.control_address(), "/backlog", Duration::from_secs(5)).await;
                 bail!(
                     "not well {RECOVERY:?} {when}:\n{missing}\nrules broken: {broken:#?}\nthe stand-in: \
-                     {host:?}\n{story}"
+                     {host:?}\n{lines}"
                 );
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -336,7 +336,7 @@ impl Chaos {
         self.look_at_strangers()?;
         if !self.truth.violations.is_empty() {
             let broken: Vec<&str> = self.truth.violations.iter().map(String::as_str).collect();
-            bail!("rules broken:\n{}\n{}", broken.join("\n"), self.bed.story("WARN"));
+            bail!("rules broken:\n{}\n{}", broken.join("\n"), self.bed.log_lines_about("WARN"));
         }
         println!(
             "chaos: all well {:.1} s {when}; {} Services made, {} troubles",

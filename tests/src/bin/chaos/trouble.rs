@@ -115,7 +115,7 @@ impl Chaos {
                     none => *none = Some(Copycat::begin(&self.bed, renamed).await?),
                 }
             }
-            Broken::FalseVerdict => self.slander.begin().await?,
+            Broken::FalseVerdict => self.false_reports.begin().await?,
             Broken::Operator => operator = Some(Operator::begin(self.services.clone())),
             _ => {}
         }
@@ -142,7 +142,7 @@ impl Chaos {
             }
             Broken::Swap => self.bed.write_cloud_config(&self.right_file)?,
             Broken::FalseVerdict => {
-                let fought = self.slander.end().await?;
+                let fought = self.false_reports.end().await?;
                 self.truth.violations.extend(fought);
             }
             Broken::Copy => {

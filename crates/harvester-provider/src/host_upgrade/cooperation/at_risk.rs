@@ -13,9 +13,9 @@ use super::Seen;
 
 /// Hosts that a warning was written for.
 #[derive(Debug, Default)]
-pub struct Told(BTreeSet<String>);
+pub struct Warned(BTreeSet<String>);
 
-impl Told {
+impl Warned {
     /// Writes one warning for each host, until the host is no longer a risk.
     pub fn tell(&mut self, seen: &Seen, nodes: &[Arc<NodeView>], events: &Recorder) {
         let members: Vec<quorum::Member<'_>> = nodes

@@ -50,7 +50,7 @@ enum Fate {
 
 /// The decision for one Node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Deed {
+pub struct Decision {
     /// The merge patch of the Node, and the change that its Event reports.
     pub patch: Option<(Value, Change)>,
     /// Whether pods are evicted now.
@@ -105,19 +105,19 @@ impl Case<'_> {
     }
 
     /// Decides what is done for the Node.
-    pub fn decide(&self) -> Deed {
+    pub fn decide(&self) -> Decision {
         match self.fate() {
             Fate::Stays => self.take_back(),
-            Fate::Moves | Fate::GoesOff if !self.refuge && self.marked().is_none() => Deed::default(),
+            Fate::Moves | Fate::GoesOff if !self.refuge && self.marked().is_none() => Decision::default(),
             Fate::Moves if self.marked().is_none() => self.begin(false),
-            Fate::Away | Fate::Moves => Deed::default(),
+            Fate::Away | Fate::Moves => Decision::default(),
             Fate::GoesOff => self.drain(),
         }
     }
 
-    fn take_back(&self) -> Deed {
+    fn take_back(&self) -> Decision {
         if (self.marked().is_none() && !self.ours()) || !self.is_back() {
-            return Deed::default();
+            return Decision::default();
         }
         // If an operator has uncordoned the Node in the meantime, that decision stands.
         let uncordoned = self.ours() && self.node.unschedulable;
@@ -125,20 +125,20 @@ impl Case<'_> {
         if uncordoned {
             patch["spec"] = json!({"unschedulable": null});
         }
-        Deed { patch: Some((patch, Change::TakenBack { uncordoned })), evict: false }
+        Decision { patch: Some((patch, Change::TakenBack { uncordoned })), evict: false }
     }
 
-    fn drain(&self) -> Deed {
+    fn drain(&self) -> Decision {
         let Some(since) = self.marked().filter(|_| self.ours() || self.node.unschedulable) else {
             // A Node that an operator has uncordoned during the drain is left alone.
-            return if self.ours() { Deed::default() } else { self.begin(true) };
+            return if self.ours() { Decision::default() } else { self.begin(true) };
         };
         let lasts = self.now - since;
         let handed_over = !self.announces || lasts >= HANDS_OVER;
-        Deed { patch: None, evict: self.node.unschedulable && handed_over && lasts < self.limit }
+        Decision { patch: None, evict: self.node.unschedulable && handed_over && lasts < self.limit }
     }
 
-    fn begin(&self, drain: bool) -> Deed {
+    fn begin(&self, drain: bool) -> Decision {
         let since = json!(Timestamp::from_second(self.now).unwrap_or_default().to_string());
         let cordon = drain && !self.node.unschedulable;
         let mut patch = self.patch(&since, &if cordon { json!("true") } else { Value::Null });
@@ -148,7 +148,7 @@ impl Case<'_> {
             // the version that was read.
             patch["metadata"]["resourceVersion"] = json!(self.node.resource_version);
         }
-        Deed { patch: Some((patch, if drain { Change::Drains } else { Change::HandsOver })), evict: false }
+        Decision { patch: Some((patch, if drain { Change::Drains } else { Change::HandsOver })), evict: false }
     }
 
     fn patch(&self, hand_over: &Value, cordoned: &Value) -> Value {
@@ -249,7 +249,7 @@ mod tests {
         ] {
             let node = node(annotations, unschedulable);
             let case = Case { now: NOW + seconds, announces, ..case(&node, &off) };
-            assert_eq!(case.decide(), Deed { patch: None, evict: evicts }, "{name}");
+            assert_eq!(case.decide(), Decision { patch: None, evict: evicts }, "{name}");
             assert!(!Case { wanted: false, ..case }.decide().evict, "{name}");
         }
     }
@@ -282,9 +282,9 @@ mod tests {
             ("nothing was done", node(&[], true), false, Power::On, Reason::UpToDate, None),
         ] {
             let status = status(reason, Expect::Shutdown);
-            let deed = Case { wanted, power, ..case(&node, &status) }.decide();
-            assert_eq!(deed.patch.as_ref().map(|(_, change)| *change), expected, "{name}");
-            let Some((patch, Change::TakenBack { uncordoned })) = deed.patch else { continue };
+            let decision = Case { wanted, power, ..case(&node, &status) }.decide();
+            assert_eq!(decision.patch.as_ref().map(|(_, change)| *change), expected, "{name}");
+            let Some((patch, Change::TakenBack { uncordoned })) = decision.patch else { continue };
             assert_eq!(patch["metadata"]["annotations"][cloudprovider::HAND_OVER], Value::Null, "{name}");
             assert_eq!(patch.get("spec").is_some(), uncordoned, "{name}: {patch}");
         }

@@ -88,7 +88,7 @@ pub struct Cooperation {
     limit: Option<Duration>,
     drains: HashMap<String, Drain>,
     /// Hosts with a warning about too many etcd members.
-    at_risk: at_risk::Told,
+    at_risk: at_risk::Warned,
     /// Nodes that stay cordoned because too little is known about them.
     stay: Stay,
     /// Nodes whose last patch is recent or has failed, with the time of the next attempt.
@@ -111,7 +111,7 @@ impl Cooperation {
             identity,
             limit: None,
             drains: HashMap::new(),
-            at_risk: at_risk::Told::default(),
+            at_risk: at_risk::Warned::default(),
             stay: Stay::default(),
             waits: HashMap::new(),
         }
@@ -196,10 +196,10 @@ impl Cooperation {
             refuge: has_refuge(name, nodes, seen),
             announces: self.announces(name),
         };
-        let deed = case.decide();
-        if let Some((patch, change)) = deed.patch {
+        let decision = case.decide();
+        if let Some((patch, change)) = decision.patch {
             self.patch(node, status, &patch, change, events).await;
-        } else if deed.evict {
+        } else if decision.evict {
             self.evict(node, events).await;
         } else if self.drains.get(name).is_some_and(|drain| !drain.told && !drain.refused.is_empty()) {
             self.tell_end(node, events);

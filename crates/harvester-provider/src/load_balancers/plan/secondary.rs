@@ -20,15 +20,15 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
         return Plan::only(Refusal::Share(ShareError::NoConsent { primary, namespace }));
     }
     if primary.deleting {
-        let story = format!("primary service {} is being deleted: name another one, or make it again", primary.key);
-        return Plan::only(user_wait(story, WaitReason::Primary));
+        let text = format!("primary service {} is being deleted: name another one, or make it again", primary.key);
+        return Plan::only(user_wait(text, WaitReason::Primary));
     }
     // A primary that is no longer a load balancer gives its address up when the last sharer has left, so no Service
     // joins it.
     let stays = primary.is_load_balancer && !primary.has_class;
     let Some(ip) = primary.ingress.first().filter(|_| stays || sharing::has_joined(service, primary)) else {
         let named = &primary.key;
-        let story = if stays {
+        let text = if stays {
             format!(
                 "primary service {named} has no address yet: this Service gets the same one as soon as there is one; \
                  the Events of {named} say what it waits for"
@@ -39,7 +39,7 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
                  loadBalancerClass; name another Service"
             )
         };
-        return Plan::only(user_wait(story, WaitReason::Primary));
+        return Plan::only(user_wait(text, WaitReason::Primary));
     };
     if let Some((port, by)) = first_clash(service, world.occupants) {
         let (primary, secondary) = (primary.key.clone(), service.key.clone());
@@ -55,9 +55,9 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
         }
     }
     if let Some(lb) = world.lb
-        && let Some(story) = still_used(service, lb, world.sharers, world.users)
+        && let Some(text) = still_used(service, lb, world.sharers, world.users)
     {
-        return Plan::only(user_wait(story, WaitReason::Shared));
+        return Plan::only(user_wait(text, WaitReason::Shared));
     }
 
     let mut actions = Vec::new();

@@ -10,8 +10,8 @@ impl HarvesterLoadBalancers {
     /// Why an object of the Service must not be deleted yet; `None` if the facts are fresh.
     pub(super) fn not_fresh(&self, service: &ServiceKey) -> Option<Waiting> {
         let (harvester, guest) = (self.watched.borrow().clone(), self.guest.borrow().clone());
-        let story = [("Harvester", &harvester), ("the guest cluster", &guest)];
-        let broken = story.iter().find_map(|(which, status)| Some((*which, status.error.as_ref()?.1.clone())));
+        let watches = [("Harvester", &harvester), ("the guest cluster", &guest)];
+        let broken = watches.iter().find_map(|(which, status)| Some((*which, status.error.as_ref()?.1.clone())));
         // Without the right to read the record, the state of the watch on the guest cluster is unknown.
         let all = if guest.forbidden { vec![harvester] } else { vec![harvester, guest] };
         match self.memory().doomed(service, Health::of(&all)) {

@@ -11,7 +11,7 @@ use kube::{Client, ResourceExt};
 use testbed::node::{ImageStore, Machine, MachineSpec};
 use testbed::{ControlPlane, DhcpOptions, HarvesterSide, Lan, ProxyMode, VmSpec, programs, wait_for};
 
-use crate::story::StepLog;
+use crate::step_log::StepLog;
 
 /// The image of the product.
 pub const IMAGE: &str = "localhost/harvester-cloud-provider:dev";
@@ -55,10 +55,10 @@ pub struct Bed {
 
 impl Bed {
     /// Builds images and brings everything up.
-    pub async fn up(story: &mut StepLog, binary: &Path, proxy_min_sync: Duration, more: MoreImages) -> Result<Self> {
+    pub async fn up(step_log: &mut StepLog, binary: &Path, proxy_min_sync: Duration, more: MoreImages) -> Result<Self> {
         let product = binary.to_owned();
         let image_work = tokio::task::spawn_blocking(move || build_images(&product, more));
-        let lan = story
+        let lan = step_log
             .step("lan", async {
                 let lan = Lan::builder()
                     .hosts(0)
@@ -72,7 +72,7 @@ impl Bed {
                 Ok((lan, text))
             })
             .await?;
-        let (images, image_bytes) = story
+        let (images, image_bytes) = step_log
             .step("images", async {
                 let (images, bytes) = image_work.await.context("the thread that builds images panicked")??;
                 Ok((
@@ -84,7 +84,7 @@ impl Bed {
                 ))
             })
             .await?;
-        let (control_plane, harvester) = story
+        let (control_plane, harvester) = step_log
             .step("control-planes", async {
                 let pair = ControlPlane::builder()
                     .controllers("*")
@@ -100,7 +100,7 @@ impl Bed {
             })
             .await?;
         let control_plane = Arc::new(control_plane);
-        let machines = story.step("nodes", boot(&lan, &control_plane, &images, proxy_min_sync)).await?;
+        let machines = step_log.step("nodes", boot(&lan, &control_plane, &images, proxy_min_sync)).await?;
         let client = control_plane.client().await?;
         Ok(Self {
             machines,

@@ -11,12 +11,12 @@ use testbed::{Audit, wait_for};
 use crate::bed::{Bed, CLUSTER, PATIENCE, megabytes};
 use crate::failures::container_id;
 use crate::report::{Figures, ProcessFigure, by_user};
-use crate::story::{self, StepLog};
+use crate::step_log::{self, StepLog};
 
 /// Deletes all Services of type LoadBalancer and looks everywhere.
-pub async fn clean(story: &mut StepLog, bed: &Bed) -> Result<()> {
-    story::command("kubectl delete service --all");
-    story
+pub async fn clean(step_log: &mut StepLog, bed: &Bed) -> Result<()> {
+    step_log::command("kubectl delete service --all");
+    step_log
         .step("delete", async {
             let services = bed.services().list(&ListParams::default()).await.context("failed to list Services")?;
             let names: Vec<String> =
@@ -37,7 +37,7 @@ pub async fn clean(story: &mut StepLog, bed: &Bed) -> Result<()> {
             Ok(((), format!("{} Services deleted{}", names.len(), led_anew(&lease, begun))))
         })
         .await?;
-    story
+    step_log
         .step("nothing-left", async {
             wait_for("everything of the Services to be gone", PATIENCE, || async {
                 let left = leftovers(bed).await.map_err(|error| format!("{error:#}"))?;
@@ -118,8 +118,8 @@ fn resource(kind: &str, plural: &str) -> ApiResource {
 }
 
 /// Memory, processor time and requests of everything that is ours.
-pub async fn weigh(story: &mut StepLog, bed: &Bed, figures: &mut Figures) -> Result<()> {
-    story
+pub async fn weigh(step_log: &mut StepLog, bed: &Bed, figures: &mut Figures) -> Result<()> {
+    step_log
         .step("costs", async {
             let mut all = Vec::new();
             for (name, app) in [("cloud controller manager", "harvester-cloud-provider"), ("announcer", "kube-vip")] {

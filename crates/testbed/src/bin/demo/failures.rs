@@ -7,14 +7,14 @@ use k8s_openapi::api::core::v1::Pod;
 use testbed::wait_for;
 
 use crate::bed::{Bed, CLUSTER, NODES, PATIENCE, REPLICAS};
-use crate::eyes::{only_owner, probe, stopped};
+use crate::clients::{only_owner, probe, stopped};
 use crate::report::{Figures, Outage};
 use crate::services::Vips;
-use crate::story::{self, StepLog};
+use crate::step_log::{self, StepLog};
 
 /// Kills processes; the node that owns the pool's address.
-pub async fn fail(story: &mut StepLog, bed: &Bed, vips: Vips, figures: &mut Figures) -> Result<String> {
-    let owner = story
+pub async fn fail(step_log: &mut StepLog, bed: &Bed, vips: Vips, figures: &mut Figures) -> Result<String> {
+    let owner = step_log
         .step("owner", async {
             let owner = only_owner(bed, vips.pool)?;
             let dhcp = only_owner(bed, vips.dhcp)?;
@@ -25,11 +25,11 @@ pub async fn fail(story: &mut StepLog, bed: &Bed, vips: Vips, figures: &mut Figu
         })
         .await?;
 
-    story::command("kill <cloud controller manager>");
-    figures.ccm_ready_ms = Some(story.step("ccm-restarted", restart_ccm(bed)).await?);
+    step_log::command("kill <cloud controller manager>");
+    figures.ccm_ready_ms = Some(step_log.step("ccm-restarted", restart_ccm(bed)).await?);
 
-    story::command(&format!("kill -9 <announcer on {owner}>"));
-    figures.announcer_killed = Some(story.step("announcer-killed", kill_announcer(bed, vips, &owner)).await?);
+    step_log::command(&format!("kill -9 <announcer on {owner}>"));
+    figures.announcer_killed = Some(step_log.step("announcer-killed", kill_announcer(bed, vips, &owner)).await?);
 
     Ok(owner)
 }

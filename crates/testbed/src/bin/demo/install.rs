@@ -11,27 +11,27 @@ use testbed::{Helm, wait_for};
 
 use crate::bed::{Bed, CLUSTER, IMAGE, NODES, PATIENCE, REPLICAS, VMS};
 use crate::report::Figures;
-use crate::story::{self, StepLog};
+use crate::step_log::{self, StepLog};
 
 /// The taint that the provider takes away.
 const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 /// Installs everything and waits until it works.
-pub async fn install(story: &mut StepLog, bed: &Bed, figures: &mut Figures) -> Result<()> {
-    story
+pub async fn install(step_log: &mut StepLog, bed: &Bed, figures: &mut Figures) -> Result<()> {
+    step_log
         .step("harvester", async {
             bed.furnish_harvester()?;
             Ok(((), format!("Harvester: {NODES} virtual machines in namespace {VMS}, pool of addresses .100-.149")))
         })
         .await?;
-    story.step("nodes-wait", nodes_are_tainted(bed)).await?;
-    story::command("kubectl create secret generic cloud-config -n kube-system --from-file=cloud-config");
-    story::command(&format!(
+    step_log.step("nodes-wait", nodes_are_tainted(bed)).await?;
+    step_log::command("kubectl create secret generic cloud-config -n kube-system --from-file=cloud-config");
+    step_log::command(&format!(
         "helm install {RELEASE} {RELEASE}-*.tgz -n kube-system --wait --set {}",
         values().join(",")
     ));
     let begin = Instant::now();
-    story
+    step_log
         .step("install", async {
             let cloud_config = bed.harvester.cloud_config(VMS, CLUSTER)?;
             let file = bed.control_plane.dir().write("cloud-config", cloud_config)?;
@@ -55,7 +55,7 @@ pub async fn install(story: &mut StepLog, bed: &Bed, figures: &mut Figures) -> R
         })
         .await?;
     figures.install_ms = u64::try_from(begin.elapsed().as_millis()).ok();
-    story.step("nodes-initialised", nodes_are_initialised(bed)).await
+    step_log.step("nodes-initialised", nodes_are_initialised(bed)).await
 }
 
 /// The nodes here have no roles, so the announcer's preference for control plane nodes has to go.

@@ -15,7 +15,7 @@ use testbed::{Host, wait_until};
 
 use crate::bed::Bed;
 use crate::registry;
-use crate::story::{self, StepLog};
+use crate::step_log::{self, StepLog};
 
 const HOLDER: &str = "HCP_DEMO_HOLDER";
 
@@ -24,8 +24,8 @@ pub fn is_holder() -> bool {
     std::env::var_os(HOLDER).is_some()
 }
 
-/// Starts this program again as the holder, shows what it says until it lets go of the terminal, and returns how its
-/// story went.
+/// Starts this program again as the holder, shows what it says until it lets go of the terminal, and returns whether
+/// its steps held.
 pub fn hold_in_background() -> Result<bool> {
     let exe = std::env::current_exe().context("failed to find this program")?;
     let mut child = Command::new(exe)
@@ -38,10 +38,10 @@ pub fn hold_in_background() -> Result<bool> {
         .context("failed to start the process that holds everything")?;
     let pid = child.id();
     pass_on_ctrl_c(pid)?;
-    let mut story = child.stdout.take().expect("standard output was asked for as a pipe");
+    let mut output = child.stdout.take().expect("standard output was asked for as a pipe");
     let mut chunk = [0; 4096];
     loop {
-        let n = story.read(&mut chunk).context("failed to read the story")?;
+        let n = output.read(&mut chunk).context("failed to read the output")?;
         if n == 0 {
             break;
         }
@@ -105,21 +105,21 @@ fn credentials(guest: &Path, harvester: &Path) -> [String; 2] {
 }
 
 /// How to use what was left up.
-pub fn explain(story: &StepLog, bed: &Bed) -> Result<()> {
+pub fn explain(step_log: &StepLog, bed: &Bed) -> Result<()> {
     let exe = std::env::current_exe().context("failed to find this program")?.display().to_string();
     let exe = exe.trim_end_matches(" (deleted)"); // it was built again meanwhile
     let tools = testbed::programs::tools()?;
-    story.tell("the bed stays up; use it from another terminal:");
-    story::command(&format!("export PATH={}:$PATH", tools.display()));
+    step_log.tell("the bed stays up; use it from another terminal:");
+    step_log::command(&format!("export PATH={}:$PATH", tools.display()));
     for line in credentials(&bed.control_plane.admin()?.outside, &bed.harvester.admin()?.outside) {
-        story::command(&line);
+        step_log::command(&line);
     }
-    story::command(&format!(
+    step_log::command(&format!(
         "{} exec client curl -s http://<address>/    # hosts: {}",
         exe,
         entrances(bed).into_keys().collect::<Vec<_>>().join(", ")
     ));
-    story.tell("for example, in the guest cluster:");
+    step_log.tell("for example, in the guest cluster:");
     for line in [
         "kubectl get nodes,services,pods -A -o wide",
         "kubectl expose deployment web --name=mine --type=LoadBalancer --port=80 --target-port=8080",
@@ -128,10 +128,10 @@ pub fn explain(story: &StepLog, bed: &Bed) -> Result<()> {
         describe says",
         "kubectl -n kube-system exec daemonset/kube-vip -- harvester-cloud-provider announcer status",
     ] {
-        story::command(line);
+        step_log::command(line);
     }
-    story::command(&format!("{} -n kube-system get values {RELEASE} --all", VERSIONS[0]));
-    story::command("make demo-down    # removes it");
+    step_log::command(&format!("{} -n kube-system get values {RELEASE} --all", VERSIONS[0]));
+    step_log::command("make demo-down    # removes it");
     Ok(())
 }
 

@@ -1,12 +1,12 @@
-//! `demo`: the main job on real components, as a story on the terminal and as `report.json`.
+//! `demo`: the main job on real components, step by step on the terminal and as `report.json`.
 //!
 //! `demo run` builds a LAN, a guest cluster and a Harvester side in namespaces, installs the chart, exposes Services in
 //! every mode, breaks things, removes everything. Exit status 0 only if every step held.
 
 mod bed;
 mod cleanup;
+mod clients;
 mod conformance;
-mod eyes;
 mod failures;
 mod install;
 mod keep;
@@ -14,7 +14,7 @@ mod node_loss;
 mod registry;
 mod report;
 mod services;
-mod story;
+mod step_log;
 mod upgrade;
 
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::bed::Bed;
 use crate::registry::Registration;
 use crate::report::Figures;
-use crate::story::StepLog;
+use crate::step_log::StepLog;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -42,7 +42,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Tell the whole story
+    /// Run all steps
     Run(RunArgs),
     /// Run Kubernetes' own tests about load balancers on the same bed
     Conformance(conformance::Arguments),
@@ -115,25 +115,25 @@ async fn tell(args: &RunArgs) -> Result<bool> {
     let mut registration = Registration::new()?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
-    let mut story = StepLog::begin();
+    let mut step_log = StepLog::begin();
     let mut figures = Figures::default();
     let mut bed = None;
     let mut interrupted = false;
     let ending = tokio::select! {
-        ending = chapters(&mut story, &mut figures, &mut bed, args) => ending,
+        ending = chapters(&mut step_log, &mut figures, &mut bed, args) => ending,
         _ = interrupt.recv() => { interrupted = true; Err(anyhow::anyhow!("interrupted")) }
         _ = terminate.recv() => { interrupted = true; Err(anyhow::anyhow!("told to end")) }
     };
-    let held = ending.is_ok() && story.held();
+    let held = ending.is_ok() && step_log.held();
     if let Err(error) = &ending {
-        story.tell(&format!("the story ends here: {error:#}"));
+        step_log.tell(&format!("the run ends here: {error:#}"));
         if let Some(bed) = &bed
             && !interrupted
         {
             let file = args.report.with_file_name("diagnostics.txt");
             match keep::diagnose(bed, &file).await {
-                Ok(()) => story.tell(&format!("state and logs of the cluster: {}", file.display())),
-                Err(error) => story.tell(&format!("no diagnostics: {error:#}")),
+                Ok(()) => step_log.tell(&format!("state and logs of the cluster: {}", file.display())),
+                Err(error) => step_log.tell(&format!("no diagnostics: {error:#}")),
             }
         }
     }
@@ -141,11 +141,11 @@ async fn tell(args: &RunArgs) -> Result<bool> {
         && !interrupted
         && let Some(bed) = &bed
     {
-        report::write(&args.report, &story, &figures)?;
+        report::write(&args.report, &step_log, &figures)?;
         registration.keep(held, keep::entrances(bed))?;
-        story::chapter("Left up");
-        keep::explain(&story, bed)?;
-        epilogue(&story, args, held);
+        step_log::chapter("Left up");
+        keep::explain(&step_log, bed)?;
+        epilogue(&step_log, args, held);
         keep::let_go_of_the_terminal()?;
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -153,8 +153,8 @@ async fn tell(args: &RunArgs) -> Result<bool> {
         }
         return Ok(held);
     }
-    story::chapter("Take down");
-    let torn = story
+    step_log::chapter("Take down");
+    let torn = step_log
         .step("take-down", async {
             let directory = testbed::run_dir::base()?;
             // On a thread that may block: guards wait for processes.
@@ -163,9 +163,9 @@ async fn tell(args: &RunArgs) -> Result<bool> {
             Ok(((), "everything is down; no process, cgroup or directory is left".to_owned()))
         })
         .await;
-    report::write(&args.report, &story, &figures)?;
+    report::write(&args.report, &step_log, &figures)?;
     let held = held && torn.is_ok();
-    epilogue(&story, args, held);
+    epilogue(&step_log, args, held);
     Ok(held)
 }
 
@@ -177,39 +177,39 @@ const CHAPTERS: [(&str, u64); 7] =
 fn begin(title: &str) {
     let rest = CHAPTERS.iter().skip_while(|(name, _)| !title.starts_with(name));
     let left: u64 = rest.map(|(_, seconds)| seconds).sum();
-    story::chapter(&format!("{title} (about {left} s left)"));
+    step_log::chapter(&format!("{title} (about {left} s left)"));
 }
 
-async fn chapters(story: &mut StepLog, figures: &mut Figures, slot: &mut Option<Bed>, args: &RunArgs) -> Result<()> {
+async fn chapters(step_log: &mut StepLog, figures: &mut Figures, slot: &mut Option<Bed>, args: &RunArgs) -> Result<()> {
     begin("Bring up a LAN, a guest cluster with real nodes, and the Harvester side");
     figures.kube_proxy_min_sync_ms = args.kube_proxy_min_sync;
     let pace = Duration::from_millis(args.kube_proxy_min_sync);
-    let bed = slot.insert(Bed::up(story, &args.binary, pace, |_| Ok(())).await?);
+    let bed = slot.insert(Bed::up(step_log, &args.binary, pace, |_| Ok(())).await?);
     begin("Install");
-    install::install(story, bed, figures).await?;
+    install::install(step_log, bed, figures).await?;
     begin("Expose a Deployment: pool, DHCP, shared address");
-    let vips = services::expose(story, bed).await?;
+    let vips = services::expose(step_log, bed).await?;
     begin("Measure");
-    services::measure(story, bed, figures).await?;
+    services::measure(step_log, bed, figures).await?;
     begin("Break things");
-    let owner = failures::fail(story, bed, vips, figures).await?;
-    node_loss::lose(story, bed, vips, &owner, figures).await?;
+    let owner = failures::fail(step_log, bed, vips, figures).await?;
+    node_loss::lose(step_log, bed, vips, &owner, figures).await?;
     begin("Upgrade a host of Harvester, and ask the doctor");
-    upgrade::host_upgrade(story, bed, vips).await?;
-    upgrade::doctor(story, bed).await?;
+    upgrade::host_upgrade(step_log, bed, vips).await?;
+    upgrade::doctor(step_log, bed).await?;
     begin("Delete");
-    cleanup::clean(story, bed).await?;
-    cleanup::weigh(story, bed, figures).await
+    cleanup::clean(step_log, bed).await?;
+    cleanup::weigh(step_log, bed, figures).await
 }
 
-fn epilogue(story: &StepLog, args: &RunArgs, held: bool) {
-    let steps = story.steps();
+fn epilogue(step_log: &StepLog, args: &RunArgs, held: bool) {
+    let steps = step_log.steps();
     let failed: Vec<&str> = steps.iter().filter(|step| !step.ok).map(|step| step.name.as_str()).collect();
-    story::chapter(&format!(
+    step_log::chapter(&format!(
         "{}: {} steps in {:.0} s{}; report: {}",
         if held { "Every step held" } else { "NOT every step held" },
         steps.len(),
-        story.elapsed().as_secs_f64(),
+        step_log.elapsed().as_secs_f64(),
         if failed.is_empty() { String::new() } else { format!(", failed: {}", failed.join(", ")) },
         args.report.display()
     ));

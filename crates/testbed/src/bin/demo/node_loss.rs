@@ -7,10 +7,10 @@ use anyhow::{Result, ensure};
 use testbed::{Clients, ProbeReport, Users, wait_for};
 
 use crate::bed::{Bed, NODES, PATIENCE, REPLICAS};
-use crate::eyes::{only_owner, probe, stopped};
+use crate::clients::{only_owner, probe, stopped};
 use crate::report::{Figures, NodeLoss, Outage};
 use crate::services::Vips;
-use crate::story::{self, StepLog};
+use crate::step_log::{self, StepLog};
 
 /// A take-over after a power loss takes a quarter of a second on an idle machine.
 const LONGEST_GAP_MS: u64 = 1000;
@@ -27,15 +27,15 @@ fn is_too_long(outage: &Outage) -> bool {
 }
 
 /// Power off, and on again.
-pub async fn lose(story: &mut StepLog, bed: &Bed, vips: Vips, owner: &str, figures: &mut Figures) -> Result<()> {
-    story::command(&format!("# {owner} loses power"));
+pub async fn lose(step_log: &mut StepLog, bed: &Bed, vips: Vips, owner: &str, figures: &mut Figures) -> Result<()> {
+    step_log::command(&format!("# {owner} loses power"));
     let clients = Clients::start(&bed.lan, SocketAddr::from((vips.pool, 80)), CLIENTS, 0)?;
-    let (outage, users) = story.step("failover", power_loss(bed, vips, owner, &clients)).await?;
+    let (outage, users) = step_log.step("failover", power_loss(bed, vips, owner, &clients)).await?;
     drop(clients);
     figures.failover = Some(outage.clone());
     figures.node_loss = Some(NodeLoss::new(&users));
-    story::command(&format!("# {owner} is switched on again"));
-    story.step("node-back", node_back(bed, vips, owner)).await?;
+    step_log::command(&format!("# {owner} is switched on again"));
+    step_log.step("node-back", node_back(bed, vips, owner)).await?;
     ensure!(
         !is_too_long(&outage),
         "clients had no answer for {} ms after a power loss, of which the machine's stalls explain all but {} ms, more \

@@ -19,7 +19,7 @@ pub struct Entry {
     pub pid: i32,
     /// When it started, in clock ticks since boot: a pid alone may belong to somebody else by now.
     pub started: u64,
-    /// The story is over and the bed was left up on request.
+    /// The run is over and the bed was left up on request.
     pub kept: bool,
     /// Whether every step held.
     pub held: bool,
@@ -53,7 +53,7 @@ impl Registration {
         Ok(registration)
     }
 
-    /// The story is over; what was built stays up.
+    /// The run is over; what was built stays up.
     pub fn keep(&mut self, held: bool, hosts: BTreeMap<String, Vec<String>>) -> Result<()> {
         self.entry.kept = true;
         self.entry.held = held;
@@ -84,7 +84,7 @@ pub fn entry_of(pid: u32) -> Option<Entry> {
     read(&directory().join(format!("{pid}.json"))).ok()
 }
 
-/// Ends kept runs and removes what crashed ones left; with `all` also those whose story is still being told.
+/// Ends kept runs and removes what crashed ones left; with `all` also those that still go on.
 pub fn down(all: bool) -> Result<()> {
     let mut seen = 0;
     for path in files()? {
@@ -93,7 +93,7 @@ pub fn down(all: bool) -> Result<()> {
         if start_time(entry.pid.unsigned_abs()) == Some(entry.started) {
             if !entry.kept && !all {
                 println!(
-                    "process {} is telling its story; it cleans up by itself (end it with: demo down --all)",
+                    "process {} is still running; it cleans up by itself (end it with: demo down --all)",
                     entry.pid
                 );
                 continue;

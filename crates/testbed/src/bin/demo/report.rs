@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use testbed::{ProbeReport, Request, Users};
 
-use crate::story::{Step, StepLog};
+use crate::step_log::{Step, StepLog};
 
 /// Everything that was measured.
 #[derive(Debug, Default, Serialize)]
@@ -202,7 +202,7 @@ pub fn by_user(requests: &[Request], ours: impl Fn(&str) -> bool) -> BTreeMap<St
 }
 
 /// Writes the report.
-pub fn write(path: &Path, story: &StepLog, figures: &Figures) -> Result<()> {
+pub fn write(path: &Path, step_log: &StepLog, figures: &Figures) -> Result<()> {
     #[derive(Serialize)]
     struct Report<'a> {
         ok: bool,
@@ -213,11 +213,11 @@ pub fn write(path: &Path, story: &StepLog, figures: &Figures) -> Result<()> {
         figures: &'a Figures,
     }
     let report = Report {
-        ok: story.held(),
-        seconds: story.elapsed().as_secs_f64(),
+        ok: step_log.held(),
+        seconds: step_log.elapsed().as_secs_f64(),
         processors: std::thread::available_parallelism().map_or(0, usize::from),
         kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
-        steps: story.steps(),
+        steps: step_log.steps(),
         figures,
     };
     let text = serde_json::to_string_pretty(&report).context("failed to make JSON of the report")?;

@@ -14,7 +14,7 @@ use testbed::{Audit, ProbeOptions, Traffic, echo, wait_for};
 
 use crate::bed::{Bed, NODES, PATIENCE, WEB_IMAGE};
 use crate::report::{Figures, Sample, Series, Writes};
-use crate::story::{self, StepLog};
+use crate::step_log::{self, StepLog};
 
 /// Annotation: where the address comes from.
 const IPAM: &str = "cloudprovider.harvesterhci.io/ipam";
@@ -23,7 +23,7 @@ const PRIMARY: &str = "cloudprovider.harvesterhci.io/primary-service";
 /// How many Services are measured in each mode.
 const MEASURED: u32 = 5;
 
-/// The addresses of the story's Services.
+/// The addresses of the demo's Services.
 #[derive(Debug, Clone, Copy)]
 pub struct Vips {
     /// From the pool.
@@ -33,11 +33,11 @@ pub struct Vips {
 }
 
 /// A Deployment, exposed in three ways.
-pub async fn expose(story: &mut StepLog, bed: &Bed) -> Result<Vips> {
-    story.step("web", deploy_web(bed)).await?;
+pub async fn expose(step_log: &mut StepLog, bed: &Bed) -> Result<Vips> {
+    step_log.step("web", deploy_web(bed)).await?;
 
-    story::command("kubectl expose deployment web --type LoadBalancer --port 80 --target-port 8080");
-    let pool = story
+    step_log::command("kubectl expose deployment web --type LoadBalancer --port 80 --target-port 8080");
+    let pool = step_log
         .step("pool", async {
             let begin = Instant::now();
             bed.kubectl(&[
@@ -67,8 +67,8 @@ pub async fn expose(story: &mut StepLog, bed: &Bed) -> Result<Vips> {
         })
         .await?;
 
-    story::command(&format!("kubectl create -f web-dhcp.yaml    # annotation {IPAM}: dhcp"));
-    let dhcp = story
+    step_log::command(&format!("kubectl create -f web-dhcp.yaml    # annotation {IPAM}: dhcp"));
+    let dhcp = step_log
         .step("dhcp", async {
             let begin = Instant::now();
             create(bed, "web-dhcp", 80, &[(IPAM, "dhcp")]).await?;
@@ -91,8 +91,8 @@ pub async fn expose(story: &mut StepLog, bed: &Bed) -> Result<Vips> {
         })
         .await?;
 
-    story::command(&format!("kubectl create -f web-shared.yaml  # annotation {PRIMARY}: default/web, port 8081"));
-    story
+    step_log::command(&format!("kubectl create -f web-shared.yaml  # annotation {PRIMARY}: default/web, port 8081"));
+    step_log
         .step("share", async {
             create(bed, "web-shared", 8081, &[(PRIMARY, "default/web")]).await?;
             let vip = address_of(bed, "web-shared").await?;
@@ -105,16 +105,16 @@ pub async fn expose(story: &mut StepLog, bed: &Bed) -> Result<Vips> {
 
     let services = bed.kubectl(&["get", "services", "-o", "wide"]).await?;
     for line in services.lines() {
-        story.tell(&format!("         {line}"));
+        step_log.tell(&format!("         {line}"));
     }
     Ok(Vips { pool, dhcp })
 }
 
 /// New Services in a row in both modes, for the figures.
-pub async fn measure(story: &mut StepLog, bed: &Bed, figures: &mut Figures) -> Result<()> {
+pub async fn measure(step_log: &mut StepLog, bed: &Bed, figures: &mut Figures) -> Result<()> {
     let guest = bed.control_plane.audit().mark();
     let host = bed.harvester.audit().mark();
-    let pool = story.step("measure-pool", series(bed, "pool", &[])).await?;
+    let pool = step_log.step("measure-pool", series(bed, "pool", &[])).await?;
     last_writes(bed, "pool", host).await?;
     let guest = bed.control_plane.audit().since(guest)?;
     let host = bed.harvester.audit().since(host)?;
@@ -124,7 +124,7 @@ pub async fn measure(story: &mut StepLog, bed: &Bed, figures: &mut Figures) -> R
         .writes_per_service
         .insert("ccm on harvester", Writes::of(&host, &format!(":{}", crate::bed::CLUSTER), MEASURED));
     figures.pool = Some(pool);
-    figures.dhcp = Some(story.step("measure-dhcp", series(bed, "dhcp", &[(IPAM, "dhcp")])).await?);
+    figures.dhcp = Some(step_log.step("measure-dhcp", series(bed, "dhcp", &[(IPAM, "dhcp")])).await?);
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use testbed::{Traffic, wait_for};
 
 use crate::bed::{Bed, NODES, PATIENCE, VMS};
 use crate::services::Vips;
-use crate::story::{self, StepLog};
+use crate::step_log::{self, StepLog};
 
 /// What the host does, in minutes; the demo plays it sixty times as fast.
 const REPLAY: &str = include_str!("host-upgrade.yaml");
@@ -24,9 +24,9 @@ const SHUT_OUT: &str = "node1";
 const LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// The host of a machine is emptied and its machine moves away.
-pub async fn host_upgrade(story: &mut StepLog, bed: &Bed, vips: Vips) -> Result<()> {
-    story::command("harvester-sim replay host-upgrade.yaml --speed 60    # a host is emptied for its upgrade");
-    story
+pub async fn host_upgrade(step_log: &mut StepLog, bed: &Bed, vips: Vips) -> Result<()> {
+    step_log::command("harvester-sim replay host-upgrade.yaml --speed 60    # a host is emptied for its upgrade");
+    step_log
         .step("host-upgrade", async {
             let file = bed.control_plane.dir().write("host-upgrade.yaml", REPLAY)?;
             let probe = bed.lan.client().probe(Traffic::Http(SocketAddr::from((vips.pool, 80))))?;
@@ -74,11 +74,11 @@ async fn show(bed: &Bed) -> Result<String> {
 }
 
 /// `doctor` on a fault that somebody planted, and after its remedy was typed.
-pub async fn doctor(story: &mut StepLog, bed: &Bed) -> Result<()> {
-    story::command(&format!("kubectl label node {SHUT_OUT} {LABEL}=true"));
+pub async fn doctor(step_log: &mut StepLog, bed: &Bed) -> Result<()> {
+    step_log::command(&format!("kubectl label node {SHUT_OUT} {LABEL}=true"));
     bed.kubectl(&["label", "node", SHUT_OUT, &format!("{LABEL}=true")]).await?;
-    story::command("harvester-cloud-provider doctor");
-    story
+    step_log::command("harvester-cloud-provider doctor");
+    step_log
         .step("doctor-finds", async {
             let finding = wait_for("doctor to name the fault", PATIENCE, || async {
                 let said = examine(bed).map_err(|error| format!("{error:#}"))?;
@@ -89,10 +89,10 @@ pub async fn doctor(story: &mut StepLog, bed: &Bed) -> Result<()> {
             Ok(((), finding))
         })
         .await?;
-    story::command(&format!("kubectl label node {SHUT_OUT} {LABEL}-"));
+    step_log::command(&format!("kubectl label node {SHUT_OUT} {LABEL}-"));
     bed.kubectl(&["label", "node", SHUT_OUT, &format!("{LABEL}-")]).await?;
-    story::command("harvester-cloud-provider doctor");
-    story
+    step_log::command("harvester-cloud-provider doctor");
+    step_log
         .step("doctor-is-content", async {
             wait_for("doctor to find nothing", PATIENCE, || async {
                 let said = examine(bed).map_err(|error| format!("{error:#}"))?;

@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use tokio::sync::oneshot;
 
-use super::theatre::{Theatre, Times, middle};
+use super::setup::{Setup, Times, middle};
 use super::{Figure, Results, nodes};
 use crate::crowd::{self, names};
 use crate::requests::Side;
@@ -28,15 +28,15 @@ const HASTY: usize = 26;
 
 /// One Service at a time.
 pub async fn one(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
-    let theatre = Theatre::set("fast", ccm_args).await?;
-    theatre.start().await?;
+    let setup = Setup::set("fast", ccm_args).await?;
+    setup.start().await?;
     let mut each = Vec::new();
     // One watch for all: the start of a watch takes longer than a Service does.
-    let mut watching = theatre.watch().await?;
+    let mut watching = setup.watch().await?;
     for name in names("one", RUNS) {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let name = [name];
-        let made = theatre.make(&name).await?;
+        let made = setup.make(&name).await?;
         let published = watching.wait_for(&name, 1).await?;
         each.extend(Times { begin: None, made, published }.each());
     }
@@ -45,12 +45,12 @@ pub async fn one(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     told.tell(one.below(0.06).go("1.09 s"));
     told.tell(Figure::seconds("fast: the same, slowest of 20", slowest));
 
-    theatre.stage.wait_until_quiet().await?;
-    let mark = theatre.stage.bed.mark();
-    theatre.publish(&names("counted", 1), 1).await?;
-    theatre.serve().await?;
-    theatre.stage.wait_until_quiet().await?;
-    let tally = theatre.stage.tally(mark)?;
+    setup.stage.wait_until_quiet().await?;
+    let mark = setup.stage.bed.mark();
+    setup.publish(&names("counted", 1), 1).await?;
+    setup.serve().await?;
+    setup.stage.wait_until_quiet().await?;
+    let tally = setup.stage.tally(mark)?;
     let (guest, host) = (tally.side(Side::CcmGuest), tally.side(Side::CcmHarvester));
     // Serving the twenty others writes their status.address, one GET and one PUT each, and here their condition with an
     // Event.
@@ -64,13 +64,13 @@ pub async fn one(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let host_all = host_writes + host.reads.saturating_sub(others);
     told.tell(Figure::count("all requests per Service, Harvester", host_all).at_most(3.0));
 
-    hasty(&theatre, told).await
+    hasty(&setup, told).await
 }
 
 /// Services that are deleted right after they were made leave nothing behind.
-async fn hasty(theatre: &Theatre, told: &mut Results<'_>) -> Result<()> {
+async fn hasty(setup: &Setup, told: &mut Results<'_>) -> Result<()> {
     let objects = || async {
-        let client = theatre.stage.bed.harvester_client().await?;
+        let client = setup.stage.bed.harvester_client().await?;
         let lbs: Api<LoadBalancer> = Api::namespaced(client.clone(), e2e::VM_NAMESPACE);
         let pools: Api<IpPool> = Api::all(client);
         let lbs = lbs.list(&ListParams::default()).await.context("failed to list load balancers")?.items.len();
@@ -79,14 +79,14 @@ async fn hasty(theatre: &Theatre, told: &mut Results<'_>) -> Result<()> {
         Ok::<_, anyhow::Error>((lbs, booked))
     };
     let before = objects().await?;
-    let (api, names) = (theatre.stage.services(), names("hasty", HASTY));
+    let (api, names) = (setup.stage.services(), names("hasty", HASTY));
     for (name, pause) in names.iter().zip([0, 10, 20, 30, 50].into_iter().cycle()) {
         api.create(&PostParams::default(), &service(name, "pool")).await.context("failed to create a Service")?;
         tokio::time::sleep(Duration::from_millis(pause)).await;
         api.delete(name, &DeleteParams::default()).await.context("failed to delete a Service")?;
     }
-    crowd::wait_until_gone(&theatre.stage, &names).await?;
-    theatre.stage.wait_until_quiet().await?;
+    crowd::wait_until_gone(&setup.stage, &names).await?;
+    setup.stage.wait_until_quiet().await?;
     let after = objects().await?;
     let left = after.0.saturating_sub(before.0);
     told.tell(Figure::count("load balancers left of 26 Services deleted at once", left).at_most(0.0).go("24 of 26"));
@@ -96,28 +96,28 @@ async fn hasty(theatre: &Theatre, told: &mut Results<'_>) -> Result<()> {
 
 /// `count` Services at once on a fast host, in a cluster with `more` Nodes besides its own.
 pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
-    let theatre = Theatre::set("fast", ccm_args).await?;
+    let setup = Setup::set("fast", ccm_args).await?;
     let some = count.min(RAW);
-    let raw = theatre.raw_rate(some).await?;
+    let raw = setup.raw_rate(some).await?;
     told.tell(Figure::new(format!("the bed alone: {some} Services made, so many a second"), raw, "/s"));
-    theatre.start().await?;
+    setup.start().await?;
     if more > 0 {
         let nodes = names("many", more);
-        nodes::make_machines(&theatre, &nodes).await?;
-        let (_, joined) = nodes::register(&theatre, &nodes).await?;
+        nodes::make_machines(&setup, &nodes).await?;
+        let (_, joined) = nodes::register(&setup, &nodes).await?;
         told.tell(Figure::seconds(format!("{more} Nodes join at once before, all initialised"), joined));
-        theatre.stage.wait_until_quiet().await?;
+        setup.stage.wait_until_quiet().await?;
     }
     let names = names("fast", count);
-    let before = theatre.stage.bed.ccm().usage()?;
-    let mark = theatre.stage.bed.mark();
+    let before = setup.stage.bed.ccm().usage()?;
+    let mark = setup.stage.bed.mark();
     let (done, over) = oneshot::channel();
     let crowd = async {
-        let times = theatre.publish(&names, count).await;
+        let times = setup.publish(&names, count).await;
         drop(done);
         times
     };
-    let (times, newcomers) = tokio::try_join!(crowd, newcomers(&theatre, over))?;
+    let (times, newcomers) = tokio::try_join!(crowd, newcomers(&setup, over))?;
     let all = Figure::seconds(format!("fast: {count} Services at once, all published"), times.all());
     told.tell(match count {
         100 => all.below(2.0).go("80-82 s"),
@@ -128,9 +128,9 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
     let what = format!("fast: a new Service while {count} are made, slowest of {}", newcomers.len());
     told.tell(Figure::seconds(what, slowest).of(&newcomers).below(2.0));
     told.tell(Figure::seconds(format!("fast: {count}, median from the start"), times.median_from_start()));
-    theatre.stage.wait_until_quiet().await?;
-    let after = theatre.stage.bed.ccm().usage()?;
-    let tally = theatre.stage.tally(mark)?;
+    setup.stage.wait_until_quiet().await?;
+    let after = setup.stage.bed.ccm().usage()?;
+    let tally = setup.stage.tally(mark)?;
     for (side, text) in [(Side::CcmGuest, "guest"), (Side::CcmHarvester, "Harvester")] {
         let writes = f64::from(u32::try_from(tally.side(side).writes).unwrap_or(u32::MAX));
         let each = writes / f64::from(u32::try_from(count + newcomers.len()).unwrap_or(u32::MAX));
@@ -142,23 +142,21 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
     let rss =
         Figure::new(format!("fast: {count}, RSS of the CCM then"), crate::figures::megabytes(after.rss_bytes), "MB");
     told.tell(if count > 1000 { rss.below(400.0) } else { rss });
-    let gone = Figure::seconds(
-        format!("fast: {count} deleted at once, all gone"),
-        crowd::delete(&theatre.stage, &names).await?,
-    );
+    let gone =
+        Figure::seconds(format!("fast: {count} deleted at once, all gone"), crowd::delete(&setup.stage, &names).await?);
     told.tell(if count == 100 { gone.below(3.0).go("58 s") } else { gone });
     Ok(())
 }
 
 /// Services that come one after the other while the crowd is served: a user does not know that ten thousand others are
 /// before him. How long each of them took.
-async fn newcomers(theatre: &Theatre, mut over: oneshot::Receiver<()>) -> Result<Vec<Duration>> {
-    let mut watching = theatre.watch().await?;
+async fn newcomers(setup: &Setup, mut over: oneshot::Receiver<()>) -> Result<Vec<Duration>> {
+    let mut watching = setup.watch().await?;
     tokio::time::sleep(MEANWHILE).await;
     let mut each = Vec::new();
     loop {
         let name = [format!("meanwhile-{}", each.len())];
-        let made = theatre.make(&name).await?;
+        let made = setup.make(&name).await?;
         let published = watching.wait_for(&name, 1).await?;
         each.extend(Times { begin: None, made, published }.each());
         if tokio::time::timeout(BETWEEN, &mut over).await.is_ok() {
@@ -169,9 +167,9 @@ async fn newcomers(theatre: &Theatre, mut over: oneshot::Receiver<()>) -> Result
 
 /// The same where each answer takes half a second.
 pub async fn slow(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
-    let theatre = Theatre::set("slow", ccm_args).await?;
-    theatre.start().await?;
-    let times = theatre.publish(&names("slow", count), count).await?;
+    let setup = Setup::set("slow", ccm_args).await?;
+    setup.start().await?;
+    let times = setup.publish(&names("slow", count), count).await?;
     told.tell(Figure::seconds(format!("slow: {count} Services at once, all published"), times.all()));
     told.tell(Figure::seconds(format!("slow: {count}, median from the start"), times.median_from_start()));
     Ok(())
@@ -179,19 +177,19 @@ pub async fn slow(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> 
 
 /// A real host's pace: a hundred at once, then three new ones while fifty deletions wait.
 pub async fn real(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
-    let theatre = Theatre::set("real", ccm_args).await?;
-    theatre.start().await?;
+    let setup = Setup::set("real", ccm_args).await?;
+    setup.start().await?;
     let hundred = names("real", 100);
-    let times = theatre.publish(&hundred, 100).await?;
+    let times = setup.publish(&hundred, 100).await?;
     told.tell(Figure::seconds("real: 100 Services at once, all published", times.all()).below(42.0).go("81-101 s"));
     told.tell(Figure::seconds("real: 100, median from the start", times.median_from_start()).below(20.0));
-    theatre.stage.wait_until_quiet().await?;
+    setup.stage.wait_until_quiet().await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
 
-    let deletions = crowd::delete(&theatre.stage, &hundred[..50]);
+    let deletions = crowd::delete(&setup.stage, &hundred[..50]);
     let new = async {
         tokio::time::sleep(Duration::from_secs(4)).await;
-        theatre.publish(&names("new", 3), 3).await
+        setup.publish(&names("new", 3), 3).await
     };
     let (gone, new) = tokio::try_join!(deletions, new)?;
     let each = new.each();
@@ -204,15 +202,15 @@ pub async fn real(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
 
 /// A new Service while five hundred wait for their turn after a restart.
 pub async fn backlog(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
-    let theatre = Theatre::set("real", ccm_args).await?;
-    theatre.make(&names("backlog", 500)).await?;
-    theatre.stage.bed.ccm().start()?;
-    theatre.stage.bed.wait_until_initialized().await?;
+    let setup = Setup::set("real", ccm_args).await?;
+    setup.make(&names("backlog", 500)).await?;
+    setup.stage.bed.ccm().start()?;
+    setup.stage.bed.wait_until_initialized().await?;
     let mut each = Vec::new();
     for (name, pause) in names("new", 4).into_iter().zip([0, 5, 3, 4]) {
         tokio::time::sleep(Duration::from_secs(pause)).await;
         let begin = Instant::now();
-        theatre.publish(&[name], 1).await?;
+        setup.publish(&[name], 1).await?;
         each.push(begin.elapsed());
     }
     let slowest = each.iter().max().copied().unwrap_or_default();

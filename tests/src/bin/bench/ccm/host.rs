@@ -10,7 +10,7 @@ use harvester_api::load_balancer::LoadBalancer;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 
-use super::theatre::Theatre;
+use super::setup::Setup;
 use super::{Figure, Results};
 use crate::crowd::names;
 use crate::progress;
@@ -27,11 +27,11 @@ const STUCK: Duration = Duration::from_mins(2);
 
 /// Services made while Harvester's API is away have their address when it is back.
 pub async fn outage(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
-    let theatre = Theatre::set("fast", ccm_args).await?;
-    theatre.start().await?;
-    theatre.publish(&names("before", 3), 3).await?;
+    let setup = Setup::set("fast", ccm_args).await?;
+    setup.start().await?;
+    setup.publish(&names("before", 3), 3).await?;
     for (how, text) in [(How::Dead, "its API server is dead"), (How::Cut, "its packets are lost")] {
-        away(&theatre, how, text, told).await?;
+        away(&setup, how, text, told).await?;
     }
     Ok(())
 }
@@ -43,18 +43,18 @@ enum How {
     Cut,
 }
 
-async fn away(theatre: &Theatre, how: How, text: &str, told: &mut Results<'_>) -> Result<()> {
-    theatre.stage.wait_until_quiet().await?;
-    let harvester = &theatre.stage.bed.harvester;
+async fn away(setup: &Setup, how: How, text: &str, told: &mut Results<'_>) -> Result<()> {
+    setup.stage.wait_until_quiet().await?;
+    let harvester = &setup.stage.bed.harvester;
     match how {
         How::Dead => harvester.api_server().kill(),
         How::Cut => harvester.namespace().nft(CUT)?,
     }
-    let mut watching = theatre.watch().await?;
+    let mut watching = setup.watch().await?;
     let names = names(if how == How::Dead { "dead" } else { "cut" }, 3);
     for name in &names {
         tokio::time::sleep(AWAY / 4).await;
-        theatre.make(std::slice::from_ref(name)).await?;
+        setup.make(std::slice::from_ref(name)).await?;
     }
     progress::sleep("Harvester is away", AWAY / 4).await;
     match how {
@@ -75,11 +75,11 @@ async fn away(theatre: &Theatre, how: How, text: &str, told: &mut Results<'_>) -
 /// A Service that nothing fits, and what mends it.
 pub async fn pools(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let bed = ccm_args.iter().fold(Bed::builder(), |bed, arg| bed.ccm_arg(arg));
-    let theatre = Theatre::with(bed.harvester_flag("--profile=fast"), false).await?;
-    theatre.start().await?;
-    let stage = &theatre.stage;
+    let setup = Setup::with(bed.harvester_flag("--profile=fast"), false).await?;
+    setup.start().await?;
+    let stage = &setup.stage;
     let mark = stage.bed.mark();
-    theatre.make(&names("stuck", 1)).await?;
+    setup.make(&names("stuck", 1)).await?;
     progress::sleep("one Service without a pool", STUCK).await;
     let tally = stage.tally(mark)?;
     let (guest, host) = (tally.side(Side::CcmGuest), tally.side(Side::CcmHarvester));
@@ -95,7 +95,7 @@ pub async fn pools(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let hourly = (tally.work() - watches) * 30;
     told.tell(Figure::count("a Service without a pool: requests per hour (from 2 minutes)", hourly).below(60.0));
 
-    let mut watching = theatre.watch().await?;
+    let mut watching = setup.watch().await?;
     let begin = Instant::now();
     // Ninety-nine addresses: for the stuck one and ninety-eight others.
     stage.bed.harvester.create_pool("small", NETWORK, "10.200.0.0/20,start=10.200.0.10,end=10.200.0.108")?;
@@ -105,7 +105,7 @@ pub async fn pools(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     );
 
     let others = names("others", 99);
-    let times = theatre.publish(&others, 98).await?;
+    let times = setup.publish(&others, 98).await?;
     told.tell(
         Figure::seconds("one of 99 Services stuck (pool used up): the 98 others published", times.all()).below(2.0),
     );
@@ -113,7 +113,7 @@ pub async fn pools(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     tokio::time::sleep(Duration::from_secs(5)).await;
     let client = stage.bed.harvester_client().await?;
     let lbs: Api<LoadBalancer> = Api::namespaced(client.clone(), e2e::VM_NAMESPACE);
-    let mut watching = theatre.watch().await?;
+    let mut watching = setup.watch().await?;
     let left: Vec<String> = others.iter().filter(|name| !times.published.contains_key(*name)).cloned().collect();
     enlarge(&client).await?;
     let enlarged = Instant::now();

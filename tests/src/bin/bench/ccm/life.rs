@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::theatre::Theatre;
+use super::setup::Setup;
 use super::{Figure, Results};
 use crate::crowd::names;
 use crate::figures::megabytes;
@@ -22,19 +22,19 @@ const REST: Duration = Duration::from_mins(1);
 
 /// See the module's description.
 pub async fn healthy(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
-    let theatre = Theatre::set("fast", ccm_args).await?;
-    theatre.start().await?;
-    theatre.publish(&names("healthy", count), count).await?;
-    theatre.serve().await?;
-    theatre.stage.wait_until_quiet().await?;
-    rest(&theatre, count, told).await?;
-    around_nodes(&theatre, count, told).await?;
-    restart(&theatre, count, told).await?;
-    hand_over(&theatre, told).await
+    let setup = Setup::set("fast", ccm_args).await?;
+    setup.start().await?;
+    setup.publish(&names("healthy", count), count).await?;
+    setup.serve().await?;
+    setup.stage.wait_until_quiet().await?;
+    rest(&setup, count, told).await?;
+    around_nodes(&setup, count, told).await?;
+    restart(&setup, count, told).await?;
+    hand_over(&setup, told).await
 }
 
-async fn rest(theatre: &Theatre, count: usize, told: &mut Results<'_>) -> Result<()> {
-    let stage = &theatre.stage;
+async fn rest(setup: &Setup, count: usize, told: &mut Results<'_>) -> Result<()> {
+    let stage = &setup.stage;
     let (before, mark) = (stage.bed.ccm().usage()?, stage.bed.mark());
     progress::sleep("at rest", REST).await;
     let (after, tally) = (stage.bed.ccm().usage()?, stage.tally(mark)?);
@@ -60,8 +60,8 @@ fn for_services(tally: &Tally) -> usize {
     about(&tally.side(Side::CcmGuest)) + about(&tally.side(Side::CcmHarvester))
 }
 
-async fn around_nodes(theatre: &Theatre, count: usize, told: &mut Results<'_>) -> Result<()> {
-    let (stage, bed) = (&theatre.stage, &theatre.stage.bed);
+async fn around_nodes(setup: &Setup, count: usize, told: &mut Results<'_>) -> Result<()> {
+    let (stage, bed) = (&setup.stage, &setup.stage.bed);
     let mark = bed.mark();
     bed.machines().await?.save(&bed.machine("extra", &["192.168.100.60"])).await?;
     bed.register_node(&NodeSketch::new("extra")).await?;
@@ -78,8 +78,8 @@ async fn around_nodes(theatre: &Theatre, count: usize, told: &mut Results<'_>) -
     Ok(())
 }
 
-async fn restart(theatre: &Theatre, count: usize, told: &mut Results<'_>) -> Result<()> {
-    let (stage, ccm) = (&theatre.stage, theatre.stage.bed.ccm());
+async fn restart(setup: &Setup, count: usize, told: &mut Results<'_>) -> Result<()> {
+    let (stage, ccm) = (&setup.stage, setup.stage.bed.ccm());
     let mark = stage.bed.mark();
     told.tell(Figure::seconds("SIGTERM to exit", stop(&ccm).await?).below(1.0).go("> 8 s"));
     let begin = Instant::now();
@@ -96,8 +96,8 @@ async fn restart(theatre: &Theatre, count: usize, told: &mut Results<'_>) -> Res
 
 /// A stand-by takes over from a leader that ends, and publishes the address of a Service that was made in the same
 /// moment.
-async fn hand_over(theatre: &Theatre, told: &mut Results<'_>) -> Result<()> {
-    let (stage, ccm, standby) = (&theatre.stage, theatre.stage.bed.ccm(), theatre.stage.standby());
+async fn hand_over(setup: &Setup, told: &mut Results<'_>) -> Result<()> {
+    let (stage, ccm, standby) = (&setup.stage, setup.stage.bed.ccm(), setup.stage.standby());
     let former = stage.holder(CCM_LEASE).await?;
     standby.start()?;
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -108,7 +108,7 @@ async fn hand_over(theatre: &Theatre, told: &mut Results<'_>) -> Result<()> {
     };
     let works = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        theatre.publish(&names("handed-over", 1), 1).await?;
+        setup.publish(&names("handed-over", 1), 1).await?;
         Ok(begin.elapsed())
     };
     let (_, leads, works) = tokio::try_join!(stop(&ccm), leads, works)?;

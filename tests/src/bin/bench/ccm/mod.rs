@@ -8,7 +8,7 @@ mod host;
 mod life;
 mod nodes;
 mod safe_mode;
-mod theatre;
+mod setup;
 
 use std::time::Duration;
 

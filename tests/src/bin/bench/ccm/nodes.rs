@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
-use super::theatre::{Theatre, middle};
+use super::setup::{Setup, middle};
 use super::{Figure, Results};
 use crate::crowd::names;
 use crate::figures::megabytes;
@@ -20,13 +20,13 @@ use crate::stage::PARALLEL;
 
 /// `count` Nodes register at once; their machines are there before.
 pub async fn join(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
-    let theatre = Theatre::set("fast", ccm_args).await?;
-    theatre.start().await?;
-    let (stage, bed) = (&theatre.stage, &theatre.stage.bed);
+    let setup = Setup::set("fast", ccm_args).await?;
+    setup.start().await?;
+    let (stage, bed) = (&setup.stage, &setup.stage.bed);
     let names = names("many", count);
-    make_machines(&theatre, &names).await?;
+    make_machines(&setup, &names).await?;
     let mark = bed.mark();
-    let (made, all) = register(&theatre, &names).await?;
+    let (made, all) = register(&setup, &names).await?;
     let all = Figure::seconds(format!("{count} Nodes join at once: all initialised"), all);
     told.tell(if count == 1000 { all.below(15.0).go("591 s") } else { all.below(120.0) });
     told.tell(Figure::seconds(format!("{count} Nodes: until the bench had made them"), made));
@@ -35,12 +35,12 @@ pub async fn join(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> 
     told.tell(Figure::count(format!("{count} Nodes: requests to the guest API"), guest.total()).go("3966"));
     let rss = megabytes(bed.ccm().usage()?.rss_bytes);
     told.tell(Figure::new(format!("{count} Nodes: RSS of the CCM then"), rss, "MB"));
-    moving(&theatre, &names, told).await
+    moving(&setup, &names, told).await
 }
 
 /// Their machines on Harvester.
-pub async fn make_machines(theatre: &Theatre, names: &[String]) -> Result<()> {
-    let bed = &theatre.stage.bed;
+pub async fn make_machines(setup: &Setup, names: &[String]) -> Result<()> {
+    let bed = &setup.stage.bed;
     let machines = bed.machines().await?;
     say(format!("  making {} machines", names.len()));
     stream::iter(names.iter().enumerate())
@@ -53,12 +53,12 @@ pub async fn make_machines(theatre: &Theatre, names: &[String]) -> Result<()> {
         .buffer_unordered(PARALLEL)
         .try_collect::<Vec<_>>()
         .await?;
-    theatre.stage.wait_until_quiet().await
+    setup.stage.wait_until_quiet().await
 }
 
 /// Registers Nodes as their kubelets do; how long that took, and until all of them were initialised.
-pub async fn register(theatre: &Theatre, names: &[String]) -> Result<(Duration, Duration)> {
-    let nodes: Api<Node> = Api::all(theatre.stage.client.clone());
+pub async fn register(setup: &Setup, names: &[String]) -> Result<(Duration, Duration)> {
+    let nodes: Api<Node> = Api::all(setup.stage.client.clone());
     let begin = Instant::now();
     stream::iter(names)
         .map(|name| {
@@ -99,8 +99,8 @@ pub async fn register(theatre: &Theatre, names: &[String]) -> Result<(Duration, 
 }
 
 /// A machine reports another address.
-async fn moving(theatre: &Theatre, names: &[String], told: &mut Results<'_>) -> Result<()> {
-    let bed = &theatre.stage.bed;
+async fn moving(setup: &Setup, names: &[String], told: &mut Results<'_>) -> Result<()> {
+    let bed = &setup.stage.bed;
     let machines = bed.machines().await?;
     let mut each = Vec::new();
     for (n, name) in names.iter().take(5).enumerate() {

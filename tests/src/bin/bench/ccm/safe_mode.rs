@@ -6,7 +6,7 @@ use anyhow::Result;
 use e2e::Bed;
 use e2e::bed::{NETWORK, POOL, POOL_RANGE};
 
-use super::theatre::Theatre;
+use super::setup::Setup;
 use super::{Figure, Results};
 use crate::crowd::names;
 use crate::progress;
@@ -17,14 +17,14 @@ const SERVED: usize = 20;
 /// Safe mode for `time`.
 pub async fn endure(time: Duration, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let bed = ccm_args.iter().fold(Bed::builder(), |bed, arg| bed.ccm_arg(arg));
-    let theatre = Theatre::with(bed.harvester_flag("--profile=fast"), false).await?;
-    let bed = &theatre.stage.bed;
+    let setup = Setup::with(bed.harvester_flag("--profile=fast"), false).await?;
+    let bed = &setup.stage.bed;
     bed.set_pool(POOL, NETWORK, POOL_RANGE).await?;
-    theatre.start().await?;
-    theatre.publish(&names("served", SERVED), SERVED).await?;
-    theatre.stage.wait_until_quiet().await?;
+    setup.start().await?;
+    setup.publish(&names("served", SERVED), SERVED).await?;
+    setup.stage.wait_until_quiet().await?;
     let before = bed.ccm().usage()?;
-    let endured = bed.endure_safe_mode(&theatre.stage.namespace, time).await?;
+    let endured = bed.endure_safe_mode(&setup.stage.namespace, time).await?;
     let after = bed.ccm().usage()?;
     let minutes = time.as_secs() / 60;
     let of = |what: &str| format!("safe mode for {minutes} minutes while everything changes: {what}");

@@ -7,7 +7,7 @@ use super::*;
 
 fn plan_of_cluster(name: &str, service: &ServiceView) -> Plan {
     let cluster_name = Some(ClusterName::from_record(name));
-    Scene { cluster_name, ..Scene::default() }.plan(service, &[], &[])
+    Situation { cluster_name, ..Situation::default() }.plan(service, &[], &[])
 }
 
 fn static_web(address: &str) -> ServiceView {
@@ -82,11 +82,12 @@ fn a_pool_that_does_not_exist_is_told_and_can_be_corrected() {
     let lb = lb("lb-name").network_of_host("guests/mgmt").not_ready("fail to get allocator nosuch").done();
     let lb = LbView { wanted_pool: Some("nosuch".into()), ..lb };
     let web = |pool| service("default/web").short(&[("ippool", pool)]).done();
-    let scene = Scene { age: Duration::from_secs(10), idle: Some(Duration::from_secs(10)), ..Scene::default() };
-    let told = scene.plan(&web("nosuch"), &[], &[("default/web", &lb)]);
+    let situation =
+        Situation { age: Duration::from_secs(10), idle: Some(Duration::from_secs(10)), ..Situation::default() };
+    let told = situation.plan(&web("nosuch"), &[], &[("default/web", &lb)]);
     assert_eq!(told.actions, []);
     assert!(waiting(&told).needs_user && waiting(&told).message.contains("IPPool nosuch does not exist"));
-    let corrected = scene.plan(&web("edge"), &[], &[("default/web", &lb)]);
+    let corrected = situation.plan(&web("edge"), &[], &[("default/web", &lb)]);
     let [Action::Update { changes, .. }] = corrected.actions.as_slice() else { panic!("{corrected:?}") };
     assert!(changes.contains(&Change::Pool("edge".into())), "{changes:?}");
 }
@@ -103,15 +104,15 @@ fn a_static_address_of_a_family_that_the_service_does_not_have_is_refused_before
 /// Harvester knows nothing of static addresses, so a pool that contains one gives it away a second time.
 #[test]
 fn a_booked_address_that_a_static_service_uses_is_not_published_and_told() {
-    let scene = Scene { address_user: Some(key("default/fixed")), ..Scene::default() };
-    let plan = scene.plan(&web(), &[], &[("default/web", &ready_lb())]);
+    let situation = Situation { address_user: Some(key("default/fixed")), ..Situation::default() };
+    let plan = situation.plan(&web(), &[], &[("default/web", &ready_lb())]);
     assert_eq!(plan.actions, []);
     let told = waiting(&plan);
     assert!(told.needs_user && told.retry_after.is_some(), "{told:?}");
     for part in [IP, "default/fixed", "outside all pools"] {
         assert!(told.message.contains(part), "{told:?}");
     }
-    let both = scene.plan(&served(), &[], &[("default/web", &ready_lb())]);
+    let both = situation.plan(&served(), &[], &[("default/web", &ready_lb())]);
     assert_eq!(both.actions, [], "who is served already is not cut off");
     assert!(waiting(&both).needs_user);
 }
@@ -136,8 +137,8 @@ fn a_static_address_is_the_users_and_the_hosts_record_is_left_alone() {
 
 #[test]
 fn a_static_address_that_another_service_has_is_refused_by_its_name() {
-    let scene = Scene { address_user: Some(key("default/other")), ..Scene::default() };
-    let plan = scene.plan(&static_web("10.0.0.7"), &[], &[]);
+    let situation = Situation { address_user: Some(key("default/other")), ..Situation::default() };
+    let plan = situation.plan(&static_web("10.0.0.7"), &[], &[]);
     assert_eq!(plan.actions, []);
     assert!(refusal(&plan).starts_with("address 10.0.0.7 is already used by service default/other"));
 }
@@ -152,11 +153,11 @@ fn a_static_address_of_a_node_or_of_the_cluster_is_refused_by_its_name() {
         ),
         (Holder::ClusterIp(key("default/db")), "address 10.0.0.7 is the ClusterIP of service default/db: name another"),
     ] {
-        let scene = Scene { address_holder: Some(holder), ..Scene::default() };
-        let plan = scene.plan(&static_web("10.0.0.7"), &[], &[]);
+        let situation = Situation { address_holder: Some(holder), ..Situation::default() };
+        let plan = situation.plan(&static_web("10.0.0.7"), &[], &[]);
         assert_eq!(plan.actions, []);
         assert!(refusal(&plan).starts_with(expected), "{}", refusal(&plan));
-        assert!(scene.plan(&web(), &[], &[]).actions.len() == 1, "who asks a pool is not concerned");
+        assert!(situation.plan(&web(), &[], &[]).actions.len() == 1, "who asks a pool is not concerned");
     }
 }
 
@@ -322,10 +323,10 @@ fn a_dhcp_server_is_asked_for_the_address_once() {
 
 #[test]
 fn a_cluster_that_has_all_its_load_balancers_gets_no_further_one_and_loses_none() {
-    let scene = || Scene { quota_reached: Some(5), ..Scene::default() };
-    let plan = scene().plan(&web(), &[], &[]);
+    let situation = || Situation { quota_reached: Some(5), ..Situation::default() };
+    let plan = situation().plan(&web(), &[], &[]);
     assert_eq!(plan.actions, []);
     let told = waiting(&plan);
     assert!(told.needs_user && told.retry_after.is_some() && told.message.contains("may have 5"), "{told:?}");
-    assert_eq!(scene().plan(&served(), &[], &[("default/web", &ready_lb())]).verdict, Verdict::Ready);
+    assert_eq!(situation().plan(&served(), &[], &[("default/web", &ready_lb())]).verdict, Verdict::Ready);
 }

@@ -19,10 +19,10 @@ const IP: &str = "10.20.4.1";
 
 /// The plan of `service`, with these other Services in the cluster and these objects on Harvester.
 fn plan(service: &ServiceView, others: &[ServiceView], lbs: &[(&str, &LbView)]) -> Plan {
-    Scene::default().plan(service, others, lbs)
+    Situation::default().plan(service, others, lbs)
 }
 
-struct Scene<'a> {
+struct Situation<'a> {
     mapping: Option<&'a NadMapping>,
     idle: Option<Duration>,
     now: i64,
@@ -35,7 +35,7 @@ struct Scene<'a> {
     cluster_name: Option<harvester_api::names::ClusterName>,
 }
 
-impl Default for Scene<'_> {
+impl Default for Situation<'_> {
     fn default() -> Self {
         Self {
             mapping: None,
@@ -52,7 +52,7 @@ impl Default for Scene<'_> {
     }
 }
 
-impl Scene<'_> {
+impl Situation<'_> {
     fn plan(&self, service: &ServiceView, others: &[ServiceView], lbs: &[(&str, &LbView)]) -> Plan {
         let all: Vec<Arc<ServiceView>> =
             others.iter().filter(|other| other.key != service.key).chain([service]).cloned().map(Arc::new).collect();
@@ -297,21 +297,21 @@ fn the_mailbox_is_written_once_after_finalizer_and_ingress() {
 fn an_address_that_nobody_serves_becomes_the_users_trouble_after_a_minute() {
     let published = service("default/web").short(&[("ip", IP)]).done();
     let after = |seconds| {
-        let scene = Scene { unserved: Some(Duration::from_secs(seconds)), ..Scene::default() };
-        scene.plan(&published, &[], &[("default/web", &LbView { address: None, ..ready_lb() })])
+        let situation = Situation { unserved: Some(Duration::from_secs(seconds)), ..Situation::default() };
+        situation.plan(&published, &[], &[("default/web", &LbView { address: None, ..ready_lb() })])
     };
     assert_eq!(after(60), Plan { actions: vec![], verdict: Verdict::Ready });
     let late = after(61);
     assert_eq!(late.actions, []);
     assert!(waiting(&late).needs_user && waiting(&late).message.starts_with(&format!("address {IP} is published")));
-    let scene = Scene { unserved: Some(Duration::from_mins(2)), ..Scene::default() };
+    let situation = Situation { unserved: Some(Duration::from_mins(2)), ..Situation::default() };
     let mut ignored = published.clone();
     ignored.annotations.insert(kube_vip::IGNORE, "true");
-    let told = scene.plan(&ignored, &[], &[("default/web", &LbView { address: None, ..ready_lb() })]);
+    let told = situation.plan(&ignored, &[], &[("default/web", &LbView { address: None, ..ready_lb() })]);
     assert!(waiting(&told).message.contains("annotation kube-vip.io/ignore is true"), "{told:?}");
     let dhcp = service("default/web").short(&[("ipam", "dhcp"), ("ip", "0.0.0.0")]).done();
     let object = LbView { ipam: Some("dhcp".into()), address: None, ..lb("lb-name").ready("0.0.0.0").done() };
-    assert!(waiting(&scene.plan(&dhcp, &[], &[("default/web", &object)])).message.contains("macvlan"));
+    assert!(waiting(&situation.plan(&dhcp, &[], &[("default/web", &object)])).message.contains("macvlan"));
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn an_object_without_network_is_sent_again_at_a_modest_interval() {
     let unmatched = lb("lb-name").not_ready("no matched IPPool with requirement &{Network: }").done();
     let at = |idle: Option<u64>| {
         let idle = idle.map(Duration::from_secs);
-        Scene { idle, ..Scene::default() }.plan(&web(), &[], &[("default/web", &unmatched)])
+        Situation { idle, ..Situation::default() }.plan(&web(), &[], &[("default/web", &unmatched)])
     };
     assert_eq!((at(None).actions.len(), waiting(&at(None)).retry_after), (0, Some(Duration::from_secs(30))));
     assert_eq!((at(Some(10)).actions.len(), waiting(&at(Some(10))).retry_after), (0, Some(Duration::from_secs(20))));
@@ -343,8 +343,9 @@ fn an_object_without_network_is_sent_again_at_a_modest_interval() {
 fn an_exhausted_pool_is_nudged_once_a_minute() {
     let message = "fail to get ip from pool edge, error: no IP addresses available in range set: a-b";
     let exhausted = lb("lb-name").network_of_host("a/b").not_ready(message).done();
-    let at =
-        |idle| Scene { idle, now: 7, ..Scene::default() }.plan(&web(), &[], &[("default/web", &exhausted)]).actions;
+    let at = |idle| {
+        Situation { idle, now: 7, ..Situation::default() }.plan(&web(), &[], &[("default/web", &exhausted)]).actions
+    };
     assert_eq!(at(Some(Duration::from_secs(59))), []);
     let actions = at(Some(Duration::from_mins(1)));
     let [Action::Update { changes, .. }] = actions.as_slice() else { panic!("{actions:?}") };
@@ -355,16 +356,19 @@ fn an_exhausted_pool_is_nudged_once_a_minute() {
 #[test]
 fn the_interface_gate_holds_up_new_services_only() {
     let known = NadMapping::Known([("a/b".to_owned(), "enp2s0".to_owned())].into());
-    let scene = Scene { mapping: Some(&known), ..Scene::default() };
+    let situation = Situation { mapping: Some(&known), ..Situation::default() };
     let gone = service("default/web").short(&[("net", "a/gone")]).done();
-    let refused = scene.plan(&gone, &[], &[]);
+    let refused = situation.plan(&gone, &[], &[]);
     assert_eq!(refused.actions, []);
     assert!(refusal(&refused).starts_with("service default/web asks for network a/gone "));
 
     let served = service("default/web").short(&[("net", "a/gone"), ("ip", IP), ("if", "enp2s0")]).ingress(IP).done();
     let mut lb = LbView { address: Some(IP.into()), ..lb("lb-name").network_of_host("a/gone").ready(IP).done() };
     lb.annotations.insert(cloudprovider::LB_NETWORK, "a/gone");
-    assert_eq!(scene.plan(&served, &[], &[("default/web", &lb)]), Plan { actions: vec![], verdict: Verdict::Ready });
+    assert_eq!(
+        situation.plan(&served, &[], &[("default/web", &lb)]),
+        Plan { actions: vec![], verdict: Verdict::Ready }
+    );
 }
 
 /// W-34.

@@ -29,7 +29,7 @@ fn ready_next() -> LbView {
 
 fn step(service: &ServiceView, lb: &LbView, others: &[LbView]) -> Plan {
     let others: Vec<Arc<LbView>> = others.iter().cloned().map(Arc::new).collect();
-    Scene { others: &others, ..Scene::default() }.plan(service, &[], &[("default/web", lb)])
+    Situation { others: &others, ..Situation::default() }.plan(service, &[], &[("default/web", lb)])
 }
 
 #[test]
@@ -73,8 +73,8 @@ fn a_pool_that_gives_nothing_leaves_the_service_as_it_is_and_says_so() {
 fn a_service_that_has_an_address_is_not_told_that_it_will_get_one() {
     let told = |lb: &LbView, others: &[LbView]| {
         let others: Vec<Arc<LbView>> = others.iter().cloned().map(Arc::new).collect();
-        let scene = Scene { others: &others, age: Duration::from_mins(1), ..Scene::default() };
-        waiting(&scene.plan(&moved(), &[], &[("default/web", lb)])).message.clone()
+        let situation = Situation { others: &others, age: Duration::from_mins(1), ..Situation::default() };
+        waiting(&situation.plan(&moved(), &[], &[("default/web", lb)])).message.clone()
     };
     let unknown = lb("lb-next").not_ready("fail to get allocator new").done();
     let next = LbView { wanted_pool: Some("new".into()), name: "lb-next".into(), ..unknown };
@@ -137,8 +137,8 @@ fn a_pool_is_named_again_while_its_object_is_being_deleted() {
 
 #[test]
 fn a_move_needs_one_load_balancer_more_and_keeps_to_the_limit() {
-    let scene = Scene { quota_reached: Some(1), ..Scene::default() };
-    let plan = scene.plan(&moved(), &[], &[("default/web", &old_lb())]);
+    let situation = Situation { quota_reached: Some(1), ..Situation::default() };
+    let plan = situation.plan(&moved(), &[], &[("default/web", &old_lb())]);
     assert_eq!(plan.actions, []);
     let told = waiting(&plan);
     assert!(told.message.contains("--max-load-balancers") && told.message.contains(IP), "{told:?}");
@@ -167,7 +167,11 @@ fn sharers_have_moved_before_the_old_address_goes() {
     let sharer = |ip| service("default/api").short(&[("primary", "default/web"), ("ip", ip)]).ports(&["TCP/81"]).done();
     let others = [Arc::new(old_lb())];
     let plan = |sharer: ServiceView| {
-        Scene { others: &others, ..Scene::default() }.plan(&served, &[sharer], &[("default/web", &ready_next())])
+        Situation { others: &others, ..Situation::default() }.plan(
+            &served,
+            &[sharer],
+            &[("default/web", &ready_next())],
+        )
     };
     assert_eq!(plan(sharer(IP)).actions, []);
     assert_eq!(plan(sharer(NEW)).actions.len(), 1);

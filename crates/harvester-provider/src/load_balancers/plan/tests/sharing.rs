@@ -141,10 +141,10 @@ fn a_primary_that_becomes_a_secondary_while_the_host_is_booking_gives_its_object
     let own = LbView { labels: Tags::default(), ..lb("lb-name").done() };
     let turned = secondary("default/web2").done();
     let lbs = [("default/web", &ready_lb()), ("default/web2", &own)];
-    let scene = |age| Scene { age, ..Scene::default() }.plan(&turned, &[served()], &lbs);
-    let plan = scene(Duration::ZERO);
+    let situation = |age| Situation { age, ..Situation::default() }.plan(&turned, &[served()], &lbs);
+    let plan = situation(Duration::ZERO);
     assert!(matches!(plan.actions.as_slice(), [Action::Patch(_)]), "{plan:?}");
     assert_eq!(waiting(&plan).retry_after, Some(BOOKING));
-    let plan = scene(BOOKING);
+    let plan = situation(BOOKING);
     assert!(matches!(plan.actions.as_slice(), [Action::Patch(_), Action::Delete { leaks: true, .. }]), "{plan:?}");
 }

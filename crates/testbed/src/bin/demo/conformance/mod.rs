@@ -23,7 +23,7 @@ use crate::install;
 use crate::keep;
 use crate::registry::Registration;
 use crate::report::Figures;
-use crate::story::{self, StepLog};
+use crate::step_log::{self, StepLog};
 
 /// What the upstream default of kube-proxy is.
 const KUBE_PROXY_MIN_SYNC: Duration = Duration::from_secs(1);
@@ -70,7 +70,7 @@ pub fn run(args: &Arguments) -> Result<bool> {
     let chosen: Vec<String> = all.iter().filter(|name| args.wants(name, &table)).cloned().collect();
     if args.list {
         for name in &chosen {
-            story::line(name);
+            step_log::line(name);
         }
         return Ok(true);
     }
@@ -88,14 +88,14 @@ pub fn run(args: &Arguments) -> Result<bool> {
     let rows = runtime.block_on(told(args, &chosen, &Table { versions, ..table }))?;
     let found = surprises(&all, &rows, &known);
     let explained = rows.iter().filter(|row| known.contains_key(&row.name)).count();
-    story::chapter(&format!(
+    step_log::chapter(&format!(
         "{} tests, {explained} of them known not to pass, {} surprises; table: {}",
         rows.len(),
         found.len(),
         args.table.display()
     ));
     for text in &found {
-        story::line(&format!("  {text}"));
+        step_log::line(&format!("  {text}"));
     }
     Ok(found.is_empty())
 }
@@ -113,10 +113,10 @@ async fn told(args: &Arguments, chosen: &[String], table: &Table) -> Result<Vec<
     let _registration = Registration::new()?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
-    let mut story = StepLog::begin();
+    let mut step_log = StepLog::begin();
     let mut bed = None;
     let outcome = tokio::select! {
-        outcome = tests(&mut story, &mut bed, args, chosen, table) => outcome,
+        outcome = tests(&mut step_log, &mut bed, args, chosen, table) => outcome,
         _ = interrupt.recv() => Err(anyhow::anyhow!("interrupted")),
         _ = terminate.recv() => Err(anyhow::anyhow!("told to end")),
     };
@@ -124,8 +124,8 @@ async fn told(args: &Arguments, chosen: &[String], table: &Table) -> Result<Vec<
     if let (true, Some(bed)) = (broken, &bed) {
         let file = args.output.join("diagnostics.txt");
         match keep::diagnose(bed, &file).await {
-            Ok(()) => story.tell(&format!("state and logs of the cluster: {}", file.display())),
-            Err(error) => story.tell(&format!("no diagnostics: {error:#}")),
+            Ok(()) => step_log.tell(&format!("state and logs of the cluster: {}", file.display())),
+            Err(error) => step_log.tell(&format!("no diagnostics: {error:#}")),
         }
     }
     // On a thread that may block: guards wait for processes.
@@ -135,21 +135,21 @@ async fn told(args: &Arguments, chosen: &[String], table: &Table) -> Result<Vec<
 }
 
 async fn tests(
-    story: &mut StepLog,
+    step_log: &mut StepLog,
     slot: &mut Option<Bed>,
     args: &Arguments,
     chosen: &[String],
     table: &Table,
 ) -> Result<Vec<Row>> {
-    story::chapter("Bring up a LAN, a guest cluster with real nodes, and the Harvester side");
-    let bed = slot.insert(Bed::up(story, &args.binary, KUBE_PROXY_MIN_SYNC, images::build).await?);
-    install::install(story, bed, &mut Figures::default()).await?;
-    story.step("dns", dns::serve(bed)).await?;
-    story.step("client", async { place_client(bed) }).await?;
-    story::chapter(&format!("{} tests of Kubernetes, {} at a time", chosen.len(), args.jobs));
+    step_log::chapter("Bring up a LAN, a guest cluster with real nodes, and the Harvester side");
+    let bed = slot.insert(Bed::up(step_log, &args.binary, KUBE_PROXY_MIN_SYNC, images::build).await?);
+    install::install(step_log, bed, &mut Figures::default()).await?;
+    step_log.step("dns", dns::serve(bed)).await?;
+    step_log.step("client", async { place_client(bed) }).await?;
+    step_log::chapter(&format!("{} tests of Kubernetes, {} at a time", chosen.len(), args.jobs));
     // After each test: what was seen is kept, however the run ends.
     let keep = |rows: &[Row]| keep_results(args, table.clone(), rows);
-    suite::run(story, bed, chosen, &suite::Plan { jobs: args.jobs, table, output: &args.output }, keep).await
+    suite::run(step_log, bed, chosen, &suite::Plan { jobs: args.jobs, table, output: &args.output }, keep).await
 }
 
 /// The client host reaches the API, and the addresses of the LAN from outside the nodes' network, as through a router.

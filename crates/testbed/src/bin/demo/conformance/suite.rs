@@ -12,7 +12,7 @@ use testbed::process::run as run_to_end;
 use testbed::{Process, programs};
 
 use crate::bed::Bed;
-use crate::story::StepLog;
+use crate::step_log::StepLog;
 
 /// What `dev/tools.sh --conformance` gets.
 pub const PROGRAMS: [&str; 3] = ["e2e.test", "agnhost", "coredns"];
@@ -106,7 +106,7 @@ impl Plan<'_> {
 
 /// Runs them, the longest first. `keep` gets all rows so far whenever there is one more.
 pub async fn run(
-    story: &StepLog,
+    step_log: &StepLog,
     bed: &Bed,
     names: &[String],
     plan: &Plan<'_>,
@@ -127,7 +127,7 @@ pub async fn run(
         running = others;
         for test in ended {
             let row = test.row(&commit);
-            story.tell(&format!(
+            step_log.tell(&format!(
                 "{:>2}/{} {:7} {:>4.0} s  {}  ({} running, about {:.0} min left)",
                 rows.len() + 1,
                 names.len(),

@@ -1,4 +1,4 @@
-//! The client's eyes: who answers for an address, and what a client sees of it.
+//! The client's clients: who answers for an address, and what a client sees of it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -24,7 +24,7 @@ const KUBELET: Duration = Duration::from_millis(300);
 const MARKS: usize = 10;
 
 /// The pod, and those who say that its node is silent.
-pub struct Slander {
+pub struct FalseReports {
     client: Client,
     namespace: String,
     watchers: [String; 2],
@@ -33,13 +33,13 @@ pub struct Slander {
     kubelet: JoinHandle<()>,
 }
 
-impl Drop for Slander {
+impl Drop for FalseReports {
     fn drop(&mut self) {
         self.kubelet.abort();
     }
 }
 
-impl Slander {
+impl FalseReports {
     /// A pod on the node that will be accused.
     pub async fn prepare(client: Client, namespace: &str, accused: &str, watchers: [&str; 2]) -> Result<Self> {
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);

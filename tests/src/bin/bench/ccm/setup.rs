@@ -23,7 +23,7 @@ use crate::stage::{PARALLEL, Stage};
 const STALLED: Duration = Duration::from_secs(90);
 
 /// The stage without announcers and kube-proxies.
-pub struct Theatre {
+pub struct Setup {
     pub stage: Stage,
 }
 
@@ -68,7 +68,7 @@ pub struct Watching {
     seen: mpsc::UnboundedReceiver<(String, Instant)>,
 }
 
-impl Theatre {
+impl Setup {
     /// With Harvester at this pace, before the product is started.
     pub async fn set(profile: &str, ccm_args: &[String]) -> Result<Self> {
         let bed = ccm_args.iter().fold(Bed::builder(), |bed, arg| bed.ccm_arg(arg));

@@ -1,4 +1,4 @@
-//! The story on the terminal, and what of it goes into the report.
+//! The steps as the terminal shows them, and what of them goes into the report.
 
 use std::future::Future;
 use std::io::Write;
@@ -20,7 +20,7 @@ pub struct Step {
     pub details: String,
 }
 
-/// Tells steps as they happen.
+/// Prints steps as they happen.
 #[derive(Debug)]
 pub struct StepLog {
     start: Instant,
