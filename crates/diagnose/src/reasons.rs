@@ -191,8 +191,8 @@ pub const REASONS: &[Reason] = &[
         "The load balancer of a Service that is gone cannot be deleted.",
         "Do what the message says; it is tried again."),
     reason("ServiceVanished", "Service", "Warning",
-        "A Service is gone with its finalizer on, or is older than it was and no load balancer, as after a restore \
-         from a snapshot; its load balancer stays on Harvester.",
+        "A Service is gone with its finalizer on, or a ClusterIP again, as after a restore of etcd; its load \
+         balancer stays on Harvester.",
         "Nothing if the restore is to stay: the load balancer is reported as garbage. See docs/backup.md."),
     reason("UndoneByOthers", "Service, Node, ConfigMap", "Warning, condition True",
         "Another program undoes what this program writes on the Service, its load balancer, the Node or its record.",
@@ -314,8 +314,7 @@ pub const REASONS: &[Reason] = &[
         "The record belongs to another cluster and was copied here.",
         "Run identity rename --copy."),
     reason("IdentityNotKnown", "ConfigMap", "reason of a hold",
-        "The cloud controller runs on a machine that the record does not name, and waits until a kubelet of those that \
-         it names is seen to report.",
+        "The cloud controller runs on a machine that the record does not name, and waits for a kubelet of those named.",
         "Wait up to 5 minutes; see docs/backup.md."),
     reason("Paused", "ConfigMap", "reason of a hold",
         "The cloud controller, or this Service, is paused by a flag, a key or an annotation.",
