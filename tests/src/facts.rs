@@ -60,10 +60,11 @@ pub fn load_balancer(lb: &LoadBalancer) -> Value {
     for condition in status["conditions"].as_array_mut().into_iter().flatten() {
         condition.as_object_mut().map(|condition| condition.remove("lastUpdateTime"));
     }
-    // Ours alone: what proves whose object it is, and who put the finalizer there.
+    // Ours alone: what proves whose object it is, when it was made, and who put the finalizer there.
     let mut annotations = lb.annotations().clone();
-    let ours = [cloudprovider::CLUSTER_UID, cloudprovider::SERVICE_UID, cloudprovider::PRESET_FINALIZER];
-    annotations.retain(|key, _| !ours.contains(&key.as_str()));
+    let proof = [cloudprovider::CLUSTER_UID, cloudprovider::SERVICE_UID, cloudprovider::GUEST_REVISION];
+    let is_ours = |key: &str| proof.contains(&key) || key == cloudprovider::PRESET_FINALIZER;
+    annotations.retain(|key, _| !is_ours(key));
     json!({
         "name": format!("{}<crc32>", &name[..name.len().saturating_sub(8)]),
         "labels": lb.labels(),

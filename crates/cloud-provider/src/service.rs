@@ -32,7 +32,7 @@ use tracing::Instrument;
 use apply::{Writer, reference};
 pub use condition::NO_LOAD_BALANCER_YET;
 use decide::{Release, Step};
-pub use decide::{has_finalizer, wants_load_balancer};
+pub use decide::{has_finalizer, is_set_back, wants_load_balancer};
 use memory::ServiceState;
 pub(crate) use metrics::ServiceMetrics;
 use pause::{not_after, wait, within};

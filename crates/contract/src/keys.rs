@@ -57,6 +57,9 @@ pub mod cloudprovider {
         pub const CLUSTER_UID: &str = "cloudprovider.harvesterhci.io/clusterUID";
         /// LoadBalancer annotation: UID of the Service.
         pub const SERVICE_UID: &str = "cloudprovider.harvesterhci.io/serviceUID";
+        /// LoadBalancer annotation: revision of the guest cluster's etcd when the object was made. If it is later than
+        /// the present one, etcd was restored from an older snapshot.
+        pub const GUEST_REVISION: &str = "cloudprovider.harvesterhci.io/guestRevision";
         /// LoadBalancer annotation: changes when we wake the host's controller out of its back-off.
         pub const NUDGED: &str = "cloudprovider.harvesterhci.io/nudged";
         /// LoadBalancer annotation, `"true"`: we set the host controller's finalizer ourselves, so it proves nothing

@@ -22,7 +22,8 @@ pub(super) enum Step<'a> {
     },
     /// The Service no longer wants a load balancer: delete it, then release the Service.
     Cleanup(Release),
-    /// The Service with this view vanished without waiting for the cleanup: delete its load balancer.
+    /// The Service with this view vanished, or became an older one, without waiting for the cleanup: delete its load
+    /// balancer.
     DeleteRemembered(&'a ServiceView),
 }
 
@@ -53,13 +54,22 @@ fn needs_cleanup(service: &ServiceView) -> bool {
     has_finalizer(service) && (service.deleting || !service.is_load_balancer)
 }
 
+/// Whether a Service is older now than it was: etcd was restored from a snapshot in which it was no load balancer yet.
+/// This is no edit of a user: until the load balancer is gone, only this controller removes the finalizer.
+pub fn is_set_back(old: &ServiceView, now: &ServiceView) -> bool {
+    let version = |service: &ServiceView| service.resource_version.parse::<u64>().ok();
+    let newer = version(old).zip(version(now)).is_some_and(|(old, now)| now > old);
+    let left = has_finalizer(old) && !has_finalizer(now) && !now.is_load_balancer && !now.deleting;
+    old.uid == now.uid && left && !newer
+}
+
 /// Decides the next step (framework spec 1.6 to 1.8). `remembered` is the view of the last pass that had or wanted a
 /// load balancer.
 pub(super) fn decide<'a>(current: Option<&ServiceView>, remembered: Option<&'a ServiceView>) -> Step<'a> {
     let Some(current) = current else {
         return remembered.map_or(Step::Nothing, Step::DeleteRemembered);
     };
-    if let Some(old) = remembered.filter(|old| old.uid != current.uid) {
+    if let Some(old) = remembered.filter(|old| old.uid != current.uid || is_set_back(old, current)) {
         return Step::DeleteRemembered(old);
     }
     if wants_load_balancer(current) {
@@ -194,6 +204,35 @@ mod tests {
     fn a_service_of_the_same_name_waits_until_the_old_ones_load_balancer_is_deleted() {
         let old = with(|view| view.uid = Uid("old".into()));
         assert_eq!(decide(Some(&with(|_| {})), Some(&old)), Step::DeleteRemembered(&old));
+    }
+
+    #[test]
+    fn a_service_that_a_restore_makes_a_cluster_ip_again_is_told_from_one_that_its_user_changed() {
+        let at = |version: &str, change: fn(&mut ServiceView)| {
+            with(|view| {
+                (view.is_load_balancer, view.resource_version) = (false, version.into());
+                change(view);
+            })
+        };
+        let finalizer = |view: &mut ServiceView| view.finalizers = vec![FINALIZER.into()];
+        let served = finalized(|view| view.resource_version = "20".into());
+        let unserved = with(|view| view.resource_version = "20".into());
+        for (sentence, old, now, expected) in [
+            ("an older object", &served, at("3", |_| {}), true),
+            ("as text, 100 is less than 20", &served, at("100", |_| {}), false),
+            ("a user replaces the whole object", &served, at("21", |_| {}), false),
+            ("a user changes the type", &served, at("21", finalizer), false),
+            ("an older object with the finalizer promises its deletion", &served, at("3", finalizer), false),
+            ("an older object that is a load balancer", &served, at("3", |view| view.is_load_balancer = true), false),
+            ("an older object that is being deleted", &served, at("3", |view| view.deleting = true), false),
+            ("another object of the name", &served, at("3", |view| view.uid = Uid("other".into())), false),
+            ("before the finalizer was written", &unserved, at("3", |_| {}), false),
+            ("versions that cannot be compared", &served, at("x", |_| {}), true),
+        ] {
+            assert_eq!(is_set_back(old, &now), expected, "{sentence}");
+            let vanished = decide(Some(&now), Some(old)) == Step::DeleteRemembered(old);
+            assert_eq!(vanished, expected || now.uid != old.uid, "{sentence}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::list::{Garbage, Kind, count_ours, list};
+use super::restore::look_back;
 use super::sweep::Sweep;
 use crate::config::{GarbageConfig, GarbageMode, LoadBalancerConfig};
 use crate::host_upgrade::Caution;
@@ -136,6 +137,9 @@ impl Collector {
         let mut sweep = Sweep::new(self.settings, Instant::now());
         let mut seen = self.troubles();
         let mut told = LastReported { asked: self.asked(), ..LastReported::default() };
+        let deletes = self.settings.mode == GarbageMode::Delete;
+        // At once: the present revision grows, and then tells no more of a restore.
+        let mut looked_back = !deletes || look_back(&self.look(), &self.identity, &self.requests).await;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
@@ -156,7 +160,8 @@ impl Collector {
             }
             let garbage = self.look();
             self.tell(&garbage, &mut told, &events);
-            if self.settings.mode == GarbageMode::Delete {
+            looked_back = looked_back || look_back(&garbage, &self.identity, &self.requests).await;
+            if deletes && looked_back {
                 let due: Vec<Garbage> = sweep.due(Instant::now(), &garbage).into_iter().cloned().collect();
                 if !self.is_within_reason(due.len(), &events) {
                     continue;

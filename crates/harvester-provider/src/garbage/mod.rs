@@ -5,4 +5,5 @@
 
 pub mod collector;
 pub mod list;
+mod restore;
 pub mod sweep;

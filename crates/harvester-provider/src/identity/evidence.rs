@@ -10,12 +10,13 @@ use harvester_api::names::ClusterName;
 use super::judge::{Life, NodeFact};
 use crate::instances::view::{VmView, VmiView};
 
-/// The facts about each Node. `own`: the Node that this process runs on.
+/// The facts about each Node. `own`: the Node that this process runs on. `lives`: whether its kubelet was seen alive.
 pub fn node_facts(
     nodes: &[Arc<NodeView>],
     vms: &[Arc<VmView>],
     vmis: &[Arc<VmiView>],
     own: Option<&str>,
+    lives: impl Fn(&str) -> bool,
 ) -> Vec<NodeFact> {
     let by_uid: HashMap<&str, &str> = vms.iter().map(|vm| (vm.uid.as_str(), vm.name.as_str())).collect();
     let by_name: HashMap<&str, &str> = vms.iter().map(|vm| (vm.name.as_str(), vm.uid.as_str())).collect();
@@ -35,6 +36,7 @@ pub fn node_facts(
             label: label.map(|label| ClusterName::from_record(label)),
             life: match node.ready {
                 _ if own == Some(node.name.as_str()) => Life::Own,
+                Some(Ready::True | Ready::False) if lives(&node.name) => Life::Lives,
                 Some(Ready::True | Ready::False) => Life::Reports,
                 _ => Life::Silent,
             },
@@ -67,13 +69,13 @@ mod tests {
             of("e", None, Some(Ready::False)),
         ];
         let vms = [vm("vm-1", "u1"), vm("b", "u2")].map(Arc::new);
-        let facts = node_facts(&nodes, &vms, &[Arc::new(labelled)], Some("c"));
+        let facts = node_facts(&nodes, &vms, &[Arc::new(labelled)], Some("c"), |name| name == "a" || name == "b");
         let fact = |index: usize| {
             let NodeFact { machine, seen, namesake, label, life, .. } = &facts[index];
             (machine.as_deref(), *seen, namesake.as_deref(), label.as_ref().map(ClusterName::as_str), *life)
         };
         assert_eq!(facts.len(), 4, "a Node that goes says nothing");
-        assert_eq!(fact(0), (Some("u1"), true, None, Some("prod"), Life::Reports));
+        assert_eq!(fact(0), (Some("u1"), true, None, Some("prod"), Life::Lives));
         assert_eq!(fact(1), (Some("gone"), false, Some("u2"), None, Life::Silent));
         assert_eq!(fact(2), (None, false, None, None, Life::Own));
         assert_eq!(fact(3), (None, false, None, None, Life::Reports), "no network plugin yet, and yet a kubelet");

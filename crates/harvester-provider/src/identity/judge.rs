@@ -17,9 +17,11 @@ use super::card::Card;
 pub enum Life {
     /// Not known: a restored snapshot contains Nodes whose machines no longer belong to this cluster.
     Silent,
-    /// Its kubelet reports, ready or not: without a network plugin no Node is ready. In a restored snapshot the report
-    /// may be old until the Kubernetes controller manager notices.
+    /// Its Node says so, ready or not: without a network plugin no Node is ready. In a restored snapshot this is old,
+    /// until the Kubernetes controller manager notices.
     Reports,
+    /// It was seen to report while this process watched.
+    Lives,
     /// This process runs on it.
     Own,
 }
@@ -119,6 +121,9 @@ pub enum Verdict {
     /// The facts do not suffice yet.
     Undecided(String),
 }
+
+/// Limit of the Nodes whose kubelets are asked for. One that lives is enough.
+const MOST_ASKED: usize = 8;
 
 /// The command by which an operator confirms that the cluster that runs here now is the one in the record.
 pub const CONFIRM: &str = "harvester-cloud-provider identity confirm";
@@ -230,22 +235,29 @@ fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
     if let Some(contradiction) = another_cluster(facts, &known, &strangers) {
         return Some(Verdict::SafeMode(contradiction));
     }
-    // Seen from outside, a restored snapshot looks like the original until the Kubernetes controller manager has
-    // noticed. Therefore a known Node has to report.
-    let from_outside = card.outside && facts.unregistered.is_some();
-    if !known.is_empty() && strangers.is_empty() && !from_outside {
-        return None;
-    }
-    let alive = |nodes: &[&NodeFact]| nodes.iter().any(|node| node.life > Life::Silent);
-    match (facts.settled, alive(&known), alive(&strangers)) {
-        (true, true, _) => None,
-        (true, false, true) => Some(Verdict::SafeMode(replaced(card, &known, &strangers))),
-        (false, ..) | (true, false, false) => Some(Verdict::Undecided(format!(
-            "it is not known yet whether the {} machines in the record are still those of this cluster: none of them \
-             is known to run one of its Nodes",
+    // Seen from outside, or before its own machines have registered, a restored snapshot looks like the original.
+    // Therefore the kubelet of a known Node has to be seen alive.
+    let alive = |nodes: &[&NodeFact]| nodes.iter().map(|node| node.life).max().unwrap_or(Life::Silent);
+    match (alive(&known), alive(&strangers)) {
+        (Life::Lives | Life::Own, _) => None,
+        (Life::Silent, Life::Reports | Life::Lives | Life::Own) if facts.settled => {
+            Some(Verdict::SafeMode(replaced(card, &known, &strangers)))
+        }
+        (Life::Reports | Life::Silent, _) => Some(Verdict::Undecided(format!(
+            "it is not known yet whether the {} machines in the record are still those of this cluster: no kubelet of \
+             them was seen to report since this process started, as in a restored snapshot. One that lives is seen \
+             within 5 minutes. If this cluster was restored on new machines and the old ones are gone for good, run \
+             `{CONFIRM}`",
             card.machines.len()
         ))),
     }
+}
+
+/// Nodes whose reports should be read while the verdict is open: some on machines in the card that seem to be alive.
+pub fn worth_asking(facts: &Facts<'_>) -> Vec<String> {
+    let card = facts.card.filter(|card| facts.unregistered.is_none() || card.outside);
+    let known = facts.nodes.iter().filter(|node| card.is_some_and(|card| node.is_known(card) || node.is_absent(card)));
+    known.filter(|node| node.life == Life::Reports).take(MOST_ASKED).map(|node| node.name.clone()).collect()
 }
 
 /// New Nodes run on machines with the label of another cluster, and the flag says the same: this is a copy, or the

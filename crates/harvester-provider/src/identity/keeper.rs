@@ -3,8 +3,10 @@
 
 mod news;
 mod outcome;
+mod progress;
 mod restore;
 mod words;
+mod write;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,14 +25,15 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use news::{Changed, News, until};
-use words::{not_allowed, not_yet};
+use progress::Progress;
+use words::not_allowed;
 
 use super::Identity;
 use super::decide::{Clues, Decision, Source, decide};
 use super::evidence::node_facts;
-use super::judge::{Contradiction, Facts, Verdict, judge};
+use super::judge::{Facts, Verdict, judge, worth_asking};
 use super::proof::{cluster_of, is_proven, service_uid};
-use super::record::{NAME, NAMESPACE, Note, Record, Records};
+use super::record::{self, NAME, NAMESPACE, Note, Record, Records};
 use crate::config::OwnNode;
 use crate::instances::view::{VmCache, VmiCache};
 use crate::load_balancers::own_writes::LbCache;
@@ -107,46 +110,6 @@ pub struct Keeper {
     metrics: Arc<Metrics>,
 }
 
-/// State that lasts between two evaluations.
-#[derive(Debug)]
-struct Progress {
-    /// UID of Namespace `kube-system`.
-    cluster_uid: Option<String>,
-    /// An invalid name in the record that was reported.
-    refused: Option<String>,
-    failing: bool,
-    /// No write is sent before this time.
-    not_before: Instant,
-    pause: Duration,
-    /// When Nodes and machines first were known.
-    since: Option<Instant>,
-    /// The contradiction that was reported.
-    told: Option<Contradiction>,
-    /// The suspected restore that was reported.
-    told_restore: Option<Timestamp>,
-}
-
-impl Progress {
-    /// `failing`: it was already reported that the record may not be used.
-    fn new(cluster_uid: Option<String>, failing: bool) -> Self {
-        let (not_before, pause) = (Instant::now(), TRY_AGAIN);
-        Self { cluster_uid, refused: None, failing, not_before, pause, since: None, told: None, told_restore: None }
-    }
-
-    /// Whether a write may be sent now. The write that follows an operator's confirmation waits only if the last write
-    /// failed.
-    fn may_write(&self, at_once: bool) -> bool {
-        at_once && !self.failing || Instant::now() >= self.not_before
-    }
-
-    /// The record has changed: whatever prevented a write may be over.
-    fn try_again(&mut self) {
-        if self.failing {
-            (self.not_before, self.pause) = (Instant::now(), TRY_AGAIN);
-        }
-    }
-}
-
 impl Keeper {
     /// Creates the keeper. It sends no request before [`Self::run`].
     pub fn new(identity: Identity, place: Place, sources: Sources, records: Records, metrics: Arc<Metrics>) -> Self {
@@ -162,13 +125,13 @@ impl Keeper {
             let found = record.clone().unwrap_or_default();
             let note = self.look(&found, &mut progress, &events).await;
             let owed = note.filter(|note| note.is_news_to(&found));
-            if let Some(note) = owed.as_ref().filter(|note| progress.may_write(note.followed))
-                && let Some(written) = self.write(note, &mut progress).await
+            if let Some(note) = owed.as_ref().filter(|note| progress.may_write(note))
+                && let Some(written) = self.write(note, &mut progress, &events).await
             {
                 record = Some(written);
                 continue;
             }
-            let again = owed.is_some().then_some(progress.not_before);
+            let again = owed.map(|note| progress.not_before(&note));
             let settles = progress.since.map(|since| since + SETTLED).filter(|at| *at > Instant::now());
             let forgets = self.identity.restore_suspected(Instant::now()).map(|(_, end)| end);
             tokio::select! {
@@ -179,16 +142,19 @@ impl Keeper {
                 () = until(again) => {}
                 () = until(settles) => {}
                 () = until(forgets) => {}
+                () = until(progress.word_at.take()) => {}
+                () = until(progress.kubelets.due()) => progress.kubelets.ask(&self.records.client).await,
             }
         }
     }
 
     /// Evaluates once for a preview: the name and the hold are taken into use, but nothing is written. Returns what the
-    /// record does not contain yet. The settling time counts as over, as for a leader that has run for a while.
+    /// record does not contain yet. The settling time counts as over, and kubelets as seen to report, as for a
+    /// leader that has run for a while.
     pub async fn foresee(&self, events: &Recorder) -> Option<Note> {
         let record = self.first_look().await;
         let mut progress = Progress::new(self.read_cluster_uid().await, record.is_none());
-        progress.since = Instant::now().checked_sub(SETTLED);
+        (progress.since, progress.kubelets.all) = (Instant::now().checked_sub(SETTLED), true);
         let found = record.unwrap_or_default();
         // Only the leader acts on an operator's confirmation.
         let found = Record { word: None, ..found };
@@ -232,6 +198,7 @@ impl Keeper {
             &self.sources.vms.all(),
             &self.sources.vmis.all(),
             place.own_node.as_ref().map(|own| own.name.as_str()),
+            |node| progress.kubelets.lives(node),
         );
         let service_uid = service_uid(&self.sources.services);
         let known = [Source::Remembered, Source::Adopted].contains(&decision.source) && !decision.name.is_default();
@@ -255,17 +222,24 @@ impl Keeper {
         };
         // While the record cannot be written, a confirmation is not followed: it would stay in the record and be
         // followed again and again.
-        if let Some(word) = found.word.as_ref().filter(|_| progress.may_write(true)) {
-            let note = Self::follow(word, &facts, &decision, events);
-            self.identity.confirm();
-            return Some(note);
+        if let Some(word) = &found.word {
+            let (note, text) = Self::follow(word, &facts, &decision);
+            if progress.may_write(&note) {
+                tracing::info!("{text}");
+                events.normal(&record::reference(None), "IdentityConfirmed", &text);
+                self.identity.confirm();
+                return Some(note);
+            }
+            progress.word_at = Some(progress.not_before(&note));
         }
+        progress.kubelets.watch(Vec::new());
         let note = match judge(&facts) {
             Verdict::Normal(card) | Verdict::New(card) => Some(self.go_on(card, &decision, found, progress, events)),
             Verdict::SafeMode(contradiction) => Some(self.stop(contradiction, found, progress, events)),
             Verdict::Undecided(message) => {
                 // A process that was sure of the identity before has no reason to doubt.
                 if self.identity.name().is_none() {
+                    progress.kubelets.watch(worth_asking(&facts));
                     let hold = Hold { reason: NOT_KNOWN, message, initialises_nodes: true };
                     self.identity.judged(Some(hold), self.is_paused(found));
                 }
@@ -274,45 +248,6 @@ impl Keeper {
         };
         self.hold_if_paused(found);
         note
-    }
-
-    /// Writes the note and returns the record after that. A write that fails is tried again, with growing pauses.
-    async fn write(&self, note: &Note, progress: &mut Progress) -> Option<Record> {
-        // An API server that has just started may refuse for a moment, which need not be reported. While attempts fail,
-        // the pauses between them make that wait unnecessary.
-        let sent = if progress.failing {
-            self.records.write(note).await
-        } else {
-            refusal::settled(|| self.records.write(note)).await
-        };
-        match sent {
-            Ok(written) => {
-                if let Some(name) = &note.name {
-                    tracing::info!(
-                        cluster = name.as_str(),
-                        "the controller wrote the name of this cluster to ConfigMap {NAMESPACE}/{NAME}"
-                    );
-                }
-                progress.failing = false;
-                (progress.not_before, progress.pause) = (Instant::now() + WRITE_EVERY, TRY_AGAIN);
-                Some(written)
-            }
-            Err(error) => {
-                let told = std::mem::replace(&mut progress.failing, true);
-                let longest = if error.is_forbidden() {
-                    if !told {
-                        not_allowed(&error);
-                    }
-                    WITHOUT_RIGHT
-                } else {
-                    not_yet(&error, told);
-                    LONGEST_PAUSE
-                };
-                progress.not_before = Instant::now() + progress.pause;
-                progress.pause = (progress.pause * 2).min(longest);
-                None
-            }
-        }
     }
 
     /// UID of Namespace `kube-system`; `None` if there is no right to read it.

@@ -12,6 +12,7 @@ pub mod decide;
 pub mod evidence;
 pub mod judge;
 pub mod keeper;
+mod kubelets;
 pub mod proof;
 pub mod record;
 pub mod suspicion;

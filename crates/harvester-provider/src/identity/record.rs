@@ -155,7 +155,7 @@ impl Note {
 /// Reads and writes the ConfigMap.
 #[derive(Clone)]
 pub struct Records {
-    client: Client,
+    pub(super) client: Client,
 }
 
 impl std::fmt::Debug for Records {

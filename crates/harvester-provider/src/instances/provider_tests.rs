@@ -225,7 +225,10 @@ async fn an_address_that_was_a_services_until_now_is_not_the_nodes() {
     let lab = lab(&[two], "x");
     let view = node("a", Some("harvester://uid-vm-1"), false);
     let key = cloud_provider::view::ServiceKey { namespace: "default".into(), name: "web".into() };
-    let service = crate::load_balancers::build::service("default/web").short(&[("ip", "10.0.0.100")]).done();
+    let service = crate::load_balancers::build::service("default/web")
+        .short(&[("ip", "10.0.0.100")])
+        .ingress("10.0.0.100")
+        .done();
     let services = lab.instances.vips.lock().services.clone();
     services.apply(key.clone(), service);
     let shown = async || lab.instances.metadata(&view).await.unwrap().addresses.len();

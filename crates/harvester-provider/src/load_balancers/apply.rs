@@ -13,7 +13,7 @@ use cloud_provider::view::{ServiceKey, ServiceView, Uid};
 use harvester_api::load_balancer::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::{Client, Resource};
 use serde_json::{Value, json};
@@ -234,6 +234,13 @@ impl Requests {
             Err(error) if is_absent(&error) => Ok(None),
             Err(source) => Err(RequestError::Service { service: key.clone(), source }),
         }
+    }
+
+    /// The present revision of the guest cluster's etcd; `None` if it is not a number.
+    pub async fn guest_revision(&self) -> Result<Option<u64>, kube::Error> {
+        let services: Api<Service> = Api::all(self.guest.clone());
+        let listed = services.list_metadata(&ListParams::default().limit(1)).await?;
+        Ok(listed.metadata.resource_version.and_then(|revision| revision.parse().ok()))
     }
 
     /// Records in the guest cluster that this object is left behind (decision 12).

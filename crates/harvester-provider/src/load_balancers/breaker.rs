@@ -1,10 +1,12 @@
-//! How many Services may be changed at once although nobody asked for it ([`super::unasked`]): pure.
+//! How many addresses may be changed at once although nobody asked for it ([`super::unasked`]): pure. Services that
+//! share an address count once: one of them asks, and the others follow it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cloud_provider::at_once::{Allowed, Recent, allowed};
-use cloud_provider::view::ServiceKey;
+use cloud_provider::service::wants_load_balancer;
+use cloud_provider::view::{ServiceKey, ServiceView};
 use tokio::time::Instant;
 
 /// Two looks are so far apart.
@@ -28,8 +30,14 @@ pub enum Answer {
     Confirmed,
     /// It asks again after this time.
     Later(Duration),
-    /// Nothing without a human's word: so many Services ask.
+    /// Nothing without a human's word: so many addresses would change.
     No(usize),
+}
+
+/// How many addresses these Services are served at.
+pub fn served_addresses<'a>(services: impl IntoIterator<Item = &'a ServiceView>) -> usize {
+    let served = services.into_iter().filter(|service| wants_load_balancer(service));
+    served.filter_map(|service| service.ingress.first()).collect::<BTreeSet<_>>().len()
 }
 
 /// Counts who asks, and who was changed.
@@ -43,8 +51,8 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// May this Service be changed unasked? `all`: how many are served. `word`: when a human last said that all is as
-    /// it is to be.
+    /// May this Service be changed unasked? `all`: how many addresses are served. `word`: when a human last said that
+    /// all is as it is to be.
     pub fn ask(&mut self, service: &ServiceKey, all: usize, word: Option<Instant>, now: Instant) -> Answer {
         if self.granted.contains(service) {
             return Answer::Yes;
@@ -86,7 +94,7 @@ impl Breaker {
 
 #[cfg(test)]
 mod tests {
-    use super::super::build::key;
+    use super::super::build::{key, service};
     use super::*;
 
     /// Of `all` Services so many ask, one after the other, and again after two seconds; how many are changed in the
@@ -113,6 +121,28 @@ mod tests {
             [(1, 1, 1), (5, 3, 3), (5, 4, 3), (30, 4, 4), (30, 10, 10), (30, 11, 3), (300, 30, 30), (300, 200, 30)]
         {
             assert_eq!(changed(&mut Breaker::default(), all, ask, None), expected, "{ask} of {all}");
+        }
+    }
+
+    /// A primary with ten sharers asks for all of them: it is one of the addresses, not one of the Services.
+    #[test]
+    fn services_that_share_an_address_are_one_of_those_that_are_counted() {
+        let at = |count: usize, address: &str| -> Vec<ServiceView> {
+            (0..count).map(|number| service(&format!("{address}/web-{number}")).ingress(address).done()).collect()
+        };
+        let retyped = ServiceView { is_load_balancer: false, ..at(1, "10.0.0.9").remove(0) };
+        let mut waits = at(1, "10.0.0.8").remove(0);
+        waits.ingress.clear();
+        let both =
+            ServiceView { ingress: ["10.0.0.1", "fd00::1"].map(|ip| ip.parse().unwrap()).to_vec(), ..waits.clone() };
+        for (sentence, services, expected) in [
+            ("none", vec![], 0),
+            ("each with an address of its own", [at(1, "10.0.0.1"), at(1, "10.0.0.2")].concat(), 2),
+            ("a group of ten and one alone", [at(10, "10.0.0.1"), at(1, "10.0.0.2")].concat(), 2),
+            ("who has no address, and who wants none", vec![waits, retyped], 0),
+            ("both families are one", [at(1, "10.0.0.1"), vec![both]].concat(), 1),
+        ] {
+            assert_eq!(served_addresses(&services), expected, "{sentence}");
         }
     }
 

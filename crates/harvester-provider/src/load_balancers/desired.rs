@@ -55,6 +55,9 @@ pub fn new_object(config: &LoadBalancerConfig, name: &str, service: &ServiceView
         annotations.insert(cloudprovider::MANAGEMENT_NETWORK.to_owned(), network.to_string());
     }
     annotations.extend(proof(config, service).map(|(key, value)| (key.to_owned(), value)));
+    if service.resource_version.parse::<u64>().is_ok() {
+        annotations.insert(cloudprovider::GUEST_REVISION.to_owned(), service.resource_version.clone());
+    }
     object.metadata.annotations = Some(annotations);
     object.metadata.labels =
         Some(labels(config, service).into_iter().map(|(key, value)| (key.to_owned(), value)).collect());

@@ -55,7 +55,7 @@ struct Case<'a> {
 
 /// Cluster `prod` on machines `a`, `b` and `c`, all well.
 fn prod() -> Case<'static> {
-    let nodes = ["a", "b", "c"].map(|machine| on(machine, machine, "prod", Life::Reports)).to_vec();
+    let nodes = ["a", "b", "c"].map(|machine| on(machine, machine, "prod", Life::Lives)).to_vec();
     Case {
         card: Some(card(&["a", "b", "c"])),
         remembered: Some("prod"),
@@ -105,6 +105,7 @@ impl Case<'_> {
 
 const SILENT: Life = Life::Silent;
 const READY: Life = Life::Reports;
+const LIVES: Life = Life::Lives;
 const OWN: Life = Life::Own;
 
 #[test]
@@ -112,8 +113,9 @@ const OWN: Life = Life::Own;
 fn what_happens_to_clusters_and_what_follows() {
     // In a snapshot the Nodes of the original stand beside those of the new machines; Ready until the controller
     // manager has looked.
+    let original = |life: Life| ["a", "b", "c"].map(|machine| on(machine, machine, "prod", life)).to_vec();
     let copied = |old: Life, label: &str, new_life: Life| {
-        let mut nodes = ["a", "b", "c"].map(|machine| on(machine, machine, "prod", old)).to_vec();
+        let mut nodes = original(old);
         nodes.push(new("x1", Some("x"), label, new_life));
         nodes
     };
@@ -204,6 +206,18 @@ fn what_happens_to_clusters_and_what_follows() {
             },
             "WrongHarvester",
         ),
+        // The Kubernetes controller manager of the copy is late, or does not run: what is old looks alive.
+        ("a copy with the same name", Case { nodes: copied(READY, "prod", OWN), ..prod() }, "Undecided"),
+        (
+            "the same, where this process runs is not known",
+            Case { nodes: copied(READY, "prod", READY), ..prod() },
+            "Undecided",
+        ),
+        // A controller that runs outside sees the original in its copy, until a kubelet is seen to report.
+        ("from outside, at once", early(Case { nodes: original(READY), ..prod() }), "Undecided"),
+        ("from outside, after a while", Case { nodes: original(READY), ..prod() }, "Undecided"),
+        ("from outside, no kubelet reports", Case { nodes: original(SILENT), ..prod() }, "Undecided"),
+        ("from outside, a kubelet was seen to report", early(Case { nodes: original(LIVES), ..prod() }), "Normal"),
         // Wrong files.
         (
             "another Harvester's file",
@@ -223,7 +237,7 @@ fn what_happens_to_clusters_and_what_follows() {
         ),
         (
             "one machine is seen",
-            Case { nodes: vec![lost("a", "a", READY), on("b", "b", "", READY)], ..prod() },
+            Case { nodes: vec![lost("a", "a", READY), on("b", "b", "", LIVES)], ..prod() },
             "Normal",
         ),
         // Moves: every machine has another UID afterwards.
@@ -251,14 +265,14 @@ fn what_happens_to_clusters_and_what_follows() {
         ("a flag that was lost", Case { flag: "kubernetes", ..prod() }, "Normal"),
         (
             "the flag and the labels of the same machines",
-            Case { flag: "prod2", nodes: vec![on("a", "a", "prod2", READY), on("b", "b", "prod2", READY)], ..prod() },
+            Case { flag: "prod2", nodes: vec![on("a", "a", "prod2", LIVES), on("b", "b", "prod2", READY)], ..prod() },
             "Normal",
         ),
         (
             "the same, and a new machine",
             Case {
                 flag: "prod2",
-                nodes: vec![on("a", "a", "prod2", READY), new("d", Some("d"), "prod2", READY)],
+                nodes: vec![on("a", "a", "prod2", LIVES), new("d", Some("d"), "prod2", READY)],
                 ..prod()
             },
             "Normal",
@@ -270,9 +284,9 @@ fn what_happens_to_clusters_and_what_follows() {
             "Normal",
         ),
         (
-            "a restore in place, nobody is Ready yet",
+            "a restore in place, no kubelet is back yet",
             early(Case { nodes: vec![on("a", "a", "prod", SILENT), on("b", "b", "prod", SILENT)], ..prod() }),
-            "Normal",
+            "Undecided",
         ),
         (
             "a restore in place with a Node that is newer than the snapshot",
@@ -281,12 +295,12 @@ fn what_happens_to_clusters_and_what_follows() {
         ),
         (
             "a new Node of the same cluster leads, the others are well",
-            Case { nodes: vec![on("a", "a", "prod", READY), on("d", "d", "prod", OWN)], ..prod() },
+            Case { nodes: vec![on("a", "a", "prod", LIVES), on("d", "d", "prod", OWN)], ..prod() },
             "Normal",
         ),
         (
             "one machine on which nothing runs, of another cluster's name",
-            Case { nodes: vec![on("a", "a", "prod", READY), new("d", Some("d"), "other", READY)], ..prod() },
+            Case { nodes: vec![on("a", "a", "prod", LIVES), new("d", Some("d"), "other", READY)], ..prod() },
             "Normal",
         ),
         // Records.
@@ -303,11 +317,8 @@ fn machines_that_are_replaced_one_at_a_time_never_trip_it() {
     let mut case = prod();
     for (place, successor) in ["d", "e", "f", "g"].into_iter().enumerate() {
         let registers = new(successor, Some(successor), "prod", Life::Silent);
-        let steps = [
-            registers,
-            on(successor, successor, "prod", Life::Silent),
-            on(successor, successor, "prod", Life::Reports),
-        ];
+        let steps =
+            [registers, on(successor, successor, "prod", Life::Silent), on(successor, successor, "prod", Life::Lives)];
         for step in steps {
             let nodes: Vec<NodeFact> =
                 case.nodes.iter().filter(|node| node.name != successor).cloned().chain([step]).collect();
@@ -432,11 +443,13 @@ fn a_controller_outside_its_cluster_is_confirmed_once_and_for_good() {
     }
     // What else is known of copies and wrong files counts as before.
     let with = |case: Case<'static>| Case { unregistered: Some("host-1"), card: Some(confirmed.clone()), ..case };
-    let silent = || ["a", "b", "c"].map(|machine| on(machine, machine, "prod", SILENT)).to_vec();
+    let old = |life: Life| ["a", "b", "c"].map(|machine| on(machine, machine, "prod", life)).to_vec();
+    let (silent, reports) = (|| old(SILENT), || old(READY));
     let mut replaced = silent();
     replaced.push(new("x1", Some("x"), "prod", READY));
     for (what, case, expected) in [
-        ("a new leader, at once: a snapshot looks like this too", with(Case { settled: false, ..prod() }), "Undecided"),
+        ("a new leader: a snapshot looks like this too", with(Case { nodes: reports(), ..prod() }), "Undecided"),
+        ("a kubelet was seen to report", with(Case { settled: false, ..prod() }), "Normal"),
         ("a copy before any of its Nodes has registered", with(Case { nodes: silent(), ..prod() }), "Undecided"),
         ("a copy on new machines", with(Case { nodes: replaced, ..prod() }), "MachinesReplaced"),
         (

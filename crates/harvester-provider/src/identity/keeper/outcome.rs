@@ -93,8 +93,9 @@ impl Keeper {
         Note { safe_mode: known.or(safe_mode), ..Note::default() }
     }
 
-    /// Writes an operator's confirmation to the record; with the next evaluation the facts agree.
-    pub(super) fn follow(word: &Word, facts: &Facts<'_>, decision: &Decision, events: &Recorder) -> Note {
+    /// What an operator's confirmation writes to the record, and the text about it; with the next evaluation the facts
+    /// agree.
+    pub(super) fn follow(word: &Word, facts: &Facts<'_>, decision: &Decision) -> (Note, String) {
         let mut card = confirmed_card(facts, word);
         let name = match word {
             Word::Confirm => decision.name.clone(),
@@ -111,10 +112,8 @@ impl Keeper {
             card.namespace,
             if card.names.is_empty() { "any name".to_owned() } else { format!("{:?}", card.names) }
         );
-        tracing::info!("{text}");
-        events.normal(&record::reference(None), "IdentityConfirmed", &text);
         let name = (!name.is_default()).then_some(name);
-        Note { name, card: Some(card), followed: true, ..Note::default() }
+        (Note { name, card: Some(card), followed: true, ..Note::default() }, text)
     }
 
     pub(super) fn is_paused(&self, record: &Record) -> bool {

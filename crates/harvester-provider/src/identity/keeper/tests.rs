@@ -1,6 +1,8 @@
 //! The keeper against a scripted API server.
 
+mod outside;
 mod restore;
+mod undone;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use prometheus_client::registry::Registry;
@@ -42,8 +44,19 @@ impl Lab {
         Self::on(server, flag, object, &[], &[])
     }
 
-    /// The same with these Nodes and machines.
+    /// The same with these Nodes and machines. The controller runs on the last Node.
     fn on(server: Scenario, flag: &str, object: Option<&str>, nodes: &[NodeView], vms: &[VmView]) -> Self {
+        let own = nodes.last().map(|node| OwnNode { name: node.name.clone(), told: true });
+        Self::from(own, server, flag, object, (nodes, vms))
+    }
+
+    fn from(
+        own_node: Option<OwnNode>,
+        server: Scenario,
+        flag: &str,
+        object: Option<&str>,
+        (nodes, vms): (&[NodeView], &[VmView]),
+    ) -> Self {
         let web = build::service("default/web").done();
         let lbs = lb_cache();
         let objects = object.map(|cluster| {
@@ -69,7 +82,7 @@ impl Lab {
         let metrics = Arc::new(Metrics::register(&mut Registry::default()));
         let (recorder, events) = Recorder::to_channel("test");
         let records = Records::new(server.client());
-        let place = Place { namespace: "guests".into(), server: "https://h".into(), ..Place::default() };
+        let place = Place { namespace: "guests".into(), server: "https://h".into(), own_node, ..Place::default() };
         let keeper = Keeper::new(identity.clone(), place, sources.clone(), records, Arc::clone(&metrics));
         tokio::spawn(keeper.run(recorder));
         Self { server, identity, sources, events, metrics }

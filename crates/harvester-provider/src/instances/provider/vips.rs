@@ -12,8 +12,6 @@ use futures::FutureExt;
 use harvester_api::keys::kube_vip;
 use runtime::cache::Touched;
 
-use crate::load_balancers::neighbours::addresses;
-
 /// For this long after a Service has lost an address, the address is not shown on any Node.
 pub(super) const VIP_LINGERS: Duration = Duration::from_mins(5);
 
@@ -72,8 +70,11 @@ impl ServiceVips {
         {
             self.looked += 1;
         }
+        // The status proves that an announcer serves the address: it takes up none that a machine has. The annotation
+        // alone proves nothing, because every author of Services may write it.
         let announced = service.filter(|service| service.annotations.contains_key(kube_vip::LOADBALANCER_IPS));
-        let vips = announced.map(addresses).unwrap_or_default();
+        let served = announced.into_iter().flat_map(|service| &service.ingress).copied();
+        let vips: BTreeSet<IpAddr> = served.filter(|address| !address.is_unspecified()).collect();
         for vip in &vips {
             *self.published.entry(*vip).or_default() += 1;
             if !self.all.contains(vip) {
@@ -104,7 +105,7 @@ mod tests {
     }
 
     fn shows(services: &ServiceCache, name: &str, vip: &str) {
-        services.apply(key(name), service(&format!("default/{name}")).short(&[("ip", vip)]).done());
+        services.apply(key(name), service(&format!("default/{name}")).short(&[("ip", vip)]).ingress(vip).done());
     }
 
     fn lab(count: usize) -> (ServiceCache, ServiceVips) {
@@ -128,6 +129,15 @@ mod tests {
             assert_eq!(vips.get(Instant::now()).len(), 1001, "the former address lingers");
         }
         assert_eq!(vips.looked, 1001);
+    }
+
+    #[test]
+    fn an_annotation_alone_takes_no_address_from_a_node() {
+        let (services, mut vips) = lab(1);
+        let claims = service("default/claims").short(&[("ip", "10.9.9.9,10.9.9.8")]);
+        services.apply(key("claims"), claims.ingress("10.9.9.7").done());
+        let shown = vips.get(Instant::now()).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(shown, ["10.0.0.1", "10.9.9.7"]);
     }
 
     #[test]

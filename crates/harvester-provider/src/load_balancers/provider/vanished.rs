@@ -1,10 +1,10 @@
-//! Handles a Service that vanished although it wanted its load balancer and had the controller's finalizer. Only the
-//! controller removes this finalizer, or a user by hand. Otherwise the etcd of the guest cluster was restored from a
-//! snapshot that is older than the Service. Its load balancer is left in place. It is garbage from then on, and its
-//! collection waits ([`Identity::restore_suspected`](crate::identity::Identity)).
+//! Handles a Service that vanished, or is no load balancer any more, although it wanted one and had the controller's
+//! finalizer. Only the controller removes this finalizer, or a user by hand. Otherwise the guest cluster's etcd was
+//! restored from a snapshot that is older than the Service, or than its type. Its load balancer is left in place. It is
+//! garbage from then on, and its collection waits ([`Identity::restore_suspected`](crate::identity::Identity)).
 
 use cloud_provider::provider::{Deleted, ProviderError, Remark};
-use cloud_provider::service::{has_finalizer, wants_load_balancer};
+use cloud_provider::service::{has_finalizer, is_set_back, wants_load_balancer};
 use cloud_provider::view::ServiceView;
 use k8s_openapi::jiff::Timestamp;
 use runtime::error::chain;
@@ -22,22 +22,25 @@ impl HarvesterLoadBalancers {
         if !(wants_load_balancer(service) && has_finalizer(service)) || self.not_synced(false).is_some() {
             return Ok(None);
         }
-        // The watch has to show that it is gone, or was created again.
-        if self.service(&service.key).is_some_and(|shown| shown.uid == service.uid) {
+        // The watch and the API server have to show that it is gone, was created again, or is older now.
+        let is_there = |shown: &ServiceView| shown.uid == service.uid && !is_set_back(service, shown);
+        let shown = self.services.get(&service.key).filter(|shown| shown.uid == service.uid);
+        if shown.as_ref().is_some_and(|shown| is_there(shown)) {
             return Ok(None);
         }
         let owned = self.owned(service, &self.config());
         let Some(name) = owned.lb.as_ref().or(owned.others.first()).map(|lb| lb.name.clone()) else { return Ok(None) };
         let live = self.requests.read_service(&service.key).await.map_err(failed)?;
-        if live.is_some_and(|live| live.uid == service.uid) {
+        if live.is_some_and(|live| is_there(&live)) {
             return Ok(None);
         }
         let only_here = self.note_restore(service).await?;
         self.forget(service, &name);
+        let what = shown.map_or("is gone with its finalizer on", |_| "is older than it was, and no load balancer");
         let message = format!(
-            "service {} is gone with its finalizer on, as after a restore of etcd: load balancer {}/{name} stays on \
-             Harvester with its address. It is garbage unless an older or newer snapshot brings the Service back, and \
-             is not collected for {} h, or until `{}`{only_here}",
+            "service {} {what}, as after a restore of etcd: load balancer {}/{name} stays on Harvester with its \
+             address. It is garbage unless an older or newer snapshot brings the Service back, and is not collected \
+             for {} h, or until `{}`{only_here}",
             service.key,
             self.given.namespace,
             RESTORE_SUSPECTED.as_secs() / 3600,
@@ -60,7 +63,7 @@ impl HarvesterLoadBalancers {
             )),
             Err(error) => {
                 let what = format!(
-                    "service {} is gone with its finalizer on, and {} in ConfigMap {}/{} cannot be written",
+                    "service {} vanished as after a restore of etcd, and {} in ConfigMap {}/{} cannot be written",
                     service.key,
                     record::RESTORE_SUSPECTED,
                     record::NAMESPACE,

@@ -3,12 +3,11 @@
 //! [`super::super::breaker`].
 
 use cloud_provider::provider::{ProviderError, Waiting};
-use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::ServiceView;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::super::breaker::{ASK_AGAIN, Answer};
+use super::super::breaker::{ASK_AGAIN, Answer, served_addresses};
 use super::super::plan::Action;
 use super::super::unasked::is_unasked;
 use super::super::wait_reason::WaitReason;
@@ -27,8 +26,7 @@ impl HarvesterLoadBalancers {
         if !self.is_unasked(service, action) {
             return Ok(None);
         }
-        let served = |other: &ServiceView| wants_load_balancer(other) && !other.ingress.is_empty();
-        let all = self.services.all().iter().filter(|other| served(other)).count();
+        let all = served_addresses(self.services.all().iter().map(AsRef::as_ref));
         let answer = self.breaker.lock().ask(&service.key, all, self.identity.spoken(), Instant::now());
         let (message, needs_user, retry_after) = match answer {
             Answer::Yes => {
@@ -52,7 +50,7 @@ impl HarvesterLoadBalancers {
             }
             Answer::No(count) => {
                 let message = format!(
-                    "load balancers of {count} of {all} served Services are missing on Harvester or have another \
+                    "load balancers of {count} of {all} served addresses are missing on Harvester or have another \
                      address, {}/{name} among them: nothing is changed, because a wrong view of Harvester would look \
                      the same. If it is right, run `{CONFIRM}`: new addresses are published then",
                     self.given.namespace

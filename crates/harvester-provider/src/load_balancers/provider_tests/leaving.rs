@@ -415,6 +415,37 @@ async fn what_a_restore_of_etcd_has_forgotten_stays_and_is_not_collected_for_a_d
     }
 }
 
+/// The snapshot has the Service from before it was a load balancer. A cache that lags behind shows the same.
+#[tokio::test]
+async fn a_service_that_a_restore_makes_a_cluster_ip_again_keeps_its_load_balancer() {
+    for (live, left) in [("ClusterIP", true), ("LoadBalancer", false)] {
+        let mut lab = Lab::new(vec![service("default/web").done()]);
+        lab.served().await;
+        let web = lab.service();
+        let guest = Scenario::answering(move |request| match request.method.as_str() {
+            "GET" if request.path.ends_with("/services/web") => {
+                let metadata = json!({"namespace": "default", "name": "web", "uid": "uid-of-default-web",
+                    "resourceVersion": "3"});
+                (200, json!({"metadata": metadata, "spec": {"type": live}}))
+            }
+            "GET" => (404, Scenario::status(404, "NotFound", "configmaps not found")),
+            _ => (201, request.body.clone()),
+        });
+        lab.provider.requests = Requests::new(guest.client(), lab.server.client(), "guests");
+        let mut older = ServiceView { is_load_balancer: false, resource_version: "3".into(), ..web.clone() };
+        older.finalizers.clear();
+        lab.services.apply(older.key.clone(), older);
+        lab.later();
+        match lab.provider.delete(&web).await.unwrap() {
+            Deleted::Left(told) => assert!(left && told.message.contains("is older than it was"), "{}", told.message),
+            Deleted::Waiting(waiting) => assert!(!left && waiting.message.contains("wants its load"), "{waiting:?}"),
+            other @ Deleted::Gone { .. } => panic!("{other:?}"),
+        }
+        assert_eq!(lab.written(), []);
+        assert_eq!(lab.provider.identity.restore_suspected(tokio::time::Instant::now()).is_some(), left, "{live}");
+    }
+}
+
 /// The Service is forgotten when a new leader would know of it, and not before; who may not write says so.
 #[tokio::test]
 async fn that_a_service_vanished_is_written_down_before_it_is_forgotten() {

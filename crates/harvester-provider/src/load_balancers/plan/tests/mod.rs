@@ -155,6 +155,7 @@ fn a_new_service_gets_an_object_of_exactly_the_known_shape() {
                     "annotations": {
                         "cloudprovider.harvesterhci.io/clusterUID": "uid-of-cluster",
                         "cloudprovider.harvesterhci.io/lb-network": "",
+                        "cloudprovider.harvesterhci.io/guestRevision": "100",
                         "cloudprovider.harvesterhci.io/serviceUID": "uid-of-default-web",
                         "loadbalancer.harvesterhci.io/cluster": "demo",
                         "loadbalancer.harvesterhci.io/namespace": namespace,

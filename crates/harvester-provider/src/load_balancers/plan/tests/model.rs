@@ -125,6 +125,7 @@ fn a_pool_service_costs_one_post_one_put_and_one_patch_and_ends_as_the_go_provid
     let lb = &model.objects[&key("default/web")];
     let expected = [
         ("cloudprovider.harvesterhci.io/clusterUID", "uid-of-cluster"),
+        ("cloudprovider.harvesterhci.io/guestRevision", "100"),
         ("cloudprovider.harvesterhci.io/lb-network", ""),
         ("cloudprovider.harvesterhci.io/serviceUID", "uid-of-default-web"),
         ("loadbalancer.harvesterhci.io/cluster", "demo"),

@@ -1,0 +1,76 @@
+//! What lasts between two evaluations, and when the record may be written.
+
+use std::time::Duration;
+
+use cloud_provider::damping::Damper;
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::super::judge::Contradiction;
+use super::super::kubelets::Kubelets;
+use super::super::record::Note;
+use super::TRY_AGAIN;
+
+/// State that lasts between two evaluations.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// UID of Namespace `kube-system`.
+    pub(super) cluster_uid: Option<String>,
+    /// An invalid name in the record that was reported.
+    pub(super) refused: Option<String>,
+    pub(super) failing: bool,
+    /// No write is sent before this time.
+    pub(super) not_before: Instant,
+    pub(super) pause: Duration,
+    /// Writes that another writer undoes.
+    pub(super) damper: Damper<Note>,
+    /// When an operator's confirmation that has to wait may be followed.
+    pub(super) word_at: Option<Instant>,
+    pub(super) kubelets: Kubelets,
+    /// When Nodes and machines first were known.
+    pub(super) since: Option<Instant>,
+    /// The contradiction that was reported.
+    pub(super) told: Option<Contradiction>,
+    /// The suspected restore that was reported.
+    pub(super) told_restore: Option<Timestamp>,
+}
+
+impl Progress {
+    /// `failing`: it was already reported that the record may not be used.
+    pub(super) fn new(cluster_uid: Option<String>, failing: bool) -> Self {
+        Self {
+            cluster_uid,
+            refused: None,
+            failing,
+            not_before: Instant::now(),
+            pause: TRY_AGAIN,
+            damper: Damper::default(),
+            word_at: None,
+            kubelets: Kubelets::default(),
+            since: None,
+            told: None,
+            told_restore: None,
+        }
+    }
+
+    /// When this may be written. What follows an operator's confirmation waits only if the last write failed, or
+    /// another writer undoes it.
+    pub(super) fn not_before(&self, note: &Note) -> Instant {
+        let now = Instant::now();
+        let at_once = note.followed && !self.failing;
+        let rested = now + self.damper.rest(note, now).unwrap_or_default();
+        if at_once { rested } else { rested.max(self.not_before) }
+    }
+
+    /// Whether this may be written now.
+    pub(super) fn may_write(&self, note: &Note) -> bool {
+        self.not_before(note) <= Instant::now()
+    }
+
+    /// The record has changed: whatever prevented a write may be over.
+    pub(super) fn try_again(&mut self) {
+        if self.failing {
+            (self.not_before, self.pause) = (Instant::now(), TRY_AGAIN);
+        }
+    }
+}
