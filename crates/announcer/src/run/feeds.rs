@@ -55,8 +55,10 @@ pub(super) fn api_servers(tasks: &mut Tasks, shared: &Shared<'_>, direct: Option
         }
     };
     if is_used {
-        let both = async { tokio::join!(follow, feed) };
-        tasks.spawn("list of API servers", until(tasks.stop(), async { drop(both.await) }));
+        let both = async {
+            tokio::join!(follow, feed);
+        };
+        tasks.spawn("list of API servers", until(tasks.stop(), both));
     }
     servers
 }

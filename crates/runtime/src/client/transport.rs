@@ -78,7 +78,9 @@ pub(super) fn direct(config: &Config, servers: Option<&Servers>) -> Result<Clien
 /// but not in a certificate.
 fn named_as_usual(config: &Config) -> Config {
     let usual = config.cluster_url.host().map(|host| host.trim_matches(['[', ']']).to_owned());
-    Config { tls_server_name: config.tls_server_name.clone().or(usual), ..config.clone() }
+    let mut named = config.clone();
+    named.tls_server_name = named.tls_server_name.or(usual);
+    named
 }
 
 /// The configuration for connections to this API server alone, if the usual one uses TLS.
