@@ -50,8 +50,8 @@ impl Source {
         given.map_or(Self::InCluster, |path| Self::File(PathBuf::from(path)))
     }
 
-    /// The API servers to use directly, instead of the address that the pod is told. An address that somebody has chosen
-    /// is used as it is.
+    /// The API servers to use directly, instead of the address that the pod is told. An address that somebody has
+    /// chosen is used as it is.
     pub fn servers(&self, master: Option<&str>) -> Option<Servers> {
         (*self == Self::InCluster && master.is_none_or(str::is_empty)).then(Servers::default)
     }
