@@ -10,12 +10,13 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testbed::helm::{RELEASE, VERSIONS, package};
-use testbed::{Audit, Clients, ControlPlane, Helm, Users, stall, wait_for};
+use testbed::{Audit, Clients, ControlPlane, Helm, Request, Users, stall, wait_for};
 
 use crate::installation::{IMAGE, Installation, VERSION};
 use crate::{PATIENCE, host};
@@ -56,6 +57,8 @@ pub struct Loss {
     pub users: Users,
     /// Its endpoints had left before.
     pub left: Duration,
+    /// What was written until then, by whom.
+    pub story: String,
 }
 
 /// What became of a node that is switched on again.
@@ -197,11 +200,13 @@ impl Stage {
     async fn lost(&self, power_off: impl FnOnce() -> Result<()>) -> Result<Loss> {
         stall::begin();
         self.clients.lock().reopen()?;
-        let at = Instant::now();
+        let mark = self.cluster.control_plane.audit().mark();
+        let (at, began) = (Instant::now(), Timestamp::now());
         power_off()?;
         self.endpoints_are(NODES - 1).await.with_context(|| self.verdicts())?;
         let left = at.elapsed();
-        Ok(Loss { users: self.clients.lock().since(at, ENOUGH)?, left })
+        let users = self.clients.lock().since(at, ENOUGH)?;
+        Ok(Loss { users, left, story: self.story(mark, began)? })
     }
 
     /// It is switched on again, and its API server if that was lost too: its pods get traffic soon after they are
@@ -230,14 +235,16 @@ impl Stage {
         Ok(of_pods.map(|write| format!("{} {}", write.verb, write.uri)).collect())
     }
 
-    /// Who has written pods and endpoints since then, for the message of a test that failed.
-    pub fn writers_since(&self, mark: Audit) -> Result<String> {
+    /// Who has written Leases, pods and endpoints since then, and how long after `began` each request arrived.
+    pub fn story(&self, mark: Audit, began: Timestamp) -> Result<String> {
         let requests = self.cluster.control_plane.audit().since(mark)?;
-        let writes = requests.iter().filter(|write| write.is_write());
-        let writes = writes.filter(|write| ["pods", "endpointslices"].contains(&write.resource.as_str()));
-        let line = |write: &testbed::Request| {
-            let at = write.at.map(|at| at.to_string()).unwrap_or_default();
-            format!("{at} {} {} {}: {}", write.user, write.verb, write.uri, write.code)
+        let told = ["leases", "pods/status", "endpointslices"];
+        let writes = requests.iter().filter(|write| write.is_write() && told.contains(&write.resource.as_str()));
+        let writes = writes.filter(|write| !write.user.starts_with("system:node:"));
+        let line = |write: &Request| {
+            let at = write.at.map_or(0, |at| at.duration_since(began).as_millis());
+            let Request { user, verb, uri, code, source, .. } = write;
+            format!("{at} ms: {user} {source:?} {verb} {uri}: {code}")
         };
         Ok(writes.map(line).collect::<Vec<_>>().join("\n"))
     }

@@ -3,6 +3,7 @@
 //!
 //! A machine without I/O: it says what to read and write, and takes in the answers.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::ownership::node::Card;
@@ -62,6 +63,8 @@ pub struct Membership<O> {
     doing: Option<Card>,
     /// The card that is written next.
     next: Option<Card>,
+    /// The nodes that the last card calls silent.
+    silent: BTreeSet<String>,
     /// The object as the API server returned it last.
     latest: Option<O>,
     tries: u32,
@@ -80,6 +83,7 @@ impl<O> Membership<O> {
             state: State::Idle,
             doing: None,
             next: None,
+            silent: BTreeSet::new(),
             latest: None,
             tries: 0,
             pause: AGAIN,
@@ -91,6 +95,13 @@ impl<O> Membership<O> {
 
     /// The engine wants the Lease renewed. Of several waiting cards only the last counts.
     pub fn renew(&mut self, now: Instant, card: Card) -> Option<Act<O>> {
+        let before = std::mem::replace(&mut self.silent, card.silent.keys().cloned().collect());
+        if !self.silent.is_subset(&before) {
+            // The leader of etcd may be lost with that node. A write that is sent to it before its successor is elected
+            // is not answered for 7 s. A read waits for the successor, and the write after it finds one.
+            (self.latest, self.next) = (None, None);
+            return self.begin(now, card);
+        }
         match self.state {
             State::Idle => self.begin(now, card),
             State::Busy { .. } => {
@@ -191,6 +202,8 @@ impl<O> Membership<O> {
 
 #[cfg(test)]
 mod tests {
+    use contract::Silence;
+
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(15);
@@ -271,6 +284,24 @@ mod tests {
         // The same if it came while the first was being written.
         assert_eq!(lease.renew(now + ms(10), card(false)), None);
         assert_eq!(lease.answered(now + ms(20), 2, Answer::Failed("no".into())), Some(Act::Read(3)));
+    }
+
+    #[test]
+    fn a_card_about_a_lost_node_does_not_wait_behind_a_write_that_etcd_has_lost_and_begins_with_a_read() {
+        let (now, mut lease) = (Instant::now(), Membership::new(LEASE));
+        let silence = Silence { uid: "u".into(), ms: 200, unanswered: Vec::new(), gateway: true, witnesses: 1 };
+        let loss = || Card { silent: [("node-2".to_owned(), silence.clone())].into(), ..Card::default() };
+        lease.renew(now, card(false));
+        lease.answered(now, 1, Answer::Found(Some(1)));
+        assert_eq!(lease.renew(now, loss()), Some(Act::Read(3)));
+        assert_eq!(lease.answered(now, 2, Answer::Written(2)), None);
+        assert_eq!(lease.answered(now, 3, Answer::Found(Some(1))), Some(Act::Write(4, Some(1), Box::new(loss()))));
+        lease.answered(now, 4, Answer::Written(2));
+        assert_eq!(lease.renew(now, loss()), Some(Act::Write(5, Some(2), Box::new(loss()))), "known by now");
+        lease.answered(now, 5, Answer::Written(3));
+        assert_eq!(lease.renew(now, card(false)), Some(Act::Write(6, Some(3), Box::new(card(false)))));
+        lease.answered(now, 6, Answer::Written(4));
+        assert_eq!(lease.renew(now, loss()), Some(Act::Read(7)), "lost again");
     }
 
     #[test]

@@ -92,8 +92,9 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let (registry, (metrics, api_metrics, queue_metrics)) = register_metrics(&config, product);
     let api_time = ApiTime::default();
     let settings = Settings::new("guest", product).metrics(&api_metrics).time(Arc::new(api_time.clone()));
-    let api = source(&config.api).load(config.api.server.as_deref()).await?;
-    let client = connect(api.clone(), &settings)?;
+    let (credentials, server) = (source(&config.api), config.api.server.as_deref());
+    let (api, direct) = (credentials.load(server).await?, credentials.servers(server));
+    let client = connect(api.clone(), &settings.clone().servers(direct.clone()))?;
     let namespace = lease_namespace(&config);
     let membership = Membership::new(&client, &namespace, &config.node_name, config.lease.duration);
 
@@ -124,7 +125,8 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     feeds::shutdown(&mut tasks, &inputs, shutdown);
     serve_health(&mut tasks, &config, &registry, &liveness, &health);
 
-    let swapper = Swapper::new(client, api, settings.retries(false), inputs.clone());
+    let servers = feeds::api_servers(&mut tasks, &shared, direct);
+    let swapper = Swapper::new(client, api, settings.retries(false), servers, inputs.clone());
     let modes::Requests { release, campaigns, swaps, cards } =
         modes::start(&mut tasks, &shared, &recorder, membership, swapper);
 

@@ -1,21 +1,16 @@
 //! Sends the requests of [`Swaps`] to the API servers. That machine decides when, over which connection, and what an
 //! answer means.
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
 
 use announcer_core::swap::{Act, Answer, Ask, Found, Swaps, USUAL};
 use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
+use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::{Api, Client};
-use runtime::client::{Settings, connect};
+use runtime::client::{Servers, Settings, connect, towards};
 use runtime::error::{api_code, chain};
 use tokio::sync::mpsc;
 
@@ -25,9 +20,6 @@ use crate::ownership::node::Swap;
 use crate::record::{owner_record, sit};
 use crate::view::{ServiceKey, Uid};
 
-/// Interval between two lists of the API servers.
-const ENDPOINTS_EVERY: Duration = Duration::from_mins(1);
-
 type Object = Box<DynamicObject>;
 
 /// Performs swaps; cheap to clone.
@@ -36,8 +28,7 @@ pub struct Swapper {
     client: Client,
     config: kube::Config,
     settings: Settings,
-    /// API servers by address, in the order of the EndpointSlice.
-    servers: Arc<Mutex<Vec<String>>>,
+    servers: Servers,
     inputs: mpsc::UnboundedSender<Input>,
 }
 
@@ -48,9 +39,15 @@ impl std::fmt::Debug for Swapper {
 }
 
 impl Swapper {
-    /// `config` is that of `client`; it is used for further connections.
-    pub fn new(client: Client, config: kube::Config, settings: Settings, inputs: mpsc::UnboundedSender<Input>) -> Self {
-        Self { client, config, settings, servers: Arc::default(), inputs }
+    /// `config` is that of `client`; it is used for further connections, to `servers` in turn.
+    pub fn new(
+        client: Client,
+        config: kube::Config,
+        settings: Settings,
+        servers: Servers,
+        inputs: mpsc::UnboundedSender<Input>,
+    ) -> Self {
+        Self { client, config, settings, servers, inputs }
     }
 
     /// Performs the requested swaps, and tells the engine their results.
@@ -106,72 +103,12 @@ impl Swapper {
 
     /// A client with its own connection, to another API server if there is one.
     fn connect(&self, server: usize) -> Result<Client, String> {
-        let server = {
-            let servers = self.servers.lock();
-            servers.get(server % servers.len().max(1)).cloned()
-        };
-        let usual = self.config.clone();
-        let config = match server {
-            Some(server) => towards(usual, &server),
-            None => usual,
+        let config = match self.servers.other(server) {
+            Some(server) => towards(&self.config, server),
+            None => self.config.clone(),
         };
         connect(config, &self.settings).map_err(|error| format!("no other connection: {}", chain(&error)))
     }
-
-    /// Keeps the list of API servers current. Without the right to read it, further connections go to the usual
-    /// address.
-    pub async fn follow_servers(self) {
-        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), "default");
-        let mut told = false;
-        let of_kubernetes = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
-        loop {
-            match slices.list(&of_kubernetes).await {
-                Ok(list) => {
-                    let found: Vec<String> = list.items.iter().flat_map(addresses).collect();
-                    let hosts = found.iter().filter_map(|server| Some(server.parse::<SocketAddr>().ok()?.ip()));
-                    let hosts = hosts.collect();
-                    let before = {
-                        let mut servers = self.servers.lock();
-                        std::mem::replace(&mut *servers, found.clone())
-                    };
-                    if before != found {
-                        let _ = self.inputs.send(Input::ApiServers(hosts));
-                    }
-                }
-                Err(error) if api_code(&error) == Some(403) && !told => {
-                    told = true;
-                    tracing::info!(
-                        "the announcer has no right to read EndpointSlices in namespace default; a fail-over uses \
-                        only the usual address of the API server"
-                    );
-                }
-                Err(error) => tracing::debug!(error = %chain(&error), "the announcer cannot list the API servers"),
-            }
-            tokio::time::sleep(ENDPOINTS_EVERY).await;
-        }
-    }
-}
-
-/// The configuration for a connection to this API server, if the usual one uses TLS.
-fn towards(mut config: kube::Config, server: &str) -> kube::Config {
-    if config.cluster_url.scheme_str() == Some("https")
-        && let Ok(url) = format!("https://{server}").parse()
-    {
-        // The server's certificate is valid for the usual name of the API. An IPv6 address has brackets in a URL, but
-        // not in a certificate.
-        let usual = config.cluster_url.host().map(|host| host.trim_matches(['[', ']']).to_owned());
-        config.tls_server_name = config.tls_server_name.or(usual);
-        config.cluster_url = url;
-    }
-    config
-}
-
-/// Address and port of each API server.
-fn addresses(slice: &EndpointSlice) -> Vec<String> {
-    let port = slice.ports.iter().flatten().find_map(|port| port.port).unwrap_or(443);
-    let v6 = slice.address_type == "IPv6";
-    let hosts = slice.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
-    hosts.map(|host| if v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") }).collect()
 }
 
 async fn request(client: Result<Client, String>, key: &ServiceKey, ask: Ask<Object>) -> Answer<Object> {
@@ -211,7 +148,9 @@ fn failure(error: &kube::Error) -> Answer<Object> {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::sync::Arc;
 
+    use parking_lot::Mutex;
     use serde_json::{Value, json};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -252,23 +191,6 @@ mod tests {
         (Client::new(service, "default"), asked)
     }
 
-    #[tokio::test]
-    async fn another_api_server_is_known_by_the_name_of_the_usual_one() {
-        for (usual, name) in [
-            ("https://[fd00:10:96::1]:443", "fd00:10:96::1"),
-            ("https://10.96.0.1", "10.96.0.1"),
-            ("https://api", "api"),
-        ] {
-            let mut config = towards(kube::Config::new(usual.parse().unwrap()), "[fd00::2]:6443");
-            config.root_cert = Some(Vec::new());
-            assert_eq!(config.cluster_url.to_string(), "https://[fd00::2]:6443/");
-            assert_eq!(config.tls_server_name.as_deref(), Some(name));
-            assert!(connect(config, &settings()).is_ok(), "{usual}");
-        }
-        let plain = towards(kube::Config::new("http://10.96.0.1".parse().unwrap()), "[fd00::2]:6443");
-        assert_eq!(plain.cluster_url.to_string(), "http://10.96.0.1/");
-    }
-
     fn swap() -> Swap {
         let owner_record = |host: &str, term| OwnerRecord { host: host.into(), term: Term(term) };
         Swap { uid: Uid("u".into()), expect: Some(owner_record("node-1", 3)), owner_record: owner_record("node-2", 4) }
@@ -282,7 +204,7 @@ mod tests {
     async fn perform(client: Client, config: kube::Config, settings: Settings, swaps: usize) -> Vec<Swapped> {
         let (inputs, mut heard) = mpsc::unbounded_channel();
         let (ask, asked) = mpsc::unbounded_channel();
-        let running = tokio::spawn(Swapper::new(client, config, settings, inputs).run(asked));
+        let running = tokio::spawn(Swapper::new(client, config, settings, Servers::default(), inputs).run(asked));
         let mut all = Vec::new();
         for _ in 0..swaps {
             ask.send((ServiceKey::new("default", "web"), swap())).unwrap();

@@ -3,9 +3,11 @@
 //! [`connect`] makes every client, as a stack of tower layers. A [`Switch`] in front of several clients serves a server
 //! with more than one endpoint, or with credentials that are replaced at run time.
 
+mod dial;
 mod layer;
 mod limit;
 mod outcome;
+mod servers;
 mod switch;
 mod transport;
 
@@ -24,7 +26,9 @@ pub use layer::ApiMetrics;
 use layer::ObserveLayer;
 pub(crate) use layer::REQUESTS;
 pub use limit::Limit;
+pub use servers::Servers;
 pub use switch::{Endpoint, Link, Switch};
+pub use transport::towards;
 
 use crate::Product;
 
@@ -44,6 +48,12 @@ impl Source {
     pub fn choose(flag: Option<&str>, environment: Option<&str>) -> Self {
         let given = [flag, environment].into_iter().flatten().find(|path| !path.trim().is_empty());
         given.map_or(Self::InCluster, |path| Self::File(PathBuf::from(path)))
+    }
+
+    /// The API servers to use directly, instead of the address that the pod is told. An address that somebody has
+    /// chosen is used as it is.
+    pub fn servers(&self, master: Option<&str>) -> Option<Servers> {
+        (*self == Self::InCluster && master.is_none_or(str::is_empty)).then(Servers::default)
     }
 
     /// Reads the credentials. `master`, if given, replaces the server's URL (`--master`).
@@ -111,6 +121,8 @@ pub struct Settings {
     pub time: Option<Arc<dyn ServerTime>>,
     /// Requests that could change anything are not sent.
     pub read_only: bool,
+    /// The API servers behind the address in the configuration, which are used directly.
+    pub servers: Option<Servers>,
 }
 
 /// A listener for the server's time, which is in the header `Date` of each answer.
@@ -134,7 +146,14 @@ impl Settings {
             limit: None,
             time: None,
             read_only: false,
+            servers: None,
         }
+    }
+
+    /// Sets the API servers that are used directly.
+    pub fn servers(mut self, servers: Option<Servers>) -> Self {
+        self.servers = servers;
+        self
     }
 
     /// Sets the listener for the time in each answer.
@@ -187,7 +206,9 @@ pub fn connect(mut config: Config, settings: &Settings) -> Result<Client, Client
     let server = config.cluster_url.to_string();
     let observe = ObserveLayer::new(settings, &server);
     let client = match config.proxy_url {
-        None => transport::direct(&config).map(|builder| builder.with_layer(&observe).build()),
+        None => {
+            transport::direct(&config, settings.servers.as_ref()).map(|builder| builder.with_layer(&observe).build())
+        }
         // TCP probes would reach only the proxy, and prove nothing about the server behind it.
         Some(_) => ClientBuilder::try_from(config).map(|builder| builder.with_layer(&observe).build()),
     };
@@ -274,6 +295,8 @@ current-context: x
         assert_eq!(Source::choose(Some("/flag"), Some("/env")), file("/flag"));
         assert_eq!(Source::choose(Some(""), Some("/env")), file("/env"));
         assert_eq!(Source::choose(None, Some(" ")), Source::InCluster);
+        assert!(Source::InCluster.servers(Some("")).is_some());
+        assert!(Source::InCluster.servers(Some("https://master")).is_none() && file("/flag").servers(None).is_none());
     }
 
     #[tokio::test]

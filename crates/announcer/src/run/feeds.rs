@@ -1,5 +1,6 @@
 //! The inputs of the engine from the API server, the kernel and the end of the process.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 use l2::Netlink;
 use runtime::cache::{Cache, CacheEvent};
+use runtime::client::Servers;
 use runtime::health::Matters;
 use runtime::reflect::Reflector;
 use runtime::shutdown::Token;
@@ -16,11 +18,14 @@ use tokio::sync::{Notify, mpsc};
 
 use super::{Shared, at_most_until, plain, until};
 use crate::claim_keys;
-use crate::config::Config;
+use crate::config::{Config, ElectionMode};
 use crate::endpoint_watch;
 use crate::engine::Input;
 use crate::node;
 use crate::view::{Seen, ServiceKey};
+
+/// Interval between two lists of the API servers in mode `node`.
+const API_SERVERS_EVERY: Duration = Duration::from_mins(1);
 
 /// Feeds Services, and the endpoints of those that need them.
 pub(super) fn services(tasks: &mut Tasks, shared: &Shared<'_>) {
@@ -34,6 +39,28 @@ pub(super) fn services(tasks: &mut Tasks, shared: &Shared<'_>) {
     let slices = endpoint_watch::run(client.clone(), namespace, cache.clone(), inputs.clone(), health.clone());
     tasks.spawn("watch of EndpointSlices", at_most_until(tasks.stop(), slices));
     tasks.spawn("feed of Services", plain(feed_services(cache, inputs.clone(), tasks.stop())));
+}
+
+/// Keeps the list of API servers current: for the client itself, and in mode `node` for swaps and as landmarks.
+pub(super) fn api_servers(tasks: &mut Tasks, shared: &Shared<'_>, direct: Option<Servers>) -> Servers {
+    let often = (shared.config.election_mode == ElectionMode::Node).then_some(API_SERVERS_EVERY);
+    let is_used = direct.is_some() || often.is_some();
+    let servers = direct.unwrap_or_default();
+    let (mut list, inputs) = (servers.list(), shared.inputs.clone());
+    let follow = servers.clone().follow(shared.client.clone(), often);
+    let feed = async move {
+        while list.changed().await.is_ok() {
+            let hosts = list.borrow_and_update().iter().map(SocketAddr::ip).collect();
+            let _ = inputs.send(Input::ApiServers(hosts));
+        }
+    };
+    if is_used {
+        let both = async {
+            tokio::join!(follow, feed);
+        };
+        tasks.spawn("list of API servers", until(tasks.stop(), both));
+    }
+    servers
 }
 
 /// Notifies `changed` when another program changes the node's network. `connection` carries the requests of `netlink`.

@@ -10,7 +10,7 @@ use runtime::tasks::Tasks;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Shared, at_most_until, leader_config, plain, until};
+use super::{Shared, leader_config, plain, until};
 use crate::config::ElectionMode;
 use crate::elections;
 use crate::handover::{Successor, elect, feed_leadership};
@@ -95,6 +95,5 @@ fn node(tasks: &mut Tasks, shared: &Shared<'_>, member: Member) {
     let proxy = membership::watch_kube_proxy(config.node_name.clone(), nodes, inputs.clone());
     tasks.spawn("watch of kube-proxy", until(tasks.stop(), proxy));
     tasks.spawn("membership", until(tasks.stop(), membership.run(written)));
-    tasks.spawn("list of API servers", at_most_until(tasks.stop(), swapper.clone().follow_servers()));
     tasks.spawn("swaps of owners", until(tasks.stop(), swapper.run(asked_swaps)));
 }

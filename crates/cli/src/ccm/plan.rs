@@ -102,7 +102,7 @@ fn foresee(flags: &Flags) -> anyhow::Result<Foresight> {
 
 async fn ask(flags: &Flags, configuration: &Configuration) -> anyhow::Result<Foresight> {
     let metrics = Metrics::new(&PRODUCT);
-    let guest = run::guest_client(flags, Settings::new("guest", &PRODUCT).read_only()).await?;
+    let (guest, _) = run::guest_client(flags, Settings::new("guest", &PRODUCT).read_only()).await?;
     let path = flags.cloud.cloud_config.clone().unwrap_or_default();
     let settings = Settings::new("harvester", &PRODUCT).read_only();
     let connection = Connection::open(&configuration.cloud_config, path, settings, false, &metrics).await?;

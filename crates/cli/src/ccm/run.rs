@@ -14,7 +14,7 @@ use contract::keys::cloudprovider::{SAFE_MODE, SAFE_MODE_HOLDER};
 use harvester_provider::{Connection, HarvesterProvider};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use runtime::client::{self, ApiMetrics, Source};
+use runtime::client::{self, ApiMetrics, Servers, Source};
 use runtime::events::Recorder;
 use runtime::health::{Health, Matters};
 use runtime::http::{Access, Server, Tls};
@@ -54,7 +54,7 @@ pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<
     let metrics = Metrics::new(&PRODUCT);
     let requests = metrics.register(|registry| ApiMetrics::register(registry, &PRODUCT));
     let settings = client::Settings::new("guest", &PRODUCT).metrics(&requests);
-    let guest = guest_client(flags, settings).await?;
+    let (guest, servers) = guest_client(flags, settings).await?;
     let path = flags.cloud.cloud_config.clone().unwrap_or_default();
     let settings = client::Settings::new("harvester", &PRODUCT).metrics(&requests);
     let connection = Connection::open(
@@ -65,13 +65,15 @@ pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<
         &metrics,
     )
     .await?;
-    let clients = Clients { guest, harvester: connection.client(), connection: Some(connection) };
+    let clients = Clients { guest, servers, harvester: connection.client(), connection: Some(connection) };
     Box::pin(manage(flags, &configuration, clients, &metrics, stop)).await
 }
 
 /// Clients of the two clusters.
 struct Clients {
     guest: Client,
+    /// The API servers that `guest` uses directly.
+    servers: Option<Servers>,
     harvester: Client,
     /// The tasks that keep `harvester` working. Tests do without.
     connection: Option<Connection>,
@@ -85,7 +87,7 @@ async fn manage(
     metrics: &Metrics,
     stop: Token,
 ) -> anyhow::Result<()> {
-    let Clients { guest, harvester, connection } = clients;
+    let Clients { guest, servers, harvester, connection } = clients;
     tracing::info!(
         cluster = configuration.provider.cluster_name.as_str(),
         server = configuration.cloud_config.endpoints[0].server,
@@ -104,6 +106,13 @@ async fn manage(
         writer.await;
         Ok::<(), Infallible>(())
     });
+    if let Some(servers) = servers {
+        let (follow, stop) = (servers.follow(guest.clone(), None), tasks.stop());
+        tasks.spawn("list of API servers", async move {
+            stop.run_until_cancelled(follow).await;
+            Ok::<(), Infallible>(())
+        });
+    }
     serve(flags, configuration, &guest, &health, metrics, &mut tasks).await?;
     let caches = Caches::watch(&guest, &health, &mut tasks);
     let lease = lease(flags);
@@ -172,13 +181,19 @@ fn watch_for_loss(loss: NodeLoss, tasks: &mut Tasks) {
     });
 }
 
-/// The client of the guest cluster, whose credentials have one source for everything (W-36).
-pub(super) async fn guest_client(flags: &Flags, settings: client::Settings) -> anyhow::Result<Client> {
+/// The client of the guest cluster, whose credentials have one source for everything (W-36), and the API servers that
+/// it uses directly, if somebody tells it which ones there are.
+pub(super) async fn guest_client(
+    flags: &Flags,
+    settings: client::Settings,
+) -> anyhow::Result<(Client, Option<Servers>)> {
     let flag = flags.cloud.kubeconfig.as_ref().map(|path| path.to_string_lossy().into_owned());
     let source = Source::choose(flag.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
-    let config = source.load(flags.cloud.master.as_deref()).await.context("no access to the guest cluster")?;
+    let master = flags.cloud.master.as_deref();
+    let config = source.load(master).await.context("no access to the guest cluster")?;
     let limit = client::Limit::new(flags.cloud.kube_api_qps, flags.cloud.kube_api_burst);
-    Ok(client::connect(config, &settings.limit(limit))?)
+    let servers = source.servers(master);
+    Ok((client::connect(config, &settings.limit(limit).servers(servers.clone()))?, servers))
 }
 
 async fn serve(

@@ -2,6 +2,7 @@
 //! listens, such as a watch, would wait for its time-out. TCP keepalive probes detect it within seconds; the library's
 //! own connections send none.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::Request;
@@ -17,6 +18,9 @@ use tower::retry::RetryLayer;
 use tower::util::BoxService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
+use super::dial::{AgainLayer, Dial};
+use super::servers::Servers;
+
 /// A connection without traffic is probed after this time. A lost node may have been the API server of the watch that
 /// tells of the loss, so the probes decide how long users wait (docs/node-loss.md).
 const PROBE_AFTER: Duration = Duration::from_secs(1);
@@ -27,16 +31,20 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 const UNACKNOWLEDGED: Duration = Duration::from_secs(3);
 /// Limit for the TCP handshake: one repeated SYN. A Service of several API servers leads the next attempt elsewhere.
 const CONNECT: Duration = Duration::from_secs(2);
+/// The same two limits where another API server is known, which costs a connection and nothing else. The kernels of the
+/// two machines keep them, so neither a stalled process nor a slow API server ends anything.
+const UNACKNOWLEDGED_NEAR: Duration = Duration::from_secs(1);
+const CONNECT_NEAR: Duration = Duration::from_millis(500);
 
 type HttpService = BoxService<Request<Body>, http::Response<Incoming>, BoxError>;
 
-fn tcp() -> HttpConnector {
+fn tcp(connect: Duration, unacknowledged: Duration) -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
-    tcp.set_connect_timeout(Some(CONNECT));
+    tcp.set_connect_timeout(Some(connect));
     tcp.set_keepalive(Some(PROBE_AFTER));
     tcp.set_keepalive_interval(Some(PROBE_EVERY));
-    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    tcp.set_tcp_user_timeout(Some(unacknowledged));
     // A request directly follows the end of the TLS handshake; without this option it would wait for the
     // acknowledgement of the handshake.
     tcp.set_nodelay(true);
@@ -44,8 +52,13 @@ fn tcp() -> HttpConnector {
 }
 
 /// The library's client stack, for a server that is reached without a proxy, on connections of this module.
-pub(super) fn direct(config: &Config) -> Result<ClientBuilder<HttpService>, kube::Error> {
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
+pub(super) fn direct(config: &Config, servers: Option<&Servers>) -> Result<ClientBuilder<HttpService>, kube::Error> {
+    let usual = config.rustls_https_connector_with_connector(tcp(CONNECT, UNACKNOWLEDGED))?;
+    let near = servers.map(|servers| {
+        let tcp = tcp(CONNECT_NEAR, UNACKNOWLEDGED_NEAR);
+        Ok::<_, kube::Error>((named_as_usual(config).rustls_https_connector_with_connector(tcp)?, servers.clone()))
+    });
+    let mut connector = TimeoutConnector::new(Dial { usual, near: near.transpose()? });
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
@@ -55,15 +68,34 @@ pub(super) fn direct(config: &Config) -> Result<ClientBuilder<HttpService>, kube
         .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
+        .option_layer(servers.map(|_| AgainLayer))
         .map_err(BoxError::from)
         .service(HttpClient::builder(TokioExecutor::new()).build(connector));
     Ok(ClientBuilder::new(service.boxed(), config.default_namespace.clone()))
 }
 
+/// The name in the certificate of each API server is the usual name of the API. An IPv6 address has brackets in a URL,
+/// but not in a certificate.
+fn named_as_usual(config: &Config) -> Config {
+    let usual = config.cluster_url.host().map(|host| host.trim_matches(['[', ']']).to_owned());
+    let mut named = config.clone();
+    named.tls_server_name = named.tls_server_name.or(usual);
+    named
+}
+
+/// The configuration for connections to this API server alone, if the usual one uses TLS.
+pub fn towards(usual: &Config, server: SocketAddr) -> Config {
+    let mut config = named_as_usual(usual);
+    if usual.cluster_url.scheme_str() == Some("https")
+        && let Ok(url) = format!("https://{server}").parse()
+    {
+        config.cluster_url = url;
+    }
+    config
+}
+
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::Api;
     use kube::api::WatchParams;
@@ -76,10 +108,28 @@ mod tests {
     use crate::Product;
 
     #[tokio::test]
+    async fn another_api_server_is_known_by_the_name_of_the_usual_one() {
+        let server = "[fd00::2]:6443".parse().unwrap();
+        for (usual, name) in [
+            ("https://[fd00:10:96::1]:443", "fd00:10:96::1"),
+            ("https://10.96.0.1", "10.96.0.1"),
+            ("https://api", "api"),
+        ] {
+            let mut config = towards(&Config::new(usual.parse().unwrap()), server);
+            config.root_cert = Some(Vec::new());
+            assert_eq!(config.cluster_url.to_string(), "https://[fd00::2]:6443/");
+            assert_eq!(config.tls_server_name.as_deref(), Some(name));
+            assert!(connect(config, &Settings::new("guest", &Product::TEST)).is_ok(), "{usual}");
+        }
+        let plain = towards(&Config::new("http://10.96.0.1".parse().unwrap()), server);
+        assert_eq!(plain.cluster_url.to_string(), "http://10.96.0.1/");
+    }
+
+    #[tokio::test]
     async fn a_dead_peer_is_noticed_within_seconds_and_a_request_leaves_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let connection = tower::Service::call(&mut tcp(), uri).await.unwrap();
+        let connection = tower::Service::call(&mut tcp(CONNECT, UNACKNOWLEDGED), uri).await.unwrap();
         let socket = SockRef::from(connection.inner());
         assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
         let probes = (socket.tcp_keepalive_time().unwrap(), socket.tcp_keepalive_interval().unwrap());

@@ -98,7 +98,8 @@ async fn run_beside(
     let flags = parse(["harvester-cloud-provider", &file, "--secure-port=0"].iter().chain(arguments)).unwrap();
     let configuration = configure(&flags).unwrap();
     let harvester = Scenario::answering(|_| (404, Scenario::status(404, "NotFound", "not found")));
-    let clients = Clients { guest: guest.scenario.client(), harvester: harvester.client(), connection: None };
+    let (harvester, servers) = (harvester.client(), None);
+    let clients = Clients { guest: guest.scenario.client(), servers, harvester, connection: None };
     let stop = Token::new();
     let metrics = Metrics::new(&PRODUCT);
     let command = async {
