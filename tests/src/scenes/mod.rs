@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use testbed::{AnswerReport, Answerers, Probe, ProbeReport};
 
-use crate::bed::Bed;
 use crate::{journal, watch};
 
 /// Longer than a membership Lease lasts.
@@ -85,12 +84,4 @@ impl Seen {
         ensure!(answers.as_ref().is_none_or(one), "{what}: {answers:?}");
         Ok(())
     }
-}
-
-/// What was broken on a bed is mended: its API server, too.
-pub async fn mend(bed: &Bed) -> Result<()> {
-    if bed.control_plane.api_server().check().is_err() {
-        bed.control_plane.api_server().start().await?;
-    }
-    crate::vip::all_well(bed).await
 }
