@@ -237,7 +237,7 @@ def lost_node(data):
     if data.report("announcer-lost-node") is None:
         return ["No run has been kept for this page yet: `make figures ARGS='--only announcer-lost-node'` takes one."]
     fewest = min(len(row["runs"]) for row in data.report("announcer-lost-node")["lost_node"])
-    few = ["", f"Ten runs of each take 40 minutes. There was time for {fewest or 'none'} of each row."] if fewest < 10 else []
+    few = ["", "Ten runs of each row take 40 minutes; there was time for fewer."] if fewest < 10 else []
     return table(data, "lost-node", heads, [(["announcer-lost-node"], rows, "")]) + few
 
 

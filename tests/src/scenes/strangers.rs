@@ -220,7 +220,7 @@ pub async fn take_nothing_from_an_owner_that_lives(bed: &Bed, case: &Case<'_>, w
         bed.wait_until_announcing(n).await?;
     }
     let_it_happen(5).await;
-    let what = |kind| (format!("{kind}, API there and away for {without_api} s"), Promise::NOTHING_IS_LOST);
+    let what = |kind: Kind| (format!("{kind}, API there and away for {without_api} s"), Promise::NOTHING_IS_LOST);
     let seen = end(&disputed, probes, what)?;
     announced?;
     let meanwhile = meanwhile?;
