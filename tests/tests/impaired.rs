@@ -35,7 +35,7 @@ fn nobody_noticed(what: &str, watch: (Probe, Answerers)) {
 }
 
 /// The owner of a new VIP gets `fault` on its way to the LAN: one move, and none when the fault is gone.
-async fn is_replaced_once(what: &str, last: u8, fault: impl Fn(&Nic) -> anyhow::Result<Fault>) {
+async fn is_replaced_once(what: &str, last: u8, fault: impl Fn(&Nic) -> Result<Fault>) {
     let (_alone, bed) = alone().await;
     let case = bed.case("one-way").await.unwrap();
     let vip = Vip::new(&bed, &case, last).await;

@@ -10,7 +10,7 @@ use e2e::{Bed, Beds, Case, ServiceSpec, journal, vip, watch};
 use testbed::{AnswerReport, Answerers, Probe, ProbeReport};
 use tokio::sync::MutexGuard;
 
-pub use e2e::vip::TERM;
+pub const TERM: &str = vip::TERM;
 
 /// The bed with all nodes alive and well, also after a test that failed.
 pub async fn alone<const N: usize>(beds: &'static Beds<N>) -> (MutexGuard<'static, ()>, Arc<Bed>) {
