@@ -254,9 +254,7 @@ pub async fn answer_for_an_owner_that_is_lost(bed: &Bed, case: &Case<'_>) -> Res
     let what =
         |kind: Kind| (format!("power loss, {kind}"), if kind.answers() { DESPITE_A_STRANGER } else { POWER_LOSS });
     let seen = end(&disputed, probes, what)?;
-    // On a busy machine a stranger that is a process may be too late to refute anybody.
-    let refuted = |seen: &Seen| seen.report.longest_gap >= Duration::from_secs(15);
-    for (one, _) in disputed.iter().zip(&seen).filter(|(one, seen)| one.kind.answers() && refuted(seen)) {
+    for one in disputed.iter().filter(|one| one.kind.answers()) {
         one.web.wait_for_event("AddressConflict", "").await?;
     }
     drop(strangers);
