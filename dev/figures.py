@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """figures.py: measures what docs/performance.md and the README say, keeps it as data, and writes their tables from it.
 
-  figures.py measure [--quick] [--minutes N] [--only STEP]... [--list]   takes the steps in the order of their weight, on an idle machine, as
-                root; --minutes leaves out what would not be done by then and names it; --quick takes fewer runs. `make figures` does this.
+  figures.py measure [--quick] [--runs [STEP=]N]... [--minutes N] [--only STEP]... [--list]   takes the steps in the order of their weight, on
+                an idle machine, as root; --quick takes fewer runs, --runs this many; --minutes takes fewer where the time is short, leaves
+                out what would not be done by then, and names both. `make figures` does this.
   figures.py tests      keeps what clients saw in the last `make test`
   figures.py write      writes the tables anew
   figures.py check      fails if a table says something else than the data (in `make test`)
@@ -32,28 +33,74 @@ OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 
 class Step:
-    """A benchmark's part: `seconds` are a guess for who has never run it; what it took last stands in its data."""
+    """A benchmark's part, which takes `seconds`, or `quick_seconds`."""
 
     def __init__(self, name, program, args, quick, seconds, quick_seconds, parse=None):
         self.name, self.program, self.args, self.quick = name, program, args, quick
         self.seconds, self.quick_seconds, self.parse = seconds, quick_seconds, parse
 
-    def words(self, quick, report, programs):
-        words = [word.replace("REPORT", str(report)) for word in (self.quick if quick else self.args)]
+    def words(self, take, report, programs):
+        words = [word.replace("REPORT", str(report)).replace("RUNS", str(take)) for word in (self.quick if take == "quick" else self.args)]
         return [str(programs / self.program), *words]
 
-    def guess(self, quick):
+    def origin(self):
+        """Of what was measured last."""
         try:
-            origin = json.loads((DATA / "figures" / f"{self.name}.json").read_text())["origin"]
-            return origin["seconds"] if origin["quick"] == quick else self.quick_seconds if quick else self.seconds
+            return json.loads((DATA / "figures" / f"{self.name}.json").read_text())["origin"]
         except (OSError, ValueError, KeyError):
-            return self.quick_seconds if quick else self.seconds
+            return None
+
+    def take(self, quick, asked):
+        """What is taken: all of it, or the quick part."""
+        return "quick" if quick else "all"
+
+    def fewer(self, take, seconds):
+        """What is taken instead if there is no more time than this; None: nothing."""
+        return take if self.guess(take) <= seconds else None
+
+    def is_less(self, take):
+        return take == "quick"
+
+    def guess(self, take):
+        """What it took last stands in its data; else as somebody guessed."""
+        origin = self.origin()
+        if origin and origin["quick"] == self.is_less(take):
+            return origin["seconds"]
+        return self.quick_seconds if take == "quick" else self.seconds
 
 
-def announcer(case, seconds, quick_seconds, runs=10, quick_runs=3, outage=None):
+class Runs(Step):
+    """The same, some times over: `fixed` seconds, and `each` for each run. What is taken is a number of runs, at least `fewest`."""
+
+    def __init__(self, name, program, args, fixed, each, runs, quick_runs, fewest):
+        super().__init__(name, program, args, args, None, None)
+        self.fixed, self.each, self.runs, self.quick_runs, self.fewest = fixed, each, runs, quick_runs, fewest
+
+    def take(self, quick, asked):
+        return asked.get(self.name, asked.get("", self.quick_runs if quick else self.runs))
+
+    def fewer(self, take, seconds):
+        fit = int((seconds - self.fixed) // ((self.guess(take) - self.fixed) / take))
+        return take if fit >= take else fit if fit >= min(self.fewest, take) else None
+
+    def is_less(self, take):
+        return take < self.runs
+
+    def guess(self, take):
+        origin = self.origin()
+        each = (origin["seconds"] - self.fixed) / origin["runs"] if origin and origin.get("runs") else self.each
+        return self.fixed + take * max(1, each)
+
+
+def announcer(case, fixed, each, runs=10, quick_runs=3, fewest=3, outage=None):
     words = ["--only", case, "--report", "REPORT"] + (["--outage", str(outage)] if outage else [])
-    return Step(f"announcer-{case}", "bench-announcer", [*words, "--runs", str(runs)], [*words, "--runs", str(quick_runs)], seconds,
-                quick_seconds)
+    return Runs(f"announcer-{case}", "bench-announcer", [*words, "--runs", "RUNS"], fixed, each, runs, quick_runs, fewest)
+
+
+def whole(case, words, quick, seconds, quick_seconds):
+    """A part of the same that knows no runs."""
+    words, quick = ([*these, "--report", "REPORT"] for these in (words, quick))
+    return Step(f"announcer-{case}", "bench-announcer", words, quick, seconds, quick_seconds)
 
 
 def bench(part, seconds, quick_seconds):
@@ -81,43 +128,54 @@ def simulated(said):
             "moves": int(number["moves"]), "longest": longest, "broken": "no promise was broken" not in said}
 
 
-# The first ones are what the README says.
+# The first ones are what clients are promised while something breaks, then what the README says.
 STEPS = [
-    announcer("power-loss", 240, 90), bench("pool-1-default-proxy", 60, 40), bench("pool-1", 150, 80), bench("ccm-one", 60, 60),
-    bench("ccm-real", 130, 130), announcer("terminate", 180, 70), announcer("kill", 220, 80),
+    announcer("power-loss", 30, 21), announcer("hypervisor", 30, 35), announcer("majority", 30, 35), announcer("late-writes", 30, 35),
+    announcer("strangers-power-loss", 30, 70, quick_runs=2, fewest=1), announcer("minority", 30, 50, quick_runs=2, fewest=1),
+    announcer("unready", 30, 60, quick_runs=2, fewest=1), announcer("strangers", 30, 110, quick_runs=1, fewest=1, outage=60),
+    announcer("upgrade", 30, 40, quick_runs=2, fewest=1), announcer("terminate", 23, 16), announcer("kill", 20, 20),
+    announcer("lost-node", 115, 230, fewest=1), whole("at-rest", ["--only", "at-rest"], ["--only", "at-rest"], 900, 900),
+    bench("pool-1-default-proxy", 60, 40), bench("pool-1", 150, 80), bench("ccm-one", 60, 60), bench("ccm-real", 130, 130),
     Step("demo", "demo", ["run", "--report", "REPORT"], ["run", "--report", "REPORT"], 60, 60),
-    announcer("new-service", 120, 60), announcer("power-loss-fast", 240, 90), announcer("dhcp-power-loss", 240, 90),
-    announcer("terminate-alone", 200, 70), announcer("nobody-has-api", 200, 110, runs=2, quick_runs=1, outage=60),
-    announcer("owner-without-api", 180, 100, runs=2, quick_runs=1, outage=60), bench("ccm-fast-100", 60, 60), bench("ccm-backlog", 120, 120),
-    announcer("200-vips", 480, 300, runs=2, quick_runs=1), bench("ccm-healthy-500", 240, 240), bench("ccm-outage", 200, 200),
+    announcer("new-service", 34, 9), announcer("power-loss-fast", 30, 21), announcer("dhcp-power-loss", 30, 21),
+    announcer("terminate-alone", 20, 18), announcer("nobody-has-api", 20, 90, runs=2, quick_runs=1, fewest=1, outage=60),
+    announcer("owner-without-api", 20, 80, runs=2, quick_runs=1, fewest=1, outage=60), bench("ccm-fast-100", 60, 60), bench("ccm-backlog", 120, 120),
+    announcer("200-vips", 120, 180, runs=2, quick_runs=1, fewest=1), bench("ccm-healthy-500", 240, 240), bench("ccm-outage", 200, 200),
     bench("ccm-pools", 300, 300), bench("ccm-nodes-1000", 60, 60), bench("ccm-fast-1000", 150, 150), bench("dhcp-1", 150, 80),
-    bench("rest", 120, 60), announcer("pause-300", 200, 70), announcer("pause-1000", 200, 70), announcer("pause-3000", 220, 80),
-    announcer("power-loss-spread", 240, 90), announcer("power-loss-etcd", 260, 100), announcer("lost-node", 2400, 800, runs=10, quick_runs=3),
-    announcer("at-rest", 900, 900),
-    bench("real-100", 150, 150),
+    bench("rest", 120, 60), announcer("pause-300", 20, 17), announcer("pause-1000", 20, 18), announcer("pause-3000", 20, 20),
+    announcer("power-loss-spread", 30, 21), announcer("power-loss-etcd", 35, 22), bench("real-100", 150, 150),
     simulation("node", 130, 20, 10_000, 1_500), simulation("global", 15, 8, 5_000, 2_500), simulation("service", 15, 8, 5_000, 2_500),
     bench("ccm-fast-3000", 900, 900), bench("ccm-fast-10000", 2400, 2400), bench("ccm-nodes-5000", 600, 600), bench("ccm-safe-mode", 720, 720),
-    announcer("dhcp-renew", 1260, 1260, runs=10, quick_runs=10),
-    Step("announcer-false-verdicts", "bench-announcer", ["--only", "false-verdicts", "--minutes", "30", "--report", "REPORT"],
-         ["--only", "false-verdicts", "--minutes", "5", "--report", "REPORT"], 1920, 420),
-    Step("announcer-soak", "bench-announcer", ["--soak", "30", "--report", "REPORT"], ["--soak", "5", "--report", "REPORT"], 1830, 330),
+    whole("dhcp-renew", ["--only", "dhcp-renew", "--runs", "10"], ["--only", "dhcp-renew", "--runs", "10"], 1260, 1260),
+    whole("false-verdicts", ["--only", "false-verdicts", "--minutes", "30"], ["--only", "false-verdicts", "--minutes", "5"], 1920, 420),
+    whole("soak", ["--soak", "30"], ["--soak", "5"], 1830, 330),
 ]
 
 
-def run(step, quick, commit, programs):
+def is_empty(report):
+    """A bench of runs that has none: nothing to keep in the place of older figures."""
+    if "cases" not in report:
+        return False
+    runs = any(one["runs"] for part in ("cases", "lan", "lost_node") for one in report.get(part, []))
+    return not runs and not any(report.get(part) for part in ("many", "renew", "at_rest", "false_verdicts", "soak"))
+
+
+def run(step, take, commit, programs):
     """One step; its data, and whether everything could be measured."""
     report = OUT / "figures" / f"{step.name}.json"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
-    words = step.words(quick, report, programs)
+    words = step.words(take, report, programs)
     command = " ".join([step.program, *words[1:]]).replace(str(report), "REPORT")
-    origin = {**conditions(), "commit": commit, "quick": quick, "command": command}
+    origin = {**conditions(), "commit": commit, "quick": step.is_less(take), "command": command}
+    if isinstance(take, int):
+        origin["runs"] = take
     begun = time.time()
     # The demo makes and removes what it needs by itself.
     private = [] if step.program == "demo" else [str(ROOT / "dev/private.sh")]
     log = report.with_suffix(".log")
     with log.open("w") as file:
-        limit = 3 * step.guess(quick) + 300
+        limit = 3 * step.guess(take) + 300
         try:
             status = subprocess.run([*private, *words], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=limit).returncode
         except subprocess.TimeoutExpired:
@@ -125,6 +183,8 @@ def run(step, quick, commit, programs):
     origin["seconds"] = round(time.time() - begun, 1)
     try:
         found = step.parse(log.read_text()) if step.parse else json.loads(report.read_text())
+        if is_empty(found):
+            raise ValueError("no run is whole")
     except (OSError, ValueError, KeyError, IndexError) as error:
         print(f"  FAILED, status {status}, {error}; see {log}", flush=True)
         return None, False
@@ -138,29 +198,38 @@ def measure(options):
     unknown = set(options.only) - {step.name for step in STEPS}
     if unknown:
         sys.exit(f"figures: no such step: {', '.join(sorted(unknown))}; --list names them")
+    takes = {step.name: step.take(options.quick, options.runs) for step in chosen}
+    unknown = set(options.runs) - {step.name for step in STEPS if isinstance(step, Runs)} - {""}
+    if unknown:
+        sys.exit(f"figures: no step of several runs: {', '.join(sorted(unknown))}")
     if options.list:
         for step in chosen:
-            print(f"{step.guess(options.quick):6.0f} s  {step.name}")
-        print(f"{sum(step.guess(options.quick) for step in chosen) / 60:6.0f} min in all")
+            many = f", {takes[step.name]} runs" if isinstance(step, Runs) else ""
+            print(f"{step.guess(takes[step.name]):6.0f} s  {step.name}{many}")
+        print(f"{sum(step.guess(takes[step.name]) for step in chosen) / 60:6.0f} min in all")
         return
     if os.geteuid() != 0:
         sys.exit("figures: needs root")
-    commit, begun, left, failed = build(ROOT), time.time(), [], []
+    commit, begun, left, fewer, failed = build(ROOT), time.time(), [], [], []
     end = begun + 60 * options.minutes if options.minutes else float("inf")
     (DATA / "figures").mkdir(parents=True, exist_ok=True)
     for step in chosen:
-        guess = step.guess(options.quick)
-        if time.time() + guess > end:
+        take = takes[step.name] if end == float("inf") else step.fewer(takes[step.name], end - time.time())
+        if take is None:
             left.append(step.name)
             continue
-        print(f"{time.time() - begun:5.0f} s  {step.name} (about {guess:.0f} s)", flush=True)
-        data, whole = run(step, options.quick, commit, options.programs.resolve())
+        if take != takes[step.name]:
+            fewer.append(f"{step.name} ({take} of {takes[step.name]} runs)")
+        print(f"{time.time() - begun:5.0f} s  {step.name} (about {step.guess(take):.0f} s)", flush=True)
+        data, whole = run(step, take, commit, options.programs.resolve())
         if not whole:
             failed.append(step.name)
         if data:
             (DATA / "figures" / f"{step.name}.json").write_text(json.dumps(data, indent=1) + "\n")
             write()
     print(f"{time.time() - begun:5.0f} s  done, commit {commit}; tables of {', '.join(PAGES)} are written anew")
+    if fewer:
+        print(f"there was time for fewer runs of {', '.join(fewer)}")
     if left:
         print(f"no time was left for {', '.join(left)}")
     if failed:
@@ -219,11 +288,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=["measure", "tests", "write", "check"])
     parser.add_argument("--quick", action="store_true", help="fewer runs")
-    parser.add_argument("--minutes", type=float, help="leave out what would not be done by then")
+    parser.add_argument("--runs", action="append", default=[], metavar="[STEP=]N", help="runs of this step, or of each that has several")
+    parser.add_argument("--minutes", type=float, help="take fewer runs or leave out what would not be done by then")
     parser.add_argument("--only", action="append", default=[], metavar="STEP")
     parser.add_argument("--programs", type=Path, default=OUT / "tools", metavar="DIRECTORY", help="where the benchmarks are")
     parser.add_argument("--list", action="store_true", help="steps and how long they take")
     options = parser.parse_args()
+    try:
+        options.runs = {step: max(1, int(runs)) for step, _, runs in (text.rpartition("=") for text in options.runs)}
+    except ValueError:
+        parser.error("--runs takes a number, or STEP=NUMBER")
     {"measure": lambda: measure(options), "tests": tests, "write": write, "check": check}[options.verb]()
 
 

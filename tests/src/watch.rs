@@ -29,10 +29,11 @@ pub fn ask(bed: &Bed, traffic: Traffic) -> Result<Probe> {
 
 /// Ends the watch when it is answered, and says what was seen.
 pub fn stop(what: &str, probe: Probe) -> Result<ProbeReport> {
-    seen(what, probe, None)
+    end(what, probe, None)
 }
 
-fn seen(what: &str, probe: Probe, bound: Option<Duration>) -> Result<ProbeReport> {
+/// The same of a client that may have been without answers for less than `bound`; zero is nothing lost.
+pub fn end(what: &str, probe: Probe, bound: Option<Duration>) -> Result<ProbeReport> {
     let report = probe.stop_after(ENOUGH, PATIENCE)?;
     eprintln!("{what}: {report}");
     journal::watched(what, &report, bound);
@@ -42,7 +43,7 @@ fn seen(what: &str, probe: Probe, bound: Option<Duration>) -> Result<ProbeReport
 /// Ends the watch: each request had its answer.
 pub fn nothing_was_lost(what: &str, probes: impl IntoIterator<Item = Probe>) -> Result<()> {
     for probe in probes {
-        let report = seen(what, probe, Some(Duration::ZERO))?;
+        let report = end(what, probe, Some(Duration::ZERO))?;
         ensure!(report.lost == 0, "{what}: {report}");
     }
     Ok(())
@@ -61,7 +62,7 @@ pub fn only_what_was_under_way_was_lost(what: &str, probe: Probe) -> Result<()> 
 /// Ends the watch: there were always answers again before `bound`.
 pub fn at_most(bound: Duration, what: &str, probes: impl IntoIterator<Item = Probe>) -> Result<()> {
     for probe in probes {
-        let report = seen(what, probe, Some(bound))?;
+        let report = end(what, probe, Some(bound))?;
         ensure!(report.outage < bound, "{what}, at most {bound:?}: {report}");
     }
     Ok(())

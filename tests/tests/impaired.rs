@@ -3,17 +3,16 @@
 //! once, and what need not move stays.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
-#[path = "impaired/groups.rs"]
-mod groups;
-#[path = "impaired/late_writes.rs"]
-mod late_writes;
-#[path = "impaired/strangers.rs"]
-mod strangers;
+#[path = "impaired/played.rs"]
+mod played;
 mod vip;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Result;
+use e2e::scenes::BEYOND_THE_LEASE;
+use e2e::scenes::groups::{self, Impairment};
 use e2e::watch::{FAILOVER, let_it_happen, nothing_was_written};
 use e2e::{Bed, Beds, PATIENCE, wait_for};
 use testbed::{Answerers, Fault, Nic, Probe};
@@ -22,9 +21,6 @@ use vip::{Vip, at_most, seen};
 
 // These tests wait: longer than Leases last, several times.
 static BEDS: Beds<4> = Beds::new();
-
-/// Longer than a membership Lease lasts.
-const BEYOND_THE_LEASE: u64 = 22;
 
 async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
     vip::alone(&BEDS).await
@@ -39,7 +35,7 @@ fn nobody_noticed(what: &str, watch: (Probe, Answerers)) {
 }
 
 /// The owner of a new VIP gets `fault` on its way to the LAN: one move, and none when the fault is gone.
-async fn is_replaced_once(what: &str, last: u8, fault: impl Fn(&Nic) -> anyhow::Result<Fault>) {
+async fn is_replaced_once(what: &str, last: u8, fault: impl Fn(&Nic) -> Result<Fault>) {
     let (_alone, bed) = alone().await;
     let case = bed.case("one-way").await.unwrap();
     let vip = Vip::new(&bed, &case, last).await;
@@ -77,39 +73,20 @@ async fn an_owner_that_hears_nobody_is_replaced_once() {
     is_replaced_once("deaf owner", 182, |nic| nic.segment().deafen(nic)).await;
 }
 
-/// What is done to the cards of nodes.
-type Impairment<'a> = &'a dyn Fn(&[Arc<Nic>]) -> Vec<Fault>;
-
-/// What is wrong with the nodes that do not own the VIP, one after the other, each for longer than a Lease lasts:
-/// nothing moves.
+/// What is wrong with the nodes that do not own the VIP, one after the other: nobody notices.
 async fn standbys_take_nothing_over(last: u8, faults: &[Impairment<'_>]) {
     let (_alone, bed) = alone().await;
     let case = bed.case("standby").await.unwrap();
-    let vip = Vip::new(&bed, &case, last).await;
-    // Pods are reached over the LAN too: the one on the owner's node, whatever happens to the others.
-    vip.web.publish(&[bed.pod(vip.owner)]).await.unwrap();
-    vip.web.wait_until_every_node_serves(80).await.unwrap();
-    let_it_happen(3).await;
-    let (term, mark, watch) = (vip.term().await, bed.mark(), vip.watch());
-    let standbys: Vec<_> = (1..=3).filter(|n| *n != vip.owner).map(|n| bed.lan.host(n).nic("eth0")).collect();
-    for fault in faults {
-        let broken = fault(&standbys);
-        let_it_happen(BEYOND_THE_LEASE).await;
-        drop(broken);
-    }
-    let_it_happen(5).await;
-    nobody_noticed("deaf and mute standbys", watch);
-    assert_eq!((vip.term().await, bed.owner_of(vip.address).unwrap()), (term, Some(vip.owner)));
-    nothing_was_written(&bed, mark).unwrap();
-    vip.is_deleted().await;
+    let what = ("deaf and mute standbys", faults);
+    groups::standbys_take_nothing_over(&bed, &case, last, what).await.unwrap().went_unnoticed().unwrap();
 }
 
-fn deaf(nic: &Nic) -> Fault {
-    nic.segment().deafen(nic).unwrap()
+fn deaf(nic: &Nic) -> Result<Fault> {
+    nic.segment().deafen(nic)
 }
 
-fn mute(nic: &Nic) -> Fault {
-    nic.segment().mute(nic).unwrap()
+fn mute(nic: &Nic) -> Result<Fault> {
+    nic.segment().mute(nic)
 }
 
 /// To a node that hears no answers everybody is dead; it takes nothing over, because no witness answers it either. Both
@@ -122,7 +99,7 @@ async fn standbys_that_hear_nobody_take_nothing_over() {
     }
     standbys_take_nothing_over(
         183,
-        &[&|standbys| vec![deaf(&standbys[0])], &|standbys| vec![deaf(&standbys[1])], &|standbys| {
+        &[&|standbys| Ok(vec![deaf(&standbys[0])?]), &|standbys| Ok(vec![deaf(&standbys[1])?]), &|standbys| {
             standbys.iter().map(|standby| deaf(standby)).collect()
         }],
     )
@@ -134,8 +111,11 @@ async fn standbys_that_nobody_hears_take_nothing_over() {
     if e2e::skip() {
         return;
     }
-    standbys_take_nothing_over(185, &[&|standbys| vec![mute(&standbys[0])], &|standbys| vec![mute(&standbys[1])]])
-        .await;
+    standbys_take_nothing_over(
+        185,
+        &[&|standbys| Ok(vec![mute(&standbys[0])?]), &|standbys| Ok(vec![mute(&standbys[1])?])],
+    )
+    .await;
 }
 
 /// The API server stands still until this is dropped: other tests need it, also when this one fails.

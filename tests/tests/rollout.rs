@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use e2e::scenes::{Seen, upgrade};
 use e2e::watch::one_of_three;
 use e2e::{Bed, Beds, ENOUGH, Exposed, PATIENCE, service};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
-use testbed::{Capture, Connection, DhcpOptions, Traffic};
+use testbed::{Capture, DhcpOptions, Traffic};
 use tokio::sync::MutexGuard;
 
 static BEDS: Beds = Beds::new();
@@ -46,9 +47,6 @@ async fn roll_out(bed: &Bed, web: &Exposed<'_>, address: IpAddr) -> usize {
     moves
 }
 
-/// How many connections are open while the DaemonSet is upgraded.
-const OPEN: usize = 100;
-
 /// An upgrade replaces each process on its node. kube-proxy's translations are in that node's kernel, and so the
 /// addresses stay there.
 #[tokio::test]
@@ -56,51 +54,16 @@ async fn no_connection_is_reset_while_every_announcer_is_replaced_on_its_node() 
     if e2e::skip() {
         return;
     }
-    let builder = Bed::builder().nodes(3).without_ccm().without_pool().announcer_env("election_mode", "node");
-    let bed = builder.dhcp(DhcpOptions::default()).start().await.unwrap();
+    let bed = upgrade::bed().start().await.unwrap();
     let case = bed.case("upgrade").await.unwrap();
-    let fixed = bed.lan.ipv4(151).to_string();
-    let mut services = Vec::new();
-    for (name, at) in [("leased", "0.0.0.0"), ("fixed", fixed.as_str())] {
-        let web = case.expose(service(name).at(at).tcp(80)).await.unwrap();
-        let address = web.address().await.unwrap();
-        web.reply(address, 80).await.unwrap();
-        web.wait_until_every_node_serves(80).await.unwrap();
-        let owner = bed.wait_for_owner(address).await.unwrap();
-        services.push((web, address, owner));
-    }
-    one_of_three("an upgrade", async || upgraded_without_a_reset(&bed, &services).await).await.unwrap();
-}
-
-async fn upgraded_without_a_reset(bed: &Bed, services: &[(Exposed<'_>, IpAddr, usize)]) -> Result<()> {
-    let hold = |at: usize| {
-        let target = (services[at % services.len()].1, 80).into();
-        bed.lan.client().hold_connection(target, Duration::from_millis(100))
-    };
-    let asked: Vec<_> = services
-        .iter()
-        .map(|(_, address, _)| e2e::watch::ask(bed, Traffic::http((*address, 80).into())))
-        .collect::<Result<_>>()?;
-    for n in 1..=3 {
-        let connections: Vec<Connection> = (0..OPEN).map(hold).collect::<Result<_>>()?;
-        assert_eq!(bed.announcer(n).stop()?.code(), Some(0));
-        // The image is being pulled: longer than a kernel keeps what a dead process had.
-        tokio::time::sleep(Duration::from_secs(7)).await;
-        bed.announcer(n).start()?;
-        bed.wait_until_announcing(n).await?;
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let broken = connections.iter().filter(|one| one.broken().is_some());
-        let broken: Vec<String> = broken.map(ToString::to_string).collect();
-        eprintln!("node{n}: {} of {OPEN} connections broken", broken.len());
-        assert_eq!(broken, Vec::<String>::new());
-    }
-    for ((web, address, owner), asked) in services.iter().zip(asked) {
-        let report = asked.stop_after(ENOUGH, PATIENCE)?;
-        eprintln!("{web}: {report}");
-        assert_eq!(bed.owner_of(*address)?, Some(*owner), "{web}: nothing moves");
-        ensure!(report.lost == 0, "{web}: {report}");
-    }
-    Ok(())
+    let served = upgrade::Served::new(&bed, &case).await.unwrap();
+    one_of_three("an upgrade", async || {
+        let cost = served.upgrade(&bed).await?;
+        assert_eq!((cost.open, cost.broken), (3 * upgrade::OPEN, Vec::new()));
+        cost.seen.iter().try_for_each(Seen::holds)
+    })
+    .await
+    .unwrap();
 }
 
 /// For messages: what each node sent under this MAC.

@@ -74,35 +74,35 @@ pub struct Row {
     pub failures: Vec<String>,
 }
 
-/// All rows on one bed.
-pub async fn measure(runs: usize) -> Result<Vec<Row>> {
+/// All rows on one bed, each row once and then again, so that a bench that is ended early has something of each.
+/// `keep` is told what there is after each round.
+pub async fn measure(runs: usize, mut keep: impl FnMut(&[Row]) -> Result<()>) -> Result<()> {
     let stage = Stage::start().await?;
-    let (mut rows, mut pace) = (Vec::new(), 100);
-    for (case, title, whose, min_sync) in ROWS {
-        if pace != min_sync {
-            for n in 1..=NODES {
-                stage.cluster.machine(n).set_proxy_min_sync(Duration::from_millis(min_sync))?;
+    let row = |(case, title, _, min_sync): (&str, &str, Whose, u64)| Row {
+        case: case.into(),
+        title: title.into(),
+        proxy_min_sync_ms: min_sync,
+        runs: Vec::new(),
+        failures: Vec::new(),
+    };
+    let (mut rows, mut pace) = (ROWS.map(row), 100);
+    for number in 1..=runs {
+        for (row, (.., whose, min_sync)) in rows.iter_mut().zip(ROWS) {
+            if pace != min_sync {
+                for n in 1..=NODES {
+                    stage.cluster.machine(n).set_proxy_min_sync(Duration::from_millis(min_sync))?;
+                }
+                stage.is_well().await?;
+                pace = min_sync;
             }
-            stage.is_well().await?;
-            pace = min_sync;
-        }
-        eprintln!("{case}: {title}");
-        let mut row = Row {
-            case: case.into(),
-            title: title.into(),
-            proxy_min_sync_ms: min_sync,
-            runs: Vec::new(),
-            failures: Vec::new(),
-        };
-        for number in 1..=runs {
             match one(&stage, whose).await {
                 Ok(run) => {
-                    eprintln!("  {number}/{runs}: {run:?}");
+                    eprintln!("  {}, {number}/{runs}: {run:?}", row.case);
                     row.runs.push(run);
                 }
                 Err(error) => {
-                    eprintln!("  {number}/{runs}: {error:#}");
-                    row.failures.push(format!("run {number}: {error:#}"));
+                    eprintln!("  {}, {number}/{runs}: {error:#}", row.case);
+                    row.failures.push(format!("{}, run {number}: {error:#}", row.case));
                     stage.cluster.control_plane.mend_servers().await?;
                     for machine in stage.cluster.machines() {
                         machine.power_on()?;
@@ -111,9 +111,9 @@ pub async fn measure(runs: usize) -> Result<Vec<Row>> {
                 }
             }
         }
-        rows.push(row);
+        keep(&rows)?;
     }
-    Ok(rows)
+    Ok(())
 }
 
 async fn one(stage: &Stage, whose: Whose) -> Result<Run> {

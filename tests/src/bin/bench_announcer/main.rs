@@ -7,6 +7,7 @@
 mod at_rest;
 mod cases;
 mod false_verdicts;
+mod lan;
 mod load;
 mod lost_node;
 mod many;
@@ -23,6 +24,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 
 use crate::cases::CASES;
+use crate::lan::SCENES;
 use crate::report::Report;
 
 #[derive(Debug, Parser)]
@@ -60,7 +62,8 @@ struct Cli {
 /// What `--only` takes.
 fn names() -> clap::builder::PossibleValuesParser {
     const OTHERS: [&str; 5] = ["200-vips", "dhcp-renew", "lost-node", "at-rest", "false-verdicts"];
-    clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(OTHERS))
+    let scenes = SCENES.iter().map(|(name, ..)| *name);
+    clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(scenes).chain(OTHERS))
 }
 
 fn main() -> ExitCode {
@@ -99,6 +102,16 @@ fn run(cli: &Cli) -> Result<usize> {
         // After each case: a run that is interrupted leaves what it has.
         report.write(&cli.report)?;
     }
+    for scene in SCENES.into_iter().filter(|(name, ..)| wanted(name)) {
+        let mut keep = |found: &lan::Found| {
+            report.played(found);
+            report.write(&cli.report)
+        };
+        if let Err(error) = runtime.block_on(lan::measure(scene, cli.runs, cli.outage, &mut keep)) {
+            report.failures.push(format!("{}: {error:#}", scene.0));
+            report.write(&cli.report)?;
+        }
+    }
     if wanted("200-vips") {
         match runtime.block_on(many::measure(cli.runs)) {
             Ok(found) => report.many = Some(found),
@@ -114,11 +127,14 @@ fn run(cli: &Cli) -> Result<usize> {
         report.write(&cli.report)?;
     }
     if wanted("lost-node") {
-        match runtime.block_on(lost_node::measure(cli.runs)) {
-            Ok(found) => report.lost_node = found,
-            Err(error) => report.failures.push(format!("lost-node: {error:#}")),
+        let mut keep = |rows: &[lost_node::Row]| {
+            report.lost_node = rows.to_vec();
+            report.write(&cli.report)
+        };
+        if let Err(error) = runtime.block_on(lost_node::measure(cli.runs, &mut keep)) {
+            report.failures.push(format!("lost-node: {error:#}"));
+            report.write(&cli.report)?;
         }
-        report.write(&cli.report)?;
     }
     if wanted("at-rest") {
         match runtime.block_on(at_rest::measure()) {

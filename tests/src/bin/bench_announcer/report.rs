@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::at_rest::{self, AtRest};
 use crate::cases::{Found, Run};
 use crate::false_verdicts::FalseVerdicts;
+use crate::lan::{self, Found as Played};
 use crate::lost_node::{self, Row};
 use crate::many::Many;
 use crate::renew::Renew;
@@ -24,6 +25,9 @@ pub struct Report {
     pub cores: usize,
     /// Cases.
     pub cases: Vec<Found>,
+    /// A LAN that lies.
+    #[serde(default)]
+    pub lan: Vec<Played>,
     /// 200 addresses.
     pub many: Option<Many>,
     /// DHCP leases over their life.
@@ -56,6 +60,7 @@ impl Report {
             load,
             cores,
             cases: Vec::new(),
+            lan: Vec::new(),
             many: None,
             renew: None,
             lost_node: Vec::new(),
@@ -83,10 +88,22 @@ impl Report {
         }
     }
 
+    /// What a scene has shown so far.
+    pub fn played(&mut self, found: &Played) {
+        self.lan.retain(|one| one.case != found.case);
+        self.lan.push(found.clone());
+    }
+
+    /// What could not be measured.
+    fn failures(&self) -> impl Iterator<Item = &String> {
+        let cases = self.cases.iter().flat_map(|case| &case.failures);
+        let lan = self.lan.iter().flat_map(|played| &played.failures);
+        self.failures.iter().chain(self.lost_node.iter().flat_map(|row| &row.failures)).chain(cases).chain(lan)
+    }
+
     /// How many measurements failed.
     pub fn failed(&self) -> usize {
-        let lost = self.lost_node.iter().map(|row| row.failures.len()).sum::<usize>();
-        lost + self.failures.len() + self.cases.iter().map(|case| case.failures.len()).sum::<usize>()
+        self.failures().count()
     }
 
     /// As JSON.
@@ -132,12 +149,10 @@ impl Report {
         if !self.at_rest.is_empty() {
             at_rest::print(&self.at_rest);
         }
-        for failure in self
-            .failures
-            .iter()
-            .chain(self.lost_node.iter().flat_map(|row| &row.failures))
-            .chain(self.cases.iter().flat_map(|case| &case.failures))
-        {
+        if !self.lan.is_empty() {
+            lan::print(&self.lan);
+        }
+        for failure in self.failures() {
             println!("failed: {failure}");
         }
     }

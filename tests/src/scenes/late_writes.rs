@@ -3,11 +3,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use axum::Router;
 use axum::response::Json;
 use axum::routing::post;
-use e2e::Bed;
-use e2e::watch::let_it_happen;
 use harvester_sim::serve::tls::{Authority, serve};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::Api;
@@ -15,13 +14,17 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 use testbed::{Task, wait_for};
 
-use super::alone;
-use super::vip::{Vip, at_most};
+use super::{Promise, Seen};
+use crate::PATIENCE;
+use crate::bed::Bed;
+use crate::case::Case;
+use crate::vip::Vip;
+use crate::watch::let_it_happen;
 
 /// Each write takes so much longer.
 const LATE: Duration = Duration::from_secs(1);
 /// A power loss then: detection, one write, the announcement.
-const FAILOVER_BY_LATE_WRITES: Duration = Duration::from_secs(3);
+const PROMISE: Promise = Promise::within(3000, Duration::from_secs(3));
 const NAME: &str = "late-writes.testbed.local";
 /// In the API server's namespace.
 const WEBHOOK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9449);
@@ -33,14 +36,14 @@ struct LateWrites<'a> {
 }
 
 impl<'a> LateWrites<'a> {
-    async fn new(bed: &'a Bed) -> Self {
-        let authority = Authority::new().unwrap();
-        let acceptor = authority.acceptor(&[WEBHOOK.ip().to_string()]).unwrap();
+    async fn new(bed: &'a Bed) -> Result<Self> {
+        let authority = Authority::new()?;
+        let acceptor = authority.acceptor(&[WEBHOOK.ip().to_string()])?;
         let webhook = bed.control_plane.namespace().task("late-writes", move || async move {
             let listener = tokio::net::TcpListener::bind(WEBHOOK).await.expect("nobody else listens there");
             let _ = serve(listener, acceptor, Router::new().route("/", post(allow_late))).await;
-        });
-        let this = Self { bed, _webhook: webhook.unwrap() };
+        })?;
+        let this = Self { bed, _webhook: webhook };
         let rule =
             json!({"operations": ["CREATE", "UPDATE"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]});
         let configuration: ValidatingWebhookConfiguration = serde_json::from_value(json!({
@@ -52,10 +55,10 @@ impl<'a> LateWrites<'a> {
                 "clientConfig": {"url": format!("https://{WEBHOOK}/"), "caBundle": ca_bundle(&authority)},
             }],
         }))
-        .unwrap();
-        let api = Api::all(bed.client().await.unwrap());
-        api.create(&PostParams::default(), &configuration).await.unwrap();
-        this
+        .context("the webhook's configuration is not valid")?;
+        let api = Api::all(bed.client().await?);
+        api.create(&PostParams::default(), &configuration).await.context("failed to configure the webhook")?;
+        Ok(this)
     }
 }
 
@@ -77,34 +80,29 @@ async fn allow_late(Json(review): Json<Value>) -> Json<Value> {
     Json(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
 }
 
-#[tokio::test]
-async fn a_power_loss_while_each_write_is_late_by_a_second_costs_that_second() {
-    if e2e::skip() {
-        return;
-    }
-    let (_alone, bed) = alone().await;
-    let case = bed.case("late").await.unwrap();
-    let vip = Vip::new(&bed, &case, 195).await;
-    let late = LateWrites::new(&bed).await;
-    wait_for("writes to be late", e2e::PATIENCE, || async {
+/// The owner loses its power while each write is late.
+pub async fn a_power_loss_while_writes_are_late(bed: &Bed, case: &Case<'_>, last: u8) -> Result<Seen> {
+    let vip = Vip::new(bed, case, last).await?;
+    let late = LateWrites::new(bed).await?;
+    wait_for("writes to be late", PATIENCE, || async {
         let begun = std::time::Instant::now();
         let written = vip.web.annotate("testbed.local/written", Some(&format!("{begun:?}"))).await;
         written.map_err(|error| format!("{error:#}"))?;
         let took = begun.elapsed();
         if took >= LATE { Ok(()) } else { Err(format!("one took {took:?}")) }
     })
-    .await
-    .unwrap();
+    .await?;
     let_it_happen(3).await;
-    let watch = vip.watch();
-    bed.power_off(vip.owner).unwrap();
-    let second = vip.moved_from(vip.owner).await;
+    let watch = vip.watch()?;
+    bed.power_off(vip.owner)?;
+    let second = vip.moved_from(vip.owner).await?;
     let_it_happen(2).await;
-    at_most(FAILOVER_BY_LATE_WRITES, "power loss, each write late by 1 s", watch).unwrap();
+    let seen = Seen::end_both("power loss, each write late by 1 s", PROMISE, watch)?;
     drop(late);
-    vip.is_gone_from(vip.owner).await;
-    bed.power_on(vip.owner).unwrap();
-    bed.wait_until_announcing(vip.owner).await.unwrap();
-    vip.is_announced_by(second).await;
-    vip.is_deleted().await;
+    vip.is_gone_from(vip.owner).await?;
+    bed.power_on(vip.owner)?;
+    bed.wait_until_announcing(vip.owner).await?;
+    vip.is_announced_by(second).await?;
+    vip.is_deleted().await?;
+    Ok(seen)
 }

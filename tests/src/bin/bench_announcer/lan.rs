@@ -1,0 +1,181 @@
+//! A LAN that lies, and many at once: the scenes that tests hold to their limits, played some times over.
+
+use anyhow::{Context, Result};
+use e2e::scenes::{Seen, groups, late_writes, strangers, upgrade};
+use e2e::vip::{all_well, three_nodes};
+use e2e::{Bed, Case as Place};
+use serde::{Deserialize, Serialize};
+
+use crate::cases::ms;
+
+/// What is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scene {
+    /// A hypervisor with the owner and the node behind it is lost.
+    Hypervisor,
+    /// The nodes that do not own the address are cut off together, and the clients are not with them.
+    Minority,
+    /// The owner is cut off, and the clients are with the others.
+    Majority,
+    /// One of each kind answers while the owner lives, with an API and without.
+    Strangers,
+    /// One of each kind answers for an owner that has lost its power.
+    StrangersPowerLoss,
+    /// Each write is late when the owner loses its power.
+    LateWrites,
+    /// Every announcer is replaced on its node.
+    Upgrade,
+    /// All nodes are unready and ready again.
+    Unready,
+}
+
+/// Each with its name for `--only`, and for people.
+pub const SCENES: [(&str, &str, Scene); 8] = [
+    ("hypervisor", "loss of the hypervisor that carries the owner and the node behind it", Scene::Hypervisor),
+    ("minority", "the nodes without the address cut off from owner, clients and gateway", Scene::Minority),
+    ("majority", "the owner cut off, the clients with the other nodes", Scene::Majority),
+    ("strangers", "a stranger of each kind answers while the owner lives", Scene::Strangers),
+    ("strangers-power-loss", "a stranger of each kind answers for a lost owner", Scene::StrangersPowerLoss),
+    ("late-writes", "node power loss, each write late by 1 s", Scene::LateWrites),
+    ("upgrade", "upgrade of the DaemonSet", Scene::Upgrade),
+    ("unready", "all nodes unready and back", Scene::Unready),
+];
+
+/// What one client saw.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Watched {
+    /// Of what.
+    pub what: String,
+    /// For how long it may be without answers; zero: it may lose none.
+    pub bound_ms: f64,
+    /// The longest time without an answer.
+    pub gap_ms: f64,
+    /// What of it the machine's stalls do not explain.
+    pub outage_ms: f64,
+    /// The longest time in which the prober itself was not scheduled.
+    pub prober_stall_ms: f64,
+    /// Requests.
+    pub sent: u64,
+    /// Of them without an answer.
+    pub lost: u64,
+    /// Answered only after a retransmission, or as late.
+    pub late: u64,
+    /// Time during which two MACs answered who-has, where that was asked.
+    pub double_ms: Option<f64>,
+}
+
+impl From<&Seen> for Watched {
+    fn from(seen: &Seen) -> Self {
+        let report = &seen.report;
+        Self {
+            what: seen.what.clone(),
+            bound_ms: ms(seen.promise.bound),
+            gap_ms: ms(report.longest_gap),
+            outage_ms: ms(report.outage),
+            prober_stall_ms: ms(report.longest_stall),
+            sent: report.sent,
+            lost: report.lost,
+            late: report.late,
+            double_ms: seen.answers.as_ref().map(|answers| ms(answers.double)),
+        }
+    }
+}
+
+/// One time. Addresses that move though they should not make it a failure.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Run {
+    /// By client.
+    pub watched: Vec<Watched>,
+    /// Connections that were held open.
+    pub open: usize,
+    /// Those of them that broke.
+    pub broken: usize,
+}
+
+/// What a scene has shown.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Found {
+    /// Its name.
+    pub case: String,
+    /// For people.
+    pub title: String,
+    /// One by one.
+    pub runs: Vec<Run>,
+    /// What could not be measured, or broke a promise that is no number.
+    pub failures: Vec<String>,
+}
+
+/// Plays it on a bed of its own. `keep` is told what there is after each time.
+pub async fn measure(
+    (name, title, scene): (&str, &str, Scene),
+    runs: usize,
+    outage: u64,
+    mut keep: impl FnMut(&Found) -> Result<()>,
+) -> Result<()> {
+    let mut found = Found { case: name.into(), title: title.into(), runs: Vec::new(), failures: Vec::new() };
+    eprintln!("{name}: {title}");
+    let builder = if scene == Scene::Upgrade { upgrade::bed() } else { three_nodes() };
+    let bed = builder.start().await.with_context(|| name.to_owned())?;
+    for number in 1..=runs {
+        let place = bed.case(name).await?;
+        let outcome = play(&bed, &place, scene, outage).await;
+        match outcome {
+            Ok(run) => {
+                eprintln!("  {number}/{runs}: {run:?}");
+                found.runs.push(run);
+            }
+            Err(error) => {
+                eprintln!("  {number}/{runs}: {error:#}");
+                found.failures.push(format!("run {number}: {error:#}"));
+                all_well(&bed).await?;
+            }
+        }
+        keep(&found)?;
+        // The next one has the same addresses, also after one that failed.
+        bed.control_plane.kubectl(&["delete", "services", "--all", "--namespace", place.namespace()])?;
+    }
+    Ok(())
+}
+
+async fn play(bed: &Bed, place: &Place<'_>, scene: Scene, outage: u64) -> Result<Run> {
+    let one = |seen: Seen| vec![seen];
+    let seen = match scene {
+        Scene::Hypervisor => one(groups::a_hypervisor_is_lost(bed, place, 188).await?),
+        Scene::Minority => one(groups::a_minority_is_cut_off(bed, place, 186).await?),
+        Scene::Majority => one(groups::the_owner_is_cut_off_with_a_few(bed, place, 187).await?),
+        Scene::Strangers => strangers::take_nothing_from_an_owner_that_lives(bed, place, outage).await?,
+        Scene::StrangersPowerLoss => strangers::answer_for_an_owner_that_is_lost(bed, place).await?,
+        Scene::LateWrites => one(late_writes::a_power_loss_while_writes_are_late(bed, place, 195).await?),
+        Scene::Unready => one(groups::all_nodes_are_unready_and_back(bed, place, 189).await?),
+        Scene::Upgrade => {
+            let cost = upgrade::Served::new(bed, place).await?.upgrade(bed).await?;
+            let watched = cost.seen.iter().map(Watched::from).collect();
+            return Ok(Run { watched, open: cost.open, broken: cost.broken.len() });
+        }
+    };
+    Ok(Run { watched: seen.iter().map(Watched::from).collect(), ..Run::default() })
+}
+
+/// As a table in Markdown.
+pub fn print(found: &[Found]) {
+    println!("\n| a LAN that lies | n | bound, ms | gap ms, median (max) | lost, max | connections broken |");
+    println!("| --- | --- | --- | --- | --- | --- |");
+    for one in found {
+        let broken: usize = one.runs.iter().map(|run| run.broken).sum();
+        let open: usize = one.runs.iter().map(|run| run.open).sum();
+        let clients = one.runs.first().map_or(0, |run| run.watched.len());
+        for at in 0..clients {
+            let watched: Vec<&Watched> = one.runs.iter().filter_map(|run| run.watched.get(at)).collect();
+            let mut gaps: Vec<f64> = watched.iter().map(|watched| watched.gap_ms).collect();
+            gaps.sort_by(f64::total_cmp);
+            let (median, max) = (gaps[(gaps.len() - 1) / 2], gaps[gaps.len() - 1]);
+            let lost = watched.iter().map(|watched| watched.lost).max().unwrap_or_default();
+            println!(
+                "| {} | {} | {} | {median:.0} ({max:.0}) | {lost} | {broken} of {open} |",
+                watched[0].what,
+                watched.len(),
+                watched[0].bound_ms
+            );
+        }
+    }
+}

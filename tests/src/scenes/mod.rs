@@ -1,0 +1,87 @@
+//! What happens on a LAN that lies, or to many at once, played once on a bed: tests hold what was seen to their limits,
+//! `bench-announcer` plays it again and again and writes down what was seen.
+
+pub mod groups;
+pub mod late_writes;
+pub mod strangers;
+pub mod upgrade;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use testbed::{AnswerReport, Answerers, Probe, ProbeReport};
+
+use crate::{journal, watch};
+
+/// Longer than a membership Lease lasts.
+pub const BEYOND_THE_LEASE: u64 = 22;
+
+/// What is promised to a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promise {
+    /// For how long it is without answers, on an idle machine. Zero: it loses nothing.
+    pub bound: Duration,
+    /// What tests assert: more, because other tests run beside them. The machine's stalls are subtracted.
+    pub limit: Duration,
+}
+
+impl Promise {
+    /// Nothing is lost, in tests neither.
+    pub const NOTHING_IS_LOST: Self = Self { bound: Duration::ZERO, limit: Duration::ZERO };
+
+    const fn within(bound_ms: u64, limit: Duration) -> Self {
+        Self { bound: Duration::from_millis(bound_ms), limit }
+    }
+}
+
+/// What one client saw of a scene.
+#[derive(Debug)]
+pub struct Seen {
+    /// What it was.
+    pub what: String,
+    /// What it was promised.
+    pub promise: Promise,
+    /// Its answers.
+    pub report: ProbeReport,
+    /// Who answered for the address, where that was asked.
+    pub answers: Option<AnswerReport>,
+}
+
+impl Seen {
+    fn end(what: &str, promise: Promise, probe: Probe) -> Result<Self> {
+        let report = watch::end(what, probe, Some(promise.limit))?;
+        Ok(Self { what: what.into(), promise, report, answers: None })
+    }
+
+    fn end_both(what: &str, promise: Promise, (probe, answerers): (Probe, Answerers)) -> Result<Self> {
+        let seen = Self::end(what, promise, probe)?;
+        let answers = answerers.report();
+        eprintln!("{what}: who has: {answers}");
+        journal::answered(what, &answers);
+        ensure!(answers.asked > 10 && !answers.by.is_empty(), "{what}, nobody listened: {answers}");
+        Ok(Self { answers: Some(answers), ..seen })
+    }
+
+    /// It was as promised, within the limit of tests.
+    pub fn holds(&self) -> Result<()> {
+        let Self { what, promise: Promise { limit, .. }, report, answers } = self;
+        if limit.is_zero() {
+            ensure!(report.lost == 0, "{what}: {report}");
+        } else {
+            ensure!(report.outage < *limit, "{what}, at most {limit:?}: {report}");
+        }
+        let overlap = answers.as_ref().map_or(Duration::ZERO, |answers| answers.overlap);
+        ensure!(overlap < watch::OVERLAP, "{what}: {answers:?}");
+        Ok(())
+    }
+
+    /// One node answered all the time, and the client had its answers. Such watches are long: of many thousand
+    /// connections on a busy machine one packet may get lost, which is no outage.
+    pub fn went_unnoticed(&self) -> Result<()> {
+        let Self { what, report, answers, .. } = self;
+        ensure!(report.lost <= 3 && report.outage < Duration::from_millis(500), "{what}: {report}");
+        let one = |answers: &AnswerReport| answers.double.is_zero() && answers.by.len() == 1;
+        ensure!(answers.as_ref().is_none_or(one), "{what}: {answers:?}");
+        Ok(())
+    }
+}
