@@ -334,6 +334,7 @@ mod tests {
         assert_eq!(reasons(&story.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
     }
 
+    /// H15.
     #[test]
     fn a_refusal_is_not_told_twice() {
         let start = Instant::now();
