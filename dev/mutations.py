@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""mutations.py [--check] [WORD...]: takes behaviours out of the product, one at a time, and wants the tests that promise them to fail.
+"""mutations.py [--check] [--unit] [WORD...]: takes behaviours out of the product, one at a time, and wants the tests that promise them to fail.
 
 dev/mutations.toml names each: rows of docs/compatibility.md or docs/packaging.md, the file, the text to `replace`, what is there instead
 (`with`), and the tests that have to notice. Text that stands in the file more than once is told apart by what is around it (`around`).
 
 In a copy of the tree (target/mutations) every replaced piece of Rust is built once, beside what it replaces: HCP_MUTATION chooses at run
 time. Anything else (charts, scripts, `plain` ones) is replaced in the copy for as long as its tests run. Each test first has to pass
-without. WORDs choose rows, files or tests that contain one; --check only looks whether each text is found and each row names the tests.
+without. WORDs choose rows, files or tests that contain one, --unit the tests beside the code; --check only looks whether each text is
+found and each row names the tests.
 """
 
 import json
@@ -122,12 +123,15 @@ def build(tests):
     cargo = [os.environ.get("CARGO", "cargo")]
     selection = ["--lib", "--bin", "harvester-cloud-provider"] if None in homes else []
     selection += [word for home in sorted(homes - {None}) for word in ("--test", home)]
-    if homes - {None}:
-        subprocess.run([*cargo, "build", "--locked", "--workspace", "--bins"], cwd=COPY, check=True)
-    said = subprocess.run([*cargo, "test", "--locked", "--workspace", "--no-run", "--message-format=json-render-diagnostics", *selection],
-                          cwd=COPY, stdout=subprocess.PIPE, text=True)
-    if said.returncode:
-        sys.exit("mutations: what was replaced does not compile")
+    print("mutations: building what they are tried on", flush=True)
+    beds = any("Bed::" in path.read_text() for home in homes - {None} for path in (ROOT / "tests/tests").glob(f"{home}.rs"))
+    calls = [["build", "--bin", BINARY.name]] if beds else []
+    calls += [["test", "--no-run", "--message-format=json-render-diagnostics", *selection]]
+    for call in calls:
+        # Of what is in the way of a choice the compiler complains, too.
+        said = subprocess.run([*cargo, *call, "--locked", "--workspace"], cwd=COPY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if said.returncode:
+            sys.exit(f"{said.stderr}\nmutations: what was replaced does not compile")
     commands = {}
     for line in said.stdout.splitlines():
         message = json.loads(line) if line.startswith("{") else {}
@@ -192,8 +196,9 @@ def try_out(mutation, test, command, known):
 
 
 def main():
-    words = [word for word in sys.argv[1:] if word != "--check"]
-    if any(word.startswith("-") for word in words):
+    flags = {word for word in sys.argv[1:] if word.startswith("-")}
+    words = [word for word in sys.argv[1:] if word not in flags]
+    if not flags <= {"--check", "--unit"}:
         sys.exit(__doc__)
     entries = tomllib.loads((ROOT / "dev/mutations.toml").read_text())["mutation"]
     mutations = [Mutation(number, entry) for number, entry in enumerate(entries, 1)]
@@ -202,9 +207,12 @@ def main():
         sys.exit("\n".join(wrong))
     covered = {row for mutation in mutations for row in mutation.rows}
     print(f"mutations: {len(mutations)} of {len(covered)} rows, each found once", flush=True)
-    if "--check" in sys.argv[1:]:
+    if "--check" in flags:
         return
     chosen = [one for one in mutations if not words or any(word in part for word in words for part in one.words())]
+    for mutation in chosen if "--unit" in flags else []:
+        mutation.tests = [test for test in mutation.tests if home_of(test) is None]
+    chosen = [one for one in chosen if one.tests]
     if not chosen:
         sys.exit("mutations: none of them is called so")
     if os.geteuid() != 0:
