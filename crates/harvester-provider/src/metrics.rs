@@ -224,7 +224,11 @@ mod tests {
     #[test]
     fn allocation_waiting_leaks_mapping_names_and_garbage_have_a_metric_each() {
         let mut registry = Registry::default();
-        let _metrics = Metrics::register(&mut registry);
+        let metrics = Metrics::register(&mut registry);
+        // Families are shown with their first member.
+        let key = ServiceKey { namespace: "a".into(), name: "b".into() };
+        metrics.waits(&key, Some(WaitReason::Allocation));
+        metrics.garbage(Kind::Ours, 1);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         let shown = runtime::metrics::shown_types(&text);
