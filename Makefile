@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo conformance demo-down demo-programs test test-unit test-e2e docs docs-test sim model fuzz chaos bench bench-ccm bench-announcer figures release release-check image chart dashboard-png tools fmt lint house deny clean
+.PHONY: help demo conformance demo-down demo-programs test test-unit test-e2e docs docs-test sim model mutations fuzz chaos bench bench-ccm bench-announcer figures release release-check image chart dashboard-png tools fmt lint house deny clean
 
 , := ,
 ARCH := $(shell uname -m)
@@ -111,6 +111,9 @@ dashboard-png: ## docs/pictures/dashboard.png: the chart's dashboard over three 
 	@dev/dashboard.py $(OUT)/dashboard/data.json $(OUT)/dashboard/dashboard.svg
 	@rsvg-convert $(OUT)/dashboard/dashboard.svg | pngquant --strip 64 - >docs/pictures/dashboard.png
 	@ls -l docs/pictures/dashboard.png | awk '{print $$NF ": " $$5 " bytes"}'
+
+mutations: tools ## take out what rows of docs/compatibility.md promise, and see their tests fail, as root (ARGS='W-26 keeper.rs'; about 15 minutes)
+	@HCP_TOOLS=$$(dev/tools.sh --print) dev/mutations.py $(ARGS)
 
 fuzz: ## feed hostile frames to everything that reads from the wire, a minute each (ARGS="--seconds 600 --seed 7 --target ndp")
 	@cargo build --locked --profile tools -p fuzz && \

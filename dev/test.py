@@ -5,7 +5,8 @@ Programs are what cargo says there are, tests are what each program lists; one t
 a retry that no stall of the machine explains. --unit runs what lies beside the code and the documents' examples, --e2e the programs in
 tests/tests; without either, all of them. NAMEs choose programs. Variables:
 
-  E2E_JOBS       programs at a time (2); those that put whole nodes on the machine have it for themselves
+  E2E_JOBS       programs at a time (2, and one more while these leave the processors idle); those that put whole nodes on the machine
+                 have it for themselves
   TEST_LIMIT     seconds for one program (900), after which it is ended and its unfinished tests are named
   TEST_DEADLINE  seconds since the epoch at which everything ends, and what is left is named
   HCP_BINARY     the binary that end-to-end tests drive; without it the debug build
@@ -34,10 +35,13 @@ CARGO = os.environ.get("CARGO", "cargo")
 # Kubelets and containerd on a machine that does something else lose their races; nobody shares it with these.
 ALONE = {"installed", "newcomer", "node_loss", "testbed-nodes"}
 # These wait for time-outs nearly all the time: so many of their tests run at once, each on a bed of its own.
-WAITING = {"survival": 6, "impaired": 4}
+WAITING = {"survival": 6, "impaired": 4, "failover": 4, "faults": 4, "host_upgrade": 4}
+# Per cent of the time that somebody waits for a processor, below which one program more may run; seconds that the last one has had by then to
+# start its beds, kilobytes that are free.
+IDLE, SETTLED, SPARE = 20, 20, 6_000_000
 # The longest first, so that no core is idle at the end; what the last run took is better known (target/test/durations.json).
-LONG = ["failover", "bad_input", "installed", "node_loss", "newcomer", "faults", "asking", "handover", "survival", "impaired", "chart_live",
-        "chaos", "announcer-sim-seeds", "harvester-sim-real_api_server", "testbed-hosts"]
+LONG = ["impaired", "host_upgrade", "failover", "bad_input", "installed", "node_loss", "newcomer", "faults", "asking", "handover", "survival",
+        "chart_live", "chaos", "announcer-sim-seeds", "harvester-sim-real_api_server", "testbed-hosts"]
 # A weakness of the Go provider, a defect of the reference chart, a promise about an upgrade of the host.
 ROW = re.compile(r"(W-|D-|H)\d{1,2}")
 RESULT = re.compile(r"\btest (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)")
@@ -153,12 +157,24 @@ def in_order(chosen):
     return sorted(chosen, key=lambda one: (one.name in ALONE, -known.get(one.name, guess.get(one.name, 60 if one.end_to_end else 10))))
 
 
+def is_idle():
+    """Whether one program more disturbs nobody: for ten seconds hardly anybody has waited for a processor, and there is memory for beds."""
+    try:
+        waited = float(re.search(r"some avg10=([\d.]+)", Path("/proc/pressure/cpu").read_text())[1])
+        free = int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1])
+    except (OSError, TypeError):
+        return False
+    return waited < IDLE and free > SPARE
+
+
 def run(queue, jobs, limit, clock, environment):
     """Runs them; those that were never begun are returned."""
     total, ended, running, first = len(queue), [], [], time.time()
     while queue or running:
-        while queue and len(running) < jobs and not clock.is_over():
-            if running and (queue[0].name in ALONE or running[0].name in ALONE):
+        while queue and not clock.is_over():
+            alone = running and (queue[0].name in ALONE or running[0].name in ALONE)
+            settled = running and time.time() - running[-1].began > SETTLED
+            if alone or len(running) > jobs or len(running) == jobs and (jobs == 1 or not settled or not is_idle()):
                 break
             program = queue.pop(0)
             program.start(environment)

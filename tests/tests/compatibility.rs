@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::process::Command;
 
 use testbed::conformance::{Table, exceptions, surprises};
 
@@ -123,6 +124,14 @@ fn every_defect_of_the_reference_chart_has_one_row_with_a_test() {
         let [id, what, here, tests] = row.as_slice() else { panic!("{row:?}") };
         assert!(![what, here].iter().any(|cell| cell.is_empty()) && named(tests).next().is_some(), "{id}: {tests:?}");
     }
+}
+
+/// `make mutations` takes them out, which is too slow for here.
+#[test]
+fn each_behaviour_that_can_be_taken_out_is_found_once_and_its_rows_name_the_tests_that_notice() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a member of the workspace");
+    let said = Command::new(root.join("dev/mutations.py")).arg("--check").output().expect("the script can be started");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
 }
 
 /// W-42: what is configured reaches who needs it as an argument.

@@ -13,7 +13,8 @@ use harvester_api::keys::kube_vip;
 use testbed::{Probe, Traffic};
 use tokio::sync::MutexGuard;
 
-static BEDS: Beds = Beds::new();
+// These tests wait for Leases to expire.
+static BEDS: Beds<4> = Beds::new();
 
 /// Who waits for the Lease sees at the latest after this that its holder is dead, and has taken it.
 const EXPIRY: Duration = Duration::from_secs(5 + 1);

@@ -109,6 +109,7 @@ fn a_binary_that_needs_libraries_is_refused() {
     assert!(text(&refused.stderr).contains("is not static; build it with: make release"), "{}", text(&refused.stderr));
 }
 
+/// W-46.
 #[test]
 fn the_same_binary_gives_the_same_image_whenever_it_is_built() {
     if e2e::skip() {
@@ -130,6 +131,7 @@ fn the_same_binary_gives_the_same_image_whenever_it_is_built() {
     assert!(images[0] == images[1], "two builds differ");
     let config = config_of(&dir.path().join("first.tar"));
     assert_eq!(config["User"], "65532:65532");
+    assert_eq!(config["Entrypoint"], json!(["/usr/bin/harvester-cloud-provider"]));
     assert_eq!(config["Labels"]["org.opencontainers.image.version"], concat!("v", env!("CARGO_PKG_VERSION")));
     for label in ["title", "description", "licenses", "revision"] {
         let value = config["Labels"][format!("org.opencontainers.image.{label}")].as_str();

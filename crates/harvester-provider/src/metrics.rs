@@ -167,6 +167,31 @@ mod tests {
 
     /// W-53.
     #[test]
+    fn allocation_waiting_leaks_mapping_names_and_garbage_have_a_metric_each() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        // Families are shown with their first member.
+        let key = ServiceKey { namespace: "a".into(), name: "b".into() };
+        metrics.waits(&key, Some(WaitReason::Allocation));
+        metrics.garbage(Kind::Ours, 1);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let shown = runtime::metrics::shown_types(&text);
+        for (name, kind) in [
+            ("harvester_loadbalancer_allocation_seconds", "histogram"),
+            ("harvester_loadbalancer_waiting", "gauge"),
+            ("harvester_loadbalancer_possible_leaks_total", "counter"),
+            ("harvester_nad_mapping_networks", "gauge"),
+            ("harvester_known_hostnames", "gauge"),
+            ("harvester_cluster_name_mismatch", "gauge"),
+            ("harvester_garbage_loadbalancers", "gauge"),
+        ] {
+            assert_eq!(shown.get(name).map(String::as_str), Some(kind), "{name} in\n{text}");
+        }
+    }
+
+    /// W-53.
+    #[test]
     fn a_service_waits_for_one_thing_at_a_time() {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);

@@ -353,6 +353,22 @@ current-context: x
         assert!(chain(&error).contains("cannot connect"), "{}", chain(&error));
     }
 
+    /// W-47.
+    #[tokio::test]
+    async fn each_request_bears_the_name_and_version_of_the_program() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
+        let client = connect(config, &Settings::new("guest", &Product::TEST).retries(false)).unwrap();
+        let received = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut bytes = [0; 4096];
+            let length = tokio::io::AsyncReadExt::read(&mut stream, &mut bytes).await.unwrap();
+            String::from_utf8_lossy(&bytes[..length]).into_owned()
+        };
+        let (request, _) = tokio::join!(received, client.apiserver_version());
+        assert!(request.contains("user-agent: tested/1.2.3\r\n"), "{request}");
+    }
+
     #[tokio::test]
     async fn who_cannot_be_reached_is_named() {
         // The port is ours, and nobody listens there.

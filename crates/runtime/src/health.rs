@@ -190,6 +190,7 @@ mod tests {
         assert_eq!(health.ask(Probe::Livez, &[]).text(true), "livez check passed\n");
     }
 
+    /// W-41.
     #[test]
     fn a_process_without_its_caches_is_alive_and_not_ready() {
         assert_eq!(health().ask(Probe::Livez, &[]).text(false), "ok");

@@ -124,6 +124,7 @@ mod tests {
         router(health, Metrics::new(&crate::Product::TEST), Access::Open)
     }
 
+    /// W-45.
     #[tokio::test]
     async fn the_endpoints_answer_as_kubernetes_own_servers_do() {
         let health = Health::new();
@@ -180,6 +181,7 @@ mod tests {
         router(Health::new(), Metrics::new(&crate::Product::TEST), access)
     }
 
+    /// W-45.
     #[tokio::test]
     async fn metrics_need_a_token_that_the_cluster_knows_and_allows() {
         let scenario = reviewer();

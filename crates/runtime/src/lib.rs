@@ -24,7 +24,6 @@ pub mod work_queue;
 pub use product::Product;
 
 #[cfg(any(test, feature = "scenario"))]
+pub mod log_lines;
+#[cfg(any(test, feature = "scenario"))]
 pub mod scenario;
-
-#[cfg(test)]
-mod log_lines;

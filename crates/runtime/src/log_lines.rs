@@ -6,17 +6,20 @@ use std::sync::Arc;
 use tracing::dispatcher::Dispatch;
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 
-#[derive(Clone, Default)]
-pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
+/// The lines so far.
+#[derive(Debug, Clone, Default)]
+pub struct Lines(Arc<Mutex<Vec<u8>>>);
 
 /// Lines of this thread are collected for as long as it lives.
-pub(crate) struct Collecting {
+#[derive(Debug)]
+pub struct Collecting {
     _here: DefaultGuard,
     _beside: Dispatch,
 }
 
 impl Lines {
-    pub(crate) fn collect(&self) -> Collecting {
+    /// Begins to collect.
+    pub fn collect(&self) -> Collecting {
         let lines = self.clone();
         let subscriber =
             tracing_subscriber::fmt().without_time().with_ansi(false).with_writer(move || lines.clone()).finish();
@@ -25,12 +28,13 @@ impl Lines {
         Collecting { _here: here, _beside: Dispatch::new(NoSubscriber::default()) }
     }
 
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.0.lock().clone()).unwrap()
+    /// All that was said.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock()).into_owned()
     }
 
     /// How often this was said.
-    pub(crate) fn count(&self, words: &str) -> usize {
+    pub fn count(&self, words: &str) -> usize {
         self.text().matches(words).count()
     }
 }

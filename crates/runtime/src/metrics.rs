@@ -170,6 +170,7 @@ impl Collector for Process {
 mod tests {
     use super::*;
 
+    /// W-47.
     #[test]
     fn a_process_tells_its_memory_cpu_descriptors_and_version() {
         let text = Metrics::new(&Product::TEST).encode();

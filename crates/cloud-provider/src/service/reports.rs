@@ -337,6 +337,7 @@ mod tests {
         assert_eq!(reasons(&reports.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
     }
 
+    /// H15.
     #[test]
     fn a_refusal_is_not_told_twice() {
         let start = Instant::now();

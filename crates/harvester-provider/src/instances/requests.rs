@@ -153,6 +153,7 @@ mod tests {
         )
     }
 
+    /// H2.
     #[tokio::test]
     async fn only_a_status_about_that_very_vm_is_a_proof() {
         let named = json!({"name": "a", "group": "kubevirt.io", "kind": "virtualmachines"});

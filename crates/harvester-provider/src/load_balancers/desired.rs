@@ -257,6 +257,23 @@ mod tests {
         assert_eq!(drift(&build::config(), &LbView::from(&object), &service, Ipam::Dhcp), []);
     }
 
+    /// W-51.
+    #[test]
+    fn health_check_annotations_reach_no_object_and_are_no_reason_for_a_change() {
+        let plain = build::service("default/web").done();
+        let mut checked = plain.clone();
+        for name in ["port", "success-threshold", "failure-threshold", "period-seconds", "timeout-seconds"] {
+            checked.annotations.insert(&format!("cloudprovider.harvesterhci.io/healthcheck-{name}"), "7");
+        }
+        let [without, with] = [&plain, &checked].map(|service| {
+            let object = new_object(&build::config(), "name", service, &Source::Pool(None));
+            assert_eq!(drift(&build::config(), &LbView::from(&object), &checked, Ipam::Pool), []);
+            serde_json::to_value(object).unwrap()
+        });
+        assert_eq!(with, without);
+        assert_eq!(with["spec"].get("healthCheck"), None);
+    }
+
     /// W-01 and harvester-side.md 3.7 (an object without `ipam` leaks its address).
     #[test]
     fn an_object_of_an_older_version_is_completed() {

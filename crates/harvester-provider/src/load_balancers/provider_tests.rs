@@ -29,7 +29,6 @@ use super::super::build::{config, key, service};
 use super::super::own_writes::lb_cache;
 use super::super::view::LbView;
 use super::super::wakes::object_name;
-use super::failure::AFTER_REFUSAL;
 use super::*;
 
 const IP: &str = "10.20.4.1";
@@ -378,6 +377,7 @@ async fn an_object_that_is_deleted_behind_our_back_is_not_written() {
     assert_eq!(methods(&lab.sent()), ["GET"]);
 }
 
+/// H15, W-40.
 #[tokio::test]
 async fn a_refusal_of_the_host_reaches_the_user_in_its_words() {
     let message = "admission webhook \"validator\" denied the request: shows guest cluster demo is being removed";
@@ -387,7 +387,7 @@ async fn a_refusal_of_the_host_reaches_the_user_in_its_words() {
     let provider = HarvesterLoadBalancers { requests, ..lab.provider };
     let error = provider.ensure(&lab.services.get(&key("default/web")).unwrap()).await.unwrap_err();
     let name = object_name(&config(), &lab.services.get(&key("default/web")).unwrap());
-    assert_eq!((error.permanent, error.longest_pause), (false, Some(AFTER_REFUSAL)));
+    assert_eq!((error.permanent, error.longest_pause), (false, Some(Duration::from_mins(2))));
     assert_eq!(chain(&error), format!("create or update lb guests/{name} failed, error: {message}"));
 }
 

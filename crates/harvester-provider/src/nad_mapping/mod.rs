@@ -259,7 +259,10 @@ mod tests {
     #[test]
     fn a_cluster_without_a_name_has_no_mapping() {
         for name in ["", "kubernetes"] {
-            assert_eq!(compute(&ClusterName::from_record(name), &[machine("a", BOTH)]), None);
+            let mut vmi = machine("a", BOTH);
+            // It may be any of the clusters that were given no name.
+            vmi.labels.insert(GUEST_CLUSTER_NAME, name);
+            assert_eq!(compute(&ClusterName::from_record(name), &[vmi]), None);
         }
     }
 

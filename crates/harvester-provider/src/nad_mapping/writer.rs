@@ -180,6 +180,7 @@ mod tests {
     use harvester_api::keys::harvester::GUEST_CLUSTER_NAME;
     use prometheus_client::registry::Registry;
     use runtime::cache::Cache;
+    use runtime::log_lines::Lines;
     use runtime::scenario::Scenario;
     use serde_json::{Value, json};
 
@@ -216,6 +217,25 @@ mod tests {
 
     fn known() -> NadMapping {
         serde_json::from_str::<BTreeMap<String, String>>(VALUE).map(NadMapping::Known).unwrap()
+    }
+
+    /// W-11, W-44.
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_without_a_name_is_told_so_once_and_writes_no_mapping() {
+        let log = Lines::default();
+        let _collecting = log.collect();
+        let server = Scenario::answering(|_| (404, Scenario::status(404, "NotFound", "not found")));
+        let vmis = Cache::in_memory(|old, new| old != new, [("a".to_owned(), machine())]);
+        let metrics = Arc::new(Metrics::register(&mut Registry::default()));
+        let (cluster, mapping) = (Identity::known("kubernetes"), MappingSource::in_memory(None));
+        let running = tokio::spawn(Writer::new(server.client(), cluster, vmis.clone(), mapping, metrics).run());
+        for minute in 0..10 {
+            vmis.apply("a".to_owned(), VmiView { uid: minute.to_string(), ..machine() });
+            tokio::time::sleep(Duration::from_mins(1)).await;
+        }
+        assert_eq!(log.count("no NAD mapping without a name for this cluster"), 1, "{}", log.text());
+        assert_eq!(server.requests(), []);
+        running.abort();
     }
 
     /// ../golden 00-node-init.

@@ -76,3 +76,55 @@ impl Watches {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use runtime::scenario::Scenario;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::identity::keeper::record_cache;
+    use crate::instances::view::machine_caches;
+    use crate::load_balancers::own_writes::lb_cache;
+    use crate::nad_mapping::MappingSource;
+
+    /// W-38, W-07.
+    #[tokio::test(start_paused = true)]
+    async fn two_config_maps_are_watched_by_their_names_and_each_other_kind_once() {
+        let server = Scenario::answering(|request| match request.query.contains("watch=true") {
+            true => (0, Value::Null),
+            false => {
+                (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}))
+            }
+        });
+        let (lbs, (vms, vmis)) = (lb_cache(), machine_caches());
+        let (mapping, record) = (MappingSource::cache(), record_cache());
+        let client = server.client();
+        let watches = Watches::new(&client, &client, "guests", (&lbs, &vms, &vmis), (&mapping, &record));
+        let Watches { lbs, vms, vmis, mapping, record } = watches;
+        let all = futures::future::join5(lbs.run(), vms.run(), vmis.run(), mapping.run(), record.run());
+        assert!(tokio::time::timeout(Duration::from_mins(10), all).await.is_err(), "a watch never ends");
+        let mut asked: BTreeMap<String, usize> = BTreeMap::new();
+        for request in server.requests() {
+            let only = request.query.split('&').find(|part| part.starts_with("fieldSelector=")).unwrap_or_default();
+            let verb = if request.query.contains("watch=true") { "watch" } else { "list" };
+            let kind = request.path.rsplit('/').next().unwrap_or_default();
+            *asked.entry(format!("{verb} {kind} {only}").trim().to_owned()).or_default() += 1;
+        }
+        let once = |verb: &str, what: &str| (format!("{verb} {what}"), 1);
+        let expected: BTreeMap<String, usize> = [
+            "configmaps fieldSelector=metadata.name%3Dharvester-cloud-provider",
+            "configmaps fieldSelector=metadata.name%3Dharvester-nad-mapping",
+            "loadbalancers",
+            "virtualmachineinstances",
+            "virtualmachines",
+        ]
+        .iter()
+        .flat_map(|what| [once("list", what), once("watch", what)])
+        .collect();
+        assert_eq!(asked, expected);
+    }
+}

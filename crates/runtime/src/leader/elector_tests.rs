@@ -84,6 +84,7 @@ fn a_missing_lease_is_created_with_both_times_and_no_transition() {
     assert!(run.leads());
 }
 
+/// H12.
 #[test]
 fn a_released_lease_is_taken_at_once_and_counts_a_transition() {
     let mut run = Run::new(OnLoss::End);
@@ -121,6 +122,7 @@ fn time_in_which_the_api_did_not_answer_counts_against_no_holder_where_losing_is
     }
 }
 
+/// H12.
 #[test]
 fn a_foreign_lease_is_taken_only_after_it_stood_still_for_its_own_duration_by_our_clock() {
     let mut run = Run::new(OnLoss::End);
@@ -262,6 +264,7 @@ fn a_renewal_that_is_answered_after_its_deadline_renews_nothing() {
     assert!(run.elector.has_ended() && !run.leads());
 }
 
+/// H12.
 #[test]
 fn a_process_that_was_stopped_for_longer_than_its_deadline_does_not_believe_it_leads() {
     let mut run = Run::leading(OnLoss::End);
@@ -335,6 +338,7 @@ fn watched_renewals_send_nothing() {
     assert_eq!(run.at(0.3, Input::Watched(Some(held_by("other", 0.3, "8")))), None);
 }
 
+/// H12.
 #[test]
 fn release_names_nobody_for_one_second_and_only_the_holder_releases() {
     let run = Run::leading(OnLoss::End);

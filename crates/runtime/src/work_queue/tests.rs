@@ -147,6 +147,7 @@ async fn failures_back_off_from_5_to_300_seconds_per_key() {
     assert_eq!(BACKOFF.delay(u32::MAX), Duration::from_mins(5));
 }
 
+/// H15.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_is_woken_and_fails_again_backs_off_no_further_than_without() {
     let queue = queue();

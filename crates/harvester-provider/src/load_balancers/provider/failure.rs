@@ -11,7 +11,7 @@ use super::super::wait_reason::WaitReason;
 use crate::config::{lacks_rights, remedy};
 
 /// The longest pause after a refusal of Harvester: as long as that of Harvester's own controllers.
-pub(super) const AFTER_REFUSAL: Duration = Duration::from_mins(2);
+const AFTER_REFUSAL: Duration = Duration::from_mins(2);
 
 /// Reason of the condition on the Service after a failed request; empty for a failure that passes by itself.
 fn condition_reason(error: &RequestError) -> &'static str {

@@ -127,7 +127,7 @@ fn ready_lb() -> LbView {
     LbView { address: Some(IP.into()), ..lb("lb-name").network_of_host("guests/mgmt").ready(IP).done() }
 }
 
-/// W-37.
+/// W-37, H4.
 #[test]
 fn a_restart_over_a_healthy_service_writes_nothing() {
     assert_eq!(
