@@ -151,8 +151,8 @@ fn remedy(snapshot: &Snapshot, reason: &str, namespace: &str, name: &str) -> Str
              deployment/harvester-load-balancer"
             .to_owned(),
         "HarvesterForbidden" => format!(
-            "harvester-cloud-provider generate-addon <account> {} --kubeconfig harvester.yaml -o secret | kubectl apply \
-             -f -",
+            "harvester-cloud-provider generate-addon <account> {} --kubeconfig harvester.yaml -o secret | \
+             kubectl apply -f -",
             snapshot.namespace
         ),
         "RefusedByHarvester" => "kubectl --kubeconfig harvester.yaml -n harvester-system get pods -l \
