@@ -365,7 +365,7 @@ def tests(data):
 
 def peers(data):
     rows = [[one["what"], one["who"], one["text"], one["conditions"]] for one in data.peers.values()]
-    return ["| what | who | figure | conditions |", "| --- | --- | --- | --- |", *("| " + " | ".join(row) + " |" for row in rows)]
+    return ["| what | program | figure | conditions |", "| --- | --- | --- | --- |", *("| " + " | ".join(row) + " |" for row in rows)]
 
 
 def readme(data):

@@ -90,6 +90,7 @@ pub async fn check_port(server: &str) -> Vec<Check> {
         }
     };
     let list = addresses.iter().map(|address| address.ip().to_string()).collect::<Vec<_>>().join(", ");
+    let list = if list == host { "an address".to_owned() } else { list };
     let mut checks = vec![check("name", begun, !addresses.is_empty(), format!("{host} is {list}"))];
     let begun = Instant::now();
     let mut last = String::new();

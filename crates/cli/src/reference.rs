@@ -15,7 +15,8 @@ const HARVESTER: &str = include_str!("../../harvester-api/src/keys.rs");
 const INTRODUCTION: &str = "\
 # Reference
 
-Generated from the code (`UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference`); do not edit.
+This page lists every flag, variable, reason and annotation. It is generated from the code
+(`UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference`); do not edit it.
 The chart's values are in its `values.yaml`.
 ";
 

@@ -111,7 +111,7 @@ pub mod cloudprovider {
         /// Lease of the cloud controller, of the cloud controller: the reason of its safe mode, while it is in it or
         /// does not know yet whether the cluster is a copy. Announcers follow the Leases of that namespace anyway.
         pub const SAFE_MODE: &str = "cloudprovider.harvesterhci.io/safe-mode";
-        /// Lease of the cloud controller, of the cloud controller: the holder who stands for what the key above says.
+        /// Lease of the cloud controller, of the cloud controller: the holder that stands for what the key above says.
         pub const SAFE_MODE_HOLDER: &str = "cloudprovider.harvesterhci.io/safe-mode-holder";
         /// ConfigMap `kube-system/harvester-cloud-provider`: a changed value makes the cloud provider look for garbage
         /// at once.

@@ -108,6 +108,14 @@ pub fn since(snapshot: &Snapshot, time: Timestamp) -> i64 {
     snapshot.now.as_second() - time.as_second()
 }
 
+/// Seconds that the deletion of a Service may take; after that its Events name what is in the way.
+pub const DELETION_TAKES: i64 = 60;
+
+/// Seconds since the user deleted it; `None` if it is not being deleted.
+pub fn deleted_ago(snapshot: &Snapshot, service: &Service) -> Option<i64> {
+    service.metadata.deletion_timestamp.as_ref().map(|time| since(snapshot, time.0))
+}
+
 /// Seconds since the renewal of the Lease, and its duration in seconds; `None` if it has no holder.
 pub fn renewed(snapshot: &Snapshot, lease: &Lease) -> Option<(i64, i64)> {
     let spec = lease.spec.as_ref()?;

@@ -67,5 +67,5 @@ impl Desk {
 /// The reader's own registry and version in the places that the pages leave open.
 pub fn filled(text: &str) -> String {
     let registry = IMAGE.rsplit_once('/').map_or(IMAGE, |(registry, _)| registry);
-    text.replace("<registry>", registry).replace("<version>", VERSION)
+    text.replace("<registry>", registry).replace("<version>", VERSION).replace("<tag>", VERSION)
 }

@@ -151,7 +151,7 @@ where
 /// The reason in a few words.
 fn why(error: &kube::Error) -> String {
     match api_code(error) {
-        Some(403) => "these credentials may not".to_owned(),
+        Some(403) => "these credentials may not read them".to_owned(),
         Some(404) => "there is no such kind".to_owned(),
         _ => chain(error),
     }

@@ -54,8 +54,8 @@ fn nobody(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
             .what(what)
             .why("no new address is announced; what was announced is served until its node goes")
             .remedy(
-                "kubectl -n kube-system rollout restart daemonset/kube-vip     # DESIRED 0: no node has a control \
-                 plane label, set value kube-vip.nodes to all",
+                "kubectl -n kube-system rollout restart daemonset/kube-vip     # DESIRED 0: no node matches its \
+                 affinity and nodeSelector, set value kube-vip.nodes to all",
             ),
     )
 }

@@ -46,7 +46,7 @@ fn trouble(which: &'static str, side: &Side, snapshot: &Snapshot) -> Option<Find
         return None;
     }
     let guest = which == "guest";
-    let object = format!("{} API {}", if guest { "guest" } else { "Harvester" }, side.server);
+    let object = format!("{} API {}", if guest { "guest" } else { "Harvester" }, side.server).trim_end().to_owned();
     let why = if guest {
         "nothing can be read there, so that nothing else was looked at"
     } else {

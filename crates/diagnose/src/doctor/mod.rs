@@ -9,7 +9,7 @@ mod cluster;
 mod controllers;
 mod finding;
 mod host;
-mod nodes;
+pub(crate) mod nodes;
 mod services;
 
 use crate::snapshot::{Snapshot, Unread};
@@ -29,10 +29,23 @@ pub fn examine(snapshot: &Snapshot) -> Examination {
         services::findings,
     ];
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(snapshot)).collect();
+    leave_out_consequences(&mut findings);
     findings.sort();
     findings.dedup();
     let unread: Vec<Unread> = snapshot.unread.clone();
     Examination { findings, clusters: Clusters::of(snapshot), unread }
+}
+
+/// A cause, and what each node and each Service would repeat of it: other faults would be lost among them.
+const CONSEQUENCES: [(&str, &[&str]); 2] =
+    [("announcer-missing", &["announcer-silent", "owner-silent"]), ("harvester-token-refused", &["harvester-forbids"])];
+
+fn leave_out_consequences(findings: &mut Vec<Finding>) {
+    for (cause, repeated) in CONSEQUENCES {
+        if findings.iter().any(|finding| finding.check == cause) {
+            findings.retain(|finding| !repeated.contains(&finding.check));
+        }
+    }
 }
 
 #[cfg(test)]

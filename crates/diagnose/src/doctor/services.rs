@@ -38,6 +38,9 @@ fn object(service: &Service) -> String {
 fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
     let mut all = Vec::new();
     let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+    if service.metadata.deletion_timestamp.is_some() {
+        return not_deleted(snapshot, service).into_iter().collect();
+    }
     let class = facts::class(service);
     if !class.is_empty() {
         if facts::told(service).is_empty() {
@@ -60,6 +63,14 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
             );
         }
         return all;
+    }
+    if facts::annotation(&service.metadata, cloudprovider::PAUSED) == "true" {
+        all.push(
+            Finding::warning("service-paused", object(service))
+                .what(format!("annotation {} is true", cloudprovider::PAUSED))
+                .why("the cloud controller changes nothing of it, and deletes nothing; what is served goes on")
+                .remedy(format!("kubectl -n {namespace} annotate service {name} {}-", cloudprovider::PAUSED)),
+        );
     }
     if facts::annotation(&service.metadata, kube_vip::IGNORE) == "true" {
         all.push(
@@ -84,6 +95,24 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
     }
     all.extend(unannounced(snapshot, service));
     all
+}
+
+/// What its annotations ask for does not matter any more.
+fn not_deleted(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
+    let ago = facts::deleted_ago(snapshot, service).filter(|ago| *ago > facts::DELETION_TAKES)?;
+    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+    Some(
+        Finding::warning("service-not-deleted", object(service))
+            .what(format!(
+                "it was deleted {} ago and keeps {}",
+                crate::table::age(ago),
+                service.finalizers().join(", ")
+            ))
+            .why("its load balancer and address on Harvester are not given back yet")
+            .remedy(format!(
+                "kubectl -n {namespace} describe service {name}     # its last Warning says what is in the way"
+            )),
+    )
 }
 
 /// The name of the check for a reason. Frequent reasons have their own; the others share one.
@@ -122,7 +151,8 @@ fn remedy(snapshot: &Snapshot, reason: &str, namespace: &str, name: &str) -> Str
              deployment/harvester-load-balancer"
             .to_owned(),
         "HarvesterForbidden" => format!(
-            "harvester-cloud-provider generate-addon <account> {} --kubeconfig harvester.yaml",
+            "harvester-cloud-provider generate-addon <account> {} --kubeconfig harvester.yaml -o secret | \
+             kubectl apply -f -",
             snapshot.namespace
         ),
         "RefusedByHarvester" => "kubectl --kubeconfig harvester.yaml -n harvester-system get pods -l \
@@ -135,7 +165,7 @@ fn remedy(snapshot: &Snapshot, reason: &str, namespace: &str, name: &str) -> Str
          harvester-cloud-provider <chart> -f values.yaml"
                 .to_owned()
         }
-        "UnknownIPAM" => annotate(cloudprovider::IPAM, "-"),
+        "UnknownIPAM" => annotate(cloudprovider::IPAM, "=<pool, dhcp or static>"),
         "NoSuchPrimary" | "PrimaryWithoutAddress" | "PortTaken" => annotate(cloudprovider::PRIMARY_SERVICE, "-"),
         "AddressNotAsAsked" => annotate(cloudprovider::IP, "-"),
         _ => {
@@ -170,10 +200,11 @@ fn unannounced(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
             Finding::error("address-unowned", object(service))
                 .what("no node announces its address")
                 .why("nobody answers for it")
-                .remedy(
-                    "harvester-cloud-provider status -o wide     # ANNOUNCER of each node tells what keeps it \
-                    from that",
-                ),
+                .remedy(format!(
+                    "kubectl -n {} describe service {}     # after 20 s an Event says what keeps the nodes from it",
+                    service.namespace().unwrap_or_default(),
+                    service.name_any()
+                )),
         ),
         State::Announced | State::Pending => None,
     }

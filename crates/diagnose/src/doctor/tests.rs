@@ -210,6 +210,15 @@ fn faults() -> Vec<(&'static str, Plant)> {
         ),
         plant("announcer-missing", Box::new(|snapshot| snapshot.leases.truncate(1))),
         plant(
+            "announcer-missing",
+            Box::new(|snapshot| {
+                for lease in &mut snapshot.leases[1..] {
+                    lease.spec.as_mut().unwrap().renew_time = Some(read(json!("2026-01-01T11:50:00.000000Z")));
+                    lease.metadata.managed_fields = None;
+                }
+            }),
+        ),
+        plant(
             "announcer-silent",
             Box::new(member(|object| {
                 object["spec"]["renewTime"] = json!("2026-01-01T11:50:00.000000Z");
@@ -256,6 +265,20 @@ fn faults() -> Vec<(&'static str, Plant)> {
         plant(
             "service-ignored",
             Box::new(service(|object| object["metadata"]["annotations"]["kube-vip.io/ignore"] = json!("true"))),
+        ),
+        plant(
+            "service-paused",
+            Box::new(service(|object| {
+                object["metadata"]["annotations"]["cloudprovider.harvesterhci.io/paused"] = json!("true");
+            })),
+        ),
+        plant(
+            "service-not-deleted",
+            Box::new(service(|object| {
+                object["metadata"]["deletionTimestamp"] = json!("2026-01-01T11:50:00Z");
+                object["metadata"]["finalizers"] = json!(["service.kubernetes.io/load-balancer-cleanup"]);
+                object["metadata"]["annotations"]["kube-vip.io/ignore"] = json!("true");
+            })),
         ),
         plant("pool-exhausted", Box::new(condition("PoolExhausted"))),
         plant("pool-missing", Box::new(condition("NoMatchingPool"))),
@@ -389,6 +412,23 @@ fn one_fault_is_one_finding_unless_it_causes_another() {
 }
 
 #[test]
+fn the_remedy_of_a_wrong_ipam_keeps_the_annotation_and_says_what_is_accepted() {
+    let found = planted(&(Box::new(condition("UnknownIPAM")) as Plant));
+    let remedy = &found.findings[0].remedy;
+    assert!(remedy.ends_with("cloudprovider.harvesterhci.io/ipam=<pool, dhcp or static>"), "{remedy}");
+}
+
+#[test]
+fn a_refused_token_is_one_finding_however_many_services_wait_for_it() {
+    let mut snapshot = healthy::snapshot();
+    condition("HarvesterForbidden")(&mut snapshot);
+    let checks = |snapshot: &Snapshot| examine(snapshot).findings.iter().map(|one| one.check).collect::<Vec<_>>();
+    assert_eq!(checks(&snapshot), ["harvester-forbids"]);
+    trouble(false, TroubleKind::Unauthorized)(&mut snapshot);
+    assert_eq!(checks(&snapshot), ["harvester-token-refused"]);
+}
+
+#[test]
 fn the_names_of_checks_and_the_form_of_the_json_are_stable_for_scripts() {
     let found = planted(&(Box::new(condition("PoolExhausted")) as Plant));
     let json: Value = serde_json::from_str(&found.to_json()).unwrap();
@@ -406,7 +446,7 @@ fn what_could_not_be_read_is_not_judged_and_is_said() {
     snapshot.leases.clear();
     snapshot.machines.clear();
     for what in ["Leases in kube-system", "VirtualMachines on Harvester"] {
-        snapshot.unread.push(Unread { what: what.into(), why: "these credentials may not".into() });
+        snapshot.unread.push(Unread { what: what.into(), why: "these credentials may not read them".into() });
     }
     let found = examine(&snapshot);
     assert_eq!(found.findings, []);

@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::doctor::nodes::is_shut_out;
 use crate::facts;
 use crate::snapshot::{Snapshot, Unread};
 
@@ -87,7 +88,7 @@ pub struct NodeRow {
     pub host: String,
     /// The addresses in its status.
     pub addresses: Vec<String>,
-    /// Its announcer: `announcing`, `kube-proxy not ready`, `leaving`, `expired`; empty: none.
+    /// Its announcer: `announcing`, `excluded`, `kube-proxy not ready`, `leaving`, `expired`; empty: none.
     pub announcer: String,
     /// Reason of its condition `HarvesterHostMaintenance` during an upgrade of its host.
     pub maintenance: String,
@@ -107,6 +108,9 @@ pub struct UpgradeRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
+    /// Whether the guest cluster was read; otherwise nothing is known of Services and Nodes.
+    #[serde(skip)]
+    pub guest_read: bool,
     /// Problems that affect everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trouble: Vec<String>,
@@ -139,7 +143,12 @@ pub fn report(snapshot: &Snapshot, scope: &Scope) -> Report {
         trouble.extend(side.trouble.as_ref().map(|trouble| format!("{what} API {}: {}", side.server, trouble.text)));
     }
     trouble.extend(snapshot.announcer.as_ref().and_then(|report| report.trouble.clone()));
-    Report { trouble, services, pools, nodes, host_upgrade: upgrade_row(snapshot), unread: snapshot.unread.clone() }
+    if snapshot.guest.trouble.is_none() {
+        let missing = scope.names.iter().filter(|name| services.iter().all(|row| row.name != **name));
+        trouble.extend(missing.map(|name| format!("there is no Service {name} of type LoadBalancer")));
+    }
+    let (guest_read, host_upgrade) = (snapshot.guest.trouble.is_none(), upgrade_row(snapshot));
+    Report { guest_read, trouble, services, pools, nodes, host_upgrade, unread: snapshot.unread.clone() }
 }
 
 fn mode(service: &Service) -> &'static str {
@@ -161,7 +170,12 @@ fn service_row(snapshot: &Snapshot, service: &Service) -> ServiceRow {
     let booked = facts::annotation(&service.metadata, kube_vip::LOADBALANCER_IPS);
     let condition = facts::trouble(service).filter(|_| class.is_empty());
     let ignored = facts::annotation(&service.metadata, kube_vip::IGNORE) == "true";
+    let deleted = facts::deleted_ago(snapshot, service);
     let (state, reason, message) = match (vip, condition) {
+        _ if deleted.is_some() => {
+            let reason = deleted.filter(|ago| *ago > facts::DELETION_TAKES).map_or("", |_| "Terminating");
+            ("being deleted".to_owned(), reason.to_owned(), String::new())
+        }
         _ if !class.is_empty() => ("another's".to_owned(), format!("Class {class}"), String::new()),
         (_, Some(condition)) => {
             let state = vip.map_or("pending", |vip| vip.state.text());
@@ -235,6 +249,7 @@ fn node_row(snapshot: &Snapshot, node: &Node) -> NodeRow {
     let announcer = match lease {
         None => "",
         Some(lease) if lease.expired => "expired",
+        Some(_) if is_shut_out(node) => "excluded",
         Some(lease) if lease.leaving == Some(true) => "leaving",
         Some(lease) if lease.serving == Some(false) => "kube-proxy not ready",
         Some(_) => "announcing",

@@ -67,6 +67,44 @@ fn names_and_a_namespace_choose_services() {
     let named = |scope: &Scope| report(&snapshot, scope).services.into_iter().map(|row| row.name).collect::<Vec<_>>();
     assert_eq!(named(&Scope { names: ["api".to_owned()].into(), ..Scope::default() }), ["api"]);
     assert!(named(&Scope { namespace: Some("other".into()), ..Scope::default() }).is_empty());
+    let mistyped = report(&snapshot, &Scope { names: ["ap".to_owned()].into(), ..Scope::default() });
+    assert_eq!(mistyped.trouble, ["there is no Service ap of type LoadBalancer"]);
+    assert!(!mistyped.is_well());
+}
+
+#[test]
+fn a_service_that_is_being_deleted_says_so_and_why_it_stays_after_a_minute() {
+    let shown = |deleted: &str| {
+        let mut snapshot = healthy::snapshot();
+        let mut object = healthy::service("web");
+        object["metadata"]["deletionTimestamp"] = json!(deleted);
+        snapshot.services[1] = read(object);
+        let report = report(&snapshot, &Scope::default());
+        let row = report.services.iter().find(|row| row.name == "web").unwrap();
+        (row.state.clone(), row.reason.clone(), report.is_well())
+    };
+    assert_eq!(shown("2026-01-01T11:59:30Z"), ("being deleted".into(), String::new(), true));
+    assert_eq!(shown("2026-01-01T11:50:00Z"), ("being deleted".into(), "Terminating".into(), false));
+}
+
+#[test]
+fn of_a_guest_that_cannot_be_read_nothing_is_claimed() {
+    let mut snapshot = healthy::snapshot();
+    (snapshot.services, snapshot.nodes, snapshot.announcer) = (Vec::new(), Vec::new(), None);
+    snapshot.guest.trouble =
+        Some(crate::snapshot::Trouble { kind: crate::snapshot::TroubleKind::Unreachable, text: "no route".into() });
+    let text = report(&snapshot, &Scope::default()).to_text(false);
+    assert_eq!(text, format!("guest API {}: no route\n", snapshot.guest.server));
+}
+
+#[test]
+fn a_node_that_a_label_excludes_is_not_called_announcing() {
+    let mut snapshot = healthy::snapshot();
+    let mut object = healthy::node("node2");
+    object["metadata"]["labels"] = json!({"node.kubernetes.io/exclude-from-external-load-balancers": "true"});
+    snapshot.nodes[1] = read(object);
+    let nodes = report(&snapshot, &Scope::default()).nodes;
+    assert_eq!([&nodes[0].announcer, &nodes[1].announcer], ["announcing", "excluded"]);
 }
 
 #[test]

@@ -10,6 +10,9 @@ impl Report {
         if !self.trouble.is_empty() {
             parts.push(format!("{}\n", self.trouble.join("\n")));
         }
+        if !self.guest_read {
+            return parts.concat();
+        }
         parts.push(services(&self.services, wide));
         if !self.pools.is_empty() {
             parts.push(pools(&self.pools));

@@ -264,14 +264,15 @@ impl HostUpgrade {
     fn report_of(&self, now: i64, window: &Window, facts: &Facts) -> String {
         let (title, phase) = match &self.plan {
             Some((title, phase, _)) => (title.as_str(), phase.as_str()),
-            None => ("no plan that could be read", "over"),
+            None => ("an upgrade whose plan could not be read", "over"),
         };
         let mut parts = Vec::new();
         for machine in &facts.machines {
             let Some(course) = self.courses.get(&machine.node) else { continue };
             let mut words = Vec::new();
             if course.moves > 0 {
-                words.push(format!("moved {} times", course.moves));
+                let times = if course.moves == 1 { "once".to_owned() } else { format!("{} times", course.moves) };
+                words.push(format!("moved {times}"));
             }
             if course.was_off > 0 {
                 words.push(format!("was off for {}", span(course.was_off)));

@@ -201,7 +201,7 @@ impl Delegated {
 
     fn cannot_tell(&self, error: &kube::Error, resource: &str) -> Refusal {
         if api_code(error) != Some(403) {
-            tracing::warn!(error = %chain(error), "the process cannot ask the API server who may read the metrics");
+            tracing::warn!(error = %chain(error), "the API server did not say which users may read the metrics");
             return Refusal::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 format!("cannot ask the API server whether you may read this: {}", chain(error)),
