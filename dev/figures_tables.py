@@ -148,7 +148,7 @@ LAN = [  # step, title, how
 
 
 def lan(data):
-    """One row for each promise of a scene: its clients are told by what they asked."""
+    """One row for each promise of a fault: its clients are told by what they asked."""
     def row(case, title, how):
         def cells(report):
             played = next((one for one in report["lan"] if one["case"] == case), None)

@@ -112,9 +112,9 @@ async fn a_node_is_emptied_before_its_machine_goes_off_and_used_again_when_it_is
   - {{at: 2, plan: {{hosts: {{host-1: PostDrained}}}}, machines: {{{owner}: {{power: 'on'}}}}}}
 "
     );
-    let scenes = replay(&owner, &steps).scenes(player.stage()).unwrap();
+    let snapshots = replay(&owner, &steps).snapshots(player.stage()).unwrap();
     let probe = watch::ask(&bed, Traffic::Http((address, PORT).into())).unwrap();
-    player.play(&scenes[0]).await.unwrap();
+    player.play(&snapshots[0]).await.unwrap();
     bed.wait_for_node(&owner, "to be cordoned", |node| {
         let done = is_cordoned(node) && is_marked(node, CORDONED) && is_marked(node, HAND_OVER);
         if done { Ok(()) } else { Err(format!("{:?}", node.annotations())) }
@@ -132,7 +132,7 @@ async fn a_node_is_emptied_before_its_machine_goes_off_and_used_again_when_it_is
     assert!(event.message.contains("/local") && !event.message.contains("/agent"), "{event:?}");
 
     // It goes off, and nobody notices.
-    player.play(&scenes[1]).await.unwrap();
+    player.play(&snapshots[1]).await.unwrap();
     bed.power_off(n).unwrap();
     bed.wait_for_node(&owner, "its machine is off", shows("VMShutDownForUpgrade")).await.unwrap();
     watch::at_most(OVERLAP, "handed over, drained and off", [probe]).unwrap();
@@ -144,7 +144,7 @@ async fn a_node_is_emptied_before_its_machine_goes_off_and_used_again_when_it_is
     nodes.patch(&by_hand, &PatchParams::default(), &cordon).await.unwrap();
     bed.power_on(n).unwrap();
     bed.wait_until_announcing(n).await.unwrap();
-    player.play(&scenes[2]).await.unwrap();
+    player.play(&snapshots[2]).await.unwrap();
     bed.wait_for_node(&owner, "to be uncordoned", |node| {
         let clean = !is_cordoned(node) && !is_marked(node, CORDONED) && !is_marked(node, HAND_OVER);
         if clean { Ok(()) } else { Err(format!("{:?}", node.annotations())) }
@@ -165,19 +165,19 @@ async fn a_node_is_emptied_before_its_machine_goes_off_and_used_again_when_it_is
   - {{at: 3, plan: {{phase: Succeeded}}}}
 "
     );
-    let scenes = replay(&owner, &steps).scenes(player.stage()).unwrap();
+    let snapshots = replay(&owner, &steps).snapshots(player.stage()).unwrap();
     let probe = watch::ask(&bed, Traffic::Http((address, PORT).into())).unwrap();
     web.publish(&[bed.pod(n)]).await.unwrap();
-    player.play(&scenes[0]).await.unwrap();
+    player.play(&snapshots[0]).await.unwrap();
     web.wait_for_other_vip_host(second).await.unwrap();
     bed.wait_until_without(second, address).await.unwrap();
-    player.play(&scenes[1]).await.unwrap();
+    player.play(&snapshots[1]).await.unwrap();
     bed.announcer(second).pause().unwrap();
     bed.lan.host(second).cut_off().unwrap();
     tokio::time::sleep(Duration::from_millis(800)).await;
     bed.lan.host(second).plug_in().unwrap();
     bed.announcer(second).resume().unwrap();
-    player.play(&scenes[2]).await.unwrap();
+    player.play(&snapshots[2]).await.unwrap();
     bed.wait_for_node(&by_hand, "its mark to go", |node| {
         if is_marked(node, HAND_OVER) { Err(format!("{:?}", node.annotations())) } else { Ok(()) }
     })

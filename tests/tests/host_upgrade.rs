@@ -27,8 +27,8 @@ async fn machines_that_move_keep_their_nodes_and_addresses_whoever_tells_of_the_
 
     // Nobody tells why they move: zones follow, and nothing is shown.
     stage.play("migrations", true).await;
-    let scenes = read("migrations").scenes(stage.player.stage()).unwrap();
-    stage.zones_follow(scenes.last().unwrap()).await;
+    let snapshots = read("migrations").snapshots(stage.player.stage()).unwrap();
+    stage.zones_follow(snapshots.last().unwrap()).await;
     assert!(
         bed.events("default", "Node", "node1").await.unwrap().iter().all(|event| !event.reason.starts_with("Host"))
     );
@@ -45,7 +45,7 @@ async fn machines_that_move_keep_their_nodes_and_addresses_whoever_tells_of_the_
     let report = stage.report().await;
     assert!(report.contains("node node1 moved") && report.contains("node node2"), "{report}");
     stage.told_once().await;
-    let last = read("v1-three-hosts").scenes(stage.player.stage()).unwrap();
+    let last = read("v1-three-hosts").snapshots(stage.player.stage()).unwrap();
     stage.zones_follow(last.last().unwrap()).await;
 }
 

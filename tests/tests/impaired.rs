@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use e2e::scenes::BEYOND_THE_LEASE;
-use e2e::scenes::groups::{self, Impairment};
+use e2e::lan_faults::BEYOND_THE_LEASE;
+use e2e::lan_faults::groups::{self, Impairment};
 use e2e::watch::{FAILOVER, let_it_happen, nothing_was_written};
 use e2e::{Bed, Beds, PATIENCE, wait_for};
 use testbed::{Answerers, Fault, Nic, Probe};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::scenes::{Seen, upgrade};
+use e2e::lan_faults::{Seen, upgrade};
 use e2e::watch::one_of_three;
 use e2e::{Bed, Beds, ENOUGH, Exposed, PATIENCE, service};
 use harvester_api::keys::kube_vip;

@@ -86,7 +86,7 @@ pub struct StatusArguments {
     clusters: Clusters,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 enum StatusFormat {
     Text,
     Wide,

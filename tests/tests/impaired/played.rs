@@ -1,6 +1,6 @@
-//! Scenes that `bench-announcer` plays, too: strangers, groups of nodes, late writes. Each is held to its limit here.
+//! Faults that `bench-announcer` plays, too: strangers, groups of nodes, late writes. Each is held to its limit here.
 
-use e2e::scenes::{groups, late_writes, strangers};
+use e2e::lan_faults::{groups, late_writes, strangers};
 
 use super::alone;
 

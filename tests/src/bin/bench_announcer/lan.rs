@@ -1,7 +1,7 @@
-//! A LAN that lies, and many at once: the scenes that tests hold to their limits, played some times over.
+//! A LAN that lies, and many at once: the faults that tests hold to their limits, played some times over.
 
 use anyhow::{Context, Result};
-use e2e::scenes::{Seen, groups, late_writes, strangers, upgrade};
+use e2e::lan_faults::{Seen, groups, late_writes, strangers, upgrade};
 use e2e::vip::{all_well, three_nodes};
 use e2e::{Bed, Case as Place};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::cases::ms;
 
 /// What is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scene {
+pub enum Fault {
     /// A hypervisor with the owner and the node behind it is lost.
     Hypervisor,
     /// The nodes that do not own the address are cut off together, and the clients are not with them.
@@ -30,15 +30,15 @@ pub enum Scene {
 }
 
 /// Each with its name for `--only`, and for people.
-pub const SCENES: [(&str, &str, Scene); 8] = [
-    ("hypervisor", "loss of the hypervisor that carries the owner and the node behind it", Scene::Hypervisor),
-    ("minority", "the nodes without the address cut off from owner, clients and gateway", Scene::Minority),
-    ("majority", "the owner cut off, the clients with the other nodes", Scene::Majority),
-    ("strangers", "a stranger of each kind answers while the owner lives", Scene::Strangers),
-    ("strangers-power-loss", "a stranger of each kind answers for a lost owner", Scene::StrangersPowerLoss),
-    ("late-writes", "node power loss, each write late by 1 s", Scene::LateWrites),
-    ("upgrade", "upgrade of the DaemonSet", Scene::Upgrade),
-    ("unready", "all nodes unready and back", Scene::Unready),
+pub const FAULTS: [(&str, &str, Fault); 8] = [
+    ("hypervisor", "loss of the hypervisor that carries the owner and the node behind it", Fault::Hypervisor),
+    ("minority", "the nodes without the address cut off from owner, clients and gateway", Fault::Minority),
+    ("majority", "the owner cut off, the clients with the other nodes", Fault::Majority),
+    ("strangers", "a stranger of each kind answers while the owner lives", Fault::Strangers),
+    ("strangers-power-loss", "a stranger of each kind answers for a lost owner", Fault::StrangersPowerLoss),
+    ("late-writes", "node power loss, each write late by 1 s", Fault::LateWrites),
+    ("upgrade", "upgrade of the DaemonSet", Fault::Upgrade),
+    ("unready", "all nodes unready and back", Fault::Unready),
 ];
 
 /// What one client saw.
@@ -92,7 +92,7 @@ pub struct Run {
     pub broken: usize,
 }
 
-/// What a scene has shown.
+/// What a fault has shown.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Found {
     /// Its name.
@@ -107,18 +107,18 @@ pub struct Found {
 
 /// Plays it on a bed of its own. `keep` is told what there is after each time.
 pub async fn measure(
-    (name, title, scene): (&str, &str, Scene),
+    (name, title, fault): (&str, &str, Fault),
     runs: usize,
     outage: u64,
     mut keep: impl FnMut(&Found) -> Result<()>,
 ) -> Result<()> {
     let mut found = Found { case: name.into(), title: title.into(), runs: Vec::new(), failures: Vec::new() };
     eprintln!("{name}: {title}");
-    let builder = if scene == Scene::Upgrade { upgrade::bed() } else { three_nodes() };
+    let builder = if fault == Fault::Upgrade { upgrade::bed() } else { three_nodes() };
     let bed = builder.start().await.with_context(|| name.to_owned())?;
     for number in 1..=runs {
         let place = bed.case(name).await?;
-        let outcome = play(&bed, &place, scene, outage).await;
+        let outcome = play(&bed, &place, fault, outage).await;
         match outcome {
             Ok(run) => {
                 eprintln!("  {number}/{runs}: {run:?}");
@@ -137,17 +137,17 @@ pub async fn measure(
     Ok(())
 }
 
-async fn play(bed: &Bed, place: &Place<'_>, scene: Scene, outage: u64) -> Result<Run> {
+async fn play(bed: &Bed, place: &Place<'_>, fault: Fault, outage: u64) -> Result<Run> {
     let one = |seen: Seen| vec![seen];
-    let seen = match scene {
-        Scene::Hypervisor => one(groups::a_hypervisor_is_lost(bed, place, 188).await?),
-        Scene::Minority => one(groups::a_minority_is_cut_off(bed, place, 186).await?),
-        Scene::Majority => one(groups::the_owner_is_cut_off_with_a_few(bed, place, 187).await?),
-        Scene::Strangers => strangers::take_nothing_from_an_owner_that_lives(bed, place, outage).await?,
-        Scene::StrangersPowerLoss => strangers::answer_for_an_owner_that_is_lost(bed, place).await?,
-        Scene::LateWrites => one(late_writes::a_power_loss_while_writes_are_late(bed, place, 195).await?),
-        Scene::Unready => one(groups::all_nodes_are_unready_and_back(bed, place, 189).await?),
-        Scene::Upgrade => {
+    let seen = match fault {
+        Fault::Hypervisor => one(groups::a_hypervisor_is_lost(bed, place, 188).await?),
+        Fault::Minority => one(groups::a_minority_is_cut_off(bed, place, 186).await?),
+        Fault::Majority => one(groups::the_owner_is_cut_off_with_a_few(bed, place, 187).await?),
+        Fault::Strangers => strangers::take_nothing_from_an_owner_that_lives(bed, place, outage).await?,
+        Fault::StrangersPowerLoss => strangers::answer_for_an_owner_that_is_lost(bed, place).await?,
+        Fault::LateWrites => one(late_writes::a_power_loss_while_writes_are_late(bed, place, 195).await?),
+        Fault::Unready => one(groups::all_nodes_are_unready_and_back(bed, place, 189).await?),
+        Fault::Upgrade => {
             let cost = upgrade::Served::new(bed, place).await?.upgrade(bed).await?;
             let watched = cost.seen.iter().map(Watched::from).collect();
             return Ok(Run { watched, open: cost.open, broken: cost.broken.len() });

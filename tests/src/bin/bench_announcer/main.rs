@@ -24,7 +24,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 
 use crate::cases::CASES;
-use crate::lan::SCENES;
+use crate::lan::FAULTS;
 use crate::report::Report;
 
 #[derive(Debug, Parser)]
@@ -62,8 +62,8 @@ struct Cli {
 /// What `--only` takes.
 fn names() -> clap::builder::PossibleValuesParser {
     const OTHERS: [&str; 5] = ["200-vips", "dhcp-renew", "lost-node", "at-rest", "false-verdicts"];
-    let scenes = SCENES.iter().map(|(name, ..)| *name);
-    clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(scenes).chain(OTHERS))
+    let faults = FAULTS.iter().map(|(name, ..)| *name);
+    clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(faults).chain(OTHERS))
 }
 
 fn main() -> ExitCode {
@@ -102,13 +102,13 @@ fn run(cli: &Cli) -> Result<usize> {
         // After each case: a run that is interrupted leaves what it has.
         report.write(&cli.report)?;
     }
-    for scene in SCENES.into_iter().filter(|(name, ..)| wanted(name)) {
+    for fault in FAULTS.into_iter().filter(|(name, ..)| wanted(name)) {
         let mut keep = |found: &lan::Found| {
             report.played(found);
             report.write(&cli.report)
         };
-        if let Err(error) = runtime.block_on(lan::measure(scene, cli.runs, cli.outage, &mut keep)) {
-            report.failures.push(format!("{}: {error:#}", scene.0));
+        if let Err(error) = runtime.block_on(lan::measure(fault, cli.runs, cli.outage, &mut keep)) {
+            report.failures.push(format!("{}: {error:#}", fault.0));
             report.write(&cli.report)?;
         }
     }

@@ -88,7 +88,7 @@ impl Report {
         }
     }
 
-    /// What a scene has shown so far.
+    /// What a fault has shown so far.
     pub fn played(&mut self, found: &Played) {
         self.lan.retain(|one| one.case != found.case);
         self.lan.push(found.clone());

@@ -34,7 +34,7 @@ impl Promise {
     }
 }
 
-/// What one client saw of a scene.
+/// What one client saw of a fault.
 #[derive(Debug)]
 pub struct Seen {
     /// What it was.
