@@ -3,7 +3,7 @@
 
 use jsonpath_rust::parser::model::JpQuery;
 use jsonpath_rust::parser::parse_json_path;
-use jsonpath_rust::query::js_path_process;
+use jsonpath_rust::query::{QueryRef, js_path_process};
 use serde_json::Value;
 
 /// A parsed template.
@@ -72,7 +72,7 @@ fn path(text: &str) -> Result<JpQuery, String> {
 
 fn at<'a>(path: &JpQuery, value: &'a Value) -> Vec<&'a Value> {
     let found = js_path_process(path, value).unwrap_or_default();
-    found.into_iter().map(|found| found.val()).collect()
+    found.into_iter().map(QueryRef::val).collect()
 }
 
 fn render(parts: &[Part], value: &Value) -> String {

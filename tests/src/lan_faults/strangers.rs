@@ -209,8 +209,8 @@ pub async fn take_nothing_from_an_owner_that_lives(bed: &Bed, case: &Case<'_>, w
     }
     bed.control_plane.api_server().kill();
     let_it_happen(2).await;
-    let announced = disputed.iter().filter(|one| one.kind == Kind::Duplicate);
-    let announced: Result<()> = announced.map(|one| strangers.announce(one.address)).collect();
+    let mut duplicates = disputed.iter().filter(|one| one.kind == Kind::Duplicate);
+    let announced = duplicates.try_for_each(|one| strangers.announce(one.address));
     let_it_happen(without_api).await;
     let here = |one: &Disputed<'_>| bed.lan.host(one.owner).has_address(one.address);
     let meanwhile: Result<Vec<bool>> = disputed.iter().map(here).collect();

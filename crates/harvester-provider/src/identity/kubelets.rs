@@ -30,9 +30,9 @@ pub struct Kubelets {
 
 impl Kubelets {
     /// Takes in what the kubelet of a Node reported last.
-    fn note(&mut self, node: &str, place: &'static str, report: String) {
-        let first = self.first.entry((node.to_owned(), place)).or_insert_with(|| report.clone());
-        if *first != report {
+    fn note(&mut self, node: &str, place: &'static str, report: &str) {
+        let first = self.first.entry((node.to_owned(), place)).or_insert_with(|| report.to_owned());
+        if first != report {
             self.alive.insert(node.to_owned());
         }
     }
@@ -57,7 +57,7 @@ impl Kubelets {
         let reports = join_all(self.asked.iter().map(|node| last_report(client, node))).await;
         for (node, report) in std::mem::take(&mut self.asked).iter().zip(reports) {
             if let Some((place, report)) = report {
-                self.note(node, place, report);
+                self.note(node, place, &report);
             }
         }
         self.next = Some(Instant::now() + ASK_EVERY);
@@ -95,7 +95,7 @@ mod tests {
             ("a", "Lease", "10:00:10", true),
             ("a", "Node", "09:57:00", true),
         ] {
-            kubelets.note(node, place, report.to_owned());
+            kubelets.note(node, place, report);
             assert_eq!(kubelets.lives(node), expected, "{node} {place} {report}");
         }
         assert!(!kubelets.lives("c"));

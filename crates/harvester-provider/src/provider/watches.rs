@@ -94,18 +94,16 @@ mod tests {
     /// W-38, W-07.
     #[tokio::test(start_paused = true)]
     async fn two_config_maps_are_watched_by_their_names_and_each_other_kind_once() {
-        let server = Scenario::answering(|request| match request.query.contains("watch=true") {
-            true => (0, Value::Null),
-            false => {
-                (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}))
-            }
+        let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []});
+        let server = Scenario::answering(move |request| {
+            if request.query.contains("watch=true") { (0, Value::Null) } else { (200, list.clone()) }
         });
         let (lbs, (vms, vmis)) = (lb_cache(), machine_caches());
         let (mapping, record) = (MappingSource::cache(), record_cache());
         let client = server.client();
         let watches = Watches::new(&client, &client, "guests", (&lbs, &vms, &vmis), (&mapping, &record));
         let Watches { lbs, vms, vmis, mapping, record } = watches;
-        let all = futures::future::join5(lbs.run(), vms.run(), vmis.run(), mapping.run(), record.run());
+        let all = Box::pin(futures::future::join5(lbs.run(), vms.run(), vmis.run(), mapping.run(), record.run()));
         assert!(tokio::time::timeout(Duration::from_mins(10), all).await.is_err(), "a watch never ends");
         let mut asked: BTreeMap<String, usize> = BTreeMap::new();
         for request in server.requests() {

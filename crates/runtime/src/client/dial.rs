@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
 use http::{Method, Request, Uri};
+use hyper_util::client::legacy;
 use kube::client::Body;
 use tower::{BoxError, Layer, Service};
 
@@ -133,7 +134,7 @@ where
 fn fell_silent(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
-        if error.downcast_ref::<hyper_util::client::legacy::Error>().is_some_and(|error| error.is_connect()) {
+        if error.downcast_ref().is_some_and(legacy::Error::is_connect) {
             return false;
         }
         let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);

@@ -114,7 +114,11 @@ impl Servers {
     pub(super) fn learn(&self, found: Vec<SocketAddr>) {
         *self.inner.listed.lock() = Some(Instant::now());
         self.inner.order.lock().learn(found.clone(), rand::random_range(0..usize::from(u16::MAX)));
-        self.inner.told.send_if_modified(|told| std::mem::replace(told, found.clone()) != found);
+        self.inner.told.send_if_modified(|told| {
+            let changes = *told != found;
+            *told = found;
+            changes
+        });
     }
 
     /// Keeps the list current: reads it at the start, after a server was lost, and at this interval, if one is given.
@@ -147,12 +151,11 @@ impl Servers {
                 }
             };
             let wanted = self.inner.wanted.notified();
-            let is_wanted = match next {
-                Some(pause) => timeout(pause, wanted).await.is_ok(),
-                None => {
-                    wanted.await;
-                    true
-                }
+            let is_wanted = if let Some(pause) = next {
+                timeout(pause, wanted).await.is_ok()
+            } else {
+                wanted.await;
+                true
             };
             if is_wanted {
                 sleep(SOON).await;

@@ -52,7 +52,7 @@ impl Cluster {
         let (mut addresses, mut macs) = (vips, BTreeSet::new());
         for link in self.facts.links_of_others() {
             macs.insert(link.mac);
-            addresses.extend(link.addresses.iter().map(|net| net.addr()));
+            addresses.extend(link.addresses.iter().map(ipnet::IpNet::addr));
         }
         NoHosts { addresses, macs }
     }
