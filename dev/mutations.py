@@ -27,7 +27,9 @@ sys.dont_write_bytecode = True
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
 COPY = TARGET / "mutations"
-BINARY = TARGET / "debug/harvester-cloud-provider"
+# Of its own: what is built here has mutations in it, and nobody else may run it.
+BUILT = TARGET / "mutations-target"
+BINARY = BUILT / "debug/harvester-cloud-provider"
 # Seconds: a test that ended without and does not end with the mutation has noticed it.
 LIMIT, LIMIT_WITH = 300, 45
 
@@ -50,6 +52,8 @@ class Mutation:
 
     def apply(self, text):
         """Both, and a choice between them; or only the new one."""
+        if text.count(self.around) != 1:
+            sys.exit(f"mutations: {self.id}: another one has changed its text in {self.file}")
         new = self.new
         if self.built:
             chosen = f'std::env::var_os("HCP_MUTATION").is_some_and(|id| id == "{self.id}")'
@@ -59,8 +63,6 @@ class Mutation:
             whole = not before.rpartition("\n")[2].strip() and lines[len(self.old):len(self.old) + 1] == "\n" and self.old[-1] in ";}"
             new = f"if {chosen} {{ {new} }} else {{ {self.old} }}"
             new = new if whole else f"({new})"
-        if text.count(self.around) != 1:
-            sys.exit(f"mutations: {self.id}: another one has changed its text in {self.file}")
         return text.replace(self.around, self.around.replace(self.old, new))
 
 
@@ -129,7 +131,8 @@ def build(tests):
     calls += [["test", "--no-run", "--message-format=json-render-diagnostics", *selection]]
     for call in calls:
         # Of what is in the way of a choice the compiler complains, too.
-        said = subprocess.run([*cargo, *call, "--locked", "--workspace"], cwd=COPY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        said = subprocess.run([*cargo, *call, "--locked", "--workspace"], cwd=COPY, env={**os.environ, "CARGO_TARGET_DIR": str(BUILT)},
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if said.returncode:
             sys.exit(f"{said.stderr}\nmutations: what was replaced does not compile")
     commands = {}
@@ -140,6 +143,8 @@ def build(tests):
         listed = subprocess.run([message["executable"], "--list", "--format", "terse"], stdout=subprocess.PIPE, text=True, check=True).stdout
         for name in (line[:-6] for line in listed.splitlines() if line.endswith(": test")):
             if name.rsplit("::", 1)[-1] in tests:
+                if name.rsplit("::", 1)[-1] in commands:
+                    sys.exit(f"mutations: two tests are called {name.rsplit('::', 1)[-1]}")
                 directory = Path(message["manifest_path"]).parent
                 commands[name.rsplit("::", 1)[-1]] = ([message["executable"], "--exact", name], directory)
     missing = sorted(tests - commands.keys())
@@ -158,7 +163,11 @@ def passes(command, limit, mutation=""):
         said, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGTERM)
-        process.communicate()
+        try:
+            process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
         return False, f"it had not ended after {limit} s"
     return process.returncode == 0 and "1 passed" in said, said
 
@@ -221,13 +230,9 @@ def main():
     copy_tree(mutations)
     commands = build({test for mutation in chosen for test in mutation.tests})
     failures, known = [], {}
-    try:
-        for mutation in chosen:
-            found = (try_out(mutation, test, commands[test], known) for test in mutation.tests)
-            failures += [failure for failure in found if failure]
-    finally:
-        # The next build makes the real one.
-        BINARY.unlink(missing_ok=True)
+    for mutation in chosen:
+        found = (try_out(mutation, test, commands[test], known) for test in mutation.tests)
+        failures += [failure for failure in found if failure]
     for failure in failures:
         print(f"FAILED {failure}")
     noticed = sum(len(mutation.tests) for mutation in chosen) - len(failures)

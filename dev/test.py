@@ -38,7 +38,7 @@ ALONE = {"installed", "newcomer", "node_loss", "testbed-nodes"}
 WAITING = {"survival": 6, "impaired": 4, "failover": 4, "faults": 4, "host_upgrade": 4}
 # Per cent of the time that somebody waits for a processor, below which one program more may run; seconds that the last one has had by then to
 # start its beds, kilobytes that are free.
-IDLE, SETTLED, SPARE = 20, 20, 6_000_000
+IDLE, SETTLED, SPARE = 5, 20, 6_000_000
 # The longest first, so that no core is idle at the end; what the last run took is better known (target/test/durations.json).
 LONG = ["impaired", "host_upgrade", "failover", "bad_input", "installed", "node_loss", "newcomer", "faults", "asking", "handover", "survival",
         "chart_live", "chaos", "announcer-sim-seeds", "harvester-sim-real_api_server", "testbed-hosts"]

@@ -160,7 +160,7 @@ fn what_is_rendered_is_what_is_written_down() {
 }
 
 #[test]
-fn defaults_give_the_reference_objects_and_one_role_more() {
+fn defaults_give_the_reference_objects_and_two_roles_more() {
     let objects = render("");
     assert_eq!(
         titles(&objects),
@@ -172,7 +172,9 @@ fn defaults_give_the_reference_objects_and_one_role_more() {
             "DaemonSet kube-vip",
             "Deployment harvester-cloud-provider",
             "Role harvester-cloud-provider",
+            "Role harvester-cloud-provider",
             "Role kube-vip",
+            "RoleBinding harvester-cloud-provider",
             "RoleBinding harvester-cloud-provider",
             "RoleBinding kube-vip",
             "ServiceAccount harvester-cloud-provider",

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use e2e::lan_faults::BEYOND_THE_LEASE;
 use e2e::lan_faults::groups::{self, Impairment};
+use e2e::lan_faults::{BEYOND_THE_LEASE, Seen};
 use e2e::watch::{FAILOVER, let_it_happen, nothing_was_written};
 use e2e::{Bed, Beds, PATIENCE, wait_for};
 use testbed::{Answerers, Fault, Nic, Probe};
@@ -24,14 +24,6 @@ static BEDS: Beds<4> = Beds::new();
 
 async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
     vip::alone(&BEDS).await
-}
-
-/// One node answered all the time, and clients had their answers. These watches are long: of many thousand connections
-/// on a busy machine one packet may get lost, which is no outage.
-fn nobody_noticed(what: &str, watch: (Probe, Answerers)) {
-    let (report, answers) = seen(what, watch);
-    assert!(report.lost <= 3 && report.outage < Duration::from_millis(500), "{what}: {report}");
-    assert_eq!((answers.double, answers.by.len()), (Duration::ZERO, 1), "{what}: {answers}");
 }
 
 /// The owner of a new VIP gets `fault` on its way to the LAN: one move, and none when the fault is gone.
@@ -162,7 +154,7 @@ async fn an_api_server_that_stands_still_and_goes_on_moves_nothing() {
             bed.wait_until_announcing(n).await.unwrap();
         }
         let_it_happen(20).await;
-        nobody_noticed(what, watch);
+        Seen::nothing(what, watch).unwrap();
         assert_eq!((vip.term().await, bed.owner_of(vip.address).unwrap()), (term, Some(vip.owner)), "{what}");
         nothing_was_written(&bed, mark).unwrap();
     }

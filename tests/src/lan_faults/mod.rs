@@ -26,12 +26,22 @@ pub struct Promise {
 }
 
 impl Promise {
-    /// Nothing is lost, in tests neither.
+    /// Nothing is lost, in tests neither; a watch of half a minute and more may miss three packets there
+    /// ([`Seen::went_unnoticed`]).
     pub const NOTHING_IS_LOST: Self = Self { bound: Duration::ZERO, limit: Duration::ZERO };
 
     const fn within(bound_ms: u64, limit: Duration) -> Self {
         Self { bound: Duration::from_millis(bound_ms), limit }
     }
+}
+
+/// Who answered for the address. A watch that saw nobody proves nothing.
+pub fn answers_of(what: &str, answerers: &Answerers) -> Result<AnswerReport> {
+    let answers = answerers.report();
+    eprintln!("{what}: who has: {answers}");
+    journal::answered(what, &answers);
+    ensure!(answers.asked > 10 && !answers.by.is_empty(), "{what}, nobody listened: {answers}");
+    Ok(answers)
 }
 
 /// What one client saw of a fault.
@@ -55,11 +65,12 @@ impl Seen {
 
     fn end_both(what: &str, promise: Promise, (probe, answerers): (Probe, Answerers)) -> Result<Self> {
         let seen = Self::end(what, promise, probe)?;
-        let answers = answerers.report();
-        eprintln!("{what}: who has: {answers}");
-        journal::answered(what, &answers);
-        ensure!(answers.asked > 10 && !answers.by.is_empty(), "{what}, nobody listened: {answers}");
-        Ok(Self { answers: Some(answers), ..seen })
+        Ok(Self { answers: Some(answers_of(what, &answerers)?), ..seen })
+    }
+
+    /// Ends a watch during which nothing may be noticed.
+    pub fn nothing(what: &str, watch: (Probe, Answerers)) -> Result<()> {
+        Self::end_both(what, Promise::NOTHING_IS_LOST, watch)?.went_unnoticed()
     }
 
     /// It was as promised, within the limit of tests.

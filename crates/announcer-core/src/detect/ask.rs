@@ -1,4 +1,5 @@
-//! A question on the wire.
+//! A question on the wire, as a value. What is asked before an address is taken over: `confirm.rs`; of whom else:
+//! `landmarks.rs`.
 
 use std::net::IpAddr;
 

@@ -160,10 +160,10 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
 }
 
 /// The Node that this process runs on: from the chart's `NODE_NAME`, else the host name, because the pod uses the
-/// host's network.
+/// host's network. The kubelet writes it in lower case.
 fn own_node() -> Option<OwnNode> {
     let told = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
-    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_lowercase());
     let told = told.map(|name| OwnNode { name, told: true });
     told.or_else(|| Some(OwnNode { name: host()?, told: false }))
 }

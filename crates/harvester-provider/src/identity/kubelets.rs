@@ -1,6 +1,6 @@
-//! Which kubelets live: their reports were seen to change while this process watched. No clock is compared. In a
-//! restored snapshot a Node may look alive for as long as the Kubernetes controller manager is late, and its report
-//! stays the same.
+//! Which kubelets live: each was seen to report again while this process watched. A report is compared only with
+//! an earlier one of the same kubelet, never with another clock. In a restored snapshot a Node may look alive for as long
+//! as the Kubernetes controller manager is late, and its report stays the same or is an older one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client};
 use runtime::error::api_code;
 use tokio::time::Instant;
@@ -19,7 +20,7 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct Kubelets {
     /// The first report of each, by where it was read.
-    first: BTreeMap<(String, &'static str), String>,
+    first: BTreeMap<(String, &'static str), Timestamp>,
     alive: BTreeSet<String>,
     /// Nodes whose kubelets are asked for.
     asked: Vec<String>,
@@ -30,11 +31,13 @@ pub struct Kubelets {
 
 impl Kubelets {
     /// Takes in what the kubelet of a Node reported last.
-    fn note(&mut self, node: &str, place: &'static str, report: &str) {
-        let first = self.first.entry((node.to_owned(), place)).or_insert_with(|| report.to_owned());
-        if first != report {
+    fn note(&mut self, node: &str, place: &'static str, report: Timestamp) {
+        let first = self.first.entry((node.to_owned(), place)).or_insert(report);
+        if report > *first {
             self.alive.insert(node.to_owned());
         }
+        // An older one is that of a snapshot, or of a kubelet whose clock was set back: its next report counts.
+        *first = report;
     }
 
     /// Whether the kubelet of this Node was seen to report.
@@ -57,7 +60,7 @@ impl Kubelets {
         let reports = join_all(self.asked.iter().map(|node| last_report(client, node))).await;
         for (node, report) in std::mem::take(&mut self.asked).iter().zip(reports) {
             if let Some((place, report)) = report {
-                self.note(node, place, &report);
+                self.note(node, place, report);
             }
         }
         self.next = Some(Instant::now() + ASK_EVERY);
@@ -66,17 +69,17 @@ impl Kubelets {
 
 /// Where the last report of the kubelet of a Node was read, and its time; `None` if nothing can be read. Its Lease is
 /// renewed every 10 s. Where that may not be read, the Node itself shows a report every 5 minutes.
-async fn last_report(client: &Client, node: &str) -> Option<(&'static str, String)> {
+async fn last_report(client: &Client, node: &str) -> Option<(&'static str, Timestamp)> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
     match leases.get(node).await {
-        Ok(lease) => return Some(("Lease", lease.spec?.renew_time?.0.to_string())),
+        Ok(lease) => return Some(("Lease", lease.spec?.renew_time?.0)),
         Err(error) if matches!(api_code(&error), Some(403 | 404)) => {}
         Err(_) => return None,
     }
     let nodes: Api<Node> = Api::all(client.clone());
     let conditions = nodes.get(node).await.ok()?.status?.conditions?;
     let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready" && condition.status != "Unknown")?;
-    Some(("Node", ready.last_heartbeat_time?.0.to_string()))
+    Some(("Node", ready.last_heartbeat_time?.0))
 }
 
 #[cfg(test)]
@@ -84,18 +87,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_report_that_changes_shows_a_kubelet_that_lives() {
+    fn only_a_later_report_shows_a_kubelet_that_lives() {
         let mut kubelets = Kubelets::default();
         for (node, place, report, expected) in [
             ("a", "Lease", "10:00:00", false),
             ("a", "Lease", "10:00:00", false),
             ("a", "Node", "09:57:00", false),
             ("b", "Lease", "10:00:10", false),
-            ("b", "Lease", "09:00:00", true),
+            ("b", "Lease", "09:00:00", false),
+            ("b", "Lease", "09:00:10", true),
             ("a", "Lease", "10:00:10", true),
             ("a", "Node", "09:57:00", true),
         ] {
-            kubelets.note(node, place, report);
+            kubelets.note(node, place, format!("2026-01-02T{report}Z").parse().unwrap());
             assert_eq!(kubelets.lives(node), expected, "{node} {place} {report}");
         }
         assert!(!kubelets.lives("c"));

@@ -1,15 +1,17 @@
-//! Opens connections: to the API servers one after the other, where they are known ([`Servers`]), and at last to the
-//! usual address. A request whose server has fallen silent is sent once more, to another one.
+//! Opens connections: to the usual address, and where that leads to a lost API server, to others of the list
+//! ([`Servers`]). A request whose server has fallen silent is sent once more, to another one.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::{Method, Request, Uri};
 use hyper_util::client::legacy;
 use kube::client::Body;
+use tokio::time::timeout;
 use tower::{BoxError, Layer, Service};
 
 use super::outcome::copy;
@@ -20,9 +22,14 @@ use super::servers::Servers;
 pub(super) struct Dial<C> {
     /// For the usual address.
     pub usual: C,
-    /// For an API server of the list.
+    /// With the limits that hold where other servers are known: for the usual address and for a server of the list.
     pub near: Option<(C, Servers)>,
 }
+
+/// Limit for one server of the list, its TLS handshake included.
+const LONGEST_ATTEMPT: Duration = Duration::from_millis(1500);
+/// Limit of repetitions: idle connections to a lost server may be left, and each repetition ends one.
+const MOST_REPEATS: usize = 3;
 
 /// One attempt. It has failed unless it is told otherwise, also if it is given up because it takes too long.
 struct Attempt<'a> {
@@ -59,16 +66,34 @@ where
         let Self { usual: mut last, near } = self.clone();
         Box::pin(async move {
             let Some((mut connector, servers)) = near else { return last.call(usual).await };
-            for server in servers.ways() {
-                let mut attempt = Attempt { servers: &servers, server, serves: false };
-                match connector.call(towards(&usual, server)).await {
+            if servers.candidates().is_empty() {
+                let connection = last.call(usual).await?;
+                servers.opened();
+                return Ok(connection);
+            }
+            if !servers.is_direct() {
+                match connector.call(usual.clone()).await {
                     Ok(connection) => {
-                        attempt.serves = true;
+                        servers.opened();
                         return Ok(connection);
                     }
                     Err(error) => {
-                        tracing::debug!(%server, error, "the API server cannot be reached; the next one is tried");
+                        tracing::debug!(error, "the usual address leads to no API server; others are tried");
+                        servers.lost();
                     }
+                }
+            }
+            for server in servers.candidates() {
+                let mut attempt = Attempt { servers: &servers, server, serves: false };
+                match timeout(LONGEST_ATTEMPT, connector.call(towards(&usual, server))).await {
+                    Ok(Ok(connection)) => {
+                        attempt.serves = true;
+                        return Ok(connection);
+                    }
+                    Ok(Err(error)) => {
+                        tracing::debug!(%server, error, "the API server cannot be reached; another one is tried");
+                    }
+                    Err(_) => tracing::debug!(%server, "the API server is silent; another one is tried"),
                 }
             }
             last.call(usual).await
@@ -82,22 +107,23 @@ fn towards(usual: &Uri, server: SocketAddr) -> Uri {
     Uri::builder().scheme(scheme).authority(server.to_string()).path_and_query("/").build().unwrap_or(usual.clone())
 }
 
-/// Sends a request once more if its server has fallen silent. Only what does no harm twice: a read, or a write of a
+/// Sends a request again if its server has fallen silent. Only what does no harm twice: a read, or a write of a
 /// state. Of a write whose `resourceVersion` has changed the second one is refused as a conflict.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct AgainLayer;
+#[derive(Debug, Clone)]
+pub(super) struct AgainLayer(pub Servers);
 
 impl<S> Layer<S> for AgainLayer {
     type Service = Again<S>;
 
     fn layer(&self, inner: S) -> Again<S> {
-        Again { inner }
+        Again { inner, servers: self.0.clone() }
     }
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Again<S> {
     inner: S,
+    servers: Servers,
 }
 
 impl<S> Service<Request<Body>> for Again<S>
@@ -116,16 +142,22 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let again = matches!(*request.method(), Method::GET | Method::PUT | Method::PATCH).then(|| copy(&request));
-        let answer = self.inner.call(request);
-        let mut inner = self.inner.clone();
+        let first = self.inner.call(request);
+        let Self { mut inner, servers } = self.clone();
         Box::pin(async move {
-            match (answer.await, again.flatten()) {
-                (Err(error), Some(again)) if fell_silent(&*error) => {
-                    tracing::debug!(error, path = again.uri().path(), "the API server is silent; another one is asked");
-                    inner.call(again).await
+            let (mut answer, mut again) = (first.await, again.flatten());
+            for _ in 0..MOST_REPEATS {
+                let Err(error) = &answer else { break };
+                if !fell_silent(&**error) {
+                    break;
                 }
-                (answer, _) => answer,
+                servers.lost();
+                let Some(next) = again.take() else { break };
+                tracing::debug!(error, path = next.uri().path(), "the API server is silent; another one is asked");
+                again = copy(&next);
+                answer = inner.call(next).await;
             }
+            answer
         })
     }
 }

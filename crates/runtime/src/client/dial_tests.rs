@@ -63,15 +63,19 @@ async fn a_lost_server_is_left_for_the_next_one_which_stays_in_use() {
     let ((usual, at_usual), (alive, at_alive)) = (server().await, server().await);
     let (mute, _queue) = silent();
     let servers = Servers::default();
-    servers.learn(vec![nobody().await, mute, alive]);
-    servers.serves(servers.ways().into_iter().find(|server| *server != alive && *server != mute).unwrap());
-    let maps = maps(usual, &servers);
+    servers.learn(vec![mute, alive], true);
+    servers.serves(mute);
+    let usually = maps(usual, &servers);
+    usually.get("a").await.unwrap();
+    assert_eq!((*at_usual.lock(), *at_alive.lock()), (1, 0), "while nothing is lost the usual address is used");
+    // The usual address leads to the lost server.
+    let maps = maps(mute, &servers);
     let begun = Instant::now();
     maps.create(&PostParams::default(), &ConfigMap::default()).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
-    assert_eq!(servers.ways()[0], alive);
-    maps.get("a").await.unwrap();
-    assert_eq!((*at_usual.lock(), *at_alive.lock()), (0, 2));
+    assert_eq!(servers.candidates()[0], alive);
+    usually.get("a").await.unwrap();
+    assert_eq!((*at_usual.lock(), *at_alive.lock()), (1, 2), "after a loss the servers are used directly");
 }
 
 #[tokio::test]
@@ -80,22 +84,23 @@ async fn where_no_server_of_the_list_answers_the_usual_address_is_used() {
     let servers = Servers::default();
     let maps = maps(usual, &servers);
     maps.get("a").await.unwrap();
-    servers.learn(vec![nobody().await, nobody().await]);
+    servers.learn(vec![nobody().await, nobody().await], true);
+    servers.lost();
     maps.get("a").await.unwrap();
     assert_eq!(*at_usual.lock(), 2);
 }
 
-/// What a request comes to whose first attempt ends so; how often it was sent.
-async fn attempts(method: Method, error: impl Fn() -> BoxError + Clone + Send + 'static) -> (bool, u32) {
+/// What a request comes to whose first `lost` attempts end so; how often it was sent.
+async fn attempts(method: Method, lost: u32, error: impl Fn() -> BoxError + Clone + Send + 'static) -> (bool, u32) {
     let sent = Arc::new(Mutex::new(0));
     let count = Arc::clone(&sent);
     let inner = service_fn(move |_: Request<Body>| {
         *count.lock() += 1;
-        let answer = if *count.lock() == 1 { Err(error()) } else { Ok(Response::new(Body::empty())) };
+        let answer = if *count.lock() <= lost { Err(error()) } else { Ok(Response::new(Body::empty())) };
         std::future::ready(answer)
     });
     let request = Request::builder().method(method).uri("/").body(Body::empty()).unwrap();
-    let answer = AgainLayer.layer(inner).oneshot(request).await;
+    let answer = AgainLayer(Servers::default()).layer(inner).oneshot(request).await;
     let sent = *sent.lock();
     (answer.is_ok(), sent)
 }
@@ -110,8 +115,11 @@ async fn only_what_does_no_harm_twice_is_sent_again_and_only_if_the_server_fell_
         (Method::POST, (false, 1)),
         (Method::DELETE, (false, 1)),
     ] {
-        assert_eq!(attempts(method.clone(), ended(ErrorKind::TimedOut)).await, expected, "{method}");
+        assert_eq!(attempts(method.clone(), 1, ended(ErrorKind::TimedOut)).await, expected, "{method}");
     }
-    assert_eq!(attempts(Method::GET, ended(ErrorKind::HostUnreachable)).await, (true, 2));
-    assert_eq!(attempts(Method::PUT, ended(ErrorKind::ConnectionReset)).await, (false, 1));
+    assert_eq!(attempts(Method::GET, 1, ended(ErrorKind::HostUnreachable)).await, (true, 2));
+    assert_eq!(attempts(Method::PUT, 1, ended(ErrorKind::ConnectionReset)).await, (false, 1));
+    // Idle connections to the lost server were left.
+    assert_eq!(attempts(Method::GET, 3, ended(ErrorKind::TimedOut)).await, (true, 4));
+    assert_eq!(attempts(Method::GET, 9, ended(ErrorKind::TimedOut)).await, (false, 4));
 }

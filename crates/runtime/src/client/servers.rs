@@ -1,7 +1,8 @@
-//! The API servers behind the Service `kubernetes`, so that a client connects to one of them and goes on to the next
-//! when that one is lost. kube-proxy leads a part of all new connections to a lost server until its lease has expired.
+//! The API servers behind the Service `kubernetes`. When one of them is lost, kube-proxy leads a part of all new
+//! connections to it until its lease has expired. For a minute after a loss the client therefore connects to the other
+//! servers itself. At all other times it uses the Service's address, which knows best who serves and spreads clients.
 //!
-//! With one API server, or without the right to list EndpointSlices, the client uses the Service's address.
+//! With one API server, or without the right to list EndpointSlices, the client uses only the Service's address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,6 +26,13 @@ const AGAIN: Duration = Duration::from_mins(1);
 const REFUSED: Duration = Duration::from_mins(10);
 /// A list of this age is read again when a connection is opened. Nothing is asked while nothing happens.
 const OLD: Duration = Duration::from_mins(5);
+/// A list counts from this time after the start. In a cluster that was restored elsewhere, the list names the servers of
+/// the original until the leases of these have expired (15 s) and the next comparison (10 s).
+const SETTLED: Duration = Duration::from_secs(30);
+/// For this time after a loss connections are opened directly. By then kube-proxy knows of the loss.
+const DIRECT: Duration = Duration::from_mins(1);
+/// Limit of the servers that are tried for one connection.
+const MOST_TRIED: usize = 2;
 
 /// The API servers of the cluster. Clones share one state.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +54,10 @@ struct Inner {
 struct Order {
     known: Vec<SocketAddr>,
     current: usize,
+    /// The list is not from the time right after the start.
+    settled: bool,
+    /// A server was lost; until then connections are opened directly.
+    direct_until: Option<Instant>,
 }
 
 impl Order {
@@ -58,17 +70,19 @@ impl Order {
     }
 
     /// The servers in the order in which they are tried. One alone is no choice.
-    fn ways(&self) -> Vec<SocketAddr> {
-        if self.known.len() < 2 {
+    fn candidates(&self) -> Vec<SocketAddr> {
+        if self.known.len() < 2 || !self.settled {
             return Vec::new();
         }
         let (before, after) = self.known.split_at(self.current);
         [after, before].concat()
     }
 
-    fn failed(&mut self, server: SocketAddr) {
+    /// `dice` chooses the next one, so that clients do not all move to the same server.
+    fn failed(&mut self, server: SocketAddr, dice: usize) {
         if self.known.get(self.current) == Some(&server) {
-            self.current = (self.current + 1) % self.known.len();
+            let others = self.known.len().saturating_sub(1).max(1);
+            self.current = (self.current + 1 + dice % others) % self.known.len();
         }
     }
 
@@ -81,19 +95,36 @@ impl Order {
 
 impl Servers {
     /// The servers to try, the preferred one first; empty if there is no choice.
-    pub(super) fn ways(&self) -> Vec<SocketAddr> {
-        self.inner.order.lock().ways()
+    pub(super) fn candidates(&self) -> Vec<SocketAddr> {
+        let mut candidates = self.inner.order.lock().candidates();
+        candidates.truncate(MOST_TRIED);
+        candidates
     }
 
-    /// This server could not be reached. The next one is preferred.
+    /// Whether a server was lost a moment ago.
+    pub(super) fn is_direct(&self) -> bool {
+        self.inner.order.lock().direct_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// A server fell silent, or the usual address leads to one that does not answer.
+    pub(super) fn lost(&self) {
+        self.inner.order.lock().direct_until = Some(Instant::now() + DIRECT);
+        self.inner.wanted.notify_one();
+    }
+
+    /// This server could not be reached. Another one is preferred.
     pub(super) fn failed(&self, server: SocketAddr) {
-        self.inner.order.lock().failed(server);
+        self.inner.order.lock().failed(server, dice());
         self.inner.wanted.notify_one();
     }
 
     /// A connection to this server was opened.
     pub(super) fn serves(&self, server: SocketAddr) {
         self.inner.order.lock().serves(server);
+    }
+
+    /// A connection to the usual address was opened.
+    pub(super) fn opened(&self) {
         if self.inner.listed.lock().is_some_and(|listed| listed.elapsed() > OLD) {
             self.inner.wanted.notify_one();
         }
@@ -111,9 +142,12 @@ impl Servers {
         self.inner.told.subscribe()
     }
 
-    pub(super) fn learn(&self, found: Vec<SocketAddr>) {
+    pub(super) fn learn(&self, found: Vec<SocketAddr>, settled: bool) {
         *self.inner.listed.lock() = Some(Instant::now());
-        self.inner.order.lock().learn(found.clone(), rand::random_range(0..usize::from(u16::MAX)));
+        let mut order = self.inner.order.lock();
+        order.learn(found.clone(), dice());
+        order.settled = settled;
+        drop(order);
         self.inner.told.send_if_modified(|told| {
             let changes = *told != found;
             *told = found;
@@ -121,8 +155,12 @@ impl Servers {
         });
     }
 
-    /// Keeps the list current: reads it at the start, after a server was lost, and at this interval, if one is given.
+    /// Keeps the list current: reads it after the start, after a server was lost, and at this interval, if one is given.
     pub async fn follow(self, client: Client, every: Option<Duration>) {
+        let begun = Instant::now();
+        if every.is_none() {
+            sleep(SETTLED).await;
+        }
         let slices: Api<EndpointSlice> = Api::namespaced(client, "default");
         let of_kubernetes = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
         let (mut pause, mut refusals) = (SOON, 0);
@@ -130,7 +168,7 @@ impl Servers {
             let next = match slices.list(&of_kubernetes).await {
                 Ok(list) => {
                     (pause, refusals) = (SOON, 0);
-                    self.learn(list.items.iter().flat_map(addresses).collect());
+                    self.learn(list.items.iter().flat_map(addresses).collect(), begun.elapsed() >= SETTLED);
                     every
                 }
                 Err(error) if api_code(&error) == Some(403) => {
@@ -146,8 +184,10 @@ impl Servers {
                 }
                 Err(error) => {
                     tracing::debug!(error = %chain(&error), "the process cannot list the API servers");
+                    // The failure itself makes the list wanted; the pause holds all the same.
+                    sleep(pause).await;
                     pause = (pause * 2).min(AGAIN);
-                    Some(pause)
+                    continue;
                 }
             };
             let wanted = self.inner.wanted.notified();
@@ -162,6 +202,10 @@ impl Servers {
             }
         }
     }
+}
+
+fn dice() -> usize {
+    rand::random_range(0..usize::from(u16::MAX))
 }
 
 /// Address and port of each API server.
@@ -183,32 +227,48 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_serves_stays_and_one_that_fails_is_left_for_the_next() {
-        let mut order = Order::default();
+    fn the_one_that_serves_stays_and_one_that_fails_is_left_for_another() {
+        let mut order = Order { settled: true, ..Order::default() };
         order.learn(vec![server(1)], 7);
-        assert!(order.ways().is_empty(), "one alone is no choice");
+        assert!(order.candidates().is_empty(), "one alone is no choice");
         order.learn(vec![server(1), server(2), server(3)], 7);
-        assert_eq!(order.ways(), [server(1), server(2), server(3)], "the one that was known stays");
-        order.failed(server(1));
-        order.failed(server(1));
-        assert_eq!(order.ways(), [server(2), server(3), server(1)], "requests that fail together move it once");
+        assert_eq!(order.candidates(), [server(1), server(2), server(3)], "the one that was known stays");
+        order.failed(server(1), 0);
+        order.failed(server(1), 0);
+        assert_eq!(order.candidates(), [server(2), server(3), server(1)], "requests that fail together move it once");
+        order.failed(server(2), 1);
+        assert_eq!(order.candidates()[0], server(1), "as the dice say");
         order.serves(server(3));
-        assert_eq!(order.ways(), [server(3), server(1), server(2)]);
+        assert_eq!(order.candidates(), [server(3), server(1), server(2)]);
         order.learn(vec![server(2), server(3)], 7);
-        assert_eq!(order.ways(), [server(3), server(2)]);
+        assert_eq!(order.candidates(), [server(3), server(2)]);
         order.learn(vec![server(4), server(5)], 7);
-        assert_eq!(order.ways(), [server(5), server(4)], "as the dice say");
+        assert_eq!(order.candidates(), [server(5), server(4)], "as the dice say");
+        order.settled = false;
+        assert!(order.candidates().is_empty(), "the list may be that of the cluster from which this one was restored");
         order.learn(Vec::new(), 7);
-        order.failed(server(5));
-        assert!(order.ways().is_empty());
+        order.failed(server(5), 7);
+        assert!(order.candidates().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_loss_servers_are_used_directly_for_a_minute() {
+        let servers = Servers::default();
+        servers.learn(vec![server(1), server(2), server(3)], true);
+        assert!(!servers.is_direct());
+        servers.lost();
+        assert!(servers.is_direct());
+        assert_eq!(servers.candidates().len(), MOST_TRIED);
+        sleep(DIRECT).await;
+        assert!(!servers.is_direct(), "the usual address knows of the loss");
     }
 
     #[test]
     fn another_connection_goes_to_another_server() {
         let servers = Servers::default();
         assert_eq!(servers.other(0), None);
-        servers.learn(vec![server(1), server(2), server(3)]);
-        let preferred = servers.ways()[0];
+        servers.learn(vec![server(1), server(2), server(3)], true);
+        let preferred = servers.candidates()[0];
         assert!(servers.other(0) != Some(preferred) && servers.other(1) != Some(preferred));
         assert_eq!(servers.other(2), Some(preferred));
     }
@@ -232,16 +292,16 @@ mod tests {
         let following = tokio::spawn(servers.clone().follow(scenario.client(), None));
         sleep(Duration::from_hours(1)).await;
         assert_eq!(*asked.lock(), 1);
-        let ways = servers.ways();
-        assert_eq!(ways.len(), 2);
-        servers.failed(ways[0]);
+        let before = servers.candidates();
+        assert_eq!(before.len(), 2);
+        servers.failed(before[0]);
         sleep(Duration::from_secs(2)).await;
-        assert_eq!((*asked.lock(), servers.ways()[0]), (2, ways[1]));
-        servers.serves(ways[1]);
+        assert_eq!((*asked.lock(), servers.candidates()[0]), (2, before[1]));
+        servers.opened();
         sleep(Duration::from_secs(2)).await;
         assert_eq!(*asked.lock(), 2, "the list is new");
         sleep(OLD).await;
-        servers.serves(ways[1]);
+        servers.opened();
         sleep(Duration::from_secs(2)).await;
         assert_eq!(*asked.lock(), 3);
         following.abort();
@@ -258,7 +318,7 @@ mod tests {
         let servers = Servers::default();
         let following = tokio::spawn(servers.clone().follow(scenario.client(), None));
         sleep(Duration::from_mins(9)).await;
-        assert_eq!((*asked.lock(), servers.ways()), (2, Vec::new()));
+        assert_eq!((*asked.lock(), servers.candidates()), (2, Vec::new()));
         following.abort();
     }
 }

@@ -32,8 +32,8 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(3);
 /// Limit for the TCP handshake: one repeated SYN. A Service of several API servers leads the next attempt elsewhere.
 const CONNECT: Duration = Duration::from_secs(2);
 /// The same two limits where another API server is known, which costs a connection and nothing else. The kernels of the
-/// two machines keep them, so neither a stalled process nor a slow API server ends anything.
-const UNACKNOWLEDGED_NEAR: Duration = Duration::from_secs(1);
+/// two machines keep them, so neither a stalled process nor a slow API server ends anything. Two probes have to be lost.
+const UNACKNOWLEDGED_NEAR: Duration = Duration::from_millis(2100);
 const CONNECT_NEAR: Duration = Duration::from_millis(500);
 
 type HttpService = BoxService<Request<Body>, http::Response<Incoming>, BoxError>;
@@ -68,7 +68,7 @@ pub(super) fn direct(config: &Config, servers: Option<&Servers>) -> Result<Clien
         .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .option_layer(servers.map(|_| AgainLayer))
+        .option_layer(servers.cloned().map(AgainLayer))
         .map_err(BoxError::from)
         .service(HttpClient::builder(TokioExecutor::new()).build(connector));
     Ok(ClientBuilder::new(service.boxed(), config.default_namespace.clone()))

@@ -36,6 +36,9 @@ async fn a_controller_outside_waits_until_a_kubelet_is_seen_to_report_however_la
         assert_eq!((lab.identity.name(), lab.server.writes()), (None, vec![]), "a restored snapshot looks like this");
         *reported.lock() = "2025-12-31T00:00:00Z";
         tokio::time::sleep(Duration::from_secs(6)).await;
+        assert!(lab.identity.hold().is_some(), "an older report is that of a snapshot, leases: {leases}");
+        *reported.lock() = "2025-12-31T00:00:10Z";
+        tokio::time::sleep(Duration::from_secs(6)).await;
         assert!(lab.identity.hold().is_none(), "a kubelet with another clock, leases: {leases}");
         assert_eq!(lab.name().await, "prod");
         let asked = lab.server.requests().len();
