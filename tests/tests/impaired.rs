@@ -15,9 +15,9 @@ use e2e::lan_faults::groups::{self, Impairment};
 use e2e::lan_faults::{BEYOND_THE_LEASE, Seen};
 use e2e::watch::{FAILOVER, let_it_happen, nothing_was_written};
 use e2e::{Bed, Beds, PATIENCE, wait_for};
-use testbed::{Answerers, Fault, Nic, Probe};
+use testbed::{Fault, Nic};
 use tokio::sync::MutexGuard;
-use vip::{Vip, at_most, seen};
+use vip::{Vip, at_most};
 
 // These tests wait: longer than Leases last, several times.
 static BEDS: Beds<4> = Beds::new();

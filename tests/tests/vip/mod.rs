@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::{Bed, Beds, Case, ServiceSpec, journal, vip, watch};
+use e2e::lan_faults::answers_of;
+use e2e::{Bed, Beds, Case, ServiceSpec, vip, watch};
 use testbed::{AnswerReport, Answerers, Probe, ProbeReport};
 use tokio::sync::MutexGuard;
 
@@ -78,11 +79,7 @@ pub fn seen(what: &str, (probe, answerers): (Probe, Answerers)) -> (ProbeReport,
 }
 
 fn answers(what: &str, answerers: &Answerers) -> AnswerReport {
-    let answers = answerers.report();
-    eprintln!("{what}: who has: {answers}");
-    journal::answered(what, &answers);
-    somebody_answered(what, &answers);
-    answers
+    answers_of(what, answerers).unwrap()
 }
 
 pub fn somebody_answered(what: &str, answers: &AnswerReport) {
