@@ -15,7 +15,7 @@
 //! | [`wire`] | who answers for an address, where it is, and who may announce |
 //! | [`journal`] | attempts and figures, for `make test` to sum up |
 //! | [`watch`] | clients that ask all the time while something happens, and what may not happen meanwhile |
-//! | [`vip`], [`lan_faults`] | an address of `node` mode; what happens on a LAN that lies, for tests and for the bench |
+//! | [`vip`], [`lan_faults`] | an address of `node` mode; faults of a LAN, for tests and for the bench |
 //! | [`installation`] | [`installation::Installation`]: real nodes without the product, for tests that install it |
 //! | [`lost_node`] | [`lost_node::Stage`]: real nodes with the product and several clients, |
 //! | | for what happens when a node dies |

@@ -65,6 +65,8 @@ pub struct Membership<O> {
     next: Option<Card>,
     /// The nodes that the last card calls silent.
     silent: BTreeSet<String>,
+    /// When a request was last given up because a node fell silent.
+    cut_short: Option<Instant>,
     /// The object as the API server returned it last.
     latest: Option<O>,
     tries: u32,
@@ -84,6 +86,7 @@ impl<O> Membership<O> {
             doing: None,
             next: None,
             silent: BTreeSet::new(),
+            cut_short: None,
             latest: None,
             tries: 0,
             pause: AGAIN,
@@ -96,9 +99,13 @@ impl<O> Membership<O> {
     /// The engine wants the Lease renewed. Of several waiting cards only the last counts.
     pub fn renew(&mut self, now: Instant, card: Card) -> Option<Act<O>> {
         let before = std::mem::replace(&mut self.silent, card.silent.keys().cloned().collect());
-        if !self.silent.is_subset(&before) {
+        let busy = matches!(self.state, State::Busy { .. });
+        let may_cut_short = !busy || self.cut_short.is_none_or(|at| now >= at + LIMIT);
+        if may_cut_short && !self.silent.is_subset(&before) {
             // The leader of etcd may be lost with that node. A write that is sent to it before its successor is elected
-            // is not answered for 7 s. A read waits for the successor, and the write after it finds one.
+            // is not answered for 7 s. A read waits for the successor, and the write after it finds one. Nodes that
+            // fall silent one after the other must not keep the Lease from being renewed.
+            self.cut_short = if busy { Some(now) } else { self.cut_short };
             (self.latest, self.next) = (None, None);
             return self.begin(now, card);
         }
@@ -302,6 +309,32 @@ mod tests {
         assert_eq!(lease.renew(now, card(false)), Some(Act::Write(6, Some(3), Box::new(card(false)))));
         lease.answered(now, 6, Answer::Written(4));
         assert_eq!(lease.renew(now, loss()), Some(Act::Read(7)), "lost again");
+    }
+
+    #[test]
+    fn nodes_that_fall_silent_one_after_the_other_cut_one_request_short_in_three_seconds() {
+        let (now, mut lease) = (Instant::now(), Membership::<u64>::new(LEASE));
+        let silence = Silence { uid: "u".into(), ms: 200, unanswered: Vec::new(), gateway: true, witnesses: 1 };
+        let lost = |count: u64| Card {
+            silent: (0..count).map(|node| (format!("node-{node}"), silence.clone())).collect(),
+            ..Card::default()
+        };
+        lease.renew(now, card(false));
+        for (at, count, expected) in [
+            (0, 1, Some(Act::Read(2))),
+            (1000, 2, None),
+            (2999, 3, None),
+            (3000, 4, Some(Act::Read(3))),
+            (3500, 5, None),
+        ] {
+            assert_eq!(lease.renew(now + ms(at), lost(count)), expected, "{at} ms");
+        }
+        let at = now + ms(3600);
+        assert_eq!(lease.answered(at, 3, Answer::Found(Some(1))), Some(Act::Write(4, Some(1), Box::new(lost(4)))));
+        let next = Act::Write(5, Some(2), Box::new(lost(5)));
+        assert_eq!(lease.answered(at, 4, Answer::Written(2)), Some(next), "the last of those that came meanwhile");
+        lease.answered(at, 5, Answer::Written(3));
+        assert_eq!(lease.renew(at, lost(6)), Some(Act::Read(6)), "nothing is cut short");
     }
 
     #[test]

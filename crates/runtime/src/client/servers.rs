@@ -26,8 +26,8 @@ const AGAIN: Duration = Duration::from_mins(1);
 const REFUSED: Duration = Duration::from_mins(10);
 /// A list of this age is read again when a connection is opened. Nothing is asked while nothing happens.
 const OLD: Duration = Duration::from_mins(5);
-/// A list counts from this time after the start. In a cluster that was restored elsewhere, the list names the servers of
-/// the original until the leases of these have expired (15 s) and the next comparison (10 s).
+/// A list counts from this time after the start. In a cluster that was restored elsewhere, the list names the servers
+/// of the original until the leases of these have expired (15 s) and the next comparison (10 s).
 const SETTLED: Duration = Duration::from_secs(30);
 /// For this time after a loss connections are opened directly. By then kube-proxy knows of the loss.
 const DIRECT: Duration = Duration::from_mins(1);
@@ -155,7 +155,8 @@ impl Servers {
         });
     }
 
-    /// Keeps the list current: reads it after the start, after a server was lost, and at this interval, if one is given.
+    /// Keeps the list current: reads it after the start, after a server was lost, and at this interval, if one is
+    /// given.
     pub async fn follow(self, client: Client, every: Option<Duration>) {
         let begun = Instant::now();
         if every.is_none() {

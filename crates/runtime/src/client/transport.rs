@@ -32,7 +32,8 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(3);
 /// Limit for the TCP handshake: one repeated SYN. A Service of several API servers leads the next attempt elsewhere.
 const CONNECT: Duration = Duration::from_secs(2);
 /// The same two limits where another API server is known, which costs a connection and nothing else. The kernels of the
-/// two machines keep them, so neither a stalled process nor a slow API server ends anything. Two probes have to be lost.
+/// two machines keep them, so neither a stalled process nor a slow API server ends anything. Two probes have to be
+/// lost.
 const UNACKNOWLEDGED_NEAR: Duration = Duration::from_millis(2100);
 const CONNECT_NEAR: Duration = Duration::from_millis(500);
 
