@@ -1,6 +1,6 @@
 //! Which kubelets live: each was seen to report again while this process watched. A report is compared only with an
-//! earlier one of the same kubelet, never with another clock. In a restored snapshot a Node may look alive for as long as
-//! the Kubernetes controller manager is late, and its report stays the same or is an older one.
+//! earlier one of the same kubelet, never with another clock. In a restored snapshot a Node may look alive for as long
+//! as the Kubernetes controller manager is late, and its report stays the same or is an older one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
