@@ -189,7 +189,12 @@ impl Engine {
             }
             Input::Lease(state) => self.lease_changed(now, None, &state),
             Input::ServiceLease(key, state) => self.lease_changed(now, Some(key), &state),
-            Input::Member(node, member) => self.member(now, node, member),
+            Input::Member(node, member) => {
+                if self.cluster().is_some_and(|cluster| cluster.member(now, node, member)) {
+                    self.out.replan();
+                    self.note_machines();
+                }
+            }
             Input::ApiServers(servers) => {
                 self.tell_cluster(|cluster| cluster.api_servers(servers));
                 self.note_machines();

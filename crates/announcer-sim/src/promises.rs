@@ -170,8 +170,6 @@ pub struct Limits {
     /// The DHCP server is silent or slow, refuses, or gives leases away.
     server_is_ill: bool,
     bound: Duration,
-    /// Until a lost node shows that it has stopped to renew its Lease, where most hosts are lost with it.
-    stopped: Duration,
 }
 
 /// How often a client asks for each address. What it loses is known to this.
@@ -208,8 +206,6 @@ impl Limits {
             frames_are_lost: scenario.loss > 0.0,
             server_is_ill: ill.iter().any(|fault| scenario.has(*fault)),
             bound: scenario.bound.unwrap_or(Duration::MAX),
-            // Its Lease has to be missed besides, and our own renewal to come back after that.
-            stopped: if scenario.loses_most_hosts() { seconds(scenario.lease[0]) * 2 / 3 } else { Duration::ZERO },
         }
     }
 
@@ -272,7 +268,7 @@ impl Limits {
             // It is asked again in its turn, and the card is written anew, as above.
             Trouble::Slandered(..) => api + seconds(4) + seconds(2) + 3 * late,
             // Three periods, a burst and the kubelet's port, then the card, as above.
-            Trouble::Unmissed(_) => api + seconds(4) + seconds(1) + self.stopped + 3 * late,
+            Trouble::Unmissed(_) => api + seconds(4) + seconds(1) + 3 * late,
             // decisions.md 19.
             Trouble::BesideKubeVip(_) => seconds(2) + relisted + ms(100) + 2 * late,
         }

@@ -302,8 +302,8 @@ fn a_hypervisor_that_takes_most_hosts_with_it_is_missed_by_two_and_does_not_keep
         (scenario.hosts, scenario.neighbours) = (vec![0, 0, 1, 1, 2], vec![0, 0, 0, 0, 0, 0, 0, 3]);
         let (at, lasts) = (Duration::from_secs(32), Duration::from_secs(12));
         scenario.faults = (0..2).map(|node| Fault { at, lasts, kind: Kind::PowerLoss(node) }).collect();
-        // A third of a Lease and a second in which the owner could have renewed it, and a renewal of the successor.
-        scenario.bound = Some(Duration::from_millis(11_500));
+        // A third of a Lease and a second in which the owner could have renewed it.
+        scenario.bound = Some(Duration::from_millis(6500));
         scenario.calm = at + lasts;
         scenario.deletion = scenario.calm + Duration::from_secs(35);
         scenario.end = scenario.deletion + Duration::from_secs(8);

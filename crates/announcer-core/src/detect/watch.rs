@@ -364,13 +364,12 @@ impl Watch {
         let owner = owner.to_owned();
         if self.subject == Subject::Node {
             // On the lesser side of a partitioned LAN, or alone, this node knows nothing about other nodes. With the
-            // gateway and most nodes, but few hosts, it depends on the Lease of the silent node.
+            // gateway and most nodes it does, whatever other hosts are lost: those of the same hypervisor are.
             let said = vips.first().filter(|_| side >= Side::Nodes).map(|vip: &Watched| Finding::Silent {
                 node: owner,
                 address: vip.address,
                 gateway,
                 witnesses,
-                doubtful: side != Side::Greater,
             });
             out.extend(said.map(Output::Node));
             return;

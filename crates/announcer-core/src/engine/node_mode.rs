@@ -1,12 +1,11 @@
 //! `node` mode inside the engine. It feeds ownership with frames and API objects, the detector with the targets of
 //! ownership, and the API with swaps. `claims.rs` handles former and new owners, `card.rs` decides when this node's
-//! card is written, `lost.rs` finds nodes that are lost.
+//! card is written.
 
 mod card;
 mod changes;
 mod claims;
 mod left;
-mod lost;
 mod probed;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +27,7 @@ use crate::config::Config;
 use crate::detect::{self, Ask, Detector, Landmark, NoHosts, Timers};
 use crate::frames::Frame;
 use crate::network::{Family, Network};
-use crate::node_watch::NodeWatch;
+use crate::node_watch::{Finding, NodeWatch};
 use crate::ownership::Owners;
 use crate::ownership::node::{
     Card, Change, Cluster, Review, ReviewContext, Swap, Swapped, Targets, Verdict, card_links,
@@ -174,7 +173,7 @@ impl Engine {
                 || network.is_ours_without_mark(found, config.fence())
         };
         let hears = self.node_mode.detector.hears(now);
-        let silent = self.node_mode.nodes.on_card(|node, since| cluster.has_stopped(now, node, since));
+        let silent = self.node_mode.nodes.on_card();
         let card = |used: &BTreeSet<u32>| {
             let links = card_links(network, |index| used.contains(&index));
             let hears = card::hears(network, &links, &hears);
@@ -266,6 +265,42 @@ impl Engine {
         if landmarks != self.node_mode.landmarks {
             self.node_mode.landmarks.clone_from(&landmarks);
             self.node_mode.detector.landmarks(now, &landmarks.named, landmarks.links, landmarks.no_hosts);
+        }
+    }
+
+    /// Updates the nodes that are watched for their own sake, on the interfaces with addresses of Services. Without
+    /// such addresses no node is watched.
+    fn watch_nodes(&mut self, now: Instant) {
+        let (Owners::Node(cluster), Some(network)) = (&self.ownership, self.observer.network()) else { return };
+        let links: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
+        let (targets, uids) = cluster.nodes_to_watch(now, network, &links);
+        let changed = self.node_mode.nodes.watch(uids);
+        self.out.replan_if(changed);
+        if self.node_mode.node_targets != targets {
+            self.node_mode.detector.watch_nodes(now, &targets);
+            self.node_mode.node_targets = targets;
+        }
+    }
+
+    /// Takes in a finding of the detector about a node.
+    fn found(&mut self, now: Instant, finding: Finding) {
+        if let Finding::Answers { node } = &finding {
+            tracing::info!(node, "the node did not answer for a while and answers again");
+            self.out.replan_urgently();
+            if let Some(since) = self.node_mode.nodes.silent_since(node) {
+                self.announce_since(now, since);
+            }
+        }
+        if let Some((node, address)) = self.node_mode.nodes.note(now, self.node_mode.silent_for, finding) {
+            self.out.push(Action::AskKubelet { node, address });
+        }
+    }
+
+    /// Takes in whether the kubelet of a silent node answers.
+    pub(super) fn kubelet(&mut self, now: Instant, node: &str, answers: bool) {
+        if self.node_mode.nodes.asked(now, node, answers) {
+            tracing::warn!(node, "the node answers neither on the network nor at the TCP port of its kubelet");
+            self.out.replan_urgently();
         }
     }
 

@@ -12,8 +12,8 @@ use super::{Fault, Kind, Scenario, WARM_UP};
 /// The first seed of these. What older seeds do stays as it was.
 pub const NEIGHBOURS: u64 = 40_000_000;
 
-/// Nodes that have lost most hosts with an owner give it up when it has not renewed its Lease for a third of its
-/// duration and this long, and a renewal of their own has come back since then.
+/// An owner that has not renewed its Lease for a third of its duration and this long is given up by nodes that have
+/// lost most hosts with it.
 const CARD_IS_LATE: Duration = Duration::from_secs(1);
 
 /// Other hosts, and more often than by chance the loss of the hypervisor that has most of them.
@@ -37,17 +37,16 @@ pub(super) fn add(rng: &mut SmallRng, scenario: &mut Scenario) {
         scenario.bound = Some(ONE_HOST);
     }
     if alone && scenario.loses_most_hosts() {
-        let bound = Duration::from_secs(scenario.lease[0]) * 2 / 3 + CARD_IS_LATE + ONE_HOST;
-        // Nodes of one hypervisor cannot tell the loss of its uplink from the loss of all others.
-        scenario.bound = scenario.bound.filter(|_| scenario.has_witnesses()).map(|_| bound);
+        let third = Duration::from_secs(scenario.lease[0]) / 3;
+        scenario.bound = scenario.bound.map(|_| third + CARD_IS_LATE + ONE_HOST);
     }
 }
 
 impl Scenario {
     /// Whether nodes that are left may believe that the clients are with those that are lost: most of what a node has
     /// heard is gone, or less than half of the hosts that are no nodes is left.
-    pub(crate) fn loses_most_hosts(&self) -> bool {
-        let dark = |node: usize| self.is_dark(node);
+    fn loses_most_hosts(&self) -> bool {
+        let dark = |node: usize| self.faults.iter().any(|fault| fault.kind == Kind::PowerLoss(node));
         let is_lost = |host: &usize| {
             let mut there = (0..self.nodes).filter(|node| self.hosts[*node] == *host).peekable();
             there.peek().is_some() && there.all(dark)
@@ -56,15 +55,5 @@ impl Scenario {
         let left = 1 + self.neighbours.len() - lost;
         let members = (0..self.nodes).filter(|node| !dark(*node)).count().saturating_sub(1).min(8);
         lost > left + members || left + lost > 2 * left
-    }
-
-    /// Whether nodes on two hypervisors are left.
-    fn has_witnesses(&self) -> bool {
-        let mut left = (0..self.nodes).filter(|node| !self.is_dark(*node)).map(|node| self.hosts[node]);
-        left.next().is_some_and(|first| left.any(|host| host != first))
-    }
-
-    fn is_dark(&self, node: usize) -> bool {
-        self.faults.iter().any(|fault| fault.kind == Kind::PowerLoss(node))
     }
 }

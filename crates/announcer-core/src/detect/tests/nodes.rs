@@ -27,7 +27,7 @@ fn a_node_without_addresses_is_found_silent_as_soon_as_an_owner_and_without_a_br
     let (at, found) = lan.findings[0].clone();
     assert_eq!(
         found,
-        Finding::Silent { node: name(2), address: vip(12), gateway: true, witnesses: 1, doubtful: false },
+        Finding::Silent { node: name(2), address: vip(12), gateway: true, witnesses: 1 },
         "the gateway was heard meanwhile"
     );
     let after = at.saturating_sub(dead);

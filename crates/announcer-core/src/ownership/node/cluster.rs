@@ -15,6 +15,7 @@ use super::member::Fitness;
 use super::owner_records::{Learnt, OwnerRecords, Recipient};
 use super::silence::Silences;
 use super::swaps::{Change, PendingSwaps};
+use super::timing::TOLD_AFTER;
 use super::unable::Unable;
 use super::{Card, ForeignLock, Member, NodeFacts, OwnerRecord, Term, Verdict};
 use crate::frames::{Frame, Heard};
@@ -97,7 +98,8 @@ impl Cluster {
     pub fn member(&mut self, now: Instant, node: String, member: Option<Member>) -> bool {
         // A review that is already due must not be lost when another node's renewal moves the deadline.
         let due = self.facts_next.is_some_and(|at| at <= now);
-        let told = self.silences.wait_for(now, &node, node == self.me);
+        // This node may be waiting for what a silent owner writes about itself after it fell silent.
+        let told = self.silences.since(&node).is_some_and(|since| now >= since + TOLD_AFTER);
         let news = self.facts.member(now, node, member) || due || told;
         if !news {
             self.facts_next = self.facts.deadline(now);

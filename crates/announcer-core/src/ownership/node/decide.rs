@@ -65,7 +65,7 @@ pub struct Case<'a> {
     /// The stranger answers with the MAC of the owner: a fabric in its name, or the owner itself, which this node does
     /// not reach by unicast.
     pub in_its_name: bool,
-    /// The owner has not renewed its Lease since it fell silent, and a later renewal of our own has come back.
+    /// The owner has not renewed its Lease since it fell silent, and should have.
     pub unrenewed: bool,
     /// The owner renews its Lease and hears fewer hosts than this node does, so it is the owner that clients have lost.
     pub outdone: bool,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::member::{Fitness, Known, fitness, link_towards, links_towards};
 use super::readiness::Readiness;
-use super::timing::{CARD_IS_LATE, STALLED};
+use super::timing::STALLED;
 use super::{Card, CardLink, ForeignLock, Member, NodeFacts};
 use crate::network::Network;
 
@@ -167,16 +167,6 @@ impl Facts {
     /// When the Lease of `node` was last seen to change.
     pub fn renewed_at(&self, node: &str) -> Option<Instant> {
         self.members.get(node).map(|seen| seen.changed)
-    }
-
-    /// Whether `node`, which fell silent at `silent`, has stopped to renew its Lease: it has not renewed it since, and
-    /// a renewal of our own came back after the time when the next one of `node` should have come. Without that this
-    /// node may be the one that is cut off from the API.
-    pub fn has_stopped(&self, now: Instant, node: &str, silent: Instant) -> bool {
-        let late = self.duration / 3 + CARD_IS_LATE;
-        let missed = |renewed: Instant| renewed < silent && self.echoed.is_some_and(|echoed| echoed >= renewed + late);
-        let stopped = now >= silent + late && self.in_touch(now) && self.renewed_at(node).is_some_and(missed);
-        stopped || self.is_expired(now, node)
     }
 
     /// Duration of our own Lease.

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use l2_types::Mac;
 
-use super::timing::TOLD_AFTER;
 use super::{OwnerRecord, Term, Verdict};
 use crate::detect::landmarks::Side;
 
@@ -96,13 +95,6 @@ impl Silences {
         self.0.get(owner)?.values().map(|found| found.since).min()
     }
 
-    /// Whether a renewal of `node` may settle what becomes of a silent owner: the owner says whom it hears since it
-    /// fell silent, or our own renewal shows that the owner has stopped to renew its Lease.
-    pub fn wait_for(&self, now: Instant, node: &str, is_ours: bool) -> bool {
-        let told = self.since(node).is_some_and(|since| now >= since + TOLD_AFTER);
-        told || (is_ours && self.0.values().any(|vips| !vips.is_empty()))
-    }
-
     /// Forgets verdicts about addresses that this node does not watch any more.
     pub fn retain(&mut self, watched: &BTreeSet<(String, IpAddr)>) {
         self.0.retain(|owner, vips| {
@@ -168,22 +160,6 @@ mod tests {
         assert_eq!(silences.latest(&record(4), &[free.address]), Some(now), "it never answered between them");
         silences.note(later, silent(vec![Watched { term: Term(5), ..free }], Vec::new()));
         assert_eq!(silences.latest(&record(5), &[free.address]), Some(later));
-    }
-
-    #[test]
-    fn a_silent_owner_is_reviewed_when_it_may_have_said_whom_it_hears_and_with_each_renewal_of_our_own() {
-        let now = Instant::now();
-        let mut silences = Silences::default();
-        assert!(!silences.wait_for(now, "node-1", true), "no owner is silent");
-        silences.note(now, silent(vec![vip(5)], Vec::new()));
-        for (node, is_ours, at, waits) in [
-            ("node-1", true, now, true),
-            ("node-2", false, now, false),
-            ("node-2", false, now + TOLD_AFTER, true),
-            ("node-3", false, now + TOLD_AFTER, false),
-        ] {
-            assert_eq!(silences.wait_for(at, node, is_ours), waits, "{node}");
-        }
     }
 
     #[test]

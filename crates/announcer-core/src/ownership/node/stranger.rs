@@ -36,24 +36,13 @@ impl Cluster {
     /// Whether the owner's card may say what the owner hears now. A living owner writes its card within a third of the
     /// Lease. Without a newer card after that time the owner is most probably dead, and the hosts that its card counts
     /// may have died with it on one hypervisor. A node that does not see the API cannot tell.
-    fn card_counts(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
+    pub(super) fn card_counts(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
         let Some(owner_record) = &standing.owner_record else { return false };
         let Some(until) = self.outheard_until(standing) else { return true };
         let renewed = self.facts.renewed_at(&owner_record.host);
         round.now < until
             || !self.facts.in_touch(round.now)
             || renewed.zip(self.silent_since(standing)).is_some_and(|(renewed, silent)| renewed >= silent)
-    }
-
-    /// Whether `node`, which fell silent at `silent`, has stopped to renew its Lease.
-    pub fn has_stopped(&self, now: Instant, node: &str, silent: Instant) -> bool {
-        self.facts.has_stopped(now, node, silent)
-    }
-
-    /// Whether the silent owner has stopped to renew its Lease.
-    pub(super) fn is_unrenewed(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
-        let silent = standing.owner_record.as_ref().zip(self.silent_since(standing));
-        silent.is_some_and(|(owner_record, since)| self.has_stopped(round.now, &owner_record.host, since))
     }
 
     /// Until when a card that was written before the owner fell silent counts.

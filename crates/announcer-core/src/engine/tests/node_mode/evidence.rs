@@ -128,46 +128,6 @@ fn an_owner_that_lives_shows_it_by_a_new_card_and_a_dead_one_does_not_keep_its_a
     }
 }
 
-/// Most hosts of the LAN fall silent together with the owner. The gateway and a node are left.
-#[test]
-fn who_has_lost_most_hosts_calls_an_owner_lost_when_its_own_renewal_came_back_after_the_owners_was_due() {
-    for (name, ours, theirs, lost) in [
-        ("the owner does not renew its Lease", true, false, true),
-        ("the owner renews its Lease", true, true, false),
-        ("this node is cut off from the API too", false, false, false),
-    ] {
-        let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
-        let facts = |node: &str| Some(NodeFacts { uid: format!("u-{node}"), ..FACTS });
-        for node in ALL {
-            cluster.node.feed(Input::Node(node.to_owned(), facts(node)));
-        }
-        let host = |last: u8, what, to_us| {
-            let (address, mac) = ([10, 0, 0, last].into(), [2, 0, 0, 0, 8, last].into());
-            Input::Heard(Frame { link: 2, address, mac, what, to_us, payload: None })
-        };
-        (200..206).for_each(|last| cluster.node.feed(host(last, Heard::Claim, false)));
-        for _ in 0..40 {
-            (200..206).for_each(|last| cluster.node.feed(host(last, Heard::Answer, true)));
-            pass(&mut cluster, 50, &[("node-3", "10.0.0.5"), ("node-3", "10.0.0.3"), ("node-2", "10.0.0.2")], true);
-        }
-        cluster.renew(&ALL);
-        for second in 1..=12 {
-            if ours && second % 5 == 0 {
-                cluster.renew(&["node-1", "node-2"]);
-            }
-            if theirs && second % 4 == 0 {
-                cluster.renew(&["node-3"]);
-            }
-            pass(&mut cluster, 1000, &[("node-2", "10.0.0.2")], true);
-            cluster.node.feed(Input::Kubelet { node: "node-3".into(), answers: false });
-            let early = second < 10 && !cluster.node.swaps.is_empty();
-            assert!(!early, "{name}: second {second}");
-        }
-        let silent = cluster.node.cards.last().unwrap().silent.contains_key("node-3");
-        assert_eq!((!cluster.node.swaps.is_empty(), silent), (lost, lost), "{name}");
-    }
-}
-
 /// The other nodes are with the owner, the gateway is here, and both sides see the API.
 #[test]
 fn an_owner_whose_card_does_not_say_whom_it_hears_is_not_believed_to_hear_nobody() {

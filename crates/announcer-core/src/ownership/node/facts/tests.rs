@@ -36,31 +36,6 @@ fn a_lease_that_stands_for_its_duration_has_expired() {
     assert_eq!(facts.deadline(clock.at(14)), Some(clock.at(30)), "of our own");
 }
 
-/// node-2 falls silent in second 6, after a renewal in second 5.
-#[test]
-fn a_silent_node_has_stopped_when_our_own_renewal_came_back_after_its_own_should_have_come() {
-    for (name, ours, theirs, now, expected) in [
-        ("both do nothing", &[5][..], &[5][..], 14, false),
-        ("ours came back before theirs was due", &[5, 10], &[5], 14, false),
-        ("ours came back after that", &[5, 11], &[5], 12, true),
-        ("it is silent for too short a time", &[5, 11], &[5], 11, false),
-        ("it renews", &[5, 10, 15], &[5, 10], 15, false),
-        ("it has renewed once more", &[5, 10, 15, 20], &[5, 7], 21, false),
-        ("its Lease has run out", &[5, 10, 15, 20, 25], &[5, 7], 25, true),
-        ("this node is out of touch", &[5, 11], &[5], 26, false),
-    ] {
-        let (mut facts, clock) = facts();
-        for second in 0..=now {
-            for (node, renews) in [("node-1", ours), ("node-2", theirs)] {
-                if renews.contains(&second) {
-                    facts.member(clock.at(second), node.into(), member(u32::try_from(second).unwrap()));
-                }
-            }
-        }
-        assert_eq!(facts.has_stopped(clock.at(now), "node-2", clock.at(6)), expected, "{name}");
-    }
-}
-
 #[test]
 fn time_without_the_api_counts_against_nobody() {
     let (mut facts, clock) = facts();
