@@ -130,10 +130,9 @@ impl Before {
         }
     }
 
-    /// Sets the members that renew their Leases now. Those `beside` this node count only if there are no others.
-    pub(super) fn renewing(mut self, members: &BTreeSet<Mac>, beside: &BTreeSet<Mac>) -> Self {
-        let members = self.among(members);
-        self.members = if members.is_subset(beside) { members } else { members.difference(beside).copied().collect() };
+    /// Sets the members that renew their Leases now.
+    pub(super) fn renewing(mut self, members: &BTreeSet<Mac>) -> Self {
+        self.members = self.among(members);
         self
     }
 
@@ -178,8 +177,6 @@ pub(crate) struct NoHosts {
     pub addresses: BTreeSet<IpAddr>,
     /// MACs of all members, also of those that are no landmarks here.
     pub macs: BTreeSet<Mac>,
-    /// Those on the hypervisor of this node, which are cut off together with it.
-    pub beside: BTreeSet<Mac>,
 }
 
 impl Landmarks {
@@ -298,11 +295,6 @@ impl Landmarks {
     pub fn members(&self, link: u32) -> BTreeSet<Mac> {
         let there = self.known.iter().filter(|((on, _), _)| *on == link).map(|(_, entry)| entry);
         there.filter(|entry| matches!(entry.who, LandmarkKind::Member(_))).filter_map(|entry| entry.mac).collect()
-    }
-
-    /// The MACs of members on the hypervisor of this node.
-    pub fn beside(&self) -> &BTreeSet<Mac> {
-        &self.no_hosts.beside
     }
 
     /// The questions to the landmarks of an interface in a burst. A missing gateway is asked for by broadcast.

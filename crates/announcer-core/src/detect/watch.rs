@@ -207,8 +207,7 @@ impl Watch {
     fn begin_burst(&mut self, context: &Context<'_>, suspects: BTreeMap<IpAddr, Suspect>) {
         let macs = self.macs();
         let before = || context.landmarks.before(context.now, context.link, &self.apart, &macs);
-        let (members, beside) = (context.landmarks.members(context.link), context.landmarks.beside());
-        let before = self.before.clone().unwrap_or_else(before).renewing(&members, beside);
+        let before = self.before.clone().unwrap_or_else(before).renewing(&context.landmarks.members(context.link));
         let counts = |(_, at): &(&Mac, &Instant)| context.now < **at + STILL_COUNTS;
         let doubt = self.doubt.take();
         let found = doubt.iter().flat_map(|doubt| &doubt.since).filter(counts).map(|(mac, _)| *mac).collect();

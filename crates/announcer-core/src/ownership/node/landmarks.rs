@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Instant;
 
-use l2_types::Mac;
-
 use super::member::{link_towards, own_addresses};
 use super::{Cluster, place};
 use crate::detect::landmarks::{Landmark, LandmarkKind, NoHosts};
@@ -56,9 +54,6 @@ impl Cluster {
             macs.insert(link.mac);
             addresses.extend(link.addresses.iter().map(ipnet::IpNet::addr));
         }
-        let mates = self.facts.lost_with(&self.me);
-        let is_beside = |mac: &Mac| self.facts.member_of(*mac).is_some_and(|node| mates.contains(node));
-        let beside = macs.iter().copied().filter(is_beside).collect();
-        NoHosts { addresses, macs, beside }
+        NoHosts { addresses, macs }
     }
 }
