@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::vip::{Announcing, Twin, Vip};
+use crate::claim::tag;
 use crate::frames::{Frame, Heard};
 use crate::plan::VipId;
 use crate::reason::Reason;
@@ -13,23 +14,22 @@ use crate::view::Uid;
 /// A frame must be seen again after this time. A single one may be an echo, or come from a member that stops as soon as
 /// it has read the record.
 const AGAIN: Duration = Duration::from_millis(300);
-/// For this time after a proven claim no warning is sent: a member with that lease proves itself with claims.
+/// For this time after a tagged claim no warning is sent: a member with that lease proves itself with claims.
 const MEMBER: Duration = Duration::from_mins(1);
 
 impl Engine {
     /// Takes in an announcement with the MAC of a lease that is ours by the record, while this node sends no
     /// announcements.
     pub(super) fn notice_twin(&mut self, now: Instant, frame: &Frame) {
-        let Frame { link, address, mac, what, .. } = frame;
+        let Frame { link, address, mac, what, payload, .. } = frame;
         let ours = |vip: &Vip| vip.source.dhcp4().is_some_and(|dhcp| dhcp.mac == *mac) && vip.is_up();
         let there = |vip: &Vip| vip.place == Some(*link) || vip.carrier.is_some_and(|carrier| carrier.link == *link);
         let mut leased = self.vips.range(VipId::Dhcp(Uid::default())..);
         let found = leased.find(|(_, vip)| *what == Heard::Claim && ours(vip) && there(vip));
         let Some(id) = found.map(|(id, _)| id.clone()) else { return };
         let confirmed = self.is_confirmed(&self.vips[&id].members);
-        let proven = self.is_proven(&id, frame);
         let Some(vip) = self.vips.get_mut(&id) else { return };
-        if proven {
+        if tag::is_tagged(payload.as_ref()) {
             vip.twin = Some(Twin::Member(now));
             return;
         }

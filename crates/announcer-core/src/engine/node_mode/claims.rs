@@ -151,15 +151,17 @@ impl Engine {
         }
         let Some(Ours { primary, uid, term, lingering }) = self.ours(id) else { return false };
         // The tag proves that its sender may read the Service, not that the sender is a member. An unknown sender is
-        // believed at once only while our own record is in doubt; otherwise the record is read. All nodes have the MAC
-        // of a lease, and so has a copy of this cluster; only members send claims to this node alone.
-        let of_lease = self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
-        let known = self.is_peer(frame.mac) || (frame.to_us && of_lease);
+        // believed at once only while our own record is in doubt; otherwise the record is read.
+        let known = self.is_peer(frame.mac) || self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
         let confirmed = self.is_confirmed(&self.vips[id].members);
         let keys = self.node_mode.keys.accepted(&uid);
         match self.node_mode.judge.judge(now, frame, &keys, term) {
             Judgement::Yield(_) if !known && confirmed && !lingering => {
-                self.read_again_for(now, frame.address, primary, &uid);
+                if self.node_mode.judge.may_doubt(now, frame.address)
+                    && let Some(swap) = self.cluster().and_then(|cluster| cluster.read_again(now, &primary, &uid))
+                {
+                    self.out.push(Action::Swap(primary, swap));
+                }
                 false
             }
             Judgement::Yield(term) => {
@@ -188,39 +190,25 @@ impl Engine {
             return false;
         }
         let Some(Ours { primary, uid, .. }) = self.ours(id) else { return false };
-        self.read_again_for(now, address, primary, &uid);
-        true
-    }
-
-    /// Reads the record again because of a frame about `address`, within the limit for unproven claims.
-    fn read_again_for(&mut self, now: Instant, address: IpAddr, primary: ServiceKey, uid: &Uid) {
+        let Owners::Node(cluster) = &mut self.ownership else { return false };
         if self.node_mode.judge.may_doubt(now, address)
-            && let Some(swap) = self.cluster().and_then(|cluster| cluster.read_again(now, &primary, uid))
+            && let Some(swap) = cluster.read_again(now, &primary, &uid)
         {
             self.out.push(Action::Swap(primary, swap));
         }
-    }
-
-    /// Whether the tag of a claim proves that its sender may read a Service of this VIP.
-    pub(in crate::engine) fn is_proven(&self, id: &VipId, frame: &Frame) -> bool {
-        let mut services = self.vips[id].members.iter().filter_map(|member| self.services.get(member));
-        services.any(|view| claim::tag::open_with(&self.node_mode.keys.accepted(&view.uid), frame).is_ok())
+        true
     }
 
     /// Judges a claim of a lease under an address that it does not have here. Only a proven claim counts, because any
     /// host may send frames about any address.
     pub(in crate::engine) fn judge_claim_of_lease(&mut self, now: Instant, frame: &Frame) {
         let Some(id) = self.lease_of(frame) else { return };
-        let Some(Ours { primary, uid, term: ours, lingering }) = self.ours(&id) else { return };
+        let Some(Ours { primary, uid, term: ours, .. }) = self.ours(&id) else { return };
         let claimed = claim::tag::open_with(&self.node_mode.keys.accepted(&uid), frame);
         if let Ok(term) = claimed
             && term > ours
         {
-            if frame.to_us || lingering || !self.is_confirmed(&self.vips[&id].members) {
-                self.yield_to_term(now, &id, frame, &primary, term);
-            } else {
-                self.read_again_for(now, frame.address, primary, &uid);
-            }
+            self.yield_to_term(now, &id, frame, &primary, term);
         }
     }
 

@@ -27,13 +27,9 @@ fn shared_mac(cluster: &Cluster) -> Mac {
 
 /// A node that has it too says so, from the MAC of the macvlan.
 fn claimed(cluster: &mut Cluster, address: &str, term: u64) {
-    claimed_from(cluster, address, term, true);
-}
-
-fn claimed_from(cluster: &mut Cluster, address: &str, term: u64, to_us: bool) {
     let (address, mac): (IpAddr, _) = (address.parse().unwrap(), shared_mac(cluster));
     let payload = Some(tag::seal(&Key::from(&uid("web")), address, mac, Term(term)));
-    cluster.node.feed(Input::Heard(Frame { link: 2, address, mac, what: Heard::Claim, to_us, payload }));
+    cluster.node.feed(Input::Heard(Frame { link: 2, address, mac, what: Heard::Claim, to_us: true, payload }));
 }
 
 fn is_up(cluster: &Cluster, net: &str) -> bool {
@@ -55,32 +51,6 @@ fn a_newer_claim_of_a_lease_counts_whatever_address_either_has_got() {
         let log = cluster.node.take_log();
         assert!(log.contains(&"stop dhcp web00000-uid release false".to_owned()), "{bound:?}: {log:?}");
         assert!(cluster.node.kernel.own().is_empty());
-    }
-}
-
-/// A copy of this cluster has the MAC of the lease and the UID of the Service too.
-#[test]
-fn a_newer_claim_of_a_lease_to_the_whole_lan_has_the_record_read_first() {
-    let elsewhere = || OwnerRecord { host: "node-2".into(), term: Term(5) };
-    for (name, bound, record, stays) in [
-        ("a copy claims it", Some("10.0.0.50"), None, true),
-        ("a copy claims it under another address", Some("10.0.0.60"), None, true),
-        ("a member claims it", Some("10.0.0.50"), Some(elsewhere()), false),
-        ("a member claims it under another address", Some("10.0.0.60"), Some(elsewhere()), false),
-        ("a member claims it before it is here", None, Some(elsewhere()), false),
-    ] {
-        let mut cluster = Cluster::new(&ALL, &[leasing("node-1", 4)]);
-        cluster.node.pass_ms(100);
-        if let Some(address) = bound {
-            bind(&mut cluster, address);
-        }
-        cluster.node.take_log();
-        claimed_from(&mut cluster, "10.0.0.50", 5, false);
-        let stops = |log: &[String]| log.iter().any(|line| line.starts_with("stop"));
-        assert!(!stops(&cluster.node.take_log()), "{name}: the record is not read yet");
-        let asked = cluster.node.swaps.pop().expect("the record is read");
-        cluster.answered(asked, record.map_or(Swapped::Won, Swapped::Other));
-        assert_eq!(!stops(&cluster.node.take_log()), stays, "{name}");
     }
 }
 
