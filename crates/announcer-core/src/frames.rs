@@ -117,16 +117,11 @@ pub fn question(mac: Mac, source: Option<Ipv6Addr>, address: IpAddr, to: Mac) ->
     }
 }
 
-/// The claim that tells the former owner `to` that `address` is at `mac` now; [`Mac::BROADCAST`] tells the whole LAN.
-/// `payload` holds the tagged term.
+/// The claim that tells the former owner `to` that `address` is at `mac` now. `payload` holds the tagged term.
 pub fn claim(mac: Mac, address: IpAddr, to: Mac, payload: &Payload) -> Vec<u8> {
     match address {
         IpAddr::V4(v4) => Arp::announcement_request(mac, v4).frame_with(to, payload).to_vec(),
-        IpAddr::V6(v6) => {
-            let ndp = Ndp::announcement(mac, v6);
-            let group = ndp.group_mac().filter(|_| to == Mac::BROADCAST);
-            ndp.frame_with(mac, group.unwrap_or(to), payload)
-        }
+        IpAddr::V6(v6) => Ndp::announcement(mac, v6).frame_with(mac, to, payload),
     }
 }
 
@@ -167,8 +162,6 @@ mod tests {
             let frame = heard(&claim(MAC, address, OTHER, &payload));
             assert_eq!((frame.address, frame.what, frame.to_us), (address, Heard::Claim, true));
             assert_eq!(frame.payload, Some(payload));
-            let frame = heard(&claim(MAC, address, Mac::BROADCAST, &payload));
-            assert_eq!((frame.what, frame.to_us, frame.payload), (Heard::Claim, false, Some(payload)));
         }
     }
 

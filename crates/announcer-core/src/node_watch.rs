@@ -13,7 +13,7 @@ const KUBELET: u16 = 10250;
 /// A finding of the detector about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// The node does not answer, while most landmarks do, or the gateway and most nodes.
+    /// The node does not answer, while most landmarks do.
     Silent {
         /// Name of the node.
         node: String,

@@ -3,7 +3,6 @@
 
 mod cards;
 mod make;
-mod neighbours;
 mod text;
 mod wide;
 
@@ -13,7 +12,6 @@ use std::time::Duration;
 
 use announcer_core::ElectionMode;
 pub use cards::CARDS;
-pub use neighbours::NEIGHBOURS;
 pub use wide::WIDE;
 
 use crate::kernel::Lan;
@@ -44,8 +42,6 @@ pub struct Scenario {
     pub cards: usize,
     /// The hypervisor of each node; none: no node says.
     pub hosts: Vec<usize>,
-    /// The hypervisor of each other host in the first LAN. It may have no node.
-    pub neighbours: Vec<usize>,
     /// What users have made.
     pub services: Vec<Wish>,
     /// Frames lost between warm-up and calm.

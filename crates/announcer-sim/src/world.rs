@@ -132,8 +132,6 @@ enum Event {
     },
     /// Clients ask for every address.
     ClientsAsk,
-    /// A host that stands on a hypervisor asks for the gateway.
-    NeighbourAsks(usize),
     /// All Services are deleted.
     Delete,
 }
@@ -293,10 +291,6 @@ impl<'a> World<'a> {
         }
         self.schedule(self.scenario.deletion, Event::Delete);
         self.schedule(Duration::ZERO, Event::ClientsAsk);
-        for neighbour in 0..self.scenario.neighbours.len() {
-            let after = self.between(0, 5_000_000);
-            self.schedule(after, Event::NeighbourAsks(neighbour));
-        }
     }
 
     fn schedule(&mut self, after: Duration, event: Event) {
@@ -364,7 +358,6 @@ impl<'a> World<'a> {
             Event::Ready { node, begins } => self.ready(node, begins),
             Event::KubeVip { fault } => self.renew_kube_vip(fault),
             Event::ClientsAsk => self.clients_ask(),
-            Event::NeighbourAsks(neighbour) => self.neighbour_asks(neighbour),
             Event::Delete => {
                 self.judge.at_rest = None;
                 for service in 0..self.scenario.services.len() {

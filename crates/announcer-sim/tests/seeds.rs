@@ -291,27 +291,6 @@ fn no_stranger_makes_an_owner_withdraw() {
     }
 }
 
-/// Two of five nodes, and seven of eight other hosts, are on one hypervisor, which loses its power.
-#[test]
-fn a_hypervisor_that_takes_most_hosts_with_it_is_missed_by_two_and_does_not_keep_its_addresses_for_a_lease() {
-    for seed in 0..2 {
-        let mut scenario = Scenario::of(seed, ElectionMode::Node);
-        (scenario.nodes, scenario.loss, scenario.refusals, scenario.fail_back) = (5, 0.0, 0.0, false);
-        (scenario.busy_us, scenario.lease) = (300, [15, 10, 2]);
-        scenario.services = (0..3).map(|_| Wish { address: Address::V4, local: None }).collect();
-        (scenario.hosts, scenario.neighbours) = (vec![0, 0, 1, 1, 2], vec![0, 0, 0, 0, 0, 0, 0, 3]);
-        let (at, lasts) = (Duration::from_secs(32), Duration::from_secs(12));
-        scenario.faults = (0..2).map(|node| Fault { at, lasts, kind: Kind::PowerLoss(node) }).collect();
-        // A third of a Lease and a second in which the owner could have renewed it.
-        scenario.bound = Some(Duration::from_millis(6500));
-        scenario.calm = at + lasts;
-        scenario.deletion = scenario.calm + Duration::from_secs(35);
-        scenario.end = scenario.deletion + Duration::from_secs(8);
-        let outcome = run(&scenario, None, true);
-        assert_eq!(outcome.violation, None, "seed {seed}: {}", outcome.trace.join("\n"));
-    }
-}
-
 #[test]
 fn what_breaks_a_promise_is_told_as_a_short_story() {
     let (_, run) = first_broken(ElectionMode::Global, Some(Sabotage::NoFence)).expect("a broken promise");

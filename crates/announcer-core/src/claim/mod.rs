@@ -2,8 +2,8 @@
 //! (failover-protocol.md 1 item 5, decisions.md 23). No I/O and no clock.
 //!
 //! * [`Claims`]: the side of the new owner. A take-over is finished when the former owner knows of it. Until then the
-//!   new owner sends it unicast claims, one VIP after the other, and one claim to the whole LAN per step of a back-off.
-//!   Each claim is followed by a question that shows whether the former owner still answers.
+//!   new owner sends it unicast claims, one VIP after the other. Each claim is followed by a question that shows
+//!   whether the former owner still answers.
 //! * [`tag`]: what the claim carries beside the announcement. [`Judge`]: the receiving side, which decides what a claim
 //!   is worth.
 
@@ -47,9 +47,6 @@ const SILENT: u32 = 5;
 /// Until then a node that handed a VIP over may still serve it. It knows the new term from the start, and serves for up
 /// to [`HAND_OVER_LINGER`] after it learns that the API server has accepted the swap.
 const HAND_OVER: Duration = HAND_OVER_LINGER.saturating_add(Duration::from_millis(500));
-/// After this time without an answer, and then after twice the time each, a claim goes to the whole LAN: a former owner
-/// whose switch has lost its MAC hears broadcasts alone, and answers clients by them.
-const TO_ALL: Duration = Duration::from_secs(1);
 /// VIPs claimed in one step: 200 VIPs take four steps of 10 ms, without a burst that a switch would drop.
 const AT_ONCE: usize = 64;
 
@@ -97,7 +94,7 @@ pub(crate) enum Output {
         mac: Mac,
         /// The VIP.
         address: IpAddr,
-        /// Recipient; [`Mac::BROADCAST`] is the whole LAN.
+        /// Recipient.
         to: Mac,
         /// Term and tag.
         payload: Payload,
@@ -125,8 +122,6 @@ struct Claimed {
     has_answered: bool,
     last: Option<Instant>,
     begun: Instant,
-    /// When the next claim goes to the whole LAN.
-    to_all: Instant,
     /// [`HAND_OVER`] is over, so the former owner does not serve the VIP any more after a hand-over.
     settled: bool,
     suspected: bool,
@@ -135,16 +130,6 @@ struct Claimed {
 impl Claimed {
     fn is_over(&self) -> bool {
         self.known && self.settled && (self.on_macvlan || self.unanswered >= SILENT)
-    }
-
-    /// Where the claim at `now` goes: now and then to the whole LAN, while the former owner does not answer.
-    fn recipient(&mut self, now: Instant) -> Mac {
-        let silent = self.on_macvlan || self.unanswered >= SILENT;
-        if now < self.to_all || !silent || self.suspected {
-            return self.loser_mac;
-        }
-        self.to_all = now + (now - self.begun);
-        Mac::BROADCAST
     }
 }
 
@@ -195,7 +180,6 @@ impl Claims {
             has_answered: false,
             last: None,
             begun: now,
-            to_all: now + TO_ALL,
             settled: false,
             suspected: won.suspected,
         };
@@ -342,11 +326,11 @@ impl Claiming {
         for (_, address) in turn {
             let vip = self.vips.get_mut(&address).expect("it was just listed");
             vip.last = Some(now);
-            let to = vip.recipient(now);
-            out.push(Output::Claim { link, mac: vip.mac, address, to, payload: vip.payload });
+            let (mac, to) = (vip.mac, vip.loser_mac);
+            out.push(Output::Claim { link, mac, address, to, payload: vip.payload });
             if !vip.on_macvlan {
                 vip.unanswered = vip.unanswered.saturating_add(1);
-                out.push(Output::Ask(Ask { link, address, to: vip.loser_mac }));
+                out.push(Output::Ask(Ask { link, address, to }));
             }
             if vip.unanswered == SILENT && std::mem::take(&mut vip.has_answered) {
                 out.push(Output::Announce(address));

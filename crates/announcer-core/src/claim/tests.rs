@@ -37,9 +37,6 @@ struct Wire {
     hears: bool,
     obeys: bool,
     claimed: Vec<(Duration, IpAddr)>,
-    /// It receives what is sent to the whole LAN, whether it `hears` or not; and when such claims were sent.
-    hears_broadcasts: bool,
-    to_all: Vec<Duration>,
     announced: Vec<IpAddr>,
     start: Instant,
 }
@@ -59,8 +56,6 @@ impl Wire {
             hears: false,
             obeys: true,
             claimed: Vec::new(),
-            hears_broadcasts: false,
-            to_all: Vec::new(),
             announced: Vec::new(),
         }
     }
@@ -73,12 +68,9 @@ impl Wire {
             for output in self.claims.tick(self.now) {
                 match output {
                     Output::Claim { link, mac, address, to, .. } => {
-                        assert_eq!((link, mac), (LINK, OURS));
-                        assert!([LOSER, Mac::BROADCAST].contains(&to), "to the former owner or to everybody");
+                        assert_eq!((link, mac, to), (LINK, OURS, LOSER), "by unicast, to the former owner alone");
                         self.claimed.push((self.now - self.start, address));
-                        let to_all = to == Mac::BROADCAST;
-                        self.to_all.extend(to_all.then_some(self.now - self.start));
-                        if (self.hears || (to_all && self.hears_broadcasts)) && self.obeys {
+                        if self.hears && self.obeys {
                             self.held.remove(&address);
                         }
                     }
@@ -134,23 +126,6 @@ fn a_loser_that_comes_back_from_a_pause_has_heard_all_of_two_hundred_claims_with
     wire.obeys = true;
     wire.run(Duration::from_millis(50));
     assert_eq!(wire.held, BTreeSet::new());
-}
-
-#[test]
-fn a_loser_that_receives_broadcasts_alone_is_told_by_one_claim_to_all_in_each_step_of_a_back_off() {
-    let mut wire = Wire::new(&[5]);
-    wire.run(Duration::from_mins(10));
-    let seconds: Vec<u64> = wire.to_all.iter().map(Duration::as_secs).collect();
-    assert_eq!(seconds, [1, 2, 4, 8, 16, 33, 67, 134, 268, 537], "of twelve thousand");
-    wire = Wire::new(&[5, 6]);
-    wire.hears_broadcasts = true;
-    wire.run(Duration::from_millis(1100));
-    assert_eq!(wire.held, BTreeSet::new());
-    // Who answers is reached by unicast.
-    wire = Wire::new(&[5]);
-    (wire.hears, wire.obeys) = (true, false);
-    wire.run(Duration::from_secs(5));
-    assert!(wire.to_all.is_empty(), "{:?}", wire.to_all);
 }
 
 #[test]

@@ -64,9 +64,6 @@ pub(crate) enum Side {
     Alone,
     /// The gateway answered before and does not any more, or too few other landmarks answer.
     Lesser,
-    /// Too few landmarks answer, but the gateway does, and so do at least half of the members that renew their Leases.
-    /// The missing hosts may be on the hypervisor of the node that is missed.
-    Nodes,
     /// The gateway answers, if it did before, and so do most landmarks.
     Greater,
 }
@@ -78,15 +75,13 @@ pub(crate) struct Before {
     all: BTreeSet<Mac>,
     /// Those that had answered shortly before.
     lately: BTreeSet<Mac>,
-    /// Members among them that renew their Leases. This is not frozen: a member that was lost at the same time stops.
-    members: BTreeSet<Mac>,
 }
 
 impl Before {
     /// All of these answered shortly before.
     #[cfg(test)]
     pub(crate) fn of(gateway: Option<(IpAddr, Mac)>, all: BTreeSet<Mac>) -> Self {
-        Self { gateway, lately: all.clone(), all, members: BTreeSet::new() }
+        Self { gateway, lately: all.clone(), all }
     }
 
     /// The MAC by which this node knows the sender of an answer. The gateway's address may have moved to another
@@ -122,18 +117,7 @@ impl Before {
         let lost = self.all.difference(found).count();
         // Of two equal halves, clients are in the one with the gateway.
         let most = found.len() > lost || (found.len() == lost && self.gateway.is_some());
-        let members = self.members.intersection(found).count();
-        match self.has_gateway(found) {
-            true if most => Side::Greater,
-            true if self.gateway.is_some() && members > 0 && 2 * members >= self.members.len() => Side::Nodes,
-            _ => Side::Lesser,
-        }
-    }
-
-    /// Sets the members that renew their Leases now.
-    pub(super) fn renewing(mut self, members: &BTreeSet<Mac>) -> Self {
-        self.members = self.among(members);
-        self
+        if self.has_gateway(found) && most { Side::Greater } else { Side::Lesser }
     }
 
     /// Whether the gateway is one of `found`.
@@ -167,30 +151,24 @@ impl Entry {
 pub(super) struct Landmarks {
     known: BTreeMap<(u32, IpAddr), Entry>,
     links: BTreeSet<u32>,
-    no_hosts: NoHosts,
-}
-
-/// What is never a found host, although it asks and answers as one.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct NoHosts {
-    /// VIPs, which move from node to node, and the addresses of all members.
-    pub addresses: BTreeSet<IpAddr>,
-    /// MACs of all members, also of those that are no landmarks here.
-    pub macs: BTreeSet<Mac>,
+    /// VIPs, which move from node to node.
+    vips: BTreeSet<IpAddr>,
+    /// MACs of members; a question from one of them does not make it a host.
+    members: BTreeSet<Mac>,
 }
 
 impl Landmarks {
-    /// Sets the named landmarks, the interfaces on which hosts are found, and what is no host.
-    pub fn name(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, no_hosts: NoHosts) {
-        (self.links, self.no_hosts) = (links, no_hosts);
+    /// Sets the named landmarks, the interfaces on which hosts are found, and the VIPs.
+    pub fn name(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, vips: BTreeSet<IpAddr>) {
+        (self.links, self.vips) = (links, vips);
         let is_member = |landmark: &&Landmark| matches!(landmark.who, LandmarkKind::Member(_));
-        self.no_hosts.macs.extend(named.iter().filter(is_member).filter_map(|landmark| landmark.mac));
+        self.members = named.iter().filter(is_member).filter_map(|landmark| landmark.mac).collect();
         let named: BTreeMap<(u32, IpAddr), &Landmark> =
             named.iter().map(|landmark| ((landmark.link, landmark.address), landmark)).collect();
-        let (links, none) = (&self.links, &self.no_hosts);
+        let (links, vips, members) = (&self.links, &self.vips, &self.members);
         self.known.retain(|(link, address), entry| {
-            let host = entry.who == LandmarkKind::Host && links.contains(link) && !none.addresses.contains(address);
-            let stays = host && entry.mac.is_none_or(|mac| !none.macs.contains(&mac));
+            let host = entry.who == LandmarkKind::Host && links.contains(link) && !vips.contains(address);
+            let stays = host && entry.mac.is_none_or(|mac| !members.contains(&mac));
             stays || named.contains_key(&(*link, *address))
         });
         for (key, landmark) in named {
@@ -227,8 +205,8 @@ impl Landmarks {
         }
         let is_host = !frame.to_us
             && self.links.contains(&frame.link)
-            && !self.no_hosts.addresses.contains(&frame.address)
-            && !self.no_hosts.macs.contains(&frame.mac)
+            && !self.vips.contains(&frame.address)
+            && !self.members.contains(&frame.mac)
             && !frame.address.is_unspecified();
         let hosts =
             self.known.iter().filter(|((link, _), entry)| *link == frame.link && entry.who == LandmarkKind::Host);
@@ -287,14 +265,7 @@ impl Landmarks {
             .find_map(|((_, address), entry)| Some((*address, entry.mac?)));
         let within =
             |time| there().filter(counts).filter(move |entry| entry.is_heard(now, time)).filter_map(|entry| entry.mac);
-        let (all, lately) = (within(FORGOTTEN).collect(), within(LATELY).collect());
-        Before { gateway, all, lately, members: BTreeSet::new() }
-    }
-
-    /// The MACs of members on this interface whose Leases have not expired.
-    pub fn members(&self, link: u32) -> BTreeSet<Mac> {
-        let there = self.known.iter().filter(|((on, _), _)| *on == link).map(|(_, entry)| entry);
-        there.filter(|entry| matches!(entry.who, LandmarkKind::Member(_))).filter_map(|entry| entry.mac).collect()
+        Before { gateway, all: within(FORGOTTEN).collect(), lately: within(LATELY).collect() }
     }
 
     /// The questions to the landmarks of an interface in a burst. A missing gateway is asked for by broadcast.
@@ -326,15 +297,14 @@ impl Landmarks {
     pub fn is_outside(&self, link: u32, mac: Mac) -> bool {
         self.known.iter().any(|((on, _), entry)| {
             *on == link && entry.mac == Some(mac) && !matches!(entry.who, LandmarkKind::Member(_))
-        }) && !self.no_hosts.macs.contains(&mac)
+        }) && !self.members.contains(&mac)
     }
 
     /// How many hosts that are not members this node hears, by interface.
     pub fn outside(&self, now: Instant) -> BTreeMap<u32, u8> {
         let mut heard: BTreeMap<u32, BTreeSet<Mac>> = BTreeMap::new();
         for ((link, _), entry) in &self.known {
-            if let Some(mac) = entry.mac.filter(|mac| entry.is_heard(now, LATELY) && !self.no_hosts.macs.contains(mac))
-            {
+            if let Some(mac) = entry.mac.filter(|mac| entry.is_heard(now, LATELY) && !self.members.contains(mac)) {
                 heard.entry(*link).or_default().insert(mac);
             }
         }

@@ -22,11 +22,12 @@ mod vip;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 pub use ask::Ask;
+pub(crate) use landmarks::Landmark;
 use landmarks::Landmarks;
-pub(crate) use landmarks::{Landmark, NoHosts};
 pub use profile::{ParseProfileError, Profile, Timers};
 use verdict::{Target, Verdict};
 use watch::Watch;
@@ -129,9 +130,10 @@ impl Detector {
         }
     }
 
-    /// Sets the landmarks, which tell on which side of the LAN this node is. On `links` further hosts are found.
-    pub fn landmarks(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, no_hosts: NoHosts) {
-        self.landmarks.name(now, named, links, no_hosts);
+    /// Sets the landmarks, which tell on which side of the LAN this node is. On `links` further hosts are found. `vips`
+    /// are no landmarks, because they move from node to node.
+    pub fn landmarks(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, vips: BTreeSet<IpAddr>) {
+        self.landmarks.name(now, named, links, vips);
     }
 
     /// How many hosts that are not members this node hears, by interface.

@@ -2,7 +2,6 @@ mod called;
 mod sides;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use proptest::prelude::*;
 
@@ -78,7 +77,7 @@ impl Lan {
         let start = Instant::now();
         let mut detector = Detector::new(start, profile.into());
         detector.watch(start, targets);
-        detector.landmarks(start, &[gateway()], [LINK].into(), NoHosts::default());
+        detector.landmarks(start, &[gateway()], [LINK].into(), BTreeSet::new());
         let mut holders: BTreeMap<IpAddr, BTreeSet<Mac>> = BTreeMap::new();
         holders.insert(GATEWAY, [GATEWAY_MAC].into());
         for vip in targets.iter().flat_map(|target| &target.vips) {
@@ -281,7 +280,7 @@ fn a_landmark_counts_only_if_it_answers_in_the_same_burst_and_not_for_a_suspecte
     let mut lan = Lan::new(&[target(2, 0, &[5])]);
     // The gateway itself is a VIP of the suspected owner.
     let landmark = Landmark { address: vip(5), mac: None, ..gateway() };
-    lan.detector.landmarks(lan.now, &[landmark], [LINK].into(), NoHosts::default());
+    lan.detector.landmarks(lan.now, &[landmark], [LINK].into(), BTreeSet::new());
     lan.run(Duration::from_secs(1));
     lan.heard(GATEWAY, GATEWAY_MAC, Heard::Answer);
     lan.kill(2);
@@ -292,7 +291,7 @@ fn a_landmark_counts_only_if_it_answers_in_the_same_burst_and_not_for_a_suspecte
 #[test]
 fn another_owner_that_answers_is_a_landmark_too() {
     let mut lan = Lan::new(&[target(2, 0, &[5]), target(3, 0, &[6])]);
-    lan.detector.landmarks(lan.now, &[], [LINK].into(), NoHosts::default());
+    lan.detector.landmarks(lan.now, &[], [LINK].into(), BTreeSet::new());
     lan.run(Duration::from_secs(1));
     lan.kill(2);
     lan.run(ms(240));
@@ -470,7 +469,7 @@ fn who_is_not_watched_any_more_is_forgotten_in_the_middle_of_a_burst() {
     lan.run(ms(60));
     assert_eq!(lan.silent(), [(name(2), vec![vip(6)], true)]);
     lan.detector.watch(lan.now, &[]);
-    lan.detector.landmarks(lan.now, &[], BTreeSet::new(), NoHosts::default());
+    lan.detector.landmarks(lan.now, &[], BTreeSet::new(), BTreeSet::new());
     assert_eq!(lan.detector.deadline(), None);
 }
 
@@ -499,7 +498,7 @@ fn with_hosts(hosts: &[u8]) -> Lan {
         lan.hosts.insert(vip(*host));
         lan.holders.insert(vip(*host), [mac(*host)].into());
     }
-    lan.detector.landmarks(lan.now, &named, [LINK].into(), NoHosts::default());
+    lan.detector.landmarks(lan.now, &named, [LINK].into(), BTreeSet::new());
     lan.run(Duration::from_secs(1));
     lan
 }

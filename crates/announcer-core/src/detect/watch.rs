@@ -207,7 +207,7 @@ impl Watch {
     fn begin_burst(&mut self, context: &Context<'_>, suspects: BTreeMap<IpAddr, Suspect>) {
         let macs = self.macs();
         let before = || context.landmarks.before(context.now, context.link, &self.apart, &macs);
-        let before = self.before.clone().unwrap_or_else(before).renewing(&context.landmarks.members(context.link));
+        let before = self.before.clone().unwrap_or_else(before);
         let counts = |(_, at): &(&Mac, &Instant)| context.now < **at + STILL_COUNTS;
         let doubt = self.doubt.take();
         let found = doubt.iter().flat_map(|doubt| &doubt.since).filter(counts).map(|(mac, _)| *mac).collect();
@@ -362,9 +362,8 @@ impl Watch {
         let taken = taken.into_iter().map(|(address, by)| (watched(address), by)).collect();
         let owner = owner.to_owned();
         if self.subject == Subject::Node {
-            // On the lesser side of a partitioned LAN, or alone, this node knows nothing about other nodes. With the
-            // gateway and most nodes it does, whatever other hosts are lost: those of the same hypervisor are.
-            let said = vips.first().filter(|_| side >= Side::Nodes).map(|vip: &Watched| Finding::Silent {
+            // On the lesser side of a partitioned LAN, or alone, this node knows nothing about other nodes.
+            let said = vips.first().filter(|_| side == Side::Greater).map(|vip: &Watched| Finding::Silent {
                 node: owner,
                 address: vip.address,
                 gateway,

@@ -208,6 +208,11 @@ impl Engine {
             carrier.net.addr(),
             retry.as_secs()
         );
+        tracing::warn!(
+            address = %carrier.net.addr(),
+            %mac,
+            "another host uses the address; the announcer does not announce it and asks again later"
+        );
         self.tell_members(now, id, Reason::AddressConflict, &text);
         self.tell_over(id, carrier.net.addr());
         self.out.replan();
@@ -229,6 +234,11 @@ impl Engine {
         let text = format!(
             "{mac} claims address {} too: two hosts answer for it. This node owns it and defends it",
             carrier.net.addr()
+        );
+        tracing::warn!(
+            address = %carrier.net.addr(),
+            %mac,
+            "another host claims an address of this node; the announcer announces the address again"
         );
         self.out.push(Action::Announce { link: carrier.link, mac: carrier.mac, address: carrier.net.addr() });
         self.tell_members(now, id, Reason::AddressConflict, &text);

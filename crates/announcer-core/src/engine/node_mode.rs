@@ -24,7 +24,7 @@ use changes::OwnerChanges;
 use super::{Action, Engine, Observations, Phase, Vip};
 use crate::claim::{self, ClaimKeys, Claims, Judge};
 use crate::config::Config;
-use crate::detect::{self, Ask, Detector, Landmark, NoHosts, Timers};
+use crate::detect::{self, Ask, Detector, Landmark, Timers};
 use crate::frames::Frame;
 use crate::network::{Family, Network};
 use crate::node_watch::{Finding, NodeWatch};
@@ -39,12 +39,12 @@ use crate::view::{ServiceKey, is_on_record};
 /// Consecutive refusals of an address or its macvlan by the kernel after which another node may be better.
 const REFUSALS: u32 = 4;
 
-/// The landmarks with their interfaces, and what is no host there.
+/// The landmarks with their interfaces, and the VIPs, which are no landmarks.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Landmarks {
     named: Vec<Landmark>,
     links: BTreeSet<u32>,
-    no_hosts: NoHosts,
+    vips: BTreeSet<IpAddr>,
 }
 
 /// The state of `node` mode beside ownership: the failure detector, claims in both directions, changes of owner to
@@ -260,11 +260,11 @@ impl Engine {
     fn name_landmarks(&mut self, now: Instant, vips: BTreeSet<IpAddr>) {
         let (Owners::Node(cluster), Some(network)) = (&self.ownership, self.observer.network()) else { return };
         let links: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
-        let (named, no_hosts) = (cluster.landmarks(now, network, &links), cluster.no_hosts(vips));
-        let landmarks = Landmarks { named, links, no_hosts };
+        let landmarks = Landmarks { named: cluster.landmarks(now, network, &links), links, vips };
         if landmarks != self.node_mode.landmarks {
             self.node_mode.landmarks.clone_from(&landmarks);
-            self.node_mode.detector.landmarks(now, &landmarks.named, landmarks.links, landmarks.no_hosts);
+            let Landmarks { named, links, vips } = landmarks;
+            self.node_mode.detector.landmarks(now, &named, links, vips);
         }
     }
 

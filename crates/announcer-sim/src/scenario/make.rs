@@ -9,7 +9,6 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::cards::{self, CARDS};
-use super::neighbours::{self, NEIGHBOURS};
 use super::wide::{self, LATEST, WIDE, millis};
 use super::{Address, CONFLICT, DhcpServer, Fault, Kind, REST, Scenario, ServerFault, WARM_UP, Wish};
 
@@ -46,7 +45,6 @@ impl Scenario {
             nodes,
             cards: 1,
             hosts: Vec::new(),
-            neighbours: Vec::new(),
             services,
             loss: if rng.random_bool(0.3) { rng.random_range(0.0..0.2) } else { 0.0 },
             refusals: if rng.random_bool(0.3) { rng.random_range(0.0..0.3) } else { 0.0 },
@@ -90,9 +88,6 @@ impl Scenario {
             let mut rng = SmallRng::seed_from_u64(seed ^ 0xca4d_0000_0000);
             cards::split_up(&mut rng, &mut scenario);
             cards::blip(&mut rng, &mut scenario);
-        }
-        if seed >= NEIGHBOURS && mode == ElectionMode::Node {
-            neighbours::add(&mut SmallRng::seed_from_u64(seed ^ 0x4e16_0000_0000), &mut scenario);
         }
         scenario.faults.sort_by_key(|fault| fault.at);
         scenario.calm = scenario.faults.iter().map(Fault::is_over_at).max().unwrap_or_default().max(WARM_UP);

@@ -34,9 +34,6 @@ impl fmt::Display for Scenario {
         if self.cards > 1 {
             write!(f, ", {} cards each", self.cards)?;
         }
-        if !self.hosts.is_empty() {
-            write!(f, ", hypervisors {:?}, those of other hosts {:?}", self.hosts, self.neighbours)?;
-        }
         if self.fail_back {
             write!(f, ", addresses go back where they belong")?;
         }

@@ -21,7 +21,7 @@ const NOTHING: Duration = Duration::from_millis(60);
 /// One machine, or its cable.
 pub(super) const ONE_NODE: Duration = Duration::from_millis(300);
 /// A hypervisor with the owner and perhaps its first successor.
-pub(super) const ONE_HOST: Duration = Duration::from_millis(500);
+const ONE_HOST: Duration = Duration::from_millis(500);
 
 /// How many nodes: mostly few.
 pub(super) fn nodes(rng: &mut SmallRng) -> usize {

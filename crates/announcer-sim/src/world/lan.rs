@@ -1,7 +1,7 @@
 //! The LAN: switches that learn, cables that fail, hosts that are no nodes.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,8 +19,6 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const SOCKET: usize = 1024;
 /// Frames that the hypervisor keeps for a machine that stands still.
 const TAP_QUEUE: usize = 64;
-/// How often a host on a hypervisor asks for the gateway.
-const NEIGHBOUR_ASKS: Duration = Duration::from_secs(5);
 /// Of a storm: frames that arrive late and out of order, and by how much.
 const REORDERED: f64 = 0.02;
 const REORDERED_BY_US: u64 = 20_000;
@@ -60,7 +58,6 @@ impl World<'_> {
         self.learnings += u64::from(before != from);
         let only = self.learned.get(&(lan, header.destination)).copied();
         if [gateway(), resident()].contains(&header.destination)
-            || is_neighbour(header.destination)
             || (from.is_some() && header.destination.is_multicast())
         {
             self.others_answer(lan, from, &frame);
@@ -155,10 +152,7 @@ impl World<'_> {
         // Whoever asks for its own address is not answered by a router.
         let proxied = self.proxies > 0 && self.is_vip(asked);
         let routed = question.target_ip == GATEWAY || proxied;
-        let others = [(used, thief()), (routed, gateway()), (question.target_ip == RESIDENT, resident())];
-        let neighbours = (0..self.scenario.neighbours.len())
-            .map(|n| (question.target_ip == neighbour(n).1 && self.is_neighbour_there(n), neighbour(n).0));
-        for (has, mac) in others.into_iter().chain(neighbours.collect::<Vec<_>>()) {
+        for (has, mac) in [(used, thief()), (routed, gateway()), (question.target_ip == RESIDENT, resident())] {
             if has {
                 self.transmit(lan, None, Arp::answer(&question, mac).frame(question.sender_mac).to_vec());
             }
@@ -173,23 +167,6 @@ impl World<'_> {
             let question = Arp::who_has(resident(), RESIDENT, vip);
             self.transmit(1, None, question.frame(Mac::BROADCAST).to_vec());
         }
-    }
-
-    /// The hypervisor of this host has power. It is up as long as one of its nodes is.
-    fn is_neighbour_there(&self, n: usize) -> bool {
-        let on_it = |node: &usize| self.scenario.hosts.get(*node) == Some(&self.scenario.neighbours[n]);
-        let mut nodes = (0..self.nodes.len()).filter(on_it).peekable();
-        nodes.peek().is_none() || nodes.any(|node| self.nodes[node].powered)
-    }
-
-    /// It asks for the gateway: so nodes learn of it.
-    pub(super) fn neighbour_asks(&mut self, n: usize) {
-        if self.is_neighbour_there(n) {
-            let (mac, address) = neighbour(n);
-            let question = Arp::who_has(mac, address, GATEWAY);
-            self.transmit(0, None, question.frame(Mac::BROADCAST).to_vec());
-        }
-        self.schedule(NEIGHBOUR_ASKS, Event::NeighbourAsks(n));
     }
 
     pub(super) fn is_vip(&self, address: IpAddr) -> bool {
@@ -212,16 +189,6 @@ pub(super) fn dhcp_server() -> Mac {
 
 fn resident() -> Mac {
     Mac::new([2, 0, 0, 0, 0xdd, 1])
-}
-
-/// A host on a hypervisor.
-fn neighbour(n: usize) -> (Mac, Ipv4Addr) {
-    let last = u8::try_from(n).expect("there are few");
-    (Mac::new([2, 0, 0, 0, 0xee, last]), Ipv4Addr::new(10, 0, 0, 200 + last))
-}
-
-fn is_neighbour(mac: Mac) -> bool {
-    mac.octets()[..5] == neighbour(0).0.octets()[..5]
 }
 
 pub(super) fn thief() -> Mac {

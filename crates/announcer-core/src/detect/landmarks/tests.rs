@@ -28,10 +28,6 @@ fn macs(all: &[u8]) -> BTreeSet<Mac> {
     all.iter().map(|last| mac(*last)).collect()
 }
 
-fn no_hosts(addresses: &[u8], members: &[u8]) -> NoHosts {
-    NoHosts { addresses: addresses.iter().map(|last| address(*last)).collect(), macs: macs(members) }
-}
-
 /// The gateway is 254; members are 2 and up, node-1 is the owner; hosts are 100 and up.
 #[test]
 fn more_than_half_of_those_heard_before_and_the_gateway_are_the_clients_side() {
@@ -50,29 +46,8 @@ fn more_than_half_of_those_heard_before_and_the_gateway_are_the_clients_side() {
         ("there never was anybody", false, &[], &[], Side::Alone),
     ] {
         let gateway = gateway.then_some((address(254), mac(254)));
-        let before = Before { gateway, all: macs(before), ..Before::default() };
+        let before = Before { gateway, all: macs(before), lately: BTreeSet::new() };
         assert_eq!(before.side(&macs(found)), side, "{name}");
-    }
-}
-
-#[test]
-fn the_gateway_and_most_members_that_renew_are_the_nodes_side_though_most_hosts_are_lost() {
-    let before = || Before {
-        gateway: Some((address(254), mac(254))),
-        all: macs(&[254, 2, 3, 4, 100, 101, 102, 103, 104]),
-        ..Before::default()
-    };
-    for (name, renewing, found, side) in [
-        ("hosts alone are lost", &[2, 3, 4][..], &[254, 2, 3, 4][..], Side::Nodes),
-        ("and one of three members", &[2, 3, 4], &[254, 2, 3], Side::Nodes),
-        ("most members are lost", &[2, 3, 4], &[254, 2], Side::Lesser),
-        ("but their Leases have run out since", &[2], &[254, 2], Side::Nodes),
-        ("without the gateway", &[2, 3, 4], &[2, 3, 4], Side::Lesser),
-        ("members that were never heard do not count", &[9], &[254, 9], Side::Lesser),
-        ("the gateway alone", &[], &[254], Side::Lesser),
-        ("most hosts are there", &[2, 3, 4], &[254, 2, 3, 4, 100], Side::Greater),
-    ] {
-        assert_eq!(before().renewing(&macs(renewing)).side(&macs(found)), side, "{name}");
     }
 }
 
@@ -80,7 +55,7 @@ fn the_gateway_and_most_members_that_renew_are_the_nodes_side_though_most_hosts_
 fn landmarks_are_asked_now_and_then_and_those_that_never_answer_seldom() {
     let (mut landmarks, start) = (Landmarks::default(), Instant::now());
     let gateway = Landmark { mac: None, ..named(254, LandmarkKind::Gateway) };
-    landmarks.name(start, &[member(2), gateway], BTreeSet::from([3]), NoHosts::default());
+    landmarks.name(start, &[member(2), gateway], BTreeSet::from([3]), BTreeSet::new());
     let mut asked: BTreeMap<IpAddr, Vec<u64>> = BTreeMap::new();
     for second in 0..180 {
         let now = start + Duration::from_secs(second);
@@ -100,7 +75,8 @@ fn landmarks_are_asked_now_and_then_and_those_that_never_answer_seldom() {
 #[test]
 fn whoever_asks_for_somebody_is_a_host_and_stays_one_for_as_long_as_it_answers() {
     let (mut landmarks, start) = (Landmarks::default(), Instant::now());
-    landmarks.name(start, &[member(2)], BTreeSet::from([3]), no_hosts(&[50], &[]));
+    let vips = BTreeSet::from([address(50)]);
+    landmarks.name(start, &[member(2)], BTreeSet::from([3]), vips);
     let mut spoken: Vec<Frame> = (100..120).map(|last| frame(last, false)).collect();
     let vip = Frame { address: address(50), ..frame(200, false) };
     let other_address_of_a_member = Frame { mac: mac(2), ..frame(201, false) };
@@ -132,7 +108,7 @@ fn a_client_that_asks_for_a_vip_in_the_ordinary_way_is_a_host() {
     let asked = Arp::who_has(mac(77), client, vip).frame(Mac::BROADCAST);
     let announced = Arp::announcement_request(mac(2), vip).frame(Mac::BROADCAST);
     let (mut landmarks, now) = (Landmarks::default(), Instant::now());
-    landmarks.name(now, &[member(2)], BTreeSet::from([3]), no_hosts(&[50], &[]));
+    landmarks.name(now, &[member(2)], BTreeSet::from([3]), BTreeSet::from([vip.into()]));
     for frame in [asked, announced] {
         landmarks.on_frame(now, &crate::frames::read(3, &frame).unwrap());
     }
@@ -151,7 +127,7 @@ fn the_owner_and_what_stands_with_it_is_left_out_of_what_was_heard_before() {
     let (mut landmarks, now) = (Landmarks::default(), Instant::now());
     let api_on_1 = Landmark { mac: Some(mac(1)), ..named(9, LandmarkKind::ApiServer) };
     let named = [member(1), member(2), member(3), api_on_1, named(254, LandmarkKind::Gateway)];
-    landmarks.name(now, &named, BTreeSet::from([3]), NoHosts::default());
+    landmarks.name(now, &named, BTreeSet::from([3]), BTreeSet::new());
     for heard in [1, 2, 3, 254] {
         landmarks.on_frame(now, &frame(heard, true));
     }
@@ -165,25 +141,4 @@ fn the_owner_and_what_stands_with_it_is_left_out_of_what_was_heard_before() {
     assert_eq!(before(&["node-1"], &[254]), macs(&[2, 3]));
     let later = landmarks.before(now + FORGOTTEN, 3, &BTreeSet::new(), &BTreeSet::new());
     assert_eq!(later, Before::default(), "it was too long ago");
-}
-
-#[test]
-fn a_member_that_is_no_landmark_here_is_no_host_either_by_its_mac_or_by_its_address() {
-    let (mut landmarks, now) = (Landmarks::default(), Instant::now());
-    landmarks.name(now, &[member(2)], BTreeSet::from([3]), NoHosts::default());
-    // They ask before their cards are read.
-    for last in [11, 12, 100] {
-        landmarks.on_frame(now, &frame(last, false));
-        landmarks.on_frame(now, &frame(last, true));
-    }
-    assert_eq!(landmarks.outside(now), BTreeMap::from([(3, 3)]));
-    landmarks.name(now, &[member(2)], BTreeSet::from([3]), no_hosts(&[12], &[11]));
-    for last in [11, 12] {
-        landmarks.on_frame(now, &frame(last, false));
-        landmarks.on_frame(now, &frame(last, true));
-    }
-    assert_eq!(landmarks.outside(now), BTreeMap::from([(3, 1)]));
-    assert!(
-        landmarks.is_outside(3, mac(100)) && !landmarks.is_outside(3, mac(11)) && !landmarks.is_outside(3, mac(12))
-    );
 }

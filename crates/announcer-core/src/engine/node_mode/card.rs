@@ -32,8 +32,7 @@ impl WrittenCard {
         let (written, at) = self.last.as_ref()?;
         let urgent = by_which_others_decide(card) != by_which_others_decide(written);
         // Changes of what the node hears are frequent and wait for the renewal.
-        let soon =
-            card.term != written.term || (card.occupied != written.occupied && occupied(card) != occupied(written));
+        let soon = card.term != written.term || occupied(card) != occupied(written);
         let pause = match (urgent, soon) {
             (true, _) => Duration::ZERO,
             (false, true) => CARD_PAUSE,

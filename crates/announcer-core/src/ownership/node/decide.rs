@@ -65,8 +65,6 @@ pub struct Case<'a> {
     /// The stranger answers with the MAC of the owner: a fabric in its name, or the owner itself, which this node does
     /// not reach by unicast.
     pub in_its_name: bool,
-    /// The owner has not renewed its Lease since it fell silent, and should have.
-    pub unrenewed: bool,
     /// The owner renews its Lease and hears fewer hosts than this node does, so it is the owner that clients have lost.
     pub outdone: bool,
     /// The Lease of the owner expired some seconds ago, or would have if the silent owner had not renewed it. From then
@@ -183,11 +181,7 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         (Some(Silence { side: Side::Greater, .. }), _) if !case.outheard => {
             Step::Take("its node does not answer any more")
         }
-        // The hypervisor of the owner may have taken most other hosts with it.
-        (Some(Silence { side: Side::Nodes, .. }), _) if case.unrenewed => {
-            Step::Take("its node does not answer any more, and does not renew its Lease")
-        }
-        (Some(Silence { side: Side::Lesser | Side::Nodes, .. }), _) if case.outdone => {
+        (Some(Silence { side: Side::Lesser, .. }), _) if case.outdone => {
             Step::Take("its node does not answer here, and hears fewer hosts than this one")
         }
         // decisions.md 24: this node itself may be cut off, also from clients, unless the API shows that the owner is.
@@ -267,7 +261,6 @@ impl<'a> Case<'a> {
             silent: None,
             outheard: false,
             in_its_name: false,
-            unrenewed: false,
             outdone: false,
             others_had_their_time: false,
             asked: Asked::NotYet,

@@ -193,12 +193,8 @@ impl Facts {
     /// Whether `mac` is or was an interface of another member. A node whose cable was just plugged in sends frames
     /// before its new card is read.
     pub fn is_of_member(&self, mac: l2_types::Mac) -> bool {
-        self.links_of_others().any(|link| link.mac == mac)
-    }
-
-    /// The interfaces that other members have or had.
-    pub fn links_of_others(&self) -> impl Iterator<Item = &CardLink> {
-        self.members.iter().filter(|(node, _)| **node != self.me).flat_map(|(_, seen)| &seen.links)
+        let others = self.members.iter().filter(|(node, _)| **node != self.me);
+        others.flat_map(|(_, seen)| &seen.links).any(|link| link.mac == mac)
     }
 
     /// Whether a member has or had an interface of this name. Earlier cards count, because an interface may be down

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::member::{link_towards, own_addresses};
 use super::{Cluster, place};
-use crate::detect::landmarks::{Landmark, LandmarkKind, NoHosts};
+use crate::detect::landmarks::{Landmark, LandmarkKind};
 use crate::network::Network;
 
 /// Members that are asked on each interface. Each node picks different ones, so that in a large cluster every member is
@@ -45,15 +45,5 @@ impl Cluster {
             landmarks.extend(there.into_values());
         }
         landmarks
-    }
-
-    /// What is no host: `vips`, and all members, which are more than those that are asked.
-    pub fn no_hosts(&self, vips: BTreeSet<IpAddr>) -> NoHosts {
-        let (mut addresses, mut macs) = (vips, BTreeSet::new());
-        for link in self.facts.links_of_others() {
-            macs.insert(link.mac);
-            addresses.extend(link.addresses.iter().map(ipnet::IpNet::addr));
-        }
-        NoHosts { addresses, macs }
     }
 }

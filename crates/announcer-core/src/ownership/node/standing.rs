@@ -189,7 +189,6 @@ impl Cluster {
             silent,
             outheard: silent.is_some_and(|silent| self.is_outheard(round, standing, silent)),
             in_its_name: silent.and_then(|silent| silent.taken).is_some_and(|mac| self.in_its_name(standing, mac)),
-            unrenewed: silent.is_some() && !self.card_counts(round, standing),
             outdone: silent.is_some_and(|silent| self.is_outdone(round, standing, silent)),
             others_had_their_time: self.strangers_until(round, standing, holder).is_some_and(|until| until <= now),
             asked: self.asked(now, &primary.key),

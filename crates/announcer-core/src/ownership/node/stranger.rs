@@ -36,7 +36,7 @@ impl Cluster {
     /// Whether the owner's card may say what the owner hears now. A living owner writes its card within a third of the
     /// Lease. Without a newer card after that time the owner is most probably dead, and the hosts that its card counts
     /// may have died with it on one hypervisor. A node that does not see the API cannot tell.
-    pub(super) fn card_counts(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
+    fn card_counts(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
         let Some(owner_record) = &standing.owner_record else { return false };
         let Some(until) = self.outheard_until(standing) else { return true };
         let renewed = self.facts.renewed_at(&owner_record.host);

@@ -22,8 +22,7 @@ impl World<'_> {
         // Nothing is watched while nothing is announced.
         let announced = self.judge.answering.iter().any(|answering| !answering.is_empty());
         for (of, node) in self.nodes.iter().enumerate() {
-            // Who is lost with it says nothing.
-            let others = || (0..self.nodes.len()).filter(move |by| *by != of && self.nodes[*by].powered);
+            let others = || (0..self.nodes.len()).filter(move |by| *by != of);
             let accused_by = |by: &usize| {
                 self.api.card(&self.nodes[*by].name).is_some_and(|card| card.silent.contains_key(&node.name))
             };

@@ -79,20 +79,6 @@ fn an_owner_that_hears_more_hosts_keeps_it_until_its_lease_has_run_out() {
 }
 
 #[test]
-fn who_has_lost_most_hosts_but_no_node_takes_from_an_owner_that_does_not_renew_its_lease() {
-    let owner_record = owner_record("node-1");
-    for (side, unrenewed, takes) in [
-        (Side::Nodes, true, true),
-        (Side::Nodes, false, false),
-        (Side::Lesser, true, false),
-        (Side::Alone, true, false),
-    ] {
-        let step = decide(&Case { silent: silent(side), unrenewed, ..case("node-2", Some(&owner_record)) });
-        assert_eq!(matches!(step, Step::Take(_)), takes, "{side:?}, {unrenewed}");
-    }
-}
-
-#[test]
 fn an_owner_that_lives_and_hears_fewer_hosts_loses_it_though_more_nodes_are_with_it() {
     let owner_record = owner_record("node-1");
     for (side, takes) in [(Side::Lesser, true), (Side::Alone, false)] {
