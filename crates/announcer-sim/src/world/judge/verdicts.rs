@@ -26,8 +26,9 @@ impl World<'_> {
             let accused_by = |by: &usize| {
                 self.api.card(&self.nodes[*by].name).is_some_and(|card| card.silent.contains_key(&node.name))
             };
+            // On each LAN: a node that is silent at the card with its Node address is rightly called so.
             let answers = |by: &usize| {
-                node.powered && node.paused == 0 && self.lans().any(|lan| self.hear_each_other(lan, *by, of))
+                node.powered && node.paused == 0 && self.lans().all(|lan| self.hear_each_other(lan, *by, of))
             };
             troubles.extend(
                 others().filter(|by| well[*by] && accused_by(by) && answers(by)).map(|by| Trouble::Slandered(by, of)),
