@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use e2e::case::{ingress, seen};
 use e2e::{Bed, Exposed, PATIENCE, Shared, service, wait_for};
@@ -80,6 +81,43 @@ async fn a_dual_stack_service_answers_in_both_families() {
         .await
         .unwrap();
     }
+}
+
+/// The kernel takes the address that a program asks as its source, too, if it is one of the node: service security must
+/// let the answers in.
+#[tokio::test]
+async fn programs_on_each_nodes_own_network_reach_the_address_also_where_it_is() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("inside").await.unwrap();
+    let (v4, v6) = (IpAddr::from(bed.lan.ipv4(152)), IpAddr::from(bed.lan.ipv6(152)));
+    let spec = service("web").at(&format!("{v4},{v6}")).set("ipFamilies", json!(["IPv4", "IPv6"]));
+    let web = case.expose(spec.set("ipFamilyPolicy", "RequireDualStack").tcp(80)).await.unwrap();
+    web.wait_for_addresses(&[v4, v6]).await.unwrap();
+    web.reply(v4, 80).await.unwrap();
+    web.reply(v6, 80).await.unwrap();
+    let owner = on_its_node(&bed, &web, v4).await;
+    let all: Vec<_> = bed.pods().into_iter().collect();
+    let (here, elsewhere): (Vec<_>, Vec<_>) = all.into_iter().partition(|pod| pod.node == bed.lan.host(owner).name());
+    for (pods, of) in [(here, "this node"), (elsewhere, "another node")] {
+        web.publish(&pods).await.unwrap();
+        web.wait_until_every_node_serves(80).await.unwrap();
+        for address in [v4, v6] {
+            for n in 1..=bed.lan.hosts().len() {
+                let what =
+                    format!("an answer of a pod of {of} at {address} for a program of node{n}, owner node{owner}");
+                wait_for(&what, PATIENCE, || async {
+                    let answer = bed.lan.host(n).http_get((address, 80).into(), Duration::from_secs(2));
+                    answer.map(drop).map_err(|error| format!("{error:#}"))
+                })
+                .await
+                .unwrap();
+            }
+        }
+    }
+    web.delete_with(v4).await.unwrap();
 }
 
 /// kube-vip spec 9.1 A3.

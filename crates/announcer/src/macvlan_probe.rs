@@ -1,7 +1,7 @@
 //! Whether this node can have macvlans, which DHCPv4 addresses need. It makes one and removes it. Nothing less tells,
 //! because the kernel loads the module at the first attempt.
 
-use l2::netlink::{InetConfChange, Link, Macvlan};
+use l2::netlink::Link;
 use l2::{Mac, Netlink};
 
 use runtime::error::chain;
@@ -10,7 +10,7 @@ use crate::config::Config;
 
 /// Name of the interface; no Service's macvlan has it.
 const NAME: &str = "hcp-probe";
-/// Locally administered MAC. The interface sends nothing, because it has no address and gives itself none.
+/// Locally administered MAC. Nobody sees it, because the interface is never up.
 const ADDRESS: Mac = Mac::new([0x02, b'h', b'c', b'p', 0, 1]);
 
 /// Why this node cannot have macvlans; `None`: it can, or this could not be determined.
@@ -21,26 +21,8 @@ pub async fn missing(netlink: &Netlink, config: &Config) -> Option<String> {
         let _ = netlink.delete_link(left.index).await;
     }
     let parent = parent(&links, config)?;
-    let wanted = Macvlan {
-        name: NAME.to_owned(),
-        parent: parent.index,
-        mac: ADDRESS,
-        alias: "probe of the announcer".to_owned(),
-        inet_conf: InetConfChange::default(),
-        address: None,
-    };
-    match netlink.add_macvlan(&wanted).await {
-        Ok(index) => {
-            if let Err(error) = netlink.delete_link(index).await {
-                tracing::warn!(
-                    interface = NAME,
-                    error = %chain(&error),
-                    "the announcer cannot delete the macvlan with which it tested the kernel; its next start deletes \
-                    it"
-                );
-            }
-            None
-        }
+    match netlink.try_macvlan(NAME, parent.index, ADDRESS).await {
+        Ok(()) => None,
         // Other errors do not concern the kernel's abilities; most often the interface is a port of a bridge or a bond.
         Err(error) => error.is_unsupported().then(|| chain(&error)),
     }

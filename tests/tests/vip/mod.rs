@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use e2e::lan_faults::answers_of;
 use e2e::{Bed, Beds, Case, ServiceSpec, vip, watch};
 use testbed::{AnswerReport, Answerers, Probe, ProbeReport};
@@ -87,7 +87,9 @@ pub fn somebody_answered(what: &str, answers: &AnswerReport) {
 }
 
 pub fn nothing_was_lost(what: &str, (probe, answerers): (Probe, Answerers)) -> Result<()> {
-    watch::nothing_was_lost(what, [probe])?;
+    let lost = watch::nothing_was_lost(what, [probe]);
+    // Who answered explains a loss.
+    lost.with_context(|| format!("who has: {}", answers(what, &answerers)))?;
     moved_quickly(what, &answerers)
 }
 

@@ -6,17 +6,28 @@
 //!   set ports4  { type ipv4_addr . inet_proto . inet_service; }
 //!   set ports6  { type ipv6_addr . inet_proto . inet_service; }
 //!   set quiet   { type ifname; }
-//!   chain input { type filter hook input priority filter;
+//!   chain input { type filter hook input priority 150;
 //!     iifname @quiet icmpv6 type nd-router-advert drop
 //!     ip daddr @vips4 jump vip4
 //!     ip6 daddr @vips6 jump vip6 }
-//!   chain vip4 { ip daddr . meta l4proto . th dport @ports4 accept; icmp type 3, 8, 11, 12 accept; drop }
-//!   chain vip6 { ip6 daddr . meta l4proto . th dport @ports6 accept; icmpv6 type 1-4, 128, 135, 136 accept; drop }
+//!   chain vip4 {
+//!     ip saddr @vips4 accept
+//!     ip daddr . meta l4proto . th dport @ports4 accept
+//!     icmp type 3, 8, 11, 12 accept; drop }
+//!   chain vip6 {
+//!     ip6 saddr @vips6 accept
+//!     ip6 daddr . meta l4proto . th dport @ports6 accept
+//!     icmpv6 type 1-4, 128, 135, 136 accept; drop }
 //! }
 //! ```
 //!
 //! The chain is at `input`: packets that kube-proxy forwards to pods do not pass it, so errors, fragments and return
 //! paths are not affected. What arrives here is meant for the node itself, such as its ssh or its kubelet.
+//!
+//! A program on the node's own network that asks a VIP of this node sends from that VIP, because the kernel takes the
+//! destination as source. The answer comes from a pod, and kube-proxy's translation gives it the VIP as source again at
+//! `input` with priority 100. So this chain comes later, and lets in what a VIP sends to a VIP. Others cannot send that:
+//! of IPv4 the kernel drops packets with a source of its own, and of IPv6 the replies would never leave this node.
 
 use std::net::IpAddr;
 
@@ -86,6 +97,7 @@ fn chains() -> Vec<Chain> {
         (FAMILY_IPV6, 24, 16, VIPS6, PORTS6, VIP6, ICMPV6, &ICMPV6_TYPES[..]),
     ] {
         let destination = || Expression::payload(Header::Network, at, length, 0);
+        let source = || Expression::payload(Header::Network, at - length, length, 0);
         let is_family = || [Expression::meta(Meta::Family, 0), Expression::equals(&[family])];
         let mut jump = Vec::from(is_family());
         jump.extend([destination(), Expression::is_in(vips), Expression::verdict(Verdict::Jump(name))]);
@@ -102,7 +114,9 @@ fn chains() -> Vec<Chain> {
             Expression::is_in(ports),
             Expression::verdict(Verdict::Accept),
         ]);
-        let mut rules = vec![open];
+        let mut own = Vec::from(is_family());
+        own.extend([source(), Expression::is_in(vips), Expression::verdict(Verdict::Accept)]);
+        let mut rules = vec![own, open];
         rules.extend(types.iter().map(|kind| {
             let mut rule = Vec::from(icmp_type(icmp, *kind));
             rule.push(Expression::verdict(Verdict::Accept));

@@ -13,6 +13,10 @@ const SILENT: i64 = 60;
 /// The command by which an administrator confirms the identity of the cluster; a verb follows.
 pub const IDENTITY: &str = "kubectl -n kube-system exec deployment/harvester-cloud-provider -- \
                             harvester-cloud-provider identity";
+const RESTART: &str = "kubectl -n kube-system rollout restart deployment/harvester-cloud-provider     # if it does not \
+                       start: kubectl -n kube-system logs deployment/harvester-cloud-provider";
+const INSTALL: &str = "helm install harvester-cloud-provider CHART -n kube-system -f values.yaml     # README and quick \
+                       starts name chart and values; RKE2 installs it where its cloud-provider-name is harvester";
 /// The advice that comes first while the controller is in safe mode.
 pub const IN_SAFE_MODE: &str = "first end the safe mode, docs/backup.md says how";
 
@@ -32,37 +36,50 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
     }
     let lease = snapshot.leases.iter().find(|lease| lease.metadata.name.as_deref() == Some(facts::CONTROLLER_LEASE));
     let renewed = lease.and_then(|lease| facts::renewed(snapshot, lease));
+    let installed = !can_see_workloads(snapshot) || has_workload(snapshot);
     let what = match renewed {
-        Some((ago, _)) if ago <= SILENT => return None,
+        // A leader that is restarted is given time; without a workload nothing restarts it.
+        Some((ago, duration)) if ago <= if installed { SILENT } else { duration } => return None,
         Some((ago, _)) => {
             format!("nobody has renewed Lease {} for {}", facts::CONTROLLER_LEASE, crate::table::age(ago))
         }
         None => format!("nobody holds Lease {}", facts::CONTROLLER_LEASE),
     };
-    Some(
-        Finding::error("controller-missing", "Lease kube-system/cloud-controller-manager")
-            .what(what)
-            .why("no Service gets an address and no new node is initialised; what is served goes on")
-            .remedy(
-"kubectl -n kube-system rollout restart deployment/harvester-cloud-provider     # if it does not start: \
-                 kubectl -n kube-system logs deployment/harvester-cloud-provider",
-),
-    )
+    let finding = Finding::error("controller-missing", "Lease kube-system/cloud-controller-manager")
+        .why("no Service gets an address and no new node is initialised; what is served goes on");
+    Some(if installed {
+        finding.what(what).remedy(RESTART)
+    } else {
+        finding.what(format!("no cloud controller of Harvester is installed, and {what}")).remedy(INSTALL)
+    })
+}
+
+fn can_see_workloads(snapshot: &Snapshot) -> bool {
+    ["Deployments", "DaemonSets"].into_iter().all(|kind| snapshot.has_read(kind))
+}
+
+/// Whether there is one, also if it is scaled to zero.
+fn has_workload(snapshot: &Snapshot) -> bool {
+    snapshot.deployments.iter().any(|one| facts::is_controller(&facts::containers(one)))
+        || snapshot.daemon_sets.iter().any(|one| facts::is_controller(&facts::containers_of_set(one)))
+}
+
+/// The workloads that run a cloud controller for Harvester now, as arguments of kubectl.
+fn workloads(snapshot: &Snapshot) -> Vec<String> {
+    let deployments = snapshot
+        .deployments
+        .iter()
+        .filter(|deployment| facts::is_controller(&facts::containers(deployment)) && facts::wants_replicas(deployment));
+    let sets = snapshot.daemon_sets.iter().filter(|set| facts::is_controller(&facts::containers_of_set(set)));
+    let deployments = deployments.map(|one| ("deployment", &one.metadata));
+    let sets = sets.map(|one| ("daemonset", &one.metadata));
+    let all = deployments.chain(sets);
+    all.map(|(kind, metadata)| format!("{kind}/{} -n {}", name(metadata), namespace(metadata))).collect()
 }
 
 /// Reports several workloads that run a cloud controller for Harvester.
 fn two(snapshot: &Snapshot) -> Option<Finding> {
-    let mut all: Vec<String> = Vec::new();
-    for deployment in &snapshot.deployments {
-        if facts::is_controller(&facts::containers(deployment)) && facts::wants_replicas(deployment) {
-            all.push(format!("deployment/{} -n {}", name(&deployment.metadata), namespace(&deployment.metadata)));
-        }
-    }
-    for set in &snapshot.daemon_sets {
-        if facts::is_controller(&facts::containers_of_set(set)) {
-            all.push(format!("daemonset/{} -n {}", name(&set.metadata), namespace(&set.metadata)));
-        }
-    }
+    let all = workloads(snapshot);
     if all.len() < 2 {
         return None;
     }

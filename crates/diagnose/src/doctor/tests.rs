@@ -175,6 +175,14 @@ fn faults() -> Vec<(&'static str, Plant)> {
             Box::new(|snapshot| snapshot.leases.retain(|lease| facts_name(lease) != "cloud-controller-manager")),
         ),
         plant(
+            "controller-missing",
+            Box::new(|snapshot| {
+                // Uninstalled half a minute ago: the Lease still has its holder.
+                snapshot.deployments.clear();
+                snapshot.leases[0].spec.as_mut().unwrap().renew_time = Some(read(json!("2026-01-01T11:59:30.000000Z")));
+            }),
+        ),
+        plant(
             "two-controllers",
             Box::new(|snapshot| {
                 snapshot.deployments.push(read(healthy::deployment("old-provider", &["--cloud-config=/etc/x"])));

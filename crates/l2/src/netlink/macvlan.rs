@@ -1,6 +1,6 @@
 //! The macvlans that carry DHCP addresses.
 
-use l2_types::Macvlan;
+use l2_types::{Mac, Macvlan};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -14,6 +14,17 @@ use super::inet_conf::attribute;
 use super::{Failure, Netlink, NetlinkError};
 
 impl Netlink {
+    /// Creates a macvlan and deletes it again, to learn whether the kernel can have one. It is never up: the kernel
+    /// answers ARP for every address of the node on each interface that is, with that interface's MAC.
+    pub async fn try_macvlan(&self, name: &str, parent: u32, mac: Mac) -> Result<(), NetlinkError> {
+        let tried = |what: &str| format!("{what} macvlan {name} on interface {parent}");
+        let request = RouteNetlinkMessage::NewLink(new_macvlan(name, parent, mac));
+        let created = self.change(request, NLM_F_CREATE | NLM_F_EXCL).await;
+        created.map_err(|failure| failure.while_trying_to(tried("create")))?;
+        let Some(link) = self.link_by_name(name).await? else { return Ok(()) };
+        self.delete_link(link.index).await.map(drop)
+    }
+
     /// Creates a macvlan and sets it up: bridge mode, no automatic IPv6 address. Returns its index.
     ///
     /// If a later step fails, the macvlan is removed again. An interface of that name makes it fail with `EEXIST`, so
@@ -21,9 +32,10 @@ impl Netlink {
     /// be up: `EADDRINUSE` or `EBUSY`.
     pub async fn add_macvlan(&self, wanted: &Macvlan) -> Result<u32, NetlinkError> {
         let name = &wanted.name;
-        self.change(RouteNetlinkMessage::NewLink(new_macvlan(wanted)), NLM_F_CREATE | NLM_F_EXCL).await.map_err(
-            |failure| failure.while_trying_to(format!("create macvlan {name} on interface {}", wanted.parent)),
-        )?;
+        let request = RouteNetlinkMessage::NewLink(new_macvlan(name, wanted.parent, wanted.mac));
+        self.change(request, NLM_F_CREATE | NLM_F_EXCL).await.map_err(|failure| {
+            failure.while_trying_to(format!("create macvlan {name} on interface {}", wanted.parent))
+        })?;
         let tried = || format!("look up macvlan {name}, just created");
         let Some(link) = self.link_by_name(name).await? else {
             return Err(Failure::Incomplete("it").while_trying_to(tried()));
@@ -57,12 +69,12 @@ impl Netlink {
     }
 }
 
-fn new_macvlan(wanted: &Macvlan) -> LinkMessage {
+fn new_macvlan(name: &str, parent: u32, mac: Mac) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.attributes = vec![
-        LinkAttribute::IfName(wanted.name.clone()),
-        LinkAttribute::Link(wanted.parent),
-        LinkAttribute::Address(wanted.mac.octets().to_vec()),
+        LinkAttribute::IfName(name.to_owned()),
+        LinkAttribute::Link(parent),
+        LinkAttribute::Address(mac.octets().to_vec()),
         LinkAttribute::LinkInfo(vec![
             LinkInfo::Kind(InfoKind::MacVlan),
             LinkInfo::Data(InfoData::MacVlan(vec![InfoMacVlan::Mode(MacVlanMode::Bridge)])),

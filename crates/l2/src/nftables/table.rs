@@ -139,8 +139,8 @@ impl Set {
 pub struct Chain {
     /// Its name, for jumps.
     pub name: &'static str,
-    /// Whether packets for this machine pass it (hook `input`, priority `filter`, policy `accept`); otherwise it is
-    /// only reached by jumps.
+    /// Whether packets for this machine pass it (hook `input`, policy `accept`), after all address translation;
+    /// otherwise it is only reached by jumps.
     pub at_input: bool,
     /// The rules, in order.
     pub rules: Vec<Vec<Expression>>,
@@ -210,11 +210,12 @@ fn refill(table: &str, set: &Set, current: &BTreeSet<Vec<u8>>) -> Vec<Request> {
 
 fn new_chain(table: &str, chain: &Chain) -> Request {
     const LOCAL_IN: u32 = 1;
-    const FILTER: u32 = 0;
+    // Sources are translated back at 100 (`NF_IP_PRI_NAT_SRC`).
+    const AFTER_TRANSLATION: u32 = 150;
     const ACCEPT: u32 = 1;
     let mut attributes = Attributes::new().text(1, table).text(3, chain.name);
     if chain.at_input {
-        let hook = Attributes::new().number(1, LOCAL_IN).number(2, FILTER);
+        let hook = Attributes::new().number(1, LOCAL_IN).number(2, AFTER_TRANSLATION);
         attributes = attributes.nested(4, hook).number(5, ACCEPT).text(7, "filter");
     }
     Request::new(NEW_CHAIN, CREATE, attributes)

@@ -11,8 +11,13 @@ use l2::{
     },
 };
 use rtnetlink::{
-    LinkMacVlan, LinkUnspec, RouteMessageBuilder,
-    packet_route::{link::MacVlanMode, route::RouteNextHop},
+    LinkMacVlan, LinkUnspec, MulticastGroup, RouteMessageBuilder,
+    packet_core::NetlinkPayload,
+    packet_route::{
+        RouteNetlinkMessage,
+        link::{LinkAttribute, LinkFlags, MacVlanMode},
+        route::RouteNextHop,
+    },
 };
 
 use crate::lan::{Lan, NEAR, PATIENCE, Side, eventually, on_a_lan};
@@ -128,6 +133,32 @@ fn a_macvlan_that_cannot_come_up_leaves_nothing_behind() {
         let error = near.netlink.add_macvlan(&second).await.expect_err("the MAC is taken");
         assert!(error.is_mac_in_use(), "{error:?}");
         assert_eq!(near.netlink.link_by_name("vip-second").await.expect("look up"), None);
+    });
+}
+
+/// While it is up the kernel answers ARP on it, for every address of the node and with a MAC that is gone a moment later.
+#[test]
+fn a_macvlan_that_is_only_tried_is_never_up() {
+    on_a_lan(async |Lan { near, .. }| {
+        let (connection, _, mut reports) =
+            rtnetlink::new_multicast_connection(&[MulticastGroup::Link]).expect("subscribe");
+        tokio::spawn(connection);
+        near.netlink.try_macvlan("tried", near.index, VIP_MAC).await.expect("try");
+        assert_eq!(near.netlink.link_by_name("tried").await.expect("look up"), None);
+        let (mut seen, mut gone) = (0, false);
+        while !gone {
+            let (report, _) = tokio::time::timeout(PATIENCE, reports.next()).await.expect("a report").expect("reports");
+            let (link, deleted) = match report.payload {
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => (link, false),
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) => (link, true),
+                _ => continue,
+            };
+            if link.attributes.contains(&LinkAttribute::IfName("tried".to_owned())) {
+                assert!(!link.header.flags.contains(LinkFlags::Up), "report {seen}: {link:?}");
+                (seen, gone) = (seen + 1, deleted);
+            }
+        }
+        assert!(seen >= 2, "the kernel reports that it comes and goes: {seen}");
     });
 }
 

@@ -117,7 +117,9 @@ impl Stage {
             while let Some(event) = events.next().await {
                 match event {
                     Ok(Event::InitDone) => drop(stands.take().map(|stands| stands.send(()))),
-                    Ok(Event::Apply(service)) => {
+                    Ok(Event::InitApply(_)) if stands.is_some() => {}
+                    // A watch that was too slow for its server begins anew, and tells in its list what it has missed.
+                    Ok(Event::Apply(service) | Event::InitApply(service)) => {
                         if pick(&service).is_some_and(|sight| sender.send(sight).is_err()) {
                             return; // nobody wants to know any more
                         }

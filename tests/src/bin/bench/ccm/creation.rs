@@ -23,6 +23,8 @@ const MEANWHILE: Duration = Duration::from_millis(500);
 const BETWEEN: Duration = Duration::from_secs(20);
 /// So many tell what the API server takes.
 const RAW: usize = 1000;
+/// With more there are several pools.
+const MOST_IN_ONE_POOL: usize = 1000;
 /// Services that are deleted right after they were made.
 const HASTY: usize = 26;
 
@@ -96,7 +98,10 @@ async fn hasty(setup: &Setup, told: &mut Results<'_>) -> Result<()> {
 
 /// `count` Services at once on a fast host, in a cluster with `more` Nodes besides its own.
 pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
-    let setup = Setup::set("fast", ccm_args).await?;
+    let mut setup = Setup::set("fast", ccm_args).await?;
+    if count > MOST_IN_ONE_POOL {
+        setup = setup.spread(count)?;
+    }
     let some = count.min(RAW);
     let raw = setup.raw_rate(some).await?;
     told.tell(Figure::new(format!("the bed alone: {some} Services made, so many a second"), raw, "/s"));
@@ -118,7 +123,8 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
         times
     };
     let (times, newcomers) = tokio::try_join!(crowd, newcomers(&setup, over))?;
-    let all = Figure::seconds(format!("fast: {count} Services at once, all published"), times.all());
+    let pools = if setup.pools() > 1 { format!(" from {} pools", setup.pools()) } else { String::new() };
+    let all = Figure::seconds(format!("fast: {count} Services{pools} at once, all published"), times.all());
     told.tell(match count {
         100 => all.below(2.0).go("80-82 s"),
         1000 => all.below(15.0).go("0.8 s each"),
