@@ -138,15 +138,18 @@ impl Collector {
         let mut seen = self.troubles();
         let mut told = LastReported { asked: self.asked(), ..LastReported::default() };
         let deletes = self.settings.mode == GarbageMode::Delete;
-        let mut heard = self.identity.spoken();
+        let mut heard = None;
         // At once: the present revision grows, and then tells no more of a restore.
-        let mut looked_back = !deletes || look_back(&self.look(), &self.identity, &self.requests).await;
+        let mut looked_back = {
+            let garbage = self.look();
+            self.remember(&garbage, &mut heard).await;
+            !deletes || look_back(&garbage, &self.identity, &self.requests).await
+        };
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                Some(_) = touched.next() => {
-                    if self.asked() == told.asked && self.identity.spoken() == heard { continue }
-                }
+                Some(_) = touched.next() =>
+                    if self.asked() == told.asked && self.identity.spoken() == heard { continue },
                 () = changed(&mut self.watched) => {
                     if self.notice(&mut seen, &mut sweep) {
                         // What is seen after an outage is not what was confirmed before it.
@@ -166,10 +169,7 @@ impl Collector {
             }
             let garbage = self.look();
             self.tell(&garbage, &mut told, &events);
-            let spoken = self.identity.spoken();
-            if keep_confirmed(&garbage, spoken != heard, &self.confirmed_lost(), &self.requests).await {
-                heard = spoken;
-            }
+            self.remember(&garbage, &mut heard).await;
             looked_back = looked_back || look_back(&garbage, &self.identity, &self.requests).await;
             if deletes && looked_back {
                 let due: Vec<Garbage> = sweep.due(Instant::now(), &garbage).into_iter().cloned().collect();
@@ -228,9 +228,13 @@ impl Collector {
         self.identity.spoken().is_some_and(|word| word >= since)
     }
 
-    /// The load balancers that an operator has confirmed to be lost, as the record says.
-    fn confirmed_lost(&self) -> BTreeSet<String> {
-        self.sources.record.get(&NAME.to_owned()).map(|record| record.confirmed_lost.clone()).unwrap_or_default()
+    /// Writes down which load balancers an operator has confirmed to be lost since `heard`.
+    async fn remember(&self, garbage: &[Garbage], heard: &mut Option<tokio::time::Instant>) {
+        let (spoken, record) = (self.identity.spoken(), self.sources.record.get(&NAME.to_owned()));
+        let known = record.map(|record| record.confirmed_lost.clone()).unwrap_or_default();
+        if keep_confirmed(garbage, spoken != *heard, &known, &self.requests).await {
+            *heard = spoken;
+        }
     }
 
     /// How often an API has failed since the start of this process.

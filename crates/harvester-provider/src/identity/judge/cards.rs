@@ -7,12 +7,12 @@ use harvester_api::names::ClusterName;
 use super::super::card::Card;
 use super::{Facts, Life, NodeFact, foreign_record};
 
-/// The card that follows from the facts. A machine is added with a Node that looks alive, and stays as long as its Node.
-/// A machine whose Node is known to be silent is never added.
+/// The card that follows from the facts. A machine is added with a Node that looks alive, and stays as long as its
+/// Node. A machine whose Node is known to be silent is never added.
 ///
-/// After a restore the Nodes of the snapshot look Ready until the Kubernetes controller manager has looked. So a machine
-/// may be added whose kubelet reports no more, or to another cluster, and an operator who speaks early confirms it. This
-/// does no harm, because a machine in the card proves nothing by itself:
+/// After a restore the Nodes of the snapshot look Ready until the Kubernetes controller manager has looked. So a
+/// machine may be added whose kubelet reports no more, or to another cluster, and an operator who speaks early confirms
+/// it. This does no harm, because a machine in the card proves nothing by itself:
 /// * `continuity` passes only on [`Life::Own`] or [`Life::Lives`] of a Node on a machine in the card. A kubelet that
 ///   does not report here cannot have these, so the card without that machine would have passed as well.
 /// * Before another machine counts as gone, and before a changed cloud-config is used, it stands for the place and not
