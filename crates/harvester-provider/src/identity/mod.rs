@@ -241,7 +241,9 @@ mod tests {
             ("a card", Some(card("cluster")), "cluster", &["cluster", "service-2", "service-1"]),
         ] {
             let identity = Identity::known("demo");
-            card.into_iter().for_each(|card| identity.set_card(card));
+            if let Some(card) = card {
+                identity.set_card(card);
+            }
             let all: Vec<String> = all.iter().map(|uid| (*uid).to_owned()).collect();
             assert_eq!(identity.uids(&services), (Some(new.to_owned()), all), "{what}");
         }
