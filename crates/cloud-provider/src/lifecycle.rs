@@ -306,7 +306,8 @@ impl LifecycleController {
             self.memory.remove(&node.name);
             return false;
         }
-        if api_code(&error) == Some(403) {
+        // Missing rights, or a webhook, which may refuse with another code.
+        if matches!(api_code(&error), Some(400 | 403 | 422)) {
             self.memory.entry(node.name.clone()).or_default().refuse(Instant::now());
         }
         let text = chain(&error);

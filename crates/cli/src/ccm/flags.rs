@@ -293,6 +293,7 @@ mod tests {
         let flags = parsed(&[
             "--leader-elect=false",
             "--disable-vmi-controller",
+            "--disable-hostname-lookup",
             "--node-monitor-period",
             "1m30s",
             "-v=4",
@@ -300,7 +301,7 @@ mod tests {
         ])
         .unwrap();
         assert!(!flags.election.leader_elect);
-        assert!(flags.harvester.disable_vmi_controller);
+        assert!(flags.harvester.disable_vmi_controller && flags.harvester.disable_hostname_lookup);
         assert_eq!(flags.cloud.node_monitor_period, Duration::from_secs(90));
         assert_eq!(flags.verbosity, 4);
         assert_eq!(flags.cloud.controllers, ["*", "-service"]);

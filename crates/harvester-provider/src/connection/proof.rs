@@ -64,6 +64,11 @@ fn judge<'a>(found: impl Iterator<Item = &'a str>, expected: &BTreeSet<String>) 
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use serde_json::{Value, json};
+
     use super::*;
 
     const CLOUD_CONFIG: &str = "\
@@ -100,6 +105,45 @@ current-context: c
         assert_eq!(judge(["x", "b"].into_iter(), &expected), Found::Ours);
         assert_eq!(judge(["x", "y"].into_iter(), &expected), Found::Strange(2));
         assert_eq!(judge([].into_iter(), &expected), Found::Strange(0));
+    }
+
+    /// A server that gives this answer, once.
+    fn server(code: u16, body: &Value) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let body = body.to_string();
+        let head = format!("content-type: application/json\r\nconnection: close\r\ncontent-length: {}", body.len());
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = write!(stream, "HTTP/1.1 {code} X\r\n{head}\r\n\r\n{body}");
+        });
+        url
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_that_refuses_or_shows_only_strange_machines_is_not_taken() {
+        let product = runtime::Product { name: "test", metrics_prefix: "test", version: "1" };
+        let settings = Settings::new("harvester", &product);
+        let machines = |uid: &str| {
+            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": [
+                {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "n", "uid": uid}}
+            ]})
+        };
+        let no = |code: u16| json!({"kind": "Status", "status": "Failure", "reason": "No", "code": code});
+        for (code, body, taken) in [
+            (200, machines("a"), true),
+            (200, machines("x"), false),
+            (401, no(401), false),
+            (403, no(403), false),
+            (404, no(404), false),
+            (500, no(500), false),
+        ] {
+            let server = server(code, &body);
+            let endpoint = Endpoint { config: kube::Config::new(server.parse().unwrap()), server };
+            let found = prove(&endpoint, &settings, "guests", &["a".to_owned()].into()).await;
+            assert_eq!(found == Found::Ours, taken, "{code}: {found:?}");
+        }
     }
 
     #[tokio::test]

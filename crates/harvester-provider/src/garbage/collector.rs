@@ -15,7 +15,7 @@ use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::list::{Garbage, Kind, count_ours, list};
-use super::restore::look_back;
+use super::restore::{keep_confirmed, look_back};
 use super::sweep::Sweep;
 use crate::config::{GarbageConfig, GarbageMode, LoadBalancerConfig};
 use crate::host_upgrade::Caution;
@@ -138,14 +138,23 @@ impl Collector {
         let mut seen = self.troubles();
         let mut told = LastReported { asked: self.asked(), ..LastReported::default() };
         let deletes = self.settings.mode == GarbageMode::Delete;
+        let mut heard = None;
         // At once: the present revision grows, and then tells no more of a restore.
-        let mut looked_back = !deletes || look_back(&self.look(), &self.identity, &self.requests).await;
+        let mut looked_back = {
+            let garbage = self.look();
+            self.remember(&garbage, &mut heard).await;
+            !deletes || look_back(&garbage, &self.identity, &self.requests).await
+        };
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                Some(_) = touched.next() => if self.asked() == told.asked { continue },
+                Some(_) = touched.next() =>
+                    if self.asked() == told.asked && self.identity.spoken() == heard { continue },
                 () = changed(&mut self.watched) => {
-                    self.notice(&mut seen, &mut sweep);
+                    if self.notice(&mut seen, &mut sweep) {
+                        // What is seen after an outage is not what was confirmed before it.
+                        heard = self.identity.spoken();
+                    }
                     continue;
                 }
             }
@@ -160,6 +169,7 @@ impl Collector {
             }
             let garbage = self.look();
             self.tell(&garbage, &mut told, &events);
+            self.remember(&garbage, &mut heard).await;
             looked_back = looked_back || look_back(&garbage, &self.identity, &self.requests).await;
             if deletes && looked_back {
                 let due: Vec<Garbage> = sweep.due(Instant::now(), &garbage).into_iter().cloned().collect();
@@ -216,6 +226,15 @@ impl Collector {
             tokio::time::Instant::now()
         });
         self.identity.spoken().is_some_and(|word| word >= since)
+    }
+
+    /// Writes down which load balancers an operator has confirmed to be lost since `heard`.
+    async fn remember(&self, garbage: &[Garbage], heard: &mut Option<tokio::time::Instant>) {
+        let (spoken, record) = (self.identity.spoken(), self.sources.record.get(&NAME.to_owned()));
+        let known = record.map(|record| record.confirmed_lost.clone()).unwrap_or_default();
+        if keep_confirmed(garbage, spoken != *heard, &known, &self.requests).await {
+            *heard = spoken;
+        }
     }
 
     /// How often an API has failed since the start of this process.

@@ -1,4 +1,5 @@
 use futures::StreamExt;
+use harvester_api::keys::cloudprovider::GUEST_REVISION;
 use harvester_api::keys::harvester::LB_FINALIZER;
 use prometheus_client::registry::Registry;
 use runtime::cache::Cache;
@@ -10,7 +11,7 @@ use tokio::sync::mpsc;
 use super::super::super::load_balancers::build::{config, lb, service};
 use super::*;
 use crate::identity::keeper::record_cache;
-use crate::identity::record::Record;
+use crate::identity::record::{CONFIRMED_LOST, Record};
 use crate::load_balancers::own_writes::lb_cache;
 use crate::load_balancers::pacing::Turn;
 use crate::load_balancers::view::LbView;
@@ -188,4 +189,45 @@ async fn a_bare_404_is_no_proof_that_a_service_is_gone() {
     let collector = Collector { requests, ..lab.collector };
     assert!(collector.delete(&garbage[0], 0, &lab.recorder).await.is_err());
     assert_eq!(ingress.writes(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_operator_confirms_after_a_restore_is_written_down_at_once_for_the_next_leader() {
+    // The new leader may have followed the word before anything else began.
+    for early in [false, true] {
+        let lab = lab(GarbageMode::Delete, false);
+        let mut newer = LbView { uid: "lb-1".into(), ..lb(NAME_OF_LB).ready("10.0.0.1").done() };
+        newer.annotations.insert(GUEST_REVISION, "101");
+        lab.sources.lbs.replace([(NAME_OF_LB.to_owned(), newer)].into());
+        let stored = parking_lot::Mutex::new(json!({"metadata": {"name": NAME, "resourceVersion": "1"}}));
+        let guest = Scenario::answering(move |request| match request.path.rsplit('/').next().unwrap() {
+            "services" => (200, json!({"metadata": {"resourceVersion": "100"}, "items": []})),
+            _ if request.method == "GET" => (200, stored.lock().clone()),
+            _ => {
+                *stored.lock() = request.body.clone();
+                (200, request.body.clone())
+            }
+        });
+        let requests = Requests::new(guest.client(), guest.client(), "guests");
+        let identity = lab.collector.identity.clone();
+        let suspected = || identity.restore_suspected(tokio::time::Instant::now()).is_some();
+        let lost = || guest.writes().iter().filter(|write| write.body["data"][CONFIRMED_LOST] == "lb-1\n").count();
+        if early {
+            identity.confirm();
+        }
+        let run = tokio::spawn(Collector { requests, ..lab.collector }.run(lab.recorder));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!((suspected(), lost()), (!early, usize::from(early)), "{early}");
+        identity.confirm();
+        let written = Record { confirmed_lost: ["lb-1".to_owned()].into(), ..Record::default() };
+        let shown = if early { written.clone() } else { Record::default() };
+        lab.sources.record.apply(NAME.into(), shown);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!((suspected(), lost()), (false, 1), "{early}");
+        // Another change of the record is no word.
+        lab.sources.record.apply(NAME.into(), Record { safe_mode: Some("x".into()), ..written });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(lost(), 1, "{early}");
+        run.abort();
+    }
 }

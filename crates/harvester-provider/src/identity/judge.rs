@@ -6,9 +6,11 @@
 //! decide. While the facts contradict each other, the controller changes nothing anywhere, until they agree again or an
 //! operator confirms which of them is right.
 
-use std::collections::BTreeSet;
+mod cards;
 
 use harvester_api::names::ClusterName;
+
+pub use cards::{Word, confirmed_card, next_card};
 
 use super::card::Card;
 
@@ -330,72 +332,6 @@ fn without_card(facts: &Facts<'_>) -> Option<Contradiction> {
     }
     let node = labelled.into_iter().find(|node| node.label.as_ref() == Some(facts.flag))?;
     Some(named_otherwise(name, facts.flag, node))
-}
-
-/// The card that follows from the facts. A machine is added with a Node whose kubelet is known to run, and stays as
-/// long as its Node. A machine that only a restored snapshot mentions is never added.
-pub fn next_card(facts: &Facts<'_>) -> Card {
-    let before = facts.card.cloned().unwrap_or_default();
-    let members = facts.nodes.iter().filter(|node| node.machine.is_some());
-    let machines: BTreeSet<String> = members
-        .filter_map(|node| {
-            let noted = |uid: &&String| before.machines.contains(*uid);
-            let seen = node.machine.as_ref().filter(|uid| node.seen && (node.life > Life::Silent || noted(uid)));
-            seen.or_else(|| node.namesake.as_ref().filter(noted)).cloned()
-        })
-        .collect();
-    Card {
-        cluster_uid: facts.cluster_uid.map_or(before.cluster_uid, str::to_owned),
-        former_uids: before.former_uids.into_iter().chain(facts.service_uid.map(str::to_owned)).collect(),
-        namespace: facts.namespace.to_owned(),
-        authority: facts.authority.map_or(before.authority, str::to_owned),
-        names: before.names,
-        machines: if machines.is_empty() { before.machines } else { machines },
-        // An absent machine is kept as long as such a Node exists and its machine does not become visible.
-        absent: unseen(facts.nodes.iter()).filter(|uid| before.absent.contains(uid)).collect(),
-        // Kept until the controller runs on a Node of this cluster.
-        outside: before.outside && !facts.nodes.iter().any(|node| node.life == Life::Own),
-    }
-}
-
-/// A confirmation by an operator.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Word {
-    /// The cluster that runs here now is the one in the record.
-    Confirm,
-    /// The cluster has this name from now on, and keeps its load balancers.
-    Rename(ClusterName),
-    /// The cluster is a copy, has this name from now on, and leaves the load balancers of the original alone.
-    Copy(ClusterName),
-}
-
-/// The card that follows from a confirmation: it describes everything as it is here and now.
-pub fn confirmed_card(facts: &Facts<'_>, word: &Word) -> Card {
-    let alive: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.life > Life::Silent).collect();
-    let nodes = if alive.is_empty() { facts.nodes.iter().collect() } else { alive };
-    let before = facts.card.filter(|_| foreign_record(facts).is_none()).cloned().unwrap_or_default();
-    let names = match word {
-        Word::Confirm => before.names,
-        // An empty set stays empty, because it stands for any name.
-        Word::Rename(_) if before.names.is_empty() => before.names,
-        Word::Rename(name) => before.names.into_iter().chain([name.to_string()]).collect(),
-        Word::Copy(name) => [name.to_string()].into(),
-    };
-    Card {
-        cluster_uid: facts.cluster_uid.unwrap_or_default().to_owned(),
-        former_uids: before.former_uids.into_iter().chain(facts.service_uid.map(str::to_owned)).collect(),
-        namespace: facts.namespace.to_owned(),
-        authority: facts.authority.unwrap_or_default().to_owned(),
-        names,
-        machines: nodes.into_iter().filter_map(NodeFact::there).cloned().collect(),
-        absent: unseen(facts.nodes.iter().filter(|node| node.namesake.is_none())).collect(),
-        outside: facts.unregistered.is_some(),
-    }
-}
-
-/// UIDs of machines in provider IDs of Nodes that Harvester does not show.
-fn unseen<'a>(nodes: impl Iterator<Item = &'a NodeFact>) -> impl Iterator<Item = String> {
-    nodes.filter(|node| !node.seen).filter_map(|node| node.machine.clone())
 }
 
 #[cfg(test)]

@@ -222,6 +222,32 @@ mod tests {
 
     use super::suspicion::RESTORE_SUSPECTED;
     use super::*;
+    use crate::load_balancers::build;
+
+    /// Whoever makes Service default/kubernetes anew must not lose sight of the cluster's own garbage.
+    #[test]
+    fn new_objects_bear_the_uid_of_kube_system_and_those_with_a_former_uid_stay_this_clusters() {
+        let mut kubernetes = build::service("default/kubernetes").done();
+        kubernetes.uid.0 = "service-2".into();
+        let services = cloud_provider::cache::services_with([kubernetes]);
+        let card = |cluster: &str| Card {
+            cluster_uid: cluster.into(),
+            former_uids: ["service-1".to_owned()].into(),
+            ..Card::default()
+        };
+        for (what, card, new, all) in [
+            ("no card yet", None, "service-2", &["service-2"][..]),
+            ("Namespaces may not be read", Some(card("")), "service-2", &["service-2", "service-1"]),
+            ("a card", Some(card("cluster")), "cluster", &["cluster", "service-2", "service-1"]),
+        ] {
+            let identity = Identity::known("demo");
+            if let Some(card) = card {
+                identity.set_card(card);
+            }
+            let all: Vec<String> = all.iter().map(|uid| (*uid).to_owned()).collect();
+            assert_eq!(identity.uids(&services), (Some(new.to_owned()), all), "{what}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_restore_is_suspected_for_a_day_or_until_a_human_speaks() {

@@ -1,5 +1,7 @@
 //! ConfigMap `kube-system/harvester-cloud-provider`: data that must outlive the process and cannot be computed again.
 
+use std::collections::BTreeSet;
+
 use harvester_api::names::ClusterName;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ObjectReference};
 use k8s_openapi::jiff::Timestamp;
@@ -22,6 +24,11 @@ pub const IDENTITY: &str = "identity";
 pub const SAFE_MODE: &str = "safe-mode";
 /// Key of the time when a Service vanished as after a restore of etcd. No garbage is collected for a day after it.
 pub const RESTORE_SUSPECTED: &str = "restore-suspected";
+/// Key of the UIDs of load balancers whose Services a restore of etcd has lost for good, as an operator has confirmed,
+/// one per line. They are garbage, and are no evidence of another restore. Each object is named, not the revision that
+/// the newest one has: after the restore etcd counts through the same revisions again, and an object that is made then,
+/// and lost by a second restore, would be covered by a word that was spoken before it existed.
+pub const CONFIRMED_LOST: &str = "confirmed-lost";
 /// Key of the pause. With `"true"` the whole controller observes and reports, and writes nothing.
 pub const PAUSED: &str = "paused";
 /// Annotation with an operator's confirmation of the identity, see [`parse_word`]. The leader removes it after it has
@@ -34,6 +41,9 @@ pub use contract::keys::cloudprovider::LIST_GARBAGE;
 
 /// Limit of the lines, because a ConfigMap holds one megabyte; the oldest lines are removed first.
 const MOST_ORPHANS: usize = 500;
+
+/// Limit of the UIDs in [`CONFIRMED_LOST`]. Those beyond are suspected again after a restart, which deletes nothing.
+const MOST_LOST: usize = 2000;
 
 /// Limit of the attempts of a write that meets conflicts.
 const ATTEMPTS: usize = 4;
@@ -75,6 +85,8 @@ pub struct Record {
     pub safe_mode: Option<String>,
     /// `restore-suspected`.
     pub restore_suspected: Option<Timestamp>,
+    /// `confirmed-lost`.
+    pub confirmed_lost: BTreeSet<String>,
     /// `paused`.
     pub paused: bool,
     /// Annotation [`WORD`].
@@ -108,6 +120,7 @@ impl From<&ConfigMap> for Record {
             card: text(IDENTITY).and_then(|card| Card::from_text(card)),
             safe_mode: text(SAFE_MODE).cloned(),
             restore_suspected: text(RESTORE_SUSPECTED).and_then(|stamp| stamp.trim().parse().ok()),
+            confirmed_lost: text(CONFIRMED_LOST).map(|lines| uids(lines)).unwrap_or_default(),
             paused: text(PAUSED).is_some_and(|paused| paused.trim() == "true"),
             word: config_map.annotations().get(WORD).and_then(|word| parse_word(word)),
         }
@@ -226,6 +239,25 @@ impl Records {
         .await
     }
 
+    /// Changes the UIDs of load balancers that an operator has confirmed to be lost. Without any the key is removed.
+    pub async fn change_lost(
+        &self,
+        change: impl Fn(BTreeSet<String>) -> BTreeSet<String>,
+    ) -> Result<Record, RecordError> {
+        self.change(|config_map| {
+            let data = config_map.data.get_or_insert_default();
+            let known = data.get(CONFIRMED_LOST).map(|lines| uids(lines)).unwrap_or_default();
+            let lost = change(known.clone());
+            if lost.is_empty() {
+                data.remove(CONFIRMED_LOST);
+            } else if lost != known {
+                let lines = lost.into_iter().take(MOST_LOST).map(|uid| uid + "\n").collect();
+                data.insert(CONFIRMED_LOST.to_owned(), lines);
+            }
+        })
+        .await
+    }
+
     /// Writes an operator's confirmation for the leader; see [`parse_word`].
     pub async fn ask(&self, word: &str) -> Result<Record, RecordError> {
         self.change(|config_map| {
@@ -275,6 +307,10 @@ impl Records {
     }
 }
 
+fn uids(lines: &str) -> BTreeSet<String> {
+    lines.split_whitespace().map(str::to_owned).collect()
+}
+
 fn with_line(lines: &str, line: &str) -> String {
     let all: Vec<&str> = lines.lines().chain([line]).collect();
     let kept = &all[all.len().saturating_sub(MOST_ORPHANS)..];
@@ -282,116 +318,4 @@ fn with_line(lines: &str, line: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use runtime::scenario::Scenario;
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn server(there: Option<Value>) -> Scenario {
-        Scenario::answering(move |request| match (request.method.as_str(), &there) {
-            ("GET", None) => (404, Scenario::status(404, "NotFound", "configmaps not found")),
-            ("GET", Some(object)) => (200, object.clone()),
-            _ => (200, request.body.clone()),
-        })
-    }
-
-    fn named(name: &str) -> Note {
-        Note { name: Some(ClusterName::from_record(name)), ..Note::default() }
-    }
-
-    #[tokio::test]
-    async fn a_card_comes_and_a_safe_mode_and_a_word_that_was_followed_go() {
-        let card = Card { cluster_uid: "u".into(), ..Card::default() };
-        let mut there = config_map(&json!({"cluster-name": "prod", "safe-mode": "x"}));
-        there["metadata"]["annotations"] = json!({WORD: "confirm", "other": "y"});
-        let found = Record::from(&serde_json::from_value::<ConfigMap>(there.clone()).unwrap());
-        assert_eq!((found.word, found.safe_mode.as_deref(), found.paused), (Some(Word::Confirm), Some("x"), false));
-        let server = server(Some(there));
-        let note = Note { card: Some(card.clone()), followed: true, ..Note::default() };
-        let written = Records::new(server.client()).write(&note).await.unwrap();
-        assert_eq!((written.card, written.safe_mode, written.word), (Some(card), None, None));
-        assert_eq!(server.writes()[0].body["metadata"]["annotations"], json!({"other": "y"}));
-        assert!(note.is_news_to(&Record::default()) && !Note::default().is_news_to(&Record::default()));
-    }
-
-    #[test]
-    fn a_word_is_one_of_three_and_names_are_names() {
-        let rename = |name: &str| Some(Word::Rename(ClusterName::from_record(name)));
-        for (text, expected) in [
-            ("confirm", Some(Word::Confirm)),
-            (" rename  prod2 ", rename("prod2")),
-            ("copy prod2", Some(Word::Copy(ClusterName::from_record("prod2")))),
-            ("confirm it", None),
-            ("rename", None),
-            ("rename My_Cluster", None),
-            ("rename kubernetes", None),
-            ("rename a b", None),
-            ("", None),
-        ] {
-            assert_eq!(parse_word(text), expected, "{text:?}");
-        }
-    }
-
-    fn config_map(data: &Value) -> Value {
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data,
-            "metadata": {"name": NAME, "namespace": NAMESPACE, "resourceVersion": "7", "uid": "u",
-                "labels": {"a": "b"}}})
-    }
-
-    #[tokio::test]
-    async fn the_name_is_written_beside_what_others_keep_there() {
-        let server = server(Some(config_map(&json!({"other": "x"}))));
-        Records::new(server.client()).write(&named("prod")).await.unwrap();
-        let writes = server.writes();
-        assert_eq!(writes.len(), 1);
-        assert_eq!((writes[0].method.as_str(), &writes[0].body["metadata"]["resourceVersion"]), ("PUT", &json!("7")));
-        assert_eq!(writes[0].body["data"], json!({"other": "x", "cluster-name": "prod"}));
-        assert_eq!(writes[0].body["metadata"]["labels"], json!({"a": "b"}));
-    }
-
-    #[tokio::test]
-    async fn a_missing_record_is_made_and_an_equal_one_is_not_written() {
-        let missing = server(None);
-        Records::new(missing.client()).write(&named("prod")).await.unwrap();
-        assert_eq!(missing.writes()[0].method, "POST");
-        let equal = server(Some(config_map(&json!({"cluster-name": "prod"}))));
-        Records::new(equal.client()).write(&named("prod")).await.unwrap();
-        assert_eq!(equal.writes(), []);
-    }
-
-    #[tokio::test]
-    async fn an_orphan_is_a_line_of_its_own_and_stands_there_once() {
-        let one = server(Some(config_map(&json!({"possible-orphans": "guests/a, abandoned yesterday"}))));
-        let records = Records::new(one.client());
-        records.add_orphan("guests/a, abandoned ", "today").await.unwrap();
-        assert_eq!(one.writes(), []);
-        records.add_orphan("guests/b, abandoned ", "today").await.unwrap();
-        assert_eq!(
-            one.writes()[0].body["data"]["possible-orphans"],
-            "guests/a, abandoned yesterday\nguests/b, abandoned today\n"
-        );
-    }
-
-    #[test]
-    fn the_oldest_orphans_make_room() {
-        let mut lines = String::new();
-        for n in 0..=MOST_ORPHANS {
-            lines = with_line(&lines, &format!("guests/{n}"));
-        }
-        assert_eq!((lines.lines().count(), lines.lines().next()), (MOST_ORPHANS, Some("guests/1")));
-    }
-
-    #[tokio::test]
-    async fn a_missing_right_is_told_from_a_server_that_is_away() {
-        for (code, forbidden) in [(403, true), (500, false)] {
-            let server = Scenario::answering(move |_| (code, Scenario::status(code, "x", "no")));
-            let error = Records::new(server.client()).read().await.unwrap_err();
-            assert_eq!(error.is_forbidden(), forbidden);
-            assert!(
-                runtime::error::chain(&error)
-                    .starts_with("failed to read ConfigMap kube-system/harvester-cloud-provider")
-            );
-        }
-    }
-}
+mod tests;

@@ -8,6 +8,8 @@
 //! for an object with a pool address, the caller has asked the `Pacer` before (`provider/perform.rs`,
 //! `garbage/collector.rs`).
 
+use std::collections::BTreeSet;
+
 use cloud_provider::managed_fields::other_writer;
 use cloud_provider::view::{ServiceKey, ServiceView, Uid};
 use harvester_api::load_balancer::LoadBalancer;
@@ -251,6 +253,16 @@ impl Requests {
     /// Records in the guest cluster that Services have vanished as after a restore of etcd.
     pub async fn note_restore(&self, stamp: Timestamp) -> Result<(), RecordError> {
         Records::new(self.guest.clone()).suspect_restore(stamp).await.map(drop)
+    }
+
+    /// UIDs of the load balancers whose Services a restore of etcd has lost for good, as an operator has confirmed.
+    pub async fn confirmed_lost(&self) -> Result<BTreeSet<String>, RecordError> {
+        Ok(Records::new(self.guest.clone()).read().await?.confirmed_lost)
+    }
+
+    /// Changes these UIDs in the record.
+    pub async fn change_lost(&self, change: impl Fn(BTreeSet<String>) -> BTreeSet<String>) -> Result<(), RecordError> {
+        Records::new(self.guest.clone()).change_lost(change).await.map(drop)
     }
 
     /// Patches the Service with one merge PATCH and its UID as precondition. Returns the new resourceVersion.

@@ -430,6 +430,27 @@ async fn a_missing_right_comes_with_the_role_that_gives_it_and_a_quota_does_not(
 }
 
 /// W-34.
+/// Seen: 13 of 28 Services that waited were in no figure.
+#[tokio::test]
+async fn a_service_with_a_wrong_annotation_counts_among_those_that_wait_until_it_is_corrected() {
+    let mut registry = Registry::default();
+    let mut lab = Lab::new(vec![service("default/web").short(&[("ipam", "dchp")]).done()]);
+    lab.provider.metrics = Arc::new(Metrics::register(&mut registry));
+    let waiting = || {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let of = |line: &str| line.strip_prefix("harvester_loadbalancer_waiting{reason=\"user\"} ").map(str::to_owned);
+        text.lines().find_map(of).unwrap_or_default()
+    };
+    for _ in 0..2 {
+        assert!(lab.ensure().await.is_err());
+        assert_eq!(waiting(), "1");
+    }
+    lab.services.apply(key("default/web"), service("default/web").done());
+    lab.ensure().await.unwrap();
+    assert_eq!(waiting(), "0");
+}
+
 #[tokio::test]
 async fn a_service_that_stays_without_load_balancer_loses_its_address_once() {
     let lab = Lab::new(vec![service("default/web").done()]);

@@ -123,6 +123,32 @@ async fn an_endpoint_that_refuses_is_left_for_one_that_does_not_and_is_tried_aga
     }
 }
 
+/// It answers, so nothing seems to be away; it must not be kept for that.
+#[tokio::test]
+async fn a_second_endpoint_that_refuses_is_left_when_the_first_one_is_back() {
+    for code in [401, 403] {
+        let (first, refusing) = (server_at("127.0.0.1:0", &[200]).await, server_at("127.0.0.1:0", &[code]).await);
+        let switch = switch(vec![endpoint(first.address), endpoint(refusing.address)]);
+        maps(&switch).get("a").await.unwrap();
+        first.task.abort();
+        let _ = first.task.await;
+        for _ in 0..3 {
+            assert!(maps(&switch).get("a").await.is_err(), "{code}");
+        }
+        let first = server_at(&first.address.to_string(), &[200]).await;
+        tokio::time::pause();
+        tokio::time::advance(REFUSED_ALIKE).await;
+        tokio::time::resume();
+        let asked = refusing.asked().len();
+        for _ in 0..3 {
+            maps(&switch).get("a").await.unwrap();
+        }
+        assert_eq!((first.asked().len(), refusing.asked().len()), (3, asked + 1), "{code}: asked once, and left");
+        let link = switch.link().borrow().clone();
+        assert_eq!((link.server, link.refused), (format!("http://{}", first.address), None), "{code}");
+    }
+}
+
 #[tokio::test]
 async fn what_all_endpoints_refuse_is_not_asked_twice_each_time() {
     let (first, second) = (server_at("127.0.0.1:0", &[403]).await, server_at("127.0.0.1:0", &[403]).await);

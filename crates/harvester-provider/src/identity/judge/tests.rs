@@ -1,5 +1,7 @@
 //! What operators and machines do to clusters, as tables.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 fn name(text: &str) -> ClusterName {
@@ -350,6 +352,64 @@ fn what_a_snapshot_merely_contains_never_comes_into_the_card() {
     let first = Case { card: None, nodes: vec![on("a", "a", "", READY), on("old", "old", "", SILENT)], ..prod() };
     let Verdict::New(card) = first.verdict() else { panic!() };
     assert_eq!(card.machines, ["a".to_owned()].into());
+}
+
+/// Nodes of a snapshot look Ready for a while, and an operator may speak meanwhile.
+#[test]
+fn a_machine_that_came_into_the_card_because_its_node_looked_ready_lets_nothing_pass() {
+    let mut passed = 0;
+    for true_life in [None, Some(SILENT), Some(READY), Some(LIVES), Some(OWN)] {
+        for stranger in [None, Some(SILENT), Some(READY), Some(LIVES), Some(OWN)] {
+            for (false_life, label) in [(SILENT, "prod"), (READY, "prod"), (READY, "prod2"), (READY, "")] {
+                for (settled, unregistered) in [(false, None), (true, None), (true, Some("x1"))] {
+                    let members = true_life.map(|life| on("a", "a", "prod", life));
+                    let mut nodes: Vec<NodeFact> = members.into_iter().collect();
+                    nodes.push(on("old", "old", label, false_life));
+                    nodes.extend(stranger.map(|life| new("x1", Some("x"), "prod2", life)));
+                    let verdict = |machines: &[&str]| {
+                        let card = Some(card(machines));
+                        Case { card, nodes: nodes.clone(), settled, unregistered, flag: "prod2", ..prod() }.word()
+                    };
+                    let what = format!("{true_life:?} {stranger:?} {false_life:?} {label} {settled} {unregistered:?}");
+                    let (right, wrong) = (verdict(&["a"]), verdict(&["a", "old"]));
+                    if wrong == "Normal" {
+                        passed += 1;
+                        // A kubelet of this cluster was seen: it is no copy, whatever the labels say.
+                        assert!(true_life.is_some_and(|life| life >= LIVES), "{what}: before, it was {right}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(passed > 0);
+}
+
+/// The same, by the word of an operator who does not wait until the Nodes of the original are silent.
+#[test]
+fn an_early_word_leaves_machines_of_the_original_in_the_card_and_the_next_copy_is_known_all_the_same() {
+    let mut nodes = ["a", "b", "c"].map(|machine| on(machine, machine, "prod", READY)).to_vec();
+    nodes.push(on("x", "x", "prod2", OWN));
+    let early = Case { flag: "prod2", nodes, settled: false, ..prod() };
+    let card = early.with(|facts| confirmed_card(facts, &Word::Copy(name("prod2"))));
+    assert_eq!(card.machines.len(), 4);
+    let of = |machine: &str, label: &str, life| on(machine, machine, label, life);
+    for (what, nodes, expected) in [
+        ("it goes on", vec![of("a", "prod", SILENT), of("x", "prod2", OWN)], "Normal"),
+        ("from outside, at once", vec![of("a", "prod", READY), of("x", "prod2", READY)], "Undecided"),
+        (
+            "a copy of the copy",
+            vec![of("a", "prod", SILENT), of("x", "prod2", SILENT), of("y", "prod2", OWN)],
+            "MachinesReplaced",
+        ),
+        (
+            "the same, while all look Ready",
+            vec![of("a", "prod", READY), of("x", "prod2", READY), of("y", "prod2", OWN)],
+            "Undecided",
+        ),
+    ] {
+        let case = Case { card: Some(card.clone()), remembered: Some("prod2"), flag: "prod2", nodes, ..prod() };
+        assert_eq!(case.word(), expected, "{what}: {:?}", case.verdict());
+    }
 }
 
 #[test]

@@ -1,0 +1,85 @@
+//! The cards that follow from the facts, and from an operator's word. Pure.
+
+use std::collections::BTreeSet;
+
+use harvester_api::names::ClusterName;
+
+use super::super::card::Card;
+use super::{Facts, Life, NodeFact, foreign_record};
+
+/// The card that follows from the facts. A machine is added with a Node that looks alive, and stays as long as its
+/// Node. A machine whose Node is known to be silent is never added.
+///
+/// After a restore the Nodes of the snapshot look Ready until the Kubernetes controller manager has looked. So a
+/// machine may be added whose kubelet reports no more, or to another cluster, and an operator who speaks early confirms
+/// it. This does no harm, because a machine in the card proves nothing by itself:
+/// * `continuity` passes only on [`Life::Own`] or [`Life::Lives`] of a Node on a machine in the card. A kubelet that
+///   does not report here cannot have these, so the card without that machine would have passed as well.
+/// * Before another machine counts as gone, and before a changed cloud-config is used, it stands for the place and not
+///   for the cluster. It came into the card because it was seen there, and the provider ID of its Node counts as much.
+///
+/// To wait for a later report of each kubelet instead would cost requests for every Node, and a cluster would have no
+/// card meanwhile.
+pub fn next_card(facts: &Facts<'_>) -> Card {
+    let before = facts.card.cloned().unwrap_or_default();
+    let members = facts.nodes.iter().filter(|node| node.machine.is_some());
+    let machines: BTreeSet<String> = members
+        .filter_map(|node| {
+            let noted = |uid: &&String| before.machines.contains(*uid);
+            let seen = node.machine.as_ref().filter(|uid| node.seen && (node.life > Life::Silent || noted(uid)));
+            seen.or_else(|| node.namesake.as_ref().filter(noted)).cloned()
+        })
+        .collect();
+    Card {
+        cluster_uid: facts.cluster_uid.map_or(before.cluster_uid, str::to_owned),
+        former_uids: before.former_uids.into_iter().chain(facts.service_uid.map(str::to_owned)).collect(),
+        namespace: facts.namespace.to_owned(),
+        authority: facts.authority.map_or(before.authority, str::to_owned),
+        names: before.names,
+        machines: if machines.is_empty() { before.machines } else { machines },
+        // An absent machine is kept as long as such a Node exists and its machine does not become visible.
+        absent: unseen(facts.nodes.iter()).filter(|uid| before.absent.contains(uid)).collect(),
+        // Kept until the controller runs on a Node of this cluster.
+        outside: before.outside && !facts.nodes.iter().any(|node| node.life == Life::Own),
+    }
+}
+
+/// A confirmation by an operator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Word {
+    /// The cluster that runs here now is the one in the record.
+    Confirm,
+    /// The cluster has this name from now on, and keeps its load balancers.
+    Rename(ClusterName),
+    /// The cluster is a copy, has this name from now on, and leaves the load balancers of the original alone.
+    Copy(ClusterName),
+}
+
+/// The card that follows from a confirmation: it describes everything as it is here and now.
+pub fn confirmed_card(facts: &Facts<'_>, word: &Word) -> Card {
+    let alive: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.life > Life::Silent).collect();
+    let nodes = if alive.is_empty() { facts.nodes.iter().collect() } else { alive };
+    let before = facts.card.filter(|_| foreign_record(facts).is_none()).cloned().unwrap_or_default();
+    let names = match word {
+        Word::Confirm => before.names,
+        // An empty set stays empty, because it stands for any name.
+        Word::Rename(_) if before.names.is_empty() => before.names,
+        Word::Rename(name) => before.names.into_iter().chain([name.to_string()]).collect(),
+        Word::Copy(name) => [name.to_string()].into(),
+    };
+    Card {
+        cluster_uid: facts.cluster_uid.unwrap_or_default().to_owned(),
+        former_uids: before.former_uids.into_iter().chain(facts.service_uid.map(str::to_owned)).collect(),
+        namespace: facts.namespace.to_owned(),
+        authority: facts.authority.unwrap_or_default().to_owned(),
+        names,
+        machines: nodes.into_iter().filter_map(NodeFact::there).cloned().collect(),
+        absent: unseen(facts.nodes.iter().filter(|node| node.namesake.is_none())).collect(),
+        outside: facts.unregistered.is_some(),
+    }
+}
+
+/// UIDs of machines in provider IDs of Nodes that Harvester does not show.
+fn unseen<'a>(nodes: impl Iterator<Item = &'a NodeFact>) -> impl Iterator<Item = String> {
+    nodes.filter(|node| !node.seen).filter_map(|node| node.machine.clone())
+}
