@@ -223,7 +223,8 @@ def tell_figures(journal):
         print("\nclients that asked every 10 ms: the longest outages, without the machine's stalls")
         for line in sorted(watches, key=lambda line: -line["outage_ms"])[:15]:
             bound = "" if line["bound_ms"] is None else f" of {line['bound_ms']}"
-            print(f"  {line['outage_ms']:6} ms{bound} (gap {line['gap_ms']} ms), lost {line['lost']} of {line['sent']}:"
+            when = f" ({line['first_lost_ms'] / 1000:.2f} to {line['last_lost_ms'] / 1000:.2f} s)" if line["lost"] else ""
+            print(f"  {line['outage_ms']:6} ms{bound} (gap {line['gap_ms']} ms), lost {line['lost']} of {line['sent']}{when}:"
                   f" {line['program'].rsplit('-', 1)[0]}, {line['what']}")
         print(f"answers after a retransmission: {sum(line['late'] for line in watches)} of {sum(line['sent'] for line in watches)}")
     answers = [line for line in journal if line["kind"] == "answers" and line["overlap_ms"]]

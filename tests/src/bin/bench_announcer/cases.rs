@@ -77,6 +77,9 @@ pub struct Run {
     pub gap_ms: f64,
     /// Requests without an answer.
     pub lost: u64,
+    /// From the beginning of the watch to the sending of the first and of the last of them.
+    #[serde(default)]
+    pub lost_between_ms: Option<(f64, f64)>,
     /// Time during which two MACs answered who-has.
     pub double_ms: f64,
     /// From the first to the last question that two answered.

@@ -58,6 +58,9 @@ pub struct Watched {
     pub sent: u64,
     /// Of them without an answer.
     pub lost: u64,
+    /// From the beginning to the sending of the first and of the last of them.
+    #[serde(default)]
+    pub lost_between_ms: Option<(f64, f64)>,
     /// Answered only after a retransmission, or as late.
     pub late: u64,
     /// Time during which two MACs answered who-has, where that was asked.
@@ -75,6 +78,7 @@ impl From<&Seen> for Watched {
             prober_stall_ms: ms(report.longest_stall),
             sent: report.sent,
             lost: report.lost,
+            lost_between_ms: report.lost_between.map(|(first, last)| (ms(first), ms(last))),
             late: report.late,
             double_ms: seen.answers.as_ref().map(|answers| ms(answers.double)),
         }
