@@ -18,7 +18,8 @@ pub const OVERLAP: Duration = Duration::from_millis(100);
 /// The same in the other modes, and from one mode to another, where only an announcement tells the former owner: P1 of
 /// docs/announcer.md has 0.15 s, and the questions come every 20 ms.
 pub const OVERLAP_OF_MODES: Duration = Duration::from_millis(200);
-/// An orderly move costs a client nothing but what was under way: its answers before and after are less than this apart.
+/// An orderly move costs a client nothing but what was under way: its answers before and after are less than this
+/// apart.
 pub const ORDERLY: Duration = OVERLAP;
 
 /// An attempt may be made again if processes were kept waiting for this long in one second of it: a node that does not

@@ -7,6 +7,7 @@ use e2e::{Bed, Case as Place};
 use serde::{Deserialize, Serialize};
 
 use crate::cases::ms;
+use crate::found::Found;
 
 /// What is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,28 +97,14 @@ pub struct Run {
     pub broken: usize,
 }
 
-/// What a fault has shown.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Found {
-    /// Its name.
-    pub case: String,
-    /// For people.
-    pub title: String,
-    /// One by one.
-    pub runs: Vec<Run>,
-    /// What could not be measured, or broke a promise that is no number.
-    pub failures: Vec<String>,
-}
-
 /// Plays it on a bed of its own. `keep` is told what there is after each time.
 pub async fn measure(
     (name, title, fault): (&str, &str, Fault),
     runs: usize,
     outage: u64,
-    mut keep: impl FnMut(&Found) -> Result<()>,
+    mut keep: impl FnMut(&Found<Run>) -> Result<()>,
 ) -> Result<()> {
-    let mut found = Found { case: name.into(), title: title.into(), runs: Vec::new(), failures: Vec::new() };
-    eprintln!("{name}: {title}");
+    let mut found = Found::begin(name, title);
     let builder = if fault == Fault::Upgrade { upgrade::bed() } else { three_nodes() };
     let bed = builder.start().await.with_context(|| name.to_owned())?;
     for number in 1..=runs {
@@ -161,7 +148,7 @@ async fn play(bed: &Bed, place: &Place<'_>, fault: Fault, outage: u64) -> Result
 }
 
 /// As a table in Markdown.
-pub fn print(found: &[Found]) {
+pub fn print(found: &[Found<Run>]) {
     println!("\n| a LAN that lies | n | bound, ms | gap ms, median (max) | lost, max | connections broken |");
     println!("| --- | --- | --- | --- | --- | --- |");
     for one in found {
