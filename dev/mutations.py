@@ -10,11 +10,9 @@ without. WORDs choose rows, files or tests that contain one, --unit the tests be
 found and each row names the tests.
 """
 
-import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -23,6 +21,8 @@ from pathlib import Path
 
 # What is imported leaves nothing in the tree.
 sys.dont_write_bytecode = True
+
+import programs
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
@@ -136,10 +136,7 @@ def build(tests):
         if said.returncode:
             sys.exit(f"{said.stderr}\nmutations: what was replaced does not compile")
     commands = {}
-    for line in said.stdout.splitlines():
-        message = json.loads(line) if line.startswith("{") else {}
-        if message.get("reason") != "compiler-artifact" or not message["executable"] or not message["profile"]["test"]:
-            continue
+    for message in programs.built(said.stdout):
         listed = subprocess.run([message["executable"], "--list", "--format", "terse"], stdout=subprocess.PIPE, text=True, check=True).stdout
         for name in (line[:-6] for line in listed.splitlines() if line.endswith(": test")):
             if name.rsplit("::", 1)[-1] in tests:
@@ -157,17 +154,11 @@ def passes(command, limit, mutation=""):
     """Whether the test passes; what it said."""
     words, directory = command
     environment = {**os.environ, "HCP_REQUIRE_ROOT": "1", "HCP_BINARY": str(BINARY), "HCP_MUTATION": mutation}
-    process = subprocess.Popen([COPY / "dev/private.sh", *words], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+    process = programs.start(COPY, words, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True, errors="replace")
     try:
         said, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+        programs.stop(process)
         return False, f"it had not ended after {limit} s"
     return process.returncode == 0 and "1 passed" in said, said
 

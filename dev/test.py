@@ -27,6 +27,7 @@ from pathlib import Path
 # What is imported leaves nothing in the tree.
 sys.dont_write_bytecode = True
 
+import programs as test_programs
 from machine import build, conditions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,17 +86,7 @@ class Program:
         if self.name in WAITING:
             environment = {**environment, "RUST_TEST_THREADS": str(WAITING[self.name])}
         self.began = time.time()
-        self.process = subprocess.Popen([ROOT / "dev/private.sh", *words], cwd=self.directory, env=environment, stdin=subprocess.DEVNULL,
-                                        stdout=self.log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True)
-
-    def stop(self):
-        """The kernel ends everything in its namespaces with it."""
-        os.killpg(self.process.pid, signal.SIGTERM)
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        self.process = test_programs.start(ROOT, words, cwd=self.directory, env=environment, stdout=self.log.open("wb"))
 
     def judge(self, problem=None):
         """What became of each test. `problem` is why it was ended."""
@@ -125,12 +116,7 @@ def programs():
     if said.returncode:
         sys.exit("test: the test programs cannot be built")
     found = []
-    for line in said.stdout.splitlines():
-        if not line.startswith("{"):
-            continue
-        message = json.loads(line)
-        if message.get("reason") != "compiler-artifact" or not message["executable"] or not message["profile"]["test"]:
-            continue
+    for message in test_programs.built(said.stdout):
         directory = Path(message["manifest_path"]).parent
         package = directory.name if directory != ROOT / "tests" else "e2e"
         target, kind = message["target"]["name"], message["target"]["kind"][0]
@@ -188,7 +174,7 @@ def run(queue, jobs, limit, clock, environment):
                 if not clock.is_over() and now - program.began < limit:
                     continue
                 problem = "ended: no time left for the whole run" if clock.is_over() else f"ended: it took longer than {limit} s"
-                program.stop()
+                test_programs.stop(program.process)
             program.judge(problem)
             running.remove(program)
             ended.append(program)
@@ -223,7 +209,8 @@ def tell_figures(journal):
         print("\nclients that asked every 10 ms: the longest outages, without the machine's stalls")
         for line in sorted(watches, key=lambda line: -line["outage_ms"])[:15]:
             bound = "" if line["bound_ms"] is None else f" of {line['bound_ms']}"
-            print(f"  {line['outage_ms']:6} ms{bound} (gap {line['gap_ms']} ms), lost {line['lost']} of {line['sent']}:"
+            when = f" ({line['first_lost_ms'] / 1000:.2f} to {line['last_lost_ms'] / 1000:.2f} s)" if line["lost"] else ""
+            print(f"  {line['outage_ms']:6} ms{bound} (gap {line['gap_ms']} ms), lost {line['lost']} of {line['sent']}{when}:"
                   f" {line['program'].rsplit('-', 1)[0]}, {line['what']}")
         print(f"answers after a retransmission: {sum(line['late'] for line in watches)} of {sum(line['sent'] for line in watches)}")
     answers = [line for line in journal if line["kind"] == "answers" and line["overlap_ms"]]

@@ -22,7 +22,9 @@ pub fn attempt(what: &str, number: usize, error: Option<&str>, stalled: Duration
 
 /// What a client saw that asked all the time, and for how long it may have been without an answer.
 pub fn watched(what: &str, report: &ProbeReport, bound: Option<Duration>) {
+    let (first_lost, last_lost) = report.lost_between.unzip();
     write(json!({"kind": "watch", "what": what, "sent": report.sent, "lost": report.lost, "late": report.late,
+        "first_lost_ms": first_lost.map(ms), "last_lost_ms": last_lost.map(ms),
         "latest_ms": ms(report.latest), "gap_ms": ms(report.longest_gap), "outage_ms": ms(report.outage),
         "prober_stall_ms": ms(report.longest_stall), "bound_ms": bound.map(ms)}));
 }

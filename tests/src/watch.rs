@@ -15,6 +15,12 @@ use crate::{ENOUGH, PATIENCE, journal};
 pub const FAILOVER: Duration = Duration::from_secs(1);
 /// While an address moves, two nodes answer for less than this, again without the machine's stalls.
 pub const OVERLAP: Duration = Duration::from_millis(100);
+/// The same in the other modes, and from one mode to another, where only an announcement tells the former owner: P1 of
+/// docs/announcer.md has 0.15 s, and the questions come every 20 ms.
+pub const OVERLAP_OF_MODES: Duration = Duration::from_millis(200);
+/// An orderly move costs a client nothing but what was under way: its answers before and after are less than this
+/// apart.
+pub const ORDERLY: Duration = OVERLAP;
 
 /// An attempt may be made again if processes were kept waiting for this long in one second of it: a node that does not
 /// get its turn for three periods of the detector is replaced, and rightly.
@@ -50,10 +56,11 @@ pub fn nothing_was_lost(what: &str, probes: impl IntoIterator<Item = Probe>) -> 
 }
 
 /// Ends the watch: only what was under way when the address moved may have lost its answer. kube-proxy's translation of
-/// a connection stays behind on the node where it began, so the next node refuses it.
+/// a connection stays behind on the node where it began, so the next node refuses it: that is why this is not
+/// [`nothing_was_lost`].
 pub fn only_what_was_under_way_was_lost(what: &str, probe: Probe) -> Result<()> {
-    let report = stop(what, probe)?;
-    ensure!(report.lost <= 3 && report.outage < Duration::from_millis(500), "{what}: {report}");
+    let report = end(what, probe, Some(ORDERLY))?;
+    ensure!(report.lost <= 3 && report.outage < ORDERLY, "{what}: {report}");
     let refused = report.last_failure.as_ref().is_none_or(|failure| failure.contains("reset"));
     ensure!(refused, "{what}, something else than a reset: {report}");
     Ok(())

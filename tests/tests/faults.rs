@@ -7,7 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use e2e::watch::{at_most, let_it_happen, nothing_was_lost, nothing_was_written};
+use e2e::watch::{
+    ORDERLY, at_most, let_it_happen, nothing_was_lost, nothing_was_written, only_what_was_under_way_was_lost,
+};
 use e2e::{Bed, Beds, Case, Exposed, PATIENCE, service, wait_for};
 use harvester_api::keys::kube_vip;
 use testbed::{Probe, Traffic};
@@ -21,8 +23,6 @@ const EXPIRY: Duration = Duration::from_secs(5 + 1);
 /// A fail-over: the expiry is the rule, and then the record is written and the address announced. The machine's stalls
 /// are subtracted.
 const FAILOVER: Duration = EXPIRY.saturating_add(Duration::from_secs(1));
-/// Nothing has to expire: the owner gives the Lease back.
-const ORDERLY: Duration = Duration::from_secs(1);
 
 /// The bed with all nodes alive and well, also after a test that failed.
 async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
@@ -209,7 +209,10 @@ async fn an_owner_that_is_stopped_hands_over_and_leaves_nothing() {
     let after = ["arp_ignore", "arp_announce"].map(|name| bed.inet_conf(pair.owner, "eth0", name).unwrap());
     assert_eq!(after, [0, 0], "settings of the interface are put back");
     let successor = pair.moved_from(pair.owner).await;
-    at_most(ORDERLY, "hand-over", probes).unwrap();
+    let [given, leased] = probes;
+    only_what_was_under_way_was_lost("hand-over, static", given).unwrap();
+    // Its MAC goes with it: what a switch sends to the old port until it has learned the new one is lost, not refused.
+    at_most(ORDERLY, "hand-over, DHCP", [leased]).unwrap();
 
     // Whoever comes back does not take anything away.
     let probes = pair.probes();

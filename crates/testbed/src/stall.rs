@@ -6,6 +6,9 @@
 //! an announcer for an API server, that one for etcd. So the waiting of the three kinds is added, and of several of a
 //! kind the one counts that waited longest. Nothing else counts, however long it waits: a busy machine must not explain
 //! everything.
+//!
+//! The first source is exact, the second an upper bound: the kinds also wait at the same time, and for what no address
+//! waits for. Together they wait no longer than time passes, and of a gap they explain no more than [`explainable`].
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -21,6 +24,10 @@ const NAP: Duration = Duration::from_millis(5);
 const LATE: Duration = Duration::from_millis(3);
 /// How often the kernel's counters are read.
 const SAMPLE: Duration = Duration::from_millis(100);
+
+/// So much may be waiting and nothing else. A move takes a dozen turns, and a scheduler that is fair lets nobody wait
+/// for one much longer than a tenth of this, also with thirty others ready to run.
+const ALL: Duration = Duration::from_secs(1);
 
 /// The product's processes, as the kernel cuts their name off.
 const PRODUCT: &str = "harvester-cloud";
@@ -45,18 +52,19 @@ impl Stalls {
 
     /// How much of this time a machine without other work would not have needed, at most. `own` are further stretches
     /// in which the observer itself stood still; what several sources report of one moment counts once.
+    ///
+    /// Exact are the moments in which nobody had a turn, and the longest stretch of the observer: it has seen nothing
+    /// of it. Of several it has, since it asked between them. These and what processes waited are bounded.
     pub fn within(&self, from: Instant, to: Instant, own: &[Stretch]) -> Duration {
-        let nobody_had_a_turn = common(&self.late, from, to);
-        let all = nobody_had_a_turn.iter().chain(own);
-        let mut clipped: Vec<Stretch> =
-            all.map(|(begin, end)| ((*begin).max(from), (*end).min(to))).filter(|(begin, end)| begin < end).collect();
-        clipped.sort_unstable();
-        let (mut stalled, mut reached) = (Duration::ZERO, from);
-        for (begin, end) in clipped {
-            stalled += end.saturating_duration_since(begin.max(reached));
-            reached = reached.max(end);
-        }
-        (stalled + self.waited_within(from, to)).min(to.saturating_duration_since(from))
+        let clip = |(begin, end): &Stretch| ((*begin).max(from), (*end).min(to));
+        let own: Vec<Stretch> = own.iter().map(clip).filter(|(begin, end)| begin < end).collect();
+        let mut exact: Vec<Stretch> = common(&self.late, from, to).iter().map(clip).collect();
+        exact.extend(own.iter().max_by_key(|(begin, end)| *end - *begin));
+        let known = covered(exact.clone());
+        exact.extend(own);
+        let slow = covered(exact) - known;
+        let rest = to.saturating_duration_since(from).saturating_sub(known);
+        known + (slow + self.waited_within(from, to)).min(explainable(rest))
     }
 
     /// From the last reading before until the first one after: waiting is not known more exactly, and a doubt counts as
@@ -82,6 +90,24 @@ impl Stalls {
         }
         worst
     }
+}
+
+/// Of a time of this length waiting explains so much, at most: all of what a move may need on a busy machine, and half
+/// of what is longer. A gap that is really long stays long, however busy the machine is.
+fn explainable(length: Duration) -> Duration {
+    length.min(ALL) + length.saturating_sub(ALL) / 2
+}
+
+/// The time that lies in at least one of these.
+fn covered(mut stretches: Vec<Stretch>) -> Duration {
+    stretches.sort_unstable();
+    let (mut sum, mut reached) = (Duration::ZERO, None);
+    for (begin, end) in stretches {
+        let begin = reached.map_or(begin, |reached| begin.max(reached));
+        sum += end.saturating_duration_since(begin);
+        reached = Some(end.max(begin));
+    }
+    sum
 }
 
 /// What lies in a stretch of every list, between the two moments.
@@ -223,7 +249,7 @@ struct Waits(BTreeMap<(u32, u32), u64>);
 
 impl Waits {
     /// For how long these processes have waited since the last reading, which is so long ago: of each kind the one that
-    /// waited longest, and no process longer than that time, however many of its threads did.
+    /// waited longest, and neither a process nor all kinds together longer than that time, however many threads did.
     fn read(&mut self, proc: &Path, processes: &[(Kind, u32)], since: Duration) -> Duration {
         let mut seen = BTreeMap::new();
         let mut longest: BTreeMap<Kind, Duration> = BTreeMap::new();
@@ -243,7 +269,7 @@ impl Waits {
             *of_kind = of_process.min(since).max(*of_kind);
         }
         self.0 = seen;
-        longest.values().sum()
+        longest.values().sum::<Duration>().min(since)
     }
 }
 

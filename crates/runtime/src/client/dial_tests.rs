@@ -90,6 +90,41 @@ async fn where_no_server_of_the_list_answers_the_usual_address_is_used() {
     assert_eq!(*at_usual.lock(), 2);
 }
 
+/// Whom a connection that is opened right after a loss is asked of, and when, in ms; three servers are known, and each
+/// takes `delay` for its answer. The usual address answers at once.
+async fn asked_in_turn(delay: Duration) -> Vec<(String, u128)> {
+    let servers = Servers::default();
+    servers.learn([1, 2, 3].map(|number| SocketAddr::from(([192, 0, 2, number], 6443))).to_vec(), true);
+    servers.lost();
+    let preferred = servers.candidates().iter().map(ToString::to_string).collect::<Vec<_>>();
+    let begun = tokio::time::Instant::now();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let said = Arc::clone(&asked);
+    let connector = service_fn(move |uri: Uri| {
+        let whom = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let delay = if whom == "usual" { Duration::ZERO } else { delay };
+        // By its place in the order, which the dice decide.
+        let place = preferred.iter().position(|server| *server == whom);
+        said.lock().push((place.map_or(whom, |place| place.to_string()), begun.elapsed().as_millis()));
+        async move {
+            tokio::time::sleep(delay).await;
+            Ok::<_, BoxError>(())
+        }
+    });
+    let dial = Dial { usual: connector.clone(), near: Some((connector, servers)) };
+    dial.oneshot(Uri::from_static("http://usual")).await.unwrap();
+    let asked = asked.lock().clone();
+    asked
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_servers_of_the_list_are_tried_for_one_and_a_half_seconds_each() {
+    let turns = |turns: &[(&str, u128)]| turns.iter().map(|(whom, at)| ((*whom).to_owned(), *at)).collect::<Vec<_>>();
+    let silent = Duration::from_hours(1);
+    assert_eq!(asked_in_turn(silent).await, turns(&[("0", 0), ("1", 1500), ("usual", 3000)]), "not the third one");
+    assert_eq!(asked_in_turn(Duration::from_millis(1499)).await, turns(&[("0", 0)]), "a slow one is waited for");
+}
+
 /// What a request comes to whose first `lost` attempts end so; how often it was sent.
 async fn attempts(method: Method, lost: u32, error: impl Fn() -> BoxError + Clone + Send + 'static) -> (bool, u32) {
     let sent = Arc::new(Mutex::new(0));

@@ -58,6 +58,8 @@ struct Order {
     settled: bool,
     /// A server was lost; until then connections are opened directly.
     direct_until: Option<Instant>,
+    /// The server that could not be reached last, and until when it counts as lost.
+    unreachable: Option<(SocketAddr, Instant)>,
 }
 
 impl Order {
@@ -90,6 +92,14 @@ impl Order {
         if let Some(index) = self.known.iter().position(|known| *known == server) {
             self.current = index;
         }
+        self.unreachable = self.unreachable.filter(|(lost, _)| *lost != server);
+    }
+
+    /// The servers in turn, the preferred one last, without one that is lost.
+    fn others(&self, now: Instant) -> Vec<SocketAddr> {
+        let lost = self.unreachable.filter(|(_, until)| now < *until).map(|(server, _)| server);
+        let in_turn = self.known.iter().cycle().skip(self.current + 1).take(self.known.len());
+        in_turn.filter(|server| Some(**server) != lost).copied().collect()
     }
 }
 
@@ -114,7 +124,10 @@ impl Servers {
 
     /// This server could not be reached. Another one is preferred.
     pub(super) fn failed(&self, server: SocketAddr) {
-        self.inner.order.lock().failed(server, dice());
+        let mut order = self.inner.order.lock();
+        order.failed(server, dice());
+        order.unreachable = Some((server, Instant::now() + DIRECT));
+        drop(order);
         self.inner.wanted.notify_one();
     }
 
@@ -130,11 +143,11 @@ impl Servers {
         }
     }
 
-    /// Another server than the preferred one; `number` goes through them in turn.
+    /// Another server than the preferred one; `number` goes through them in turn. One that was lost a moment ago is
+    /// left out: of two, the preferred one is the other one then.
     pub fn other(&self, number: usize) -> Option<SocketAddr> {
-        let order = self.inner.order.lock();
-        let all = order.known.len();
-        order.known.get((order.current + 1 + number) % all.max(1)).copied()
+        let others = self.inner.order.lock().others(Instant::now());
+        others.get(number % others.len().max(1)).copied()
     }
 
     /// The servers; the receiver sees every change.
@@ -272,6 +285,28 @@ mod tests {
         let preferred = servers.candidates()[0];
         assert!(servers.other(0) != Some(preferred) && servers.other(1) != Some(preferred));
         assert_eq!(servers.other(2), Some(preferred));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_connection_does_not_go_to_a_server_that_was_lost_a_moment_ago() {
+        for all in [2, 3] {
+            let servers = Servers::default();
+            servers.learn((1..=all).map(server).collect(), true);
+            let lost = servers.candidates()[0];
+            servers.failed(lost);
+            let others = || (0..6).map(|number| servers.other(number).unwrap()).collect::<Vec<_>>();
+            assert!(!others().contains(&lost), "{all} servers: {:?}", others());
+            // It may be back, at the latest when the usual address would lead to it again.
+            sleep(DIRECT).await;
+            assert!(others().contains(&lost), "{all} servers, later: {:?}", others());
+            servers.failed(lost);
+            servers.serves(lost);
+            assert!(others().contains(&lost), "{all} servers, it serves again: {:?}", others());
+        }
+        let servers = Servers::default();
+        servers.learn(vec![server(1)], true);
+        servers.failed(server(1));
+        assert_eq!(servers.other(0), None, "nothing is better than the usual address");
     }
 
     fn slices(hosts: &[&str]) -> serde_json::Value {

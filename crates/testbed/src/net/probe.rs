@@ -1,9 +1,9 @@
 //! A client that asks all the time and remembers what it missed.
 
 mod missed;
+mod report;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 pub use missed::{IN_TIME, Missed};
 use parking_lot::Mutex;
+pub use report::ProbeReport;
+use report::summarize;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
 use crate::echo;
 use crate::net::namespace::{Namespace, Task};
-use crate::stall::{self, Stalls};
+use crate::stall;
 
 /// TCP sends again what was lost after this at the earliest: an answer that takes longer came at a second attempt.
 const RETRANSMISSION: Duration = Duration::from_millis(200);
@@ -63,61 +65,6 @@ impl Default for ProbeOptions {
             connect: Duration::from_millis(900),
             answer: Duration::from_secs(5),
         }
-    }
-}
-
-/// What a prober saw.
-#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
-pub struct ProbeReport {
-    /// Requests whose fate is known.
-    pub sent: u64,
-    /// Requests answered in time.
-    pub answered: u64,
-    /// Requests refused or not answered in time.
-    pub lost: u64,
-    /// From the start to the first answer.
-    pub first_answer: Option<Duration>,
-    /// The longest time between two answers that follow each other, counted at the client; an open end counts as well.
-    /// Zero if nothing was lost.
-    pub longest_gap: Duration,
-    /// What of a gap the machine's business does not explain: a prober that sends nothing gets no answer, and who waits
-    /// for a processor does nothing. See [`crate::stall`].
-    pub outage: Duration,
-    /// The longest time in which the prober itself sent nothing: a busy machine. A gap is not known better than this.
-    pub longest_stall: Duration,
-    /// Answers that came only after TCP had sent something again, or after as long a time; the machine's stalls are
-    /// subtracted.
-    pub late: u64,
-    /// The latest of them took so long.
-    pub latest: Duration,
-    /// Answers by who gave them: the `node` field of our echo server, else the whole first line.
-    pub answered_by: BTreeMap<String, u64>,
-    /// The latest answer.
-    pub last_answer: Option<String>,
-    /// The latest failure.
-    pub last_failure: Option<String>,
-}
-
-impl fmt::Display for ProbeReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} sent, {} answered ({} late, {} ms at most), {} lost, longest gap {} ms, outage {} ms (prober stalled \
-            at most {} ms), by {:?}",
-            self.sent,
-            self.answered,
-            self.late,
-            self.latest.as_millis(),
-            self.lost,
-            self.longest_gap.as_millis(),
-            self.outage.as_millis(),
-            self.longest_stall.as_millis(),
-            self.answered_by
-        )?;
-        if let Some(failure) = &self.last_failure {
-            write!(f, ", last failure: {failure}")?;
-        }
-        Ok(())
     }
 }
 
@@ -371,56 +318,6 @@ impl Flow {
     fn waiting(&self) -> parking_lot::MutexGuard<'_, BTreeMap<u64, tokio::sync::oneshot::Sender<String>>> {
         self.waiting.lock()
     }
-}
-
-/// Pure: the same journal always gives the same report.
-fn summarize(journal: &Journal, machine: &Stalls, end: Instant, options: ProbeOptions) -> ProbeReport {
-    let mut report = ProbeReport {
-        sent: journal.fates.len() as u64,
-        longest_stall: journal.longest_stall,
-        ..ProbeReport::default()
-    };
-    let gap = |report: &mut ProbeReport, from: Instant, to: Instant| {
-        report.longest_gap = report.longest_gap.max(to - from);
-        // What is shorter than what was found already need not be explained.
-        if to - from > report.outage {
-            let stalled = machine.within(from, to, &journal.stalls);
-            report.outage = report.outage.max((to - from).saturating_sub(stalled));
-        }
-    };
-    let mut last_answer_at = None;
-    for (sent, at, fate) in &journal.fates {
-        match fate {
-            Ok(answer) => {
-                report.answered += 1;
-                if *at - *sent >= RETRANSMISSION {
-                    let took = (*at - *sent).saturating_sub(machine.within(*sent, *at, &journal.stalls));
-                    report.late += u64::from(took >= RETRANSMISSION);
-                    report.latest = report.latest.max(took);
-                }
-                report.first_answer.get_or_insert(*at - journal.start);
-                *report.answered_by.entry(answerer(answer).to_owned()).or_default() += 1;
-                gap(&mut report, last_answer_at.unwrap_or(*at), *at);
-                last_answer_at = Some(*at);
-                report.last_answer = Some(answer.clone());
-            }
-            Err(failure) => {
-                report.lost += 1;
-                report.last_failure = Some(failure.clone());
-            }
-        }
-    }
-    // Without a loss there is no gap, only the pace of the prober and of the machine. At the end, answers still under
-    // way do not count.
-    if report.lost == 0 {
-        report.longest_gap = Duration::ZERO;
-        report.outage = Duration::ZERO;
-    } else if let Some(last) = last_answer_at
-        && end.saturating_duration_since(last) > options.connect
-    {
-        gap(&mut report, last, end);
-    }
-    report
 }
 
 #[cfg(test)]

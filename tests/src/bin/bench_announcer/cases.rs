@@ -5,6 +5,7 @@ use std::time::Duration;
 use e2e::Bed;
 use serde::{Deserialize, Serialize};
 
+use crate::found::Found;
 use crate::stage::Stage;
 
 /// What is done to the owner, or to all.
@@ -77,6 +78,9 @@ pub struct Run {
     pub gap_ms: f64,
     /// Requests without an answer.
     pub lost: u64,
+    /// From the beginning of the watch to the sending of the first and of the last of them.
+    #[serde(default)]
+    pub lost_between_ms: Option<(f64, f64)>,
     /// Time during which two MACs answered who-has.
     pub double_ms: f64,
     /// From the first to the last question that two answered.
@@ -95,23 +99,9 @@ pub struct Run {
     pub owners: [usize; 2],
 }
 
-/// What a case has shown.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Found {
-    /// Its name.
-    pub case: String,
-    /// For people.
-    pub title: String,
-    /// One by one.
-    pub runs: Vec<Run>,
-    /// What could not be measured.
-    pub failures: Vec<String>,
-}
-
 /// Runs it on a bed of its own.
-pub async fn measure(case: &Case, runs: usize, outage: Duration) -> Found {
-    let mut found = Found { case: case.name.into(), title: case.title.into(), runs: Vec::new(), failures: Vec::new() };
-    eprintln!("{}: {}", case.name, case.title);
+pub async fn measure(case: &Case, runs: usize, outage: Duration) -> Found<Run> {
+    let mut found = Found::begin(case.name, case.title);
     let nodes = if case.fault == Fault::TerminateAlone { 1 } else { 3 };
     let bed = Bed::builder()
         .nodes(nodes)

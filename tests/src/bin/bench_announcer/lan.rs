@@ -7,6 +7,7 @@ use e2e::{Bed, Case as Place};
 use serde::{Deserialize, Serialize};
 
 use crate::cases::ms;
+use crate::found::Found;
 
 /// What is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +59,9 @@ pub struct Watched {
     pub sent: u64,
     /// Of them without an answer.
     pub lost: u64,
+    /// From the beginning to the sending of the first and of the last of them.
+    #[serde(default)]
+    pub lost_between_ms: Option<(f64, f64)>,
     /// Answered only after a retransmission, or as late.
     pub late: u64,
     /// Time during which two MACs answered who-has, where that was asked.
@@ -75,6 +79,7 @@ impl From<&Seen> for Watched {
             prober_stall_ms: ms(report.longest_stall),
             sent: report.sent,
             lost: report.lost,
+            lost_between_ms: report.lost_between.map(|(first, last)| (ms(first), ms(last))),
             late: report.late,
             double_ms: seen.answers.as_ref().map(|answers| ms(answers.double)),
         }
@@ -92,28 +97,14 @@ pub struct Run {
     pub broken: usize,
 }
 
-/// What a fault has shown.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Found {
-    /// Its name.
-    pub case: String,
-    /// For people.
-    pub title: String,
-    /// One by one.
-    pub runs: Vec<Run>,
-    /// What could not be measured, or broke a promise that is no number.
-    pub failures: Vec<String>,
-}
-
 /// Plays it on a bed of its own. `keep` is told what there is after each time.
 pub async fn measure(
     (name, title, fault): (&str, &str, Fault),
     runs: usize,
     outage: u64,
-    mut keep: impl FnMut(&Found) -> Result<()>,
+    mut keep: impl FnMut(&Found<Run>) -> Result<()>,
 ) -> Result<()> {
-    let mut found = Found { case: name.into(), title: title.into(), runs: Vec::new(), failures: Vec::new() };
-    eprintln!("{name}: {title}");
+    let mut found = Found::begin(name, title);
     let builder = if fault == Fault::Upgrade { upgrade::bed() } else { three_nodes() };
     let bed = builder.start().await.with_context(|| name.to_owned())?;
     for number in 1..=runs {
@@ -157,7 +148,7 @@ async fn play(bed: &Bed, place: &Place<'_>, fault: Fault, outage: u64) -> Result
 }
 
 /// As a table in Markdown.
-pub fn print(found: &[Found]) {
+pub fn print(found: &[Found<Run>]) {
     println!("\n| a LAN that lies | n | bound, ms | gap ms, median (max) | lost, max | connections broken |");
     println!("| --- | --- | --- | --- | --- | --- |");
     for one in found {

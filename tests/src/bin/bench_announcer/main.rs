@@ -7,6 +7,7 @@
 mod at_rest;
 mod cases;
 mod false_verdicts;
+mod found;
 mod lan;
 mod load;
 mod lost_node;
@@ -24,6 +25,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 
 use crate::cases::CASES;
+use crate::found::Found;
 use crate::lan::FAULTS;
 use crate::report::Report;
 
@@ -103,7 +105,7 @@ fn run(cli: &Cli) -> Result<usize> {
         report.write(&cli.report)?;
     }
     for fault in FAULTS.into_iter().filter(|(name, ..)| wanted(name)) {
-        let mut keep = |found: &lan::Found| {
+        let mut keep = |found: &Found<lan::Run>| {
             report.played(found);
             report.write(&cli.report)
         };

@@ -6,9 +6,10 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::at_rest::{self, AtRest};
-use crate::cases::{Found, Run};
+use crate::cases::Run;
 use crate::false_verdicts::FalseVerdicts;
-use crate::lan::{self, Found as Played};
+use crate::found::Found;
+use crate::lan;
 use crate::lost_node::{self, Row};
 use crate::many::Many;
 use crate::renew::Renew;
@@ -24,10 +25,10 @@ pub struct Report {
     /// Of the machine.
     pub cores: usize,
     /// Cases.
-    pub cases: Vec<Found>,
+    pub cases: Vec<Found<Run>>,
     /// A LAN that lies.
     #[serde(default)]
-    pub lan: Vec<Played>,
+    pub lan: Vec<Found<lan::Run>>,
     /// 200 addresses.
     pub many: Option<Many>,
     /// DHCP leases over their life.
@@ -78,7 +79,7 @@ impl Report {
     }
 
     /// More runs of a case.
-    pub fn add(&mut self, found: Found) {
+    pub fn add(&mut self, found: Found<Run>) {
         match self.cases.iter_mut().find(|case| case.case == found.case) {
             Some(case) => {
                 case.runs.extend(found.runs);
@@ -89,7 +90,7 @@ impl Report {
     }
 
     /// What a fault has shown so far.
-    pub fn played(&mut self, found: &Played) {
+    pub fn played(&mut self, found: &Found<lan::Run>) {
         self.lan.retain(|one| one.case != found.case);
         self.lan.push(found.clone());
     }

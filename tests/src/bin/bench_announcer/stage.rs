@@ -189,6 +189,7 @@ impl<'a> Stage<'a> {
         Ok(Run {
             gap_ms: ms(gap),
             lost: 0,
+            lost_between_ms: None,
             double_ms: ms(answers.double),
             double_span_ms: ms(answers.double_span),
             prober_stall_ms: 0.0,
@@ -204,6 +205,7 @@ fn run_of(report: &ProbeReport, answers: &AnswerReport, owners: [usize; 2]) -> R
     Run {
         gap_ms: ms(report.longest_gap),
         lost: report.lost,
+        lost_between_ms: report.lost_between.map(|(first, last)| (ms(first), ms(last))),
         double_ms: ms(answers.double),
         double_span_ms: ms(answers.double_span),
         prober_stall_ms: ms(report.longest_stall),

@@ -1,5 +1,6 @@
 use super::missed::missed_since;
 use super::*;
+use crate::stall::Stalls;
 
 fn journal(fates: &[(u64, bool)]) -> (Journal, Instant) {
     let start = Instant::now();
@@ -23,6 +24,28 @@ fn a_gap_lies_between_two_answers() {
     assert_eq!(report.longest_gap, Duration::from_millis(230));
     assert_eq!(report.first_answer, Some(Duration::from_millis(5)));
     assert_eq!(report.answered_by["n1"], 4);
+}
+
+#[test]
+fn a_report_tells_when_requests_were_sent_that_were_lost() {
+    let start = Instant::now();
+    let at = |ms| start + Duration::from_millis(ms);
+    let ms = Duration::from_millis;
+    let answer = |sent| (at(sent), at(sent + 2), Ok("pod=p node=n1 client=c".to_owned()));
+    let lost = |sent, after| (at(sent), at(sent + after), Err("no connection in time".to_owned()));
+    for (losses, between, told) in [
+        (vec![], None, " 0 lost, longest"),
+        (vec![lost(1200, 900)], Some((1200, 1200)), " 1 lost after 1.20 s, longest"),
+        // The second one was refused at once, before the fate of the first was known.
+        (vec![lost(1320, 1), lost(1200, 900)], Some((1200, 1320)), " 2 lost between 1.20 s and 1.32 s, longest"),
+        (vec![lost(10, 900), lost(61_000, 900)], Some((10, 61_000)), " 2 lost between 0.01 s and 61.00 s, longest"),
+    ] {
+        let fates: Vec<_> = [vec![answer(0)], losses, vec![answer(70_000)]].concat();
+        let journal = Journal { sends: fates.len() as u64, fates, ..Journal::new(start) };
+        let report = summarize(&journal, &Stalls::default(), at(71_000), ProbeOptions::default());
+        assert_eq!(report.lost_between, between.map(|(first, last)| (ms(first), ms(last))));
+        assert!(report.to_string().contains(told), "{report}");
+    }
 }
 
 #[test]

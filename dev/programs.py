@@ -1,0 +1,31 @@
+"""Test programs: which ones cargo has built, and how one runs in namespaces of its own."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+
+def built(said):
+    """Cargo's message about each, out of what it says as JSON."""
+    for line in said.splitlines():
+        message = json.loads(line) if line.startswith("{") else {}
+        if message.get("reason") == "compiler-artifact" and message["executable"] and message["profile"]["test"]:
+            yield message
+
+
+def start(root, words, **more):
+    """What it starts is in its process group, and in its namespaces."""
+    return subprocess.Popen([Path(root) / "dev/private.sh", *words], stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT,
+                            start_new_session=True, **more)
+
+
+def stop(process):
+    """The kernel ends everything in its namespaces with it."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
