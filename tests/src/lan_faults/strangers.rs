@@ -16,11 +16,12 @@ use crate::case::{Case, Exposed, service};
 use crate::vip::TERM;
 use crate::watch::{FAILOVER, let_it_happen};
 
+/// The duration of a membership Lease.
+const LEASE: Duration = Duration::from_secs(15);
+/// The duration of a burst of questions.
+const BURST: Duration = Duration::from_millis(30);
 /// A membership Lease, and the time that strangers have then (docs/announcer.md); tests give two seconds more for
 /// detection and for the API.
-/// The duration of a membership Lease; a burst.
-const LEASE: Duration = Duration::from_secs(15);
-const BURST: Duration = Duration::from_millis(30);
 const DESPITE_A_STRANGER: Promise = Promise::within(20_000, Duration::from_secs(15 + 5 + 2));
 /// Of a node whose strangers are silent: 0.25 s, for a client that asks every 50 ms.
 const POWER_LOSS: Promise = Promise::within(300, FAILOVER);
@@ -258,10 +259,11 @@ pub async fn answer_for_an_owner_that_is_lost(bed: &Bed, case: &Case<'_>) -> Res
         |kind: Kind| (format!("power loss, {kind}"), if kind.answers() { DESPITE_A_STRANGER } else { POWER_LOSS });
     let seen = end(&disputed, probes, what)?;
     for (one, seen) in disputed.iter().zip(&seen).filter(|(one, _)| one.kind.answers()) {
-        if seen.report.longest_gap >= LEASE {
+        // A kernel answers for the duplicate, threads of this process for the others: one that was kept waiting misses
+        // a burst.
+        if seen.report.longest_gap >= LEASE || one.kind == Kind::Duplicate {
             one.web.wait_for_event("AddressConflict", "").await?;
         } else {
-            // The strangers are threads of this process. Only one that was kept waiting misses a burst.
             ensure!(
                 seen.report.longest_stall > BURST,
                 "{}: taken from a stranger that answers: {}",

@@ -5,17 +5,18 @@
 //!   set vips4   { type ipv4_addr; }                              set vips6   { type ipv6_addr; }
 //!   set ports4  { type ipv4_addr . inet_proto . inet_service; }
 //!   set ports6  { type ipv6_addr . inet_proto . inet_service; }
+//!   set own4    { type ipv4_addr . ipv4_addr; }                  set own6    { type ipv6_addr . ipv6_addr; }
 //!   set quiet   { type ifname; }
 //!   chain input { type filter hook input priority 150;
 //!     iifname @quiet icmpv6 type nd-router-advert drop
 //!     ip daddr @vips4 jump vip4
 //!     ip6 daddr @vips6 jump vip6 }
 //!   chain vip4 {
-//!     ip saddr @vips4 accept
+//!     ip saddr . ip daddr @own4 accept
 //!     ip daddr . meta l4proto . th dport @ports4 accept
 //!     icmp type 3, 8, 11, 12 accept; drop }
 //!   chain vip6 {
-//!     ip6 saddr @vips6 accept
+//!     meta l4proto tcp ip6 saddr . ip6 daddr @own6 accept
 //!     ip6 daddr . meta l4proto . th dport @ports6 accept
 //!     icmpv6 type 1-4, 128, 135, 136 accept; drop }
 //! }
@@ -25,9 +26,10 @@
 //! paths are not affected. What arrives here is meant for the node itself, such as its ssh or its kubelet.
 //!
 //! A program on the node's own network that asks a VIP of this node sends from that VIP, because the kernel takes the
-//! destination as source. The answer comes from a pod, and kube-proxy's translation gives it the VIP as source again at
-//! `input` with priority 100. So this chain comes later, and lets in what a VIP sends to a VIP. Others cannot send that:
-//! of IPv4 the kernel drops packets with a source of its own, and of IPv6 the replies would never leave this node.
+//! destination as source. The answer comes from a pod, and kube-proxy's translation gives it the VIP as source again
+//! at `input` with priority 100. So this chain comes later, and lets in what a VIP sends to itself. Others cannot send
+//! that: the kernel drops IPv4 packets with a source of its own. It does not with IPv6, so only TCP passes there, whose
+//! replies never leave this node. `ct direction reply` would say the same, but not every kernel has nftables' `ct`.
 
 use std::net::IpAddr;
 
@@ -42,6 +44,8 @@ const VIPS4: &str = "vips4";
 const VIPS6: &str = "vips6";
 const PORTS4: &str = "ports4";
 const PORTS6: &str = "ports6";
+const OWN4: &str = "own4";
+const OWN6: &str = "own6";
 const QUIET: &str = "quiet";
 
 const INPUT: &str = "input";
@@ -51,6 +55,7 @@ const VIP6: &str = "vip6";
 const FAMILY_IPV4: u8 = 2;
 const FAMILY_IPV6: u8 = 10;
 const ICMP: u8 = 1;
+const TCP: u8 = 6;
 const ICMPV6: u8 = 58;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 
@@ -69,13 +74,16 @@ fn sets(protection: &Protection) -> Vec<Set> {
     let mut vips6 = Set::new(VIPS6, &[Part::Ipv6]);
     let mut ports4 = Set::new(PORTS4, &[Part::Ipv4, Part::Protocol, Part::Service]);
     let mut ports6 = Set::new(PORTS6, &[Part::Ipv6, Part::Protocol, Part::Service]);
+    let mut own4 = Set::new(OWN4, &[Part::Ipv4, Part::Ipv4]);
+    let mut own6 = Set::new(OWN6, &[Part::Ipv6, Part::Ipv6]);
     let mut quiet = Set::new(QUIET, &[Part::InterfaceName]);
     for (vip, open) in &protection.vips {
-        let (vips, ports) = match vip {
-            IpAddr::V4(_) => (&mut vips4, &mut ports4),
-            IpAddr::V6(_) => (&mut vips6, &mut ports6),
+        let (vips, own, ports) = match vip {
+            IpAddr::V4(_) => (&mut vips4, &mut own4, &mut ports4),
+            IpAddr::V6(_) => (&mut vips6, &mut own6, &mut ports6),
         };
         vips.insert(&[Value::Address(*vip)]);
+        own.insert(&[Value::Address(*vip), Value::Address(*vip)]);
         for port in open {
             ports.insert(&[Value::Address(*vip), Value::Protocol(port.protocol()), Value::Service(port.number())]);
         }
@@ -83,7 +91,7 @@ fn sets(protection: &Protection) -> Vec<Set> {
     for name in &protection.quiet {
         quiet.insert(&[Value::InterfaceName(name)]);
     }
-    vec![vips4, vips6, ports4, ports6, quiet]
+    vec![vips4, vips6, own4, own6, ports4, ports6, quiet]
 }
 
 fn chains() -> Vec<Chain> {
@@ -92,9 +100,9 @@ fn chains() -> Vec<Chain> {
     advertisement.push(Expression::verdict(Verdict::Drop));
     let mut input = vec![advertisement];
     let mut of_vips = Vec::new();
-    for (family, at, length, vips, ports, name, icmp, types) in [
-        (FAMILY_IPV4, 16, 4, VIPS4, PORTS4, VIP4, ICMP, &ICMP_TYPES[..]),
-        (FAMILY_IPV6, 24, 16, VIPS6, PORTS6, VIP6, ICMPV6, &ICMPV6_TYPES[..]),
+    for (family, at, length, vips, own, ports, name, icmp, types) in [
+        (FAMILY_IPV4, 16, 4, VIPS4, OWN4, PORTS4, VIP4, ICMP, &ICMP_TYPES[..]),
+        (FAMILY_IPV6, 24, 16, VIPS6, OWN6, PORTS6, VIP6, ICMPV6, &ICMPV6_TYPES[..]),
     ] {
         let destination = || Expression::payload(Header::Network, at, length, 0);
         let source = || Expression::payload(Header::Network, at - length, length, 0);
@@ -114,9 +122,17 @@ fn chains() -> Vec<Chain> {
             Expression::is_in(ports),
             Expression::verdict(Verdict::Accept),
         ]);
-        let mut own = Vec::from(is_family());
-        own.extend([source(), Expression::is_in(vips), Expression::verdict(Verdict::Accept)]);
-        let mut rules = vec![own, open];
+        let mut answer = Vec::from(is_family());
+        if family == FAMILY_IPV6 {
+            answer.extend([Expression::meta(Meta::Protocol, 0), Expression::equals(&[TCP])]);
+        }
+        answer.extend([
+            source(),
+            Expression::payload(Header::Network, at, length, behind),
+            Expression::is_in(own),
+            Expression::verdict(Verdict::Accept),
+        ]);
+        let mut rules = vec![answer, open];
         rules.extend(types.iter().map(|kind| {
             let mut rule = Vec::from(icmp_type(icmp, *kind));
             rule.push(Expression::verdict(Verdict::Accept));

@@ -102,6 +102,29 @@ fn a_port_of_a_vip_of_ipv6_is_let_in() {
 }
 
 #[test]
+fn whoever_sends_from_another_vip_finds_no_more_open_than_others() {
+    on_a_bench(async |bench| {
+        let _listener = TcpListener::bind("0.0.0.0:22").expect("listen");
+        let vips = [[10, 77, 0, 50], [10, 77, 0, 51]].map(IpAddr::from);
+        shell("ip", "addr add 10.77.0.50/32 dev eth0");
+        bench.at_server("ip", "addr add 10.77.0.51/32 dev s0");
+        shell("ip", "route add 10.77.0.51/32 dev eth0");
+        let connects = || {
+            let socket = bench.on_the_other_end(|| Socket::new(Domain::IPV4, Type::STREAM, None)).expect("a socket");
+            socket.bind(&SocketAddr::new(vips[1], 0).into()).expect("bind");
+            socket.connect_timeout(&SocketAddr::new(vips[0], 22).into(), SILENCE).is_ok()
+        };
+        let port = Port::new("TCP", 80).expect("a port");
+        let protection = Protection { vips: vips.map(|vip| (vip, [port].into())).into(), ..Protection::default() };
+        let nftables = Nftables::open(ruleset::TABLE).expect("nftables");
+        nftables.keep(ruleset::table(&protection)).await.expect("protect");
+        assert!(!connects());
+        nftables.keep(None).await.expect("remove");
+        assert!(connects(), "without the rules it is open: this test can fail");
+    });
+}
+
+#[test]
 fn the_table_reads_well() {
     on_a_bench(async |_| {
         let ports = [("TCP", 80), ("UDP", 53)].map(|(protocol, port)| Port::new(protocol, port).expect("a port"));
@@ -124,8 +147,8 @@ fn the_table_reads_well() {
             "iifname @quiet icmpv6 type nd-router-advert drop",
             "ip daddr @vips4 jump vip4",
             "ip6 daddr @vips6 jump vip6",
-            "ip saddr @vips4 accept",
-            "ip6 saddr @vips6 accept",
+            "ip saddr . ip daddr @own4 accept",
+            "ip6 saddr . ip6 daddr @own6 accept",
             "ip daddr . meta l4proto . th dport @ports4 accept",
             "ip6 daddr . meta l4proto . th dport @ports6 accept",
             "icmp type echo-request accept",

@@ -57,9 +57,9 @@ struct Refused {
     times: u32,
 }
 
-/// First pause after a refused deletion, whether by missing rights or by a webhook. The deletion is tried and reported
-/// again after it. The pause doubles with each further refusal.
-pub(super) const AFTER_REFUSAL: Duration = Duration::from_mins(10);
+/// First pause after a refused deletion, whether by missing rights or by a webhook, which may wait for volumes to be
+/// detached. The deletion is tried and reported again after it. The pause doubles with each further refusal.
+pub(super) const AFTER_REFUSAL: Duration = Duration::from_secs(30);
 /// The longest pause after refused deletions.
 const AFTER_REFUSALS: Duration = Duration::from_hours(1);
 

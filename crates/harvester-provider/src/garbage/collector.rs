@@ -151,14 +151,11 @@ impl Collector {
                 Some(_) = touched.next() =>
                     if self.asked() == told.asked && self.identity.spoken() == heard { continue },
                 () = changed(&mut self.watched) => {
-                    if self.notice(&mut seen, &mut sweep) {
-                        // What is seen after an outage is not what was confirmed before it.
-                        heard = self.identity.spoken();
-                    }
+                    self.notice(&mut seen, &mut sweep, &mut heard);
                     continue;
                 }
             }
-            self.notice(&mut seen, &mut sweep);
+            self.notice(&mut seen, &mut sweep, &mut heard);
             if self.identity.hold().is_some() {
                 // It is not known what is garbage, so the grace period begins anew.
                 sweep.trouble(Instant::now());
@@ -178,7 +175,7 @@ impl Collector {
                 }
                 for garbage in due.into_iter().take(AT_ONCE) {
                     let deleted = self.delete(&garbage, seen, &events).await;
-                    if self.notice(&mut seen, &mut sweep) {
+                    if self.notice(&mut seen, &mut sweep, &mut heard) {
                         break;
                     }
                     if let Err(error) = deleted {
@@ -242,12 +239,14 @@ impl Collector {
         self.watched.iter().map(|watched| watched.borrow().troubles).sum()
     }
 
-    /// Whether an API has failed since the last call, even if it works again. Then the grace period begins anew.
-    fn notice(&self, seen: &mut u64, sweep: &mut Sweep) -> bool {
+    /// Whether an API has failed since the last call, even if it works again. Then the grace period begins anew, and
+    /// what is seen from now on is not what was confirmed before.
+    fn notice(&self, seen: &mut u64, sweep: &mut Sweep, heard: &mut Option<tokio::time::Instant>) -> bool {
         let troubles = self.troubles();
         let new = std::mem::replace(seen, troubles) != troubles;
         if new {
             sweep.trouble(Instant::now());
+            *heard = self.identity.spoken();
         }
         new
     }

@@ -17,12 +17,18 @@ impl Netlink {
     /// Creates a macvlan and deletes it again, to learn whether the kernel can have one. It is never up: the kernel
     /// answers ARP for every address of the node on each interface that is, with that interface's MAC.
     pub async fn try_macvlan(&self, name: &str, parent: u32, mac: Mac) -> Result<(), NetlinkError> {
-        let tried = |what: &str| format!("{what} macvlan {name} on interface {parent}");
+        self.create_macvlan(name, parent, mac).await?;
+        let Some(link) = self.link_by_name(name).await? else { return Ok(()) };
+        if let Err(error) = self.delete_link(link.index).await {
+            tracing::warn!(interface = name, %error, "the macvlan with which the kernel was tried cannot be deleted");
+        }
+        Ok(())
+    }
+
+    async fn create_macvlan(&self, name: &str, parent: u32, mac: Mac) -> Result<(), NetlinkError> {
         let request = RouteNetlinkMessage::NewLink(new_macvlan(name, parent, mac));
         let created = self.change(request, NLM_F_CREATE | NLM_F_EXCL).await;
-        created.map_err(|failure| failure.while_trying_to(tried("create")))?;
-        let Some(link) = self.link_by_name(name).await? else { return Ok(()) };
-        self.delete_link(link.index).await.map(drop)
+        created.map_err(|failure| failure.while_trying_to(format!("create macvlan {name} on interface {parent}")))
     }
 
     /// Creates a macvlan and sets it up: bridge mode, no automatic IPv6 address. Returns its index.
@@ -32,10 +38,7 @@ impl Netlink {
     /// be up: `EADDRINUSE` or `EBUSY`.
     pub async fn add_macvlan(&self, wanted: &Macvlan) -> Result<u32, NetlinkError> {
         let name = &wanted.name;
-        let request = RouteNetlinkMessage::NewLink(new_macvlan(name, wanted.parent, wanted.mac));
-        self.change(request, NLM_F_CREATE | NLM_F_EXCL).await.map_err(|failure| {
-            failure.while_trying_to(format!("create macvlan {name} on interface {}", wanted.parent))
-        })?;
+        self.create_macvlan(name, wanted.parent, wanted.mac).await?;
         let tried = || format!("look up macvlan {name}, just created");
         let Some(link) = self.link_by_name(name).await? else {
             return Err(Failure::Incomplete("it").while_trying_to(tried()));

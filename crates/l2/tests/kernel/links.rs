@@ -136,7 +136,7 @@ fn a_macvlan_that_cannot_come_up_leaves_nothing_behind() {
     });
 }
 
-/// While it is up the kernel answers ARP on it, for every address of the node and with a MAC that is gone a moment later.
+/// While it is up the kernel answers ARP on it, for every address of the node and with a MAC that is soon gone.
 #[test]
 fn a_macvlan_that_is_only_tried_is_never_up() {
     on_a_lan(async |Lan { near, .. }| {

@@ -19,6 +19,9 @@ const PAUSES: [Duration; 4] =
     [Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 /// From one migration to the next.
 const PACE: Duration = Duration::from_secs(15);
+/// From the start of a migration until the machine stands still: its memory is copied first, which takes longer than this
+/// of the smallest machine.
+const COPY: Duration = Duration::from_secs(1);
 /// From the end of a pause until Harvester says that the migration is over.
 const ARRIVAL: Duration = Duration::from_secs(2);
 /// Answers to each client that end the watch.
@@ -64,6 +67,7 @@ pub async fn measure(time: Duration) -> Result<FalseVerdicts> {
         }
         let machine = stage.cluster.machine(turn % NODES + 1);
         machines.start_migration("guests", machine.name(), "host-2").await?;
+        tokio::time::sleep(COPY).await;
         let stood = machine.pause(PAUSES[turn % PAUSES.len()])?;
         pauses_ms.push(stood.as_millis());
         let until = Instant::now() + PACE;
@@ -79,11 +83,13 @@ pub async fn measure(time: Duration) -> Result<FalseVerdicts> {
         }
         let told = verdicts(&stage).await?;
         eprintln!(
-            "  {:.1} min: {} stood still for {} ms; {} reports, verdicts: {told:?}",
+            "  {:.1} min: {} stood still for {} ms; {} reports, {} verdicts{}",
             begun.elapsed().as_secs_f64() / 60.0,
             machine.name(),
             stood.as_millis(),
-            reports.len()
+            reports.len(),
+            told.len(),
+            told.last().map(|last| format!(", the last: {last}")).unwrap_or_default()
         );
     }
     let after = ticks();

@@ -186,12 +186,12 @@ fn after_a_refusal_a_node_rests_for_longer_each_time_until_it_is_ready_or_anothe
     let start = Instant::now();
     let lost = with(Some(Ready::Unknown));
     let mut memory = NodeState::default();
-    for (times, minutes) in [(1, 10), (2, 20), (3, 40), (4, 60), (5, 60), (20, 60)] {
+    for (times, seconds) in [(1, 30), (2, 60), (3, 120), (4, 240), (7, 1920), (8, 3600), (20, 3600)] {
         while memory.refused.as_ref().map_or(0, |refused| refused.times) < times {
             decide(&lost, gone(), &mut memory, at(start, None));
             memory.refuse(start);
         }
-        let pause = Duration::from_mins(minutes);
+        let pause = Duration::from_secs(seconds);
         assert!(memory.rests(&lost, start + pause - Duration::from_secs(1)), "{times}");
         assert!(!memory.rests(&lost, start + pause), "{times}");
     }

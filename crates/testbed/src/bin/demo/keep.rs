@@ -105,7 +105,7 @@ fn credentials(guest: &Path, harvester: &Path) -> [String; 2] {
 }
 
 /// How to use what was left up.
-pub fn explain(step_log: &StepLog, bed: &Bed) -> Result<()> {
+pub fn explain(step_log: &StepLog, bed: &Bed, binary: &Path) -> Result<()> {
     let exe = std::env::current_exe().context("failed to find this program")?.display().to_string();
     let exe = exe.trim_end_matches(" (deleted)"); // it was built again meanwhile
     let tools = testbed::programs::tools()?;
@@ -129,6 +129,13 @@ pub fn explain(step_log: &StepLog, bed: &Bed) -> Result<()> {
         "kubectl -n kube-system exec daemonset/kube-vip -- harvester-cloud-provider announcer status",
     ] {
         step_log::command(line);
+    }
+    let inside = bed.control_plane.admin()?.inside;
+    let product = std::path::absolute(binary).context("failed to find the product's binary")?;
+    for command in ["status", "doctor"] {
+        // The Harvester of the cloud-config is reached from the nodes only.
+        let (product, inside) = (product.display(), inside.display());
+        step_log::command(&format!("{exe} exec node1 {product} {command} --kubeconfig {inside}"));
     }
     step_log::command(&format!("{} -n kube-system get values {RELEASE} --all", VERSIONS[0]));
     step_log::command("make demo-down    # removes it");

@@ -144,7 +144,7 @@ async fn tell(args: &RunArgs) -> Result<bool> {
         report::write(&args.report, &step_log, &figures)?;
         registration.keep(held, keep::entrances(bed))?;
         step_log::chapter("Left up");
-        keep::explain(&step_log, bed)?;
+        keep::explain(&step_log, bed, &args.binary)?;
         epilogue(&step_log, args, held);
         keep::let_go_of_the_terminal()?;
         tokio::select! {

@@ -91,8 +91,8 @@ impl Setup {
         Ok(Self { stage, pools: 0 })
     }
 
-    /// Gives `count` Services to pools of [`PER_POOL`] addresses each. The host rewrites a whole pool for each booking, and
-    /// needs 0.4 s for that where 5,600 addresses are booked.
+    /// Gives `count` Services to pools of [`PER_POOL`] addresses each. The host rewrites a whole pool for each booking,
+    /// and needs 0.4 s for that where 5,600 addresses are booked.
     pub fn spread(mut self, count: usize) -> Result<Self> {
         self.pools = count.div_ceil(PER_POOL);
         for n in 0..self.pools {
