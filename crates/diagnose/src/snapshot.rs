@@ -9,7 +9,7 @@ use harvester_api::virtual_machine_instance::VirtualMachineInstance;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Service};
 use serde::Serialize;
 
 /// Both clusters at one time.
@@ -41,7 +41,9 @@ pub struct Snapshot {
     pub deployments: Vec<Deployment>,
     /// All `DaemonSets`.
     pub daemon_sets: Vec<DaemonSet>,
-    /// Events about Services and Nodes.
+    /// Pods of the cloud controller and of the announcers.
+    pub pods: Vec<Pod>,
+    /// Events about Services, and about these pods.
     pub events: Vec<Event>,
     /// The cloud controller's ConfigMaps in `kube-system`, and Cilium's.
     pub config_maps: BTreeMap<String, ConfigMap>,
@@ -131,6 +133,8 @@ pub struct Trouble {
 pub enum TroubleKind {
     /// There are no credentials, or they cannot be read.
     NoCredentials,
+    /// The Secret that should contain them has other keys.
+    NoKey,
     /// No connection, or no answer.
     Unreachable,
     /// Its certificate is not trusted.

@@ -13,7 +13,7 @@ use runtime::Product;
 use runtime::client::{Settings, connect};
 use runtime::error::{api_code, chain};
 
-use super::{Asked, certificates, clock, host, list, rights, side, trouble, why};
+use super::{Asked, certificates, clock, host, list, mounted, rights, side, trouble, why};
 use crate::facts;
 use crate::snapshot::{Snapshot, Trouble, TroubleKind, Unread};
 
@@ -25,6 +25,8 @@ enum Found {
     Bytes(Vec<u8>, String),
     /// It should exist, but does not.
     Missing(String),
+    /// The Secret exists, without the key; the text, and the Secret.
+    NoKey(String, String),
     /// It is in a place that this program cannot read.
     Elsewhere(String),
 }
@@ -34,6 +36,11 @@ pub async fn read(guest: &Client, asked: &Asked, product: &Product, snapshot: &m
         Found::Bytes(bytes, origin) => (bytes, origin),
         Found::Missing(text) => {
             snapshot.harvester = side("", TroubleKind::NoCredentials, text);
+            return;
+        }
+        Found::NoKey(text, origin) => {
+            snapshot.harvester = side("", TroubleKind::NoKey, text);
+            snapshot.cloud_config = origin;
             return;
         }
         Found::Elsewhere(why) => {
@@ -122,26 +129,18 @@ async fn find(guest: &Client, asked: &Asked, snapshot: &Snapshot) -> Found {
     let Some(deployment) = controller else {
         return Found::Elsewhere("no Deployment of the cloud controller can be seen: give --cloud-config".to_owned());
     };
-    let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-    let mut volumes = pod.and_then(|pod| pod.volumes.as_ref()).into_iter().flatten();
-    let Some(name) = volumes.find_map(|volume| volume.secret.as_ref()?.secret_name.clone()) else {
+    let Some(mounted) = mounted::cloud_config(deployment) else {
         return Found::Elsewhere(
             "the cloud-config lies on the nodes: give --cloud-config with a copy of it".to_owned(),
         );
     };
-    let arguments = facts::arguments(&facts::containers(deployment));
-    let path = arguments.iter().find_map(|argument| argument.strip_prefix("--cloud-config=")).unwrap_or_default();
-    let key = path.rsplit('/').next().unwrap_or_default();
     let namespace = deployment.namespace().unwrap_or_default();
-    let origin = format!("Secret {namespace}/{name}");
-    match Api::<Secret>::namespaced(guest.clone(), &namespace).get_opt(&name).await {
-        Ok(Some(secret)) => {
-            let data = secret.data.unwrap_or_default();
-            match data.get(key).or_else(|| data.values().next()) {
-                Some(bytes) => Found::Bytes(bytes.0.clone(), origin),
-                None => Found::Missing(format!("{origin} is empty; expected is key {key:?}")),
-            }
-        }
+    let origin = format!("Secret {namespace}/{}", mounted.secret);
+    match Api::<Secret>::namespaced(guest.clone(), &namespace).get_opt(&mounted.secret).await {
+        Ok(Some(secret)) => match mounted.of(&secret.data.unwrap_or_default()) {
+            Ok(bytes) => Found::Bytes(bytes.to_vec(), origin),
+            Err(text) => Found::NoKey(format!("{origin} {text}"), origin),
+        },
         Ok(None) => Found::Missing(format!("{origin}, which the cloud controller mounts, does not exist")),
         Err(error) => Found::Elsewhere(format!("{origin}: {}; give --cloud-config", why(&error))),
     }

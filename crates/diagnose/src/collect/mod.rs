@@ -5,6 +5,8 @@ mod certificates;
 mod clock;
 mod harvester;
 mod host;
+mod mounted;
+mod pods;
 mod rights;
 mod validity;
 
@@ -130,6 +132,7 @@ async fn guest(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
         snapshot.kubelet_leases = list(kubelets, "Leases in kube-node-lease", "", &mut snapshot.unread).await;
         let events: Api<Event> = Api::all(client.clone());
         snapshot.events = list(events, "Events", "involvedObject.kind=Service", &mut snapshot.unread).await;
+        pods::read(client, snapshot).await;
     }
 }
 

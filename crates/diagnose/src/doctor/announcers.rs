@@ -3,13 +3,18 @@
 
 use contract::leases::GLOBAL;
 use harvester_api::keys::{cloudprovider, kube_vip};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
 use super::finding::Finding;
 use super::nodes::is_shut_out;
+use super::pods;
 use crate::facts;
 use crate::snapshot::Snapshot;
+
+const INSTALL: &str = "helm -n kube-system upgrade harvester-cloud-provider <chart> --reset-then-reuse-values \
+                       --set kube-vip.enabled=true     # the announcers are part of that chart";
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     if snapshot.guest.trouble.is_some() || !snapshot.has_read("Leases in kube-system") {
@@ -49,15 +54,47 @@ fn nobody(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
         return None;
     }
     let what = if members.is_empty() { "no announcer has ever run" } else { "no announcer renews its Lease" };
-    Some(
-        Finding::error("announcer-missing", "DaemonSet kube-system/kube-vip")
-            .what(what)
-            .why("no new address is announced; what was announced is served until its node goes")
-            .remedy(
-                "kubectl -n kube-system rollout restart daemonset/kube-vip     # DESIRED 0: no node matches its \
-                 affinity and nodeSelector, set value kube-vip.nodes to all",
-            ),
-    )
+    let ours = snapshot.daemon_sets.iter().find(|set| facts::is_announcer(&facts::containers_of_set(set)));
+    let set = ours.or_else(|| snapshot.daemon_sets.iter().find(|set| is_announcer(set)));
+    let (namespace, name) = set.map_or(("kube-system".to_owned(), "kube-vip".to_owned()), |set| {
+        (set.namespace().unwrap_or_default(), set.name_any())
+    });
+    let finding = Finding::error("announcer-missing", format!("DaemonSet {namespace}/{name}"))
+        .why("no new address is announced; what was announced is served until its node goes");
+    Some(if is_not_installed(snapshot) {
+        finding.what(format!("no announcer is installed, and {what}")).remedy(INSTALL)
+    } else if set.is_some_and(wants_no_node) {
+        finding.what(format!("it wants 0 nodes, and {what}")).remedy(format!(
+            "helm -n {namespace} upgrade harvester-cloud-provider <chart> --reset-then-reuse-values --set \
+             kube-vip.nodes=all     # no node matches its affinity and nodeSelector"
+        ))
+    } else if let Some(waits) = pods::of(snapshot, &format!("DaemonSet {namespace}/{name}")) {
+        // A restart does not help pods that cannot start.
+        finding.what(what).remedy(waits.remedy)
+    } else {
+        finding.what(what).remedy(format!(
+            "kubectl -n {namespace} rollout restart daemonset/{name}     # DESIRED 0: no node matches its affinity \
+             and nodeSelector, set value kube-vip.nodes to all"
+        ))
+    })
+}
+
+/// Whether it announces Services: this project's, or kube-vip itself, which it replaces.
+fn is_announcer(set: &DaemonSet) -> bool {
+    let containers = facts::containers_of_set(set);
+    facts::is_announcer(&containers)
+        || containers.iter().any(|one| one.image.as_deref().is_some_and(|image| image.contains("kube-vip")))
+}
+
+/// Whether it is certain that no announcer is installed.
+pub fn is_not_installed(snapshot: &Snapshot) -> bool {
+    snapshot.has_read("DaemonSets") && !snapshot.daemon_sets.iter().any(is_announcer)
+}
+
+/// Whether Kubernetes has looked for nodes, and found none that it may run on.
+fn wants_no_node(set: &DaemonSet) -> bool {
+    let status = set.status.as_ref();
+    status.is_some_and(|status| status.observed_generation.is_some() && status.desired_number_scheduled == 0)
 }
 
 fn node_of<'a>(snapshot: &'a Snapshot, lease: &Lease) -> Option<&'a k8s_openapi::api::core::v1::Node> {

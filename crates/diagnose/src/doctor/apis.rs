@@ -1,9 +1,11 @@
 //! Checks the two APIs: whether they answer, whether certificates and credentials are accepted, and which rights the
 //! accounts have.
 
+use std::collections::BTreeMap;
+
 use super::certificates;
 use super::finding::Finding;
-use crate::snapshot::{Side, Snapshot, TroubleKind};
+use crate::snapshot::{Right, Side, Snapshot, TroubleKind};
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();
@@ -23,17 +25,29 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
                 right.verb
             ))
     }));
-    all.extend(snapshot.harvester.denied.iter().map(|right| {
-        Finding::error("harvester-right-missing", right.account.clone())
-            .what(format!("may not {} {} in namespace {} of Harvester", right.verb, right.resource, right.namespace))
+    all.extend(rights_on_harvester(&snapshot.harvester.denied));
+    all
+}
+
+/// One finding for each account: a role that is not bound any more takes all its rights away.
+fn rights_on_harvester(denied: &[Right]) -> Vec<Finding> {
+    let mut accounts: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+    for right in denied {
+        let resources = accounts.entry((&right.account, &right.namespace)).or_default();
+        resources.entry(&right.resource).or_default().push(&right.verb);
+    }
+    let finding = |((account, namespace), resources): ((&str, &str), BTreeMap<&str, Vec<&str>>)| {
+        let lacks: Vec<String> =
+            resources.iter().map(|(resource, verbs)| format!("{} {resource}", verbs.join(", "))).collect();
+        Finding::error("harvester-right-missing", account)
+            .what(format!("may not {} in namespace {namespace} of Harvester", lacks.join("; ")))
             .why("load balancers are not made, or nodes are not found")
             .remedy(format!(
-                "harvester-cloud-provider generate-addon <account> {} --kubeconfig harvester.yaml     # binds it \
-                 to role harvesterhci.io:cloudprovider again",
-                right.namespace
+                "harvester-cloud-provider generate-addon <account> {namespace} --kubeconfig harvester.yaml     # \
+                 binds it to role harvesterhci.io:cloudprovider again"
             ))
-    }));
-    all
+    };
+    accounts.into_iter().map(finding).collect()
 }
 
 fn split(resource: &str) -> (&str, &str) {
@@ -52,8 +66,13 @@ fn trouble(which: &'static str, side: &Side, snapshot: &Snapshot) -> Option<Find
     } else {
         "no new load balancer gets an address, nodes are not initialised; what is served goes on"
     };
-    let (check, remedy) = match (guest, trouble.kind) {
-        (true, TroubleKind::NoCredentials) => {
+    let (check, remedy) = check_and_remedy(guest, trouble.kind, side, snapshot);
+    Some(Finding::error(check, object).what(trouble.text.clone()).why(why).remedy(remedy))
+}
+
+fn check_and_remedy(guest: bool, kind: TroubleKind, side: &Side, snapshot: &Snapshot) -> (&'static str, String) {
+    match (guest, kind) {
+        (true, TroubleKind::NoCredentials | TroubleKind::NoKey) => {
             ("guest-credentials-missing", "harvester-cloud-provider doctor --kubeconfig <file>".to_owned())
         }
         (true, TroubleKind::Unreachable) => ("guest-api-unreachable", "kubectl cluster-info".to_owned()),
@@ -69,6 +88,12 @@ fn trouble(which: &'static str, side: &Side, snapshot: &Snapshot) -> Option<Find
                 "harvester-cloud-provider doctor --cloud-config <file>     # it was looked for in {}",
                 if snapshot.cloud_config.is_empty() { "the Deployment's volumes" } else { &snapshot.cloud_config }
             ),
+        ),
+        (false, TroubleKind::NoKey) => (
+            "cloud-config-key-missing",
+            "helm -n kube-system upgrade harvester-cloud-provider <chart> --reset-then-reuse-values --set \
+             cloudConfig.secretKey=<one of these keys>     # or rename the key in the Secret"
+                .to_owned(),
         ),
         (false, TroubleKind::Unreachable) => (
             "harvester-api-unreachable",
@@ -90,6 +115,5 @@ fn trouble(which: &'static str, side: &Side, snapshot: &Snapshot) -> Option<Find
              -o secret | kubectl apply -f -"
                 .to_owned(),
         ),
-    };
-    Some(Finding::error(check, object).what(trouble.text.clone()).why(why).remedy(remedy))
+    }
 }

@@ -1,9 +1,12 @@
 //! Checks the cloud controller: whether exactly one is installed and whether anything holds it; also the upgrade of
 //! hosts that it follows.
 
+use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::Value;
 
+use super::announcers;
 use super::finding::Finding;
+use super::pods;
 use crate::facts;
 use crate::snapshot::Snapshot;
 
@@ -15,8 +18,8 @@ pub const IDENTITY: &str = "kubectl -n kube-system exec deployment/harvester-clo
                             harvester-cloud-provider identity";
 const RESTART: &str = "kubectl -n kube-system rollout restart deployment/harvester-cloud-provider     # if it does not \
                        start: kubectl -n kube-system logs deployment/harvester-cloud-provider";
-const INSTALL: &str = "helm install harvester-cloud-provider CHART -n kube-system -f values.yaml     # README and quick \
-                       starts name chart and values; RKE2 installs it where its cloud-provider-name is harvester";
+const INSTALL: &str = "helm install harvester-cloud-provider CHART -n kube-system -f values.yaml     # README and \
+                       quick starts name chart and values; RKE2 installs it where its cloud-provider-name is harvester";
 /// The advice that comes first while the controller is in safe mode.
 pub const IN_SAFE_MODE: &str = "first end the safe mode, docs/backup.md says how";
 
@@ -36,7 +39,7 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
     }
     let lease = snapshot.leases.iter().find(|lease| lease.metadata.name.as_deref() == Some(facts::CONTROLLER_LEASE));
     let renewed = lease.and_then(|lease| facts::renewed(snapshot, lease));
-    let installed = !can_see_workloads(snapshot) || has_workload(snapshot);
+    let installed = !is_not_installed(snapshot);
     let what = match renewed {
         // A leader that is restarted is given time; without a workload nothing restarts it.
         Some((ago, duration)) if ago <= if installed { SILENT } else { duration } => return None,
@@ -47,11 +50,38 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
     };
     let finding = Finding::error("controller-missing", "Lease kube-system/cloud-controller-manager")
         .why("no Service gets an address and no new node is initialised; what is served goes on");
-    Some(if installed {
-        finding.what(what).remedy(RESTART)
+    Some(if let Some(stopped) = scaled_to_zero(snapshot) {
+        let (namespace, name) = (namespace(&stopped.metadata), name(&stopped.metadata));
+        finding
+            .what(format!("Deployment {namespace}/{name} is scaled to 0, and {what}"))
+            .remedy(format!("kubectl -n {namespace} scale deployment/{name} --replicas=2"))
+    } else if installed {
+        // A restart does not help pods that cannot start.
+        let mut ours = snapshot.deployments.iter().filter(|one| facts::is_controller(&facts::containers(one)));
+        let waits = ours.find_map(|one| pods::of(snapshot, &format!("Deployment {}", facts::key(&one.metadata))));
+        finding.what(what).remedy(waits.map_or_else(|| RESTART.to_owned(), |waits| waits.remedy))
     } else {
-        finding.what(format!("no cloud controller of Harvester is installed, and {what}")).remedy(INSTALL)
+        let missing = if announcers::is_not_installed(snapshot) {
+            "neither a cloud controller of Harvester nor an announcer is installed"
+        } else {
+            "no cloud controller of Harvester is installed"
+        };
+        finding.what(format!("{missing}, and {what}")).remedy(INSTALL)
     })
+}
+
+/// Whether it is certain that no cloud controller is installed. One that runs outside its cluster has no workload
+/// there, and the record says so.
+pub fn is_not_installed(snapshot: &Snapshot) -> bool {
+    let card: Value =
+        snapshot.config(facts::RECORD, "identity").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    can_see_workloads(snapshot) && !has_workload(snapshot) && card["outside"] != true
+}
+
+/// The Deployment of the cloud controller, if nothing else runs one and it has no replicas.
+fn scaled_to_zero(snapshot: &Snapshot) -> Option<&Deployment> {
+    let mut all = snapshot.deployments.iter().filter(|one| facts::is_controller(&facts::containers(one)));
+    all.next().filter(|_| workloads(snapshot).is_empty())
 }
 
 fn can_see_workloads(snapshot: &Snapshot) -> bool {

@@ -7,9 +7,11 @@ mod certificates;
 mod clocks;
 mod cluster;
 mod controllers;
+mod events;
 mod finding;
 mod host;
 pub(crate) mod nodes;
+mod pods;
 mod services;
 
 use crate::snapshot::{Snapshot, Unread};
@@ -17,7 +19,7 @@ pub use finding::{Clusters, Examination, Finding, Severity};
 
 /// Runs all checks.
 pub fn examine(snapshot: &Snapshot) -> Examination {
-    let checks: [fn(&Snapshot) -> Vec<Finding>; 9] = [
+    let checks: [fn(&Snapshot) -> Vec<Finding>; 10] = [
         apis::findings,
         certificates::findings,
         clocks::findings,
@@ -26,10 +28,11 @@ pub fn examine(snapshot: &Snapshot) -> Examination {
         controllers::findings,
         nodes::findings,
         announcers::findings,
+        pods::findings,
         services::findings,
     ];
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(snapshot)).collect();
-    leave_out_consequences(&mut findings);
+    leave_out_consequences(snapshot, &mut findings);
     findings.sort();
     findings.dedup();
     let unread: Vec<Unread> = snapshot.unread.clone();
@@ -40,11 +43,16 @@ pub fn examine(snapshot: &Snapshot) -> Examination {
 const CONSEQUENCES: [(&str, &[&str]); 2] =
     [("announcer-missing", &["announcer-silent", "owner-silent"]), ("harvester-token-refused", &["harvester-forbids"])];
 
-fn leave_out_consequences(findings: &mut Vec<Finding>) {
+fn leave_out_consequences(snapshot: &Snapshot, findings: &mut Vec<Finding>) {
     for (cause, repeated) in CONSEQUENCES {
         if findings.iter().any(|finding| finding.check == cause) {
             findings.retain(|finding| !repeated.contains(&finding.check));
         }
+    }
+    // Where nothing is installed, the finding about the controller says so of both.
+    let uninstalled = controllers::is_not_installed(snapshot) && announcers::is_not_installed(snapshot);
+    if uninstalled && findings.iter().any(|finding| finding.check == "controller-missing") {
+        findings.retain(|finding| finding.check != "announcer-missing");
     }
 }
 

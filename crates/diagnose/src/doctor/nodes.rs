@@ -14,9 +14,54 @@ const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all: Vec<Finding> = snapshot.nodes.iter().flat_map(|node| of(snapshot, node)).collect();
+    all.extend(elsewhere(snapshot));
     all.extend(snapshot.daemon_sets.iter().filter_map(|set| calico(snapshot, set)));
     all.extend(cilium(snapshot));
     all
+}
+
+/// Whether the machine of any Node is seen; `None` if machines cannot be read, or no Node has one.
+fn has_machines(snapshot: &Snapshot) -> Option<bool> {
+    let readable = snapshot.harvester.trouble.is_none()
+        && !snapshot.namespace.is_empty()
+        && snapshot.has_read("VirtualMachines on Harvester");
+    let mut placed = snapshot.nodes.iter().filter(|node| facts::vm_uid(node).is_some()).peekable();
+    placed.peek().filter(|_| readable)?;
+    Some(placed.any(|node| facts::vm_name(node, snapshot).is_some()))
+}
+
+/// Reports that none of the machines is in the namespace that was looked at. The usual cause is a file of an
+/// administrator whose context names no namespace; then every Node is well, and none may be deleted.
+fn elsewhere(snapshot: &Snapshot) -> Option<Finding> {
+    if has_machines(snapshot)? {
+        return None;
+    }
+    let namespace = &snapshot.namespace;
+    let card: serde_json::Value =
+        snapshot.config(facts::RECORD, "identity").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let recorded = card["namespace"].as_str().filter(|recorded| !recorded.is_empty() && recorded != namespace);
+    let finding = Finding::error("machines-elsewhere", format!("namespace {namespace} of Harvester"))
+        .why("nothing of this cluster is found there: neither its machines nor its load balancers were checked");
+    let what = format!("none of this cluster's machines is in namespace {namespace} of Harvester");
+    let Some(right) = recorded else {
+        return Some(finding.what(what).remedy(
+            "kubectl --kubeconfig harvester.yaml get virtualmachines.kubevirt.io -A     # shows their namespace: name \
+             it in the context of the cloud-config; machines restored from a backup have new UIDs: docs/backup.md",
+        ));
+    };
+    let file = &snapshot.cloud_config;
+    let remedy = if file.starts_with("Secret ") {
+        format!(
+            "harvester-cloud-provider generate-addon <account> {right} --kubeconfig harvester.yaml -o secret | \
+             kubectl apply -f -     # writes {file} anew, for that namespace"
+        )
+    } else {
+        format!(
+            "kubectl --kubeconfig {file} config set-context --current --namespace={right}     # then call doctor with \
+             it again; or give a cloud-config whose context names that namespace"
+        )
+    };
+    Some(finding.what(format!("{what} (the record says namespace {right})")).remedy(remedy))
 }
 
 fn has_taint(node: &Node, key: &str) -> bool {
@@ -36,15 +81,13 @@ fn of(snapshot: &Snapshot, node: &Node) -> Vec<Finding> {
                 .remedy(format!(
                     "kubectl describe node {name}     # Event NodeInitializationFailed says what is missing: \
                      usually its machine has another name and no guest agent, or lies in another namespace than {}",
-                    snapshot.namespace
+                    if snapshot.namespace.is_empty() { "that of the cloud-config" } else { &snapshot.namespace }
                 )),
         );
     }
-    let readable = snapshot.harvester.trouble.is_none()
-        && !snapshot.namespace.is_empty()
-        && snapshot.has_read("VirtualMachines on Harvester");
+    // Where no machine at all is seen it is not this Node that is wrong: see `elsewhere`.
     if let Some(uid) = facts::vm_uid(node)
-        && readable
+        && has_machines(snapshot) == Some(true)
         && facts::vm_name(node, snapshot).is_none()
     {
         all.push(

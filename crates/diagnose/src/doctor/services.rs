@@ -1,11 +1,13 @@
-//! Checks the Services: their conditions, Events and annotations, and the pools behind them.
+//! Checks the Services: their conditions and annotations, and the pools behind them.
+
+use std::collections::BTreeMap;
 
 use contract::spelling::nearest;
 use harvester_api::keys::{cloudprovider, kube_vip};
-use k8s_openapi::api::core::v1::{Event, Service};
+use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use super::announcers::{LOAD_MACVLAN, NO_SUCH_MODULE};
+use super::events::{self, object};
 use super::finding::Finding;
 use crate::facts;
 use crate::reasons;
@@ -14,25 +16,37 @@ use crate::snapshot::Snapshot;
 /// The announcer's default of `lb_class_name`.
 const KUBE_VIP_CLASS: &str = "kube-vip.io/kube-vip-class";
 
-/// Seconds after which an Event is too old to describe the present.
-const RECENT: i64 = 15 * 60;
-
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();
     for service in snapshot.services.iter().filter(|service| facts::is_load_balancer(service)) {
         let mut found = of(snapshot, service);
         // The condition also explains the Events.
         if found.is_empty() {
-            found.extend(events(snapshot, service));
+            found.extend(events::finding(snapshot, service));
         }
         all.extend(found);
     }
+    let mut all = of_one_cause(all);
     all.extend(pools(snapshot));
     all
 }
 
-fn object(service: &Service) -> String {
-    format!("Service {}", facts::key(&service.metadata))
+/// One finding for all Services that wait for the same pool.
+fn of_one_cause(findings: Vec<Finding>) -> Vec<Finding> {
+    let (exhausted, mut all): (Vec<_>, Vec<_>) =
+        findings.into_iter().partition(|finding| finding.check == "pool-exhausted");
+    let mut causes: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
+    for finding in exhausted {
+        causes.entry(finding.remedy.clone()).or_default().push(finding);
+    }
+    for same in causes.into_values() {
+        let names: Vec<&str> =
+            same.iter().map(|one| one.object.strip_prefix("Service ").unwrap_or(&one.object)).collect();
+        let object = format!("Services {}", names.join(", "));
+        let several = names.len() > 1;
+        all.extend(same.into_iter().next().map(|first| if several { Finding { object, ..first } } else { first }));
+    }
+    all
 }
 
 fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
@@ -89,8 +103,14 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
         } else {
             Finding::error(check_of(&condition.reason), object(service)).why("it gets no address, or nobody serves it")
         };
-        let what = format!("{}: {}", condition.reason, condition.message);
-        all.push(finding.what(what).remedy(remedy(snapshot, &condition.reason, &namespace, &name)));
+        let finding = finding.what(format!("{}: {}", condition.reason, condition.message)).remedy(remedy(
+            snapshot,
+            service,
+            &condition.reason,
+            &condition.message,
+        ));
+        let unexplained = ["NotServed", "Pending"].contains(&condition.reason.as_str());
+        all.push(if unexplained { events::explain(snapshot, service, finding) } else { finding });
         return all;
     }
     all.extend(unannounced(snapshot, service));
@@ -133,13 +153,23 @@ fn check_of(reason: &str) -> &'static str {
     }
 }
 
-fn remedy(snapshot: &Snapshot, reason: &str, namespace: &str, name: &str) -> String {
+/// The pool that has no address left: from Harvester's words, or from the annotation.
+fn exhausted_pool(service: &Service, message: &str) -> String {
+    let said = message.split_once("from pool ").and_then(|(_, rest)| rest.split([',', ' ']).next());
+    let asked = facts::annotation(&service.metadata, cloudprovider::IP_POOL);
+    said.into_iter().chain([asked]).find(|pool| !pool.is_empty()).unwrap_or("<pool>").to_owned()
+}
+
+fn remedy(snapshot: &Snapshot, service: &Service, reason: &str, message: &str) -> String {
+    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
     let annotate =
         |key: &str, value: &str| format!("kubectl -n {namespace} annotate --overwrite service {name} {key}{value}");
     match reason {
-        "PoolExhausted" => "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io <pool>     \
-         # widen a range, or delete Services"
-            .to_owned(),
+        "PoolExhausted" => format!(
+            "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io {}     # widen a range, or \
+             delete Services",
+            exhausted_pool(service, message)
+        ),
         "NoMatchingPool" => format!(
             "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io <pool>     # its \
              selector: the network in the text, scope namespace {}",
@@ -196,7 +226,9 @@ fn unannounced(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
                     app.kubernetes.io/name=kube-vip"
                 )),
         ),
-        State::Unowned => Some(
+        State::Unowned => Some(events::explain(
+            snapshot,
+            service,
             Finding::error("address-unowned", object(service))
                 .what("no node announces its address")
                 .why("nobody answers for it")
@@ -205,88 +237,9 @@ fn unannounced(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
                     service.namespace().unwrap_or_default(),
                     service.name_any()
                 )),
-        ),
+        )),
         State::Announced | State::Pending => None,
     }
-}
-
-fn seconds_ago(snapshot: &Snapshot, event: &Event) -> i64 {
-    let last = event.last_timestamp.as_ref().map(|time| time.0);
-    let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
-    let begun = event.event_time.as_ref().map(|time| time.0);
-    last.into_iter().chain(series).chain(begun).max().map_or(i64::MAX, |time| facts::since(snapshot, time))
-}
-
-/// Problems that announcers report only by Events.
-fn events(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
-    let uid = service.uid();
-    let mut ours: Vec<(&Event, i64)> = snapshot
-        .events
-        .iter()
-        .filter(|event| event.involved_object.kind.as_deref() == Some("Service") && event.involved_object.uid == uid)
-        .map(|event| (event, seconds_ago(snapshot, event)))
-        .filter(|(_, ago)| *ago < RECENT)
-        .collect();
-    ours.sort_by_key(|(_, ago)| *ago);
-    let announced_ago =
-        ours.iter().find(|(event, _)| event.reason.as_deref() == Some("AddressAnnounced")).map(|(_, ago)| *ago);
-    ours.into_iter().find_map(|(event, ago)| {
-        // The Service was announced after the Event.
-        if announced_ago.is_some_and(|announced| announced < ago) {
-            return None;
-        }
-        of_event(service, event.reason.as_deref()?, event.message.as_deref().unwrap_or_default())
-    })
-}
-
-fn of_event(service: &Service, reason: &str, message: &str) -> Option<Finding> {
-    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
-    let (check, why, remedy) = match reason {
-        "CannotAnnounce" if message.contains("macvlan") => (
-            "macvlan-missing",
-            "an address by DHCP needs an interface with a MAC of its own",
-            format!("on each node that may announce: {LOAD_MACVLAN}     {NO_SUCH_MODULE}"),
-        ),
-        "CannotAnnounce" if message.contains("interface") => (
-            "interface-missing",
-            "no node can announce the address on the interface that is named",
-            format!("kubectl -n {namespace} annotate service {name} {}-", kube_vip::SERVICE_INTERFACE),
-        ),
-        "CannotAnnounce" => (
-            "cannot-announce",
-            "nobody answers for its address",
-            format!("kubectl -n {namespace} describe service {name}     # the text says what is missing on which node"),
-        ),
-        "DHCPNoAnswer" => (
-            "dhcp-silent",
-            "it gets no address",
-            format!(
-                "start a DHCP server or relay in that network; or: kubectl -n {namespace} annotate --overwrite \
-                 service {name} {}=pool",
-                cloudprovider::IPAM
-            ),
-        ),
-        "DHCPRefused" | "DHCPLeaseLost" | "DHCPTrouble" => (
-            "dhcp-refused",
-            "it has no address, or loses it",
-            "correct the reservations and ranges of the DHCP server".to_owned(),
-        ),
-        "AddressConflict" => (
-            "address-conflict",
-            "another host uses the address: clients reach the one or the other",
-            "find the MAC of the text on the switch and free the address there; or exclude it from the pool".to_owned(),
-        ),
-        "NoLocalEndpoint" => (
-            "no-local-endpoint",
-            "externalTrafficPolicy is Local and the node that announces has no ready pod: traffic is dropped",
-            format!(
-                "kubectl -n {namespace} patch service {name} -p \
-                 '{{\"spec\":{{\"externalTrafficPolicy\":\"Cluster\"}}}}'     # or bring a pod up"
-            ),
-        ),
-        _ => return None,
-    };
-    Some(Finding::error(check, object(service)).what(format!("{reason}: {message}")).why(why).remedy(remedy))
 }
 
 fn pools(snapshot: &Snapshot) -> Vec<Finding> {

@@ -1,6 +1,8 @@
 //! One planted fault per check, each named with a remedy that is a command or says what to change.
 
+mod causes;
 mod surroundings;
+mod workloads;
 
 use std::collections::BTreeSet;
 
@@ -323,6 +325,10 @@ fn faults() -> Vec<(&'static str, Plant)> {
     ]
 }
 
+fn all_faults() -> impl Iterator<Item = (&'static str, Plant)> {
+    faults().into_iter().chain(surroundings::faults()).chain(workloads::faults()).chain(causes::faults())
+}
+
 fn facts_name(lease: &k8s_openapi::api::coordination::v1::Lease) -> &str {
     lease.metadata.name.as_deref().unwrap_or_default()
 }
@@ -332,6 +338,10 @@ fn planted(plant: &Plant) -> Examination {
     plant(&mut snapshot);
     healthy::announce(&mut snapshot);
     examine(&snapshot)
+}
+
+fn findings_of(plant: impl Fn(&mut Snapshot) + 'static) -> Vec<Finding> {
+    planted(&(Box::new(plant) as Plant)).findings
 }
 
 #[test]
@@ -344,7 +354,7 @@ fn a_healthy_installation_has_no_finding() {
 
 #[test]
 fn each_planted_fault_is_named_with_why_it_matters_and_what_mends_it() {
-    for (check, plant) in faults().into_iter().chain(surroundings::faults()) {
+    for (check, plant) in all_faults() {
         let found = planted(&plant);
         let finding = found.findings.iter().find(|finding| finding.check == check);
         let finding = finding.unwrap_or_else(|| panic!("{check} is not found: {found:?}"));
@@ -412,7 +422,7 @@ fn a_name_that_is_remembered_is_changed_by_identity_rename() {
 #[test]
 fn one_fault_is_one_finding_unless_it_causes_another() {
     let causes: BTreeSet<&str> = ["no-eligible-node"].into();
-    for (check, plant) in faults().into_iter().chain(surroundings::faults()) {
+    for (check, plant) in all_faults() {
         let found = planted(&plant);
         let checks: BTreeSet<&str> = found.findings.iter().map(|finding| finding.check).collect();
         assert!(checks.len() == 1 || causes.contains(check), "{check}: {checks:?}");

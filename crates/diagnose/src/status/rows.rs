@@ -111,6 +111,9 @@ pub struct Report {
     /// Whether the guest cluster was read; otherwise nothing is known of Services and Nodes.
     #[serde(skip)]
     pub guest_read: bool,
+    /// Whether the user named Services: that these do not exist is said in `trouble`.
+    #[serde(skip)]
+    pub named: bool,
     /// Problems that affect everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trouble: Vec<String>,
@@ -140,7 +143,8 @@ pub fn report(snapshot: &Snapshot, scope: &Scope) -> Report {
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     let mut trouble = Vec::new();
     for (what, side) in [("guest", &snapshot.guest), ("Harvester", &snapshot.harvester)] {
-        trouble.extend(side.trouble.as_ref().map(|trouble| format!("{what} API {}: {}", side.server, trouble.text)));
+        let api = format!("{what} API {}", side.server);
+        trouble.extend(side.trouble.as_ref().map(|trouble| format!("{}: {}", api.trim_end(), trouble.text)));
     }
     trouble.extend(snapshot.announcer.as_ref().and_then(|report| report.trouble.clone()));
     if snapshot.guest.trouble.is_none() {
@@ -148,7 +152,8 @@ pub fn report(snapshot: &Snapshot, scope: &Scope) -> Report {
         trouble.extend(missing.map(|name| format!("there is no Service {name} of type LoadBalancer")));
     }
     let (guest_read, host_upgrade) = (snapshot.guest.trouble.is_none(), upgrade_row(snapshot));
-    Report { guest_read, trouble, services, pools, nodes, host_upgrade, unread: snapshot.unread.clone() }
+    let named = !scope.names.is_empty();
+    Report { guest_read, named, trouble, services, pools, nodes, host_upgrade, unread: snapshot.unread.clone() }
 }
 
 fn mode(service: &Service) -> &'static str {

@@ -70,6 +70,7 @@ fn names_and_a_namespace_choose_services() {
     let mistyped = report(&snapshot, &Scope { names: ["ap".to_owned()].into(), ..Scope::default() });
     assert_eq!(mistyped.trouble, ["there is no Service ap of type LoadBalancer"]);
     assert!(!mistyped.is_well());
+    assert!(!mistyped.to_text(false).contains("No Service of type LoadBalancer"), "there are others");
 }
 
 #[test]
@@ -95,6 +96,8 @@ fn of_a_guest_that_cannot_be_read_nothing_is_claimed() {
         Some(crate::snapshot::Trouble { kind: crate::snapshot::TroubleKind::Unreachable, text: "no route".into() });
     let text = report(&snapshot, &Scope::default()).to_text(false);
     assert_eq!(text, format!("guest API {}: no route\n", snapshot.guest.server));
+    snapshot.guest.server.clear();
+    assert_eq!(report(&snapshot, &Scope::default()).to_text(false), "guest API: no route\n");
 }
 
 #[test]

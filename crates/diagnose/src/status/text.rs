@@ -13,7 +13,9 @@ impl Report {
         if !self.guest_read {
             return parts.concat();
         }
-        parts.push(services(&self.services, wide));
+        if !self.named || !self.services.is_empty() {
+            parts.push(services(&self.services, wide));
+        }
         if !self.pools.is_empty() {
             parts.push(pools(&self.pools));
         }

@@ -19,8 +19,8 @@ const PAUSES: [Duration; 4] =
     [Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 /// From one migration to the next.
 const PACE: Duration = Duration::from_secs(15);
-/// From the start of a migration until the machine stands still: its memory is copied first, which takes longer than this
-/// of the smallest machine.
+/// From the start of a migration until the machine stands still: its memory is copied first, which takes longer than
+/// this of the smallest machine.
 const COPY: Duration = Duration::from_secs(1);
 /// From the end of a pause until Harvester says that the migration is over.
 const ARRIVAL: Duration = Duration::from_secs(2);

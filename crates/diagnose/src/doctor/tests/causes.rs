@@ -1,0 +1,98 @@
+//! Faults with one cause and several victims, and those whose cause stands in an Event.
+
+use super::*;
+
+fn exhausted(name: &str, pool: &str) -> Value {
+    let mut object = healthy::service(name);
+    object["status"] = json!({"conditions": [{"type": "LoadBalancerReady", "status": "False",
+        "reason": "PoolExhausted", "lastTransitionTime": "2026-01-01T11:00:00Z",
+        "message": format!("ip is not allocated, mode: pool, message: fail to get ip from pool {pool}, error: x")}]});
+    object
+}
+
+fn exhausted_pools(snapshot: &mut Snapshot) {
+    for (name, pool) in [("a", "edge"), ("b", "edge"), ("c", "core")] {
+        snapshot.services.push(read(exhausted(name, pool)));
+    }
+}
+
+/// It has an address by DHCP, and wants another one of the other family.
+fn half_silent(snapshot: &mut Snapshot) {
+    service(|object| {
+        object["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
+        object["metadata"]["annotations"]["cloudprovider.harvesterhci.io/ipam"] = json!("dhcp");
+    })(snapshot);
+    event("DHCPNoAnswer", "no DHCP server answered on the network of interface eth0")(snapshot);
+}
+
+pub fn faults() -> Vec<(&'static str, Plant)> {
+    vec![("pool-exhausted", Box::new(exhausted_pools)), ("dhcp-silent", Box::new(half_silent))]
+}
+
+#[test]
+fn services_that_wait_for_one_pool_are_one_finding_that_names_it() {
+    let found = findings_of(exhausted_pools);
+    let objects: Vec<&str> = found.iter().map(|finding| finding.object.as_str()).collect();
+    assert_eq!(objects, ["Service default/c", "Services default/a, default/b"]);
+    assert!(found[0].remedy.contains("ippools.loadbalancer.harvesterhci.io core "), "{found:?}");
+    assert!(found[1].remedy.contains("ippools.loadbalancer.harvesterhci.io edge "), "{found:?}");
+}
+
+#[test]
+fn rights_that_one_account_lacks_are_one_finding() {
+    let found = findings_of(|snapshot: &mut Snapshot| {
+        denied(false)(snapshot);
+        let lacks = |verb: &str, resource: &str| Right {
+            verb: verb.into(),
+            resource: resource.into(),
+            ..snapshot.harvester.denied[0].clone()
+        };
+        let more = [lacks("delete", "loadbalancers.loadbalancer.harvesterhci.io"), lacks("list", "virtualmachines")];
+        snapshot.harvester.denied.extend(more);
+    });
+    let whats: Vec<&str> = found.iter().map(|finding| finding.what.as_str()).collect();
+    let said = "may not create, delete loadbalancers.loadbalancer.harvesterhci.io; list virtualmachines in namespace \
+                guests of Harvester";
+    assert_eq!(whats, [said]);
+}
+
+#[test]
+fn a_service_that_one_family_serves_is_not_said_to_have_no_address() {
+    let found = findings_of(half_silent);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].severity, Severity::Warning);
+    assert!(found[0].what.starts_with("no DHCPv6 server answered; 10.0.0.100 is served. "), "{found:?}");
+    assert!(!found[0].remedy.contains("=pool"), "{found:?}");
+    let renewal = findings_of(event("DHCPNoAnswer", "the lease is not renewed"));
+    assert_eq!((renewal[0].check, renewal[0].severity), ("dhcp-silent", Severity::Warning));
+    assert_eq!(renewal[0].why, "10.0.0.100 is served until its lease ends");
+    let nothing = findings_of(|snapshot: &mut Snapshot| {
+        service(|object| object["status"] = json!({}))(snapshot);
+        event("DHCPNoAnswer", "no DHCP server answered")(snapshot);
+    });
+    assert_eq!(nothing[0].severity, Severity::Error, "{nothing:?}");
+}
+
+/// What nobody serves is explained by what the announcers have told of it last.
+#[test]
+fn where_nobody_serves_an_address_the_announcers_words_are_quoted() {
+    for reason in ["NotServed", "Pending", "Unowned"] {
+        let found = findings_of(move |snapshot: &mut Snapshot| {
+            if reason == "Unowned" {
+                service(|object| object["metadata"]["annotations"]["kube-vip.io/vipHost"] = json!(""))(snapshot);
+            } else {
+                condition(reason)(snapshot);
+            }
+            event("CannotAnnounce", "interface eth9 does not exist")(snapshot);
+        });
+        assert_eq!(found.len(), 1, "{reason}: {found:?}");
+        let quoted = "; an Event of 60s ago says CannotAnnounce: interface eth9 does not exist";
+        assert!(found[0].what.ends_with(quoted), "{reason}: {found:?}");
+        assert!(found[0].remedy.ends_with("annotate service web kube-vip.io/serviceInterface-"), "{found:?}");
+    }
+    let other = findings_of(|snapshot: &mut Snapshot| {
+        condition("PoolExhausted")(snapshot);
+        event("CannotAnnounce", "interface eth9 does not exist")(snapshot);
+    });
+    assert!(!other[0].what.contains("eth9"), "{other:?}");
+}
