@@ -62,7 +62,7 @@ impl Stalls {
         exact.extend(own.iter().max_by_key(|(begin, end)| *end - *begin));
         let known = covered(exact.clone());
         exact.extend(own);
-        let slow = covered(exact) - known;
+        let slow = covered(exact).saturating_sub(known);
         let rest = to.saturating_duration_since(from).saturating_sub(known);
         known + (slow + self.waited_within(from, to)).min(explainable(rest))
     }

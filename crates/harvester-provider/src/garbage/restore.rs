@@ -190,7 +190,7 @@ mod tests {
             ("one is collected", vec![b.clone()], false, &["uid-a", "uid-b"], Some("uid-b\n")),
             ("all are collected", vec![], false, &["uid-a"], Some("")),
         ] {
-            let lines: String = confirmed.iter().map(|uid| format!("{uid}\n")).collect();
+            let lines = confirmed.iter().fold(String::new(), |lines, uid| lines + uid + "\n");
             let guest = guest("100", Some(lines.as_str()).filter(|lines| !lines.is_empty()));
             assert!(keep_confirmed(&garbage, word, &known(confirmed), &requests(&guest)).await);
             let writes: Vec<String> = guest

@@ -106,7 +106,7 @@ fn without_a_namespace_no_sentence_ends_in_nothing() {
     let found = only(|snapshot| {
         node(|object| {
             object["spec"]["taints"] = json!([{"key": "node.cloudprovider.kubernetes.io/uninitialized",
-            "effect": "NoSchedule"}])
+            "effect": "NoSchedule"}]);
         })(snapshot);
         snapshot.namespace.clear();
     });
