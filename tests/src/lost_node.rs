@@ -179,16 +179,21 @@ impl Stage {
 
     /// A node loses its power, and its pods leave their Services.
     pub async fn lose(&self, n: usize) -> Result<Loss> {
-        self.lost(|| self.cluster.machine(n).power_off()).await
+        self.lost(|| self.cluster.machine(n).power_off(), async |_| Ok(())).await.map(|(loss, ())| loss)
+    }
+
+    /// The same, and something else is looked at from that moment on.
+    pub async fn lose_and<T>(&self, n: usize, meanwhile: impl AsyncFnOnce(Instant) -> Result<T>) -> Result<(Loss, T)> {
+        self.lost(|| self.cluster.machine(n).power_off(), meanwhile).await
     }
 
     /// The same, and an API server and a member of etcd are lost with it. See [`Stage::node_with_a_server`].
     pub async fn lose_with_its_server(&self, n: usize) -> Result<Loss> {
-        self.lost(|| {
+        let power_off = || {
             self.cluster.control_plane.cut_server(n)?;
             self.cluster.machine(n).power_off()
-        })
-        .await
+        };
+        self.lost(power_off, async |_| Ok(())).await.map(|(loss, ())| loss)
     }
 
     /// A node that may be lost with its API server; the first of owner, leading member of etcd and leader that is one.
@@ -197,16 +202,24 @@ impl Stage {
         Ok(wanted.into_iter().find(|n| *n > 1).unwrap_or(NODES))
     }
 
-    async fn lost(&self, power_off: impl FnOnce() -> Result<()>) -> Result<Loss> {
+    async fn lost<T>(
+        &self,
+        power_off: impl FnOnce() -> Result<()>,
+        meanwhile: impl AsyncFnOnce(Instant) -> Result<T>,
+    ) -> Result<(Loss, T)> {
         stall::begin();
         self.clients.lock().reopen()?;
         let mark = self.cluster.control_plane.audit().mark();
         let (at, began) = (Instant::now(), Timestamp::now());
         power_off()?;
-        self.endpoints_are(NODES - 1).await.with_context(|| self.verdicts())?;
-        let left = at.elapsed();
+        let left = async {
+            self.endpoints_are(NODES - 1).await.with_context(|| self.verdicts())?;
+            Ok(at.elapsed())
+        };
+        let (left, seen) = tokio::try_join!(left, meanwhile(at))?;
+        // This waits for answers, and nothing else goes on meanwhile.
         let users = self.clients.lock().since(at, ENOUGH)?;
-        Ok(Loss { users, left, story: self.story(mark, began)? })
+        Ok((Loss { users, left, story: self.story(mark, began)? }, seen))
     }
 
     /// It is switched on again, and its API server if that was lost too: its pods get traffic soon after they are

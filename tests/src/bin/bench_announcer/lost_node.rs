@@ -124,18 +124,17 @@ async fn one(stage: &Stage, whose: Whose) -> Result<Run> {
         Whose::Server => stage.node_with_a_server().await?,
         Whose::Other => Stage::other_than(&[owner, leader].into()).unwrap_or(leader),
     };
-    let at = Instant::now();
-    let loss = async { if whose == Whose::Server { stage.lose_with_its_server(n).await } else { stage.lose(n).await } };
-    let served = async {
-        if whose != Whose::Leader {
-            return Ok(None);
+    let (loss, served) = match whose {
+        Whose::Server => (stage.lose_with_its_server(n).await?, None),
+        Whose::Leader => {
+            let served = async |at: Instant| {
+                expose(&stage.cluster, "late").await?;
+                Ok(Some(ms(at.elapsed())))
+            };
+            stage.lose_and(n, served).await?
         }
-        // The loss is the first thing that happens.
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        expose(&stage.cluster, "late").await?;
-        Ok::<_, anyhow::Error>(Some(ms(at.elapsed())))
+        Whose::Owner | Whose::Other => (stage.lose(n).await?, None),
     };
-    let (loss, served) = tokio::try_join!(loss, served)?;
     if served.is_some() {
         stage.cluster.control_plane.kubectl(&["delete", "service", "late"])?;
     }
