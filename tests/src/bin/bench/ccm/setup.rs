@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use e2e::Bed;
-use e2e::bed::NETWORK;
+use e2e::{Bed, CLUSTER, NETWORK, VM_NAMESPACE};
 use futures::{StreamExt, TryStreamExt, stream};
 use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::Service;
@@ -98,7 +97,11 @@ impl Setup {
         for n in 0..self.pools {
             let (first, last) = (2 * n, 2 * n + 1);
             let range = format!("10.201.0.0/16,start=10.201.{first}.10,end=10.201.{last}.250");
-            self.stage.bed.harvester.create_pool(&format!("bench-{n}"), NETWORK, &range)?;
+            // Only one pool may be everybody's, and no two of one scope may have the same priority.
+            let (name, priority) = (format!("bench-{n}"), (n + 1).to_string());
+            let words = ["pool", "create", &name, "--network", NETWORK, "--range", &range, "--priority", &priority];
+            let scope = format!("--scope=namespace={VM_NAMESPACE},cluster={CLUSTER}");
+            self.stage.bed.harvester.sim(words.into_iter().chain([scope.as_str()]))?;
         }
         Ok(self)
     }
