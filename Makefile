@@ -102,7 +102,8 @@ image: release ## the image, as a docker-archive in target/, with checksums, the
 	@dev/tools.sh --packages && REVISION=$(COMMIT) RELEASE_FLAGS='$(RELEASE_FLAGS)' dev/image.sh $(BINARY)
 
 chart: ## the chart's archives and indexes in target/charts, for Helm and for Rancher's catalogue (LINE=109.1.0)
-	@tools=$$(dev/tools.sh) && HELM=$$tools/helm3 dev/chart.sh
+	@# A desk with a Helm of its own needs nothing built for this.
+	@HELM=$${HELM:-$$(tools=$$(dev/tools.sh --print 2>/dev/null) && echo $$tools/helm3 || command -v helm || echo $$(dev/tools.sh)/helm3)} dev/chart.sh
 
 dashboard-png: ## docs/pictures/dashboard.png: the chart's dashboard over three minutes of a cluster that lives and suffers, as root
 	@command -v rsvg-convert pngquant >/dev/null || apt-get install -q -y --no-install-recommends librsvg2-bin pngquant fonts-liberation
