@@ -238,6 +238,9 @@ def lost_node(data):
         return ["No run has been kept for this page yet: `make figures ARGS='--only announcer-lost-node'` takes one."]
     fewest = min(len(row["runs"]) for row in data.report("announcer-lost-node")["lost_node"])
     few = ["", "Ten runs of each row take 40 minutes; there was time for fewer."] if fewest < 10 else []
+    failed = sum(len(row.get("failures", [])) for row in data.report("announcer-lost-node")["lost_node"])
+    if failed:
+        few += ["", f"Runs that could not be judged: {failed}; `docs/data/figures/announcer-lost-node.json` says why."]
     return table(data, "lost-node", heads, [(["announcer-lost-node"], rows, "")]) + few
 
 
