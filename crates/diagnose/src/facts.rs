@@ -10,6 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Node, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::ResourceExt;
+use serde_json::Value;
 
 use crate::snapshot::Snapshot;
 
@@ -160,6 +161,21 @@ pub fn is_controller(containers: &[Container]) -> bool {
     !announcer
         && containers.iter().any(image)
         && arguments.iter().any(|argument| argument.starts_with("--cloud-config"))
+}
+
+/// The Deployments that run a cloud controller for Harvester, also if they are scaled to zero.
+pub fn controllers(snapshot: &Snapshot) -> impl Iterator<Item = &Deployment> {
+    snapshot.deployments.iter().filter(|deployment| is_controller(&containers(deployment)))
+}
+
+/// The `DaemonSet`s that do.
+pub fn controller_sets(snapshot: &Snapshot) -> impl Iterator<Item = &DaemonSet> {
+    snapshot.daemon_sets.iter().filter(|set| is_controller(&containers_of_set(set)))
+}
+
+/// The identity card in the record; null if there is none, or nobody can read it.
+pub fn card(snapshot: &Snapshot) -> Value {
+    snapshot.config(RECORD, "identity").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
 /// Whether the Deployment is not scaled to zero.

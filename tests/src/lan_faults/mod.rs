@@ -90,7 +90,7 @@ impl Seen {
     /// connections on a busy machine one packet may get lost, which is no outage.
     pub fn went_unnoticed(&self) -> Result<()> {
         let Self { what, report, answers, .. } = self;
-        ensure!(report.lost <= 3 && report.outage < watch::OVERLAP, "{what}: {report}");
+        ensure!(report.lost <= 3 && report.outage < watch::ORDERLY, "{what}: {report}");
         let one = |answers: &AnswerReport| answers.double.is_zero() && answers.by.len() == 1;
         ensure!(answers.as_ref().is_none_or(one), "{what}: {answers:?}");
         Ok(())

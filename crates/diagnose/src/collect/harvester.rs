@@ -124,8 +124,7 @@ async fn find(guest: &Client, asked: &Asked, snapshot: &Snapshot) -> Found {
     if let Some(path) = of_the_first_process() {
         return file(Path::new(&path));
     }
-    let controller =
-        snapshot.deployments.iter().find(|deployment| facts::is_controller(&facts::containers(deployment)));
+    let controller = facts::controllers(snapshot).next();
     let Some(deployment) = controller else {
         return Found::Elsewhere("no Deployment of the cloud controller can be seen: give --cloud-config".to_owned());
     };

@@ -29,9 +29,10 @@ pub async fn read(client: &Client, snapshot: &mut Snapshot) {
 
 /// Where the chart installs by default, and where the workloads are.
 fn namespaces(snapshot: &Snapshot) -> BTreeSet<String> {
-    let controllers = snapshot.deployments.iter().filter(|one| facts::is_controller(&facts::containers(one)));
     let announcers = snapshot.daemon_sets.iter().filter(|one| facts::is_announcer(&facts::containers_of_set(one)));
-    let found = controllers.filter_map(ResourceExt::namespace).chain(announcers.filter_map(ResourceExt::namespace));
+    let found = facts::controllers(snapshot)
+        .filter_map(ResourceExt::namespace)
+        .chain(announcers.filter_map(ResourceExt::namespace));
     found.chain(["kube-system".to_owned()]).collect()
 }
 

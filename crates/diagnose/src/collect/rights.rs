@@ -97,7 +97,7 @@ pub async fn harvester(client: &Client, snapshot: &mut Snapshot) {
 /// Checks the rights of the two accounts in the guest cluster.
 pub async fn guest(client: &Client, snapshot: &mut Snapshot) {
     let mut accounts: Vec<(String, &[Need], Option<String>)> = Vec::new();
-    for deployment in snapshot.deployments.iter().filter(|one| facts::is_controller(&facts::containers(one))) {
+    for deployment in facts::controllers(snapshot) {
         let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
         let account = pod.and_then(|pod| pod.service_account_name.clone()).unwrap_or_else(|| "default".to_owned());
         let arguments = facts::arguments(&facts::containers(deployment));

@@ -76,8 +76,7 @@ fn labels(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
 
 /// Checks the name on the command line of the cloud controller.
 fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
-    let deployment =
-        snapshot.deployments.iter().find(|deployment| facts::is_controller(&facts::containers(deployment)))?;
+    let deployment = facts::controllers(snapshot).next()?;
     let arguments = facts::arguments(&facts::containers(deployment));
     let given = arguments.iter().rev().find_map(|argument| argument.strip_prefix("--cluster-name="));
     let given = given.filter(|given| !given.is_empty()).unwrap_or("kubernetes");

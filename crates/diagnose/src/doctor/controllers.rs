@@ -57,8 +57,8 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
             .remedy(format!("kubectl -n {namespace} scale deployment/{name} --replicas=2"))
     } else if installed {
         // A restart does not help pods that cannot start.
-        let mut ours = snapshot.deployments.iter().filter(|one| facts::is_controller(&facts::containers(one)));
-        let waits = ours.find_map(|one| pods::of(snapshot, &format!("Deployment {}", facts::key(&one.metadata))));
+        let waits = facts::controllers(snapshot)
+            .find_map(|one| pods::of(snapshot, &format!("Deployment {}", facts::key(&one.metadata))));
         finding.what(what).remedy(waits.map_or_else(|| RESTART.to_owned(), |waits| waits.remedy))
     } else {
         let missing = if announcers::is_not_installed(snapshot) {
@@ -73,15 +73,12 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
 /// Whether it is certain that no cloud controller is installed. One that runs outside its cluster has no workload
 /// there, and the record says so.
 pub fn is_not_installed(snapshot: &Snapshot) -> bool {
-    let card: Value =
-        snapshot.config(facts::RECORD, "identity").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    can_see_workloads(snapshot) && !has_workload(snapshot) && card["outside"] != true
+    can_see_workloads(snapshot) && !has_workload(snapshot) && facts::card(snapshot)["outside"] != true
 }
 
 /// The Deployment of the cloud controller, if nothing else runs one and it has no replicas.
 fn scaled_to_zero(snapshot: &Snapshot) -> Option<&Deployment> {
-    let mut all = snapshot.deployments.iter().filter(|one| facts::is_controller(&facts::containers(one)));
-    all.next().filter(|_| workloads(snapshot).is_empty())
+    facts::controllers(snapshot).next().filter(|_| workloads(snapshot).is_empty())
 }
 
 fn can_see_workloads(snapshot: &Snapshot) -> bool {
@@ -90,19 +87,14 @@ fn can_see_workloads(snapshot: &Snapshot) -> bool {
 
 /// Whether there is one, also if it is scaled to zero.
 fn has_workload(snapshot: &Snapshot) -> bool {
-    snapshot.deployments.iter().any(|one| facts::is_controller(&facts::containers(one)))
-        || snapshot.daemon_sets.iter().any(|one| facts::is_controller(&facts::containers_of_set(one)))
+    facts::controllers(snapshot).next().is_some() || facts::controller_sets(snapshot).next().is_some()
 }
 
 /// The workloads that run a cloud controller for Harvester now, as arguments of kubectl.
 fn workloads(snapshot: &Snapshot) -> Vec<String> {
-    let deployments = snapshot
-        .deployments
-        .iter()
-        .filter(|deployment| facts::is_controller(&facts::containers(deployment)) && facts::wants_replicas(deployment));
-    let sets = snapshot.daemon_sets.iter().filter(|set| facts::is_controller(&facts::containers_of_set(set)));
+    let deployments = facts::controllers(snapshot).filter(|deployment| facts::wants_replicas(deployment));
     let deployments = deployments.map(|one| ("deployment", &one.metadata));
-    let sets = sets.map(|one| ("daemonset", &one.metadata));
+    let sets = facts::controller_sets(snapshot).map(|one| ("daemonset", &one.metadata));
     let all = deployments.chain(sets);
     all.map(|(kind, metadata)| format!("{kind}/{} -n {}", name(metadata), namespace(metadata))).collect()
 }

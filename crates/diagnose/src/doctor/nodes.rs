@@ -37,8 +37,7 @@ fn elsewhere(snapshot: &Snapshot) -> Option<Finding> {
         return None;
     }
     let namespace = &snapshot.namespace;
-    let card: serde_json::Value =
-        snapshot.config(facts::RECORD, "identity").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let card = facts::card(snapshot);
     let recorded = card["namespace"].as_str().filter(|recorded| !recorded.is_empty() && recorded != namespace);
     let finding = Finding::error("machines-elsewhere", format!("namespace {namespace} of Harvester"))
         .why("nothing of this cluster is found there: neither its machines nor its load balancers were checked");

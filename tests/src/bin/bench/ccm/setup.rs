@@ -91,7 +91,7 @@ impl Setup {
     }
 
     /// Gives `count` Services to pools of [`PER_POOL`] addresses each. The host rewrites a whole pool for each booking,
-    /// and needs 0.4 s for that where 5,600 addresses are booked.
+    /// so a pool with thousands of them would be all that is measured.
     pub fn spread(mut self, count: usize) -> Result<Self> {
         self.pools = count.div_ceil(PER_POOL);
         for n in 0..self.pools {
