@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+import threading
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -33,3 +34,36 @@ def conditions():
                "system": system.get("PRETTY_NAME", "").strip('"')}
     load = {"busy_percent_before": busy_percent(), "average_of_a_minute": os.getloadavg()[0]}
     return {"date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "machine": machine, "load": load}
+
+
+def stolen():
+    """Seconds for which the hypervisor has let a processor of this machine wait, since its start."""
+    return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
+class Meter(threading.Thread):
+    """How long the machine keeps a thread waiting that does nothing but sleep. What was noted so late could not be in time either."""
+
+    NAP, LATE = 0.05, 0.02
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.late = []
+        self.begun, self.stolen_before = time.time(), stolen()
+        self.start()
+
+    def run(self):
+        while True:
+            slept = time.monotonic()
+            time.sleep(self.NAP)
+            late = time.monotonic() - slept - self.NAP
+            if late > self.LATE:
+                self.late.append((time.time(), late))
+
+    def worst_ms(self, since):
+        return round(1000 * max((late for at, late in list(self.late) if at >= since), default=0))
+
+    def said(self):
+        sum_of_late = sum(late for _, late in list(self.late))
+        return (f"a thread that slept was late by up to {self.worst_ms(0)} ms, by {sum_of_late:.0f} s in all of {time.time() - self.begun:.0f} s;"
+                f" the hypervisor took {stolen() - self.stolen_before:.0f} s of {os.cpu_count()} processors")

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde::Serialize;
 use testbed::Frame;
@@ -153,7 +154,8 @@ type Sight = (String, Instant, IpAddr);
 
 /// Every Service of ours that has an address.
 async fn watch(stage: &Stage) -> Result<mpsc::UnboundedReceiver<Sight>> {
-    stage.watch(|service| address(service).map(|address| (service.name_any(), Instant::now(), address))).await
+    let sight = |service: &Service| Some((service.name_any(), Instant::now(), address(service)?));
+    Stage::watch(stage.services(), sight).await
 }
 
 /// Until `count` Services have their address; evenly spaced ones are handed to the sampler.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Service;
-use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, ResourceExt};
 
 use crate::progress::{EVERY, say};
 use crate::stage::{PARALLEL, Stage, service};
@@ -22,16 +22,15 @@ pub fn names(prefix: &str, count: usize) -> Vec<String> {
 
 /// Makes Services as fast as the API server takes them; when each was asked for.
 pub async fn make(stage: &Stage, names: &[String], ipam: &str) -> Result<BTreeMap<String, Instant>> {
-    make_as(stage, names, |name| service(name, ipam)).await
+    make_as(&stage.services(), names, |name| service(name, ipam)).await
 }
 
 /// The same with Services of any form.
 pub async fn make_as(
-    stage: &Stage,
+    api: &Api<Service>,
     names: &[String],
     form: impl Fn(&str) -> Service,
 ) -> Result<BTreeMap<String, Instant>> {
-    let api = stage.services();
     stream::iter(names.iter().cloned())
         .map(|name| {
             let (api, service) = (api.clone(), form(&name));

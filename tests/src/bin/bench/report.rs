@@ -10,7 +10,7 @@ use crate::failover::Failover;
 use crate::figures::{Quantiles, megabytes};
 use crate::parts::Found;
 use crate::requests::Counts;
-use crate::restarts::{AnnouncerRestart, AtRest, CcmRestart, End, Handover};
+use crate::restarts::{AnnouncerRestart, AtRest, CcmRestart, Handover};
 use crate::steady::Steady;
 
 /// Load of the machine, averaged over a minute.
@@ -144,12 +144,7 @@ pub fn ccm_restart(restart: &CcmRestart) -> String {
 
 /// See [`AnnouncerRestart`].
 pub fn announcer_restart(restart: &AnnouncerRestart) -> String {
-    let end = match (restart.end, restart.stop_ms, restart.moved_ms) {
-        (End::Stop, Some(stop), Some(moved)) => {
-            format!("SIGTERM: ends after {stop:.0} ms, all moved after {moved:.0} ms")
-        }
-        _ => "SIGKILL".to_owned(),
-    };
+    let end = restart.stop_ms.map_or("SIGKILL".to_owned(), |stop| format!("SIGTERM: ends after {stop:.0} ms"));
     let mut table = Table::default();
     table.row(format!(
         "over {} Services: {end}; ready {:.0} ms after the new start, {} moved, CPU {:.2} s",

@@ -135,6 +135,11 @@ impl Tally {
         self.0.values().map(|counts| counts.reads + counts.writes + counts.events).sum()
     }
 
+    /// Everything but Leases and Events.
+    pub fn work_without_events(&self) -> usize {
+        self.0.values().map(|counts| counts.reads + counts.writes).sum()
+    }
+
     fn collect(&self, wanted: impl Fn(&(Side, Option<IpAddr>)) -> bool) -> Counts {
         let mut sum = Counts::default();
         self.0.iter().filter(|(key, _)| wanted(key)).for_each(|(_, counts)| sum.join(counts));

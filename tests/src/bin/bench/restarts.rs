@@ -11,9 +11,8 @@ use serde::Serialize;
 use testbed::{Probe, Traffic};
 
 use crate::figures::{Quantiles, megabytes, ms};
-use crate::progress::{EVERY, say};
 use crate::requests::{Counts, Side};
-use crate::stage::{ANNOUNCER_LEASE, CCM_LEASE, Stage, stop};
+use crate::stage::{CCM_LEASE, Stage, stop};
 use crate::steady::{self, Processes};
 
 /// Addresses that are asked every 10 ms meanwhile.
@@ -120,9 +119,9 @@ pub async fn of_leader(stage: &Stage, services: usize) -> Result<Handover> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum End {
-    /// SIGKILL: it keeps its addresses.
+    /// SIGKILL.
     Crash,
-    /// SIGTERM: it hands over.
+    /// SIGTERM. As after a crash its addresses stay on the node for the next process.
     Stop,
 }
 
@@ -135,8 +134,6 @@ pub struct AnnouncerRestart {
     pub end: End,
     /// From SIGTERM to its end.
     pub stop_ms: Option<f64>,
-    /// From SIGTERM until another node had all addresses.
-    pub moved_ms: Option<f64>,
     /// From its start to `/readyz`.
     pub ready_ms: f64,
     /// Requests of all announcers until the product was quiet.
@@ -167,35 +164,19 @@ pub async fn of_announcer(stage: &Stage, addresses: &[IpAddr], end: End) -> Resu
     let announcer = stage.bed.announcer(owner);
     let probed = steady::spread(addresses, PROBED);
     let probes = probes(stage, &probed)?;
-    let former = stage.holder(ANNOUNCER_LEASE).await?;
     let mark = stage.bed.mark();
-    let (stop_ms, moved_ms) = match end {
+    let stop_ms = match end {
         End::Crash => {
             announcer.kill();
-            (None, None)
+            None
         }
-        End::Stop => {
-            let begin = Instant::now();
-            let moved = async {
-                wait_until_moved(stage, owner, addresses).await?;
-                Ok(begin.elapsed())
-            };
-            let (stopped, moved) = tokio::try_join!(stop(&announcer), moved)?;
-            (Some(ms(stopped)), Some(ms(moved)))
-        }
+        End::Stop => Some(ms(stop(&announcer).await?)),
     };
     let (ready, cpu_ms, requests) = start_again(stage, &announcer, mark).await?;
-    if end == End::Stop {
-        let holder = stage.holder(ANNOUNCER_LEASE).await?;
-        if holder == former {
-            bail!("{holder:?} holds the Lease of the announcers still");
-        }
-    }
     let mut restart = AnnouncerRestart {
         services: addresses.len(),
         end,
         stop_ms,
-        moved_ms,
         ready_ms: ms(ready),
         requests,
         moved: addresses.len() - stage.owned(owner, addresses)?,
@@ -225,28 +206,6 @@ async fn start_again(stage: &Stage, announcer: &Handle<'_>, mark: Mark) -> Resul
     let ready = begin.elapsed();
     stage.wait_until_quiet().await?;
     Ok((ready, announcer.usage()?.cpu_ms, stage.tally(mark)?.side(Side::Announcer)))
-}
-
-async fn wait_until_moved(stage: &Stage, from: usize, addresses: &[IpAddr]) -> Result<()> {
-    let others: Vec<usize> = (1..=stage.bed.nodes.len()).filter(|n| *n != from).collect();
-    let (begin, mut told) = (Instant::now(), Instant::now());
-    loop {
-        let mut moved = 0;
-        for n in &others {
-            moved += stage.owned(*n, addresses)?;
-        }
-        if moved == addresses.len() {
-            return Ok(());
-        }
-        if told.elapsed() > EVERY {
-            say(format!("  {moved} of {} addresses have moved", addresses.len()));
-            told = Instant::now();
-        }
-        if begin.elapsed() > Duration::from_mins(2) {
-            bail!("only {moved} of {} addresses have moved after {} s", addresses.len(), begin.elapsed().as_secs());
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 fn probes(stage: &Stage, addresses: &[IpAddr]) -> Result<Vec<Probe>> {

@@ -103,14 +103,13 @@ impl Stage {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Tells what `pick` finds in Services of ours, as soon as a watch shows them. Returns when the watch stands.
+    /// Tells what `pick` finds in these Services, as soon as a watch shows them. Returns when the watch stands.
     pub async fn watch<T: Send + 'static>(
-        &self,
+        services: Api<Service>,
         pick: impl Fn(&Service) -> Option<T> + Send + 'static,
     ) -> Result<mpsc::UnboundedReceiver<T>> {
         let (sender, seen) = mpsc::unbounded_channel();
         let (stands, standing) = oneshot::channel();
-        let services = self.services();
         tokio::spawn(async move {
             let mut stands = Some(stands);
             let mut events = std::pin::pin!(watcher(services, watcher::Config::default()));
@@ -215,15 +214,24 @@ impl Stage {
     /// Waits until the product has asked for nothing but Leases for three seconds. Events of what goes well are written
     /// at 20 a second, and 4,096 of them may wait.
     pub async fn wait_until_quiet(&self) -> Result<()> {
+        self.wait_until_none(Tally::work).await
+    }
+
+    /// The same but for Events: those of thousands of Services are written for many minutes, at a pace.
+    pub async fn wait_until_only_events_are_left(&self) -> Result<()> {
+        self.wait_until_none(Tally::work_without_events).await
+    }
+
+    async fn wait_until_none(&self, work: impl Fn(&Tally) -> usize) -> Result<()> {
         let begin = Instant::now();
         let (mut quiet, mut told) = (0, Instant::now());
         while quiet < 3 {
             let mark = self.bed.mark();
             tokio::time::sleep(Duration::from_secs(1)).await;
             let tally = self.tally(mark)?;
-            quiet = if tally.work() == 0 { quiet + 1 } else { 0 };
+            quiet = if work(&tally) == 0 { quiet + 1 } else { 0 };
             if told.elapsed() > crate::progress::EVERY {
-                say(format!("  waiting until the product is quiet: {} requests in the last second", tally.work()));
+                say(format!("  waiting until the product is quiet: {} requests in the last second", work(&tally)));
                 told = Instant::now();
             }
             if begin.elapsed() > Duration::from_mins(8) {

@@ -8,6 +8,7 @@
 mod finalizer;
 #[cfg(test)]
 mod host_model;
+mod lane;
 #[cfg(test)]
 mod random;
 mod scheduler;

@@ -1,7 +1,7 @@
 //! Decides when a load balancer may be created or deleted on the host (decision 6; host-throughput.md 1). Pure.
 //!
 //! One window covers creates and deletes together. A request without a turn waits in a queue, and its Service is woken
-//! when a place is free.
+//! when a place is free. Namespaces take turns.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use cloud_provider::view::ServiceKey;
 use tokio::time::Instant;
 
+use super::lane::Lane;
 use super::window::Window;
 
 /// A place becomes free again if the host has not finished after this time (host-throughput.md 1.8). A woken Service
@@ -85,11 +86,12 @@ pub struct Scheduler {
     /// Waiting requests, by order of arrival.
     line: BTreeMap<u64, Waiting>,
     /// Numbers of the queue, by kind of the request.
-    lanes: [BTreeSet<u64>; 3],
+    lanes: [Lane; 3],
     /// The same by Service.
     services: BTreeSet<(ServiceKey, u64)>,
     numbers: HashMap<String, u64>,
-    arrivals: u64,
+    /// Counts arrivals and turns: orders the queue and the namespaces in it.
+    clock: u64,
     under_way: HashMap<String, Place>,
     /// Objects that had a turn before: their next create counts as a retry.
     tried: HashSet<String>,
@@ -122,16 +124,17 @@ impl Scheduler {
             let Some(waiting) = self.line.get_mut(&number) else { return };
             // A new request of a Service that is no longer new does not make it new again.
             if (waiting.work == Work::Delete) != (work == Work::Delete) {
-                self.lanes[lane(waiting.work)].remove(&number);
+                self.lanes[lane(waiting.work)].remove(&service.namespace, number);
                 waiting.work = work;
-                self.lanes[lane(work)].insert(number);
+                self.clock += 1;
+                self.lanes[lane(work)].insert(&service.namespace, number, self.clock);
             }
             return;
         }
-        let number = self.arrivals;
-        self.arrivals += 1;
+        self.clock += 1;
+        let number = self.clock;
         self.numbers.insert(name.to_owned(), number);
-        self.lanes[lane(work)].insert(number);
+        self.lanes[lane(work)].insert(&service.namespace, number, number);
         self.services.insert((service.clone(), number));
         self.line.insert(number, Waiting { name: name.to_owned(), service: service.clone(), since: now, work });
     }
@@ -140,7 +143,8 @@ impl Scheduler {
     fn before(&self, number: u64) -> usize {
         let Some(waiting) = self.line.get(&number) else { return 0 };
         let own = lane(waiting.work);
-        self.lanes[own].range(..number).count() + self.lanes[..own].iter().map(BTreeSet::len).sum::<usize>()
+        let of_its_kind = self.lanes[own].before(&waiting.service.namespace, number);
+        of_its_kind + self.lanes[..own].iter().map(Lane::len).sum::<usize>()
     }
 
     /// The request is about to be sent, or was just answered: the time for the host starts now.
@@ -243,7 +247,7 @@ impl Scheduler {
     fn leave_line(&mut self, name: &str) -> Option<Waiting> {
         let number = self.numbers.remove(name)?;
         let waiting = self.line.remove(&number)?;
-        self.lanes[lane(waiting.work)].remove(&number);
+        self.lanes[lane(waiting.work)].remove(&waiting.service.namespace, number);
         self.services.remove(&(waiting.service.clone(), number));
         Some(waiting)
     }
@@ -255,6 +259,10 @@ impl Scheduler {
             let Some(name) = self.next() else { return };
             let Some(waiting) = self.leave_line(&name) else { return };
             self.turns += 1;
+            self.clock += 1;
+            for lane in &mut self.lanes {
+                lane.had_a_turn(&waiting.service.namespace, self.clock);
+            }
             let service = waiting.service.clone();
             let place = Place { service, delete: waiting.work == Work::Delete, since: now, sent: false, load: 1 };
             self.under_way.insert(name, place);
@@ -264,20 +272,21 @@ impl Scheduler {
 
     fn grow_old(&mut self, now: Instant) {
         let [new, again, _] = &mut self.lanes;
-        while let Some(number) = new.first().copied() {
+        while let Some(number) = new.oldest() {
             let Some(waiting) = self.line.get_mut(&number) else { return };
             if now.saturating_duration_since(waiting.since) < NEW {
                 return;
             }
             waiting.work = Work::CreateAgain;
-            new.remove(&number);
-            again.insert(number);
+            new.remove(&waiting.service.namespace, number);
+            self.clock += 1;
+            again.insert(&waiting.service.namespace, number, self.clock);
         }
     }
 
     fn next(&self) -> Option<String> {
         let oldest = || self.line.keys().next().copied();
-        let first = || self.lanes.iter().find_map(|lane| lane.first().copied());
+        let first = || self.lanes.iter().find_map(Lane::next);
         let number = if self.turns % TO_THE_OLDEST == TO_THE_OLDEST - 1 { oldest() } else { first() };
         Some(self.line.get(&number?)?.name.clone())
     }

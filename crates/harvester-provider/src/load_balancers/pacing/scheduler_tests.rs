@@ -96,6 +96,28 @@ fn who_waits_long_is_overtaken_by_who_comes_new_but_does_not_starve() {
 }
 
 #[test]
+fn a_crowd_in_one_namespace_delays_the_services_of_another_by_one_turn() {
+    for (work, newcomer) in [
+        (Work::CreateNew, Work::CreateNew),
+        (Work::CreateAgain, Work::CreateAgain),
+        (Work::CreateAgain, Work::CreateNew),
+        (Work::Delete, Work::Delete),
+    ] {
+        let mut desk = Desk::new();
+        desk.ask("first", work);
+        for n in 0..100 {
+            desk.ask(&format!("crowd{n}"), work);
+        }
+        let other = key("other/web");
+        let ahead = if work == newcomer { 2 } else { 1 };
+        assert_eq!(desk.scheduler.ask(desk.now, "web", &other, newcomer), Turn::NotYet { ahead });
+        let order = desk.order(400, "first".into());
+        let place = order.iter().position(|name| name == "web");
+        assert_eq!(place, Some(ahead - 1), "{work:?} {newcomer:?}: {:?}", &order[..5]);
+    }
+}
+
+#[test]
 fn a_place_is_free_after_five_seconds_or_when_the_host_refuses_or_the_request_failed() {
     let mut desk = Desk::new();
     for name in ["a", "b", "c", "d", "e"] {

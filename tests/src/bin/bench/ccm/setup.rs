@@ -9,8 +9,8 @@ use e2e::{Bed, CLUSTER, NETWORK, VM_NAMESPACE};
 use futures::{StreamExt, TryStreamExt, stream};
 use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::Service;
-use kube::ResourceExt;
 use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -120,11 +120,16 @@ impl Setup {
 
     /// Watches from now on.
     pub async fn watch(&self) -> Result<Watching> {
+        Self::watch_these(self.stage.services()).await
+    }
+
+    /// The same for Services of any namespace.
+    pub async fn watch_these(services: Api<Service>) -> Result<Watching> {
         let published = |service: &Service| {
             let published = service.annotations().contains_key(kube_vip::LOADBALANCER_IPS);
             published.then(|| (service.name_any(), Instant::now()))
         };
-        let seen = self.stage.watch(published).await?;
+        let seen = Stage::watch(services, published).await?;
         Ok(Watching { seen })
     }
 
@@ -141,7 +146,12 @@ impl Setup {
 
     /// Makes Services as fast as the API server takes them.
     pub async fn make(&self, names: &[String]) -> Result<BTreeMap<String, Instant>> {
-        crowd::make_as(&self.stage, names, |name| self.pooled(name)).await
+        self.make_in(&self.stage.services(), names).await
+    }
+
+    /// The same in any namespace.
+    pub async fn make_in(&self, services: &Api<Service>, names: &[String]) -> Result<BTreeMap<String, Instant>> {
+        crowd::make_as(services, names, |name| self.pooled(name)).await
     }
 
     fn pooled(&self, name: &str) -> Service {
