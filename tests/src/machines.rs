@@ -73,12 +73,15 @@ impl Bed {
             node["spec"]["taints"] = json!([{"key": UNINITIALIZED, "value": "true", "effect": "NoSchedule"}]);
         }
         let node: Node = serde_json::from_value(node).context("failed to make a Node object")?;
-        nodes.create(&PostParams::default(), &node).await.with_context(|| format!("failed to create Node {name}"))?;
-        let status = json!({"status": {"addresses": [{"type": "Hostname", "address": name}]}});
-        nodes
-            .patch_status(name, &PatchParams::default(), &Patch::Merge(&status))
-            .await
-            .context("failed to write a Node's status")?;
+        let created = nodes.create(&PostParams::default(), &node).await;
+        let created = created.with_context(|| format!("failed to create Node {name}"))?;
+        let status = json!({"metadata": {"resourceVersion": created.metadata.resource_version},
+            "status": {"addresses": [{"type": "Hostname", "address": name}]}});
+        match nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await {
+            // The cloud controller was faster, and has written this address, too.
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            written => drop(written.context("failed to write a Node's status")?),
+        }
         self.set_ready(name, sketch.ready).await
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e::watch::{FAILOVER, OVERLAP_OF_MODES, let_it_happen, nothing_was_written, one_of_three};
-use e2e::{Bed, Beds, Mark, PATIENCE, service, wait_for};
+use e2e::{Bed, Beds, EventFact, Mark, PATIENCE, service, wait_for};
 use testbed::{Answerers, Probe};
 use tokio::sync::MutexGuard;
 use vip::{Vip, at_most, nothing_was_lost, only_what_was_under_way_was_lost, seen};
@@ -279,9 +279,17 @@ async fn strangers_on_the_lan_change_nothing_and_are_told() {
 
     // Another cluster, or a mistake: somebody uses the address and announces it.
     stranger.ip([format!("addr add {}/32 dev eth0", vip.v4)]).unwrap();
-    stranger.exec(["arping", "-A", "-c", "2", "-I", "eth0", &vip.v4.to_string()]).unwrap();
-    vip.web.wait_for_event("AddressConflict", &stranger.mac()).await.unwrap();
-    assert_eq!(bed.owner_of(vip.address).unwrap(), Some(vip.owner), "the record says that it is ours: it is defended");
+    // An owner that has just stood still asks first, and tells of no claim meanwhile.
+    wait_for("the claim to be told", PATIENCE, || async {
+        let claimed = stranger.exec(["arping", "-A", "-c", "2", "-I", "eth0", &vip.v4.to_string()]);
+        claimed.map_err(|error| format!("{error:#}"))?;
+        let events = vip.web.events().await.map_err(|error| format!("{error:#}"))?;
+        let told = |event: &EventFact| event.reason == "AddressConflict" && event.message.contains(&stranger.mac());
+        if events.iter().any(told) { Ok(()) } else { Err(format!("{events:#?}")) }
+    })
+    .await
+    .unwrap();
+    assert_eq!(bed.wait_for_owner(vip.address).await.unwrap(), vip.owner, "by the record it is ours: it is defended");
     stranger.ip([format!("addr del {}/32 dev eth0", vip.v4)]).unwrap();
     vip.is_announced_by(vip.owner).await;
     assert_eq!(vip.term().await, term);
@@ -289,13 +297,16 @@ async fn strangers_on_the_lan_change_nothing_and_are_told() {
     // A machine that answers every question: what is announced stays, what is new waits until the machine is gone.
     let rogue = stranger.answer_everything().unwrap();
     let new = IpAddr::from(bed.lan.ipv4(155));
+    // Its kernel answers, too: a thread of this test may be later than a probe waits.
+    stranger.ip([format!("addr add {new}/32 dev eth0")]).unwrap();
     let late = case.expose(service("late").at(&new.to_string()).tcp(80)).await.unwrap();
     late.wait_for_event("AddressConflict", &stranger.mac()).await.unwrap();
     let_it_happen(3).await;
-    assert_eq!(bed.owner_of(vip.address).unwrap(), Some(vip.owner));
+    assert_eq!(bed.wait_for_owner(vip.address).await.unwrap(), vip.owner);
     assert_eq!(vip.term().await, term);
     assert_eq!(bed.owner_of(new).unwrap(), None);
     drop(rogue);
+    stranger.ip([format!("addr del {new}/32 dev eth0")]).unwrap();
     late.wait_for_addresses(&[new]).await.unwrap();
     late.reply(new, 80).await.unwrap();
     late.delete_with(new).await.unwrap();

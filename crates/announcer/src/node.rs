@@ -262,7 +262,7 @@ impl Node {
                 self.metrics.announced(sent.try_into().unwrap_or(0));
             }
             Action::Probe { link, mac, address } => {
-                self.listeners.send(link, address, &frames::probe(mac, address));
+                self.listeners.ask(link, address, &frames::probe(mac, address));
             }
             Action::Ask { mac, source, ask } => {
                 if let Some(frame) = frames::question(mac, source, ask.address, ask.to) {
