@@ -15,6 +15,7 @@ Tables lie between `<!-- figures: NAME -->` and `<!-- /figures -->`. A row of an
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from pathlib import Path
 # What is imported leaves nothing in the tree.
 sys.dont_write_bytecode = True
 
+import programs as test_programs
 from figures_tables import TABLES, Data
 from machine import build, conditions
 
@@ -176,10 +178,17 @@ def run(step, take, commit, programs):
     log = report.with_suffix(".log")
     with log.open("w") as file:
         limit = 3 * step.guess(take) + 300
+        process = subprocess.Popen([*private, *words], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            status = subprocess.run([*private, *words], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=limit).returncode
+            status = process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
             status = f"no end after {limit} s"
+        finally:
+            # Also when this program is told to end: nothing may go on measuring.
+            if process.poll() is None:
+                former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                test_programs.stop(process)
+                signal.signal(signal.SIGTERM, former)
     origin["seconds"] = round(time.time() - begun, 1)
     try:
         found = step.parse(log.read_text()) if step.parse else json.loads(report.read_text())
@@ -285,6 +294,7 @@ def check():
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("figures: told to end"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=["measure", "tests", "write", "check"])
     parser.add_argument("--quick", action="store_true", help="fewer runs")

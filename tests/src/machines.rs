@@ -4,8 +4,8 @@
 use anyhow::{Context, Result};
 use harvester_sim::guest::machines::Machines;
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use testbed::wait_for;
 
@@ -75,14 +75,23 @@ impl Bed {
         let node: Node = serde_json::from_value(node).context("failed to make a Node object")?;
         let created = nodes.create(&PostParams::default(), &node).await;
         let created = created.with_context(|| format!("failed to create Node {name}"))?;
-        let status = json!({"metadata": {"resourceVersion": created.metadata.resource_version},
-            "status": {"addresses": [{"type": "Hostname", "address": name}]}});
-        match nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await {
-            // The cloud controller was faster, and has written this address, too.
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
-            written => drop(written.context("failed to write a Node's status")?),
-        }
+        self.give_a_first_address(&nodes, created).await?;
         self.set_ready(name, sketch.ready).await
+    }
+
+    /// Writes the address that each kubelet reports, unless a cloud controller was faster.
+    async fn give_a_first_address(&self, nodes: &Api<Node>, mut node: Node) -> Result<()> {
+        let name = node.name_any();
+        while addresses(&node).is_empty() {
+            let status = json!({"metadata": {"resourceVersion": node.metadata.resource_version},
+                "status": {"addresses": [{"type": "Hostname", "address": name}]}});
+            match nodes.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await {
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                written => return written.map(drop).context("failed to write a Node's status"),
+            }
+            node = nodes.get(&name).await.with_context(|| format!("failed to read Node {name}"))?;
+        }
+        Ok(())
     }
 
     /// Sets a Node's Ready condition, as kubelet and node lifecycle controller do.

@@ -49,6 +49,7 @@ const NAMESPACE: &str = "kube-system";
 /// Time-out for the answer of the cloud.
 const ASK: Duration = Duration::from_millis(300);
 /// How long an answer of the cloud is valid. Then it is asked again; the pause doubles while the result stays the same.
+/// Without an answer it is asked again at the next occasion.
 const SAID: Duration = Duration::from_secs(2);
 /// First pause after a failure, and while nothing may be done yet; it doubles.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -294,7 +295,9 @@ impl NodeLoss {
             };
             decide::decide(word, known)
         };
-        let said = case.machine.filter(|(at, ..)| at.elapsed() < SAID).map(|(_, machine, upgrade)| (machine, upgrade));
+        let valid = |machine| if machine == Standing::Unknown { ASK } else { SAID };
+        let said = case.machine.filter(|(at, machine, _)| at.elapsed() < valid(*machine));
+        let said = said.map(|(_, machine, upgrade)| (machine, upgrade));
         let many = matches!(judge(case, Standing::Unknown, false), Finding::Refused(Doubt::TooMany { .. }));
         let (machine, host_upgrade) = match said {
             Some(said) => said,
@@ -306,7 +309,9 @@ impl NodeLoss {
                     Ok(upgrade) => upgrade,
                     Err(error) => return self.failed(&node.name, case, &error),
                 };
-                let machine = standing.unwrap_or(Standing::Unknown);
+                let former = case.machine.map(|(_, machine, _)| machine);
+                let cached = self.instances.cached_standing(node);
+                let machine = decide::settle(standing.unwrap_or(Standing::Unknown), cached, former);
                 case.machine = Some((Instant::now(), machine, upgrade));
                 (machine, upgrade)
             }

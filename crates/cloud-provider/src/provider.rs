@@ -172,6 +172,11 @@ pub trait Instances: Send + Sync + 'static {
         Standing::Unknown
     }
 
+    /// The same as the caches have it, which may be old; `Unknown` without caches.
+    fn cached_standing(&self, _node: &NodeView) -> Standing {
+        Standing::Unknown
+    }
+
     /// Since when the knowledge about machines has been up to date without interruption; `None` if it is not.
     fn steady_since(&self) -> Option<Instant>;
 

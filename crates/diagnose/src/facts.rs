@@ -46,6 +46,16 @@ pub fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> &'a str {
     metadata.labels.as_ref().and_then(|all| all.get(key)).map_or("", String::as_str)
 }
 
+/// Whether the key of the record pauses the whole controller. Its flag is not seen from outside.
+pub fn controller_is_paused(snapshot: &Snapshot) -> bool {
+    snapshot.config(RECORD, PAUSED).is_some_and(|value| value.trim() == "true")
+}
+
+/// Whether its annotation pauses this Service.
+pub fn is_paused(service: &Service) -> bool {
+    annotation(&service.metadata, keys::cloudprovider::PAUSED) == "true"
+}
+
 pub fn is_load_balancer(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
 }

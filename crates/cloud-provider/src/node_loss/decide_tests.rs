@@ -115,3 +115,21 @@ fn what_keeps_a_silent_node_from_being_called_lost() {
     }
     assert_eq!([1, 2, 3, 4, 6, 9, 50].map(limit), [0, 1, 1, 1, 2, 3, 16]);
 }
+
+#[test]
+fn only_patience_is_taken_from_what_is_older_than_a_missing_answer() {
+    let (migrated, paused) = (Standing::Still("being migrated"), Standing::Still("paused"));
+    for (answer, cached, former, expected) in [
+        (Standing::Unknown, Standing::Unknown, None, Standing::Unknown),
+        (Standing::Unknown, Standing::Running, Some(Standing::Running), Standing::Unknown),
+        (Standing::Unknown, Standing::Off, Some(Standing::Off), Standing::Unknown),
+        (Standing::Unknown, Standing::Unknown, Some(migrated), migrated),
+        (Standing::Unknown, paused, Some(migrated), paused),
+        (Standing::Unknown, Standing::Running, Some(migrated), migrated),
+        (Standing::Running, paused, Some(migrated), Standing::Running),
+        (Standing::Off, paused, Some(migrated), Standing::Off),
+        (paused, Standing::Unknown, None, paused),
+    ] {
+        assert_eq!(settle(answer, cached, former), expected, "{answer:?} {cached:?} {former:?}");
+    }
+}

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use parking_lot::Mutex;
 
 use async_trait::async_trait;
@@ -17,7 +19,13 @@ use crate::view::{NodeAddress, NodeAddressKind};
 const RECORD: &str = "/kube-system/configmaps/harvester-cloud-provider";
 const UPGRADE: &str = "/kube-system/configmaps/harvester-host-upgrade";
 
-struct Cloud(Standing);
+/// The machine as its cloud reports it at the first question, and later.
+#[derive(Debug)]
+struct Cloud {
+    first: Standing,
+    later: Standing,
+    asked: AtomicBool,
+}
 
 #[async_trait]
 impl Instances for Cloud {
@@ -34,7 +42,7 @@ impl Instances for Cloud {
         Power::On
     }
     async fn standing(&self, _: &NodeView) -> Standing {
-        self.0
+        if self.asked.swap(true, Ordering::Relaxed) { self.later } else { self.first }
     }
     fn steady_since(&self) -> Option<Instant> {
         None
@@ -106,6 +114,13 @@ impl Lab {
         Self::answered_by(machine, api, move |request| answering.answer(request))
     }
 
+    /// The cloud reports the one at the first question, the other one later.
+    fn of_two_answers(first: Standing, later: Standing) -> Self {
+        let mut lab = Self::new(first);
+        lab.loss.instances = Arc::new(Cloud { first, later, asked: AtomicBool::new(false) });
+        lab
+    }
+
     fn answered_by(
         machine: Standing,
         api: Api2,
@@ -118,7 +133,8 @@ impl Lab {
         };
         let nodes = crate::cache::nodes_with(["node-1", "node-2", "node-3"].map(with_address));
         let (recorder, events) = Recorder::to_channel("test");
-        let cloud: Arc<dyn Instances> = Arc::new(Cloud(machine));
+        let cloud: Arc<dyn Instances> =
+            Arc::new(Cloud { first: machine, later: machine, asked: AtomicBool::new(false) });
         let mut loss = NodeLoss::new(&server.client(), cloud, nodes, &recorder, NodeLossMetrics::default());
         loss.kubelet = |_| Box::pin(std::future::ready(false));
         Self { api, server, loss, events }
@@ -273,6 +289,27 @@ async fn a_machine_that_stands_still_is_waited_for_and_one_that_is_off_is_believ
     off.say("node-1", true);
     off.pass().await;
     assert_eq!(off.api.ready(), out());
+}
+
+/// A machine that is migrated was called lost when the second question about it got no answer.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_does_not_come_replaces_none_and_is_asked_for_again() {
+    let still = Standing::Still("being migrated");
+    let mut later_mute = Lab::of_two_answers(still, Standing::Unknown);
+    later_mute.say("node-1", true);
+    later_mute.say("node-3", true);
+    later_mute.work(9).await;
+    assert_eq!(later_mute.writes(), 0);
+    later_mute.work(3).await;
+    assert_eq!(later_mute.api.ready(), out(), "patience has an end");
+
+    let mut first_mute = Lab::of_two_answers(Standing::Unknown, still);
+    first_mute.say("node-1", true);
+    first_mute.work(1).await;
+    first_mute.say("node-3", true);
+    first_mute.pass().await;
+    first_mute.work(1).await;
+    assert_eq!(first_mute.writes(), 0, "the answer came at the second question");
 }
 
 #[tokio::test(start_paused = true)]

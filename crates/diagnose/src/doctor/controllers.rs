@@ -140,8 +140,7 @@ fn safe_mode(snapshot: &Snapshot) -> Option<Finding> {
 }
 
 fn paused(snapshot: &Snapshot) -> Option<Finding> {
-    let is_paused = snapshot.config(facts::RECORD, facts::PAUSED)?.trim() == "true";
-    is_paused.then(|| {
+    facts::controller_is_paused(snapshot).then(|| {
         Finding::warning("paused", "ConfigMap kube-system/harvester-cloud-provider")
             .what("the cloud controller is paused by key paused of this ConfigMap")
             .why("no Service gets an address and no new node is initialised; what is served goes on")

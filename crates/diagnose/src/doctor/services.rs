@@ -78,7 +78,7 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
         }
         return all;
     }
-    if facts::annotation(&service.metadata, cloudprovider::PAUSED) == "true" {
+    if facts::is_paused(service) {
         all.push(
             Finding::warning("service-paused", object(service))
                 .what(format!("annotation {} is true", cloudprovider::PAUSED))

@@ -193,7 +193,16 @@ fn service_row(snapshot: &Snapshot, service: &Service) -> ServiceRow {
             let well = vip.state == announcer_core::status::State::Announced;
             (vip.state.text().to_owned(), if well { String::new() } else { format!("{:?}", vip.state) }, String::new())
         }
-        (None, None) if booked.is_empty() => ("pending".to_owned(), "NotBooked".to_owned(), String::new()),
+        (None, None) if booked.is_empty() => {
+            let paused = if facts::is_paused(service) {
+                Some(format!("annotation {} is true", cloudprovider::PAUSED))
+            } else {
+                let key = || format!("key {} of ConfigMap kube-system/{} is true", facts::PAUSED, facts::RECORD);
+                facts::controller_is_paused(snapshot).then(key)
+            };
+            let reason = if paused.is_some() { "Paused" } else { "NotBooked" };
+            ("pending".to_owned(), reason.to_owned(), paused.unwrap_or_default())
+        }
         (None, None) => ("booked".to_owned(), "NotAnnounced".to_owned(), String::new()),
     };
     let addresses =

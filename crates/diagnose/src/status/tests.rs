@@ -61,6 +61,32 @@ fn every_service_of_type_load_balancer_has_a_row_with_its_reason() {
 }
 
 #[test]
+fn a_service_that_nothing_is_done_for_on_purpose_is_called_paused() {
+    let shown = |of_service: bool, of_controller: bool| {
+        let mut snapshot = healthy::snapshot();
+        let mut silent = healthy::service("silent");
+        let key = "cloudprovider.harvesterhci.io/paused";
+        silent["metadata"]["annotations"] = if of_service { json!({key: "true"}) } else { json!({}) };
+        silent["status"] = json!({});
+        snapshot.services.push(read(silent));
+        if of_controller {
+            let record = snapshot.config_maps.get_mut("harvester-cloud-provider").unwrap();
+            record.data.get_or_insert_default().insert("paused".into(), "true\n".into());
+        }
+        let row = report(&snapshot, &Scope::default()).services.into_iter().find(|row| row.name == "silent").unwrap();
+        format!("{}: {}", row.reason, row.message)
+    };
+    let (annotation, key) = (
+        "annotation cloudprovider.harvesterhci.io/paused is true",
+        "key paused of ConfigMap kube-system/harvester-cloud-provider is true",
+    );
+    assert_eq!(shown(false, false), "NotBooked: ");
+    assert_eq!(shown(true, false), format!("Paused: {annotation}"));
+    assert_eq!(shown(false, true), format!("Paused: {key}"));
+    assert_eq!(shown(true, true), format!("Paused: {annotation}"));
+}
+
+#[test]
 fn names_and_a_namespace_choose_services() {
     let mut snapshot = healthy::snapshot();
     snapshot.services.push(read(healthy::service("api")));

@@ -340,6 +340,13 @@ impl Instances for HarvesterInstances {
         }
     }
 
+    fn cached_standing(&self, node: &NodeView) -> Standing {
+        match self.vm(node) {
+            Ok(vm) if Some(vm.uid.as_str()) == vm_uid(node) => standing(&vm, self.vmis.get(&vm.name).as_deref()),
+            Ok(_) | Err(_) => Standing::Unknown,
+        }
+    }
+
     fn steady_since(&self) -> Option<tokio::time::Instant> {
         let mut troubles = 0;
         let mut well = true;

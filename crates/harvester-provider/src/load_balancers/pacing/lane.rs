@@ -64,9 +64,9 @@ impl Lane {
     pub fn before(&self, namespace: &str, number: u64) -> usize {
         let Some(own) = self.namespaces.get(namespace) else { return 0 };
         let rounds = own.numbers.range(..number).count();
+        // Of its own namespace this counts `rounds`.
         let of = |other: &Namespace| other.numbers.len().min(rounds + usize::from(other.place < own.place));
-        let others = self.namespaces.iter().filter(|(name, _)| *name != namespace).map(|(_, other)| of(other));
-        rounds + others.sum::<usize>()
+        self.namespaces.values().map(of).sum()
     }
 
     /// How many requests wait.

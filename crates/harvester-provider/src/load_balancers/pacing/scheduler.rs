@@ -124,10 +124,12 @@ impl Scheduler {
             let Some(waiting) = self.line.get_mut(&number) else { return };
             // A new request of a Service that is no longer new does not make it new again.
             if (waiting.work == Work::Delete) != (work == Work::Delete) {
-                self.lanes[lane(waiting.work)].remove(&service.namespace, number);
-                waiting.work = work;
                 self.clock += 1;
-                self.lanes[lane(work)].insert(&service.namespace, number, self.clock);
+                // Not the namespace of `service`: the collector asks in another name than the Service itself.
+                let namespace = &waiting.service.namespace;
+                self.lanes[lane(waiting.work)].remove(namespace, number);
+                waiting.work = work;
+                self.lanes[lane(work)].insert(namespace, number, self.clock);
             }
             return;
         }
@@ -260,9 +262,7 @@ impl Scheduler {
             let Some(waiting) = self.leave_line(&name) else { return };
             self.turns += 1;
             self.clock += 1;
-            for lane in &mut self.lanes {
-                lane.had_a_turn(&waiting.service.namespace, self.clock);
-            }
+            self.lanes[lane(waiting.work)].had_a_turn(&waiting.service.namespace, self.clock);
             let service = waiting.service.clone();
             let place = Place { service, delete: waiting.work == Work::Delete, since: now, sent: false, load: 1 };
             self.under_way.insert(name, place);

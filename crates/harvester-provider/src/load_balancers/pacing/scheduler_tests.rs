@@ -118,6 +118,43 @@ fn a_crowd_in_one_namespace_delays_the_services_of_another_by_one_turn() {
 }
 
 #[test]
+fn what_is_deleted_in_one_name_and_wanted_again_in_another_leaves_nothing_behind() {
+    let mut desk = Desk::new();
+    desk.ask("busy", Work::CreateNew);
+    let (collector, owner) = (key("vms/nobody"), key("shop/web"));
+    desk.scheduler.ask(desk.now, "web", &collector, Work::Delete);
+    desk.scheduler.ask(desk.now, "web", &owner, Work::CreateAgain);
+    desk.ask("next", Work::CreateAgain);
+    desk.scheduler.give_back(desk.now, "busy");
+    assert_eq!(desk.called(), ["nobody"], "the one who asked first is woken");
+    desk.scheduler.give_back(desk.now, "web");
+    assert_eq!(desk.called(), ["next"]);
+    desk.scheduler.give_back(desk.now, "next");
+    assert_eq!(desk.ask("later", Work::Delete), Turn::Now, "nothing is in its way");
+    assert!(desk.scheduler.lanes.iter().all(|lane| lane.len() == 0));
+}
+
+#[test]
+fn deletions_of_a_namespace_do_not_cost_its_creations_their_turn() {
+    let mut desk = Desk::new();
+    desk.ask("first", Work::CreateAgain);
+    for n in 0..20 {
+        desk.ask(&format!("gone{n}"), Work::Delete);
+    }
+    for n in 0..4 {
+        desk.ask(&format!("own{n}"), Work::CreateAgain);
+        for other in ["a", "b"] {
+            let name = format!("{other}{n}");
+            desk.scheduler.ask(desk.now, &name, &key(&format!("{other}/{name}")), Work::CreateAgain);
+        }
+    }
+    let order = desk.order(400, "first".into());
+    let own: Vec<usize> = (0..4).filter_map(|n| order.iter().position(|name| *name == format!("own{n}"))).collect();
+    // Every third turn of a creation is its own, and every fifth turn goes to the oldest request.
+    assert_eq!(own, [0, 4, 7, 11], "{order:?}");
+}
+
+#[test]
 fn a_place_is_free_after_five_seconds_or_when_the_host_refuses_or_the_request_failed() {
     let mut desk = Desk::new();
     for name in ["a", "b", "c", "d", "e"] {

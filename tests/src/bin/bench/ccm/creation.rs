@@ -135,7 +135,8 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
     told.tell(match count {
         100 => all.below(2.0).go("80-82 s"),
         1000 => all.below(15.0).go("0.8 s each"),
-        // As long as the bed takes, whose servers share the machine with the product.
+        3000 => all.below(300.0),
+        // Of ten thousand it tells the pace of the bed, whose servers share the machine with the product.
         _ => all,
     });
     let slowest = newcomers.iter().max().copied().unwrap_or_default();
@@ -152,7 +153,7 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
         told.tell(Figure::new(format!("fast: {count}, writes per Service, {text}"), each, "").at_most(2.1));
     }
     let cpu = Duration::from_millis(after.cpu_ms - before.cpu_ms);
-    told.tell(Figure::seconds(format!("fast: {count}, processor time of the CCM until quiet"), cpu));
+    told.tell(Figure::seconds(format!("fast: {count}, processor time of the CCM until only Events are left"), cpu));
     let rss =
         Figure::new(format!("fast: {count}, RSS of the CCM then"), crate::figures::megabytes(after.rss_bytes), "MB");
     told.tell(if count > 1000 { rss.below(400.0) } else { rss });
