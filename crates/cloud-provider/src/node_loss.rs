@@ -305,13 +305,13 @@ impl NodeLoss {
             None => {
                 let standing = tokio::time::timeout(ASK, self.instances.standing(node));
                 let (standing, upgrade) = tokio::join!(standing, self.requests.host_upgrade());
+                let cached = self.instances.cached_standing(node);
+                let machine = decide::settle(standing.unwrap_or(Standing::Unknown), cached, case.former);
+                case.former = Some(machine);
                 let upgrade = match upgrade {
                     Ok(upgrade) => upgrade,
                     Err(error) => return self.failed(&node.name, case, &error),
                 };
-                let former = case.machine.map(|(_, machine, _)| machine);
-                let cached = self.instances.cached_standing(node);
-                let machine = decide::settle(standing.unwrap_or(Standing::Unknown), cached, former);
                 case.machine = Some((Instant::now(), machine, upgrade));
                 (machine, upgrade)
             }

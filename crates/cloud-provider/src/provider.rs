@@ -172,7 +172,7 @@ pub trait Instances: Send + Sync + 'static {
         Standing::Unknown
     }
 
-    /// The same as the caches have it, which may be old; `Unknown` without caches.
+    /// The same as the caches have it; `Unknown` while they are not kept up to date.
     fn cached_standing(&self, _node: &NodeView) -> Standing {
         Standing::Unknown
     }

@@ -35,6 +35,8 @@ pub struct Case {
     pub next: Instant,
     /// The last answer of the cloud with its time: the state of the machine, and whether hosts are being upgraded.
     pub machine: Option<(Instant, Standing, bool)>,
+    /// The last state of the machine that counted, also where the rest of that look failed.
+    pub former: Option<Standing>,
     /// Pods that have the mark, as confirmed by the API server. If one of them is ready, a kubelet is alive. A pod
     /// whose mark met a conflict proves nothing.
     pub pods: BTreeSet<String>,
@@ -54,6 +56,7 @@ impl Case {
             stage: Stage::Open(None),
             next: now,
             machine: None,
+            former: None,
             pods: BTreeSet::new(),
             endpoints: BTreeSet::new(),
             pause: AGAIN,

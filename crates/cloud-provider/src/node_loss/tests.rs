@@ -117,8 +117,12 @@ impl Lab {
     /// The cloud reports the one at the first question, the other one later.
     fn of_two_answers(first: Standing, later: Standing) -> Self {
         let mut lab = Self::new(first);
-        lab.loss.instances = Arc::new(Cloud { first, later, asked: AtomicBool::new(false) });
+        lab.cloud_answers(first, later);
         lab
+    }
+
+    fn cloud_answers(&mut self, first: Standing, later: Standing) {
+        self.loss.instances = Arc::new(Cloud { first, later, asked: AtomicBool::new(false) });
     }
 
     fn answered_by(
@@ -340,6 +344,18 @@ fn lab_where(first: impl Fn(&Request) -> Option<(u16, Value)> + Send + Sync + 's
     lab.say("node-1", true);
     lab.say("node-3", true);
     lab
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_cloud_said_counts_also_if_the_rest_of_that_look_failed() {
+    let failed = AtomicBool::new(false);
+    let mut lab = lab_where(move |request| {
+        let first = request.path.ends_with(UPGRADE) && !failed.swap(true, Ordering::Relaxed);
+        first.then(|| (500, Scenario::status(500, "InternalError", "etcd is slow")))
+    });
+    lab.cloud_answers(Standing::Still("being migrated"), Standing::Unknown);
+    lab.work(9).await;
+    assert_eq!(lab.writes(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -341,6 +341,9 @@ impl Instances for HarvesterInstances {
     }
 
     fn cached_standing(&self, node: &NodeView) -> Standing {
+        if self.steady_since().is_none() {
+            return Standing::Unknown;
+        }
         match self.vm(node) {
             Ok(vm) if Some(vm.uid.as_str()) == vm_uid(node) => standing(&vm, self.vmis.get(&vm.name).as_deref()),
             Ok(_) | Err(_) => Standing::Unknown,

@@ -65,6 +65,8 @@ pub enum Seen {
 struct Waiting {
     name: String,
     service: ServiceKey,
+    /// Others that asked for the same object meanwhile, as its Service after the collector. They are woken, too.
+    others: Vec<ServiceKey>,
     since: Instant,
     work: Work,
 }
@@ -122,6 +124,9 @@ impl Scheduler {
     fn stand_in_line(&mut self, now: Instant, name: &str, service: &ServiceKey, work: Work) {
         if let Some(number) = self.numbers.get(name).copied() {
             let Some(waiting) = self.line.get_mut(&number) else { return };
+            if waiting.service != *service && !waiting.others.contains(service) {
+                waiting.others.push(service.clone());
+            }
             // A new request of a Service that is no longer new does not make it new again.
             if (waiting.work == Work::Delete) != (work == Work::Delete) {
                 self.clock += 1;
@@ -138,7 +143,8 @@ impl Scheduler {
         self.numbers.insert(name.to_owned(), number);
         self.lanes[lane(work)].insert(&service.namespace, number, number);
         self.services.insert((service.clone(), number));
-        self.line.insert(number, Waiting { name: name.to_owned(), service: service.clone(), since: now, work });
+        let (name, service) = (name.to_owned(), service.clone());
+        self.line.insert(number, Waiting { name, service, others: Vec::new(), since: now, work });
     }
 
     /// Number of requests before this one, if no others arrive.
@@ -267,6 +273,7 @@ impl Scheduler {
             let place = Place { service, delete: waiting.work == Work::Delete, since: now, sent: false, load: 1 };
             self.under_way.insert(name, place);
             self.called.push(waiting.service);
+            self.called.extend(waiting.others);
         }
     }
 

@@ -238,6 +238,11 @@ impl ProviderState {
         self.object(name, |object| object.created.take())
     }
 
+    /// Whether this process sent the POST for the object, and has published no address of it yet.
+    pub(super) fn is_unpublished(&self, name: &str) -> bool {
+        self.objects.get(name).is_some_and(|object| object.created.is_some())
+    }
+
     /// Objects whose POST was sent and whose address is not published yet.
     pub(super) fn unpublished(&self) -> impl Iterator<Item = &String> {
         self.objects.iter().filter(|(_, object)| object.created.is_some()).map(|(name, _)| name)

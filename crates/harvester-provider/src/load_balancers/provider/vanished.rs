@@ -34,6 +34,11 @@ impl HarvesterLoadBalancers {
         if live.is_some_and(|live| is_there(&live)) {
             return Ok(None);
         }
+        if service.ingress.is_empty() && self.memory().is_unpublished(&name) {
+            // The API server lets a Service go for which the finalizer was added while its deletion was under way: it
+            // looks for finalizers first and deletes then. And whatever took it, nobody was told of an address.
+            return Ok(None);
+        }
         let only_here = self.note_restore(service).await?;
         self.forget(service, &name);
         let what = shown.map_or("is gone with its finalizer on", |_| "is older than it was, and no load balancer");

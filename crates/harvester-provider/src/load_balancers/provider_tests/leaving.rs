@@ -415,6 +415,31 @@ async fn what_a_restore_of_etcd_has_forgotten_stays_and_is_not_collected_for_a_d
     }
 }
 
+/// A user deletes a Service while the finalizer is added, and the API server lets it go. That is no restore, also if an
+/// address was booked by then: nobody was told of it.
+#[tokio::test]
+async fn what_was_deleted_while_its_finalizer_was_added_leaves_nothing_behind() {
+    for (published, deleted) in [(false, true), (true, false)] {
+        let lab = Lab::new(vec![service("default/web").done()]);
+        lab.ensure().await.unwrap();
+        lab.host_books();
+        lab.watch();
+        if published {
+            lab.ensure().await.unwrap();
+        }
+        let (_guest, lab) = with_record(lab);
+        let web = lab.service();
+        lab.services.remove(&web.key);
+        lab.later();
+        lab.sent();
+        let answer = lab.provider.delete(&web).await.unwrap();
+        assert_eq!(matches!(answer, Deleted::Waiting(_)), deleted, "{answer:?}");
+        assert_eq!(matches!(answer, Deleted::Left(_)), !deleted, "{answer:?}");
+        assert_eq!(methods(&lab.written()), if deleted { vec!["DELETE"] } else { vec![] });
+        assert_eq!(lab.provider.identity.restore_suspected(tokio::time::Instant::now()).is_none(), deleted);
+    }
+}
+
 /// The snapshot has the Service from before it was a load balancer. A cache that lags behind shows the same.
 #[tokio::test]
 async fn a_service_that_a_restore_makes_a_cluster_ip_again_keeps_its_load_balancer() {

@@ -118,7 +118,7 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
         nodes::make_machines(&setup, &nodes).await?;
         let (_, joined) = nodes::register(&setup, &nodes).await?;
         told.tell(Figure::seconds(format!("{more} Nodes join at once before, all initialised"), joined));
-        setup.stage.wait_until_quiet().await?;
+        setup.stage.wait_until_only_events_are_left().await?;
     }
     let names = names("fast", count);
     let before = setup.stage.bed.ccm().usage()?;
