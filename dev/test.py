@@ -5,6 +5,7 @@ Programs are what cargo says there are, tests are what each program lists; one t
 a retry that no stall of the machine explains. An end-to-end test that failed beside others while the machine kept processes waiting is run
 again when nothing else runs, and has to pass twice. The first failure stays in the output, the last line counts such tests, and more than
 three of them fail the run.
+
 --unit runs what lies beside the code and the documents' examples, --e2e the programs in tests/tests; without either, all of them. NAMEs
 choose programs. Variables:
 
@@ -76,7 +77,7 @@ class Program:
     def __init__(self, name, command, directory, end_to_end):
         self.name, self.command, self.directory, self.end_to_end = name, command, directory, end_to_end
         self.log = OUT / f"{name}.log"
-        self.listed, self.ignored, self.again = [], set(), []
+        self.listed, self.ignored, self.again, self.kept_waiting_ms = [], set(), [], 0
 
     def list(self):
         """The names of its tests."""

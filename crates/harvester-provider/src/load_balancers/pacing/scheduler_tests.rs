@@ -12,7 +12,11 @@ impl Desk {
     }
 
     fn ask(&mut self, name: &str, work: Work) -> Turn {
-        self.scheduler.ask(self.now, name, &key(&format!("default/{name}")), work)
+        self.ask_for(&format!("default/{name}"), name, work)
+    }
+
+    fn ask_for(&mut self, service: &str, name: &str, work: Work) -> Turn {
+        self.scheduler.ask(self.now, name, &key(service), work)
     }
 
     fn pass(&mut self, ms: u64) {
@@ -108,9 +112,8 @@ fn a_crowd_in_one_namespace_delays_the_services_of_another_by_one_turn() {
         for n in 0..100 {
             desk.ask(&format!("crowd{n}"), work);
         }
-        let other = key("other/web");
         let ahead = if work == newcomer { 2 } else { 1 };
-        assert_eq!(desk.scheduler.ask(desk.now, "web", &other, newcomer), Turn::NotYet { ahead });
+        assert_eq!(desk.ask_for("other/web", "web", newcomer), Turn::NotYet { ahead });
         let order = desk.order(400, "first".into());
         let place = order.iter().position(|name| name == "web");
         assert_eq!(place, Some(ahead - 1), "{work:?} {newcomer:?}: {:?}", &order[..5]);
@@ -121,9 +124,8 @@ fn a_crowd_in_one_namespace_delays_the_services_of_another_by_one_turn() {
 fn what_is_deleted_in_one_name_and_wanted_again_in_another_leaves_nothing_behind() {
     let mut desk = Desk::new();
     desk.ask("busy", Work::CreateNew);
-    let (collector, owner) = (key("vms/nobody"), key("shop/web"));
-    desk.scheduler.ask(desk.now, "web", &collector, Work::Delete);
-    desk.scheduler.ask(desk.now, "web", &owner, Work::CreateAgain);
+    desk.ask_for("vms/nobody", "web", Work::Delete);
+    desk.ask_for("shop/web", "web", Work::CreateAgain);
     desk.ask("next", Work::CreateAgain);
     desk.scheduler.give_back(desk.now, "busy");
     assert_eq!(desk.called(), ["nobody", "web"], "both are woken: the one who asked first may not want it any more");
@@ -145,7 +147,7 @@ fn deletions_of_a_namespace_do_not_cost_its_creations_their_turn() {
         desk.ask(&format!("own{n}"), Work::CreateAgain);
         for other in ["a", "b"] {
             let name = format!("{other}{n}");
-            desk.scheduler.ask(desk.now, &name, &key(&format!("{other}/{name}")), Work::CreateAgain);
+            desk.ask_for(&format!("{other}/{name}"), &name, Work::CreateAgain);
         }
     }
     let order = desk.order(400, "first".into());
@@ -211,7 +213,7 @@ fn a_service_that_changes_its_mind_gives_back_every_turn_but_those_it_still_want
     let mut desk = Desk::new();
     desk.ask("busy", Work::CreateNew);
     for name in ["p0", "p1", "p2"] {
-        desk.scheduler.ask(desk.now, name, &key("default/web"), Work::CreateNew);
+        desk.ask_for("default/web", name, Work::CreateNew);
     }
     assert_eq!(desk.ask("next", Work::CreateNew), Turn::NotYet { ahead: 4 });
     desk.wants_only("web", &["p2"]);
