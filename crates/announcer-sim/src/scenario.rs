@@ -2,6 +2,7 @@
 //! `scenario/make.rs` makes one from a seed.
 
 mod cards;
+mod lies;
 mod make;
 mod text;
 mod wide;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use announcer_core::ElectionMode;
 pub use cards::CARDS;
+pub use lies::LIES;
 pub use wide::WIDE;
 
 use crate::kernel::Lan;
@@ -182,6 +184,12 @@ pub enum Kind {
     Server(ServerFault),
     /// Each request to this node's kernel takes up to so many milliseconds.
     SlowKernel(usize, u64),
+    /// These two nodes do not hear each other, and hear everybody else.
+    Apart(usize, usize),
+    /// A fabric answers, for each address that somebody asks everybody for, with the MAC that it saw there last.
+    Fabric,
+    /// The API lets this node read and refuses what it writes.
+    ReadOnly(usize),
 }
 
 /// What is wrong with one card.
@@ -236,6 +244,7 @@ impl Kind {
             | Self::Cordoned(n)
             | Self::ShutOut(n)
             | Self::ProxyIll(n)
+            | Self::ReadOnly(n)
             | Self::SlowKernel(n, _) => Some(*n),
             Self::ApiDown
             | Self::ApiLate(_)
@@ -250,6 +259,8 @@ impl Kind {
             | Self::Claims(_)
             | Self::AllNotReady
             | Self::KubeVip(_)
+            | Self::Apart(..)
+            | Self::Fabric
             | Self::Server(_) => None,
         }
     }
@@ -259,6 +270,7 @@ impl Kind {
         match self {
             Self::Split(group) | Self::SplitLan(_, group) => group.iter().max().copied(),
             Self::Endpoints(_, nodes) => nodes.last().copied(),
+            Self::Apart(a, b) => Some(*a.max(b)),
             other => other.node(),
         }
     }
@@ -327,6 +339,11 @@ impl Scenario {
         let [duration, _, retry] = self.lease;
         let fence = Duration::from_secs((duration - retry - 1).max(2));
         if self.mode == ElectionMode::Node { fence.min(Duration::from_secs(5)) } else { fence }
+    }
+
+    /// Whether a fabric answers for others at some time.
+    pub fn has_fabric(&self) -> bool {
+        self.faults.iter().any(|fault| fault.kind == Kind::Fabric)
     }
 
     /// The LAN of two that the one fault of the run does not concern.

@@ -25,6 +25,7 @@ mod run_process;
 mod users;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -175,6 +176,11 @@ struct World<'a> {
     /// Routers that answer for everybody, and clusters whose nodes do.
     proxies: u32,
     ipvs: u32,
+    /// Fabrics that answer for everybody, and which MAC they saw with which address last.
+    fabrics: u32,
+    fabric_saw: BTreeMap<Ipv4Addr, Mac>,
+    /// Pairs of nodes that do not hear each other.
+    apart: Vec<(usize, usize)>,
     /// Many Nodes were not ready together; for so long nothing moves for it.
     storm_until: Duration,
     /// Since when a host answers for the address of a Service.
@@ -249,6 +255,9 @@ impl<'a> World<'a> {
             duplicated: BTreeSet::new(),
             proxies: 0,
             ipvs: 0,
+            fabrics: 0,
+            fabric_saw: BTreeMap::new(),
+            apart: Vec::new(),
             storm_until: Duration::ZERO,
             strange_since: BTreeMap::new(),
             made: vec![Duration::ZERO; scenario.services.len()],

@@ -9,6 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::cards::{self, CARDS};
+use super::lies::{self, LIES};
 use super::wide::{self, LATEST, WIDE, millis};
 use super::{Address, CONFLICT, DhcpServer, Fault, Kind, REST, Scenario, ServerFault, WARM_UP, Wish};
 
@@ -88,6 +89,9 @@ impl Scenario {
             let mut rng = SmallRng::seed_from_u64(seed ^ 0xca4d_0000_0000);
             cards::split_up(&mut rng, &mut scenario);
             cards::blip(&mut rng, &mut scenario);
+        }
+        if seed >= LIES && mode == ElectionMode::Node {
+            lies::more(&mut SmallRng::seed_from_u64(seed ^ 0x11e5_0000_0000), &mut scenario);
         }
         scenario.faults.sort_by_key(|fault| fault.at);
         scenario.calm = scenario.faults.iter().map(Fault::is_over_at).max().unwrap_or_default().max(WARM_UP);

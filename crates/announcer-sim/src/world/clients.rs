@@ -237,9 +237,11 @@ impl World<'_> {
         let used =
             |service: &usize| self.robbed.contains(service) || self.duplicated.contains(service) || self.kube_vips > 0;
         let robbed = self.judge.services(index).iter().any(used);
-        [(robbed, thief()), (self.proxies > 0, gateway())]
-            .into_iter()
-            .filter_map(|(has, mac)| has.then_some(mac))
-            .collect()
+        let hosts = [(robbed, thief()), (self.proxies > 0, gateway())];
+        let fabric = match vip {
+            Vip::Given(address) => self.fabric_answers(address),
+            Vip::Leased(_) => None,
+        };
+        hosts.into_iter().filter_map(|(has, mac)| has.then_some(mac)).chain(fabric).collect()
     }
 }

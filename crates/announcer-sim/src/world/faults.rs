@@ -84,6 +84,8 @@ impl World<'_> {
             }
             Kind::ProxyArp => self.proxies += 1,
             Kind::Ipvs => self.ipvs += 1,
+            Kind::Fabric => self.fabrics += 1,
+            Kind::Apart(a, b) => self.apart.push((a, b)),
             Kind::Claims(service) => {
                 self.judge.alarmed.insert(service);
                 self.thief_announces(service);
@@ -156,6 +158,15 @@ impl World<'_> {
                 self.ipvs -= 1;
                 (0..self.scenario.services.len()).for_each(|service| self.after_conflict(service));
             }
+            Kind::Fabric => {
+                self.fabrics -= 1;
+                (0..self.scenario.services.len()).for_each(|service| self.after_conflict(service));
+            }
+            Kind::Apart(a, b) => {
+                if let Some(at) = self.apart.iter().position(|pair| *pair == (a, b)) {
+                    self.apart.swap_remove(at);
+                }
+            }
             Kind::Claims(_) => {}
             Kind::AllNotReady => self.all_not_ready(false),
             Kind::Server(fault) => self.server_fault(fault, false),
@@ -175,6 +186,7 @@ impl World<'_> {
         match kind {
             Kind::Stale(_) => count(&mut node.stale),
             Kind::ApiSlow(_) => count(&mut node.api_slow),
+            Kind::ReadOnly(_) => count(&mut node.read_only),
             Kind::Mute(_) => node.mute.iter_mut().for_each(count),
             Kind::Deaf(_) => node.deaf.iter_mut().for_each(count),
             Kind::Cut(_) => node.mute.iter_mut().chain(&mut node.deaf).for_each(count),

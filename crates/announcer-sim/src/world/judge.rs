@@ -15,11 +15,11 @@ use announcer_core::{ElectionMode, Reason};
 
 use super::World;
 use super::node::Node;
-use crate::api::uid;
+use crate::api::{key, uid};
 use crate::checks::{Checks, Violation};
 use crate::kernel::{Lan, lan_of};
 use crate::promises::{BLIP, NO_FALSE_ALARM, NOT_CUT_OFF, number};
-use crate::scenario::{Kind, Scenario, ServerFault};
+use crate::scenario::{CONFLICT, Fault, Kind, Scenario, ServerFault};
 
 /// No fence is as long: an address with more was left in order, for the next process (decisions.md 26).
 const LEFT_IN_ORDER: Duration = Duration::from_secs(20);
@@ -173,17 +173,30 @@ impl World<'_> {
 
     /// In `node` mode nodes tell each other from strangers. A server that has lost its book, or takes leases back,
     /// gives an address twice.
-    pub(super) fn judge_alarm(&mut self, n: usize, reason: Reason, text: &str) {
-        let twice = self.scenario.has(ServerFault::Forgets) || self.scenario.has(ServerFault::Refuses);
-        let stranger = |kind: &Kind| {
-            use Kind::{Claims, Duplicate, Ipvs, KubeVip, ProxyArp, Thief};
-            matches!(kind, Thief(_) | KubeVip(_) | Duplicate(_) | ProxyArp | Ipvs | Claims(_))
+    pub(super) fn judge_alarm(&mut self, n: usize, of: &ServiceKey, reason: Reason, text: &str) {
+        if reason != Reason::AddressConflict || self.scenario.mode != ElectionMode::Node {
+            return;
+        }
+        let is_of = |(_, services): &(Vip, Vec<usize>)| services.iter().any(|service| key(*service) == *of);
+        let Some((vip, services)) = self.judge.addresses.iter().find(|address| is_of(address)) else { return };
+        let leased = matches!(vip, Vip::Leased(_));
+        let begun = |fault: &&Fault| fault.at <= self.now;
+        let twice = |fault: &Fault| matches!(fault.kind, Kind::Server(ServerFault::Forgets | ServerFault::Refuses));
+        let twice = leased && self.scenario.faults.iter().filter(begun).any(twice);
+        // A host that answered is told of once more when the address is tried again.
+        let stranger = |fault: &Fault| {
+            let of_it = match &fault.kind {
+                Kind::Thief(service) | Kind::Duplicate(service) | Kind::Claims(service) => services.contains(service),
+                Kind::KubeVip(_) | Kind::ProxyArp | Kind::Ipvs | Kind::Fabric => true,
+                _ => false,
+            };
+            of_it && self.now <= fault.is_over_at() + CONFLICT
         };
+        let strange = self.scenario.faults.iter().filter(begun).any(stranger);
         // By a clock that has stood still a lease goes on that has ended, and the address is another Service's by now.
         let lease = Duration::from_secs(self.scenario.dhcp.lease_seconds.into());
         let deceived = self.nodes.iter().any(|node| node.deceived_at.is_some_and(|at| self.now < at + lease));
-        let quiet = !twice && !deceived && self.scenario.faults.iter().all(|fault| !stranger(&fault.kind));
-        if reason == Reason::AddressConflict && quiet && self.scenario.mode == ElectionMode::Node {
+        if !twice && !strange && !deceived {
             let seen = format!("{} says: {text}", self.nodes[n].name);
             self.broken(NO_FALSE_ALARM, seen);
         }
@@ -269,7 +282,9 @@ impl World<'_> {
         let made = services.iter().map(|service| self.made[*service]).max().unwrap_or_default();
         if self.judge.first_use[index].is_none_or(|first| first.at < made) {
             let well = self.judge.well_since.get(&(vip.lan(), n));
-            let in_reach = well.is_some_and(|since| *since + PROBING < self.now);
+            // A probe, or its answer, may be lost.
+            let lossy = self.stormy() && self.scenario.loss > 0.0;
+            let in_reach = !lossy && well.is_some_and(|since| *since + PROBING < self.now);
             self.judge.first_use[index] = Some(FirstUse { at: self.now, in_reach });
         }
     }

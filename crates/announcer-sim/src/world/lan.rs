@@ -31,7 +31,8 @@ impl World<'_> {
         let together = |(_, group): (usize, &BTreeSet<usize>)| {
             from.is_some_and(|from| group.contains(&from)) == group.contains(&to)
         };
-        sends && hears && self.splits_of(lan).all(together)
+        let apart = |pair: &(usize, usize)| from.is_some_and(|from| *pair == (from.min(to), from.max(to)));
+        sends && hears && self.splits_of(lan).all(together) && !self.apart.iter().any(apart)
     }
 
     pub(super) fn hear_each_other(&self, lan: Lan, a: usize, b: usize) -> bool {
@@ -56,7 +57,7 @@ impl World<'_> {
             None => self.learned.remove(&(lan, header.source)),
         };
         self.learnings += u64::from(before != from);
-        let only = self.learned.get(&(lan, header.destination)).copied();
+        self.fabric_sees(&frame);
         if [gateway(), resident()].contains(&header.destination)
             || (from.is_some() && header.destination.is_multicast())
         {
@@ -69,6 +70,12 @@ impl World<'_> {
             self.ask_server(from, &frame);
         }
         self.clients_hear(lan, from, &frame);
+        self.pass(lan, from, header.destination, frame);
+    }
+
+    /// Switches pass it on, to all ports or to where they have seen its destination.
+    fn pass(&mut self, lan: Lan, from: Option<usize>, destination: Mac, frame: Vec<u8>) {
+        let only = self.learned.get(&(lan, destination)).copied();
         let frame: Rc<[u8]> = frame.into();
         for to in 0..self.nodes.len() {
             if from == Some(to) || only.is_some_and(|only| only != to) || !self.reaches(lan, from, to) {
@@ -157,6 +164,27 @@ impl World<'_> {
                 self.transmit(lan, None, Arp::answer(&question, mac).frame(question.sender_mac).to_vec());
             }
         }
+        let everybody = frame.first().is_some_and(|first| first & 1 == 1);
+        if let Some(mac) = self.fabric_answers(asked).filter(|mac| everybody && *mac != question.sender_mac) {
+            // No switch learns a port from it.
+            let answer = Arp::answer(&question, mac).frame(question.sender_mac).to_vec();
+            self.pass(lan, None, question.sender_mac, answer);
+        }
+    }
+
+    /// What a fabric remembers of the addresses of Services.
+    fn fabric_sees(&mut self, frame: &[u8]) {
+        if let Some(found) = self.scenario.has_fabric().then(|| l2::arp::parse_frame(frame)).flatten()
+            && self.is_vip(found.arp.sender_ip.into())
+        {
+            self.fabric_saw.insert(found.arp.sender_ip, found.arp.sender_mac);
+        }
+    }
+
+    /// With which MAC a fabric answers for it.
+    pub(super) fn fabric_answers(&self, address: IpAddr) -> Option<Mac> {
+        let IpAddr::V4(address) = address else { return None };
+        self.fabric_saw.get(&address).copied().filter(|_| self.fabrics > 0)
     }
 
     /// The host in the second LAN asks for an address there: so nodes learn of it.

@@ -53,6 +53,10 @@ impl World<'_> {
             return;
         }
         let latency = self.latency(n, LATENCY_US);
+        if self.nodes[n].read_only > 0 && request.writes() {
+            self.schedule(latency, Event::Answer { node: n, life, id, answer: Answer::Failed });
+            return;
+        }
         if self.chance(self.scenario.refusals) {
             let answer = match self.rng.random_range(0..3) {
                 0 if request.writes() => Some(Answer::Conflict),

@@ -139,7 +139,7 @@ impl World<'_> {
             }
             // No Service here asks for DHCPv6.
             Action::StartDhcp(..) | Action::StopDhcp { .. } | Action::DhcpLink { .. } | Action::DhcpTaken { .. } => {}
-            Action::Tell(_, tell) => self.judge_alarm(n, tell.reason, &tell.text),
+            Action::Tell(key, tell) => self.judge_alarm(n, &key, tell.reason, &tell.text),
             Action::Exit => {
                 self.exit(n);
                 return false;

@@ -85,6 +85,7 @@ impl World<'_> {
             && self.reaches_api(n)
             && node.api_slow == 0
             && node.stale == 0
+            && node.read_only == 0
             && node.mute[lan] == 0
             && node.deaf[lan] == 0
             && if self.scenario.mode == ElectionMode::Node {
@@ -160,7 +161,7 @@ impl World<'_> {
         let conflict = |service: &usize| self.conflicts.get(service).is_some_and(|until| *until > self.now);
         let contested = |service: &usize| {
             let one = self.robbed.contains(service) || self.duplicated.contains(service) || conflict(service);
-            one || self.proxies > 0 || self.ipvs > 0
+            one || self.everybody_answers(index)
         };
         let robbed = services.iter().any(contested);
         // RFC 5227: what nobody has used before is not announced beside a stranger. In the other modes owners yield.
@@ -226,7 +227,13 @@ impl World<'_> {
     /// A stranger uses the address of this Service, or clients may still feel that one did.
     fn is_contested(&self, service: usize) -> bool {
         let one = self.robbed.contains(&service) || self.duplicated.contains(&service);
-        one || self.proxies > 0 || self.ipvs > 0 || self.kube_vips > 0
+        one || self.everybody_answers(self.judge.index_of(service)) || self.kube_vips > 0
+    }
+
+    /// Somebody answers for whatever is asked for by ARP.
+    fn everybody_answers(&self, index: usize) -> bool {
+        let by_arp = !matches!(self.judge.vip(index), Vip::Given(IpAddr::V6(_)));
+        by_arp && (self.proxies > 0 || self.ipvs > 0 || self.fabrics > 0)
     }
 
     /// RFC 5227: it has begun with an address that a stranger uses.
@@ -240,9 +247,8 @@ impl World<'_> {
         let heard = in_lan && self.judge.well_since.contains_key(&(lan, n));
         // A stranger that the probes have not reached cannot have answered them.
         let probed = self.judge.first_use[index].is_some_and(|first| first.in_reach);
-        let quiet = self.scenario.loss == 0.0;
         let alone = services.len() == 1;
-        (alone && heard && probed && quiet && services.iter().any(used)).then_some(Trouble::BesideStranger(n, index))
+        (alone && heard && probed && services.iter().any(used)).then_some(Trouble::BesideStranger(n, index))
     }
 
     /// How bad it is that these two both answer, since then.

@@ -1,0 +1,102 @@
+//! Seeds from [`LIES`] on: a LAN whose ports are kept apart, a fabric that answers for the dead, an API that lets a node
+//! read and not write, many Nodes that are not ready, and strangers from the first second on.
+
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::SmallRng;
+
+use super::wide::{LATEST, NOTHING, millis};
+use super::{Address, Fault, Kind, Scenario, WARM_UP};
+
+/// The first seed of these. What older seeds do stays as it was.
+pub const LIES: u64 = 40_000_000;
+
+/// One more lie beside what the run has; or instead of the one fault of a run.
+pub(super) fn more(rng: &mut SmallRng, scenario: &mut Scenario) {
+    if scenario.blip {
+        return;
+    }
+    if scenario.bound.is_some() {
+        if rng.random_bool(0.25) {
+            alone(rng, scenario);
+        }
+        return;
+    }
+    for _ in 0..rng.random_range(0..=2) {
+        let at = WARM_UP + millis(rng, 0, 30_000);
+        let lasts = millis(rng, 300, 25_000).min(LATEST.saturating_sub(at));
+        match rng.random_range(0..7) {
+            0 => isolated_ports(rng, scenario, at, lasts),
+            1 => pair(rng, scenario, at, lasts),
+            2 => {
+                let kind = Kind::ReadOnly(rng.random_range(0..scenario.nodes));
+                scenario.faults.push(Fault { at, lasts, kind });
+            }
+            3 => scenario.faults.push(Fault { at, lasts, kind: Kind::Fabric }),
+            4 => many_not_ready(rng, scenario, at, lasts),
+            _ => stranger(rng, scenario),
+        }
+    }
+}
+
+/// No client may feel it.
+fn alone(rng: &mut SmallRng, scenario: &mut Scenario) {
+    let (at, lasts) = (WARM_UP + WARM_UP, millis(rng, 5_000, 30_000));
+    scenario.faults.clear();
+    match rng.random_range(0..4) {
+        0 => isolated_ports(rng, scenario, at, lasts),
+        1 => pair(rng, scenario, at, lasts),
+        2 => {
+            let kind = Kind::ReadOnly(rng.random_range(0..scenario.nodes));
+            scenario.faults.push(Fault { at, lasts, kind });
+        }
+        _ => scenario.faults.push(Fault { at, lasts, kind: Kind::Fabric }),
+    }
+    scenario.bound = Some(NOTHING);
+}
+
+/// Each node hears the gateway and no other node: a private VLAN, or ports of a switch that are isolated.
+fn isolated_ports(rng: &mut SmallRng, scenario: &mut Scenario, at: Duration, lasts: Duration) {
+    // Sometimes it was so before the first process has started.
+    let (at, lasts) =
+        if scenario.bound.is_none() && rng.random_bool(0.3) { (Duration::ZERO, LATEST) } else { (at, lasts) };
+    for a in 0..scenario.nodes {
+        scenario.faults.extend((a + 1..scenario.nodes).map(|b| Fault { at, lasts, kind: Kind::Apart(a, b) }));
+    }
+}
+
+/// Two nodes do not hear each other, and hear all others.
+fn pair(rng: &mut SmallRng, scenario: &mut Scenario, at: Duration, lasts: Duration) {
+    let a = rng.random_range(0..scenario.nodes);
+    let b = rng.random_range(0..scenario.nodes);
+    if a != b {
+        scenario.faults.push(Fault { at, lasts, kind: Kind::Apart(a.min(b), a.max(b)) });
+    }
+}
+
+/// At least half of the Nodes, within a second, and back one after another.
+fn many_not_ready(rng: &mut SmallRng, scenario: &mut Scenario, at: Duration, lasts: Duration) {
+    let spared = rng.random_range(0..scenario.nodes);
+    let half = scenario.nodes.div_ceil(2);
+    for n in (0..scenario.nodes).filter(|n| *n != spared).take(half) {
+        let fault =
+            Fault { at: at + millis(rng, 0, 1_000), lasts: lasts + millis(rng, 0, 5_000), kind: Kind::NotReady(n) };
+        scenario.faults.push(fault);
+    }
+}
+
+/// At any time: also before a node has started.
+fn stranger(rng: &mut SmallRng, scenario: &mut Scenario) {
+    let service = rng.random_range(0..scenario.services.len());
+    let given = scenario.services[service].address != Address::Dhcp;
+    let kind = match rng.random_range(0..5) {
+        0 if given => Kind::Duplicate(service),
+        1 if given => Kind::Thief(service),
+        2 if given => Kind::Claims(service),
+        3 => Kind::ProxyArp,
+        _ => Kind::Ipvs,
+    };
+    let at = millis(rng, 0, 45_000);
+    scenario.faults.push(Fault { at, lasts: millis(rng, 300, 20_000).min(LATEST.saturating_sub(at)), kind });
+}
