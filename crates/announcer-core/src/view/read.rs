@@ -47,9 +47,7 @@ pub(super) fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Opt
     let joined =
         status.and_then(|status| status.conditions.iter().flatten().find(|it| it.type_ == contract::joined::JOINED));
     Published {
-        turn: joined
-            .and_then(|joined| contract::joined::parse_turn(&joined.reason, &joined.message))
-            .unwrap_or_default(),
+        turn: joined.and_then(|joined| contract::joined::parse_turn(&joined.message)).unwrap_or_default(),
         vip_host: annotation(keys::VIP_HOST).map(str::to_owned),
         term: annotation(keys::TERM).and_then(Term::parse),
         hwaddr: annotation(keys::HWADDR).map(str::to_owned),
