@@ -14,7 +14,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use testbed::{Fault, Nic};
 
-use super::{BEYOND_THE_LEASE, Promise, Seen};
+use super::{BEYOND_THE_LEASE, OutageLimits, Seen};
 use crate::bed::Bed;
 use crate::case::{Case, service};
 use crate::vip::Vip;
@@ -47,7 +47,7 @@ pub async fn standbys_take_nothing_over(
         drop(broken);
     }
     let_it_happen(5).await;
-    let seen = Seen::end_both(what, Promise::NOTHING_IS_LOST, watch)?;
+    let seen = Seen::end_both(what, OutageLimits::NOTHING_IS_LOST, watch)?;
     let (now, owner) = (vip.term().await?, bed.owner_of(vip.address)?);
     ensure!((now, owner) == (term, Some(vip.owner)), "{what}: node {owner:?} has it by term {now}, not {term}");
     nothing_was_written(bed, mark)?;
@@ -77,7 +77,7 @@ pub async fn the_owner_is_cut_off_with_a_few(bed: &Bed, case: &Case<'_>, last: u
     vip.is_gone_from(vip.owner).await?;
     let_it_happen(3).await;
     vip.is_announced_by(second).await?;
-    let seen = Seen::end_both("owner cut off with a few", Promise::within(300, FAILOVER), watch)?;
+    let seen = Seen::end_both("owner cut off with a few", OutageLimits::within(300, FAILOVER), watch)?;
     let now = vip.term().await?;
     ensure!(now == term + 1, "one move: term {now} after {term}");
     ensure!(!asked.report().by.is_empty(), "the neighbour heard nobody");
@@ -126,8 +126,8 @@ pub async fn a_hypervisor_is_lost(bed: &Bed, case: &Case<'_>, last: u8) -> Resul
     let now = vip.moved_from(vip.owner).await?;
     ensure!(now == third, "node{now} has it, of the lost hypervisor");
     let_it_happen(2).await;
-    let promise = Promise::within(500, Duration::from_secs(2));
-    let seen = Seen::end_both("hypervisor lost with owner and next node", promise, watch)?;
+    let limits = OutageLimits::within(500, Duration::from_secs(2));
+    let seen = Seen::end_both("hypervisor lost with owner and next node", limits, watch)?;
     vip.is_gone_from(vip.owner).await?;
     for n in [vip.owner, next] {
         bed.power_on(n)?;
@@ -181,7 +181,7 @@ pub async fn all_nodes_are_unready_and_back(bed: &Bed, case: &Case<'_>, last: u8
         let_it_happen(4).await;
     }
     let_it_happen(8).await;
-    let seen = Seen::end_both("all nodes unready and back", Promise::NOTHING_IS_LOST, watch)?;
+    let seen = Seen::end_both("all nodes unready and back", OutageLimits::NOTHING_IS_LOST, watch)?;
     stay("the nodes are ready again")?;
     let now = vip.term().await?;
     ensure!(now == term, "term {now} after {term}");

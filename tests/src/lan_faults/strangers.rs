@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use testbed::{Fault, Host, Probe, ProbeOptions, Task, Traffic};
 
-use super::{Promise, Seen};
+use super::{OutageLimits, Seen};
 use crate::PATIENCE;
 use crate::bed::Bed;
 use crate::case::{Case, Exposed, service};
@@ -22,9 +22,9 @@ const LEASE: Duration = Duration::from_secs(15);
 const BURST: Duration = Duration::from_millis(30);
 /// A membership Lease, and the time that strangers have then (docs/announcer.md); tests give two seconds more for
 /// detection and for the API.
-const DESPITE_A_STRANGER: Promise = Promise::within(20_000, Duration::from_secs(15 + 5 + 2));
+const DESPITE_A_STRANGER: OutageLimits = OutageLimits::within(20_000, Duration::from_secs(15 + 5 + 2));
 /// Of a node whose strangers are silent: 0.25 s, for a client that asks every 50 ms.
-const POWER_LOSS: Promise = Promise::within(300, FAILOVER);
+const POWER_LOSS: OutageLimits = OutageLimits::within(300, FAILOVER);
 
 /// Who answers for an address beside its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,7 +224,7 @@ pub async fn take_nothing_from_an_owner_that_lives(bed: &Bed, case: &Case<'_>, w
         bed.wait_until_announcing(n).await?;
     }
     let_it_happen(5).await;
-    let what = |kind: Kind| (format!("{kind}, API there and away for {without_api} s"), Promise::NOTHING_IS_LOST);
+    let what = |kind: Kind| (format!("{kind}, API there and away for {without_api} s"), OutageLimits::NOTHING_IS_LOST);
     let seen = end(&disputed, probes, what)?;
     announced?;
     let meanwhile = meanwhile?;
@@ -280,11 +280,15 @@ pub async fn answer_for_an_owner_that_is_lost(bed: &Bed, case: &Case<'_>) -> Res
     Ok(seen)
 }
 
-fn end(disputed: &[Disputed<'_>], probes: Vec<Probe>, what: impl Fn(Kind) -> (String, Promise)) -> Result<Vec<Seen>> {
+fn end(
+    disputed: &[Disputed<'_>],
+    probes: Vec<Probe>,
+    what: impl Fn(Kind) -> (String, OutageLimits),
+) -> Result<Vec<Seen>> {
     let each = disputed.iter().zip(probes);
     each.map(|(one, probe)| {
-        let (what, promise) = what(one.kind);
-        Seen::end(&what, promise, probe)
+        let (what, limits) = what(one.kind);
+        Seen::end(&what, limits, probe)
     })
     .collect()
 }

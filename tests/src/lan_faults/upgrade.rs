@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use testbed::{Connection, DhcpOptions, Traffic};
 
-use super::{Promise, Seen};
+use super::{OutageLimits, Seen};
 use crate::bed::{Bed, BedBuilder};
 use crate::case::{Case, Exposed, service};
 use crate::watch;
@@ -79,7 +79,7 @@ impl<'a> Served<'a> {
         }
         for ((web, address, owner), probe) in services.iter().zip(asked) {
             let what = format!("upgrade, {} address", web.name());
-            cost.seen.push(Seen::end(&what, Promise::NOTHING_IS_LOST, probe)?);
+            cost.seen.push(Seen::end(&what, OutageLimits::NOTHING_IS_LOST, probe)?);
             let now = bed.owner_of(*address)?;
             ensure!(now == Some(*owner), "{web}: node {now:?} has it, not node{owner}");
         }

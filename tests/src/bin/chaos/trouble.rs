@@ -83,7 +83,7 @@ impl Broken {
 impl Chaos {
     pub async fn trouble(&mut self, what: Broken) -> Result<()> {
         let (mut cut, mut operator) = (None, None);
-        let time = self.dice.time(1000, 6000) * what.patience();
+        let time = self.rng.time(1000, 6000) * what.patience();
         say(&format!("{what:?} for {time:?}"));
         match what {
             Broken::HarvesterApi => self.bed.harvester.api_server().kill(),
@@ -104,12 +104,12 @@ impl Chaos {
                     self.bed.write_cloud_config(&other.cloud_config(&self.bed)?)?;
                 }
                 // A process that begins with the wrong file has never seen the right one.
-                if self.dice.below(2) == 0 {
+                if self.rng.below(2) == 0 {
                     self.replicas().into_iter().try_for_each(|replica| replica.stop().and_then(|_| replica.start()))?;
                 }
             }
             Broken::Copy => {
-                let renamed = self.dice.below(2) == 0;
+                let renamed = self.rng.below(2) == 0;
                 match &mut self.copycat {
                     Some(copycat) => copycat.begin_again(&self.bed, renamed).await?,
                     none => *none = Some(Copycat::begin(&self.bed, renamed).await?),
