@@ -72,20 +72,20 @@ pub struct Back {
     pub stalled: Duration,
 }
 
-/// Everything; field order is the order in which it goes down.
-pub struct Stage {
-    /// They ask all the time.
+/// An installation with clients that ask all the time. Fields are dropped in their order.
+pub struct NodeLossBed {
+    /// The clients of the web servers.
     pub clients: Mutex<Clients>,
     /// The guest cluster's API.
     pub client: Client,
-    /// Of the web servers.
+    /// Address of the web servers.
     pub address: Ipv4Addr,
     _helm: Helm,
     /// Nodes, control plane, Harvester, LAN.
     pub cluster: Installation,
 }
 
-impl Stage {
+impl NodeLossBed {
     /// Everything is installed and well.
     pub async fn start() -> Result<Self> {
         let cluster = Installation::with(u8::try_from(NODES)?, ControlPlane::builder().api_servers()).await?;
@@ -107,9 +107,9 @@ impl Stage {
         cluster.pods_ready("default", "app=web", NODES).await?;
         let address = expose(&cluster, "web").await?;
         let clients = Clients::start(&cluster.lan, SocketAddr::from((address, 80)), CLIENTS, 0)?;
-        let stage = Self { clients: Mutex::new(clients), client, address, _helm: helm, cluster };
-        stage.is_well().await?;
-        Ok(stage)
+        let bed = Self { clients: Mutex::new(clients), client, address, _helm: helm, cluster };
+        bed.is_well().await?;
+        Ok(bed)
     }
 
     /// Everything runs everywhere, and all endpoints get traffic.
@@ -187,7 +187,7 @@ impl Stage {
         self.lost(|| self.cluster.machine(n).power_off(), meanwhile).await
     }
 
-    /// The same, and an API server and a member of etcd are lost with it. See [`Stage::node_with_a_server`].
+    /// The same, and an API server and a member of etcd are lost with it. See [`NodeLossBed::node_with_a_server`].
     pub async fn lose_with_its_server(&self, n: usize) -> Result<Loss> {
         let power_off = || {
             self.cluster.control_plane.cut_server(n)?;

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use case::{Case, Stage};
+use case::{Case, CaseState};
 use decide::{Agreed, Circumstances, Doubt, Finding, Seen};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -234,13 +234,13 @@ impl NodeLoss {
     fn open(&mut self, now: Instant, agreed: &BTreeMap<String, Agreed>) {
         for (name, word) in agreed {
             let case = self.cases.entry(name.clone()).or_insert_with(|| Case::new(now, &word.uid));
-            if case.uid != word.uid || matches!(case.stage, Stage::Heard(..)) {
+            if case.uid != word.uid || matches!(case.state, CaseState::Heard(..)) {
                 *case = Case::new(now, &word.uid);
             }
         }
         for (_, case) in self.cases.iter_mut().filter(|(name, _)| !agreed.contains_key(*name)) {
-            if !matches!(case.stage, Stage::Heard(..)) {
-                (case.stage, case.next) = (Stage::Heard(now, 0), now);
+            if !matches!(case.state, CaseState::Heard(..)) {
+                (case.state, case.next) = (CaseState::Heard(now, 0), now);
             }
         }
     }
@@ -262,17 +262,17 @@ impl NodeLoss {
         silent: &BTreeSet<String>,
         nodes: &[Arc<NodeView>],
     ) {
-        match case.stage {
-            Stage::Open(_) => self.judge(node, word, case, silent, nodes).await,
-            Stage::Marked(looks) => {
+        match case.state {
+            CaseState::Open(_) => self.judge(node, word, case, silent, nodes).await,
+            CaseState::Marked(looks) => {
                 let went_well = self.mark(node, word, case).await;
                 if went_well && case.is_lost() {
-                    case.stage = Stage::Marked(looks + 1);
+                    case.state = CaseState::Marked(looks + 1);
                     case.next = Instant::now() + LOOKS.get(looks + 1).copied().unwrap_or(SELDOM);
                 }
             }
-            Stage::Refuted(false) => self.withdraw(node, case).await,
-            Stage::Refuted(true) | Stage::Heard(..) => case.next = Instant::now() + SELDOM,
+            CaseState::Refuted(false) => self.withdraw(node, case).await,
+            CaseState::Refuted(true) | CaseState::Heard(..) => case.next = Instant::now() + SELDOM,
         }
     }
 
@@ -319,7 +319,7 @@ impl NodeLoss {
         let (doubt, until) = match judge(case, machine, host_upgrade) {
             Finding::Lost => {
                 // The doubt is resolved. If the mark fails, only the back-off decides when it is tried again.
-                case.stage = Stage::Open(None);
+                case.state = CaseState::Open(None);
                 self.mark(node, word, case).await;
                 return;
             }

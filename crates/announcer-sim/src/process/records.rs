@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use announcer::writer::BACKOFF;
 use announcer_core::engine::{Input, Record};
-use announcer_core::record_writer::{Again, Answer, Ask, Next, Object, RecordWriter, Write};
+use announcer_core::record_writer::{Answer, Ask, Next, Object, RecordWriter, Requeue, Write};
 use announcer_core::view::ServiceKey;
 use jiff::Timestamp;
 use kube::api::DynamicObject;
@@ -118,9 +118,9 @@ impl Writer {
             Next::End(end) => {
                 let (recorded, again) = self.records.ended(name, &write, end);
                 match again {
-                    Again::No => key.failures = 0,
-                    Again::AtOnce => key.added = true,
-                    Again::Later => {
+                    Requeue::No => key.failures = 0,
+                    Requeue::AtOnce => key.added = true,
+                    Requeue::Later => {
                         key.failures += 1;
                         key.retry = Some(now + BACKOFF.delay(key.failures));
                     }

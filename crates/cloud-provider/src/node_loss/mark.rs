@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::case::{Case, Stage};
+use super::case::{Case, CaseState};
 use super::decide::Agreed;
 use super::plan::{self, Tenants};
 use super::{AGAIN, LOOKS, NodeLoss};
@@ -96,7 +96,7 @@ impl NodeLoss {
 
     /// Handles the first complete mark of a node.
     fn is_lost(&self, node: &NodeView, word: &Agreed, case: &mut Case, pods: usize) {
-        case.stage = Stage::Marked(0);
+        case.state = CaseState::Marked(0);
         self.metrics.verdict("lost");
         // If no pod was written here, another replica has marked and reported them.
         if pods > 0 {
