@@ -11,7 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
 use serde::Serialize;
 
-use crate::annotations::{Wanted, printable};
+use crate::annotations::{AddressRequest, printable};
 use crate::config::{Config, ElectionMode};
 use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
 use crate::ownership::service::LeaseKey;
@@ -184,8 +184,8 @@ fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
         () => State::Announced,
     };
     let asked = view.wanted.iter().filter_map(|wanted| match wanted {
-        Wanted::Static(address) => Some(*address),
-        Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+        AddressRequest::Static(address) => Some(*address),
+        AddressRequest::Dhcp4 | AddressRequest::Dhcp6 => None,
     });
     let addresses = if published.is_empty() { asked.collect() } else { published };
     VipRow { service: view.key.to_string(), addresses, owner, term, state, dhcp, probes: None }

@@ -27,7 +27,7 @@ use crate::api_time::ApiTime;
 use crate::clients::Clients;
 use crate::clock;
 use crate::dhcp_driver;
-use crate::engine::{Action, ClientStart, Engine, Input, REFRESH, Recorded, Tell, WireOp};
+use crate::engine::{Action, ClientStart, Engine, Input, REFRESH, Recorded, ServiceEvent, WireOp};
 use crate::frames;
 use crate::kubelet;
 use crate::listen::Listeners;
@@ -316,7 +316,7 @@ impl Node {
         false
     }
 
-    fn tell(&self, key: &ServiceKey, tell: &Tell) {
+    fn tell(&self, key: &ServiceKey, tell: &ServiceEvent) {
         if tell.reason == Reason::AddressConflict {
             self.metrics.conflict();
         }

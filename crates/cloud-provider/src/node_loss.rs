@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use case::{Case, CaseState};
-use decide::{Agreed, Circumstances, Doubt, Finding, Seen};
+use decide::{Agreed, Circumstances, Doubt, Finding, SeenReport};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
@@ -73,11 +73,11 @@ pub struct NodeLoss {
     nodes: NodeCache,
     instances: Arc<dyn Instances>,
     requests: Requests,
-    kubelet: kubelet::Ask,
+    kubelet: kubelet::ReachCheck,
     recorder: Recorder,
     metrics: NodeLossMetrics,
     silent: watch::Sender<BTreeSet<String>>,
-    seen: BTreeMap<String, Seen>,
+    seen: BTreeMap<String, SeenReport>,
     cases: BTreeMap<String, Case>,
     is_refused: bool,
 }
@@ -204,7 +204,7 @@ impl NodeLoss {
             self.cases.iter().filter(|(_, case)| case.is_lost()).map(|(name, _)| name.clone()).collect();
         self.metrics.lost(lost.len());
         self.silent.send_if_modified(|told| std::mem::replace(told, lost.clone()) != lost);
-        let expiries = self.seen.values().filter_map(Seen::expiry).filter(|at| *at > now);
+        let expiries = self.seen.values().filter_map(SeenReport::expiry).filter(|at| *at > now);
         self.cases.values().map(|case| case.next).chain(expiries).min()
     }
 
@@ -215,7 +215,8 @@ impl NodeLoss {
     /// Takes over the reports that exist at the start. Their announcers may be gone, so a report counts only from its
     /// next renewal on.
     fn inherit(&mut self) {
-        let seen = |(key, report): (String, Arc<Report>)| (key, Seen { report: (*report).clone(), renewed: None });
+        let seen =
+            |(key, report): (String, Arc<Report>)| (key, SeenReport { report: (*report).clone(), renewed: None });
         self.seen = self.told().into_iter().map(seen).collect();
     }
 
@@ -226,7 +227,7 @@ impl NodeLoss {
         for (key, report) in reports {
             let renewed = self.seen.get(&key).filter(|seen| seen.report.renewal == report.renewal);
             let renewed = renewed.map_or(Some(now), |seen| seen.renewed);
-            self.seen.insert(key, Seen { report: (*report).clone(), renewed });
+            self.seen.insert(key, SeenReport { report: (*report).clone(), renewed });
         }
     }
 

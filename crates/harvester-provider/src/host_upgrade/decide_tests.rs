@@ -59,7 +59,7 @@ fn facts(snapshot: &Snapshot, silent: Option<i64>) -> Facts {
 /// What a replay has cost and told.
 #[derive(Debug, Default)]
 struct ReplayCost {
-    events: Vec<Tell>,
+    events: Vec<UpgradeEvent>,
     resyncs: usize,
     /// Changes of what is shown of each Node.
     shown: BTreeMap<String, usize>,

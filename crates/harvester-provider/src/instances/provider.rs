@@ -29,7 +29,7 @@ use finding::nodes_of;
 use vips::ServiceVips;
 
 use super::addresses::{AddressRules, Addresses, node_addresses};
-use super::hostnames::{Ask, Hostnames};
+use super::hostnames::{AgentRequest, Hostnames};
 use super::lookup::{Found, judge, vm_uid};
 use super::power::{power, standing};
 use super::requests::Requests;
@@ -41,7 +41,7 @@ use crate::identity::Identity;
 use crate::metrics::Metrics;
 
 /// Requests for guest agents, which [`HarvesterInstances::run`] processes.
-pub type Asked = mpsc::UnboundedReceiver<Ask>;
+pub type AgentRequests = mpsc::UnboundedReceiver<AgentRequest>;
 
 /// VMs of Harvester as machines of Nodes.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub struct HarvesterInstances {
     watched: [watch::Receiver<Status>; 2],
     requests: Requests,
     memory: Arc<Mutex<InstanceState>>,
-    asks: mpsc::UnboundedSender<Ask>,
+    asks: mpsc::UnboundedSender<AgentRequest>,
     metrics: Arc<Metrics>,
     caution: Caution,
 }
@@ -112,7 +112,7 @@ impl HarvesterInstances {
         watched: [watch::Receiver<Status>; 2],
         requests: Requests,
         metrics: Arc<Metrics>,
-    ) -> (Self, Asked) {
+    ) -> (Self, AgentRequests) {
         let (asks, asked) = mpsc::unbounded_channel();
         let instances = Self {
             cluster: identity,

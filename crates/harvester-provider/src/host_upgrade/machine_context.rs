@@ -6,7 +6,7 @@ use super::shown::{Expect, Reason};
 use super::stage::Stage;
 
 /// One machine, with the facts around it.
-pub(super) struct Look<'a> {
+pub(super) struct MachineContext<'a> {
     pub machine: &'a MachineFacts,
     pub host: &'a str,
     pub state: &'a str,
@@ -15,7 +15,7 @@ pub(super) struct Look<'a> {
     pub upgrade: bool,
 }
 
-impl Look<'_> {
+impl MachineContext<'_> {
     /// The reason to show; `None` if there is nothing to show for this Node.
     pub fn reason(&self, course: &Course, before: Option<Reason>) -> Option<Reason> {
         let machine = self.machine;
