@@ -176,12 +176,16 @@ fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
     let member = owner.as_ref().map(|owner| format!("{LEASE_PREFIX}{owner}"));
     // Without a term the membership Lease does not decide.
     let silent = term.is_some() && leases.iter().any(|lease| lease.expired && Some(&lease.lease) == member.as_ref());
-    let state = match () {
-        () if published.is_empty() => State::Pending,
-        () if owner.is_none() => State::Unowned,
-        () if over => State::LeaseExpired,
-        () if silent => State::OwnerSilent,
-        () => State::Announced,
+    let state = if published.is_empty() {
+        State::Pending
+    } else if owner.is_none() {
+        State::Unowned
+    } else if over {
+        State::LeaseExpired
+    } else if silent {
+        State::OwnerSilent
+    } else {
+        State::Announced
     };
     let asked = view.wanted.iter().filter_map(|wanted| match wanted {
         AddressRequest::Static(address) => Some(*address),

@@ -177,10 +177,12 @@ async fn show(arguments: StatusArguments) -> anyhow::Result<ExitCode> {
         };
         if !arguments.watch {
             let said = say(text.trim_end());
-            return Ok(match () {
-                () if snapshot.guest.trouble.is_some() => ExitCode::from(UNREADABLE),
-                () if !report.is_well() => ExitCode::from(NOT_WELL),
-                () => said,
+            return Ok(if snapshot.guest.trouble.is_some() {
+                ExitCode::from(UNREADABLE)
+            } else if !report.is_well() {
+                ExitCode::from(NOT_WELL)
+            } else {
+                said
             });
         }
         if text != before {

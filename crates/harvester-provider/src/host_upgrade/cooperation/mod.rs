@@ -157,11 +157,16 @@ impl Cooperation {
     /// Reports the Nodes that a former leader has cordoned and that stay cordoned, until their machine is known to run.
     fn tell_who_stays(&mut self, seen: &UpgradeState, held: bool, nodes: &[Arc<NodeView>], events: &Recorder) {
         let power = |node: &NodeView| seen.power.get(&node.name).copied().unwrap_or(Power::Unknown);
-        let missing = |node: &NodeView| match () {
-            () if held => Some(Missing::Identity),
-            () if !seen.known => Some(Missing::Lists),
-            () if !seen.open && power(node) == Power::Unknown => Some(Missing::Machine),
-            () => None,
+        let missing = |node: &NodeView| {
+            if held {
+                Some(Missing::Identity)
+            } else if !seen.known {
+                Some(Missing::Lists)
+            } else if !seen.open && power(node) == Power::Unknown {
+                Some(Missing::Machine)
+            } else {
+                None
+            }
         };
         let cordoned = nodes.iter().filter(|node| node.annotations.contains_key(cloudprovider::CORDONED));
         let waits = cordoned.filter_map(|node| Some((node.name.clone(), missing(node)?))).collect();
