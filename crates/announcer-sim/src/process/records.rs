@@ -1,6 +1,5 @@
-//! The queue of [`RecordWriter`], which in the real process is `runtime`'s: a key is worked on once at a time, and
-//! comes
-//! again after its back-off.
+//! The queue of [`RecordWriter`], which the real process takes from `runtime`. One key is handled at a time by one
+//! worker, and a failed key is handled again after its back-off.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -19,7 +18,7 @@ use crate::api::{self, Request};
 struct Key {
     /// Under way.
     write: Option<Write>,
-    /// It waits to be worked on, or was added meanwhile.
+    /// The key waits for a worker, or was added while a worker handled it.
     added: bool,
     failures: u32,
     retry: Option<Instant>,
