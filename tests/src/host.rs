@@ -125,9 +125,9 @@ impl Bed {
         make().or_else(|_| make()).or_else(|_| make())
     }
 
-    /// In the place of the Harvester API a server that is no API server, such as an ingress without its backend: 404
-    /// without a Status for everything. The API server has to be killed first, and the cloud-config to trust
-    /// `authority`.
+    /// Serves the address of the Harvester API by something that is no API server, such as an ingress without its
+    /// backend: 404 without a Status for everything. The caller has to kill the API server first, and the cloud-config
+    /// has to trust `authority`.
     pub fn impostor(&self, authority: &Authority) -> Result<Impostor> {
         let acceptor = authority.acceptor(&[HARVESTER.to_string()])?;
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -173,7 +173,7 @@ impl Bed {
         Ok(leases.get(CCM_LEASE).await.context("failed to read the Lease")?.spec.unwrap_or_default())
     }
 
-    /// When the cloud controller manager that leads has said so the last time.
+    /// When the leading cloud controller manager last renewed its Lease.
     pub async fn ccm_lease_renewed(&self) -> Result<Option<Timestamp>> {
         Ok(self.spec_of_ccm_lease().await?.renew_time.map(|time| time.0))
     }

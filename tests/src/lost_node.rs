@@ -124,7 +124,7 @@ impl NodeLossBed {
         for machine in self.cluster.machines() {
             self.clients.lock().wait_for_answers_by(machine.name(), PATIENCE)?;
         }
-        // Watchers have told one another that all are heard.
+        // Every watcher has published that it hears all nodes.
         wait_for("nobody to be called silent", PATIENCE, || async {
             let reports = self.reports().await.map_err(|error| format!("{error:#}"))?;
             if reports.is_empty() { Ok(()) } else { Err(format!("reports of {reports:?}")) }
@@ -217,7 +217,7 @@ impl NodeLossBed {
             Ok(at.elapsed())
         };
         let (left, seen) = tokio::try_join!(left, meanwhile(at))?;
-        // This waits for answers, and nothing else goes on meanwhile.
+        // This blocks the thread until the answers have come.
         let users = self.clients.lock().since(at, ENOUGH)?;
         Ok((Loss { users, left, story: self.story(mark, began)? }, seen))
     }

@@ -126,7 +126,7 @@ impl Program {
         })
     }
 
-    /// Another one of the same arguments, environment and rights, for a replica on another host.
+    /// A second program with the same arguments, environment and rights, as a replica on another host.
     pub fn twin(&self) -> Self {
         Self {
             name: self.name.clone(),
@@ -153,7 +153,7 @@ impl Program {
     /// nothing but the capabilities named, `/` and `/proc/sys` read-only.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.binary);
-        // What the machine's own user has, never; what a test sets, yes.
+        // The program never gets the KUBECONFIG of the machine's user. It gets what a test sets.
         command.env_remove("KUBECONFIG").env("RUST_BACKTRACE", "1");
         command.args(&*lock(&self.args)).envs(lock(&self.env).iter().cloned());
         let capabilities: Vec<&str> = self.capabilities.iter().map(String::as_str).collect();

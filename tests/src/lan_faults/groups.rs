@@ -20,7 +20,7 @@ use crate::case::{Case, service};
 use crate::vip::Vip;
 use crate::watch::{FAILOVER, let_it_happen, nothing_was_written};
 
-/// For longer than a Node may be unready and still counts as ready.
+/// Longer than the time for which a Node that is not ready still counts as ready.
 const UNREADY: u64 = 14;
 
 /// What is done to the cards of nodes.
@@ -55,8 +55,8 @@ pub async fn standbys_take_nothing_over(
     Ok(seen)
 }
 
-/// Clients and gateway are on the owner's side, the API answers on both: the group is in the minority, however many
-/// nodes it has.
+/// Clients and gateway are on the owner's side, and both sides reach the API. The group that is cut off is the
+/// minority, however many nodes it has.
 pub async fn a_minority_is_cut_off(bed: &Bed, case: &Case<'_>, last: u8) -> Result<Seen> {
     let split: Impairment<'_> = &|standbys| Ok(vec![standbys[0].segment().split(standbys)?]);
     standbys_take_nothing_over(bed, case, last, ("standbys cut off from clients and gateway", &[split])).await
@@ -149,7 +149,8 @@ async fn set_ready(nodes: &Api<Node>, name: &str, ready: bool) -> Result<()> {
     written.map(drop).with_context(|| format!("failed to write the condition of {name}"))
 }
 
-/// The controller manager lost the kubelets, not the LAN: each node goes on answering. Six addresses, from `last` on.
+/// The controller manager has lost the kubelets, but every node still answers on the LAN. Six addresses, from `last`
+/// on.
 pub async fn all_nodes_are_unready_and_back(bed: &Bed, case: &Case<'_>, last: u8) -> Result<Seen> {
     let vip = Vip::new(bed, case, last).await?;
     let others = last + 1..=last + 5;

@@ -66,7 +66,7 @@ impl<'a> Served<'a> {
             let connections: Vec<Connection> = (0..OPEN).map(hold).collect::<Result<_>>()?;
             let status = bed.announcer(n).stop()?;
             ensure!(status.code() == Some(0), "the announcer of node{n} ends with {status}");
-            // The image is being pulled: longer than a kernel keeps what a dead process had.
+            // The time to pull the image. It is longer than a kernel keeps the addresses of a dead process.
             tokio::time::sleep(Duration::from_secs(7)).await;
             bed.announcer(n).start()?;
             bed.wait_until_announcing(n).await?;

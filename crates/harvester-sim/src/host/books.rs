@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, oneshot};
 
 use super::world::World;
 
-/// Tells whoever waits how it went: `None`, the pool could not be written.
+/// Sends the result to the caller that waits. `None`: the pool could not be written.
 type Tell = Box<dyn FnOnce(bool) + Send>;
 type Change = Box<dyn FnOnce(&mut IpPoolStatus) -> Tell + Send>;
 

@@ -198,7 +198,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes its power away, all at once and without a word to anybody.
+    /// Switches the machine off in one moment. No process can end in order.
     pub fn power_off(&self) -> Result<()> {
         let Some(running) = self.slot().take() else { return Ok(()) };
         let init = running.init();

@@ -58,7 +58,7 @@ pub async fn measure(bench: &BenchBed, runs: usize) -> Result<Failover> {
 async fn one(bench: &BenchBed, address: IpAddr) -> Result<PowerLoss> {
     let bed = &bench.bed;
     let owner = bench.owner(address)?;
-    // The dead node's pods would eat their share of the requests: that is not what is measured.
+    // The pods of the dead node would get their share of the requests, which is not measured here.
     repoint(bench, "failover-0", owner).await?;
     let probe = bed.lan.client().probe(Traffic::Http(SocketAddr::from((address, 80))))?;
     probe.wait_for_answers(100, e2e::PATIENCE)?;

@@ -21,7 +21,7 @@ pub enum Fault {
     TerminateAlone,
     /// The owner alone does not reach the API.
     OwnerWithoutApi,
-    /// Nobody does: the API server is killed, and started again.
+    /// No node reaches the API: the API server is killed and started again.
     NobodyHasApi,
     /// No fault: a Service is given its address.
     NewService,

@@ -42,7 +42,7 @@ impl Rng {
     }
 }
 
-/// Cards of which each is drawn once before any is drawn again: a short run has its share of each.
+/// A deck of cards. Each card is drawn once before any is drawn again, so even a short run has all of them.
 #[derive(Debug)]
 pub struct Deck<T> {
     all: Vec<T>,
@@ -50,7 +50,7 @@ pub struct Deck<T> {
 }
 
 impl<T: Copy> Deck<T> {
-    /// Of these, which are some.
+    /// Makes a deck of these cards; there is at least one.
     pub fn new(all: Vec<T>) -> Self {
         Self { all, ahead: Vec::new() }
     }
