@@ -127,10 +127,10 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     } = parts;
     let (sender, mut receiver) = inputs;
     let (ops, requests) = mpsc::unbounded_channel();
-    let (ears, mut frames) = mpsc::channel(FRAMES);
+    let (frames_tx, mut frames) = mpsc::channel(FRAMES);
     let kernel = tokio::spawn(perform(wire, requests, sender.clone()));
     let mut node = Node {
-        listeners: Listeners::new(ears),
+        listeners: Listeners::new(frames_tx),
         clients: Clients::default(),
         wire: ops,
         uids: Uids::default(),

@@ -1,6 +1,6 @@
 use std::sync::LazyLock;
 
-use super::super::candidates::Merit;
+use super::super::candidates::Penalties;
 use super::super::member::Defects;
 use super::super::{Term, place};
 use super::*;
@@ -10,7 +10,7 @@ const ALL: [&str; 3] = ["node-1", "node-2", "node-3"];
 static LINE: LazyLock<Candidates<'static>> = LazyLock::new(|| candidates(&ALL));
 
 fn candidates<'a>(nodes: &[&'a str]) -> Candidates<'a> {
-    Candidates::new(nodes.iter().map(|node| (*node, Merit::default())))
+    Candidates::new(nodes.iter().map(|node| (*node, Penalties::default())))
 }
 
 fn case<'a>(me: &'a str, owner_record: Option<&'a OwnerRecord>) -> Case<'a> {
@@ -217,8 +217,8 @@ fn an_owner_hands_over_when_it_ends_when_it_may_not_serve_and_when_fail_back_is_
     let owner_record = owner_record("node-1");
     let own = case("node-1", Some(&owner_record));
     let (others, alone, nobody) = (candidates(&["node-2", "node-3"]), candidates(&["node-1"]), candidates(&[]));
-    let not_ready = Merit { defects: Defects { not_ready: true, ..Defects::default() }, ..Merit::default() };
-    let unready = Candidates::new([("node-1", not_ready), ("node-2", Merit::default())]);
+    let not_ready = Penalties { defects: Defects { not_ready: true, ..Defects::default() }, ..Penalties::default() };
+    let unready = Candidates::new([("node-1", not_ready), ("node-2", Penalties::default())]);
     let all_unready = Candidates::new(ALL.map(|node| (node, not_ready)));
     for (name, case, gives) in [
         ("all well", own.clone(), false),
