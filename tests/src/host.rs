@@ -1,6 +1,6 @@
 //! What goes wrong at Harvester, on demand, and what the cloud controller manager says about itself.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl Impostor {
     /// Waits until it was asked for something whose method and path contain all these parts.
     pub async fn wait_until_asked(&self, parts: &[&str]) -> Result<()> {
         wait_for(&format!("the impostor to be asked for {parts:?}"), PATIENCE, || async {
-            let asked = lock(&self.asked);
+            let asked = self.asked.lock();
             let found = asked.iter().any(|request| parts.iter().all(|part| request.contains(part)));
             if found { Ok(()) } else { Err(format!("{asked:#?}")) }
         })
@@ -64,7 +64,7 @@ impl OtherHarvester {
                 let written = Arc::clone(&written);
                 async move {
                     if method != Method::GET {
-                        lock(&written).push(format!("{method} {uri}"));
+                        written.lock().push(format!("{method} {uri}"));
                     }
                     if uri.query().is_some_and(|query| query.contains("watch")) {
                         tokio::time::sleep(Duration::from_mins(2)).await;
@@ -92,12 +92,8 @@ impl OtherHarvester {
 
     /// What it was asked to write so far.
     pub fn writes(&self) -> Vec<String> {
-        lock(&self.writes).clone()
+        self.writes.lock().clone()
     }
-}
-
-fn lock(asked: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
-    asked.lock()
 }
 
 impl Bed {
@@ -134,7 +130,7 @@ impl Bed {
         let written = Arc::clone(&asked);
         let task = self.harvester.namespace().task("impostor", move || async move {
             let router = Router::new().fallback(move |method: Method, uri: Uri| async move {
-                lock(&written).push(format!("{method} {uri}"));
+                written.lock().push(format!("{method} {uri}"));
                 (StatusCode::NOT_FOUND, "404 page not found\n")
             });
             let listener = loop {

@@ -98,10 +98,6 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// another name.
 const NODE_LASTS: Duration = Duration::from_mins(30);
 
-fn lock(memory: &Mutex<InstanceState>) -> MutexGuard<'_, InstanceState> {
-    memory.lock()
-}
-
 impl HarvesterInstances {
     /// Creates the provider. It sends and watches nothing before [`Self::run`], which receives the requests for guest
     /// agents.
@@ -142,7 +138,7 @@ impl HarvesterInstances {
     }
 
     fn memory(&self) -> MutexGuard<'_, InstanceState> {
-        lock(&self.memory)
+        self.memory.lock()
     }
 
     /// Returns `Err` until both caches have their first lists, because nothing may be concluded before that (W-18).
