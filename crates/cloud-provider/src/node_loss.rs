@@ -99,7 +99,8 @@ impl NodeLoss {
     ) -> Self {
         let reports: Cache<String, Report> = Cache::new(|old, new| old != new);
         let leases = Api::namespaced(client.clone(), NAMESPACE);
-        let watch = Reflector::new("silent-nodes", leases, reports.clone(), name, Report::of).labels(report::SELECTOR);
+        let watch =
+            Reflector::new("silent-nodes", leases, reports.clone(), name, Report::of).labels(&report::selector());
         Self {
             reports,
             watch: Some(watch),
