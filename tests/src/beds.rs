@@ -8,9 +8,8 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::bed::Bed;
 
-/// Some beds of one kind, two unless said otherwise: a test has its bed alone, and as many tests run at a time. More
-/// are for tests that
-/// wait nearly all the time.
+/// Some beds of one kind, two by default. Each test has a bed to itself, so as many tests as beds run at the same time.
+/// Tests that mostly wait may have more beds.
 pub struct Beds<const N: usize = 2>([(Mutex<()>, Shared<Bed>); N]);
 
 impl<const N: usize> Beds<N> {
@@ -29,7 +28,7 @@ impl<const N: usize> Beds<N> {
         Ok((guard, bed.get(start).await?))
     }
 
-    /// Who finds all taken waits for whichever is free first.
+    /// If all beds are in use, the test waits for the first one that is free.
     async fn free(&'static self) -> (MutexGuard<'static, ()>, &'static Shared<Bed>) {
         let locks = self.0.iter().map(|(lock, bed)| Box::pin(async move { (lock.lock().await, bed) }));
         futures::future::select_all(locks).await.0

@@ -164,7 +164,7 @@ async fn events(client: &Client, namespace: &str, kind: &str, name: &str) -> Res
     let about = ListParams::default().fields(&format!("involvedObject.kind={kind},involvedObject.name={name}"));
     let mut events =
         api.list(&about).await.with_context(|| format!("failed to list Events of {kind} {namespace}/{name}"))?.items;
-    // Seconds are too coarse an order; the version of an Event that was never updated is its place in time.
+    // Time stamps have a resolution of a second. An Event that was never updated is ordered by its resource version.
     events.sort_by_key(|event| event.resource_version().and_then(|version| version.parse::<u64>().ok()));
     Ok(events.into_iter().map(EventFact::from).collect())
 }

@@ -1,4 +1,4 @@
-//! Everything that the cloud controller looks at changes all the time, on both sides: for what it may not do meanwhile.
+//! Changes everything that the cloud controller watches, on both sides, for tests of what it must not do meanwhile.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::machines::NodeSketch;
 const CROWD: usize = 20;
 /// Between two changes.
 const PAUSE: Duration = Duration::from_millis(30);
-/// What is told of safe mode is told by then.
+/// By then all reports about safe mode have been written.
 const TOLD: Duration = Duration::from_secs(5);
 
 /// Why the cloud controller of a cluster changes nothing, as its record says.

@@ -1,6 +1,5 @@
-//! A copy of the cluster beside it: restored from a snapshot of its etcd, with API server, machine and controller of
-//! its own, in the
-//! same namespace of the same Harvester.
+//! A copy of the cluster that runs beside it. It is restored from a snapshot of its etcd, and has an API server, a
+//! machine and a controller of its own, in the same namespace of the same Harvester.
 
 use anyhow::Result;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -15,7 +14,7 @@ use crate::machines::UNINITIALIZED;
 use crate::product::Program;
 use crate::{Bed, VM_NAMESPACE};
 
-/// Whose name the copy has on Harvester, so that its requests can be told from the original's.
+/// The user name of the copy on Harvester, by which its requests are told from the original's.
 pub const COPIED: &str = "copied";
 
 /// A copy of the cluster with a controller of its own, on a machine of its own.
@@ -65,7 +64,7 @@ impl Copycat {
         let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Test",
             "message": "joined"}]}});
         nodes.patch_status(COPIED, &PatchParams::default(), &Patch::Strategic(&ready)).await?;
-        // A backup is older than a Lease lasts: nobody holds the copy's.
+        // A backup is older than the duration of a Lease, so nobody holds the copy's Lease.
         let leases: Api<Lease> = Api::namespaced(self.copy.client().await?, "kube-system");
         let _ = leases.delete(CCM_LEASE, &DeleteParams::default()).await;
         let handle = self.program.on(&self.host);

@@ -1,6 +1,6 @@
 //! What goes wrong at Harvester, on demand, and what the cloud controller manager says about itself.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl Impostor {
     /// Waits until it was asked for something whose method and path contain all these parts.
     pub async fn wait_until_asked(&self, parts: &[&str]) -> Result<()> {
         wait_for(&format!("the impostor to be asked for {parts:?}"), PATIENCE, || async {
-            let asked = lock(&self.asked);
+            let asked = self.asked.lock();
             let found = asked.iter().any(|request| parts.iter().all(|part| request.contains(part)));
             if found { Ok(()) } else { Err(format!("{asked:#?}")) }
         })
@@ -64,7 +64,7 @@ impl OtherHarvester {
                 let written = Arc::clone(&written);
                 async move {
                     if method != Method::GET {
-                        lock(&written).push(format!("{method} {uri}"));
+                        written.lock().push(format!("{method} {uri}"));
                     }
                     if uri.query().is_some_and(|query| query.contains("watch")) {
                         tokio::time::sleep(Duration::from_mins(2)).await;
@@ -92,12 +92,8 @@ impl OtherHarvester {
 
     /// What it was asked to write so far.
     pub fn writes(&self) -> Vec<String> {
-        lock(&self.writes).clone()
+        self.writes.lock().clone()
     }
-}
-
-fn lock(asked: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
-    asked.lock()
 }
 
 impl Bed {
@@ -125,16 +121,16 @@ impl Bed {
         make().or_else(|_| make()).or_else(|_| make())
     }
 
-    /// In the place of the Harvester API a server that is no API server, such as an ingress without its backend: 404
-    /// without a Status for everything. The API server has to be killed first, and the cloud-config to trust
-    /// `authority`.
+    /// Serves the address of the Harvester API by something that is no API server, such as an ingress without its
+    /// backend: 404 without a Status for everything. The caller has to kill the API server first, and the cloud-config
+    /// has to trust `authority`.
     pub fn impostor(&self, authority: &Authority) -> Result<Impostor> {
         let acceptor = authority.acceptor(&[HARVESTER.to_string()])?;
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let written = Arc::clone(&asked);
         let task = self.harvester.namespace().task("impostor", move || async move {
             let router = Router::new().fallback(move |method: Method, uri: Uri| async move {
-                lock(&written).push(format!("{method} {uri}"));
+                written.lock().push(format!("{method} {uri}"));
                 (StatusCode::NOT_FOUND, "404 page not found\n")
             });
             let listener = loop {
@@ -173,7 +169,7 @@ impl Bed {
         Ok(leases.get(CCM_LEASE).await.context("failed to read the Lease")?.spec.unwrap_or_default())
     }
 
-    /// When the cloud controller manager that leads has said so the last time.
+    /// When the leading cloud controller manager last renewed its Lease.
     pub async fn ccm_lease_renewed(&self) -> Result<Option<Timestamp>> {
         Ok(self.spec_of_ccm_lease().await?.renew_time.map(|time| time.0))
     }

@@ -43,7 +43,7 @@ spec:
         readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
 ";
 
-/// Everything; field order is the order in which it goes down.
+/// An installation. Fields are dropped in their order.
 #[derive(Debug)]
 pub struct Installation {
     machines: Vec<Machine>,
@@ -63,12 +63,12 @@ pub struct Rights {
     pub user: String,
     /// Effective capabilities.
     pub capabilities: u64,
-    /// By a seccomp profile, and without a way to new privileges.
+    /// Whether a seccomp profile restricts it, and it cannot gain new privileges.
     pub confined: bool,
 }
 
 impl Installation {
-    /// So many nodes of a control plane, each with its virtual machine; a pool; nothing of ours.
+    /// Starts nodes with their virtual machines, a control plane and a pool, without the product.
     pub async fn start(nodes: u8) -> Result<Self> {
         Self::with(nodes, ControlPlane::builder()).await
     }
@@ -78,7 +78,7 @@ impl Installation {
         let images = ImageStore::new()?;
         images.build_pause()?;
         images.build_program("localhost/echo:1", &programs::own("testbed", "echo")?)?;
-        // By this name newcomers know a web server; it answers where nginx does.
+        // Newcomers know nginx as a web server. This image has its name and its port.
         let nginx = "FROM scratch\nCOPY root/ /\nENTRYPOINT [\"/usr/bin/echo\", \"80\"]\n";
         images.build("docker.io/library/nginx:1", nginx, &images.context("echo")?)?;
         images.build_program(&format!("{IMAGE}:{VERSION}"), &product::binary()?)?;
@@ -147,7 +147,7 @@ impl Installation {
         .await
     }
 
-    /// The node that answers ARP for an address, by its MAC; counted from 1. Two of them are as bad as none.
+    /// The node (counted from 1) whose MAC answers ARP for an address. It is an error if several nodes answer, or none.
     pub fn owner_on_the_wire(&self, address: Ipv4Addr) -> Result<usize> {
         let macs = self.lan.client().who_has(address)?;
         let [mac] = &macs[..] else { bail!("{address} should be answered by one node, but is by {macs:?}") };
@@ -171,7 +171,7 @@ impl Installation {
         Ok(file)
     }
 
-    /// A file of root's alone on every node.
+    /// A file on every node that only root can read.
     pub fn place(&self, content: &str, path: &str) -> Result<()> {
         let source = self.control_plane.dir().write("placed", content)?;
         let install = format!("install -D -m 0600 {} {path}", source.display());
@@ -181,7 +181,7 @@ impl Installation {
         Ok(())
     }
 
-    /// Ordinary pods do not run on the node of this name; with a value, as some installers write it.
+    /// Taints the node so that ordinary pods do not run on it. Some installers give the taint a value.
     pub fn taint(&self, node: &str) {
         self.kubectl(&["taint", "node", node, &format!("{CONTROL_PLANE}:NoSchedule")]);
     }
@@ -304,7 +304,7 @@ impl Installation {
         })
     }
 
-    /// What the provider said in this and in its last life.
+    /// The log of the provider's current and previous container.
     pub fn log_of_provider(&self) -> String {
         let log = |more: &[&str]| {
             let words =

@@ -45,12 +45,12 @@ fn write(mut line: Value) {
     line["program"] = json!(program.file_stem().map(|name| name.to_string_lossy()));
     line["test"] = json!(std::thread::current().name());
     if let Err(error) = append(Path::new(&file), &line) {
-        // The sum would be too small, and a retry unseen.
+        // An error here must not be ignored: the sum would be too small, and a retry would remain unknown.
         panic!("cannot write {}: {error}", file.display());
     }
 }
 
-/// In one call, since several programs write at a time.
+/// One call writes the whole line, because several programs write to the file at the same time.
 fn append(file: &Path, line: &Value) -> std::io::Result<()> {
     OpenOptions::new().create(true).append(true).open(file)?.write_all(format!("{line}\n").as_bytes())
 }

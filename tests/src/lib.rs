@@ -17,7 +17,7 @@
 //! | [`watch`] | clients that ask all the time while something happens, and what may not happen meanwhile |
 //! | [`vip`], [`lan_faults`] | an address of `node` mode; faults of a LAN, for tests and for the bench |
 //! | [`installation`] | [`installation::Installation`]: real nodes without the product, for tests that install it |
-//! | [`lost_node`] | [`lost_node::Stage`]: real nodes with the product and several clients, |
+//! | [`lost_node`] | [`lost_node::NodeLossBed`]: real nodes with the product and several clients, |
 //! | | for what happens when a node dies |
 //! | [`repositories`] | where charts come from: a web server, an OCI registry |
 //! | [`prometheus`] | a real Prometheus with the chart's alerts and the dashboard's queries |

@@ -72,20 +72,20 @@ pub struct Back {
     pub stalled: Duration,
 }
 
-/// Everything; field order is the order in which it goes down.
-pub struct Stage {
-    /// They ask all the time.
+/// An installation with clients that ask all the time. Fields are dropped in their order.
+pub struct NodeLossBed {
+    /// The clients of the web servers.
     pub clients: Mutex<Clients>,
     /// The guest cluster's API.
     pub client: Client,
-    /// Of the web servers.
+    /// Address of the web servers.
     pub address: Ipv4Addr,
     _helm: Helm,
     /// Nodes, control plane, Harvester, LAN.
     pub cluster: Installation,
 }
 
-impl Stage {
+impl NodeLossBed {
     /// Everything is installed and well.
     pub async fn start() -> Result<Self> {
         let cluster = Installation::with(u8::try_from(NODES)?, ControlPlane::builder().api_servers()).await?;
@@ -107,9 +107,9 @@ impl Stage {
         cluster.pods_ready("default", "app=web", NODES).await?;
         let address = expose(&cluster, "web").await?;
         let clients = Clients::start(&cluster.lan, SocketAddr::from((address, 80)), CLIENTS, 0)?;
-        let stage = Self { clients: Mutex::new(clients), client, address, _helm: helm, cluster };
-        stage.is_well().await?;
-        Ok(stage)
+        let bed = Self { clients: Mutex::new(clients), client, address, _helm: helm, cluster };
+        bed.is_well().await?;
+        Ok(bed)
     }
 
     /// Everything runs everywhere, and all endpoints get traffic.
@@ -124,7 +124,7 @@ impl Stage {
         for machine in self.cluster.machines() {
             self.clients.lock().wait_for_answers_by(machine.name(), PATIENCE)?;
         }
-        // Watchers have told one another that all are heard.
+        // Every watcher has published that it hears all nodes.
         wait_for("nobody to be called silent", PATIENCE, || async {
             let reports = self.reports().await.map_err(|error| format!("{error:#}"))?;
             if reports.is_empty() { Ok(()) } else { Err(format!("reports of {reports:?}")) }
@@ -187,7 +187,7 @@ impl Stage {
         self.lost(|| self.cluster.machine(n).power_off(), meanwhile).await
     }
 
-    /// The same, and an API server and a member of etcd are lost with it. See [`Stage::node_with_a_server`].
+    /// The same, and an API server and a member of etcd are lost with it. See [`NodeLossBed::node_with_a_server`].
     pub async fn lose_with_its_server(&self, n: usize) -> Result<Loss> {
         let power_off = || {
             self.cluster.control_plane.cut_server(n)?;
@@ -217,7 +217,7 @@ impl Stage {
             Ok(at.elapsed())
         };
         let (left, seen) = tokio::try_join!(left, meanwhile(at))?;
-        // This waits for answers, and nothing else goes on meanwhile.
+        // This blocks the thread until the answers have come.
         let users = self.clients.lock().since(at, ENOUGH)?;
         Ok((Loss { users, left, story: self.story(mark, began)? }, seen))
     }

@@ -1,7 +1,7 @@
 //! The product's processes, as their pods would run them: arguments, environment and rights come from the chart, so
 //! that the tests fail when it no longer fits the program.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Output};
 use std::time::Duration;
@@ -126,14 +126,14 @@ impl Program {
         })
     }
 
-    /// Another one of the same arguments, environment and rights, for a replica on another host.
+    /// A second program with the same arguments, environment and rights, as a replica on another host.
     pub fn twin(&self) -> Self {
         Self {
             name: self.name.clone(),
             binary: self.binary.clone(),
-            args: Mutex::new(lock(&self.args).clone()),
-            env: Mutex::new(lock(&self.env).clone()),
-            files: Mutex::new(lock(&self.files).clone()),
+            args: Mutex::new(self.args.lock().clone()),
+            env: Mutex::new(self.env.lock().clone()),
+            files: Mutex::new(self.files.lock().clone()),
             capabilities: self.capabilities.clone(),
             process: Mutex::default(),
         }
@@ -153,13 +153,13 @@ impl Program {
     /// nothing but the capabilities named, `/` and `/proc/sys` read-only.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.binary);
-        // What the machine's own user has, never; what a test sets, yes.
+        // The program never gets the KUBECONFIG of the machine's user. It gets what a test sets.
         command.env_remove("KUBECONFIG").env("RUST_BACKTRACE", "1");
-        command.args(&*lock(&self.args)).envs(lock(&self.env).iter().cloned());
+        command.args(&*self.args.lock()).envs(self.env.lock().iter().cloned());
         let capabilities: Vec<&str> = self.capabilities.iter().map(String::as_str).collect();
         let confined = confined(&command, &capabilities);
         let mut wrapped = Command::new("unshare");
-        let files = lock(&self.files);
+        let files = self.files.lock();
         let files = files.iter().map(|(own, at)| format!("mount --bind {} {at} && ", own.display()));
         let files = files.collect::<Vec<_>>().concat();
         wrapped
@@ -181,10 +181,6 @@ impl Program {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 /// A program and the host on which it runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Handle<'a> {
@@ -202,7 +198,7 @@ impl<'a> Handle<'a> {
 impl Handle<'_> {
     /// Starts it; fails if it runs already. Output is appended to the log of earlier lives.
     pub fn start(&self) -> Result<()> {
-        let mut slot = lock(&self.program.process);
+        let mut slot = self.program.process.lock();
         if slot.as_ref().is_some_and(|process| process.ended().is_none()) {
             bail!("{} on {} runs already", self.program.name, self.host.name());
         }
@@ -214,7 +210,7 @@ impl Handle<'_> {
     /// end.
     pub fn run_beside(&self, word: &str, more: &[&str]) -> Result<Output> {
         let mut command = Command::new(&self.program.binary);
-        command.arg(word).args(&*lock(&self.program.args)).args(more).envs(lock(&self.program.env).iter().cloned());
+        command.arg(word).args(&*self.program.args.lock()).args(more).envs(self.program.env.lock().iter().cloned());
         command.env_remove("KUBECONFIG");
         Ok(self.host.run(move || command.output())?)
     }
@@ -224,7 +220,7 @@ impl Handle<'_> {
     pub fn exec(&self, words: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.program.binary);
         command.args(words).env_remove("KUBECONFIG");
-        command.args(lock(&self.program.args).iter().filter(|arg| arg.starts_with("--kubeconfig=")));
+        command.args(self.program.args.lock().iter().filter(|arg| arg.starts_with("--kubeconfig=")));
         let output = self.host.run(move || command.output())?;
         if !output.status.success() {
             bail!("{words:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -250,7 +246,7 @@ impl Handle<'_> {
 
     /// SIGKILL: a crash.
     pub fn kill(&self) {
-        drop(lock(&self.program.process).take());
+        drop(self.program.process.lock().take());
     }
 
     /// SIGSTOP: it hangs.
@@ -281,18 +277,18 @@ impl Handle<'_> {
     /// Adds an argument, or replaces the one of the same flag (`--flag=value`), from the next start on.
     pub fn set_arg(&self, arg: &str) {
         self.unset_arg(arg.split_once('=').map_or(arg, |(flag, _)| flag));
-        lock(&self.program.args).push(arg.to_owned());
+        self.program.args.lock().push(arg.to_owned());
     }
 
     /// Takes a flag away, from the next start on.
     pub fn unset_arg(&self, flag: &str) {
-        let mut args = lock(&self.program.args);
+        let mut args = self.program.args.lock();
         args.retain(|known| known.split_once('=').map_or(known.as_str(), |(flag, _)| flag) != flag);
     }
 
     /// Sets a variable of its environment from the next start on.
     pub fn set_env(&self, name: &str, value: &str) {
-        let mut env = lock(&self.program.env);
+        let mut env = self.program.env.lock();
         env.retain(|(known, _)| known != name);
         env.push((name.to_owned(), value.to_owned()));
     }
@@ -300,7 +296,7 @@ impl Handle<'_> {
     /// From the next start on it finds this file in the place of one that the machine has, as the kubelet mounts
     /// `/etc/resolv.conf`.
     pub fn set_file(&self, own: PathBuf, at: &str) {
-        lock(&self.program.files).push((own, at.to_owned()));
+        self.program.files.lock().push((own, at.to_owned()));
     }
 
     /// The host on which it runs.
@@ -314,7 +310,7 @@ impl Handle<'_> {
     }
 
     fn with<T>(&self, act: impl FnOnce(&Process) -> Result<T>) -> Result<T> {
-        let slot = lock(&self.program.process);
+        let slot = self.program.process.lock();
         act(slot.as_ref().with_context(|| format!("{} on {} was not started", self.program.name, self.host.name()))?)
     }
 }

@@ -15,7 +15,7 @@ fn free_address() -> Result<SocketAddr> {
     listener.local_addr().context("a bound socket has an address")
 }
 
-/// Whether it is this process that listens there: whoever else has got the port would answer as well.
+/// Whether this process listens on the port. Another process that has taken the port would answer as well.
 fn listens_at(process: &Process, address: SocketAddr) -> bool {
     let own = format!("/proc/{}", process.pid());
     let listening = std::fs::read_to_string(format!("{own}/net/tcp")).unwrap_or_default();

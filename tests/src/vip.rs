@@ -65,7 +65,7 @@ impl<'a> Vip<'a> {
         let owner = bed.wait_for_owner(address).await?;
         let vip = Self { bed, web, v4, address, owner };
         vip.is_announced_by(owner).await?;
-        // Its pods must not die with the owner: who announces is what is looked at.
+        // The pods must not be lost with the owner, because the test is about the announcement only.
         let others: Vec<_> = bed.pods().into_iter().filter(|pod| pod.node != bed.lan.host(owner).name()).collect();
         vip.web.publish(&others).await?;
         vip.web.wait_until_every_node_serves(80).await?;

@@ -138,7 +138,7 @@ mod tests {
             (2, busy, Some(2), 2),
         ] {
             let mut attempts = 0;
-            // Not into the journal: these are no retries of a run.
+            // These attempts are not written to the journal, because they are no retries of a run.
             let noted = std::cell::RefCell::new(Vec::new());
             let outcome = explained(
                 "a test",

@@ -21,8 +21,8 @@ use crate::bed::Bed;
 /// The Lease of `global` mode, kube-vip's.
 pub const GLOBAL_LEASE: &str = "plndr-svcs-lock";
 
-/// A Lease that somebody renews every second, until this ends or is dropped. A test that has one needs a runtime with
-/// several threads: whatever else it does, also without await, the renewals go on.
+/// A Lease that is renewed every second until this is stopped or dropped. A test that has one needs a runtime with
+/// several threads, so that the renewals continue while the test blocks its own thread.
 pub struct Renewal {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -38,7 +38,8 @@ impl Renewal {
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             while tokio::time::timeout(Duration::from_secs(1), &mut stopped).await.is_err() {
-                // As any holder does, it tries again; who waits for the Lease tells if that does not help.
+                // A failed renewal is tried again, as by any holder. If that does not help, the test fails where it
+                // waits for the Lease.
                 let _ = hold().await;
             }
         });

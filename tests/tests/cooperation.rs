@@ -112,7 +112,7 @@ async fn a_node_is_emptied_before_its_machine_goes_off_and_used_again_when_it_is
   - {{at: 2, plan: {{hosts: {{host-1: PostDrained}}}}, machines: {{{owner}: {{power: 'on'}}}}}}
 "
     );
-    let snapshots = replay(&owner, &steps).snapshots(player.stage()).unwrap();
+    let snapshots = replay(&owner, &steps).snapshots(player.placement()).unwrap();
     let probe = watch::ask(&bed, Traffic::Http((address, PORT).into())).unwrap();
     player.play(&snapshots[0]).await.unwrap();
     bed.wait_for_node(&owner, "to be cordoned", |node| {
@@ -165,7 +165,7 @@ async fn a_node_is_emptied_before_its_machine_goes_off_and_used_again_when_it_is
   - {{at: 3, plan: {{phase: Succeeded}}}}
 "
     );
-    let snapshots = replay(&owner, &steps).snapshots(player.stage()).unwrap();
+    let snapshots = replay(&owner, &steps).snapshots(player.placement()).unwrap();
     let probe = watch::ask(&bed, Traffic::Http((address, PORT).into())).unwrap();
     web.publish(&[bed.pod(n)]).await.unwrap();
     player.play(&snapshots[0]).await.unwrap();

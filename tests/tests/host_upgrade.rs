@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use e2e::{Bed, VM_NAMESPACE, service};
 use harvester_sim::guest::machine::{Machine, Upgraded};
-use upgrade::{PORT, Stage, player, read, shows};
+use upgrade::{PORT, ReplayBed, player, read, shows};
 
 async fn bed() -> Bed {
     Bed::builder().nodes(3).ccm_arg("--node-monitor-period=1s").start().await.unwrap()
@@ -23,30 +23,30 @@ async fn machines_that_move_keep_their_nodes_and_addresses_whoever_tells_of_the_
     let bed = bed().await;
     let case = bed.case("moves").await.unwrap();
     let web = case.expose(service("web").tcp(PORT)).await.unwrap();
-    let stage = Stage::new(&bed, &web).await;
+    let replay_bed = ReplayBed::new(&bed, &web).await;
 
     // Nobody tells why they move: zones follow, and nothing is shown.
-    stage.play("migrations", true).await;
-    let snapshots = read("migrations").snapshots(stage.player.stage()).unwrap();
-    stage.zones_follow(snapshots.last().unwrap()).await;
+    replay_bed.play("migrations", true).await;
+    let snapshots = read("migrations").snapshots(replay_bed.player.placement()).unwrap();
+    replay_bed.zones_follow(snapshots.last().unwrap()).await;
     assert!(
         bed.events("default", "Node", "node1").await.unwrap().iter().all(|event| !event.reason.starts_with("Host"))
     );
 
     // One window: the next upgrade begins before the one before it has settled.
-    stage.install(true).await;
-    let writes = stage.play("toolkit-three-hosts", false).await;
+    replay_bed.install(true).await;
+    let writes = replay_bed.play("toolkit-three-hosts", false).await;
     assert!(
         writes <= 140,
         "three Nodes of at most 16 states with a condition and annotations each, and the ConfigMap: {writes}"
     );
-    stage.play("failed", false).await;
-    stage.play("v1-three-hosts", true).await;
-    let report = stage.report().await;
+    replay_bed.play("failed", false).await;
+    replay_bed.play("v1-three-hosts", true).await;
+    let report = replay_bed.report().await;
     assert!(report.contains("node node1 moved") && report.contains("node node2"), "{report}");
-    stage.told_once().await;
-    let last = read("v1-three-hosts").snapshots(stage.player.stage()).unwrap();
-    stage.zones_follow(last.last().unwrap()).await;
+    replay_bed.told_once().await;
+    let last = read("v1-three-hosts").snapshots(replay_bed.player.placement()).unwrap();
+    replay_bed.zones_follow(last.last().unwrap()).await;
 }
 
 #[tokio::test]
@@ -57,20 +57,20 @@ async fn machines_that_are_off_keep_their_nodes_and_addresses_and_the_window_has
     let bed = bed().await;
     let case = bed.case("off").await.unwrap();
     let web = case.expose(service("web").tcp(PORT)).await.unwrap();
-    let mut stage = Stage::new(&bed, &web).await;
+    let mut replay_bed = ReplayBed::new(&bed, &web).await;
 
     // The plan may not be read: the machines tell.
-    stage.install(false).await;
-    stage.play("without-rights", false).await;
-    stage.install(true).await;
-    stage.play("two-machines-off", false).await;
-    stage.lets_time_pass = true;
-    stage.play("paused", false).await;
+    replay_bed.install(false).await;
+    replay_bed.play("without-rights", false).await;
+    replay_bed.install(true).await;
+    replay_bed.play("two-machines-off", false).await;
+    replay_bed.lets_time_pass = true;
+    replay_bed.play("paused", false).await;
     let stale = ("kube-system", "ConfigMap", "harvester-host-upgrade");
     bed.wait_for_event(stale.0, stale.1, stale.2, "HostUpgradeStale", "nothing has changed for").await.unwrap();
-    stage.lets_time_pass = false;
-    stage.play("single-host", true).await;
-    let report = stage.report().await;
+    replay_bed.lets_time_pass = false;
+    replay_bed.play("single-host", true).await;
+    let report = replay_bed.report().await;
     let moved = format!("{}, before {}", bed.lan.ipv4(99), bed.lan.ipv4(12));
     assert!(report.contains("was off for") && report.contains(&moved), "{report}");
     // Its kubelet still names the old one as its own.
@@ -92,9 +92,9 @@ async fn a_host_that_does_not_answer_suspends_deletions_and_nothing_else_until_i
     let bed = Bed::builder().nodes(2).ccm_arg("--node-monitor-period=1s").start().await.unwrap();
     let case = bed.case("away").await.unwrap();
     let web = case.expose(service("web").tcp(PORT)).await.unwrap();
-    let stage = Stage::new(&bed, &web).await;
+    let replay_bed = ReplayBed::new(&bed, &web).await;
     let mark = bed.mark();
-    stage.play("host-away", true).await;
+    replay_bed.play("host-away", true).await;
     let costs = bed.costs(mark).unwrap();
     let about_map = |request: &&testbed::Request| request.name.as_deref() == Some("harvester-host-upgrade");
     let told = costs.ccm_guest.iter().filter(about_map).count();

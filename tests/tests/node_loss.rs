@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use e2e::PATIENCE;
-use e2e::lost_node::{NODES, Stage, expose};
+use e2e::lost_node::{NODES, NodeLossBed, expose};
 use e2e::watch::one_of_three;
 use harvester_sim::guest::machines::{Machines, MigrationOutcome};
 use k8s_openapi::jiff::Timestamp;
@@ -42,48 +42,48 @@ async fn a_lost_node_is_out_of_all_services_within_a_second_and_comes_back() {
     if e2e::skip() {
         return;
     }
-    let stage = Stage::start().await.unwrap();
+    let bed = NodeLossBed::start().await.unwrap();
     let only = std::env::var("HCP_CASE").unwrap_or_default();
     let wanted = |name: &str| only.is_empty() || only.split(',').any(|one| one == name);
 
     if wanted("rest") {
-        one_of_three("at rest", async || at_rest(&stage).await).await.unwrap();
+        one_of_three("at rest", async || at_rest(&bed).await).await.unwrap();
     }
     if wanted("pause") {
-        one_of_three("a machine stands still", async || pauses(&stage).await).await.unwrap();
+        one_of_three("a machine stands still", async || pauses(&bed).await).await.unwrap();
     }
     if wanted("false") {
-        one_of_three("a false verdict", async || false_verdict(&stage).await).await.unwrap();
+        one_of_three("a false verdict", async || false_verdict(&bed).await).await.unwrap();
     }
     if wanted("other") {
         one_of_three("another node is lost", async || {
-            let taken = [stage.owner()?, stage.leader().await?].into();
-            let n = Stage::other_than(&taken).unwrap_or(1);
-            lost_and_back(&stage, "another node", n, QUICK).await
+            let taken = [bed.owner()?, bed.leader().await?].into();
+            let n = NodeLossBed::other_than(&taken).unwrap_or(1);
+            lost_and_back(&bed, "another node", n, QUICK).await
         })
         .await
         .unwrap();
     }
     if wanted("owner") {
         one_of_three("the owner's node is lost", async || {
-            lost_and_back(&stage, "the owner's node", stage.owner()?, QUICK).await
+            lost_and_back(&bed, "the owner's node", bed.owner()?, QUICK).await
         })
         .await
         .unwrap();
     }
     if wanted("server") {
-        one_of_three("an API server is lost too", async || with_server(&stage).await).await.unwrap();
+        one_of_three("an API server is lost too", async || with_server(&bed).await).await.unwrap();
     }
     if wanted("leader") {
-        one_of_three("the leader's node is lost", async || leader(&stage).await).await.unwrap();
+        one_of_three("the leader's node is lost", async || leader(&bed).await).await.unwrap();
     }
     if wanted("default") {
         for n in 1..=NODES {
-            stage.cluster.machine(n).set_proxy_min_sync(Duration::from_secs(1)).unwrap();
+            bed.cluster.machine(n).set_proxy_min_sync(Duration::from_secs(1)).unwrap();
         }
-        stage.is_well().await.unwrap();
+        bed.is_well().await.unwrap();
         one_of_three("the owner's node is lost, kube-proxy as it is delivered", async || {
-            lost_and_back(&stage, "the owner's node, minSyncPeriod 1 s", stage.owner()?, DEFAULT).await
+            lost_and_back(&bed, "the owner's node, minSyncPeriod 1 s", bed.owner()?, DEFAULT).await
         })
         .await
         .unwrap();
@@ -91,9 +91,9 @@ async fn a_lost_node_is_out_of_all_services_within_a_second_and_comes_back() {
 }
 
 /// Everything is as before, also after an attempt that failed.
-async fn lost_and_back(stage: &Stage, what: &str, n: usize, bound: Bound) -> Result<()> {
-    let lost = stage.lose(n).await;
-    let back = is_back(stage, what, n).await;
+async fn lost_and_back(bed: &NodeLossBed, what: &str, n: usize, bound: Bound) -> Result<()> {
+    let lost = bed.lose(n).await;
+    let back = is_back(bed, what, n).await;
     let lost = lost?;
     eprintln!("{what}: node{n} lost; its endpoints left before {} ms; {}", lost.left.as_millis(), lost.users);
     let users = &lost.users;
@@ -103,12 +103,12 @@ async fn lost_and_back(stage: &Stage, what: &str, n: usize, bound: Bound) -> Res
 
 /// Watches and requests of announcers and controllers may lead to the lost server, and etcd may have to choose a leader
 /// before anything is written.
-async fn with_server(stage: &Stage) -> Result<()> {
+async fn with_server(bed: &NodeLossBed) -> Result<()> {
     const WHAT: &str = "a node with its API server and member of etcd";
-    let n = stage.node_with_a_server().await?;
-    let (owner, etcd, leader) = (stage.owner()?, stage.cluster.control_plane.etcd_leader()?, stage.leader().await?);
-    let lost = stage.lose_with_its_server(n).await;
-    let back = is_back(stage, WHAT, n).await;
+    let n = bed.node_with_a_server().await?;
+    let (owner, etcd, leader) = (bed.owner()?, bed.cluster.control_plane.etcd_leader()?, bed.leader().await?);
+    let lost = bed.lose_with_its_server(n).await;
+    let back = is_back(bed, WHAT, n).await;
     let lost = lost?;
     eprintln!(
         "{WHAT}: node{n} lost (node{owner} had the address, member {etcd} led etcd, node{leader}'s controller \
@@ -121,8 +121,8 @@ async fn with_server(stage: &Stage) -> Result<()> {
     back
 }
 
-async fn is_back(stage: &Stage, what: &str, n: usize) -> Result<()> {
-    let back = stage.give_back(n).await?;
+async fn is_back(bed: &NodeLossBed, what: &str, n: usize) -> Result<()> {
+    let back = bed.give_back(n).await?;
     eprintln!("{what}: node{n} is back: {back:?}");
     ensure!(back.traffic.saturating_sub(back.stalled) < SOON, "{what}: {back:?}");
     Ok(())
@@ -130,11 +130,11 @@ async fn is_back(stage: &Stage, what: &str, n: usize) -> Result<()> {
 
 /// Two controllers cost the API what one leader does: the other one follows its Lease by a watch. Announcers renew
 /// their Leases.
-async fn at_rest(stage: &Stage) -> Result<()> {
+async fn at_rest(bed: &NodeLossBed) -> Result<()> {
     const LOOK: Duration = Duration::from_secs(20);
-    let mark = stage.cluster.control_plane.audit().mark();
+    let mark = bed.cluster.control_plane.audit().mark();
     tokio::time::sleep(LOOK).await;
-    let requests = stage.cluster.control_plane.audit().since(mark)?;
+    let requests = bed.cluster.control_plane.audit().since(mark)?;
     let by = |user: &str| -> Vec<String> {
         let ours = requests.iter().filter(|request| request.user.ends_with(user));
         ours.map(|request| format!("{} {}", request.verb, request.uri)).collect()
@@ -151,12 +151,12 @@ async fn at_rest(stage: &Stage) -> Result<()> {
 }
 
 /// Of a machine that is known to be moved nothing is concluded, nor of one that nobody had the time to miss.
-async fn pauses(stage: &Stage) -> Result<()> {
-    let machines = Machines::new(stage.cluster.harvester.client().await?);
+async fn pauses(bed: &NodeLossBed) -> Result<()> {
+    let machines = Machines::new(bed.cluster.harvester.client().await?);
     for (milliseconds, migrating) in [(100, false), (500, true), (2000, true)] {
-        let n = stage.owner()?;
-        let machine = stage.cluster.machine(n);
-        let mark = stage.cluster.control_plane.audit().mark();
+        let n = bed.owner()?;
+        let machine = bed.cluster.machine(n);
+        let mark = bed.cluster.control_plane.audit().mark();
         if migrating {
             machines.start_migration("guests", machine.name(), "host-2").await?;
         }
@@ -165,59 +165,59 @@ async fn pauses(stage: &Stage) -> Result<()> {
         if migrating {
             machines.finish_migration("guests", machine.name(), MigrationOutcome::Failed).await?;
         }
-        let (writes, serving) = (stage.writes_since(mark)?, stage.serving().await?);
+        let (writes, serving) = (bed.writes_since(mark)?, bed.serving().await?);
         eprintln!("node{n} stood still for {} ms: {} writes", stood.as_millis(), writes.len());
-        stage.is_well().await?;
+        bed.is_well().await?;
         ensure!(writes.is_empty() && serving == NODES, "after {stood:?}: {serving} endpoints serve, {writes:?}");
     }
     Ok(())
 }
 
 /// Its kubelet and the controller put it right, and no client notices.
-async fn false_verdict(stage: &Stage) -> Result<()> {
-    let n = stage.owner()?;
-    let mark = stage.cluster.control_plane.audit().mark();
+async fn false_verdict(bed: &NodeLossBed) -> Result<()> {
+    let n = bed.owner()?;
+    let mark = bed.cluster.control_plane.audit().mark();
     let (begun, began) = (Instant::now(), Timestamp::now());
-    stage.accuse(n).await?;
-    stage.endpoints_are(NODES - 1).await?;
+    bed.accuse(n).await?;
+    bed.endpoints_are(NODES - 1).await?;
     let marked = Instant::now();
-    stage.endpoints_are(NODES).await?;
+    bed.endpoints_are(NODES).await?;
     let (healed, stalled) = (marked.elapsed(), stall::since(marked).within(marked, Instant::now(), &[]));
-    let users = stage.clients.lock().since(begun, 100)?;
+    let users = bed.clients.lock().since(begun, 100)?;
     eprintln!(
         "a false verdict about node{n}: marked after {} ms, healed {} ms later (stalls: {} ms); {users}",
         (marked - begun).as_millis(),
         healed.as_millis(),
         stalled.as_millis()
     );
-    stage.is_well().await?;
-    ensure!(!stage.writes_since(mark)?.is_empty(), "nothing was written");
-    let writers = stage.story(mark, began)?;
+    bed.is_well().await?;
+    ensure!(!bed.writes_since(mark)?.is_empty(), "nothing was written");
+    let writers = bed.story(mark, began)?;
     ensure!(healed.saturating_sub(stalled) < HEALED, "it took {healed:?}, stalls {stalled:?}:\n{writers}");
     ensure!(users.worst() == 0, "{users}");
     Ok(())
 }
 
 /// A Service that is made while nobody leads is served soon.
-async fn leader(stage: &Stage) -> Result<()> {
-    let (n, owner) = (stage.leader().await?, stage.owner()?);
+async fn leader(bed: &NodeLossBed) -> Result<()> {
+    let (n, owner) = (bed.leader().await?, bed.owner()?);
     stall::begin();
     let at = Instant::now();
-    stage.cluster.machine(n).power_off()?;
-    let served = expose(&stage.cluster, "late").await;
+    bed.cluster.machine(n).power_off()?;
+    let served = expose(&bed.cluster, "late").await;
     let (took, stalled) = (at.elapsed(), stall::since(at).within(at, Instant::now(), &[]));
     eprintln!(
         "the leader's node: node{n} (node{owner} had the address); a new Service is served after {} ms (stalls: {} ms)",
         took.as_millis(),
         stalled.as_millis()
     );
-    let verdicts = if served.is_err() { stage.verdicts() } else { String::new() };
-    stage.cluster.control_plane.kubectl(&["delete", "service", "late", "--wait=false"])?;
-    let back = is_back(stage, "the leader's node", n).await;
+    let verdicts = if served.is_err() { bed.verdicts() } else { String::new() };
+    bed.cluster.control_plane.kubectl(&["delete", "service", "late", "--wait=false"])?;
+    let back = is_back(bed, "the leader's node", n).await;
     served.map_err(|error| error.context(verdicts))?;
     ensure!(took.saturating_sub(stalled) < LED_AGAIN, "served after {took:?}, stalls {stalled:?}");
     testbed::wait_for("the Service to be gone", PATIENCE, || async {
-        let left = stage.cluster.control_plane.kubectl(&["get", "services", "-o=name"]).unwrap_or_default();
+        let left = bed.cluster.control_plane.kubectl(&["get", "services", "-o=name"]).unwrap_or_default();
         if left.contains("late") { Err(left) } else { Ok(()) }
     })
     .await?;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::request::Request;
 use crate::step::Step;
-use crate::view::{ACCOUNT_ANNOTATION, MANAGED_BY, TOKEN_TYPE, Version, binding_name};
+use crate::view::{ACCOUNT_ANNOTATION, MANAGED_BY, ObjectVersion, TOKEN_TYPE, binding_name};
 
 /// Time for the token controller to fill a Secret; it usually needs milliseconds.
 const TOKEN_LIMIT: Duration = Duration::from_secs(30);
@@ -132,7 +132,7 @@ pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<
 }
 
 /// Preconditions that restrict the deletion to the observed version of the object.
-fn only(seen: &Version) -> DeleteParams {
+fn only(seen: &ObjectVersion) -> DeleteParams {
     let preconditions =
         Preconditions { uid: Some(seen.uid.clone()), resource_version: Some(seen.resource_version.clone()) };
     DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }
@@ -231,8 +231,8 @@ mod tests {
         assert_eq!(writes[0].body["metadata"]["annotations"]["kubernetes.io/service-account.uid"], "u-1");
     }
 
-    fn seen() -> Version {
-        Version { uid: "u-1".into(), resource_version: "7".into() }
+    fn seen() -> ObjectVersion {
+        ObjectVersion { uid: "u-1".into(), resource_version: "7".into() }
     }
 
     #[tokio::test]

@@ -206,7 +206,7 @@ impl fmt::Display for Lines<'_> {
 mod tests {
     use super::*;
     use crate::request::tests::request;
-    use crate::view::{Account, Binding, Token, Version};
+    use crate::view::{Account, Binding, ObjectVersion, Token};
 
     fn token(name: &str) -> Token {
         Token { name: name.into(), created: None, version: version(name) }
@@ -216,8 +216,8 @@ mod tests {
         Binding { name: name.into(), version: version(name), our_role: true, our_subject: true, others: false }
     }
 
-    fn version(name: &str) -> Version {
-        Version { uid: format!("uid of {name}"), resource_version: "7".into() }
+    fn version(name: &str) -> ObjectVersion {
+        ObjectVersion { uid: format!("uid of {name}"), resource_version: "7".into() }
     }
 
     fn bare() -> Observed {

@@ -1,7 +1,7 @@
 //! One step of a plan: what it does in words, which right it needs, and how what was done is taken back.
 
 use crate::request::{Request, Task};
-use crate::view::{Version, binding_name};
+use crate::view::{ObjectVersion, binding_name};
 
 /// One step. A step that changes or deletes an object contains the observed version, so that it applies to no other
 /// one.
@@ -16,18 +16,18 @@ pub enum Step {
         /// The binding has other subjects.
         others: bool,
         /// The observed version.
-        version: Version,
+        version: ObjectVersion,
     },
     /// Create a token Secret of this name.
     CreateToken(String),
     /// Delete a token Secret: clients with this token are locked out at once.
-    DeleteToken(String, Version),
+    DeleteToken(String, ObjectVersion),
     /// Delete the RoleBinding of this name.
-    DeleteBinding(String, Version),
+    DeleteBinding(String, ObjectVersion),
     /// Delete the ClusterRoleBinding of this name.
-    DeleteWideBinding(String, Version),
+    DeleteWideBinding(String, ObjectVersion),
     /// Delete the service account.
-    DeleteAccount(Version),
+    DeleteAccount(ObjectVersion),
 }
 
 impl Step {
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn undoing_a_rotation_spares_the_tokens_that_are_in_use() {
-        let version = Version { uid: "uid of demo".into(), resource_version: "7".into() };
+        let version = ObjectVersion { uid: "uid of demo".into(), resource_version: "7".into() };
         let token = Step::CreateToken("demo-token-s".into());
         for (task, done, expected) in [
             (Task::Ensure, &[Step::CreateAccount][..], Undo::Revoke { fresh: true }),

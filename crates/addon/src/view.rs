@@ -39,14 +39,14 @@ pub struct Observed {
 
 /// The observed version of an object, as precondition for steps that change or delete it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Version {
+pub struct ObjectVersion {
     /// `metadata.uid`: another object of the same name has another one.
     pub uid: String,
     /// `metadata.resourceVersion`: each change creates a new one.
     pub resource_version: String,
 }
 
-impl Version {
+impl ObjectVersion {
     fn of(metadata: &ObjectMeta) -> Self {
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
@@ -59,7 +59,7 @@ impl Version {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     /// The observed version.
-    pub version: Version,
+    pub version: ObjectVersion,
     /// This command has created it.
     pub ours: bool,
 }
@@ -72,7 +72,7 @@ pub struct Token {
     /// When it was created.
     pub created: Option<Timestamp>,
     /// The observed version.
-    pub version: Version,
+    pub version: ObjectVersion,
 }
 
 /// A binding, from the service account's view.
@@ -81,7 +81,7 @@ pub struct Binding {
     /// Name.
     pub name: String,
     /// The observed version.
-    pub version: Version,
+    pub version: ObjectVersion,
     /// It refers to Harvester's role for cloud providers.
     pub our_role: bool,
     /// The account is one of its subjects.
@@ -134,20 +134,20 @@ pub async fn observe(client: &Client, request: &Request) -> Result<Observed, Obs
         role,
         account: seen.map(|account| Account {
             ours: account.labels().get(MANAGED_BY.0).is_some_and(|value| value == MANAGED_BY.1),
-            version: Version::of(&account.metadata),
+            version: ObjectVersion::of(&account.metadata),
         }),
         tokens,
         name_taken,
         binding: binding.map(|binding| Binding {
             name: binding.name_any(),
-            version: Version::of(&binding.metadata),
+            version: ObjectVersion::of(&binding.metadata),
             our_role: binding.role_ref.kind == "ClusterRole" && binding.role_ref.name == CLOUD_PROVIDER_ROLE,
             our_subject: has(binding.subjects.as_deref(), request),
             others: has_others(binding.subjects.as_deref(), request),
         }),
         wide_binding: wide.map(|binding| Binding {
             name: binding.name_any(),
-            version: Version::of(&binding.metadata),
+            version: ObjectVersion::of(&binding.metadata),
             our_role: binding.role_ref.name == CLOUD_PROVIDER_ROLE,
             our_subject: has(binding.subjects.as_deref(), request),
             others: has_others(binding.subjects.as_deref(), request),
@@ -172,7 +172,7 @@ fn token_views(secrets: &[Secret], account: &str) -> Vec<Token> {
         .map(|secret| Token {
             name: secret.name_any(),
             created: secret.creation_timestamp().map(|time| time.0),
-            version: Version::of(&secret.metadata),
+            version: ObjectVersion::of(&secret.metadata),
         })
         .collect();
     tokens.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));

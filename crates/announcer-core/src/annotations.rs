@@ -133,7 +133,7 @@ pub(crate) fn printable(text: &str) -> String {
 
 /// One entry of an address list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Wanted {
+pub enum AddressRequest {
     /// This static address.
     Static(IpAddr),
     /// Any address from a DHCPv4 server.
@@ -142,7 +142,7 @@ pub enum Wanted {
     Dhcp6,
 }
 
-impl std::fmt::Display for Wanted {
+impl std::fmt::Display for AddressRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Static(address) => address.fmt(f),
@@ -159,7 +159,7 @@ const MAX_ADDRESSES: usize = 16;
 /// Reads a list of addresses (kube-vip spec 3.3). IPs are made canonical, and an unspecified address means DHCP. With
 /// DHCP there are at most two entries. An entry that cannot be served becomes a [`Problem`] and does not affect the
 /// others.
-pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>, Vec<Problem>) {
+pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<AddressRequest>, Vec<Problem>) {
     let count = list.split(',').filter(|entry| !entry.trim().is_empty()).count();
     if count > MAX_ADDRESSES {
         let value = format!("{count} addresses");
@@ -185,11 +185,11 @@ pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>,
         let entry = if address.is_unspecified() {
             dhcp = true;
             match address {
-                IpAddr::V4(_) => Wanted::Dhcp4,
-                IpAddr::V6(_) => Wanted::Dhcp6,
+                IpAddr::V4(_) => AddressRequest::Dhcp4,
+                IpAddr::V6(_) => AddressRequest::Dhcp6,
             }
         } else if is_unicast(address) {
-            Wanted::Static(address)
+            AddressRequest::Static(address)
         } else {
             problems.push(Problem::unreadable(
                 source,

@@ -43,7 +43,7 @@ use dhcp_history::DhcpHistory;
 use due::Due;
 pub use io::{
     Action, ClientEvent, ClientStart, Dhcp6Start, DhcpEvent, DhcpStart, Input, Leased, LostLeases, Observations, Put,
-    Record, Recorded, Resumed, Tell, VipStatus, WireDone, WireOp,
+    Record, Recorded, Resumed, ServiceEvent, VipStatus, WireDone, WireOp,
 };
 use links::Interfaces;
 use node_mode::NodeMode;

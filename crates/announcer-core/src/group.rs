@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::annotations::Wanted;
+use crate::annotations::AddressRequest;
 use crate::seniority::by_seniority;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
@@ -100,9 +100,9 @@ fn own_keys(view: &ServiceView) -> Vec<GroupKey> {
     view.wanted
         .iter()
         .map(|wanted| match wanted {
-            Wanted::Static(address) => GroupKey::Address(*address),
-            Wanted::Dhcp4 => leased(),
-            Wanted::Dhcp6 => {
+            AddressRequest::Static(address) => GroupKey::Address(*address),
+            AddressRequest::Dhcp4 => leased(),
+            AddressRequest::Dhcp6 => {
                 view.told_leased6().map_or(GroupKey::Service(view.uid.clone()), |v6| GroupKey::Address(v6.into()))
             }
         })

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::annotations::Wanted;
+use crate::annotations::AddressRequest;
 use crate::config::Config;
 use crate::group::leading_primary;
 use crate::network::{InterfaceError, Network};
@@ -113,10 +113,12 @@ pub fn plan(world: &World<'_>) -> Plan {
         let mut ids = Vec::new();
         for wanted in &view.wanted {
             let id = match wanted {
-                Wanted::Dhcp4 => VipId::Dhcp(view.uid.clone()),
-                Wanted::Dhcp6 => VipId::Dhcp6(view.uid.clone()),
-                Wanted::Static(address) if leased6.contains_key(address) => VipId::Dhcp6(leased6[address].clone()),
-                Wanted::Static(address) => {
+                AddressRequest::Dhcp4 => VipId::Dhcp(view.uid.clone()),
+                AddressRequest::Dhcp6 => VipId::Dhcp6(view.uid.clone()),
+                AddressRequest::Static(address) if leased6.contains_key(address) => {
+                    VipId::Dhcp6(leased6[address].clone())
+                }
+                AddressRequest::Static(address) => {
                     // The Service's own reference to a primary comes first: the lease may have a new address, while the
                     // copy on this Service still has the old one. As a static VIP the old address would be used without
                     // a lease.
@@ -149,7 +151,7 @@ pub fn plan(world: &World<'_>) -> Plan {
 fn retired_elsewhere(services: &[(&ServiceView, Owner)]) -> Vec<Uid> {
     let retired = services.iter().filter(|(view, owner)| view.retired && *owner == Owner::Theirs);
     let is_shared = |(view, _): &&(&ServiceView, Owner)| {
-        let address = view.told_leased().map(|v4| Wanted::Static(v4.into()));
+        let address = view.told_leased().map(|v4| AddressRequest::Static(v4.into()));
         address.is_some_and(|address| services.iter().any(|(other, _)| other.wanted.contains(&address)))
     };
     retired.filter(is_shared).map(|(view, _)| view.uid.clone()).collect()

@@ -5,7 +5,7 @@
 //! This module decides when to probe which address, what an answer means, and when enough probes have failed to report
 //! it. `asked.rs` holds the state of one address and port. Frames go in and come out complete; no socket, no clock.
 
-mod asked;
+mod target_state;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +19,7 @@ use l2_types::ndp::{self, Message, Ndp};
 use l2_types::{Mac, Traffic};
 
 use crate::view::ServiceKey;
-use asked::{Asked, Open};
+use target_state::{Open, TargetState};
 
 /// Period in which each target is probed once.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -114,7 +114,7 @@ pub enum Output {
 /// All targets with their state.
 #[derive(Debug)]
 pub struct Prober {
-    asked: BTreeMap<SocketAddr, Asked>,
+    asked: BTreeMap<SocketAddr, TargetState>,
     /// Resolved MACs; an entry is removed when its address does not answer.
     neighbors: BTreeMap<(u32, IpAddr), Mac>,
     /// The target that was probed last.
@@ -147,7 +147,7 @@ impl Prober {
                     }
                     known.with(target, moved)
                 }
-                _ => Asked::new(target),
+                _ => TargetState::new(target),
             };
             self.asked.insert(at, asked);
         }
@@ -173,7 +173,7 @@ impl Prober {
     /// When to call [`Self::tick`] next.
     pub fn deadline(&self) -> Option<Instant> {
         let next = (!self.asked.is_empty()).then_some(self.next);
-        self.asked.values().filter_map(Asked::deadline).chain(next).min()
+        self.asked.values().filter_map(TargetState::deadline).chain(next).min()
     }
 
     /// Takes in a received frame. The caller feeds all waiting frames before it calls [`Self::tick`]

@@ -89,8 +89,7 @@ pub fn publish(object: &mut Value, record: &Record, now: Timestamp) -> bool {
 fn join(object: &mut Value, turn: u32, now: Timestamp) -> bool {
     let old = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let is_ours = |condition: &&Value| condition["type"] == seniority::JOINED;
-    let text = |ours: &Value, field: &str| ours[field].as_str().unwrap_or_default().to_owned();
-    let place = |ours: &Value| seniority::parse_turn(&text(ours, "reason"), &text(ours, "message"));
+    let place = |ours: &Value| seniority::parse_turn(ours["message"].as_str().unwrap_or_default());
     let stands = old.iter().find(is_ours).map(place);
     if stands == (turn > 0).then_some(Some(turn)) {
         return false;
@@ -191,7 +190,7 @@ mod tests {
             assert!(!publish(&mut object.data, &record, NOW), "{turn}");
             let service: Service = serde_json::from_value(serde_json::to_value(&object).unwrap()).unwrap();
             let conditions = service.status.unwrap().conditions.unwrap();
-            let place = |it: &Condition| seniority::parse_turn(&it.reason, &it.message);
+            let place = |it: &Condition| seniority::parse_turn(&it.message);
             assert_eq!(conditions.get(1).and_then(place), (turn > 0).then_some(turn));
         }
     }

@@ -75,7 +75,7 @@ pub enum End {
 
 /// What the caller has to do with the key in its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Again {
+pub enum Requeue {
     /// Nothing; its failures are forgotten.
     No,
     /// Process it again at once.
@@ -102,11 +102,12 @@ pub struct Write {
     /// The object of the last write, from which this write starts; it may be outdated.
     remembered: Option<Object>,
     began_remembered: bool,
-    stage: Stage,
+    step: WriteStep,
 }
 
+/// How far a write has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum WriteStep {
     Read,
     Annotate,
     Publish,
@@ -139,28 +140,28 @@ impl RecordWriter {
         let wanted = self.0.get_mut(key)?;
         let remembered = wanted.object.take();
         let began_remembered = remembered.is_some();
-        Some(Write { record: wanted.record.clone(), remembered, began_remembered, stage: Stage::Read })
+        Some(Write { record: wanted.record.clone(), remembered, began_remembered, step: WriteStep::Read })
     }
 
     /// A write has ended. Returns the result for the engine, and what to do with the key.
-    pub fn ended(&mut self, key: &ServiceKey, write: &Write, end: End) -> (Option<Recorded>, Again) {
+    pub fn ended(&mut self, key: &ServiceKey, write: &Write, end: End) -> (Option<Recorded>, Requeue) {
         let superseded = end == End::Superseded;
         match end {
-            End::Written(object) => (self.written(key, &write.record, *object), Again::No),
+            End::Written(object) => (self.written(key, &write.record, *object), Requeue::No),
             End::Gone | End::Superseded => {
                 // The engine wants another record meanwhile, for a later Service of the name or under a newer term. The
                 // queue has the key again, and the result of the old record does not matter.
                 if self.0.get(key).is_some_and(|wanted| wanted.record != write.record) {
-                    return (None, Again::No);
+                    return (None, Requeue::No);
                 }
                 self.0.remove(key);
-                (Some(if superseded { Recorded::Superseded } else { Recorded::Gone }), Again::No)
+                (Some(if superseded { Recorded::Superseded } else { Recorded::Gone }), Requeue::No)
             }
-            End::Conflict if write.began_remembered => (None, Again::AtOnce),
+            End::Conflict if write.began_remembered => (None, Requeue::AtOnce),
             // The record was cancelled while it was being written: there is no retry, and the next Service of the name
             // starts without failures.
-            End::Conflict | End::Failed if !self.0.contains_key(key) => (None, Again::No),
-            End::Conflict | End::Failed => (Some(Recorded::Failed), Again::Later),
+            End::Conflict | End::Failed if !self.0.contains_key(key) => (None, Requeue::No),
+            End::Conflict | End::Failed => (Some(Recorded::Failed), Requeue::Later),
         }
     }
 
@@ -204,7 +205,7 @@ impl Write {
     }
 
     fn compare(&mut self, wall: Timestamp, mut object: Box<Object>) -> Next {
-        if self.stage == Stage::Read {
+        if self.step == WriteStep::Read {
             if object.metadata.uid.as_deref() != Some(self.record.uid.0.as_str()) {
                 return Next::End(End::Gone);
             }
@@ -212,12 +213,12 @@ impl Write {
                 return Next::End(End::Superseded);
             }
             if annotate(&mut object.metadata, &self.record) {
-                self.stage = Stage::Annotate;
+                self.step = WriteStep::Annotate;
                 return Next::Send(Ask::Annotate(object));
             }
         }
-        if self.stage != Stage::Publish && publish(&mut object.data, &self.record, wall) {
-            self.stage = Stage::Publish;
+        if self.step != WriteStep::Publish && publish(&mut object.data, &self.record, wall) {
+            self.step = WriteStep::Publish;
             return Next::Send(Ask::Publish(object));
         }
         object.metadata.managed_fields = None;

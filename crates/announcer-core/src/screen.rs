@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use l2_types::Link;
 use l2_types::Mac;
 
-use crate::annotations::Wanted;
+use crate::annotations::AddressRequest;
 use crate::network::mac_of;
 use crate::seniority::by_seniority;
 use crate::view::{Giver, Port, ServiceKey, ServiceView, Uid};
@@ -196,7 +196,7 @@ pub fn user_of_leased(
         let follows = other.primary.as_ref() == Some(&own.key);
         other.key != own.key
             && !follows
-            && other.wanted.contains(&Wanted::Static(address))
+            && other.wanted.contains(&AddressRequest::Static(address))
             && other.published.has(address)
     };
     let other = services.values().find(has).map(|other| format!("is that of Service {}", other.key));
@@ -220,7 +220,7 @@ pub fn user_of_mac<'a>(
         by_seniority(services).into_iter().partition(|view| !view.published.ingress.is_empty());
     let seniors = known.into_iter().chain(unknown).take_while(|view| !members.contains(&view.key));
     let has = |view: &&ServiceView| {
-        let leased = view.wanted.iter().any(|wanted| !matches!(wanted, Wanted::Static(_)));
+        let leased = view.wanted.iter().any(|wanted| !matches!(wanted, AddressRequest::Static(_)));
         leased && !view.retired && view.dhcp.mac.unwrap_or_else(|| mac_of(&view.uid)) == mac
     };
     seniors.filter(has).map(|view| &view.key).next()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use l2_types::LinkKind;
 
-use crate::annotations::Wanted;
+use crate::annotations::AddressRequest;
 use crate::network::Network;
 use crate::view::{ServiceKey, ServiceView, Uid, is_on_record};
 
@@ -90,8 +90,8 @@ pub(crate) fn protection(context: &RuleInputs<'_>) -> Protection {
     for view in context.services.values().filter(|_| context.enabled) {
         let ports = || view.ports.iter().filter_map(|port| Port::new(&port.protocol, port.port));
         let asked = view.wanted.iter().filter_map(|wanted| match wanted {
-            Wanted::Static(address) => Some(*address),
-            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+            AddressRequest::Static(address) => Some(*address),
+            AddressRequest::Dhcp4 | AddressRequest::Dhcp6 => None,
         });
         // The addresses that another node has leased are known from the status. They are protected here before this
         // node takes over.

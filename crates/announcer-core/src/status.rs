@@ -11,7 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
 use serde::Serialize;
 
-use crate::annotations::{Wanted, printable};
+use crate::annotations::{AddressRequest, printable};
 use crate::config::{Config, ElectionMode};
 use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
 use crate::ownership::service::LeaseKey;
@@ -176,16 +176,20 @@ fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
     let member = owner.as_ref().map(|owner| format!("{LEASE_PREFIX}{owner}"));
     // Without a term the membership Lease does not decide.
     let silent = term.is_some() && leases.iter().any(|lease| lease.expired && Some(&lease.lease) == member.as_ref());
-    let state = match () {
-        () if published.is_empty() => State::Pending,
-        () if owner.is_none() => State::Unowned,
-        () if over => State::LeaseExpired,
-        () if silent => State::OwnerSilent,
-        () => State::Announced,
+    let state = if published.is_empty() {
+        State::Pending
+    } else if owner.is_none() {
+        State::Unowned
+    } else if over {
+        State::LeaseExpired
+    } else if silent {
+        State::OwnerSilent
+    } else {
+        State::Announced
     };
     let asked = view.wanted.iter().filter_map(|wanted| match wanted {
-        Wanted::Static(address) => Some(*address),
-        Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+        AddressRequest::Static(address) => Some(*address),
+        AddressRequest::Dhcp4 | AddressRequest::Dhcp6 => None,
     });
     let addresses = if published.is_empty() { asked.collect() } else { published };
     VipRow { service: view.key.to_string(), addresses, owner, term, state, dhcp, probes: None }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use k8s_openapi::api::core::v1::Service;
 use l2_types::Mac;
 
-use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Meanwhile, Problem, RpFilter, Wanted};
+use crate::annotations::{self as keys, AddressRequest, LeaseFacts, LeaseFacts6, Meanwhile, Problem, RpFilter};
 use crate::class::ClassRules;
 use contract::Term;
 
@@ -117,11 +117,11 @@ pub struct ServiceView {
     /// Age of the Service: creation time in seconds. The UID breaks ties.
     pub created: i64,
     /// The addresses that it asks for, the most important first.
-    pub wanted: Vec<Wanted>,
+    pub wanted: Vec<AddressRequest>,
     /// How the wish is known.
     pub wish: Wish,
     /// The part of the wish that a cloud controller or an earlier announcer has granted; `None`: all of it.
-    pub granted: Option<Vec<Wanted>>,
+    pub granted: Option<Vec<AddressRequest>>,
     /// Which program gives it addresses.
     pub giver: Giver,
     /// The interface that it asks for.
@@ -154,7 +154,7 @@ pub struct ServiceView {
 /// What is kept of a Service. For a Service that this announcer does not announce, only its cluster IPs, which no VIP
 /// may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenService {
     /// Its cluster IPs.
     pub cluster_ips: Vec<IpAddr>,
     /// Present if this announcer may announce the Service. Boxed, because most Services of a cluster are of another
@@ -162,7 +162,7 @@ pub struct Seen {
     pub view: Option<Box<ServiceView>>,
 }
 
-impl Seen {
+impl SeenService {
     /// `None` where there is nothing to keep.
     pub fn of(service: &Service, rules: &ClassRules) -> Option<Self> {
         let cluster_ips: Vec<IpAddr> = service
@@ -223,7 +223,7 @@ impl ServiceView {
         }
         if retired {
             let leased = dhcp.lease.is_some() || dhcp.requested.is_some();
-            if !leased || !wanted.contains(&Wanted::Dhcp4) {
+            if !leased || !wanted.contains(&AddressRequest::Dhcp4) {
                 return None;
             }
             wanted.clear();
@@ -268,8 +268,8 @@ impl ServiceView {
     /// The static addresses that it asks for, and the addresses of its leases.
     pub fn asked(&self) -> BTreeSet<IpAddr> {
         let given = self.wanted.iter().filter_map(|wanted| match wanted {
-            Wanted::Static(address) => Some(*address),
-            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+            AddressRequest::Static(address) => Some(*address),
+            AddressRequest::Dhcp4 | AddressRequest::Dhcp6 => None,
         });
         let leased4 = self.told_leased().map(IpAddr::from);
         given.chain(leased4).chain(self.told_leased6().map(IpAddr::from)).collect()
@@ -283,12 +283,12 @@ impl ServiceView {
 
     /// Whether it asks for DHCPv4.
     pub fn wants_dhcp(&self) -> bool {
-        self.wanted.contains(&Wanted::Dhcp4)
+        self.wanted.contains(&AddressRequest::Dhcp4)
     }
 
     /// Whether it asks for DHCPv6.
     pub fn wants_dhcp6(&self) -> bool {
-        self.wanted.contains(&Wanted::Dhcp6)
+        self.wanted.contains(&AddressRequest::Dhcp6)
     }
 
     /// The last known address of its DHCP lease.

@@ -1,4 +1,4 @@
-//! Follows what is not as it should be, and says which promise is broken when it has lasted too long.
+//! Follows how long each trouble lasts, and reports the first one that has broken its promise.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,7 +54,7 @@ impl Checks {
         self.next = self.lasting.iter().map(|(trouble, since)| *since + self.limits.limit(*trouble)).min();
     }
 
-    /// Whether one has lasted too long at `now`, unless it has ended without a change that made anybody look.
+    /// Whether a limit has passed at `now`. The trouble may have ended since the last check, so the caller looks again.
     pub fn is_due(&self, now: Duration) -> bool {
         self.next.is_some_and(|next| now > next)
     }

@@ -145,10 +145,9 @@ pub fn number(promise: &str) -> usize {
     PROMISES.iter().position(|other| *other == promise).map_or(0, |index| index + 1)
 }
 
-/// How long each may last in one run. The figures are what the protocol needs, plus what the model takes for the way:
-/// up to 0.3 ms for a frame (20 ms more in a storm), up to 0.5 ms for each request to the kernel, up to 30 ms for a
-/// watch event, up to 20 ms for a request and its answer, and up to [`Scenario::busy_us`] whenever a process has to
-/// wake.
+/// How long each trouble may last in one run: what the protocol needs, plus the delays of the model. These are up to
+/// 0.3 ms for a frame (20 ms more in a storm), up to 0.5 ms for a request to the kernel, up to 30 ms for a watch event,
+/// up to 20 ms for a request and its answer, and up to [`Scenario::busy_us`] whenever a process has to wake.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     node_mode: bool,
@@ -156,13 +155,12 @@ pub struct Limits {
     lease: [Duration; 3],
     /// A process wakes, or its kernel has done what it was asked for.
     late: Duration,
-    /// A swap reads and writes, and so does what it follows: a renewal, or a record. Of an API that refuses or forgets
-    /// up to
-    /// three in ten requests some are sent several times.
+    /// A swap reads and writes, and so does the renewal or the record before it. If the API refuses or loses up to
+    /// three in ten requests, some requests are sent several times.
     api: Duration,
     /// Before a write that is tried again and again has come through.
     tries: Duration,
-    /// A list that broke off begins anew within a second and its way back.
+    /// A broken watch lists again after up to a second, and the answer needs its time.
     relisted: Duration,
     fence: Duration,
     addresses: u32,
@@ -172,10 +170,9 @@ pub struct Limits {
     bound: Duration,
 }
 
-/// How often a client asks for each address. What it loses is known to this.
+/// How often a client asks for each address. Its losses are known with this precision.
 pub const CLIENT_ASKS: Duration = ms(20);
-/// After so long without an answer a client does not believe an entry of its cache any more: Linux needs 8 s from when
-/// it doubts.
+/// After this time without an answer a client discards the entry of its cache. Linux needs 8 s from its first doubt.
 pub const DOUBT: Duration = seconds(8);
 
 const fn ms(milliseconds: u64) -> Duration {
@@ -215,49 +212,49 @@ impl Limits {
         let [duration, deadline, retry] = self.lease;
         match trouble {
             Trouble::Split(..) => self.split(),
-            // The claims of the new owner carry a tag that the old one cannot prove: it hears the announcement, which
+            // The old owner cannot verify the tag of the new owner's claims. So it acts on the announcement, which
             // waits for the status for up to a second, and reads the record.
             Trouble::Unproven(..) => api + seconds(1) + ms(150) + 3 * late + self.if_lost(ms(540)),
-            // From when the former owner learns that the record is written; the claims go to those whom the records
-            // have named.
+            // Counted from the moment when the former owner learns that the record is written. Claims are sent to the
+            // owners that the records have named.
             Trouble::Lingering(..) => api + seconds(2) + relisted + ms(500) + 3 * late,
-            // The address is on the macvlan before that is up; then the client begins, says that it goes on with the
-            // lease, and the kernel is asked again, before anything is claimed.
+            // The address is on the macvlan before that is up. Then the client starts and confirms the lease, and the
+            // kernel is asked again, all before the first claim.
             Trouble::SplitLease(..) => self.split() + 3 * late + ms(5),
-            // Leases end by the asker's count, before the server thinks so.
+            // A client counts its lease from its request, so for the client the lease ends before it ends for the
+            // server.
             Trouble::Unleased(..) => KERNEL + late,
             Trouble::Refused(..) => 3 * late + ms(20),
             // A request that was under way is given up after half the deadline; then the Lease is read each retry
-            // period. The old one believes in it for the renew deadline, the new one waits for the longer duration;
-            // with a
-            // clock that has stood still it is told by the API.
+            // period. The old holder trusts it for the renew deadline, and the new one waits for the longer duration. A
+            // holder whose clock was paused learns from the API.
             Trouble::Torn(..) | Trouble::TwoLeaders(..) => api + deadline / 2 + retry + retry / 5 + ms(100) + late,
-            // Node mode's worst: a process that has just started needs five seconds to suspect an owner that it has
-            // never heard (R5), and detection, swap and the kernel 0.3 s; a swap that fails is tried again.
+            // The worst case of `node` mode: a process that has just started needs five seconds to suspect an owner
+            // that it has never heard (R5). Detection, swap and the kernel need 0.3 s. A swap that fails is tried
+            // again.
             Trouble::Unanswered(_) if self.node_mode => seconds(7) + api,
             // The Lease expires, and is read each 1 to 2.2 retry periods.
             Trouble::Unanswered(_) => duration + retry.mul_f64(2.2) + seconds(1) + api,
-            // R8: the Leases of those in line expire first, counted from a renewal of our own that has come back. A
-            // majority that is cut off keeps it until its own cards show that it hears fewer hosts: 13 s, and a
-            // renewal.
+            // R8: the Leases of the successors expire first, counted from a renewal of our own that has succeeded. A
+            // majority that is cut off keeps the address until its own cards show that it hears fewer hosts, which
+            // takes 13 s and a renewal.
             Trouble::Orphaned(_) => (duration + seconds(7)).max(seconds(17 + 7)) + duration / 3 + api,
-            // decisions.md 24: five seconds after the Lease has run out, counted from a renewal of our own; and the
-            // wait for whoever comes first.
+            // decisions.md 24: five seconds after the Lease has expired, counted from a renewal of our own, and the
+            // wait for the first successor.
             Trouble::Contested(_) => duration + duration / 3 + seconds(5) + seconds(7) + api,
-            // The client has missed the announcement, or could not hear it: it asks again when its own cache has run
-            // out. In a
-            // storm the question or the answer may be lost, too: eight in a row never are.
+            // The client has missed the announcement, or could not hear it. It asks again when the entry of its cache
+            // is discarded. In a storm the question or the answer may be lost, too, but never eight in a row.
             Trouble::Misled(..) => DOUBT + seconds(1) + 2 * CLIENT_ASKS + 3 * late + self.if_lost(seconds(8)),
             Trouble::Outage(..) => self.bound,
             Trouble::Spared(..) => 3 * CLIENT_ASKS,
-            // It notices while it probes, or the next answer makes it give up what it has just begun with.
+            // The node notices the stranger during its probe, or the next answer makes it give the address up.
             Trouble::BesideStranger(..) => ms(100) + 3 * late,
             // Whoever elects by Lease has to read its Lease first.
             Trouble::LeftBehind(_) => api + relisted + ms(100) + 2 * late,
             Trouble::Unfenced(_) => self.fence + KERNEL,
-            // From when another node has said that it may serve: what makes it so is seen in the watch, the successor
-            // is written, sees that, and announces. One that gets no lease is waited for as long as for one that is not
-            // heard.
+            // Counted from the moment when another node has published that it may serve. Then the watch shows it, the
+            // owner writes the successor, and the successor sees that and announces. The owner waits for a successor
+            // without a lease as long as for one that is not heard.
             Trouble::Misplaced(..) => {
                 let lease = if self.server_is_ill { seconds(2) } else { Duration::ZERO };
                 api + relisted + ms(500) + 6 * late + lease

@@ -10,25 +10,25 @@ pub enum Sabotage {
     NoFence,
     /// What a former life of the process has left is not removed.
     NoSweep,
-    /// Ownership is written without regard to what was written meanwhile.
+    /// The owner is written unconditionally, so a concurrent write is overwritten.
     NoCompareAndSwap,
-    /// A DHCP client begins with DISCOVER, whatever lease stands on its Service.
+    /// A DHCP client always starts with DISCOVER and ignores the lease that its Service records.
     NoInitReboot,
-    /// Whoever hands an address over gives its lease back.
+    /// A node that hands an address over releases its DHCP lease.
     ReleaseAtHandOver,
-    /// Whoever asks for a kubelet is told that it answers.
+    /// Each question to a kubelet is answered, even if the node is dead.
     KubeletsAnswer,
-    /// Each node calls another one silent.
+    /// Each node reports another node as silent.
     Slander,
-    /// A node takes every landmark for heard: it asks nobody whether it is cut off.
+    /// A node considers all landmarks as heard, so it never finds out that it is cut off.
     NoWitness,
-    /// An owner that was missed is not asked for once more by everybody.
+    /// The confirmation burst, three broadcast questions about a missed owner, is not sent.
     NoBurst,
-    /// Whoever hands an address over gives it up at once.
+    /// A node that hands an address over removes it before its successor has it.
     NoMakeBeforeBreak,
-    /// Nobody tells a former owner what it has lost.
+    /// No node sends a claim to the former owner of an address.
     NoClaims,
-    /// An address is used without having asked whether somebody has it.
+    /// An address is used without a probe.
     NoProbe,
 }
 

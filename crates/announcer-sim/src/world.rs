@@ -47,7 +47,7 @@ use crate::kernel::Lan;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Scenario, WARM_UP};
 
-/// Something that happens at its time. What was meant for a former life of a process, or boot of a node, does not.
+/// An event at its time. An event for a former process, or for a former boot of a node, has no effect.
 #[derive(Debug)]
 enum Event {
     /// A fault.
@@ -167,34 +167,38 @@ struct World<'a> {
     api_down: u32,
     /// How much longer each request takes.
     api_late: Duration,
-    /// Node groups without the rest of one LAN, or of all, by fault.
+    /// Node groups that are cut off from the rest of one LAN, or of all LANs, by the number of the fault.
     splits: BTreeMap<usize, (Option<Lan>, BTreeSet<usize>)>,
     /// Services whose addresses another host uses.
     robbed: BTreeSet<usize>,
-    /// The same, of which that host only answers.
+    /// Services whose addresses another host uses that answers questions and announces nothing.
     duplicated: BTreeSet<usize>,
     /// Routers that answer for everybody, and clusters whose nodes do.
     proxies: u32,
     ipvs: u32,
+<<<<<<< HEAD
     /// Fabrics that answer for everybody, and which MAC they saw with which address last.
     fabrics: u32,
     fabric_saw: BTreeMap<Ipv4Addr, Mac>,
     /// Pairs of nodes that do not hear each other.
     apart: Vec<(usize, usize)>,
     /// Many Nodes were not ready together; for so long nothing moves for it.
+=======
+    /// Until then no address moves because of a Node that is not ready: many were not ready at the same time.
+>>>>>>> names
     storm_until: Duration,
     /// Since when a host answers for the address of a Service.
     strange_since: BTreeMap<usize, Duration>,
-    /// When each Service was made last, if nobody had its address.
+    /// When each Service was last created while no node had its address.
     made: Vec<Duration>,
-    /// Until when that may still be felt.
+    /// Until when the former use of an address by another host may still have effects, by Service.
     conflicts: BTreeMap<usize, Duration>,
     /// How often each Service was made.
     generation: Vec<u32>,
     wanted: BTreeSet<usize>,
     endpoints: Vec<BTreeSet<usize>>,
     kube_vips: u32,
-    /// Since when, and until when at most, a kube-vip's Lease is honoured.
+    /// Since when the Lease of a kube-vip is honoured, and until when at most.
     kube_vip: Option<(Duration, Duration)>,
     dhcp: Dhcp,
     /// When a node has handed a Service over last.

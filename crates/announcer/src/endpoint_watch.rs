@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::endpoints::{Endpoints, SliceView, nodes_with_endpoints};
 use crate::engine::Input;
-use crate::view::{Seen, ServiceKey, ServiceView};
+use crate::view::{SeenService, ServiceKey, ServiceView};
 
 /// Label selector; kube-proxy skips the other slices too.
 const OURS: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
@@ -27,7 +27,7 @@ type SliceKey = (String, String);
 pub async fn run(
     client: Client,
     namespace: Option<String>,
-    services: Cache<ServiceKey, Seen>,
+    services: Cache<ServiceKey, SeenService>,
     inputs: mpsc::UnboundedSender<Input>,
     health: Health,
 ) {
@@ -75,7 +75,7 @@ fn reflector(
 /// Follows the slices until no Service needs them any more, or (returns true) until `services` ends.
 async fn follow(
     locals: &mut Locals,
-    services: &Cache<ServiceKey, Seen>,
+    services: &Cache<ServiceKey, SeenService>,
     touched: &mut Touched<ServiceKey>,
     slices: &Cache<SliceKey, SliceView>,
 ) -> bool {

@@ -19,8 +19,8 @@ const FRAMES: usize = 64;
 /// those that another host announces.
 pub(crate) async fn keep<W: Wire>(config: Config, wire: &W, network: &Notify) -> Infallible {
     let mut engine = Engine::new(clock::now(), config);
-    let (ears, mut frames) = mpsc::channel(FRAMES);
-    let mut listeners = Listeners::new(ears);
+    let (frames_tx, mut frames) = mpsc::channel(FRAMES);
+    let mut listeners = Listeners::new(frames_tx);
     let mut answers = VecDeque::new();
     let mut wake = clock::now();
     loop {

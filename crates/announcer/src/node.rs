@@ -27,7 +27,7 @@ use crate::api_time::ApiTime;
 use crate::clients::Clients;
 use crate::clock;
 use crate::dhcp_driver;
-use crate::engine::{Action, ClientStart, Engine, Input, REFRESH, Recorded, Tell, WireOp};
+use crate::engine::{Action, ClientStart, Engine, Input, REFRESH, Recorded, ServiceEvent, WireOp};
 use crate::frames;
 use crate::kubelet;
 use crate::listen::Listeners;
@@ -127,10 +127,10 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     } = parts;
     let (sender, mut receiver) = inputs;
     let (ops, requests) = mpsc::unbounded_channel();
-    let (ears, mut frames) = mpsc::channel(FRAMES);
+    let (frames_tx, mut frames) = mpsc::channel(FRAMES);
     let kernel = tokio::spawn(perform(wire, requests, sender.clone()));
     let mut node = Node {
-        listeners: Listeners::new(ears),
+        listeners: Listeners::new(frames_tx),
         clients: Clients::default(),
         wire: ops,
         uids: Uids::default(),
@@ -316,7 +316,7 @@ impl Node {
         false
     }
 
-    fn tell(&self, key: &ServiceKey, tell: &Tell) {
+    fn tell(&self, key: &ServiceKey, tell: &ServiceEvent) {
         if tell.reason == Reason::AddressConflict {
             self.metrics.conflict();
         }

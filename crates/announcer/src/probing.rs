@@ -37,7 +37,7 @@ async fn run(
 ) {
     // A random seed that other hosts do not know.
     let mut prober = Prober::new(clock::now(), RandomState::new().build_hasher().finish());
-    let mut ears = Ears::default();
+    let mut sockets = ProbeSockets::default();
     loop {
         let mut outputs = Vec::new();
         tokio::select! {
@@ -45,19 +45,19 @@ async fn run(
             wanted = targets.recv() => {
                 let Some(wanted) = wanted else { return };
                 prober.watch(clock::now(), wanted);
-                ears.keep(&prober.listens().collect());
+                sockets.keep(&prober.listens().collect());
             }
-            (link, frame) = ears.next() => outputs.extend(prober.heard(clock::now(), link, &frame)),
+            (link, frame) = sockets.next() => outputs.extend(prober.heard(clock::now(), link, &frame)),
             () = sleep_until(prober.deadline()) => {}
         }
         // Received frames count before any timer (failover-protocol.md R1).
-        for (link, frame) in ears.drain() {
+        for (link, frame) in sockets.drain() {
             outputs.extend(prober.heard(clock::now(), link, &frame));
         }
         outputs.extend(prober.tick(clock::now()));
         for output in outputs {
             match output {
-                Output::Send { link, traffic, frame } => ears.send((link, traffic), &frame),
+                Output::Send { link, traffic, frame } => sockets.send((link, traffic), &frame),
                 Output::Ended { outcome, after } => metrics.probed.ended(outcome, after),
                 Output::Found(finding) => {
                     let _ = inputs.send(Input::Probed(finding));
@@ -77,13 +77,13 @@ async fn sleep_until(deadline: Option<Instant>) {
 
 /// The sockets. They stay open while a target needs them, because the kernel takes its time to close one.
 #[derive(Debug, Default)]
-struct Ears {
+struct ProbeSockets {
     open: HashMap<Ear, PacketSocket>,
     /// Sockets that could not be opened; this was logged.
     deaf: HashSet<Ear>,
 }
 
-impl Ears {
+impl ProbeSockets {
     /// Closes all sockets that are not wanted. A wanted one is opened when a frame has to be sent.
     fn keep(&mut self, wanted: &HashSet<Ear>) {
         self.open.retain(|ear, _| wanted.contains(ear));
@@ -162,15 +162,15 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_asked_through_is_told_once_and_forgotten_with_the_wish() {
-        let mut ears = Ears::default();
+        let mut sockets = ProbeSockets::default();
         // No interface has this index.
         let ear = (u32::MAX / 2, Traffic::Handshake);
         for _ in 0..2 {
-            ears.send(ear, &[0; 60]);
-            assert_eq!((ears.deaf.len(), ears.open.len(), ears.drain().len()), (1, 0, 0));
+            sockets.send(ear, &[0; 60]);
+            assert_eq!((sockets.deaf.len(), sockets.open.len(), sockets.drain().len()), (1, 0, 0));
         }
-        ears.keep(&HashSet::new());
-        assert!(ears.deaf.is_empty());
+        sockets.keep(&HashSet::new());
+        assert!(sockets.deaf.is_empty());
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use announcer_core::record_writer::{Again, Answer, Ask, End, Next, Object, RecordWriter, Write};
+use announcer_core::record_writer::{Answer, Ask, End, Next, Object, RecordWriter, Requeue, Write};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{ApiResource, DynamicObject, PostParams, TypeMeta};
@@ -94,9 +94,9 @@ impl Writer {
         let conflict = end == End::Conflict;
         let (recorded, again) = self.records.lock().ended(key, &write, end);
         match again {
-            Again::No => self.queue.forget(key),
-            Again::AtOnce => self.queue.add(key.clone()),
-            Again::Later => {
+            Requeue::No => self.queue.forget(key),
+            Requeue::AtOnce => self.queue.add(key.clone()),
+            Requeue::Later => {
                 let retry_ms = self.queue.add_rate_limited(key.clone()).as_millis();
                 let error = error.unwrap_or_default();
                 if conflict {

@@ -112,7 +112,7 @@ fn status(arguments: &[String]) -> ExitCode {
         eprintln!("{problem}\nSee: harvester-cloud-provider announcer status --help");
         ExitCode::from(WRONG_USAGE)
     };
-    let Asked { json, kubeconfig: flag, namespace, rest } = match asked(arguments) {
+    let AnnouncerStatusArguments { json, kubeconfig: flag, namespace, rest } = match asked(arguments) {
         Ok(asked) => asked,
         Err(problem) => return usage(&problem),
     };
@@ -146,7 +146,7 @@ fn ends_with(report: &announcer::status::Report, said: ExitCode) -> ExitCode {
 
 /// The parsed arguments of `announcer status`.
 #[derive(Debug, PartialEq, Eq)]
-struct Asked {
+struct AnnouncerStatusArguments {
     json: bool,
     /// `--kubeconfig`.
     kubeconfig: Option<String>,
@@ -156,9 +156,9 @@ struct Asked {
     rest: Vec<String>,
 }
 
-fn asked(arguments: &[String]) -> Result<Asked, String> {
+fn asked(arguments: &[String]) -> Result<AnnouncerStatusArguments, String> {
     let rest = vec!["manager".to_owned()];
-    let mut asked = Asked { json: false, kubeconfig: None, namespace: None, rest };
+    let mut asked = AnnouncerStatusArguments { json: false, kubeconfig: None, namespace: None, rest };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let (name, mut value) = match argument.split_once('=') {
@@ -277,19 +277,20 @@ mod tests {
 
     #[test]
     fn the_output_format_and_the_kubeconfig_are_read_and_the_rest_is_left_to_the_configuration() {
-        let plain = || Asked { json: false, kubeconfig: None, namespace: None, rest: words(&["manager"]) };
-        let named = |path: &str| Asked { kubeconfig: Some(path.to_owned()), ..plain() };
+        let plain =
+            || AnnouncerStatusArguments { json: false, kubeconfig: None, namespace: None, rest: words(&["manager"]) };
+        let named = |path: &str| AnnouncerStatusArguments { kubeconfig: Some(path.to_owned()), ..plain() };
         for (given, expected) in [
             (&[][..], plain()),
-            (&["-o", "json"], Asked { json: true, ..plain() }),
+            (&["-o", "json"], AnnouncerStatusArguments { json: true, ..plain() }),
             (&["-o=json", "--output", "text"], plain()),
             (&["--kubeconfig", "./guest"], named("./guest")),
             (&["--kubeconfig=/a=b"], named("/a=b")),
-            (&["-n", "web"], Asked { namespace: Some("web".into()), ..plain() }),
+            (&["-n", "web"], AnnouncerStatusArguments { namespace: Some("web".into()), ..plain() }),
             (&["-n", "web", "-A"], plain()),
             (
                 &["--output=json", "--leaseDuration", "20"],
-                Asked { json: true, rest: words(&["manager", "--leaseDuration", "20"]), ..plain() },
+                AnnouncerStatusArguments { json: true, rest: words(&["manager", "--leaseDuration", "20"]), ..plain() },
             ),
         ] {
             assert_eq!(asked(&words(given)), Ok(expected), "{given:?}");

@@ -22,11 +22,11 @@ const PROGRAM: &str = "harvester-cloud-provider";
 #[command(name = "harvester-cloud-provider", disable_help_subcommand = true)]
 struct Arguments {
     #[command(subcommand)]
-    command: Words,
+    command: CompletionCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Words {
+enum CompletionCommand {
     /// Prints a completion script
     #[command(after_help = "\
 Examples:
@@ -57,8 +57,8 @@ pub fn main(arguments: &[String]) -> ExitCode {
         Err(status) => return status,
     };
     let result = match arguments.command {
-        Words::Completion { shell } => completion(&shell),
-        Words::Man { directory } => man(&directory),
+        CompletionCommand::Completion { shell } => completion(&shell),
+        CompletionCommand::Man { directory } => man(&directory),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

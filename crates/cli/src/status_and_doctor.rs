@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
-use diagnose::collect::{Asked, collect};
+use diagnose::collect::{CollectOptions, collect};
 use diagnose::jsonpath::Template;
 use diagnose::status::Scope;
 use diagnose::{Snapshot, doctor, status};
@@ -153,7 +153,7 @@ async fn look(clusters: &Clusters, thorough: bool) -> anyhow::Result<Snapshot> {
     // is no node name.
     let words = ["manager".to_owned()];
     let config = announcer::Config::from_env_and_args(std::env::vars(), words, "desk")?;
-    let asked = Asked {
+    let asked = CollectOptions {
         kubeconfig: clusters.kubeconfig.clone(),
         context: clusters.context.clone(),
         cloud_config: clusters.cloud_config.clone(),
@@ -177,10 +177,12 @@ async fn show(arguments: StatusArguments) -> anyhow::Result<ExitCode> {
         };
         if !arguments.watch {
             let said = say(text.trim_end());
-            return Ok(match () {
-                () if snapshot.guest.trouble.is_some() => ExitCode::from(UNREADABLE),
-                () if !report.is_well() => ExitCode::from(NOT_WELL),
-                () => said,
+            return Ok(if snapshot.guest.trouble.is_some() {
+                ExitCode::from(UNREADABLE)
+            } else if !report.is_well() {
+                ExitCode::from(NOT_WELL)
+            } else {
+                said
             });
         }
         if text != before {

@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use case::{Case, Stage};
-use decide::{Agreed, Circumstances, Doubt, Finding, Seen};
+use case::{Case, CaseState};
+use decide::{Agreed, Circumstances, Doubt, Finding, SeenReport};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
@@ -73,11 +73,11 @@ pub struct NodeLoss {
     nodes: NodeCache,
     instances: Arc<dyn Instances>,
     requests: Requests,
-    kubelet: kubelet::Ask,
+    kubelet: kubelet::ReachCheck,
     recorder: Recorder,
     metrics: NodeLossMetrics,
     silent: watch::Sender<BTreeSet<String>>,
-    seen: BTreeMap<String, Seen>,
+    seen: BTreeMap<String, SeenReport>,
     cases: BTreeMap<String, Case>,
     is_refused: bool,
 }
@@ -99,7 +99,8 @@ impl NodeLoss {
     ) -> Self {
         let reports: Cache<String, Report> = Cache::new(|old, new| old != new);
         let leases = Api::namespaced(client.clone(), NAMESPACE);
-        let watch = Reflector::new("silent-nodes", leases, reports.clone(), name, Report::of).labels(report::SELECTOR);
+        let watch =
+            Reflector::new("silent-nodes", leases, reports.clone(), name, Report::of).labels(&report::selector());
         Self {
             reports,
             watch: Some(watch),
@@ -204,7 +205,7 @@ impl NodeLoss {
             self.cases.iter().filter(|(_, case)| case.is_lost()).map(|(name, _)| name.clone()).collect();
         self.metrics.lost(lost.len());
         self.silent.send_if_modified(|told| std::mem::replace(told, lost.clone()) != lost);
-        let expiries = self.seen.values().filter_map(Seen::expiry).filter(|at| *at > now);
+        let expiries = self.seen.values().filter_map(SeenReport::expiry).filter(|at| *at > now);
         self.cases.values().map(|case| case.next).chain(expiries).min()
     }
 
@@ -215,7 +216,8 @@ impl NodeLoss {
     /// Takes over the reports that exist at the start. Their announcers may be gone, so a report counts only from its
     /// next renewal on.
     fn inherit(&mut self) {
-        let seen = |(key, report): (String, Arc<Report>)| (key, Seen { report: (*report).clone(), renewed: None });
+        let seen =
+            |(key, report): (String, Arc<Report>)| (key, SeenReport { report: (*report).clone(), renewed: None });
         self.seen = self.told().into_iter().map(seen).collect();
     }
 
@@ -226,7 +228,7 @@ impl NodeLoss {
         for (key, report) in reports {
             let renewed = self.seen.get(&key).filter(|seen| seen.report.renewal == report.renewal);
             let renewed = renewed.map_or(Some(now), |seen| seen.renewed);
-            self.seen.insert(key, Seen { report: (*report).clone(), renewed });
+            self.seen.insert(key, SeenReport { report: (*report).clone(), renewed });
         }
     }
 
@@ -234,13 +236,13 @@ impl NodeLoss {
     fn open(&mut self, now: Instant, agreed: &BTreeMap<String, Agreed>) {
         for (name, word) in agreed {
             let case = self.cases.entry(name.clone()).or_insert_with(|| Case::new(now, &word.uid));
-            if case.uid != word.uid || matches!(case.stage, Stage::Heard(..)) {
+            if case.uid != word.uid || matches!(case.state, CaseState::Heard(..)) {
                 *case = Case::new(now, &word.uid);
             }
         }
         for (_, case) in self.cases.iter_mut().filter(|(name, _)| !agreed.contains_key(*name)) {
-            if !matches!(case.stage, Stage::Heard(..)) {
-                (case.stage, case.next) = (Stage::Heard(now, 0), now);
+            if !matches!(case.state, CaseState::Heard(..)) {
+                (case.state, case.next) = (CaseState::Heard(now, 0), now);
             }
         }
     }
@@ -262,17 +264,17 @@ impl NodeLoss {
         silent: &BTreeSet<String>,
         nodes: &[Arc<NodeView>],
     ) {
-        match case.stage {
-            Stage::Open(_) => self.judge(node, word, case, silent, nodes).await,
-            Stage::Marked(looks) => {
+        match case.state {
+            CaseState::Open(_) => self.judge(node, word, case, silent, nodes).await,
+            CaseState::Marked(looks) => {
                 let went_well = self.mark(node, word, case).await;
                 if went_well && case.is_lost() {
-                    case.stage = Stage::Marked(looks + 1);
+                    case.state = CaseState::Marked(looks + 1);
                     case.next = Instant::now() + LOOKS.get(looks + 1).copied().unwrap_or(SELDOM);
                 }
             }
-            Stage::Refuted(false) => self.withdraw(node, case).await,
-            Stage::Refuted(true) | Stage::Heard(..) => case.next = Instant::now() + SELDOM,
+            CaseState::Refuted(false) => self.withdraw(node, case).await,
+            CaseState::Refuted(true) | CaseState::Heard(..) => case.next = Instant::now() + SELDOM,
         }
     }
 
@@ -319,7 +321,7 @@ impl NodeLoss {
         let (doubt, until) = match judge(case, machine, host_upgrade) {
             Finding::Lost => {
                 // The doubt is resolved. If the mark fails, only the back-off decides when it is tried again.
-                case.stage = Stage::Open(None);
+                case.state = CaseState::Open(None);
                 self.mark(node, word, case).await;
                 return;
             }

@@ -37,7 +37,7 @@ use memory::ServiceState;
 pub(crate) use metrics::ServiceMetrics;
 use pause::{not_after, wait, within};
 pub(crate) use preview::preview;
-use reports::{Failing, Tell};
+use reports::{Failing, ServiceEvent};
 use shown::timestamp;
 
 use crate::cache::ServiceCache;
@@ -260,7 +260,7 @@ impl ServiceController {
         let corrected = add_finalizer || matches!(answer, Ok(Ensured::Ready { changed: true, .. }));
         if settled && corrected && memory.damper.repaired(found, Instant::now()) {
             let by = self.writer.other_writer(&service).await.ok().flatten();
-            let tell = Tell::undone(by.as_deref());
+            let tell = ServiceEvent::undone(by.as_deref());
             tracing::warn!("{}", tell.message);
             self.tell(&service, [tell]);
         }
@@ -392,8 +392,8 @@ impl ServiceController {
         if permanent { Next::OnChange } else { Next::BackOff }
     }
 
-    fn tell(&self, service: &ServiceView, told: impl IntoIterator<Item = Tell>) {
-        for Tell { kind, reason, message } in told {
+    fn tell(&self, service: &ServiceView, told: impl IntoIterator<Item = ServiceEvent>) {
+        for ServiceEvent { kind, reason, message } in told {
             self.recorder.record(&reference(service), kind, reason, &message);
         }
     }

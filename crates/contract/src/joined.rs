@@ -5,8 +5,6 @@
 pub const JOINED: &str = "cloudprovider.harvesterhci.io/joined-address";
 /// Reason of the condition.
 pub const JOINED_OTHERS: &str = "JoinedOthers";
-/// Begin of the reason in versions that had the place in it.
-const WITH_PLACE: &str = "JoinedAs";
 const PLACE: &str = "Place in the order of joining: ";
 
 /// The message of the condition [`JOINED`].
@@ -17,12 +15,9 @@ pub fn turn_message(turn: u32) -> String {
     )
 }
 
-/// The place that the condition [`JOINED`] records.
-pub fn parse_turn(reason: &str, message: &str) -> Option<u32> {
-    match reason.strip_prefix(WITH_PLACE) {
-        Some(place) => place.parse().ok(),
-        None => message.rsplit_once(PLACE)?.1.parse().ok(),
-    }
+/// The place that the message of the condition [`JOINED`] records.
+pub fn parse_turn(message: &str) -> Option<u32> {
+    message.rsplit_once(PLACE)?.1.parse().ok()
 }
 
 #[cfg(test)]
@@ -30,11 +25,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_is_read_back_from_its_message_and_from_the_reason_of_versions_before() {
-        assert_eq!(parse_turn(JOINED_OTHERS, &turn_message(3)), Some(3));
-        assert_eq!(parse_turn("JoinedAs7", "Another Service had the address before"), Some(7));
-        for (reason, message) in [("JoinedAs", ""), ("JoinedAs-1", ""), (JOINED_OTHERS, "3"), ("Y", "")] {
-            assert_eq!(parse_turn(reason, message), None, "{reason} {message}");
+    fn a_turn_is_read_back_from_its_message() {
+        assert_eq!(parse_turn(&turn_message(3)), Some(3));
+        for message in ["", "3", "Another Service had the address before", &format!("{PLACE}-1")] {
+            assert_eq!(parse_turn(message), None, "{message}");
         }
     }
 }

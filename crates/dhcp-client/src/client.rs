@@ -11,7 +11,7 @@ use rand::{SeedableRng, rngs::SmallRng};
 use self::requests::Transaction;
 use crate::{
     Config, ConfigError, Lease, LostReason, Mac, RememberedLease, Report, State,
-    machine::{self, Outputs, Phase, Version},
+    machine::{self, DhcpVersion, Outputs, Phase},
     message,
 };
 
@@ -94,7 +94,7 @@ impl Client {
     }
 }
 
-impl Version for V4 {
+impl DhcpVersion for V4 {
     type Lease = Lease;
     type Remembered = RememberedLease;
     type Config = Config;

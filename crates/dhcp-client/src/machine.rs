@@ -1,5 +1,6 @@
 //! The common part of the clients for DHCPv4 and DHCPv6: their inputs, their outputs, their phases, and what happens to
-//! a lease that is probed, used, lost or released. A [`Version`] says which messages are exchanged with the servers.
+//! a lease that is probed, used, lost or released. A [`DhcpVersion`] says which messages are exchanged with the
+//! servers.
 //!
 //! Two facts are kept apart. `in_use` is the lease whose address is on an interface, because the client has reported it
 //! as bound. Only `lose`, `release` and a new grant end it, and every step checks its end first, so that no path can
@@ -50,10 +51,10 @@ pub enum Input<'a, A> {
     Timer,
 }
 
-/// An output, for addresses of type `A` and leases of type `L` that are lost for a reason of type `W`; `R` is the type
-/// of reports.
+/// An output, for addresses of type `A` and leases of type `L` that are lost for a `Reason`. `R` is the type of
+/// reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output<A, L, W, R> {
+pub enum Output<A, L, Reason, R> {
     /// Send this Ethernet frame through a packet socket on the interface.
     Send(Vec<u8>),
     /// Probe whether another host uses this address (RFC 5227, RFC 4862), then answer with `ProbeFree` or
@@ -69,7 +70,7 @@ pub enum Output<A, L, W, R> {
         /// The lost lease.
         lease: L,
         /// The reason.
-        reason: W,
+        reason: Reason,
     },
     /// Report this to users.
     Report(R),
@@ -91,7 +92,7 @@ pub struct Exchange<T> {
 
 /// The state of the exchange with the servers.
 #[derive(Debug, Clone)]
-pub(crate) enum Phase<V: Version> {
+pub(crate) enum Phase<V: DhcpVersion> {
     /// Not started.
     Idle,
     /// Nothing is sent before `until`.
@@ -118,7 +119,7 @@ pub(crate) enum Phase<V: Version> {
 }
 
 /// What a client does differently in each version of DHCP.
-pub trait Version: Debug + Clone + Send + 'static {
+pub trait DhcpVersion: Debug + Clone + Send + 'static {
     /// A granted lease.
     type Lease: Granted;
     /// A lease of a former client, perhaps on another node.
@@ -164,18 +165,18 @@ pub trait Version: Debug + Clone + Send + 'static {
 }
 
 /// An address of a version.
-pub type Address<V> = <<V as Version>::Lease as Granted>::Address;
+pub type Address<V> = <<V as DhcpVersion>::Lease as Granted>::Address;
 
 /// The outputs of a step, in their order.
 pub type Outputs<V> =
-    Vec<Output<Address<V>, <V as Version>::Lease, <V as Version>::LostReason, <V as Version>::Report>>;
+    Vec<Output<Address<V>, <V as DhcpVersion>::Lease, <V as DhcpVersion>::LostReason, <V as DhcpVersion>::Report>>;
 
 /// A client for one address on one interface.
 ///
 /// The readings of the clock must come from a clock that never goes back. On a machine that can be suspended they must
 /// come from the boot-time clock, because the server's clock runs on during a suspension.
 #[derive(Debug)]
-pub struct Client<V: Version> {
+pub struct Client<V: DhcpVersion> {
     pub(crate) version: V,
     pub(crate) config: V::Config,
     pub(crate) rng: SmallRng,
@@ -189,7 +190,7 @@ pub struct Client<V: Version> {
     pub(crate) refusals: u32,
 }
 
-impl<V: Version> Client<V> {
+impl<V: DhcpVersion> Client<V> {
     /// Takes in an input, and returns the outputs in their order. It never blocks and never reads a clock.
     pub fn step(&mut self, now: Instant, input: Input<'_, Address<V>>) -> Outputs<V> {
         let mut out = Vec::new();

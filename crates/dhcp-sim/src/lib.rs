@@ -1,6 +1,6 @@
-//! A DHCP server as data, for tests and simulations: what a client has sent, taken apart by an independent decoder
-//! ([`Sent`]); what a server answers ([`Answer`]); and a server with a book ([`Server`]), whose record of what it ever
-//! promised is the truth that clients are measured by. Silence, delay and loss are the network's, and not in here.
+//! A DHCP server as data, for tests and simulations. [`Sent`] is a message of a client, read by an independent decoder.
+//! [`Answer`] is an answer of a server. [`Server`] keeps a record of every lease that it ever granted, by which clients
+//! are judged. Silence, delay and loss belong to the network and are not simulated here.
 //!
 //! Never a dependency of what is shipped.
 

@@ -1,4 +1,4 @@
-//! A server with a pool and a book, and what can be wrong with it beside silence.
+//! A server with a pool and a record of its leases, and the faults that it can have besides silence.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -132,7 +132,7 @@ impl Server {
         if self.leases.get(&client).is_some_and(|(leased, _)| *leased == address) {
             self.leases.remove(&client);
         }
-        // To everybody: whoever is refused may not use the address that an answer could be sent to (RFC 2131 4.3.2).
+        // A NAK is sent by broadcast, because the client must not use its address any more (RFC 2131 4.3.2).
         Answer { destination_mac: Mac::BROADCAST, ..self.sign(Answer::nak(sent)) }
     }
 

@@ -35,7 +35,7 @@ use crate::identity::keeper::{Keeper, Place, Sources, record_cache};
 use crate::identity::record::Records;
 use crate::identity::{Doubt, Identity};
 use crate::instances;
-use crate::instances::provider::{Asked, HarvesterInstances};
+use crate::instances::provider::{AgentRequests, HarvesterInstances};
 use crate::instances::view::machine_caches;
 use crate::load_balancers;
 use crate::load_balancers::own_writes::lb_cache;
@@ -54,7 +54,7 @@ pub struct HarvesterProvider {
     identity: Identity,
     load_balancers: Arc<HarvesterLoadBalancers>,
     instances: Arc<HarvesterInstances>,
-    asked: Asked,
+    asked: AgentRequests,
     watches: Watches,
     writer: Option<Writer>,
     keeper: Keeper,

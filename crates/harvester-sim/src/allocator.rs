@@ -15,7 +15,7 @@ pub enum BookError {
     /// Everything is taken.
     #[error("no IP addresses available in range set: {0}")]
     Exhausted(String),
-    /// The owner is in the books already, but asks as if it had nothing: its own record was lost.
+    /// The pool already has a booking of this owner, but the owner's own record of it was lost.
     #[error("{0} has been allocated to {1}, duplicate allocation is not allowed")]
     Duplicate(IpAddr, String),
     /// The remembered address is no longer free, or no longer in a range.
@@ -35,7 +35,7 @@ pub fn book(ranges: &RangeSet, status: &mut IpPoolStatus, owner: &str) -> Result
     };
     let text = address.to_string();
     status.allocated_history.remove(&text);
-    // A remembered address may be in the books for this owner already: then nothing was free before.
+    // If a remembered address is already booked for this owner, the number of free addresses does not change.
     if status.allocated.insert(text.clone(), owner.to_owned()).is_none() {
         status.available -= 1;
     }

@@ -39,10 +39,10 @@ pub struct Faults {
     pub retry_after_seconds: u32,
     /// This many requests for a further page of a list are answered 410. Counts down.
     pub expired_continues: u32,
-    /// The API has two caches, and the second is behind by so much: lists and watches are of one and the other in turn.
+    /// The API has two caches, and the second lags behind by this much. Lists and watches use them in turn.
     /// One object is always read live.
     pub stale_seconds: u32,
-    /// Watches tell nothing but that they are alive; what happened is told when this ends.
+    /// Watches send only bookmarks. The events are sent when the fault ends.
     pub bookmarks_only: bool,
 }
 

@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // The client library logs every refusal as an error; refusals are our daily bread and reported where they matter.
+    // The client library logs every refusal as an error. Refusals are normal here, and are reported where they matter.
     let filter =
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=off,kube_runtime=warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();

@@ -1,4 +1,4 @@
-//! How a bed comes to be: what it shall have, and in which order that is made.
+//! The settings of a bed, and the order in which its parts are started.
 
 use anyhow::{Context, Result};
 use harvester_sim::install::{Install, Network, install};
@@ -221,7 +221,7 @@ impl BedBuilder {
 
     async fn start_harvester(&self, control_plane: &ControlPlane) -> Result<HarvesterSide> {
         let side = if self.proxied { HarvesterSide::builder().proxied() } else { HarvesterSide::builder() };
-        // A bed is in a hurry, unless the host's pace is what a test is about.
+        // The host is fast, except in tests about its pace.
         let paced = self.harvester_flags.iter().any(|flag| flag.starts_with("--profile="));
         let side = if paced { side } else { side.run_flag("--profile=fast") };
         let side = self.harvester_flags.iter().fold(side, |side, flag| side.run_flag(flag));

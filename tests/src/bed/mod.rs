@@ -167,7 +167,7 @@ impl Bed {
         let announcer = (!self.announcers.is_empty()).then(|| self.announcer(n));
         let ccm = self.has_ccm_on(n).then(|| self.ccm());
         let ours: Vec<Handle<'_>> = announcer.into_iter().chain(ccm).filter(|ours| ours.check().is_ok()).collect();
-        // A signal is there at once; the end of a process is not.
+        // A signal stops a process at once, but its end takes time. So all are stopped before one is killed.
         self.lan.host(n).lose_power(|| ours.iter().try_for_each(Handle::pause))?;
         ours.iter().for_each(Handle::kill);
         self.nodes[n - 1].kill_proxy();

@@ -14,13 +14,13 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use testbed::{Fault, Nic};
 
-use super::{BEYOND_THE_LEASE, Promise, Seen};
+use super::{BEYOND_THE_LEASE, OutageLimits, Seen};
 use crate::bed::Bed;
 use crate::case::{Case, service};
 use crate::vip::Vip;
 use crate::watch::{FAILOVER, let_it_happen, nothing_was_written};
 
-/// For longer than a Node may be unready and still counts as ready.
+/// Longer than the time for which a Node that is not ready still counts as ready.
 const UNREADY: u64 = 14;
 
 /// What is done to the cards of nodes.
@@ -47,7 +47,7 @@ pub async fn standbys_take_nothing_over(
         drop(broken);
     }
     let_it_happen(5).await;
-    let seen = Seen::end_both(what, Promise::NOTHING_IS_LOST, watch)?;
+    let seen = Seen::end_both(what, OutageLimits::NOTHING_IS_LOST, watch)?;
     let (now, owner) = (vip.term().await?, bed.owner_of(vip.address)?);
     ensure!((now, owner) == (term, Some(vip.owner)), "{what}: node {owner:?} has it by term {now}, not {term}");
     nothing_was_written(bed, mark)?;
@@ -55,8 +55,8 @@ pub async fn standbys_take_nothing_over(
     Ok(seen)
 }
 
-/// Clients and gateway are on the owner's side, the API answers on both: the group is in the minority, however many
-/// nodes it has.
+/// Clients and gateway are on the owner's side, and both sides reach the API. The group that is cut off is the
+/// minority, however many nodes it has.
 pub async fn a_minority_is_cut_off(bed: &Bed, case: &Case<'_>, last: u8) -> Result<Seen> {
     let split: Impairment<'_> = &|standbys| Ok(vec![standbys[0].segment().split(standbys)?]);
     standbys_take_nothing_over(bed, case, last, ("standbys cut off from clients and gateway", &[split])).await
@@ -77,7 +77,7 @@ pub async fn the_owner_is_cut_off_with_a_few(bed: &Bed, case: &Case<'_>, last: u
     vip.is_gone_from(vip.owner).await?;
     let_it_happen(3).await;
     vip.is_announced_by(second).await?;
-    let seen = Seen::end_both("owner cut off with a few", Promise::within(300, FAILOVER), watch)?;
+    let seen = Seen::end_both("owner cut off with a few", OutageLimits::within(300, FAILOVER), watch)?;
     let now = vip.term().await?;
     ensure!(now == term + 1, "one move: term {now} after {term}");
     ensure!(!asked.report().by.is_empty(), "the neighbour heard nobody");
@@ -126,8 +126,8 @@ pub async fn a_hypervisor_is_lost(bed: &Bed, case: &Case<'_>, last: u8) -> Resul
     let now = vip.moved_from(vip.owner).await?;
     ensure!(now == third, "node{now} has it, of the lost hypervisor");
     let_it_happen(2).await;
-    let promise = Promise::within(500, Duration::from_secs(2));
-    let seen = Seen::end_both("hypervisor lost with owner and next node", promise, watch)?;
+    let limits = OutageLimits::within(500, Duration::from_secs(2));
+    let seen = Seen::end_both("hypervisor lost with owner and next node", limits, watch)?;
     vip.is_gone_from(vip.owner).await?;
     for n in [vip.owner, next] {
         bed.power_on(n)?;
@@ -149,7 +149,8 @@ async fn set_ready(nodes: &Api<Node>, name: &str, ready: bool) -> Result<()> {
     written.map(drop).with_context(|| format!("failed to write the condition of {name}"))
 }
 
-/// The controller manager lost the kubelets, not the LAN: each node goes on answering. Six addresses, from `last` on.
+/// The controller manager has lost the kubelets, but every node still answers on the LAN. Six addresses, from `last`
+/// on.
 pub async fn all_nodes_are_unready_and_back(bed: &Bed, case: &Case<'_>, last: u8) -> Result<Seen> {
     let vip = Vip::new(bed, case, last).await?;
     let others = last + 1..=last + 5;
@@ -181,7 +182,7 @@ pub async fn all_nodes_are_unready_and_back(bed: &Bed, case: &Case<'_>, last: u8
         let_it_happen(4).await;
     }
     let_it_happen(8).await;
-    let seen = Seen::end_both("all nodes unready and back", Promise::NOTHING_IS_LOST, watch)?;
+    let seen = Seen::end_both("all nodes unready and back", OutageLimits::NOTHING_IS_LOST, watch)?;
     stay("the nodes are ready again")?;
     let now = vip.term().await?;
     ensure!(now == term, "term {now} after {term}");

@@ -14,7 +14,7 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 use testbed::{Task, wait_for};
 
-use super::{Promise, Seen};
+use super::{OutageLimits, Seen};
 use crate::PATIENCE;
 use crate::bed::Bed;
 use crate::case::Case;
@@ -24,7 +24,7 @@ use crate::watch::let_it_happen;
 /// Each write takes so much longer.
 const LATE: Duration = Duration::from_secs(1);
 /// A power loss then: detection, one write, the announcement.
-const PROMISE: Promise = Promise::within(3000, Duration::from_secs(3));
+const LIMITS: OutageLimits = OutageLimits::within(3000, Duration::from_secs(3));
 const NAME: &str = "late-writes.testbed.local";
 /// In the API server's namespace.
 const WEBHOOK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9449);
@@ -97,7 +97,7 @@ pub async fn a_power_loss_while_writes_are_late(bed: &Bed, case: &Case<'_>, last
     bed.power_off(vip.owner)?;
     let second = vip.moved_from(vip.owner).await?;
     let_it_happen(2).await;
-    let seen = Seen::end_both("power loss, each write late by 1 s", PROMISE, watch)?;
+    let seen = Seen::end_both("power loss, each write late by 1 s", LIMITS, watch)?;
     drop(late);
     vip.is_gone_from(vip.owner).await?;
     bed.power_on(vip.owner)?;

@@ -16,16 +16,16 @@ use crate::{journal, watch};
 /// Longer than a membership Lease lasts.
 pub const BEYOND_THE_LEASE: u64 = 22;
 
-/// What is promised to a client.
+/// How long a client may be without answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Promise {
-    /// For how long it is without answers, on an idle machine. Zero: it loses nothing.
+pub struct OutageLimits {
+    /// The longest outage on an idle machine. Zero: the client loses nothing.
     pub bound: Duration,
     /// What tests assert: more, because other tests run beside them. The machine's stalls are subtracted.
     pub limit: Duration,
 }
 
-impl Promise {
+impl OutageLimits {
     /// Nothing is lost, in tests neither; where the watch is long they let three packets go
     /// ([`Seen::lost_three_at_most`]).
     pub const NOTHING_IS_LOST: Self = Self { bound: Duration::ZERO, limit: Duration::ZERO };
@@ -49,8 +49,8 @@ pub fn answers_of(what: &str, answerers: &Answerers) -> Result<AnswerReport> {
 pub struct Seen {
     /// What it was.
     pub what: String,
-    /// What it was promised.
-    pub promise: Promise,
+    /// The limits of its outage.
+    pub limits: OutageLimits,
     /// Its answers.
     pub report: ProbeReport,
     /// Who answered for the address, where that was asked.
@@ -58,24 +58,24 @@ pub struct Seen {
 }
 
 impl Seen {
-    fn end(what: &str, promise: Promise, probe: Probe) -> Result<Self> {
-        let report = watch::end(what, probe, Some(promise.limit))?;
-        Ok(Self { what: what.into(), promise, report, answers: None })
+    fn end(what: &str, limits: OutageLimits, probe: Probe) -> Result<Self> {
+        let report = watch::end(what, probe, Some(limits.limit))?;
+        Ok(Self { what: what.into(), limits, report, answers: None })
     }
 
-    fn end_both(what: &str, promise: Promise, (probe, answerers): (Probe, Answerers)) -> Result<Self> {
-        let seen = Self::end(what, promise, probe)?;
+    fn end_both(what: &str, limits: OutageLimits, (probe, answerers): (Probe, Answerers)) -> Result<Self> {
+        let seen = Self::end(what, limits, probe)?;
         Ok(Self { answers: Some(answers_of(what, &answerers)?), ..seen })
     }
 
     /// Ends a watch during which nothing may be noticed.
     pub fn nothing(what: &str, watch: (Probe, Answerers)) -> Result<()> {
-        Self::end_both(what, Promise::NOTHING_IS_LOST, watch)?.went_unnoticed()
+        Self::end_both(what, OutageLimits::NOTHING_IS_LOST, watch)?.went_unnoticed()
     }
 
-    /// It was as promised, within the limit of tests.
+    /// Checks that the outage was within the limit of tests.
     pub fn holds(&self) -> Result<()> {
-        let Self { what, promise: Promise { limit, .. }, report, .. } = self;
+        let Self { what, limits: OutageLimits { limit, .. }, report, .. } = self;
         if limit.is_zero() {
             ensure!(report.lost == 0, "{what}: {report}");
         } else {

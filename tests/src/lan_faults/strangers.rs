@@ -1,6 +1,6 @@
-//! Others on the LAN who answer for addresses of ours, one of each kind: while the owner lives, while there is no API,
-//! and when the owner has lost its power. Clients do not hear them: what a stranger does to the tables of clients no
-//! owner can prevent, and what it does to owner and successors is what is looked at here.
+//! Hosts that answer for our addresses, one of each kind. They answer while the owner lives, while the API is away, and
+//! when the owner has lost its power. Clients do not hear these hosts: no owner can prevent what they do to the tables
+//! of clients. The tests look at the effects on owner and successors.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use testbed::{Fault, Host, Probe, ProbeOptions, Task, Traffic};
 
-use super::{Promise, Seen};
+use super::{OutageLimits, Seen};
 use crate::PATIENCE;
 use crate::bed::Bed;
 use crate::case::{Case, Exposed, service};
@@ -22,9 +22,9 @@ const LEASE: Duration = Duration::from_secs(15);
 const BURST: Duration = Duration::from_millis(30);
 /// A membership Lease, and the time that strangers have then (docs/announcer.md); tests give two seconds more for
 /// detection and for the API.
-const DESPITE_A_STRANGER: Promise = Promise::within(20_000, Duration::from_secs(15 + 5 + 2));
+const DESPITE_A_STRANGER: OutageLimits = OutageLimits::within(20_000, Duration::from_secs(15 + 5 + 2));
 /// Of a node whose strangers are silent: 0.25 s, for a client that asks every 50 ms.
-const POWER_LOSS: Promise = Promise::within(300, FAILOVER);
+const POWER_LOSS: OutageLimits = OutageLimits::within(300, FAILOVER);
 
 /// Who answers for an address beside its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,7 @@ struct Strangers<'a> {
 }
 
 impl<'a> Strangers<'a> {
-    /// All but the fabric, which is not to be told from the owner while that lives.
+    /// All strangers except the fabric, which looks like the owner while the owner lives.
     fn begin(bed: &'a Bed, disputed: &[Disputed<'_>]) -> Result<Self> {
         let stranger = bed.lan.add_host("stranger", 60)?;
         let (client, segment) = (bed.lan.client().nic("eth0"), bed.lan.segment());
@@ -200,8 +200,8 @@ fn ask_all(bed: &Bed, disputed: &[Disputed<'_>]) -> Result<Vec<Probe>> {
     disputed.iter().map(|one| one.ask(bed)).collect()
 }
 
-/// The owner lives, for five seconds with an API, and for so many without. An hour would be no other case: Leases last
-/// for 15 s.
+/// The owner lives, for five seconds with an API and then without one. An hour would test the same as a minute, because
+/// Leases last for 15 s.
 pub async fn take_nothing_from_an_owner_that_lives(bed: &Bed, case: &Case<'_>, without_api: u64) -> Result<Vec<Seen>> {
     let disputed = disputed(bed, case, 101).await?;
     let_it_happen(3).await;
@@ -218,13 +218,13 @@ pub async fn take_nothing_from_an_owner_that_lives(bed: &Bed, case: &Case<'_>, w
     let_it_happen(without_api).await;
     let here = |one: &Disputed<'_>| bed.lan.host(one.owner).has_address(one.address);
     let meanwhile: Result<Vec<bool>> = disputed.iter().map(here).collect();
-    // Whatever was found: others need it.
+    // The API is started again whatever the result, because other tests need it.
     bed.control_plane.api_server().start().await?;
     for n in 1..=3 {
         bed.wait_until_announcing(n).await?;
     }
     let_it_happen(5).await;
-    let what = |kind: Kind| (format!("{kind}, API there and away for {without_api} s"), Promise::NOTHING_IS_LOST);
+    let what = |kind: Kind| (format!("{kind}, API there and away for {without_api} s"), OutageLimits::NOTHING_IS_LOST);
     let seen = end(&disputed, probes, what)?;
     announced?;
     let meanwhile = meanwhile?;
@@ -280,11 +280,15 @@ pub async fn answer_for_an_owner_that_is_lost(bed: &Bed, case: &Case<'_>) -> Res
     Ok(seen)
 }
 
-fn end(disputed: &[Disputed<'_>], probes: Vec<Probe>, what: impl Fn(Kind) -> (String, Promise)) -> Result<Vec<Seen>> {
+fn end(
+    disputed: &[Disputed<'_>],
+    probes: Vec<Probe>,
+    what: impl Fn(Kind) -> (String, OutageLimits),
+) -> Result<Vec<Seen>> {
     let each = disputed.iter().zip(probes);
     each.map(|(one, probe)| {
-        let (what, promise) = what(one.kind);
-        Seen::end(&what, promise, probe)
+        let (what, limits) = what(one.kind);
+        Seen::end(&what, limits, probe)
     })
     .collect()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use testbed::{Connection, DhcpOptions, Traffic};
 
-use super::{Promise, Seen};
+use super::{OutageLimits, Seen};
 use crate::bed::{Bed, BedBuilder};
 use crate::case::{Case, Exposed, service};
 use crate::watch;
@@ -66,7 +66,7 @@ impl<'a> Served<'a> {
             let connections: Vec<Connection> = (0..OPEN).map(hold).collect::<Result<_>>()?;
             let status = bed.announcer(n).stop()?;
             ensure!(status.code() == Some(0), "the announcer of node{n} ends with {status}");
-            // The image is being pulled: longer than a kernel keeps what a dead process had.
+            // The time to pull the image. It is longer than a kernel keeps the addresses of a dead process.
             tokio::time::sleep(Duration::from_secs(7)).await;
             bed.announcer(n).start()?;
             bed.wait_until_announcing(n).await?;
@@ -79,7 +79,7 @@ impl<'a> Served<'a> {
         }
         for ((web, address, owner), probe) in services.iter().zip(asked) {
             let what = format!("upgrade, {} address", web.name());
-            cost.seen.push(Seen::end(&what, Promise::NOTHING_IS_LOST, probe)?);
+            cost.seen.push(Seen::end(&what, OutageLimits::NOTHING_IS_LOST, probe)?);
             let now = bed.owner_of(*address)?;
             ensure!(now == Some(*owner), "{web}: node {now:?} has it, not node{owner}");
         }

@@ -55,8 +55,8 @@ fn zones(nodes: &BTreeMap<String, Node>) -> BTreeMap<String, String> {
     nodes.iter().map(|(name, node)| (name.clone(), node.labels().get(ZONE).cloned().unwrap_or_default())).collect()
 }
 
-/// A bed with a Service that is watched.
-pub struct Stage<'a> {
+/// A test bed with one exposed Service, on which a player replays recorded upgrades.
+pub struct ReplayBed<'a> {
     pub bed: &'a Bed,
     pub web: &'a Exposed<'a>,
     pub address: IpAddr,
@@ -65,7 +65,7 @@ pub struct Stage<'a> {
     pub lets_time_pass: bool,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> ReplayBed<'a> {
     pub async fn new(bed: &'a Bed, web: &'a Exposed<'a>) -> Self {
         let address = web.settled().await.unwrap();
         web.reply(address, PORT).await.unwrap();
@@ -127,7 +127,7 @@ impl<'a> Stage<'a> {
     /// Plays a file from its first step to its last, or to the one before where the next file goes on with it. Returns
     /// writes of the cloud controller manager in the guest cluster.
     pub async fn play(&self, file: &str, to_the_end: bool) -> usize {
-        let snapshots = read(file).snapshots(self.player.stage()).unwrap();
+        let snapshots = read(file).snapshots(self.player.placement()).unwrap();
         let vanish = snapshots.iter().any(|snapshot| snapshot.machines.iter().all(|machine| !machine.powered));
         let off = snapshots.iter().any(|snapshot| snapshot.machines.iter().any(|machine| !machine.powered));
         self.player.tidy().await;

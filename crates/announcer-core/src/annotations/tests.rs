@@ -7,9 +7,9 @@ fn addresses(list: &str) -> (Vec<String>, usize) {
     let texts = wanted
         .iter()
         .map(|wanted| match wanted {
-            Wanted::Static(address) => address.to_string(),
-            Wanted::Dhcp4 => "dhcp".into(),
-            Wanted::Dhcp6 => "dhcp6".into(),
+            AddressRequest::Static(address) => address.to_string(),
+            AddressRequest::Dhcp4 => "dhcp".into(),
+            AddressRequest::Dhcp6 => "dhcp6".into(),
         })
         .collect();
     (texts, problems.len())
@@ -132,8 +132,10 @@ proptest! {
     fn no_annotation_makes_a_parser_panic(text in "\\PC*", list in "[0-9a-f:., x/]*") {
         for text in [&text, &list] {
             let (wanted, _) = parse_addresses(LOADBALANCER_IPS, text);
-            let unspecified = |wanted: &Wanted| matches!(wanted, Wanted::Static(address) if address.is_unspecified());
-            prop_assert!(!wanted.iter().any(unspecified));
+            let unspecified = |address: &IpAddr| address.is_unspecified();
+            let is_unspecified =
+                |wanted: &AddressRequest| matches!(wanted, AddressRequest::Static(address) if unspecified(address));
+            prop_assert!(!wanted.iter().any(is_unspecified));
             let _ = parse_mac(text);
             let _ = parse_requested(text);
             let _ = parse_rp_filter(text);
@@ -149,7 +151,7 @@ proptest! {
         let usable: Vec<IpAddr> = canonical.filter(|ip| is_unicast(*ip) && !ip.is_unspecified()).collect();
         let list = usable.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let (wanted, problems) = parse_addresses(LOADBALANCER_IPS, &list);
-        prop_assert_eq!(wanted, usable.into_iter().map(Wanted::Static).collect::<Vec<_>>());
+        prop_assert_eq!(wanted, usable.into_iter().map(AddressRequest::Static).collect::<Vec<_>>());
         prop_assert!(problems.is_empty());
     }
 }

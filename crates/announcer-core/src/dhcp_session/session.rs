@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use dhcp_client::machine::{Address, Client, Input, Output, Version};
+use dhcp_client::machine::{Address, Client, DhcpVersion, Input, Output};
 use dhcp_client::{Expiry, Granted};
 use jiff::Timestamp;
 use l2_types::{Mac, Traffic};
@@ -19,7 +19,7 @@ use crate::view::Uid;
 const LINK_RETRY: Duration = Duration::from_secs(1);
 
 /// What a session needs to know of a DHCP version.
-pub trait Protocol: Version {
+pub trait Protocol: DhcpVersion {
     /// The name in texts.
     const NAME: &'static str;
     /// The traffic that the client reads.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 use super::carrier::Carrier;
-use super::dhcp_state::{Source, Version};
+use super::dhcp_state::{Source, VersionFacts};
 use super::lease::Lease;
 use super::vip::FAILED_RETRY;
 use super::{Action, ClientEvent, DhcpEvent, Engine, Leased, WireOp};
@@ -38,7 +38,14 @@ impl Engine {
         }
     }
 
-    fn client_event<F: Version>(&mut self, now: Instant, id: &VipId, uid: &Uid, generation: u64, event: DhcpEvent<F>) {
+    fn client_event<F: VersionFacts>(
+        &mut self,
+        now: Instant,
+        id: &VipId,
+        uid: &Uid,
+        generation: u64,
+        event: DhcpEvent<F>,
+    ) {
         if matches!(event, DhcpEvent::Stopped) {
             if let Some(link) = self.dhcp.ended(uid, generation) {
                 self.delete_link(link);
@@ -83,7 +90,7 @@ impl Engine {
     }
 
     /// A lease was granted or renewed: sets its address or extends it.
-    fn granted<F: Version>(&mut self, now: Instant, id: &VipId, uid: &Uid, leased: Leased<F>) {
+    fn granted<F: VersionFacts>(&mut self, now: Instant, id: &VipId, uid: &Uid, leased: Leased<F>) {
         let Some(vip) = self.vips.get_mut(id) else { return };
         let address: IpAddr = leased.facts.address().into();
         let Some(carrier) = vip.source.carrier(address) else { return };
@@ -128,7 +135,7 @@ impl Engine {
     }
 
     /// A lease is lost: neither this node nor the next owner continues it.
-    fn lost<F: Version>(&mut self, now: Instant, id: &VipId, uid: &Uid, address: IpAddr, why: &str) {
+    fn lost<F: VersionFacts>(&mut self, now: Instant, id: &VipId, uid: &Uid, address: IpAddr, why: &str) {
         let Some(vip) = self.vips.get_mut(id) else { return };
         if let Some(facts) = F::lease(&mut vip.source).and_then(Lease::lose) {
             self.dhcp.lose(uid, facts);

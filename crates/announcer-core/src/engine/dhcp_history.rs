@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use super::LostLeases;
-use super::dhcp_state::Version;
+use super::dhcp_state::VersionFacts;
 use crate::annotations::LeaseFacts;
 use crate::plan::{Plan, VipId};
 use crate::view::Uid;
@@ -101,19 +101,19 @@ impl DhcpHistory {
     }
 
     /// The recorded lease that a new client may continue, unless it was lost.
-    pub fn usable<F: Version>(&mut self, uid: &Uid, recorded: Option<&F>) -> Option<F> {
+    pub fn usable<F: VersionFacts>(&mut self, uid: &Uid, recorded: Option<&F>) -> Option<F> {
         let lost = self.lost.get_mut(uid).and_then(|lost| F::lost(lost).as_ref());
         recorded.filter(|facts| Some(*facts) != lost).cloned()
     }
 
     /// Notes that a lease is lost. The Service keeps the record while no VIP is up. Without this note, this node would
     /// continue the lost lease after a later take-over, while the address may belong to another host.
-    pub fn lose<F: Version>(&mut self, uid: &Uid, facts: F) {
+    pub fn lose<F: VersionFacts>(&mut self, uid: &Uid, facts: F) {
         *F::lost(self.lost.entry(uid.clone()).or_default()) = Some(facts);
     }
 
     /// A server has granted a lease again.
-    pub fn regain<F: Version>(&mut self, uid: &Uid) {
+    pub fn regain<F: VersionFacts>(&mut self, uid: &Uid) {
         if let Some(lost) = self.lost.get_mut(uid) {
             *F::lost(lost) = None;
         }

@@ -197,15 +197,15 @@ pub(super) struct Dhcp6 {
     pub origin: Option<Origin>,
 }
 
-/// The DHCP version of a VIP's lease.
-pub(super) trait Version: Facts {
+/// The recorded facts of one DHCP version, and where the engine keeps them.
+pub(super) trait VersionFacts: Facts {
     /// The lease, if it is of this version.
     fn lease(source: &mut Source) -> Option<&mut Lease<Self>>;
     /// The lost lease of this version.
     fn lost(lost: &mut LostLeases) -> &mut Option<Self>;
 }
 
-impl Version for LeaseFacts {
+impl VersionFacts for LeaseFacts {
     fn lease(source: &mut Source) -> Option<&mut Lease<Self>> {
         if let Source::Dhcp4(dhcp) = source { Some(&mut dhcp.lease) } else { None }
     }
@@ -215,7 +215,7 @@ impl Version for LeaseFacts {
     }
 }
 
-impl Version for LeaseFacts6 {
+impl VersionFacts for LeaseFacts6 {
     fn lease(source: &mut Source) -> Option<&mut Lease<Self>> {
         if let Source::Dhcp6(dhcp) = source { Some(&mut dhcp.lease) } else { None }
     }

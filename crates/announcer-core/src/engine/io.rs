@@ -285,7 +285,7 @@ pub struct Dhcp6Start {
 
 /// A message for the author of a Service, sent as an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tell {
+pub struct ServiceEvent {
     /// Whether the Event is a warning.
     pub warning: bool,
     /// Reason of the Event.
@@ -387,7 +387,7 @@ pub enum Action {
     /// Write nothing more on this Service.
     Forget(ServiceKey),
     /// Create an Event on a Service.
-    Tell(ServiceKey, Tell),
+    Tell(ServiceKey, ServiceEvent),
     /// Release the Lease and go on reporting its new holder.
     ReleaseLease,
     /// Everything that must precede the end is done; the process exits.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::{Action, Tell};
+use super::{Action, ServiceEvent};
 use crate::annotations::printable;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
@@ -75,29 +75,29 @@ impl Outbox {
 
     /// Sends a warning Event, unless the same text was told recently.
     pub fn warn(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
-        self.tell(now, key, Tell { warning: true, reason, text: printable(text) });
+        self.tell(now, key, ServiceEvent { warning: true, reason, text: printable(text) });
     }
 
     /// Sends a normal Event, unless the same text was told recently.
     pub fn inform(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
-        self.tell(now, key, Tell { warning: false, reason, text: printable(text) });
+        self.tell(now, key, ServiceEvent { warning: false, reason, text: printable(text) });
     }
 
     /// Sends a warning Event, at most once a day, about something that its author may have intended.
     pub fn remind(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
         let text = printable(text);
         if self.may_tell(now, key, &text, REMIND_INTERVAL) {
-            self.actions.push(Action::Tell(key.clone(), Tell { warning: true, reason, text }));
+            self.actions.push(Action::Tell(key.clone(), ServiceEvent { warning: true, reason, text }));
         }
     }
 
     /// Sends an Event about a change. It is never suppressed, because a change may lead back to a state that was told
     /// recently.
     pub fn news(&mut self, key: &ServiceKey, warning: bool, reason: Reason, text: &str) {
-        self.actions.push(Action::Tell(key.clone(), Tell { warning, reason, text: printable(text) }));
+        self.actions.push(Action::Tell(key.clone(), ServiceEvent { warning, reason, text: printable(text) }));
     }
 
-    fn tell(&mut self, now: Instant, key: &ServiceKey, tell: Tell) {
+    fn tell(&mut self, now: Instant, key: &ServiceKey, tell: ServiceEvent) {
         if self.may_tell(now, key, &tell.text, TELL_INTERVAL) {
             self.actions.push(Action::Tell(key.clone(), tell));
         }
@@ -107,7 +107,7 @@ impl Outbox {
     pub fn report(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
         if self.may_tell(now, key, reason.as_str(), REPORT_INTERVAL) {
             let warning = reason != Reason::DhcpOtherAddress;
-            self.actions.push(Action::Tell(key.clone(), Tell { warning, reason, text: printable(text) }));
+            self.actions.push(Action::Tell(key.clone(), ServiceEvent { warning, reason, text: printable(text) }));
         }
     }
 

@@ -8,7 +8,7 @@ use super::node_mode::Announced;
 use super::records::{Answered, News};
 use super::vip::{Phase, Vip};
 use super::{Engine, Owners, Ownership, Record, Recorded};
-use crate::annotations::Wanted;
+use crate::annotations::AddressRequest;
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::seniority::turn;
@@ -41,8 +41,8 @@ impl Engine {
     /// ready writes the owner.
     fn unannounced_record(&self, view: &ServiceView) -> Record {
         let given = view.wanted.iter().filter_map(|wanted| match wanted {
-            Wanted::Static(address) => Some((*address, view.ports.clone())),
-            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+            AddressRequest::Static(address) => Some((*address, view.ports.clone())),
+            AddressRequest::Dhcp4 | AddressRequest::Dhcp6 => None,
         });
         let turn = turn(view, self.services.group_of(&view.key));
         Record { uid: view.uid.clone(), ingress: Some(given.collect()), turn, ..Record::default() }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use crate::annotations::Wanted;
+use crate::annotations::AddressRequest;
 use crate::endpoints::Endpoints;
 use crate::group::{Groups, groups};
 use crate::screen::{ClusterIps, Machine, Refusal, refusals};
@@ -126,7 +126,8 @@ impl Services {
         let asked = self.views.values().flat_map(|view| &view.wanted);
         let refused = self.refused.values().map(|refused| &refused.asked);
         let refused = refused.flat_map(|asked| asked.wanted.iter().chain(asked.granted.iter().flatten()));
-        let concerns = |wanted: &Wanted| matches!(wanted, Wanted::Static(address) if changed.contains(address));
+        let concerns =
+            |wanted: &AddressRequest| matches!(wanted, AddressRequest::Static(address) if changed.contains(address));
         let concerned = asked.chain(refused).any(concerns);
         self.changed |= concerned;
         concerned
@@ -144,7 +145,8 @@ impl Services {
         for (key, refusals) in refusals(&self.views, &self.machines, &self.cluster_ips) {
             let Some(view) = self.views.get_mut(&key) else { continue };
             let asked = view.clone();
-            view.wanted.retain(|wanted| !refusals.iter().any(|refusal| *wanted == Wanted::Static(refusal.address)));
+            view.wanted
+                .retain(|wanted| !refusals.iter().any(|refusal| *wanted == AddressRequest::Static(refusal.address)));
             self.refused.entry(key).or_insert_with(|| Refused { asked, refusals: Vec::new() }).refusals = refusals;
         }
         self.groups = groups(&self.views);
@@ -169,7 +171,7 @@ impl Services {
     }
 
     /// Services that have waited for a grant for longer than [`UNGRANTED`], and what they ask for.
-    pub fn long_ungranted(&mut self, now: Instant) -> Vec<(ServiceKey, Vec<Wanted>)> {
+    pub fn long_ungranted(&mut self, now: Instant) -> Vec<(ServiceKey, Vec<AddressRequest>)> {
         let mut long = Vec::new();
         for (key, since) in &mut self.ungranted {
             if now >= *since.get_or_insert(now) + UNGRANTED {
@@ -287,7 +289,7 @@ mod tests {
 
     #[test]
     fn what_was_given_is_screened_like_everything_else() {
-        let wanted = vec![Wanted::Static("10.0.0.5".parse().unwrap())];
+        let wanted = vec![AddressRequest::Static("10.0.0.5".parse().unwrap())];
         let squatter = ServiceView { granted: Some(wanted.clone()), ..view("web", &["10.0.0.9"]) };
         let mut services = Services::new(Some(true));
         services.change(key("web"), Some(squatter));

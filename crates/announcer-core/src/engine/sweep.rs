@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use l2_types::{Address, AddressLifetime, Link, LinkKind};
 
 use super::{Engine, Put};
-use crate::annotations::Wanted;
+use crate::annotations::AddressRequest;
 use crate::claim::tag;
 use crate::frames::Frame;
 use crate::network::{LeaseEnd, Network, is_own_macvlan, looks_like_a_vip, owner_in};
@@ -39,8 +39,8 @@ impl Doubtful {
 /// All addresses that a Service has, had or asks for.
 fn known_addresses(view: &ServiceView) -> impl Iterator<Item = IpAddr> + '_ {
     let given = view.wanted.iter().filter_map(|wanted| match wanted {
-        Wanted::Static(address) => Some(*address),
-        Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+        AddressRequest::Static(address) => Some(*address),
+        AddressRequest::Dhcp4 | AddressRequest::Dhcp6 => None,
     });
     given
         .chain(view.published.ingress.iter().filter_map(|ingress| ingress.ip))

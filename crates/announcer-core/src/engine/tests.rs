@@ -48,7 +48,7 @@ pub(super) struct Node {
     pub start: Instant,
     pub now: Instant,
     pub log: Vec<String>,
-    pub told: Vec<(String, Tell)>,
+    pub told: Vec<(String, ServiceEvent)>,
     pub records: usize,
     /// The API answers record requests.
     pub api: bool,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::annotations::Wanted;
+use crate::annotations::AddressRequest;
 use crate::view::{DhcpWishes, Giver, Ingress, InterfaceWish, Port, Published, ServiceKey, ServiceView, Uid, Wish};
 
 /// A Service of this name that wants these addresses; `dhcp` and `dhcp6` stand for leased ones.
@@ -14,9 +14,9 @@ pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
         wanted: wanted
             .iter()
             .map(|text| match *text {
-                "dhcp" => Wanted::Dhcp4,
-                "dhcp6" => Wanted::Dhcp6,
-                address => Wanted::Static(address.parse().expect("an address")),
+                "dhcp" => AddressRequest::Dhcp4,
+                "dhcp6" => AddressRequest::Dhcp6,
+                address => AddressRequest::Static(address.parse().expect("an address")),
             })
             .collect(),
         wish: Wish::Said,

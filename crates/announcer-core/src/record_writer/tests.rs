@@ -57,7 +57,7 @@ fn a_record_is_written_with_what_is_read_and_what_stands_there_is_not_written_ag
     assert_eq!(sent, ["GET", "PUT", "PUT status"]);
     let End::Written(written) = end.clone() else { panic!("{end:?}") };
     assert_eq!(written.data["spec"]["future"], true);
-    assert_eq!(writer.ended(&key(), &write, end), (Some(Recorded::Done), Again::No));
+    assert_eq!(writer.ended(&key(), &write, end), (Some(Recorded::Done), Requeue::No));
     assert!(writer.is_empty(), "what stands there is not remembered");
     writer.want(key(), record(4));
     let (sent, end) = driven(&mut writer.begin(&key()).unwrap(), Some(*written));
@@ -76,11 +76,11 @@ fn the_status_follows_without_reading_again_and_an_object_that_was_old_is_read_a
     let mut write = writer.begin(&key()).unwrap();
     assert!(matches!(write.next(Timestamp::UNIX_EPOCH, None), Next::Send(Ask::Publish(_))));
     let Next::End(end) = write.next(Timestamp::UNIX_EPOCH, Some(Answer::Conflict)) else { panic!("it goes on") };
-    assert_eq!(writer.ended(&key(), &write, end), (None, Again::AtOnce));
+    assert_eq!(writer.ended(&key(), &write, end), (None, Requeue::AtOnce));
     let mut write = writer.begin(&key()).unwrap();
     assert_eq!(write.next(Timestamp::UNIX_EPOCH, None), Next::Send(Ask::Read));
     let Next::End(end) = write.next(Timestamp::UNIX_EPOCH, Some(Answer::Conflict)) else { panic!("it goes on") };
-    assert_eq!(writer.ended(&key(), &write, end), (Some(Recorded::Failed), Again::Later));
+    assert_eq!(writer.ended(&key(), &write, end), (Some(Recorded::Failed), Requeue::Later));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn what_is_void_is_told_unless_something_else_is_wanted_by_then() {
                 writer.want(key(), record(6));
             }
             let (told, again) = writer.ended(&key(), &write, end);
-            assert_eq!((told, again), ((!newly_wanted).then(|| recorded.clone()), Again::No));
+            assert_eq!((told, again), ((!newly_wanted).then(|| recorded.clone()), Requeue::No));
             assert_eq!(writer.len(), usize::from(newly_wanted));
         }
     }
@@ -114,6 +114,6 @@ fn what_was_given_up_under_way_is_not_tried_again() {
     write.next(Timestamp::UNIX_EPOCH, None);
     writer.forget(&key());
     assert_eq!(write.next(Timestamp::UNIX_EPOCH, Some(Answer::Failed)), Next::End(End::Failed));
-    assert_eq!(writer.ended(&key(), &write, End::Failed), (None, Again::No));
+    assert_eq!(writer.ended(&key(), &write, End::Failed), (None, Requeue::No));
     assert!(writer.begin(&key()).is_none());
 }

@@ -2,7 +2,7 @@
 //! without a grant the address is not reserved, and another Service may get it. Pure.
 
 use super::{Published, ServiceView};
-use crate::annotations::{Problem, Wanted};
+use crate::annotations::{AddressRequest, Problem};
 
 /// The field in which a Service requests an address.
 pub(super) const SPEC: &str = "spec.loadBalancerIP";
@@ -48,10 +48,11 @@ impl Giver {
 ///
 /// The status counts, because clients know it and authors of Services may not write it. A Service that is served stays
 /// served, even if another writer has replaced all its annotations and finalizers.
-pub(super) fn granted(wanted: &[Wanted], signs: Signs<'_>) -> Option<Vec<Wanted>> {
+pub(super) fn granted(wanted: &[AddressRequest], signs: Signs<'_>) -> Option<Vec<AddressRequest>> {
     let Signs { has_class, has_finalizer, has_output, published } = signs;
-    let told: Vec<Wanted> = published.ingress.iter().filter_map(|ingress| ingress.ip.map(Wanted::Static)).collect();
-    let leased = wanted.iter().any(|wanted| matches!(wanted, Wanted::Dhcp4 | Wanted::Dhcp6));
+    let told: Vec<AddressRequest> =
+        published.ingress.iter().filter_map(|ingress| ingress.ip.map(AddressRequest::Static)).collect();
+    let leased = wanted.iter().any(|wanted| matches!(wanted, AddressRequest::Dhcp4 | AddressRequest::Dhcp6));
     let granted = match (has_output, told.is_empty()) {
         _ if has_class => return None,
         (true, true) if !has_finalizer => Vec::new(),
@@ -96,11 +97,11 @@ mod tests {
         ServiceView::of(&object, &ClassRules { name: "ours".into(), ..ClassRules::default() }).unwrap()
     }
 
-    fn texts(wanted: &[Wanted]) -> Vec<String> {
-        let text = |wanted: &Wanted| match wanted {
-            Wanted::Static(address) => address.to_string(),
-            Wanted::Dhcp4 => "dhcp".to_owned(),
-            Wanted::Dhcp6 => "dhcp6".to_owned(),
+    fn texts(wanted: &[AddressRequest]) -> Vec<String> {
+        let text = |wanted: &AddressRequest| match wanted {
+            AddressRequest::Static(address) => address.to_string(),
+            AddressRequest::Dhcp4 => "dhcp".to_owned(),
+            AddressRequest::Dhcp6 => "dhcp6".to_owned(),
         };
         wanted.iter().map(text).collect()
     }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 use l2_types::check_interface_name;
 
 use super::{DhcpWishes, Ingress, InterfaceWish, Port, Published, ServiceKey, grant};
-use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Problem, Wanted};
+use crate::annotations::{self as keys, AddressRequest, LeaseFacts, LeaseFacts6, Problem};
 use crate::network::is_link_name_of_a_service;
 
 /// The requested addresses (kube-vip spec 3.3). If the annotation exists, it alone counts. Otherwise the status counts,
@@ -18,7 +18,7 @@ pub(super) fn wanted(
     annotation: Option<&str>,
     spec: Option<&str>,
     published: &Published,
-) -> (Vec<Wanted>, Vec<Problem>) {
+) -> (Vec<AddressRequest>, Vec<Problem>) {
     if let Some(list) = annotation {
         return keys::parse_addresses(keys::LOADBALANCER_IPS, list);
     }
@@ -47,9 +47,7 @@ pub(super) fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Opt
     let joined =
         status.and_then(|status| status.conditions.iter().flatten().find(|it| it.type_ == contract::joined::JOINED));
     Published {
-        turn: joined
-            .and_then(|joined| contract::joined::parse_turn(&joined.reason, &joined.message))
-            .unwrap_or_default(),
+        turn: joined.and_then(|joined| contract::joined::parse_turn(&joined.message)).unwrap_or_default(),
         vip_host: annotation(keys::VIP_HOST).map(str::to_owned),
         term: annotation(keys::TERM).and_then(Term::parse),
         hwaddr: annotation(keys::HWADDR).map(str::to_owned),
@@ -193,13 +191,13 @@ pub(super) fn without_mac(
     problems: BTreeSet<Problem>,
     dhcp: &DhcpWishes,
     published: &Published,
-    wanted: &mut Vec<Wanted>,
+    wanted: &mut Vec<AddressRequest>,
 ) -> BTreeSet<Problem> {
     let leased = [dhcp.lease.as_ref().map(|lease| lease.address), dhcp.requested];
     let told = leased.into_iter().flatten().any(|address| published.has(address.into()));
     let wishes = wanted.len();
-    wanted.retain(|wanted| *wanted != Wanted::Dhcp4 || told);
-    if told && wanted.contains(&Wanted::Dhcp4) {
+    wanted.retain(|wanted| *wanted != AddressRequest::Dhcp4 || told);
+    if told && wanted.contains(&AddressRequest::Dhcp4) {
         problems.into_iter().map(Problem::with_usual_mac).collect()
     } else if wanted.len() == wishes {
         problems.into_iter().map(|problem| problem.without_effect(keys::HWADDR)).collect()

@@ -26,8 +26,8 @@ fn annotated(annotations: &[(&str, &str)]) -> ServiceView {
     .unwrap()
 }
 
-fn address(text: &str) -> Wanted {
-    Wanted::Static(text.parse().unwrap())
+fn address(text: &str) -> AddressRequest {
+    AddressRequest::Static(text.parse().unwrap())
 }
 
 #[test]
@@ -45,10 +45,10 @@ fn of_a_service_that_is_none_of_ours_only_its_addresses_inside_the_cluster_are_k
             object["spec"]["type"] = json!("ClusterIP");
             object["spec"]["clusterIPs"] = cluster_ips;
         });
-        Seen::of(&object, &ClassRules::default())
+        SeenService::of(&object, &ClassRules::default())
     };
     let cluster_ips = ["10.96.0.7", "fd00:96::7"].map(|text| text.parse().unwrap()).to_vec();
-    assert_eq!(seen(json!(["10.96.0.7", "fd00:96::7"])), Some(Seen { cluster_ips, view: None }));
+    assert_eq!(seen(json!(["10.96.0.7", "fd00:96::7"])), Some(SeenService { cluster_ips, view: None }));
     assert_eq!(seen(json!(["None"])), None);
 }
 
@@ -128,8 +128,8 @@ fn addresses_come_from_annotation_then_status_then_spec() {
         (None, Some("fd00::1"), &["10.0.0.7"], vec![address("10.0.0.7")]),
         (None, Some("10.0.0.6"), &["10.0.0.7", "fd00::7"], vec![address("10.0.0.6"), address("fd00::7")]),
         // Without this a DHCP Service would become a static one after the first lease.
-        (None, Some("0.0.0.0"), &["10.0.0.7"], vec![Wanted::Dhcp4]),
-        (None, Some("0.0.0.0"), &[], vec![Wanted::Dhcp4]),
+        (None, Some("0.0.0.0"), &["10.0.0.7"], vec![AddressRequest::Dhcp4]),
+        (None, Some("0.0.0.0"), &[], vec![AddressRequest::Dhcp4]),
         (None, None, &[], vec![]),
     ] {
         let object = service(|object| {
@@ -186,7 +186,7 @@ fn bad_values_of_lesser_weight_are_told_and_replaced() {
         (keys::SERVICE_VLAN, "eth0.5"),
         (keys::MACVLAN_NAME, "a/b"),
     ]);
-    assert_eq!(view.wanted, [Wanted::Dhcp4]);
+    assert_eq!(view.wanted, [AddressRequest::Dhcp4]);
     assert_eq!(view.dhcp.rp_filter, RpFilter::Loose);
     assert_eq!(view.problems.len(), 4);
 }

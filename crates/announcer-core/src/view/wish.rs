@@ -2,7 +2,7 @@
 //! error may belong to another host before the error is fixed.
 
 use super::{DhcpWishes, ServiceView};
-use crate::annotations::{Meanwhile, Wanted};
+use crate::annotations::{AddressRequest, Meanwhile};
 
 /// How the request of a Service is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,7 +24,8 @@ impl ServiceView {
     /// the user's own manifest leaves that state until the cloud provider writes again. Then its DHCP addresses stay,
     /// because the status does not tell a leased address from a static one.
     pub fn following(self, before: &Self) -> Self {
-        let mut leases = before.wanted.iter().filter(|wanted| matches!(wanted, Wanted::Dhcp4 | Wanted::Dhcp6));
+        let mut leases =
+            before.wanted.iter().filter(|wanted| matches!(wanted, AddressRequest::Dhcp4 | AddressRequest::Dhcp6));
         let loses_lease = leases.any(|lease| !self.wanted.contains(lease));
         let stays = match self.wish {
             // A Service that asked for nothing before has nothing to keep.
@@ -99,7 +100,7 @@ mod tests {
             // A second mistake changes nothing.
             for _ in 0..2 {
                 stays = view(&annotations).following(&stays);
-                assert_eq!((stays.wish, &stays.wanted[..]), (Wish::Former, &[Wanted::Dhcp4][..]), "{what}");
+                assert_eq!((stays.wish, &stays.wanted[..]), (Wish::Former, &[AddressRequest::Dhcp4][..]), "{what}");
                 assert_eq!(stays.dhcp.mac, MAC.parse().ok(), "{what}");
                 let text = stays.problems.iter().map(ToString::to_string).collect::<String>();
                 assert_eq!(text.contains("asked for before is announced until"), told, "{what}: {text}");
@@ -116,7 +117,7 @@ mod tests {
             view(&json!({keys::LOADBALANCER_IPS: "0.0.0.0", keys::HWADDR: "x", keys::REQUESTED_IP: requested}))
         };
         let restarted = wrong("10.0.0.50");
-        assert_eq!((&restarted.wanted[..], restarted.dhcp.mac), (&[Wanted::Dhcp4][..], None));
+        assert_eq!((&restarted.wanted[..], restarted.dhcp.mac), (&[AddressRequest::Dhcp4][..], None));
         let text = restarted.problems.iter().map(ToString::to_string).collect::<String>();
         assert!(text.contains(keys::HWADDR) && text.contains("the MAC of its macvlan"), "{text}");
         // What is still remembered comes first.
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn what_was_never_read_is_not_announced() {
         let first = view(&json!({keys::LOADBALANCER_IPS: "10.0.0.o,10.0.0.7"}));
-        assert_eq!(first.wanted, [Wanted::Static("10.0.0.7".parse().unwrap())]);
+        assert_eq!(first.wanted, [AddressRequest::Static("10.0.0.7".parse().unwrap())]);
         assert!(first.problems.iter().all(|problem| problem.to_string().contains("it is not announced until")));
         let second = view(&json!({keys::LOADBALANCER_IPS: "10.0.0.o,10.0.0.8"}));
         assert_eq!(second.clone().following(&first), second, "what could be read is followed");

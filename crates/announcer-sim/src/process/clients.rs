@@ -1,5 +1,5 @@
-//! What `clients.rs` and `dhcp_driver.rs` do in the real process: runs each DHCP client, which is the same [`Session`]
-//! as there, behind its sockets.
+//! Runs the DHCP clients of one process, as `clients.rs` and `dhcp_driver.rs` do in the real process. Each client is
+//! the real [`Session`]; only its sockets are replaced.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// A client begins with its next turn. One that ran before for the same Service ends.
+    /// Starts a client at the next step of the process. It replaces a former client of the same Service.
     pub fn start(&mut self, now: Instant, wall: Timestamp, uid: Uid, start: &DhcpStart, seed: u64) {
         let session = session4(start, now, wall, seed).expect("MAC and name come from the scenario");
         let running =
@@ -46,7 +46,7 @@ impl Clients {
         self.running.insert(uid, running);
     }
 
-    /// A client ends, and gives its lease back or keeps it.
+    /// Stops a client. It releases its lease or keeps it.
     pub fn stop(&mut self, now: Instant, wall: Timestamp, uid: &Uid, release: bool, sent: &mut Sent) -> Option<Input> {
         let mut running = self.running.remove(uid)?;
         if release {
@@ -55,7 +55,7 @@ impl Clients {
         Some(Input::Dhcp(uid.clone(), running.generation, ClientEvent::V4(DhcpEvent::Stopped)))
     }
 
-    /// The engine knows who else has what a client was given.
+    /// The engine reports that another host uses the address of a client.
     pub fn taken(&mut self, uid: &Uid, address: IpAddr, by: Option<Mac>) {
         if let Some(running) = self.running.get_mut(uid) {
             running.waiting.push(Waiting::Taken { address, by });
@@ -69,12 +69,13 @@ impl Clients {
         }
     }
 
-    /// The interfaces that they hear.
+    /// The interfaces on which the clients receive frames.
     pub fn links(&self) -> Vec<u32> {
         self.running.values().map(|running| running.link).collect()
     }
 
-    /// A frame that came in on `link`: one about addresses, or one for the client. True if somebody wants it.
+    /// Hands a frame that was received on `link` to the clients. It is about addresses, or it is a DHCP message.
+    /// Returns true if a client wants it.
     pub fn on_frame(&mut self, link: u32, about_addresses: bool, frame: &Rc<[u8]>) -> bool {
         let mut wanted = false;
         for running in self.running.values_mut().filter(|running| running.link == link) {
@@ -95,7 +96,7 @@ impl Clients {
         self.running.values().filter_map(|running| running.session.deadline()).min()
     }
 
-    /// What waits is taken in, and what is due is done.
+    /// Handles everything that waits and everything that is due.
     pub fn run(&mut self, now: Instant, wall: Timestamp, sent: &mut Sent, inputs: &mut Vec<Input>) {
         for (uid, running) in &mut self.running {
             for waiting in std::mem::take(&mut running.waiting) {

@@ -1,5 +1,5 @@
-//! The requests of the elections: [`Elector`] and [`HandingBack`] for each, [`Campaigns`] over those of `service` mode,
-//! [`Successor`] after that of `global` mode.
+//! Sends the requests of the elections. Each election has an [`Elector`] and a [`HandingBack`]. [`Campaigns`] decides
+//! about the elections of `service` mode. [`Successor`] watches who follows in `global` mode.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -156,7 +156,7 @@ impl Elections {
         left.map(|left| self.released(now, left)).into_iter().flatten().collect()
     }
 
-    /// How it is left, if nothing has to be sent for it.
+    /// Hands a Lease back. Returns the result if that needs no request.
     fn hand_back(&mut self, wall: Timestamp, lease: &LeaseKey, out: &mut Requests) -> Option<HandBack> {
         let Running { id, elector, .. } = self.running.remove(lease)?;
         match elector.hand_back(wall) {

@@ -1,13 +1,12 @@
-//! The queue of [`RecordWriter`], which in the real process is `runtime`'s: a key is worked on once at a time, and
-//! comes
-//! again after its back-off.
+//! The queue of [`RecordWriter`], which the real process takes from `runtime`. One key is handled at a time by one
+//! worker, and a failed key is handled again after its back-off.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use announcer::writer::BACKOFF;
 use announcer_core::engine::{Input, Record};
-use announcer_core::record_writer::{Again, Answer, Ask, Next, Object, RecordWriter, Write};
+use announcer_core::record_writer::{Answer, Ask, Next, Object, RecordWriter, Requeue, Write};
 use announcer_core::view::ServiceKey;
 use jiff::Timestamp;
 use kube::api::DynamicObject;
@@ -19,7 +18,7 @@ use crate::api::{self, Request};
 struct Key {
     /// Under way.
     write: Option<Write>,
-    /// It waits to be worked on, or was added meanwhile.
+    /// The key waits for a worker, or was added while a worker handled it.
     added: bool,
     failures: u32,
     retry: Option<Instant>,
@@ -118,9 +117,9 @@ impl Writer {
             Next::End(end) => {
                 let (recorded, again) = self.records.ended(name, &write, end);
                 match again {
-                    Again::No => key.failures = 0,
-                    Again::AtOnce => key.added = true,
-                    Again::Later => {
+                    Requeue::No => key.failures = 0,
+                    Requeue::AtOnce => key.added = true,
+                    Requeue::Later => {
                         key.failures += 1;
                         key.retry = Some(now + BACKOFF.delay(key.failures));
                     }

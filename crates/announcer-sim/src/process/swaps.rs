@@ -38,7 +38,7 @@ impl Swapper {
     /// A request was answered.
     pub fn answered(&mut self, now: Instant, id: u64, answer: api::Answer, out: &mut Requests) -> Vec<Input> {
         let answer = match answer {
-            // After a write too: then it says what was to be written.
+            // The API returns the Service also after a write.
             api::Answer::Service(object) => Answer::Found(object.map(|(version, object)| Found {
                 uid: Uid(object.metadata.uid.clone().unwrap_or_default()),
                 owner_record: owner_record(&object.metadata),
@@ -60,7 +60,7 @@ impl Swapper {
                     out.push((Purpose::Swap(id), Request::Sit(key, version, swap)));
                 }
                 Act::Tell(key, swap, swapped) => told.push(Input::Swapped(key, swap, swapped)),
-                // There is one way, and what was sent arrives.
+                // A node has only one connection to the API here, and it never breaks.
                 Act::Open { .. } | Act::Close(_) | Act::Drop(_) => {}
             }
         }

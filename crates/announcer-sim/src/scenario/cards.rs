@@ -10,8 +10,8 @@ use super::{Address, Cable, Fault, Kind, Scenario, WARM_UP};
 /// The first seed of these. What older seeds do stays as it was.
 pub const CARDS: u64 = 30_000_000;
 
-/// A question comes each 50 ms. Who does not answer three of them is asked for by everybody in the next 30 ms, and is
-/// heard in time if the cable carries the last of these questions.
+/// A node asks every 50 ms. After three questions without an answer it sends three more by broadcast, within 30 ms. The
+/// owner is heard in time if its cable carries the last of them.
 const BLIP_MS: std::ops::RangeInclusive<u64> = 60..=168;
 
 /// Two cards for some; what concerned the cable of a node, or the LAN, concerns one of two.

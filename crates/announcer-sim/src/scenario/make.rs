@@ -13,12 +13,13 @@ use super::lies::{self, LIES};
 use super::wide::{self, LATEST, WIDE, millis};
 use super::{Address, CONFLICT, DhcpServer, Fault, Kind, REST, Scenario, ServerFault, WARM_UP, Wish};
 
-/// To set what was free in the end.
+/// Time after a conflict until the address is set again.
 const MARGIN: Duration = Duration::from_secs(5);
-/// A DHCP client that nobody has answered, or whom the server has refused, for the half of this asks again within it.
+/// The longest pause of a DHCP client. A client that was refused, or got no answer for half of this time, asks again
+/// within it.
 const BACK_OFF: Duration = Duration::from_secs(66);
-/// What moved because a node was not well goes back when that one has been well for a minute, and a minute after many
-/// were not.
+/// An address that moved because its node was not well goes back when the node has been well for a minute. If many
+/// nodes were not well, it takes another minute.
 const RETURN: Duration = Duration::from_secs(135);
 /// An address goes back when its home has been well for a minute, and in touch with the others.
 const FAIL_BACK: Duration = Duration::from_secs(80);

@@ -1,6 +1,6 @@
-//! Seeds from [`WIDE`] on: one fault alone, whose loss at clients has a bound; and mixtures in which clusters are
-//! larger, the
-//! API is slow for everybody or away for several nodes, kernels are slow, and strangers come at any time.
+//! Seeds from [`WIDE`] on. Some have a single fault with a bound for the losses of clients. The others are mixtures:
+//! clusters are larger, the API is slow for everybody or away for several nodes, kernels are slow, and strangers come
+//! at any time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,8 +16,13 @@ pub const WIDE: u64 = 20_000_000;
 
 /// Faults of a mixture are over by then.
 pub(super) const LATEST: Duration = Duration::from_mins(1);
+<<<<<<< HEAD
 /// A client asks every 20 ms: what it loses is known to twice that.
 pub(super) const NOTHING: Duration = Duration::from_millis(60);
+=======
+/// A client asks every 20 ms, so its losses are known to twice that.
+const NOTHING: Duration = Duration::from_millis(60);
+>>>>>>> names
 /// One machine, or its cable.
 pub(super) const ONE_NODE: Duration = Duration::from_millis(300);
 /// A hypervisor with the owner and perhaps its first successor.

@@ -1,9 +1,8 @@
-//! Clients of the addresses: one where the gateway is, and one behind the switch of each group that a fault cuts off.
-//! Each
-//! has a neighbour cache as a host has it, asks for every address all the time, and notes since when nobody has
-//! answered.
+//! Clients of the addresses. One is on the switch of the gateway, and one is behind the switch of each group that a
+//! fault cuts off. Each client has a neighbour cache like a host's, asks for every address all the time, and records
+//! since when nobody has answered.
 //!
-//! They draw from a source of their own: a seed makes the same run with and without them.
+//! They have a random generator of their own, so a seed gives the same run with and without them.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -51,7 +50,7 @@ pub(super) struct Entry {
 pub(super) struct Clients {
     pub all: Vec<Client>,
     rng: SmallRng,
-    /// When all were answered for everything: as long as nothing has changed since they need not be asked again.
+    /// The state in which every client got an answer for every address. They ask again only when it has changed.
     content_at: Option<(u64, u64)>,
 }
 
@@ -65,7 +64,7 @@ impl Clients {
         Self { all: behind.map(client).collect(), rng, content_at: None }
     }
 
-    /// The Service of this address was made or deleted: it has to be served anew before it can be missed.
+    /// The Service of this address was created or deleted. Clients miss the address only after it was served again.
     pub fn begin_anew(&mut self, index: usize) {
         self.content_at = None;
         for client in &mut self.all {
@@ -95,7 +94,7 @@ impl World<'_> {
         node.powered && node.mute[lan] == 0 && node.deaf[lan] == 0 && self.same_side(lan, client, n)
     }
 
-    /// It is where the gateway and all hosts are that are no nodes.
+    /// Whether this client is on the same side as the gateway and all hosts that are no nodes.
     pub(super) fn is_outside(&self, lan: Lan, client: usize) -> bool {
         self.splits_of(lan).all(|(split, _)| !self.is_behind_switch(client, split))
     }

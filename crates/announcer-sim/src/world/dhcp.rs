@@ -13,13 +13,13 @@ use crate::api::{client_id, key, uid};
 use crate::promises::LEASE_KEPT;
 use crate::scenario::{DhcpServer, Scenario, ServerFault};
 
-/// What it leases.
+/// Last bytes of the addresses in the pool.
 const POOL: std::ops::Range<u8> = 150..200;
-/// Until it has answered.
+/// The time until the server answers, in microseconds.
 const ANSWERS_US: (u64, u64) = (200, 5_000);
-/// Of a slow one.
+/// The same while the server is slow.
 const SLOW_US: (u64, u64) = (100_000, 2_000_000);
-/// Leases meanwhile.
+/// Duration of a lease while [`ServerFault::Short`] lasts.
 const SHORT_SECONDS: u32 = 10;
 
 /// The server refuses a client the address that it uses.
@@ -101,11 +101,11 @@ impl World<'_> {
             (MessageType::Ack, _) => {
                 self.dhcp.refusals.retain(|refusal| (refusal.service, refusal.address) != (service, given));
                 self.dhcp.given.insert((service, given), self.now);
-                // What depends on the end of the lease is judged anew then.
+                // Some promises depend on the end of the lease, so they are checked again at that time.
                 let lease = Duration::from_secs(self.dhcp.server.lease_seconds.into());
                 self.schedule(lease, Event::Weather);
             }
-            // Unless it may be lost, or come so late that the client has asked something else meanwhile.
+            // A refusal counts only if it certainly arrives, and before the client has sent another request.
             (MessageType::Nak, Some(address)) if !(slow || self.stormy() && self.scenario.loss > 0.0) => {
                 refused = Some(Refusal { node: from, life: self.nodes[from].life, service, address, since: self.now });
             }
@@ -142,8 +142,8 @@ impl World<'_> {
         held.is_some() && held == noted.map(|facts| facts.address)
     }
 
-    /// What clients were told of the lease of this Service is not what the server will go on granting. The holder finds
-    /// out when it renews; where the server keeps silent about what it does not know, only when the lease has ended.
+    /// Clients were told a lease of this Service that the server will not renew. The holder learns this at its next
+    /// renewal. If the server ignores requests for unknown leases, the holder learns it only when its lease ends.
     pub(super) fn lease_is_due_to_change(&self, service: usize) -> bool {
         let renews = self.dhcp.server.renews(&client_id(service, self.generation[service]), self.instant());
         renews.is_none() || renews != self.api.noted_lease(&key(service)).map(|facts| facts.address)
@@ -152,7 +152,7 @@ impl World<'_> {
     /// Node `n` has an address for this Service that the server has never leased to it, or not for so long.
     pub(super) fn is_unleased(&self, n: usize, service: usize) -> bool {
         let node = &self.nodes[n];
-        // A kernel that has stood still counts on, and so does a process that does not see it.
+        // A lease may last too long if the kernel was paused, or if the process has not noticed a pause.
         let counts = node.deceived_at.is_none() && (node.runs() || node.stood_still.is_zero());
         let client = client_id(service, self.generation[service]);
         let is_over = |address| match address {

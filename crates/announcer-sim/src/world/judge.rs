@@ -21,7 +21,7 @@ use crate::kernel::{Lan, lan_of};
 use crate::promises::{BLIP, NO_FALSE_ALARM, NOT_CUT_OFF, number};
 use crate::scenario::{CONFLICT, Fault, Kind, Scenario, ServerFault};
 
-/// No fence is as long: an address with more was left in order, for the next process (decisions.md 26).
+/// No fence is this long. An address with a longer lifetime was left for the next process (decisions.md 26).
 const LEFT_IN_ORDER: Duration = Duration::from_secs(20);
 
 /// What one node at a time answers for.
@@ -59,13 +59,13 @@ pub(super) struct Judge {
     pub checks: Checks,
     /// How often each address came to another node.
     pub moves: Vec<u64>,
-    /// More are too many.
+    /// The largest number of moves that is not flapping.
     most_moves: u64,
-    /// Something that is judged is not as it was.
+    /// Something has changed since the last judgement.
     pub changed: bool,
     /// How often that was so.
     pub changes: u64,
-    /// When everything has come to rest: how many moves and writes there may have been in the end.
+    /// Set when everything has come to rest: the largest permitted numbers of moves and writes at the end.
     pub at_rest: Option<(u64, u64)>,
     /// The addresses, and the Services of each.
     addresses: Vec<(Vip, Vec<usize>)>,
@@ -171,8 +171,8 @@ impl World<'_> {
         self.check_rest();
     }
 
-    /// In `node` mode nodes tell each other from strangers. A server that has lost its book, or takes leases back,
-    /// gives an address twice.
+    /// In `node` mode a node must not take another node for a stranger. A server that has lost its leases, or takes
+    /// them back, gives an address to two clients; then the alarm is right.
     pub(super) fn judge_alarm(&mut self, n: usize, of: &ServiceKey, reason: Reason, text: &str) {
         if reason != Reason::AddressConflict || self.scenario.mode != ElectionMode::Node {
             return;
@@ -193,7 +193,8 @@ impl World<'_> {
             of_it && self.now <= fault.is_over_at() + CONFLICT
         };
         let strange = self.scenario.faults.iter().filter(begun).any(stranger);
-        // By a clock that has stood still a lease goes on that has ended, and the address is another Service's by now.
+        // A clock that was paused takes an ended lease for a valid one. The address may belong to another Service by
+        // then.
         let lease = Duration::from_secs(self.scenario.dhcp.lease_seconds.into());
         let deceived = self.nodes.iter().any(|node| node.deceived_at.is_some_and(|at| self.now < at + lease));
         if !twice && !strange && !deceived {
@@ -202,7 +203,8 @@ impl World<'_> {
         }
     }
 
-    /// A node has taken an address from another: no group that is cut off takes it from an owner whom clients hear.
+    /// A node has taken an address from another. A node that is cut off must not take it from an owner that clients
+    /// hear.
     pub(super) fn judge_taking(&mut self, n: usize, key: &ServiceKey, swap: &Swap) {
         let Some(from) = &swap.expect else { return };
         let Some(owner) = self.nodes.iter().position(|node| node.name == from.host).filter(|owner| *owner != n) else {

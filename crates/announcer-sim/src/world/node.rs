@@ -18,15 +18,15 @@ pub struct Node {
     pub name: String,
     pub kernel: Kernel,
     pub process: Option<Process>,
-    /// Counts boots and processes: what was meant for a former one is not delivered.
+    /// Counts boots and processes, so that an event for a former one is not delivered.
     pub boot: u64,
     pub life: u64,
     pub powered: bool,
     pub frozen: u32,
     pub paused: u32,
-    /// How far the process's clock is behind: what it did not see pass.
+    /// How far the clock of the process is behind, because the clock stopped during a pause.
     pub behind: Duration,
-    /// When it last lost time without seeing it.
+    /// When the process last lost time without noticing it.
     pub deceived_at: Option<Duration>,
     /// How long the kernel has stood still.
     pub stood_still: Duration,
@@ -37,7 +37,7 @@ pub struct Node {
     pub wake_at: Option<Duration>,
     /// The kernel is at work.
     pub performing: bool,
-    /// With when they were asked.
+    /// Requests under way, and when they were sent.
     pub waiting: BTreeMap<u64, (Purpose, Instant)>,
     /// The watches: which connection, and when the last event arrives.
     pub epoch: u64,
@@ -183,7 +183,7 @@ impl World<'_> {
             ("vip_leaseduration", &duration),
             ("vip_renewdeadline", &deadline),
             ("vip_retryperiod", &retry),
-            // Half of all runs know nothing but hand-overs.
+            // Half of all runs have no other moves than hand-overs.
             ("vip_handover", if self.scenario.seed.is_multiple_of(2) { "true" } else { "false" }),
             ("vip_failback", if self.scenario.fail_back { "true" } else { "false" }),
         ];
@@ -195,8 +195,8 @@ impl World<'_> {
         let node = &mut self.nodes[n];
         node.life += 1;
         node.process = Some(process);
-        // One that stands still as soon as it starts has touched nothing: what was left for it stays for as long as it
-        // was left.
+        // A process that is paused as soon as it starts has changed nothing. So what the former process left keeps its
+        // lifetime.
         node.left_in_order &= !node.runs();
         node.set.clear();
         node.honours = None;

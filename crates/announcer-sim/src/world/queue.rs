@@ -1,5 +1,5 @@
-//! What is still to happen, in the order of time, and of what comes at one moment in the order in which it was planned.
-//! Events lie still while their places in the order are sorted.
+//! The queue of future events, in the order of time. Events of the same moment keep the order in which they were
+//! scheduled. Only the keys of events are sorted; the events themselves are not moved.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,7 +20,7 @@ impl<E> Default for Queue<E> {
 }
 
 impl<E> Queue<E> {
-    /// `number` tells apart what comes at one moment.
+    /// `number` is the order among events of the same moment.
     pub fn push(&mut self, at: Duration, number: u64, event: E) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.events.push(None);

@@ -11,15 +11,15 @@ use crate::promises::ONLY_FROM_WHOM;
 use crate::scenario::{Fault, Kind};
 use crate::words::outcome;
 
-/// One way, in microseconds.
+/// One way of a request or an answer, in microseconds.
 const LATENCY_US: (u64, u64) = (300, 10_000);
-/// Of a slow way, more.
+/// Additional delay of a node whose connection is slow, at most.
 const SLOW_US: u64 = 150_000;
-/// From a write to a watcher.
+/// From a write until a watcher gets the event.
 const WATCH_US: (u64, u64) = (500, 30_000);
-/// Until a watch that broke off lists anew: `Reflector`s wait up to a second.
+/// From the end of a broken watch until the next list. A `Reflector` waits for up to a second.
 const RELIST_US: (u64, u64) = (10_000, 1_000_000);
-/// The election's own watch backs off much longer.
+/// The same for the election's own watch, whose back-off is much longer.
 const LEASE_RELIST_US: (u64, u64) = (800_000, 30_000_000);
 
 impl World<'_> {
@@ -44,7 +44,7 @@ impl World<'_> {
     }
 
     pub(super) fn serve(&mut self, n: usize, life: u64, id: u64, request: &Request) {
-        // A request of a process that has died meanwhile is performed all the same.
+        // A request is performed even if its process has died meanwhile.
         if !self.reaches_api(n) {
             if self.api_down > 0 && self.rng.random_bool(0.5) {
                 let after = self.between(100, 1_000);
@@ -61,7 +61,7 @@ impl World<'_> {
             let answer = match self.rng.random_range(0..3) {
                 0 if request.writes() => Some(Answer::Conflict),
                 1 => {
-                    // Performed, and nobody learns of it.
+                    // The request is performed, and its answer is lost.
                     self.commit(request);
                     None
                 }

@@ -22,7 +22,7 @@ use crate::config::{Config, ElectionMode};
 use crate::endpoint_watch;
 use crate::engine::Input;
 use crate::node;
-use crate::view::{Seen, ServiceKey};
+use crate::view::{SeenService, ServiceKey};
 
 /// Interval between two lists of the API servers in mode `node`.
 const API_SERVERS_EVERY: Duration = Duration::from_mins(1);
@@ -30,7 +30,7 @@ const API_SERVERS_EVERY: Duration = Duration::from_mins(1);
 /// Feeds Services, and the endpoints of those that need them.
 pub(super) fn services(tasks: &mut Tasks, shared: &Shared<'_>) {
     let Shared { config, client, inputs, health, .. } = shared;
-    let cache: Cache<ServiceKey, Seen> = Cache::new(|old, new| old != new);
+    let cache: Cache<ServiceKey, SeenService> = Cache::new(|old, new| old != new);
     let services = reflector(client, config, &cache);
     health.register("services", Matters::Ready, services.check());
     health.register("services-fresh", Matters::Ready, services.freshness());
@@ -105,8 +105,8 @@ pub(super) fn shutdown(tasks: &mut Tasks, inputs: &mpsc::UnboundedSender<Input>,
 fn reflector(
     client: &Client,
     config: &Config,
-    cache: &Cache<ServiceKey, Seen>,
-) -> Reflector<Service, ServiceKey, Seen> {
+    cache: &Cache<ServiceKey, SeenService>,
+) -> Reflector<Service, ServiceKey, SeenService> {
     let api = match &config.watch_namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
@@ -116,11 +116,11 @@ fn reflector(
         ServiceKey::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
     };
     // An owner with an outdated view of its Services withdraws too late, and its successor starts too late.
-    Reflector::new("services", api, cache.clone(), key, move |service: &Service| Seen::of(service, &rules))
+    Reflector::new("services", api, cache.clone(), key, move |service: &Service| SeenService::of(service, &rules))
         .longest_pause(Duration::from_secs(1))
 }
 
-async fn feed_services(cache: Cache<ServiceKey, Seen>, inputs: mpsc::UnboundedSender<Input>, stop: Token) {
+async fn feed_services(cache: Cache<ServiceKey, SeenService>, inputs: mpsc::UnboundedSender<Input>, stop: Token) {
     let feed = cache.follow(|told| match told {
         CacheEvent::Object(key, seen) => {
             let cluster_ips = seen.map(|seen| seen.cluster_ips.clone()).unwrap_or_default();
@@ -154,10 +154,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_service_that_is_there_at_the_start_is_told_once() {
-        let cache = Cache::new(|old: &Seen, new| old != new);
+        let cache = Cache::new(|old: &SeenService, new| old != new);
         let web = announcer_core::fixtures::view("web", &["10.0.0.5"]);
         let cluster_ips = vec!["10.96.0.7".parse().unwrap()];
-        let seen = Seen { cluster_ips: cluster_ips.clone(), view: Some(Box::new(web.clone())) };
+        let seen = SeenService { cluster_ips: cluster_ips.clone(), view: Some(Box::new(web.clone())) };
         cache.replace(BTreeMap::from([(web.key.clone(), seen)]));
         let (inputs, mut told) = mpsc::unbounded_channel();
         let stop = Token::new();

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::case::{Case, Stage};
+use super::case::{Case, CaseState};
 use super::plan::Tenants;
 use super::{AGAIN, BOOT, KUBELET_LIVES, LOOKS, NodeLoss, SELDOM};
 use crate::node::reference;
@@ -11,7 +11,7 @@ use crate::view::{NodeView, Ready};
 impl NodeLoss {
     /// Handles a node that is heard again. Returns false if nothing is left to do.
     pub(super) async fn heard(&mut self, node: &NodeView, case: &mut Case) -> bool {
-        let Stage::Heard(at, looks) = case.stage else { return false };
+        let CaseState::Heard(at, looks) = case.state else { return false };
         if case.is_untouched() {
             return false;
         }
@@ -25,7 +25,7 @@ impl NodeLoss {
         }
         let last = at.elapsed() >= KUBELET_LIVES;
         let short = at.duration_since(case.since) < BOOT;
-        case.stage = Stage::Heard(at, looks + 1);
+        case.state = CaseState::Heard(at, looks + 1);
         let taken_back = match self.requests.tenants(&node.name, true).await {
             Ok(tenants) => self.take_back(node, case, &tenants, short || last && node.ready == Some(Ready::True)).await,
             Err(error) => {
@@ -57,7 +57,7 @@ impl NodeLoss {
     /// next comparison.
     pub(super) async fn take_back_refuted(&mut self, node: &NodeView, case: &mut Case, tenants: &Tenants, lives: bool) {
         let taken_back = self.take_back(node, case, tenants, lives).await;
-        case.stage = Stage::Refuted(taken_back);
+        case.state = CaseState::Refuted(taken_back);
         if taken_back {
             case.next = Instant::now() + SELDOM;
         }

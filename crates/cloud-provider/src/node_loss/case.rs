@@ -1,4 +1,4 @@
-//! The case of a silent node: its stage, what was written for it, and when it is checked again.
+//! The case of a silent node: its state, what was written for it, and when it is checked again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::provider::Standing;
 /// The longest pause.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// The stage of a case.
+/// The state of a case.
 #[derive(Debug)]
-pub enum Stage {
+pub enum CaseState {
     /// Nothing is written; with the last reported doubt.
     Open(Option<Doubt>),
     /// Its pods are marked; with the number of checks since then.
@@ -31,7 +31,7 @@ pub enum Stage {
 pub struct Case {
     pub uid: String,
     pub since: Instant,
-    pub stage: Stage,
+    pub state: CaseState,
     pub next: Instant,
     /// The last answer of the cloud with its time: the state of the machine, and whether hosts are being upgraded.
     pub machine: Option<(Instant, Standing, bool)>,
@@ -53,7 +53,7 @@ impl Case {
         Self {
             uid: uid.to_owned(),
             since: now,
-            stage: Stage::Open(None),
+            state: CaseState::Open(None),
             next: now,
             machine: None,
             former: None,
@@ -65,7 +65,7 @@ impl Case {
     }
 
     pub fn is_lost(&self) -> bool {
-        matches!(self.stage, Stage::Marked(_))
+        matches!(self.state, CaseState::Marked(_))
     }
 
     /// Whether nothing was written for the node.
@@ -93,20 +93,20 @@ impl Case {
 
     /// Records that nothing is done because of `doubt`. Returns true if the doubt is new.
     pub fn doubted(&mut self, doubt: Doubt, until: Option<Instant>) -> bool {
-        let known = matches!(&self.stage, Stage::Open(Some(before)) if before.word() == doubt.word());
+        let known = matches!(&self.state, CaseState::Open(Some(before)) if before.word() == doubt.word());
         self.said = if known { (self.said * 2).min(LONGEST) } else { SAID };
         let now = Instant::now();
         self.next = until.map_or(now + self.said, |until| until.min(now + AGAIN));
-        self.stage = Stage::Open(Some(doubt));
+        self.state = CaseState::Open(Some(doubt));
         !known
     }
 
     /// Whether the reason of the wait has gone, as far as that is known without a request. The pause may have grown
     /// long meanwhile.
     pub fn is_stirred(&self, enough: bool, silent: usize) -> bool {
-        match &self.stage {
-            Stage::Open(Some(Doubt::OneWatcher)) => enough,
-            Stage::Open(Some(Doubt::TooMany { silent: told, .. })) => *told != silent,
+        match &self.state {
+            CaseState::Open(Some(Doubt::OneWatcher)) => enough,
+            CaseState::Open(Some(Doubt::TooMany { silent: told, .. })) => *told != silent,
             _ => false,
         }
     }

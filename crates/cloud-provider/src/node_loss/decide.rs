@@ -21,7 +21,7 @@ pub const STILL: Duration = Duration::from_secs(10);
 
 /// A report and when this process saw it renewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenReport {
     /// The report.
     pub report: Report,
     /// When the report appeared or its renewal time was seen to change. `None`: it existed when this process started,
@@ -29,7 +29,7 @@ pub struct Seen {
     pub renewed: Option<Instant>,
 }
 
-impl Seen {
+impl SeenReport {
     /// When the report expires.
     pub fn expiry(&self) -> Option<Instant> {
         self.renewed.map(|renewed| renewed + self.report.duration)
@@ -108,14 +108,14 @@ impl fmt::Display for Doubt {
 }
 
 /// The UID of the Node, and each watcher with its report.
-type Words<'a> = (String, Vec<(&'a str, &'a Silence)>);
+type SilenceReports<'a> = (String, Vec<(&'a str, &'a Silence)>);
 
 /// The nodes that credible watchers report as silent, by name. A watcher whose own node is reported as silent is not
 /// credible: if two nodes accuse each other, neither report counts.
 pub fn agreed(
     now: Instant,
     nodes: &[impl AsRef<NodeView>],
-    reports: &BTreeMap<String, Seen>,
+    reports: &BTreeMap<String, SeenReport>,
 ) -> BTreeMap<String, Agreed> {
     let fresh: Vec<&Report> = reports.values().filter(|seen| seen.is_fresh(now)).map(|seen| &seen.report).collect();
     let uid =
@@ -126,7 +126,7 @@ pub fn agreed(
         .flat_map(|report| report.silent.iter().filter(|(name, silence)| meant(name, silence)))
         .map(|(name, _)| name.as_str())
         .collect();
-    let mut found: BTreeMap<String, Words<'_>> = BTreeMap::new();
+    let mut found: BTreeMap<String, SilenceReports<'_>> = BTreeMap::new();
     for report in fresh.iter().filter(|report| uid(&report.watcher).is_some()) {
         if accused.contains(report.watcher.as_str()) {
             continue;
@@ -137,7 +137,7 @@ pub fn agreed(
         }
     }
     let of_two = nodes.len() == 2;
-    let judge = |(uid, words): Words<'_>| {
+    let judge = |(uid, words): SilenceReports<'_>| {
         let enough = words.len() > 1 || of_two && words.iter().any(|(_, silence)| silence.gateway);
         let told = words.iter().map(|(watcher, silence)| {
             let witnesses =

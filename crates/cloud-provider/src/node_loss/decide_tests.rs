@@ -13,7 +13,7 @@ fn silence(of: &str, gateway: bool) -> (String, Silence) {
 }
 
 /// Each watcher with those whom it calls silent.
-fn reports(now: Instant, words: &[(&str, &[&str])]) -> BTreeMap<String, Seen> {
+fn reports(now: Instant, words: &[(&str, &[&str])]) -> BTreeMap<String, SeenReport> {
     let report = |watcher: &str, silent: &[&str]| Report {
         watcher: watcher.to_owned(),
         renewal: "1".into(),
@@ -21,7 +21,7 @@ fn reports(now: Instant, words: &[(&str, &[&str])]) -> BTreeMap<String, Seen> {
         silent: silent.iter().map(|name| silence(name, true)).collect(),
     };
     let seen = |(watcher, silent): &(&str, &[&str])| {
-        ((*watcher).to_owned(), Seen { report: report(watcher, silent), renewed: Some(now) })
+        ((*watcher).to_owned(), SeenReport { report: report(watcher, silent), renewed: Some(now) })
     };
     words.iter().map(seen).collect()
 }

@@ -18,7 +18,7 @@ const PORT: u16 = 10250;
 const LIMIT: Duration = Duration::from_millis(200);
 
 /// A function that checks an address.
-pub type Ask = fn(SocketAddr) -> BoxFuture<'static, bool>;
+pub type ReachCheck = fn(SocketAddr) -> BoxFuture<'static, bool>;
 
 /// Whether a connection is accepted. A refused connection does not count: a kernel that has just booted refuses too,
 /// although its containers do not run yet.

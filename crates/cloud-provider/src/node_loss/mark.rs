@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::case::{Case, Stage};
+use super::case::{Case, CaseState};
 use super::decide::Agreed;
 use super::plan::{self, Tenants};
 use super::{AGAIN, LOOKS, NodeLoss};
@@ -10,13 +10,13 @@ use crate::node::reference;
 use crate::view::NodeView;
 
 /// The reason why nothing may be written; `None` if writes are allowed.
-type Held = Result<Option<&'static str>, kube::Error>;
+type WriteHold = Result<Option<&'static str>, kube::Error>;
 
 impl NodeLoss {
     /// Reads the pods and endpoints on the node, and whether writes are allowed. A replica that does not lead learns
     /// only from the record that they are not. Both are read concurrently before each mark, so the check costs no extra
     /// time.
-    async fn requests_of(&self, node: &NodeView, again: bool) -> (Result<Tenants, kube::Error>, Held) {
+    async fn requests_of(&self, node: &NodeView, again: bool) -> (Result<Tenants, kube::Error>, WriteHold) {
         let held = async {
             let here = self.instances.hold().map(|_| "the controller is held");
             if here.is_some() { Ok(here) } else { self.requests.held().await }
@@ -29,7 +29,7 @@ impl NodeLoss {
         node: &NodeView,
         case: &mut Case,
         again: bool,
-        answers: (Result<Tenants, kube::Error>, Held),
+        answers: (Result<Tenants, kube::Error>, WriteHold),
     ) -> Option<Tenants> {
         match answers {
             (Ok(tenants), Ok(None)) => return Some(tenants),
@@ -96,7 +96,7 @@ impl NodeLoss {
 
     /// Handles the first complete mark of a node.
     fn is_lost(&self, node: &NodeView, word: &Agreed, case: &mut Case, pods: usize) {
-        case.stage = Stage::Marked(0);
+        case.state = CaseState::Marked(0);
         self.metrics.verdict("lost");
         // If no pod was written here, another replica has marked and reported them.
         if pods > 0 {

@@ -8,7 +8,9 @@ use contract::{Card, Silence, keys};
 use k8s_openapi::api::coordination::v1::Lease;
 
 /// Selects the Leases with a report, so that those of a healthy cluster are not watched.
-pub const SELECTOR: &str = "cloudprovider.harvesterhci.io/reports-silence=true";
+pub fn selector() -> String {
+    format!("{}=true", keys::cloudprovider::SILENCE)
+}
 
 /// The report of one watcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +52,6 @@ mod tests {
 
     #[test]
     fn only_a_membership_lease_that_names_a_silent_node_is_a_report() {
-        assert_eq!(SELECTOR, format!("{}=true", keys::cloudprovider::SILENCE));
         let says = r#"{"silent":{"node-2":{"uid":"u","ms":200,"unanswered":["arp 10.0.0.2"]}}}"#;
         let found = report("harvester-announcer-node-1", says).unwrap();
         assert_eq!((found.watcher.as_str(), found.duration), ("node-1", Duration::from_secs(15)));

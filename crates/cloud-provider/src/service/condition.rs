@@ -34,12 +34,12 @@ const LONGEST_MESSAGE: usize = 2048;
 /// moves hundreds of Services, and their new nodes need the API server first.
 const SETTLED: Duration = Duration::from_secs(10);
 
-type Answer<'a> = Result<&'a Ensured, &'a ProviderError>;
+type EnsureResult<'a> = Result<&'a Ensured, &'a ProviderError>;
 
 /// The conditions after a call of `ensure`. `now` is RFC 3339.
 pub(super) fn after(
     service: &ServiceView,
-    answer: Answer<'_>,
+    answer: EnsureResult<'_>,
     text: &str,
     announced: Announced,
     now: &str,
@@ -64,11 +64,11 @@ pub(super) fn first(service: &ServiceView, announced: Announced, now: &str) -> O
     after(service, Ok(&nothing_yet), "", announced, now).ready.filter(|_| service.conditions.ready.is_none())
 }
 
-trait Said {
+trait IntoCondition {
     fn since(self, current: Option<&Condition>, now: &str) -> Condition;
 }
 
-impl Said for (ConditionStatus, &str, String) {
+impl IntoCondition for (ConditionStatus, &str, String) {
     fn since(self, current: Option<&Condition>, now: &str) -> Condition {
         let (status, reason, message) = self;
         let since = current.filter(|current| current.status == status).map_or(now, |current| &current.since).to_owned();
@@ -79,7 +79,7 @@ impl Said for (ConditionStatus, &str, String) {
 /// The new condition; `None` if the existing one stays.
 fn ready<'a>(
     service: &ServiceView,
-    answer: Answer<'a>,
+    answer: EnsureResult<'a>,
     text: &str,
     announced: Announced,
 ) -> Option<(ConditionStatus, &'a str, String)> {
@@ -124,7 +124,7 @@ fn ready<'a>(
 }
 
 /// Whether the answer is about the controller or the host, and not about the Service.
-fn says_nothing(answer: Answer<'_>) -> bool {
+fn says_nothing(answer: EnsureResult<'_>) -> bool {
     matches!(answer, Ok(Ensured::Waiting(waiting)) if [NOT_READ_YET, HOST_UPGRADE].contains(&waiting.reason))
 }
 
@@ -135,7 +135,7 @@ enum Warning<'a> {
     Is(ConditionStatus, &'a str, String),
 }
 
-fn warning<'a>(service: &ServiceView, answer: Answer<'a>, text: &str) -> Warning<'a> {
+fn warning<'a>(service: &ServiceView, answer: EnsureResult<'a>, text: &str) -> Warning<'a> {
     let (reason, message) = match answer {
         Ok(Ensured::Ready { remark: Some(remark), .. }) => {
             // A remark that is no warning: the user declared that less is sufficient.

@@ -16,13 +16,13 @@ const REPEAT: Duration = Duration::from_mins(10);
 
 /// An Event to emit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Tell {
+pub(super) struct ServiceEvent {
     pub(super) kind: EventKind,
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-impl Tell {
+impl ServiceEvent {
     fn normal(reason: &'static str, message: &str) -> Self {
         Self { kind: EventKind::Normal, reason, message: message.to_owned() }
     }
@@ -80,10 +80,14 @@ pub(super) enum Failing {
 }
 
 impl Failing {
-    fn tell(self, text: &str) -> Tell {
+    fn tell(self, text: &str) -> ServiceEvent {
         match self {
-            Self::Sync => Tell::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {text}")),
-            Self::Delete => Tell::warning("DeleteLoadBalancerFailed", format!("Error deleting load balancer: {text}")),
+            Self::Sync => {
+                ServiceEvent::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {text}"))
+            }
+            Self::Delete => {
+                ServiceEvent::warning("DeleteLoadBalancerFailed", format!("Error deleting load balancer: {text}"))
+            }
         }
     }
 }
@@ -95,20 +99,20 @@ impl Reports {
     }
 
     /// The reports after the finalizer was written: the work begins.
-    pub(super) fn began(&mut self) -> Vec<Tell> {
+    pub(super) fn began(&mut self) -> Vec<ServiceEvent> {
         self.working = true;
-        vec![Tell::ensuring()]
+        vec![ServiceEvent::ensuring()]
     }
 
     /// The reports for the provider's answer to `ensure`. `served`: the Service has an address in its status; before
     /// that it is not ready.
-    pub(super) fn ensured(&mut self, now: Instant, answer: &Ensured, served: bool) -> Vec<Tell> {
+    pub(super) fn ensured(&mut self, now: Instant, answer: &Ensured, served: bool) -> Vec<ServiceEvent> {
         match answer {
             Ensured::Ready { changed, .. } => {
                 let begins = !self.working && !self.ready && *changed;
                 let working = self.working || begins;
-                let ensuring = begins.then(Tell::ensuring);
-                let ensured = (working && served).then(Tell::ensured);
+                let ensuring = begins.then(ServiceEvent::ensuring);
+                let ensured = (working && served).then(ServiceEvent::ensured);
                 let remarked = self.remarked.take();
                 *self = Self { ready: true, working: working && !served, remarked, ..Self::default() };
                 ensuring.into_iter().chain(ensured).collect()
@@ -124,20 +128,20 @@ impl Reports {
 
     /// The report that the user requested more than there is, once. `shown` is the condition on the Service, by which a
     /// former process may have reported it.
-    pub(super) fn remark(&mut self, remark: Option<&Remark>, shown: Option<&Condition>) -> Option<Tell> {
+    pub(super) fn remark(&mut self, remark: Option<&Remark>, shown: Option<&Condition>) -> Option<ServiceEvent> {
         let said =
             self.remarked.as_ref() == remark || remark.zip(shown).is_some_and(|(remark, shown)| shows(shown, remark));
         self.remarked = remark.cloned();
-        remark.filter(|_| !said).map(Tell::remark)
+        remark.filter(|_| !said).map(ServiceEvent::remark)
     }
 
     /// The reports for the provider's answer to `delete`.
-    pub(super) fn deleted(&mut self, now: Instant, answer: &Deleted, failing: Failing) -> Vec<Tell> {
+    pub(super) fn deleted(&mut self, now: Instant, answer: &Deleted, failing: Failing) -> Vec<ServiceEvent> {
         match answer {
             Deleted::Gone { existed } => {
                 let tell = match (self.deleting, existed) {
-                    (true, _) => vec![Tell::deleted()],
-                    (false, true) => vec![Tell::deleting(), Tell::deleted()],
+                    (true, _) => vec![ServiceEvent::deleted()],
+                    (false, true) => vec![ServiceEvent::deleting(), ServiceEvent::deleted()],
                     (false, false) => Vec::new(),
                 };
                 *self = Self::default();
@@ -145,12 +149,12 @@ impl Reports {
             }
             Deleted::Left(left) => {
                 *self = Self::default();
-                vec![Tell::remark(left)]
+                vec![ServiceEvent::remark(left)]
             }
             Deleted::Waiting(waiting) => {
                 let mut tell = Vec::new();
                 if !std::mem::replace(&mut self.deleting, true) {
-                    tell.push(Tell::deleting());
+                    tell.push(ServiceEvent::deleting());
                 }
                 tell.extend(self.waiting(now, waiting, failing, "failed to delete load balancer"));
                 tell
@@ -161,7 +165,7 @@ impl Reports {
     /// The reports for a failed step. Every failure is reported; the recorder counts repetitions, and the back-off
     /// makes them rare. A refusal that lasts until the user changes something is reported like a wait: once, and again
     /// before Events expire.
-    pub(super) fn failed(&mut self, now: Instant, text: &str, failing: Failing, refusal: bool) -> Vec<Tell> {
+    pub(super) fn failed(&mut self, now: Instant, text: &str, failing: Failing, refusal: bool) -> Vec<ServiceEvent> {
         self.working = failing == Failing::Sync && !self.deleting;
         self.ready = false;
         if !refusal {
@@ -180,7 +184,7 @@ impl Reports {
         true
     }
 
-    fn waiting(&mut self, now: Instant, waiting: &Waiting, failing: Failing, step: &str) -> Vec<Tell> {
+    fn waiting(&mut self, now: Instant, waiting: &Waiting, failing: Failing, step: &str) -> Vec<ServiceEvent> {
         if !waiting.needs_user {
             return Vec::new();
         }
@@ -207,7 +211,7 @@ mod tests {
         Waiting { reason: "Test", message: message.into(), needs_user, retry_after: None }
     }
 
-    fn reasons(tell: &[Tell]) -> Vec<&'static str> {
+    fn reasons(tell: &[ServiceEvent]) -> Vec<&'static str> {
         tell.iter().map(|tell| tell.reason).collect()
     }
 
@@ -218,7 +222,7 @@ mod tests {
         for (warning, kind) in [(true, EventKind::Warning), (false, EventKind::Normal)] {
             let mut reports = Reports::default();
             let told = reports.deleted(Instant::now(), &left(warning), Failing::Sync);
-            assert_eq!(told, [Tell { kind, reason: "AbandonedLoadBalancer", message: "it stays".into() }]);
+            assert_eq!(told, [ServiceEvent { kind, reason: "AbandonedLoadBalancer", message: "it stays".into() }]);
             assert_eq!(reports, Reports::default());
         }
     }
@@ -229,7 +233,7 @@ mod tests {
         let (ten, eleven) = (remark("10 is served"), remark("11 is served"));
         let mut reports = Reports::default();
         let told = reports.remark(Some(&ten), None);
-        assert_eq!(told, Some(Tell::warning("AddressNotAsAsked", "10 is served".into())));
+        assert_eq!(told, Some(ServiceEvent::warning("AddressNotAsAsked", "10 is served".into())));
         reports.ensured(Instant::now(), &CHANGED, true);
         assert_eq!(reports.remark(Some(&ten), None), None);
         assert_eq!(reports.remark(Some(&eleven), None).map(|tell| tell.message), Some("11 is served".into()));
@@ -246,11 +250,11 @@ mod tests {
     fn a_new_service_costs_two_events() {
         let now = Instant::now();
         let mut reports = Reports::default();
-        assert_eq!(reports.began(), [Tell::normal("EnsuringLoadBalancer", "Ensuring load balancer")]);
+        assert_eq!(reports.began(), [ServiceEvent::normal("EnsuringLoadBalancer", "Ensuring load balancer")]);
         assert_eq!(reports.ensured(now, &Ensured::Waiting(waiting("allocating", false)), true), []);
         assert_eq!(
             reports.ensured(now, &CHANGED, true),
-            [Tell::normal("EnsuredLoadBalancer", "Ensured load balancer")]
+            [ServiceEvent::normal("EnsuredLoadBalancer", "Ensured load balancer")]
         );
         // The address was published by the announcer, the provider notes it on its object: no news for the user.
         assert_eq!(reports.ensured(now, &CHANGED, true), []);
@@ -309,7 +313,7 @@ mod tests {
         let told = reports.ensured(at(0), &no_pool, true);
         assert_eq!(
             told,
-            [Tell::warning(
+            [ServiceEvent::warning(
                 "SyncLoadBalancerFailed",
                 "Error syncing load balancer: failed to ensure load balancer: no pool matches".into()
             )]
@@ -332,7 +336,7 @@ mod tests {
         let text = "failed to ensure load balancer: x";
         assert_eq!(
             reports.failed(now, text, Failing::Sync, false),
-            [Tell::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {text}"))]
+            [ServiceEvent::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {text}"))]
         );
         assert_eq!(reasons(&reports.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
     }
@@ -372,7 +376,7 @@ mod tests {
     fn a_service_that_is_gone_has_its_own_reason_for_a_failed_deletion() {
         assert_eq!(
             Reports::default().failed(Instant::now(), "API away", Failing::Delete, false),
-            [Tell::warning("DeleteLoadBalancerFailed", "Error deleting load balancer: API away".into())]
+            [ServiceEvent::warning("DeleteLoadBalancerFailed", "Error deleting load balancer: API away".into())]
         );
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     Expiry, Lease, LostReason, Report,
     config::is_host_address,
     lease::{self, ASSUMED_LEASE},
-    machine::{Phase, Version},
+    machine::{DhcpVersion, Phase},
     message::{Reply, ReplyKind},
     timing,
 };

@@ -12,7 +12,7 @@ use rand::{SeedableRng, rngs::SmallRng};
 use self::requests::Transaction;
 use super::message;
 use super::{Lease, LostReason, RememberedLease, Report, frame};
-use crate::machine::{self, Outputs, Phase, Version};
+use crate::machine::{self, DhcpVersion, Outputs, Phase};
 use crate::{Mac, State};
 
 /// Configuration of a client.
@@ -109,7 +109,7 @@ impl Client {
     }
 }
 
-impl Version for V6 {
+impl DhcpVersion for V6 {
     type Lease = Lease;
     type Remembered = RememberedLease;
     type Config = Config;

@@ -13,7 +13,7 @@ use runtime::Product;
 use runtime::client::{Settings, connect};
 use runtime::error::{api_code, chain};
 
-use super::{Asked, certificates, clock, host, list, mounted, rights, side, trouble, why};
+use super::{CollectOptions, certificates, clock, host, list, mounted, rights, side, trouble, why};
 use crate::facts;
 use crate::snapshot::{Snapshot, Trouble, TroubleKind, Unread};
 
@@ -31,7 +31,7 @@ enum Found {
     Elsewhere(String),
 }
 
-pub async fn read(guest: &Client, asked: &Asked, product: &Product, snapshot: &mut Snapshot) {
+pub async fn read(guest: &Client, asked: &CollectOptions, product: &Product, snapshot: &mut Snapshot) {
     let (bytes, origin) = match find(guest, asked, snapshot).await {
         Found::Bytes(bytes, origin) => (bytes, origin),
         Found::Missing(text) => {
@@ -85,7 +85,7 @@ pub async fn read(guest: &Client, asked: &Asked, product: &Product, snapshot: &m
     }
 }
 
-async fn objects(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
+async fn objects(client: &Client, asked: &CollectOptions, snapshot: &mut Snapshot) {
     let namespace = snapshot.namespace.clone();
     let lbs: Api<LoadBalancer> = Api::namespaced(client.clone(), &namespace);
     match lbs.list(&ListParams::default()).await {
@@ -117,7 +117,7 @@ async fn objects(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
 
 /// Finds the cloud-config: from the flag; else, in the controller's own pod, from its command line; else from its
 /// Deployment.
-async fn find(guest: &Client, asked: &Asked, snapshot: &Snapshot) -> Found {
+async fn find(guest: &Client, asked: &CollectOptions, snapshot: &Snapshot) -> Found {
     if let Some(path) = &asked.cloud_config {
         return file(path);
     }

@@ -30,7 +30,7 @@ use crate::snapshot::{Side, Snapshot, Trouble, TroubleKind, Unread};
 
 /// What to read, and with which credentials.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct CollectOptions {
     /// `--kubeconfig`.
     pub kubeconfig: Option<PathBuf>,
     /// `--context`.
@@ -42,7 +42,7 @@ pub struct Asked {
 }
 
 /// Reads everything. An API that does not answer is recorded in the result.
-pub async fn collect(asked: &Asked, announcer: &announcer_core::Config, product: &Product) -> Snapshot {
+pub async fn collect(asked: &CollectOptions, announcer: &announcer_core::Config, product: &Product) -> Snapshot {
     let mut snapshot = Snapshot { now: jiff::Timestamp::now(), ..Snapshot::default() };
     let config = match guest_config(asked).await {
         Ok(config) => config,
@@ -87,7 +87,7 @@ pub async fn collect(asked: &Asked, announcer: &announcer_core::Config, product:
 }
 
 /// Credentials as `kubectl` finds them; in a pod those of its account.
-async fn guest_config(asked: &Asked) -> Result<Config, String> {
+async fn guest_config(asked: &CollectOptions) -> Result<Config, String> {
     let options = KubeConfigOptions { context: asked.context.clone(), ..KubeConfigOptions::default() };
     let file = match &asked.kubeconfig {
         Some(path) => Kubeconfig::read_from(path),
@@ -103,7 +103,7 @@ async fn guest_config(asked: &Asked) -> Result<Config, String> {
     }
 }
 
-async fn guest(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
+async fn guest(client: &Client, asked: &CollectOptions, snapshot: &mut Snapshot) {
     let system = "kube-system";
     snapshot.services = list(Api::all(client.clone()), "Services", "", &mut snapshot.unread).await;
     let namespaces: Api<Namespace> = Api::all(client.clone());

@@ -26,7 +26,7 @@ pub(super) struct CloudConfigFile {
 
 /// The result of one check of the file.
 #[derive(Debug)]
-pub(super) enum Look {
+pub(super) enum FileCheck {
     Nothing,
     Bad(String),
     New(Box<CloudConfig>),
@@ -58,24 +58,24 @@ impl CloudConfigFile {
 
     /// Reads the file. Valid content is returned at once. Invalid content is reported when it is seen a second time,
     /// and only once.
-    pub(super) fn look(&mut self) -> Look {
+    pub(super) fn look(&mut self) -> FileCheck {
         let content = self.read();
         if self.known == content {
             self.suspect = None;
-            return Look::Nothing;
+            return FileCheck::Nothing;
         }
         match self.judge(&content) {
             Ok(cloud_config) => {
                 (self.known, self.suspect) = (content, None);
-                Look::New(Box::new(cloud_config))
+                FileCheck::New(Box::new(cloud_config))
             }
             Err(text) if self.suspect.as_ref() == Some(&content) => {
                 (self.known, self.suspect) = (content, None);
-                Look::Bad(text)
+                FileCheck::Bad(text)
             }
             Err(_) => {
                 self.suspect = Some(content);
-                Look::Nothing
+                FileCheck::Nothing
             }
         }
     }
@@ -111,7 +111,7 @@ current-context: c
     fn file(path: &Path) -> CloudConfigFile {
         std::fs::write(path, CLOUD_CONFIG).unwrap();
         let mut file = CloudConfigFile::new(path.to_owned(), &CloudConfig::parse(CLOUD_CONFIG.as_bytes()).unwrap());
-        assert!(matches!(file.look(), Look::Nothing));
+        assert!(matches!(file.look(), FileCheck::Nothing));
         file
     }
 
@@ -128,16 +128,16 @@ current-context: c
         std::os::unix::fs::symlink("..data/cloud-config", at("cloud-config")).unwrap();
         let path = at("cloud-config");
         let mut file = CloudConfigFile::new(path.clone(), &CloudConfig::parse(CLOUD_CONFIG.as_bytes()).unwrap());
-        assert!(matches!(file.look(), Look::Nothing), "the content in use");
+        assert!(matches!(file.look(), FileCheck::Nothing), "the content in use");
         std::fs::write(at("v2/cloud-config"), CLOUD_CONFIG.replace("secret", "new")).unwrap();
         std::os::unix::fs::symlink("v2", at("..data_tmp")).unwrap();
         std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
-        assert!(matches!(file.look(), Look::New(_)));
-        assert!(matches!(file.look(), Look::Nothing));
+        assert!(matches!(file.look(), FileCheck::New(_)));
+        assert!(matches!(file.look(), FileCheck::Nothing));
         // As a provisioned cluster replaces a file of the host.
         std::fs::write(at("new"), CLOUD_CONFIG.replace("secret", "newer")).unwrap();
         std::fs::rename(at("new"), &path).unwrap();
-        assert!(matches!(file.look(), Look::New(_)));
+        assert!(matches!(file.look(), FileCheck::New(_)));
     }
 
     #[test]
@@ -150,16 +150,16 @@ current-context: c
             (&*CLOUD_CONFIG.replace("guests", "others"), "its namespace is others, not guests"),
         ] {
             std::fs::write(&path, content).unwrap();
-            assert!(matches!(file.look(), Look::Nothing), "it may be half written");
-            let Look::Bad(text) = file.look() else { panic!("it stays so") };
+            assert!(matches!(file.look(), FileCheck::Nothing), "it may be half written");
+            let FileCheck::Bad(text) = file.look() else { panic!("it stays so") };
             assert!(text.contains(part), "{text}");
-            assert!(matches!(file.look(), Look::Nothing), "once");
+            assert!(matches!(file.look(), FileCheck::Nothing), "once");
         }
         std::fs::remove_file(&path).unwrap();
-        assert!(matches!(file.look(), Look::Nothing));
-        assert!(matches!(file.look(), Look::Bad(text) if text.contains("cannot read")));
+        assert!(matches!(file.look(), FileCheck::Nothing));
+        assert!(matches!(file.look(), FileCheck::Bad(text) if text.contains("cannot read")));
         std::fs::write(&path, CLOUD_CONFIG.replace("secret", "new")).unwrap();
-        assert!(matches!(file.look(), Look::New(_)));
+        assert!(matches!(file.look(), FileCheck::New(_)));
     }
 
     #[test]
@@ -171,8 +171,8 @@ current-context: c
         std::fs::write(&authority, "old").unwrap();
         std::fs::write(&path, &named).unwrap();
         let mut file = CloudConfigFile::new(path.clone(), &CloudConfig::parse(named.as_bytes()).unwrap());
-        assert!(matches!(file.look(), Look::Nothing));
+        assert!(matches!(file.look(), FileCheck::Nothing));
         std::fs::write(&authority, "new").unwrap();
-        assert!(matches!(file.look(), Look::New(_)));
+        assert!(matches!(file.look(), FileCheck::New(_)));
     }
 }

@@ -30,7 +30,7 @@ use runtime::tasks::Tasks;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use file::{CloudConfigFile, Look};
+use file::{CloudConfigFile, FileCheck};
 use metrics::LinkMetrics;
 use proof::Found;
 use report::{Report, Reporter};
@@ -232,12 +232,12 @@ impl Follower {
         loop {
             look.tick().await;
             match file.look() {
-                Look::Nothing => {}
-                Look::Bad(text) => {
+                FileCheck::Nothing => {}
+                FileCheck::Bad(text) => {
                     candidate = None;
                     self.failed(&text);
                 }
-                Look::New(config) => {
+                FileCheck::New(config) => {
                     candidate = Some(Candidate { config: *config, told: None, pace: Pace::new() });
                     others = Pace::new();
                 }

@@ -21,7 +21,7 @@ use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::caution::Caution;
-use super::cooperation::Seen;
+use super::cooperation::UpgradeState;
 use super::decide::HostUpgrade;
 use super::facts::{Facts, PlanView, machines, newest};
 use super::shown::{NodeStatus, Reason, message};
@@ -81,7 +81,7 @@ pub struct Controller {
     upgrade: HostUpgrade,
     began: tokio::time::Instant,
     /// The published state, for the parts that act on it.
-    seen: watch::Sender<Arc<Seen>>,
+    seen: watch::Sender<Arc<UpgradeState>>,
     shown: HashMap<String, Shown>,
     /// The last patch of annotations and taints, with the resourceVersion of the Node that it was made for.
     marked: HashMap<String, (String, serde_json::Value)>,
@@ -136,7 +136,7 @@ impl Controller {
     }
 
     /// The published state; the receiver sees every change.
-    pub fn seen(&self) -> watch::Receiver<Arc<Seen>> {
+    pub fn seen(&self) -> watch::Receiver<Arc<UpgradeState>> {
         self.seen.subscribe()
     }
 
@@ -248,7 +248,7 @@ impl Controller {
     fn publish(&self, facts: &Facts, known: bool) {
         let power = facts.machines.iter().map(|machine| (machine.node.clone(), machine.power));
         let open = self.upgrade.suspended().is_some_and(|window| window.upgrade);
-        let seen = Seen { known, open, nodes: self.upgrade.nodes.clone(), power: power.collect() };
+        let seen = UpgradeState { known, open, nodes: self.upgrade.nodes.clone(), power: power.collect() };
         self.seen.send_if_modified(|before| {
             let news = **before != seen;
             if news {

@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 
 pub use super::course::Course;
 use super::facts::{Facts, MachineFacts, PlanView, Power, Progress};
-use super::look::Look;
+use super::machine_context::MachineContext;
 use super::shown::{NodeStatus, Reason, message, span};
 
 /// The API of the host has to be silent for this long before the silence opens a window.
@@ -53,7 +53,7 @@ pub enum About {
 
 /// An Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tell {
+pub struct UpgradeEvent {
     /// The object of the Event.
     pub about: About,
     /// Type `Warning`: an operator may have to act.
@@ -68,7 +68,7 @@ pub struct Tell {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Step {
     /// Events to emit.
-    pub told: Vec<Tell>,
+    pub told: Vec<UpgradeEvent>,
     /// A window has closed: all objects have to be reconciled once more.
     pub resync: bool,
 }
@@ -208,7 +208,7 @@ impl HostUpgrade {
                 span(now - window.changed),
                 span(now - window.opened)
             );
-            step.told.push(Tell { about: About::Upgrade, warning: true, reason: "HostUpgradeStale", message });
+            step.told.push(UpgradeEvent { about: About::Upgrade, warning: true, reason: "HostUpgradeStale", message });
         }
     }
 
@@ -218,7 +218,12 @@ impl HostUpgrade {
                 "{cause}. The address of this Service stays; connections may end when a node moves or is shut down, \
                  and changes of load balancers wait until the upgrade is over"
             );
-            step.told.push(Tell { about: About::Services, warning: false, reason: "HostUpgradeStarted", message });
+            step.told.push(UpgradeEvent {
+                about: About::Services,
+                warning: false,
+                reason: "HostUpgradeStarted",
+                message,
+            });
         }
         self.forget_courses();
         for machine in &facts.machines {
@@ -248,7 +253,12 @@ impl HostUpgrade {
             self.report = self.report_of(now, &window, facts);
             let failed = self.plan.as_ref().is_some_and(|(.., progress)| *progress == Progress::Failed);
             let message = self.report.clone();
-            step.told.push(Tell { about: About::Upgrade, warning: failed, reason: "HostUpgradeReport", message });
+            step.told.push(UpgradeEvent {
+                about: About::Upgrade,
+                warning: failed,
+                reason: "HostUpgradeReport",
+                message,
+            });
         }
         self.forget_courses();
     }
@@ -312,7 +322,7 @@ impl HostUpgrade {
         follow(course, now, opened, machine, before.as_ref());
         let state = plan.and_then(|plan| plan.hosts.get(&host)).cloned().unwrap_or_default();
         let upgrade = self.window.as_ref().is_some_and(|window| window.upgrade);
-        let view = Look { machine, host: &host, state: &state, plan, inferred, upgrade };
+        let view = MachineContext { machine, host: &host, state: &state, plan, inferred, upgrade };
         let Some(reason) = view.reason(course, before.as_ref().map(|before| before.reason)) else { return };
         let since = before.as_ref().filter(|before| before.reason == reason).map_or(now, |before| before.since);
         let expect = view.expect(before.as_ref().map(|before| before.expect));
@@ -323,7 +333,7 @@ impl HostUpgrade {
             let warning = matches!(reason, Reason::ShutDown | Reason::Failed);
             let message = message(&status, plan);
             let about = About::Node(machine.node.clone());
-            step.told.push(Tell { about, warning, reason: reason.word(), message });
+            step.told.push(UpgradeEvent { about, warning, reason: reason.word(), message });
         }
         self.nodes.insert(machine.node.clone(), status);
     }

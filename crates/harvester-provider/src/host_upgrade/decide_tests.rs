@@ -3,7 +3,7 @@
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView, Uid};
 use harvester_sim::guest::machine::Machine;
 use harvester_sim::guest::render;
-use harvester_sim::replay::{Replay, Snapshot, Stage};
+use harvester_sim::replay::{Placement, Replay, Snapshot};
 use std::sync::Arc;
 
 use super::super::facts::{PlanView, machines, newest};
@@ -14,14 +14,14 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::instances::view::{VmView, VmiView};
 
-fn stage() -> Stage {
-    Stage { namespace: "guests".into(), cluster: "demo".into(), network: "guests/mgmt".into() }
+fn placement() -> Placement {
+    Placement { namespace: "guests".into(), cluster: "demo".into(), network: "guests/mgmt".into() }
 }
 
 fn snapshots(file: &str) -> Vec<Snapshot> {
     let path = format!("{}/../harvester-sim/replays/{file}.yaml", env!("CARGO_MANIFEST_DIR"));
     let replay = Replay::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
-    replay.snapshots(&stage()).unwrap()
+    replay.snapshots(&placement()).unwrap()
 }
 
 fn node(machine: &Machine) -> Arc<NodeView> {
@@ -59,7 +59,7 @@ fn facts(snapshot: &Snapshot, silent: Option<i64>) -> Facts {
 /// What a replay has cost and told.
 #[derive(Debug, Default)]
 struct ReplayCost {
-    events: Vec<Tell>,
+    events: Vec<UpgradeEvent>,
     resyncs: usize,
     /// Changes of what is shown of each Node.
     shown: BTreeMap<String, usize>,

@@ -13,7 +13,7 @@ mod course;
 pub mod decide;
 pub mod facts;
 mod freeze;
-mod look;
+mod machine_context;
 mod show;
 mod shown;
 mod signals;

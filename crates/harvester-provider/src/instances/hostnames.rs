@@ -43,7 +43,7 @@ enum Outcome {
 
 /// One request to a guest agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask {
+pub struct AgentRequest {
     /// Name of VM and VMI.
     pub vm: String,
     /// UID of the instance, which changes with each start.
@@ -56,7 +56,7 @@ pub enum Resolution {
     /// The Node runs on this VM.
     Vm(String),
     /// These agents have to be asked first (empty: the requests are under way).
-    Ask(Vec<Ask>),
+    Ask(Vec<AgentRequest>),
     /// More than one machine reports this host name.
     Ambiguous(Vec<String>),
     /// No machine reports this name.
@@ -103,7 +103,7 @@ impl Hostnames {
     }
 
     /// Records an answer. `None`: the agent did not answer. An empty name counts as no answer.
-    pub fn answered(&mut self, ask: &Ask, hostname: Option<&str>, now: Instant) {
+    pub fn answered(&mut self, ask: &AgentRequest, hostname: Option<&str>, now: Instant) {
         if self.answers.get(&ask.vm).is_none_or(|answer| answer.vmi_uid != ask.vmi_uid) {
             return; // restarted meanwhile
         }
@@ -158,13 +158,13 @@ impl Hostnames {
         Some(&answer.outcome)
     }
 
-    fn ask(&mut self, vmi: &VmiView) -> Ask {
-        let ask = Ask { vm: vmi.name.clone(), vmi_uid: vmi.uid.clone() };
+    fn ask(&mut self, vmi: &VmiView) -> AgentRequest {
+        let ask = AgentRequest { vm: vmi.name.clone(), vmi_uid: vmi.uid.clone() };
         self.note(&ask, Outcome::Asked);
         ask
     }
 
-    fn note(&mut self, ask: &Ask, outcome: Outcome) {
+    fn note(&mut self, ask: &AgentRequest, outcome: Outcome) {
         self.forget(&ask.vm);
         match &outcome {
             Outcome::Asked => self.open += 1,

@@ -10,7 +10,7 @@ use harvester_api::keys;
 use harvester_api::names::ClusterName;
 use harvester_api::virtual_machine_instance::Phase;
 
-use super::hostnames::{Ask, Hostnames, Resolution};
+use super::hostnames::{AgentRequest, Hostnames, Resolution};
 use super::view::{VmView, VmiView};
 
 /// The machines in this cluster's namespace.
@@ -32,7 +32,7 @@ pub enum Found {
     /// The machine.
     Vm(Arc<VmView>),
     /// Guest agents have to be asked first (empty: the requests are under way).
-    Asking(Vec<Ask>),
+    Asking(Vec<AgentRequest>),
     /// Several machines report the node's name as their host name.
     Ambiguous(Vec<String>),
     /// No machine.

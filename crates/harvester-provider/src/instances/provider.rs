@@ -29,7 +29,7 @@ use finding::nodes_of;
 use vips::ServiceVips;
 
 use super::addresses::{AddressRules, Addresses, node_addresses};
-use super::hostnames::{Ask, Hostnames};
+use super::hostnames::{AgentRequest, Hostnames};
 use super::lookup::{Found, judge, vm_uid};
 use super::power::{power, standing};
 use super::requests::Requests;
@@ -41,7 +41,7 @@ use crate::identity::Identity;
 use crate::metrics::Metrics;
 
 /// Requests for guest agents, which [`HarvesterInstances::run`] processes.
-pub type Asked = mpsc::UnboundedReceiver<Ask>;
+pub type AgentRequests = mpsc::UnboundedReceiver<AgentRequest>;
 
 /// VMs of Harvester as machines of Nodes.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub struct HarvesterInstances {
     watched: [watch::Receiver<Status>; 2],
     requests: Requests,
     memory: Arc<Mutex<InstanceState>>,
-    asks: mpsc::UnboundedSender<Ask>,
+    asks: mpsc::UnboundedSender<AgentRequest>,
     metrics: Arc<Metrics>,
     caution: Caution,
 }
@@ -98,10 +98,6 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// another name.
 const NODE_LASTS: Duration = Duration::from_mins(30);
 
-fn lock(memory: &Mutex<InstanceState>) -> MutexGuard<'_, InstanceState> {
-    memory.lock()
-}
-
 impl HarvesterInstances {
     /// Creates the provider. It sends and watches nothing before [`Self::run`], which receives the requests for guest
     /// agents.
@@ -112,7 +108,7 @@ impl HarvesterInstances {
         watched: [watch::Receiver<Status>; 2],
         requests: Requests,
         metrics: Arc<Metrics>,
-    ) -> (Self, Asked) {
+    ) -> (Self, AgentRequests) {
         let (asks, asked) = mpsc::unbounded_channel();
         let instances = Self {
             cluster: identity,
@@ -142,7 +138,7 @@ impl HarvesterInstances {
     }
 
     fn memory(&self) -> MutexGuard<'_, InstanceState> {
-        lock(&self.memory)
+        self.memory.lock()
     }
 
     /// Returns `Err` until both caches have their first lists, because nothing may be concluded before that (W-18).

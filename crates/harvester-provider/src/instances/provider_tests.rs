@@ -45,7 +45,7 @@ struct Lab {
     watched: watch::Sender<Status>,
     vmis: VmiCache,
     instances: Arc<HarvesterInstances>,
-    asked: Asked,
+    asked: AgentRequests,
 }
 
 /// VMs with these instances; every guest agent reports this host name.

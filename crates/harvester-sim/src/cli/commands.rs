@@ -138,7 +138,7 @@ async fn replay(client: Client, args: ReplayArgs) -> anyhow::Result<()> {
     let player = Player::new(client, &args.namespace, &args.cluster, &args.network);
     let minute = Duration::from_mins(1).div_f64(args.speed.max(0.1));
     let mut before = 0.0;
-    for snapshot in replay.snapshots(player.stage())? {
+    for snapshot in replay.snapshots(player.placement())? {
         tokio::time::sleep(minute.mul_f64((snapshot.minute - before).max(0.0))).await;
         before = snapshot.minute;
         println!("minute {}: {}", snapshot.minute, snapshot.note);

@@ -2,21 +2,21 @@
 //! nobody collides. The real host writes each change alone, see [`super::world::Profile::Real`].
 
 use std::collections::HashMap;
-use std::sync::Mutex as StdMutex;
 
 use harvester_api::ip_pool::IpPoolStatus;
+use parking_lot::Mutex as SyncMutex;
 use tokio::sync::{Mutex, oneshot};
 
 use super::world::World;
 
-/// Tells whoever waits how it went: `None`, the pool could not be written.
+/// Sends the result to the caller that waits. `None`: the pool could not be written.
 type Tell = Box<dyn FnOnce(bool) + Send>;
 type Change = Box<dyn FnOnce(&mut IpPoolStatus) -> Tell + Send>;
 
 /// Changes by pool that wait to be written.
 #[derive(Default)]
 pub struct Books {
-    waiting: StdMutex<HashMap<String, Vec<Change>>>,
+    waiting: SyncMutex<HashMap<String, Vec<Change>>>,
     pen: Mutex<()>,
 }
 
@@ -34,13 +34,13 @@ impl Books {
             let result = change(status);
             Box::new(move |written| drop(tell.send(written.then_some(result))))
         });
-        self.lock().entry(pool.to_owned()).or_default().push(change);
+        self.waiting.lock().entry(pool.to_owned()).or_default().push(change);
         let _pen = self.pen.lock().await;
         // Whoever had the pen before may have written ours too.
         if let Ok(result) = told.try_recv() {
             return result;
         }
-        let changes = self.lock().remove(pool).unwrap_or_default();
+        let changes = self.waiting.lock().remove(pool).unwrap_or_default();
         let current = world.pool(pool).await.ok().flatten();
         if let Some(current) = current {
             let mut new = (*current).clone();
@@ -52,9 +52,5 @@ impl Books {
             }
         }
         told.await.ok().flatten()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<Change>>> {
-        self.waiting.lock().expect("nothing panics while it holds the lock")
     }
 }

@@ -105,7 +105,7 @@ impl LoadBalancers {
         }
         match (failed, poll) {
             (false, _) => Outcome::Clean,
-            (true, true) => Outcome::Again(NO_MATCH_RETRY),
+            (true, true) => Outcome::RequeueAfter(NO_MATCH_RETRY),
             (true, false) => Outcome::Failed,
         }
     }
@@ -123,7 +123,7 @@ impl LoadBalancers {
             return None;
         }
         let left = (self.since(lb, stage)? + delay).checked_duration_since(Instant::now())?;
-        (!left.is_zero()).then_some(Outcome::Again(left))
+        (!left.is_zero()).then_some(Outcome::RequeueAfter(left))
     }
 
     /// When an object was first seen in this stage of its life.

@@ -55,7 +55,7 @@ async fn look_at(world: &World, pool: &IpPool) -> kube::Result<()> {
     let changed = world.allocator(&name).as_deref() != Some(&ranges);
     let mut new = pool.clone();
     if world.allocator(&name).is_none() {
-        // What the host is sure of after a restart is what it can still read.
+        // After a restart the host knows only what it can still read.
         let forgets = |owner: &str| {
             owner.split_once('/').is_some_and(|(namespace, _)| world.faults.get(namespace).forget_bookings)
         };

@@ -107,7 +107,7 @@ impl Queue {
                     state.failures.remove(key);
                     None
                 }
-                Outcome::Again(delay) => {
+                Outcome::RequeueAfter(delay) => {
                     state.failures.remove(key);
                     Some(delay)
                 }
@@ -143,7 +143,7 @@ pub enum Outcome {
     /// Nothing more to do until something changes.
     Clean,
     /// Not a failure, but look again after this time.
-    Again(Duration),
+    RequeueAfter(Duration),
     /// Failed.
     Failed,
 }

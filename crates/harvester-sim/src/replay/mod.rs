@@ -155,9 +155,9 @@ pub enum ReplayError {
     },
 }
 
-/// Where new machines live.
+/// Where the player creates machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stage {
+pub struct Placement {
     /// Their namespace.
     pub namespace: String,
     /// The guest cluster that they are labelled with.
@@ -196,9 +196,9 @@ impl Replay {
     }
 
     /// The states after each step, in order.
-    pub fn snapshots(&self, stage: &Stage) -> Result<Vec<Snapshot>, ReplayError> {
+    pub fn snapshots(&self, placement: &Placement) -> Result<Vec<Snapshot>, ReplayError> {
         let mut machines: BTreeMap<&str, Machine> =
-            self.machines.iter().map(|(name, start)| (name.as_str(), begin(name, start, stage))).collect();
+            self.machines.iter().map(|(name, start)| (name.as_str(), begin(name, start, placement))).collect();
         let (mut plan, mut upgrade) = (None::<PlanState>, None::<PlanState>);
         let mut api = true;
         let mut snapshots = Vec::new();
@@ -240,9 +240,10 @@ impl Replay {
     }
 }
 
-fn begin(name: &str, start: &Start, stage: &Stage) -> Machine {
-    let mut machine = Machine::node(&stage.namespace, name, &stage.cluster, &stage.network, &[&start.address])
-        .located("lab", &start.zone);
+fn begin(name: &str, start: &Start, placement: &Placement) -> Machine {
+    let mut machine =
+        Machine::node(&placement.namespace, name, &placement.cluster, &placement.network, &[&start.address])
+            .located("lab", &start.zone);
     machine.host.clone_from(&start.host);
     machine.upgrade.unmovable = !start.movable;
     machine

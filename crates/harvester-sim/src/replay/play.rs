@@ -3,7 +3,7 @@
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::{Snapshot, Stage};
+use super::{Placement, Snapshot};
 use crate::apply::{ApplyError, apply};
 use crate::guest::machines::{MachineError, Machines};
 use harvester_api::upgrade::{UPGRADE_NAMESPACE, Upgrade, UpgradePlan};
@@ -28,19 +28,19 @@ pub enum PlayError {
 pub struct Player {
     client: Client,
     machines: Machines,
-    stage: Stage,
+    placement: Placement,
 }
 
 impl Player {
     /// On this API server; it changes nothing yet.
     pub fn new(client: Client, namespace: &str, cluster: &str, network: &str) -> Self {
-        let stage = Stage { namespace: namespace.into(), cluster: cluster.into(), network: network.into() };
-        Self { machines: Machines::new(client.clone()), client, stage }
+        let placement = Placement { namespace: namespace.into(), cluster: cluster.into(), network: network.into() };
+        Self { machines: Machines::new(client.clone()), client, placement }
     }
 
     /// Where its machines live.
-    pub fn stage(&self) -> &Stage {
-        &self.stage
+    pub fn placement(&self) -> &Placement {
+        &self.placement
     }
 
     /// The kinds by which a host tells of its upgrade, and, with `rights`, the binding that lets guest clusters of the
@@ -79,7 +79,7 @@ impl Player {
                 "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
                 "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group",
-                    "name": format!("system:serviceaccounts:{}", self.stage.namespace)}],
+                    "name": format!("system:serviceaccounts:{}", self.placement.namespace)}],
             }),
         ]
     }

@@ -1,5 +1,5 @@
-//! The host's API as guests reach it: a proxy before the API server, which does what API servers under load and caches
-//! behind others do. Credentials go through as they are. Without a fault each request is passed on unchanged.
+//! The host's API as guests reach it: a proxy in front of the API server. It imitates API servers under load and caches
+//! that lag behind. Credentials are passed on. Without a fault each request is passed on unchanged.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Watches through the proxy: of a cache that is behind, and of one that only says that it is alive.
+//! Watches through the proxy, with two faults: a cache that is behind, and a watch that sends only bookmarks.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -45,7 +45,7 @@ impl Lines {
     }
 }
 
-/// What a watch says that has nothing to tell: where it is. Of a kind that guests do not read: nothing.
+/// The bookmark of a watch without events. `None` for kinds that guests do not read.
 fn bookmark(watch: &Watch) -> Option<Bytes> {
     let (api_version, kind) = match watch.resource.as_str() {
         "loadbalancers" => ("loadbalancer.harvesterhci.io/v1beta1", "LoadBalancer"),
@@ -105,7 +105,7 @@ pub fn relay(upstream: Body, faults: Arc<FaultSwitch>, mut watch: Watch) -> Body
                     return;
                 }
             }
-            // What has ended has told all; the rest of a fault is of no use to anybody.
+            // A watch that has ended has sent all events, so the remaining delay has no effect.
             if ended && held.is_empty() {
                 return;
             }

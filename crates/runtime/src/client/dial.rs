@@ -110,23 +110,23 @@ fn towards(usual: &Uri, server: SocketAddr) -> Uri {
 /// Sends a request again if its server has fallen silent. Only what does no harm twice: a read, or a write of a
 /// state. Of a write whose `resourceVersion` has changed the second one is refused as a conflict.
 #[derive(Debug, Clone)]
-pub(super) struct AgainLayer(pub Servers);
+pub(super) struct RepeatLayer(pub Servers);
 
-impl<S> Layer<S> for AgainLayer {
-    type Service = Again<S>;
+impl<S> Layer<S> for RepeatLayer {
+    type Service = Repeat<S>;
 
-    fn layer(&self, inner: S) -> Again<S> {
-        Again { inner, servers: self.0.clone() }
+    fn layer(&self, inner: S) -> Repeat<S> {
+        Repeat { inner, servers: self.0.clone() }
     }
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Again<S> {
+pub(super) struct Repeat<S> {
     inner: S,
     servers: Servers,
 }
 
-impl<S> Service<Request<Body>> for Again<S>
+impl<S> Service<Request<Body>> for Repeat<S>
 where
     S: Service<Request<Body>, Error = BoxError> + Clone + Send + 'static,
     S::Future: Send,

@@ -134,7 +134,7 @@ async fn attempts(method: Method, lost: u32, error: impl Fn() -> BoxError + Clon
         std::future::ready(answer)
     });
     let request = Request::builder().method(method).uri("/").body(Body::empty()).unwrap();
-    let answer = AgainLayer(Servers::default()).layer(inner).oneshot(request).await;
+    let answer = RepeatLayer(Servers::default()).layer(inner).oneshot(request).await;
     let sent = *sent.lock();
     (answer.is_ok(), sent)
 }

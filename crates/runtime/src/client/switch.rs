@@ -5,7 +5,7 @@
 //! the credentials. While it is away, one small probe per half second detects when it is back, and then all waiting
 //! parts are notified.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl fmt::Debug for Switch {
 
 struct Inner {
     settings: Settings,
-    ways: Mutex<Ways>,
+    state: Mutex<SwitchState>,
     link: watch::Sender<Link>,
     /// Counts the ends of outages and the replacements of credentials.
     returns: watch::Sender<u64>,
@@ -85,7 +85,7 @@ struct Inner {
     ends: watch::Sender<u64>,
 }
 
-struct Ways {
+struct SwitchState {
     endpoints: Vec<Endpoint>,
     clients: Vec<Clients>,
     current: usize,
@@ -111,21 +111,18 @@ struct Clients {
 #[error("the request was sent before the server stopped answering; it is given up now that the server answers again")]
 struct LeftBehind;
 
-fn lock(ways: &Mutex<Ways>) -> MutexGuard<'_, Ways> {
-    ways.lock()
-}
-
 impl Switch {
     /// Creates a switch with at least one endpoint; the first one is tried first. Sends nothing.
     pub fn new(endpoints: Vec<Endpoint>, settings: Settings) -> Result<Self, ClientError> {
         let clients = clients(&endpoints, &settings)?;
         let server = endpoints[0].server.clone();
-        let ways = Mutex::new(Ways { endpoints, clients, current: 0, epoch: 0, misses: 0, refused_alike: None });
+        let state =
+            Mutex::new(SwitchState { endpoints, clients, current: 0, epoch: 0, misses: 0, refused_alike: None });
         let link = watch::Sender::new(Link { server, ..Link::default() });
         Ok(Self {
             inner: Arc::new(Inner {
                 settings,
-                ways,
+                state,
                 link,
                 returns: watch::Sender::default(),
                 ends: watch::Sender::default(),
@@ -135,7 +132,7 @@ impl Switch {
 
     /// A client that uses this switch.
     pub fn client(&self) -> Client {
-        let namespace = lock(&self.inner.ways).endpoints[0].config.default_namespace.clone();
+        let namespace = self.inner.state.lock().endpoints[0].config.default_namespace.clone();
         Client::new(self.clone(), namespace)
     }
 
@@ -145,9 +142,9 @@ impl Switch {
         let clients = clients(&endpoints, &self.inner.settings)?;
         let server = endpoints[0].server.clone();
         {
-            let mut ways = lock(&self.inner.ways);
-            let epoch = ways.epoch + 1;
-            *ways = Ways { endpoints, clients, current: 0, epoch, misses: 0, refused_alike: None };
+            let mut state = self.inner.state.lock();
+            let epoch = state.epoch + 1;
+            *state = SwitchState { endpoints, clients, current: 0, epoch, misses: 0, refused_alike: None };
         }
         self.inner.link.send_modify(|link| {
             link.server = server;
@@ -192,8 +189,8 @@ impl Switch {
     /// Sends a probe on a new connection: an old one may stay silent for minutes after packets were lost.
     async fn probe(&self) {
         let (epoch, index, endpoint) = {
-            let ways = lock(&self.inner.ways);
-            (ways.epoch, ways.current, ways.endpoints[ways.current].clone())
+            let state = self.inner.state.lock();
+            (state.epoch, state.current, state.endpoints[state.current].clone())
         };
         let settings = Settings { connect_timeout: PROBE_PATIENCE, retry: false, ..self.inner.settings.clone() };
         let Ok(client) = connect(endpoint.config, &settings) else { return };
@@ -212,18 +209,18 @@ impl Switch {
 
     /// Switches to the endpoint that has answered, even if another one is current by now.
     fn prefer(&self, index: usize, server: &str) {
-        let mut ways = lock(&self.inner.ways);
-        if ways.current != index && ways.endpoints.get(index).is_some_and(|endpoint| endpoint.server == server) {
-            (ways.current, ways.epoch) = (index, ways.epoch + 1);
-            drop(ways);
+        let mut state = self.inner.state.lock();
+        if state.current != index && state.endpoints.get(index).is_some_and(|endpoint| endpoint.server == server) {
+            (state.current, state.epoch) = (index, state.epoch + 1);
+            drop(state);
             self.inner.link.send_modify(|link| server.clone_into(&mut link.server));
         }
     }
 
     fn current(&self, watching: bool) -> (u64, usize, Client) {
-        let ways = lock(&self.inner.ways);
-        let Clients { requests, watches } = &ways.clients[ways.current];
-        (ways.epoch, ways.endpoints.len(), if watching { watches } else { requests }.clone())
+        let state = self.inner.state.lock();
+        let Clients { requests, watches } = &state.clients[state.current];
+        (state.epoch, state.endpoints.len(), if watching { watches } else { requests }.clone())
     }
 
     /// Asks the other endpoints after the current one has rejected the credentials or rights: another endpoint may
@@ -231,14 +228,14 @@ impl Switch {
     /// refused is tried again when that one does not answer.
     async fn elsewhere(&self, request: Request<Body>, watching: bool) -> Option<Response<Body>> {
         let others: Vec<(usize, String, Client)> = {
-            let ways = lock(&self.inner.ways);
-            if ways.refused_alike.is_some_and(|at| at.elapsed() < REFUSED_ALIKE) {
+            let state = self.inner.state.lock();
+            if state.refused_alike.is_some_and(|at| at.elapsed() < REFUSED_ALIKE) {
                 return None;
             }
-            let all = ways.endpoints.len();
-            let others = (1..all).map(|step| (ways.current + step) % all);
+            let all = state.endpoints.len();
+            let others = (1..all).map(|step| (state.current + step) % all);
             let client = |clients: &Clients| if watching { &clients.watches } else { &clients.requests }.clone();
-            others.map(|at| (at, ways.endpoints[at].server.clone(), client(&ways.clients[at]))).collect()
+            others.map(|at| (at, state.endpoints[at].server.clone(), client(&state.clients[at]))).collect()
         };
         for (index, server, client) in others {
             let Some(copy) = copy(&request) else { break };
@@ -253,7 +250,7 @@ impl Switch {
                 return Some(answer);
             }
         }
-        lock(&self.inner.ways).refused_alike = Some(Instant::now());
+        self.inner.state.lock().refused_alike = Some(Instant::now());
         None
     }
 
@@ -261,7 +258,7 @@ impl Switch {
     fn answered(&self, status: StatusCode) {
         let refused = status == StatusCode::UNAUTHORIZED;
         let mut returned = false;
-        lock(&self.inner.ways).misses = 0;
+        self.inner.state.lock().misses = 0;
         self.inner.link.send_if_modified(|link| {
             let news = link.refused.is_some() != refused;
             if news {
@@ -271,11 +268,11 @@ impl Switch {
             news || returned
         });
         if returned {
-            let mut ways = lock(&self.inner.ways);
-            if let Ok(clients) = clients(&ways.endpoints, &self.inner.settings) {
-                ways.clients = clients;
+            let mut state = self.inner.state.lock();
+            if let Ok(clients) = clients(&state.endpoints, &self.inner.settings) {
+                state.clients = clients;
             }
-            drop(ways);
+            drop(state);
             self.inner.ends.send_modify(|ends| *ends += 1);
             self.inner.returns.send_modify(|returns| *returns += 1);
         }
@@ -284,13 +281,13 @@ impl Switch {
     /// Records that the endpoint of this epoch does not answer: the next one becomes current.
     fn missed(&self, epoch: u64, error: &str) {
         let (all, server) = {
-            let mut ways = lock(&self.inner.ways);
-            if ways.epoch == epoch {
-                ways.current = (ways.current + 1) % ways.endpoints.len();
-                ways.epoch += 1;
-                ways.misses += 1;
+            let mut state = self.inner.state.lock();
+            if state.epoch == epoch {
+                state.current = (state.current + 1) % state.endpoints.len();
+                state.epoch += 1;
+                state.misses += 1;
             }
-            (ways.misses >= ways.endpoints.len(), ways.endpoints[ways.current].server.clone())
+            (state.misses >= state.endpoints.len(), state.endpoints[state.current].server.clone())
         };
         self.inner.link.send_if_modified(|link| {
             let moved = link.server != server;
@@ -311,8 +308,8 @@ impl Switch {
         loop {
             tries += 1;
             let mut ends = self.inner.ends.subscribe();
-            let (epoch, ways, client) = self.current(watching);
-            let again = copy(&request).filter(|_| tries < ways);
+            let (epoch, endpoints, client) = self.current(watching);
+            let again = copy(&request).filter(|_| tries < endpoints);
             let method = request.method().clone();
             // A separate component behind the API server answers these requests, or does not answer. That says nothing
             // about the connection to the API server.

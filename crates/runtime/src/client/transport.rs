@@ -18,7 +18,7 @@ use tower::retry::RetryLayer;
 use tower::util::BoxService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
-use super::dial::{AgainLayer, Dial};
+use super::dial::{Dial, RepeatLayer};
 use super::servers::Servers;
 
 /// A connection without traffic is probed after this time. A lost node may have been the API server of the watch that
@@ -69,7 +69,7 @@ pub(super) fn direct(config: &Config, servers: Option<&Servers>) -> Result<Clien
         .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .option_layer(servers.cloned().map(AgainLayer))
+        .option_layer(servers.cloned().map(RepeatLayer))
         .map_err(BoxError::from)
         .service(HttpClient::builder(TokioExecutor::new()).build(connector));
     Ok(ClientBuilder::new(service.boxed(), config.default_namespace.clone()))

@@ -1,6 +1,6 @@
 //! One long-lived TCP connection, as a database client or a stream keeps it.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct Connection {
 
 impl fmt::Display for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let journal = lock(&self.journal);
+        let journal = self.journal.lock();
         write!(f, "{} answers of {:?}", journal.answers, journal.answered_by)?;
         write!(f, ", longest gap {} ms", journal.longest_gap.as_millis())?;
         match &journal.broken {
@@ -65,14 +65,14 @@ impl Host {
         let shared = Arc::clone(&journal);
         let task = self.task("connection", move || async move {
             let error = talk(target, interval, &shared).await.expect_err("it talks until it fails");
-            let mut journal = lock(&shared);
+            let mut journal = shared.lock();
             let at = Instant::now();
             let after = journal.last.map_or(Duration::ZERO, |last| at - last);
             journal.broken = Some(Broken { at, after, how: error.to_string() });
         })?;
         let connection = Connection { journal, _task: task };
         wait_until("answers over one connection", Duration::from_secs(20), || {
-            if lock(&connection.journal).answers > 3 { Ok(()) } else { Err(connection.to_string()) }
+            if connection.journal.lock().answers > 3 { Ok(()) } else { Err(connection.to_string()) }
         })?;
         Ok(connection)
     }
@@ -81,24 +81,20 @@ impl Host {
 impl Connection {
     /// How it has ended; absent: it has not.
     pub fn broken(&self) -> Option<Broken> {
-        lock(&self.journal).broken.clone()
+        self.journal.lock().broken.clone()
     }
 
     /// How long ago the last answer came; for ever, once it is broken.
     pub fn silence(&self) -> Duration {
-        let journal = lock(&self.journal);
+        let journal = self.journal.lock();
         let last = journal.last.filter(|_| journal.broken.is_none());
         last.map_or(Duration::MAX, |last| last.elapsed())
     }
 
     /// The node that answers.
     pub fn answered_by(&self) -> Option<String> {
-        lock(&self.journal).answered_by.clone()
+        self.journal.lock().answered_by.clone()
     }
-}
-
-fn lock(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
-    journal.lock()
 }
 
 async fn talk(target: SocketAddr, interval: Duration, journal: &Mutex<Journal>) -> std::io::Result<()> {
@@ -117,7 +113,7 @@ async fn talk(target: SocketAddr, interval: Duration, journal: &Mutex<Journal>) 
         let node = String::from_utf8_lossy(&buffer[..length]);
         let node = echo::field(&node, "node").map(str::to_owned);
         {
-            let mut journal = lock(journal);
+            let mut journal = journal.lock();
             journal.answers += 1;
             journal.answered_by = node;
             let gap = journal.last.map_or(Duration::ZERO, |last| now - last);

@@ -34,7 +34,8 @@ pub struct Namespace {
 impl Namespace {
     /// A new namespace with only `lo`, which is up. `name` becomes the host name that its processes see.
     pub fn new(name: &str, dir: &Arc<RunDir>) -> Result<Self> {
-        // Here, not in a namespace: threads that measure would hold that for ever.
+        // This is started outside of the namespace: threads that measure stalls would keep the namespace alive for
+        // ever.
         crate::stall::begin();
         let (jobs, queue) = mpsc::channel::<Job>();
         let (ready, made) = mpsc::channel();

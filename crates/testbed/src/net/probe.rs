@@ -110,12 +110,12 @@ impl Probe {
 
     /// What it has seen up to now, when the requests still open have met their fate.
     pub fn settled_report(&self) -> ProbeReport {
-        let asked = lock(&self.journal).sends;
+        let asked = self.journal.lock().sends;
         let end = Instant::now();
         // Later requests go on meanwhile, and do not stand in for those that are still open: a gap just before the end
         // counts.
         let open = |journal: &Journal| (journal.fates.iter().filter(|(sent, ..)| *sent <= end).count() as u64) < asked;
-        while end.elapsed() < self.options.answer + Duration::from_millis(500) && open(&lock(&self.journal)) {
+        while end.elapsed() < self.options.answer + Duration::from_millis(500) && open(&self.journal.lock()) {
             std::thread::sleep(Duration::from_millis(5));
         }
         self.summary(end)
@@ -124,12 +124,12 @@ impl Probe {
     /// What it has missed since an event, when the requests that are open now have met their fate.
     pub fn missed_since(&self, event: Instant) -> Missed {
         self.settled_report();
-        let journal = lock(&self.journal);
+        let journal = self.journal.lock();
         missed::missed_since(&journal, &stall::since(journal.start), event)
     }
 
     fn summary(&self, end: Instant) -> ProbeReport {
-        let journal = lock(&self.journal);
+        let journal = self.journal.lock();
         summarize(&journal, &stall::since(journal.start), end, self.options)
     }
 
@@ -160,7 +160,7 @@ impl Probe {
     pub fn wait_for_answer_by(&self, node: &str, deadline: Duration) -> Result<()> {
         let since = Instant::now();
         crate::wait::wait_until(&format!("an answer by {node}"), deadline, || {
-            let journal = lock(&self.journal);
+            let journal = self.journal.lock();
             let mut later = journal.fates.iter().rev().filter(|(sent, ..)| *sent >= since);
             if later.any(|(.., fate)| fate.as_ref().is_ok_and(|answer| answerer(answer) == node)) {
                 return Ok(());
@@ -169,10 +169,6 @@ impl Probe {
             Err(self.report().to_string())
         })
     }
-}
-
-fn lock(journal: &Mutex<Journal>) -> parking_lot::MutexGuard<'_, Journal> {
-    journal.lock()
 }
 
 fn answerer(answer: &str) -> &str {
@@ -190,7 +186,7 @@ async fn ask_for_ever(traffic: Traffic, options: ProbeOptions, journal: Arc<Mute
         ticks.tick().await;
         let sent = Instant::now();
         let number = {
-            let mut journal = lock(&journal);
+            let mut journal = journal.lock();
             journal.sends += 1;
             let since = std::mem::replace(&mut journal.last_send, sent);
             journal.longest_stall = journal.longest_stall.max(sent - since);
@@ -203,7 +199,7 @@ async fn ask_for_ever(traffic: Traffic, options: ProbeOptions, journal: Arc<Mute
         let flow = flow.clone();
         tokio::spawn(async move {
             let fate = ask(traffic, number, flow.as_ref(), options).await.map_err(|error| format!("{error:#}"));
-            lock(&journal).fates.push((sent, Instant::now(), fate));
+            journal.lock().fates.push((sent, Instant::now(), fate));
         });
     }
 }

@@ -16,14 +16,14 @@ const V2: [&str; 4] = ["cpu", "memory", "pids", "cpuset"];
 
 /// Which kind of cgroups this machine has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum CgroupVersion {
     /// One hierarchy per controller.
     One,
     /// The unified hierarchy.
     Two,
 }
 
-impl Version {
+impl CgroupVersion {
     /// Looks at what is mounted.
     pub fn detect() -> Result<Self> {
         let root = Path::new(ROOT);
@@ -44,20 +44,20 @@ impl Version {
 /// The cgroups of one machine, removed with the guard.
 #[derive(Debug)]
 pub struct Cgroups {
-    version: Version,
+    version: CgroupVersion,
     dirs: Vec<PathBuf>,
 }
 
 impl Cgroups {
     /// Makes them; `name` must be unique on this machine.
     pub fn new(name: &str) -> Result<Self> {
-        let version = Version::detect()?;
+        let version = CgroupVersion::detect()?;
         let own = std::fs::read_to_string("/proc/self/cgroup").context("failed to read /proc/self/cgroup")?;
         let dirs = match version {
-            Version::One => {
+            CgroupVersion::One => {
                 V1.iter().map(|controller| Ok(v1_parent(&own, controller)?.join(name))).collect::<Result<Vec<_>>>()?
             }
-            Version::Two => vec![v2_parent(&own)?.join(name)],
+            CgroupVersion::Two => vec![v2_parent(&own)?.join(name)],
         };
         let cgroups = Self { version, dirs };
         for dir in &cgroups.dirs {
@@ -65,7 +65,7 @@ impl Cgroups {
             remove_at_the_end(Leftover::Cgroup(dir))?;
             // A new version 1 cpuset is empty and refuses tasks.
             for file in ["cpuset.cpus", "cpuset.mems"] {
-                if version == Version::One && dir.join(file).exists() {
+                if version == CgroupVersion::One && dir.join(file).exists() {
                     let from = dir.parent().expect("it was joined to its parent").join(file);
                     let value =
                         std::fs::read_to_string(&from).with_context(|| format!("failed to read {}", from.display()))?;
@@ -78,7 +78,7 @@ impl Cgroups {
     }
 
     /// Which kind they are.
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> CgroupVersion {
         self.version
     }
 

@@ -83,7 +83,7 @@ pub fn kubelet(config_dir: &Path, ca: &Path, dns: Ipv4Addr) -> Value {
         },
         // A Secret that has changed is in its pods within this, instead of a minute and a half.
         "syncFrequency": "10s",
-        // Nothing of the machine's own shutdown concerns a node that is a namespace.
+        // A shutdown of this computer does not concern a node that is a namespace.
         "shutdownGracePeriod": "0s",
     })
 }

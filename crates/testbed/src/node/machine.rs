@@ -24,7 +24,7 @@ use crate::cluster::sim_node::ProxyMode;
 use crate::net::host::Host;
 use crate::net::lan::Lan;
 use crate::net::segment::Segment;
-use crate::node::cgroups::{Cgroups, Version};
+use crate::node::cgroups::{CgroupVersion, Cgroups};
 use crate::node::config;
 use crate::process::{Process, Usage, mortal, run};
 use crate::programs;
@@ -189,7 +189,7 @@ impl Machine {
             .env("CONFIG", &self.config)
             .env("IMAGES", list)
             .env("TOOLS", programs::tools()?)
-            .env("CGROUPS", if cgroups.version() == Version::Two { "2" } else { "1" })
+            .env("CGROUPS", if cgroups.version() == CgroupVersion::Two { "2" } else { "1" })
             .env("NODE_IP", self.ipv4().to_string())
             .env("EXTERNAL", if self.spec.external_cloud_provider { "yes" } else { "" })
             .env("LC_ALL", "C");
@@ -198,7 +198,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes its power away, all at once and without a word to anybody.
+    /// Switches the machine off in one moment. No process can end in order.
     pub fn power_off(&self) -> Result<()> {
         let Some(running) = self.slot().take() else { return Ok(()) };
         let init = running.init();

@@ -12,12 +12,12 @@ use serde::Serialize;
 use testbed::Frame;
 use tokio::sync::mpsc;
 
+use crate::bench_bed::{BenchBed, address, ipv4};
 use crate::crowd;
 use crate::figures::{Quantiles, ms, per};
 use crate::progress::{EVERY, say};
 use crate::requests::{Counts, Side, Tally};
 use crate::sampler::Sampler;
-use crate::stage::{Stage, address, ipv4};
 use crate::steady::Processes;
 
 /// As many Services at most are asked over HTTP.
@@ -92,8 +92,8 @@ struct Run {
 }
 
 /// Makes `count` Services called `<prefix>-<n>` and follows them until all answer and the product is quiet.
-pub async fn create(stage: &Stage, prefix: &str, count: usize, ipam: &str) -> Result<Creation> {
-    let run = run(stage, &crowd::names(prefix, count), ipam).await?;
+pub async fn create(bench: &BenchBed, prefix: &str, count: usize, ipam: &str) -> Result<Creation> {
+    let run = run(bench, &crowd::names(prefix, count), ipam).await?;
     let all = run
         .created
         .values()
@@ -104,19 +104,19 @@ pub async fn create(stage: &Stage, prefix: &str, count: usize, ipam: &str) -> Re
 }
 
 /// One Service at a time, `runs` of them, each deleted before the next; the times of all and the requests of the last.
-pub async fn one_by_one(stage: &Stage, prefix: &str, runs: usize, ipam: &str) -> Result<Creation> {
+pub async fn one_by_one(bench: &BenchBed, prefix: &str, runs: usize, ipam: &str) -> Result<Creation> {
     let mut all: Option<Run> = None;
     for done in 1..=runs {
         let names = [format!("{prefix}-one{done}")];
-        let mut last = run(stage, &names, ipam).await?;
+        let mut last = run(bench, &names, ipam).await?;
         if let Some(mut former) = all.take() {
             last.created.append(&mut former.created);
             last.replies.append(&mut former.replies);
             last.frames.splice(0..0, former.frames);
         }
         all = Some(last);
-        crowd::delete(stage, &names).await?;
-        stage.wait_until_quiet().await?;
+        crowd::delete(bench, &names).await?;
+        bench.wait_until_quiet().await?;
         say(format!("  {done}/{runs} done"));
     }
     let all = all.context("no run was asked for")?;
@@ -128,24 +128,24 @@ pub async fn one_by_one(stage: &Stage, prefix: &str, runs: usize, ipam: &str) ->
     Ok(creation)
 }
 
-async fn run(stage: &Stage, names: &[String], ipam: &str) -> Result<Run> {
-    stage.publish(names, &stage.bed.pods()).await?;
-    let mut seen = watch(stage).await?;
-    let capture = stage.bed.lan.client().capture("eth0", "arp")?;
-    let sampler = Sampler::start(stage)?;
-    let processes = Processes::of(stage);
-    let (before, mark) = (processes.usage()?, stage.bed.mark());
+async fn run(bench: &BenchBed, names: &[String], ipam: &str) -> Result<Run> {
+    bench.publish(names, &bench.bed.pods()).await?;
+    let mut seen = watch(bench).await?;
+    let capture = bench.bed.lan.client().capture("eth0", "arp")?;
+    let sampler = Sampler::start(bench)?;
+    let processes = Processes::of(bench);
+    let (before, mark) = (processes.usage()?, bench.bed.mark());
     let (begin, begin_time) = (Instant::now(), SystemTime::now());
     let following = follow(&mut seen, names.len(), &sampler);
-    let (made, got) = tokio::try_join!(crowd::make(stage, names, ipam), following)?;
+    let (made, got) = tokio::try_join!(crowd::make(bench, names, ipam), following)?;
     let created = made.into_iter().map(|(name, at)| {
         let address = got.get(&name).copied();
         (name, Created { at, at_time: begin_time + (at - begin), address })
     });
     let created = created.collect();
     let replies = sampler.finish(Duration::from_mins(1)).await?;
-    stage.wait_until_quiet().await?;
-    let tally = stage.tally(mark)?;
+    bench.wait_until_quiet().await?;
+    let tally = bench.tally(mark)?;
     let cpu_ms = Processes::cpu_between(&before, &processes.usage()?);
     Ok(Run { begin, created, replies, frames: capture.stop()?, tally, cpu_ms })
 }
@@ -153,9 +153,9 @@ async fn run(stage: &Stage, names: &[String], ipam: &str) -> Result<Run> {
 type Sight = (String, Instant, IpAddr);
 
 /// Every Service of ours that has an address.
-async fn watch(stage: &Stage) -> Result<mpsc::UnboundedReceiver<Sight>> {
+async fn watch(bench: &BenchBed) -> Result<mpsc::UnboundedReceiver<Sight>> {
     let sight = |service: &Service| Some((service.name_any(), Instant::now(), address(service)?));
-    Stage::watch(stage.services(), sight).await
+    BenchBed::watch(bench.services(), sight).await
 }
 
 /// Until `count` Services have their address; evenly spaced ones are handed to the sampler.

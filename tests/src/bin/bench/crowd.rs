@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::Service;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 
+use crate::bench_bed::{BenchBed, PARALLEL, service};
 use crate::progress::{EVERY, say};
-use crate::stage::{PARALLEL, Stage, service};
 
 /// How long all of them may take to go.
 const LEAVING: Duration = Duration::from_mins(20);
@@ -21,8 +21,8 @@ pub fn names(prefix: &str, count: usize) -> Vec<String> {
 }
 
 /// Makes Services as fast as the API server takes them; when each was asked for.
-pub async fn make(stage: &Stage, names: &[String], ipam: &str) -> Result<BTreeMap<String, Instant>> {
-    make_as(&stage.services(), names, |name| service(name, ipam)).await
+pub async fn make(bench: &BenchBed, names: &[String], ipam: &str) -> Result<BTreeMap<String, Instant>> {
+    make_as(&bench.services(), names, |name| service(name, ipam)).await
 }
 
 /// The same with Services of any form.
@@ -48,9 +48,9 @@ pub async fn make_as(
 }
 
 /// Deletes Services and waits until they are gone; how long that took.
-pub async fn delete(stage: &Stage, names: &[String]) -> Result<Duration> {
+pub async fn delete(bench: &BenchBed, names: &[String]) -> Result<Duration> {
     let begin = Instant::now();
-    let api = stage.services();
+    let api = bench.services();
     stream::iter(names.iter().cloned())
         .map(|name| {
             let api = api.clone();
@@ -60,14 +60,14 @@ pub async fn delete(stage: &Stage, names: &[String]) -> Result<Duration> {
         .try_collect::<Vec<_>>()
         .await
         .context("failed to delete the Services")?;
-    wait_until_gone(stage, names).await?;
+    wait_until_gone(bench, names).await?;
     Ok(begin.elapsed())
 }
 
 /// Waits until these Services are gone.
-pub async fn wait_until_gone(stage: &Stage, names: &[String]) -> Result<()> {
+pub async fn wait_until_gone(bench: &BenchBed, names: &[String]) -> Result<()> {
     let names: BTreeSet<&String> = names.iter().collect();
-    let (begin, mut told, api) = (Instant::now(), Instant::now(), stage.services());
+    let (begin, mut told, api) = (Instant::now(), Instant::now(), bench.services());
     loop {
         let asked = Instant::now();
         let there = api.list_metadata(&ListParams::default()).await.context("failed to list Services")?;

@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use testbed::{ProxyMode, Traffic};
 
+use crate::bench_bed::{BenchBed, pods_not_on};
 use crate::creation;
 use crate::figures::{Quantiles, ms};
 use crate::progress::say;
-use crate::stage::{Stage, pods_not_on};
 
 /// Some power losses.
 #[derive(Debug, Clone, Serialize)]
@@ -39,12 +39,12 @@ pub struct PowerLoss {
 }
 
 /// `runs` power losses of the owner of one address; the node comes back each time.
-pub async fn measure(stage: &Stage, runs: usize) -> Result<Failover> {
-    let created = creation::create(stage, "failover", 1, "pool").await?;
+pub async fn measure(bench: &BenchBed, runs: usize) -> Result<Failover> {
+    let created = creation::create(bench, "failover", 1, "pool").await?;
     let address = *created.addresses.first().context("the Service got no address")?;
     let (mut losses, mut gaps) = (Vec::new(), Vec::new());
     for run in 1..=runs {
-        let loss = one(stage, address).await.with_context(|| format!("run {run}"))?;
+        let loss = one(bench, address).await.with_context(|| format!("run {run}"))?;
         say(format!(
             "  {run}/{runs}: {} to {}, gap {:.0} ms (prober stalled {:.0} ms)",
             loss.from, loss.to, loss.gap_ms, loss.prober_stall_ms
@@ -55,23 +55,23 @@ pub async fn measure(stage: &Stage, runs: usize) -> Result<Failover> {
     Ok(Failover { gap: Quantiles::of(gaps), runs: losses })
 }
 
-async fn one(stage: &Stage, address: IpAddr) -> Result<PowerLoss> {
-    let bed = &stage.bed;
-    let owner = stage.owner(address)?;
-    // The dead node's pods would eat their share of the requests: that is not what is measured.
-    repoint(stage, "failover-0", owner).await?;
+async fn one(bench: &BenchBed, address: IpAddr) -> Result<PowerLoss> {
+    let bed = &bench.bed;
+    let owner = bench.owner(address)?;
+    // The pods of the dead node would get their share of the requests, which is not measured here.
+    repoint(bench, "failover-0", owner).await?;
     let probe = bed.lan.client().probe(Traffic::Http(SocketAddr::from((address, 80))))?;
     probe.wait_for_answers(100, e2e::PATIENCE)?;
     bed.power_off(owner)?;
     let begin = Instant::now();
     e2e::wait_for("another node to own the address", Duration::from_mins(1), || async {
         let owners =
-            (1..=bed.nodes.len()).filter(|n| *n != owner).filter(|n| stage.owned(*n, &[address]).unwrap_or(0) > 0);
+            (1..=bed.nodes.len()).filter(|n| *n != owner).filter(|n| bench.owned(*n, &[address]).unwrap_or(0) > 0);
         owners.min().ok_or_else(|| format!("nobody after {:.0} s", begin.elapsed().as_secs_f64()))
     })
     .await?;
     let report = probe.stop_after(200, e2e::PATIENCE)?;
-    let to = (1..=bed.nodes.len()).find(|n| *n != owner && stage.owned(*n, &[address]).unwrap_or(0) > 0);
+    let to = (1..=bed.nodes.len()).find(|n| *n != owner && bench.owned(*n, &[address]).unwrap_or(0) > 0);
     let to = to.context("nobody owns the address any more")?;
 
     // The node comes back as a rebooted one would: without the addresses of its former life, if the kernel has kept
@@ -88,8 +88,8 @@ async fn one(stage: &Stage, address: IpAddr) -> Result<PowerLoss> {
     }
     bed.announcer(owner).start()?;
     bed.wait_until_announcing(owner).await?;
-    stage.wait_until_quiet().await?;
-    stage.wait_for_reply(address).await?;
+    bench.wait_until_quiet().await?;
+    bench.wait_for_reply(address).await?;
     Ok(PowerLoss {
         from: host.name().to_owned(),
         to: bed.lan.host(to).name().to_owned(),
@@ -101,12 +101,12 @@ async fn one(stage: &Stage, address: IpAddr) -> Result<PowerLoss> {
 }
 
 /// Endpoints on all nodes but one, and time for kube-proxy to know it.
-async fn repoint(stage: &Stage, name: &str, node: usize) -> Result<()> {
+async fn repoint(bench: &BenchBed, name: &str, node: usize) -> Result<()> {
     use k8s_openapi::api::discovery::v1::EndpointSlice;
     use kube::api::{Api, DeleteParams};
-    let slices: Api<EndpointSlice> = Api::namespaced(stage.client.clone(), &stage.namespace);
+    let slices: Api<EndpointSlice> = Api::namespaced(bench.client.clone(), &bench.namespace);
     slices.delete(name, &DeleteParams::default()).await.context("failed to delete endpoints")?;
-    stage.publish(&[name.to_owned()], &pods_not_on(&stage.bed, node)).await?;
+    bench.publish(&[name.to_owned()], &pods_not_on(&bench.bed, node)).await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! Each part of [`parts::PARTS`] has a bed of its own. The tables go to standard output, everything to a JSON file.
 //! Exit status 1 if something could not be measured. Figures are no tests: nothing here judges whether one is good.
 
+mod bench_bed;
 mod ccm;
 mod creation;
 mod crowd;
@@ -14,7 +15,6 @@ mod report;
 mod requests;
 mod restarts;
 mod sampler;
-mod stage;
 mod steady;
 
 use std::path::PathBuf;

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use e2e::{Bed, BedBuilder};
 use serde::Serialize;
 
+use crate::bench_bed::BenchBed;
 use crate::ccm::{self, Case, Figure};
 use crate::creation::{self, Creation};
 use crate::crowd;
@@ -14,7 +15,6 @@ use crate::failover::{self, Failover};
 use crate::progress::{say, show};
 use crate::report;
 use crate::restarts::{self, AnnouncerRestart, AtRest, CcmRestart, End, Handover};
-use crate::stage::Stage;
 use crate::steady::{self, Steady};
 
 /// What a part measures.
@@ -167,11 +167,11 @@ async fn measure(kind: Kind, effort: Effort, found: &mut Found) -> Result<()> {
     let bed = found.ccm_args.iter().fold(Bed::builder(), |bed, arg| bed.ccm_arg(arg));
     match kind {
         Kind::Rest => {
-            let stage = Stage::set(bed).await?;
-            let rest = restarts::at_rest(&stage, effort.runs).await.map_err(|error| tell(&stage, error))?;
+            let bench = BenchBed::set(bed).await?;
+            let rest = restarts::at_rest(&bench, effort.runs).await.map_err(|error| tell(&bench, error))?;
             show(report::rest(&rest));
             found.rest = Some(rest);
-            let steady = steady::observe(&stage, 0, effort.quiet).await?;
+            let steady = steady::observe(&bench, 0, effort.quiet).await?;
             show(report::steady(&steady));
             found.steady = Some(steady);
         }
@@ -179,10 +179,10 @@ async fn measure(kind: Kind, effort: Effort, found: &mut Found) -> Result<()> {
             Box::pin(services(bed, (count, ipam, variant), effort, found)).await?;
         }
         Kind::Failover => {
-            let stage = Stage::set(bed.nodes(3)).await?;
-            stage.start_product().await?;
+            let bench = BenchBed::set(bed.nodes(3)).await?;
+            bench.start_product().await?;
             let failover =
-                failover::measure(&stage, effort.runs.div_ceil(2)).await.map_err(|error| tell(&stage, error))?;
+                failover::measure(&bench, effort.runs.div_ceil(2)).await.map_err(|error| tell(&bench, error))?;
             show(report::failover(&failover));
             found.failover = Some(failover);
         }
@@ -201,87 +201,87 @@ async fn services(
         Variant::RealHost => bed.harvester_flag("--profile=real"),
         Variant::Usual | Variant::DefaultProxy => bed,
     };
-    let stage = Stage::set(bed).await?;
+    let bench = BenchBed::set(bed).await?;
     if count == 1 && variant == Variant::Usual {
-        stage.pace_proxies(FAST_PROXY)?;
+        bench.pace_proxies(FAST_PROXY)?;
     }
-    stage.start_product().await?;
-    stage.wait_until_quiet().await?;
+    bench.start_product().await?;
+    bench.wait_until_quiet().await?;
     let prefix = format!("{ipam}{count}");
     say(format!("  making {count} {ipam} Services"));
     let one_by_one = match count {
-        1 => Some(creation::one_by_one(&stage, &prefix, effort.runs, ipam).await.map_err(|error| tell(&stage, error))?),
+        1 => Some(creation::one_by_one(&bench, &prefix, effort.runs, ipam).await.map_err(|error| tell(&bench, error))?),
         _ => None,
     };
     // The rest of this part needs Services that stay.
-    let mut creation = creation::create(&stage, &prefix, count, ipam).await.map_err(|error| tell(&stage, error))?;
+    let mut creation = creation::create(&bench, &prefix, count, ipam).await.map_err(|error| tell(&bench, error))?;
     let addresses = std::mem::take(&mut creation.addresses);
     let creation = one_by_one.unwrap_or(creation);
     show(report::creation(&creation));
     found.creation = Some(creation);
     if variant == Variant::Usual {
-        after(&stage, count, &addresses, effort, found).await?;
+        after(&bench, count, &addresses, effort, found).await?;
     }
     say(format!("  deleting {count} Services"));
-    match crowd::delete(&stage, &crowd::names(&prefix, count)).await {
+    match crowd::delete(&bench, &crowd::names(&prefix, count)).await {
         Ok(took) => {
             show(format!("    all {count} deleted and gone after {:.1} s", took.as_secs_f64()));
             found.deletion_ms = Some(crate::figures::ms(took));
         }
-        Err(error) => fail(found, "deletion", &tell(&stage, error)),
+        Err(error) => fail(found, "deletion", &tell(&bench, error)),
     }
     Ok(())
 }
 
 /// Quiet time and restarts over Services that are there.
 async fn after(
-    stage: &Stage,
+    bench: &BenchBed,
     count: usize,
     addresses: &[std::net::IpAddr],
     effort: Effort,
     found: &mut Found,
 ) -> Result<()> {
-    stage.standby().start().context("failed to start a second cloud controller manager")?;
-    stage.wait_until_ccm_is_ready(&stage.standby()).await?;
-    stage.wait_until_quiet().await?;
-    match steady::observe(stage, count, effort.quiet).await {
+    bench.standby().start().context("failed to start a second cloud controller manager")?;
+    bench.wait_until_ccm_is_ready(&bench.standby()).await?;
+    bench.wait_until_quiet().await?;
+    match steady::observe(bench, count, effort.quiet).await {
         Ok(steady) => {
             show(report::steady(&steady));
             found.steady = Some(steady);
         }
-        Err(error) => fail(found, "quiet time", &tell(stage, error)),
+        Err(error) => fail(found, "quiet time", &tell(bench, error)),
     }
     say("  SIGTERM to the leading CCM while another one waits");
-    match restarts::of_leader(stage, count).await {
+    match restarts::of_leader(bench, count).await {
         Ok(handover) => {
             show(report::handover(&handover));
             found.handover = Some(handover);
         }
-        Err(error) => fail(found, "hand-over of the CCM", &tell(stage, error)),
+        Err(error) => fail(found, "hand-over of the CCM", &tell(bench, error)),
     }
     say("  restart of the only CCM");
-    match restarts::of_ccm(stage, count).await {
+    match restarts::of_ccm(bench, count).await {
         Ok(restart) => {
             show(report::ccm_restart(&restart));
             found.ccm_restart = Some(restart);
         }
-        Err(error) => fail(found, "restart of the CCM", &tell(stage, error)),
+        Err(error) => fail(found, "restart of the CCM", &tell(bench, error)),
     }
     for (end, what) in [(End::Crash, "SIGKILL and start"), (End::Stop, "SIGTERM and start")] {
         say(format!("  {what} of the owning announcer"));
-        match restarts::of_announcer(stage, addresses, end).await {
+        match restarts::of_announcer(bench, addresses, end).await {
             Ok(restart) => {
                 show(report::announcer_restart(&restart));
                 found.announcer_restarts.push(restart);
             }
-            Err(error) => fail(found, &format!("{what} of the announcer"), &tell(stage, error)),
+            Err(error) => fail(found, &format!("{what} of the announcer"), &tell(bench, error)),
         }
     }
     Ok(())
 }
 
 /// The error, with what the product has to say.
-fn tell(stage: &Stage, error: anyhow::Error) -> anyhow::Error {
-    show(stage.bed.log_lines_about("ERROR"));
+fn tell(bench: &BenchBed, error: anyhow::Error) -> anyhow::Error {
+    show(bench.bed.log_lines_about("ERROR"));
     error
 }

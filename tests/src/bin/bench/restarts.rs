@@ -10,9 +10,9 @@ use e2e::product::Handle;
 use serde::Serialize;
 use testbed::{Probe, Traffic};
 
+use crate::bench_bed::{BenchBed, CCM_LEASE, stop};
 use crate::figures::{Quantiles, megabytes, ms};
 use crate::requests::{Counts, Side};
-use crate::stage::{CCM_LEASE, Stage, stop};
 use crate::steady::{self, Processes};
 
 /// Addresses that are asked every 10 ms meanwhile.
@@ -47,24 +47,24 @@ impl CcmRestart {
 }
 
 /// SIGTERM and a new start of the only replica.
-pub async fn of_ccm(stage: &Stage, services: usize) -> Result<CcmRestart> {
-    let ccm = stage.bed.ccm();
-    let former = stage.holder(CCM_LEASE).await?;
-    let mark = stage.bed.mark();
+pub async fn of_ccm(bench: &BenchBed, services: usize) -> Result<CcmRestart> {
+    let ccm = bench.bed.ccm();
+    let former = bench.holder(CCM_LEASE).await?;
+    let mark = bench.bed.mark();
     let stop_ms = ms(stop(&ccm).await?);
     let begin = Instant::now();
     ccm.start()?;
     let ready = async {
-        stage.wait_until_ccm_is_ready(&ccm).await?;
+        bench.wait_until_ccm_is_ready(&ccm).await?;
         Ok::<_, anyhow::Error>(begin.elapsed())
     };
     let leads = async {
-        stage.wait_for_other_holder(CCM_LEASE, former.as_deref(), ELECTION).await?;
+        bench.wait_for_other_holder(CCM_LEASE, former.as_deref(), ELECTION).await?;
         Ok::<_, anyhow::Error>(begin.elapsed())
     };
     let (leads, ready) = tokio::try_join!(leads, ready)?;
-    stage.wait_until_quiet().await?;
-    let tally = stage.tally(mark)?;
+    bench.wait_until_quiet().await?;
+    let tally = bench.tally(mark)?;
     let usage = ccm.usage()?;
     let sides = [Side::CcmGuest, Side::CcmHarvester];
     Ok(CcmRestart {
@@ -90,26 +90,26 @@ pub struct Handover {
 }
 
 /// SIGTERM of the leader; afterwards the roles are back as they were, with the first replica alone.
-pub async fn of_leader(stage: &Stage, services: usize) -> Result<Handover> {
-    let (ccm, standby) = (stage.bed.ccm(), stage.standby());
-    let former = stage.holder(CCM_LEASE).await?.context("no cloud controller manager leads")?;
+pub async fn of_leader(bench: &BenchBed, services: usize) -> Result<Handover> {
+    let (ccm, standby) = (bench.bed.ccm(), bench.standby());
+    let former = bench.holder(CCM_LEASE).await?.context("no cloud controller manager leads")?;
     if !former.starts_with(ccm.host().name()) {
         bail!("the wrong replica leads: {former}");
     }
-    let mark = stage.bed.mark();
+    let mark = bench.bed.mark();
     let begin = Instant::now();
     let leads = async {
-        let holder = stage.wait_for_other_holder(CCM_LEASE, Some(&former), ELECTION).await?;
+        let holder = bench.wait_for_other_holder(CCM_LEASE, Some(&former), ELECTION).await?;
         Ok((holder, begin.elapsed()))
     };
     let (_, (holder, leads)) = tokio::try_join!(stop(&ccm), leads)?;
-    stage.wait_until_quiet().await?;
-    let tally = stage.tally(mark)?;
+    bench.wait_until_quiet().await?;
+    let tally = bench.tally(mark)?;
     ccm.start()?;
-    stage.wait_until_ccm_is_ready(&ccm).await?;
+    bench.wait_until_ccm_is_ready(&ccm).await?;
     stop(&standby).await?;
-    stage.wait_for_other_holder(CCM_LEASE, Some(&holder), ELECTION).await?;
-    stage.wait_until_quiet().await?;
+    bench.wait_for_other_holder(CCM_LEASE, Some(&holder), ELECTION).await?;
+    bench.wait_until_quiet().await?;
     let sides = [Side::CcmGuest, Side::CcmHarvester];
     let requests = sides.into_iter().map(|side| (side.name(), tally.side(side))).collect();
     Ok(Handover { services, leads_ms: ms(leads), requests })
@@ -158,13 +158,13 @@ pub struct AnnouncerRestart {
 }
 
 /// Ends the owner of `addresses` in this way and starts it again.
-pub async fn of_announcer(stage: &Stage, addresses: &[IpAddr], end: End) -> Result<AnnouncerRestart> {
+pub async fn of_announcer(bench: &BenchBed, addresses: &[IpAddr], end: End) -> Result<AnnouncerRestart> {
     let first = *addresses.first().context("there are no addresses")?;
-    let owner = stage.owner(first)?;
-    let announcer = stage.bed.announcer(owner);
+    let owner = bench.owner(first)?;
+    let announcer = bench.bed.announcer(owner);
     let probed = steady::spread(addresses, PROBED);
-    let probes = probes(stage, &probed)?;
-    let mark = stage.bed.mark();
+    let probes = probes(bench, &probed)?;
+    let mark = bench.bed.mark();
     let stop_ms = match end {
         End::Crash => {
             announcer.kill();
@@ -172,14 +172,14 @@ pub async fn of_announcer(stage: &Stage, addresses: &[IpAddr], end: End) -> Resu
         }
         End::Stop => Some(ms(stop(&announcer).await?)),
     };
-    let (ready, cpu_ms, requests) = start_again(stage, &announcer, mark).await?;
+    let (ready, cpu_ms, requests) = start_again(bench, &announcer, mark).await?;
     let mut restart = AnnouncerRestart {
         services: addresses.len(),
         end,
         stop_ms,
         ready_ms: ms(ready),
         requests,
-        moved: addresses.len() - stage.owned(owner, addresses)?,
+        moved: addresses.len() - bench.owned(owner, addresses)?,
         probed: probed.len(),
         sent: 0,
         lost: 0,
@@ -199,17 +199,17 @@ pub async fn of_announcer(stage: &Stage, addresses: &[IpAddr], end: End) -> Resu
     Ok(restart)
 }
 
-async fn start_again(stage: &Stage, announcer: &Handle<'_>, mark: Mark) -> Result<(Duration, u64, Counts)> {
+async fn start_again(bench: &BenchBed, announcer: &Handle<'_>, mark: Mark) -> Result<(Duration, u64, Counts)> {
     let begin = Instant::now();
     announcer.start()?;
-    stage.wait_until_announcer_is_ready(announcer).await?;
+    bench.wait_until_announcer_is_ready(announcer).await?;
     let ready = begin.elapsed();
-    stage.wait_until_quiet().await?;
-    Ok((ready, announcer.usage()?.cpu_ms, stage.tally(mark)?.side(Side::Announcer)))
+    bench.wait_until_quiet().await?;
+    Ok((ready, announcer.usage()?.cpu_ms, bench.tally(mark)?.side(Side::Announcer)))
 }
 
-fn probes(stage: &Stage, addresses: &[IpAddr]) -> Result<Vec<Probe>> {
-    let client = stage.bed.lan.client();
+fn probes(bench: &BenchBed, addresses: &[IpAddr]) -> Result<Vec<Probe>> {
+    let client = bench.bed.lan.client();
     let probes = addresses.iter().map(|address| client.probe(Traffic::Http(SocketAddr::from((*address, 80)))));
     let probes = probes.collect::<Result<Vec<_>>>()?;
     probes.iter().try_for_each(|probe| probe.wait_for_answers(20, e2e::PATIENCE))?;
@@ -230,34 +230,34 @@ pub struct AtRest {
 }
 
 /// Starts each program `runs` times on a cluster without Services.
-pub async fn at_rest(stage: &Stage, runs: usize) -> Result<AtRest> {
+pub async fn at_rest(bench: &BenchBed, runs: usize) -> Result<AtRest> {
     let (mut ccm_ready, mut announcer_ready) = (Vec::new(), Vec::new());
     for run in 0..runs {
-        let ccm = stage.bed.ccm();
+        let ccm = bench.bed.ccm();
         let begin = Instant::now();
         ccm.start()?;
-        stage.wait_until_ccm_is_ready(&ccm).await?;
+        bench.wait_until_ccm_is_ready(&ccm).await?;
         ccm_ready.push(begin.elapsed());
-        let announcer = stage.bed.announcer(1);
+        let announcer = bench.bed.announcer(1);
         let begin = Instant::now();
         announcer.start()?;
-        stage.wait_until_announcer_is_ready(&announcer).await?;
+        bench.wait_until_announcer_is_ready(&announcer).await?;
         announcer_ready.push(begin.elapsed());
         if run + 1 < runs {
             stop(&announcer).await?;
             stop(&ccm).await?;
         }
     }
-    for n in 2..=stage.bed.nodes.len() {
-        stage.bed.announcer(n).start()?;
+    for n in 2..=bench.bed.nodes.len() {
+        bench.bed.announcer(n).start()?;
     }
-    stage.standby().start()?;
-    stage.bed.wait_until_initialized().await?;
-    stage.wait_until_quiet().await?;
+    bench.standby().start()?;
+    bench.bed.wait_until_initialized().await?;
+    bench.wait_until_quiet().await?;
     crate::progress::sleep("at rest", Duration::from_secs(10)).await;
     let binary = e2e::product::binary()?;
     let size = std::fs::metadata(&binary).with_context(|| format!("failed to look at {}", binary.display()))?.len();
-    let usage = Processes::of(stage).usage()?;
+    let usage = Processes::of(bench).usage()?;
     let rss_mb = usage.into_iter().map(|(name, usage)| (name, megabytes(usage.rss_bytes))).collect();
     let (ccm_ready, announcer_ready) = (Quantiles::of(ccm_ready), Quantiles::of(announcer_ready));
     Ok(AtRest { binary_bytes: size, ccm_ready, announcer_ready, rss_mb })

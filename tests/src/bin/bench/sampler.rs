@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 use testbed::Task;
 use tokio::sync::mpsc;
 
+use crate::bench_bed::{BenchBed, Shared};
 use crate::progress::{EVERY, say};
-use crate::stage::{Shared, Stage};
 
 /// Asks addresses over HTTP from the client host until they answer.
 pub struct Sampler {
@@ -21,11 +21,11 @@ pub struct Sampler {
 
 impl Sampler {
     /// Nothing is asked yet.
-    pub fn start(stage: &Stage) -> Result<Self> {
+    pub fn start(bench: &BenchBed) -> Result<Self> {
         let (targets, mut receiver) = mpsc::unbounded_channel::<(String, IpAddr)>();
         let answers: Shared<BTreeMap<String, Instant>> = Shared::default();
         let shared = answers.clone();
-        let task = stage.bed.lan.client().task("sampler", move || async move {
+        let task = bench.bed.lan.client().task("sampler", move || async move {
             while let Some((name, address)) = receiver.recv().await {
                 let answers = shared.clone();
                 tokio::spawn(async move {

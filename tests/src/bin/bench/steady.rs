@@ -10,10 +10,10 @@ use serde::Serialize;
 use testbed::Frame;
 use testbed::process::Usage;
 
+use crate::bench_bed::{ANNOUNCER_LEASE, BenchBed, CCM_LEASE};
 use crate::figures::{megabytes, ms, per_minute, tenths};
 use crate::progress;
 use crate::requests::Side;
-use crate::stage::{ANNOUNCER_LEASE, CCM_LEASE, Stage};
 
 /// ARP, neighbour solicitations and neighbour advertisements.
 const ADDRESS_RESOLUTION: &str = "arp or (icmp6 and (ip6[40] == 135 or ip6[40] == 136))";
@@ -22,11 +22,11 @@ const ADDRESS_RESOLUTION: &str = "arp or (icmp6 and (ip6[40] == 135 or ip6[40] =
 pub struct Processes<'a>(Vec<(String, Handle<'a>, [Side; 2])>);
 
 impl<'a> Processes<'a> {
-    /// Those of a stage that run now.
-    pub fn of(stage: &'a Stage) -> Self {
+    /// Those of a bench that run now.
+    pub fn of(bench: &'a BenchBed) -> Self {
         let ccm = [Side::CcmGuest, Side::CcmHarvester];
-        let mut all = vec![("CCM".to_owned(), stage.bed.ccm(), ccm), ("CCM, standby".to_owned(), stage.standby(), ccm)];
-        for (n, announcer) in stage.bed.announcers().enumerate() {
+        let mut all = vec![("CCM".to_owned(), bench.bed.ccm(), ccm), ("CCM, standby".to_owned(), bench.standby(), ccm)];
+        for (n, announcer) in bench.bed.announcers().enumerate() {
             all.push((format!("announcer of node{}", n + 1), announcer, [Side::Announcer; 2]));
         }
         all.retain(|(_, handle, _)| handle.check().is_ok());
@@ -81,18 +81,18 @@ pub struct Idle {
 }
 
 /// Watches for `time`.
-pub async fn observe(stage: &Stage, services: usize, time: Duration) -> Result<Steady> {
-    let hosts = stage.bed.lan.hosts();
+pub async fn observe(bench: &BenchBed, services: usize, time: Duration) -> Result<Steady> {
+    let hosts = bench.bed.lan.hosts();
     let captures = hosts.iter().map(|host| host.capture("eth0", ADDRESS_RESOLUTION)).collect::<Result<Vec<_>>>()?;
-    let processes = Processes::of(stage);
-    let leaders = leaders(stage).await?;
-    let (begin, before, mark) = (Instant::now(), processes.usage()?, stage.bed.mark());
+    let processes = Processes::of(bench);
+    let leaders = leaders(bench).await?;
+    let (begin, before, mark) = (Instant::now(), processes.usage()?, bench.bed.mark());
     progress::sleep("watching", time).await;
-    let (tally, after, took) = (stage.tally(mark)?, processes.usage()?, begin.elapsed());
+    let (tally, after, took) = (bench.tally(mark)?, processes.usage()?, begin.elapsed());
     let cpu = Processes::cpu_between(&before, &after);
     let mut idle = Vec::new();
     for (name, handle, sides) in &processes.0 {
-        let counts = tally.process(sides, Stage::management_address(handle.host())?);
+        let counts = tally.process(sides, BenchBed::management_address(handle.host())?);
         let role = if leaders.contains(name) { "leader" } else { "follower" };
         idle.push(Idle {
             name: format!("{} ({role})", name.trim_end_matches(", standby")),
@@ -123,14 +123,14 @@ pub async fn observe(stage: &Stage, services: usize, time: Duration) -> Result<S
 }
 
 /// Names of the processes that lead.
-async fn leaders(stage: &Stage) -> Result<BTreeSet<String>> {
+async fn leaders(bench: &BenchBed) -> Result<BTreeSet<String>> {
     let mut leaders = BTreeSet::new();
-    if let Some(holder) = stage.holder(ANNOUNCER_LEASE).await? {
+    if let Some(holder) = bench.holder(ANNOUNCER_LEASE).await? {
         leaders.insert(format!("announcer of {holder}"));
     }
     // Identities of cloud controller managers begin with the host name.
-    if let Some(holder) = stage.holder(CCM_LEASE).await? {
-        let standby = stage.standby();
+    if let Some(holder) = bench.holder(CCM_LEASE).await? {
+        let standby = bench.standby();
         let on_first = holder.split('_').next() == Some(standby.host().name());
         leaders.insert(if on_first { "CCM, standby" } else { "CCM" }.to_owned());
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use e2e::Bed;
 use serde::{Deserialize, Serialize};
 
+use crate::experiment::Experiment;
 use crate::found::Found;
-use crate::stage::Stage;
 
 /// What is done to the owner, or to all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Fault {
     TerminateAlone,
     /// The owner alone does not reach the API.
     OwnerWithoutApi,
-    /// Nobody does: the API server is killed, and started again.
+    /// No node reaches the API: the API server is killed and started again.
     NobodyHasApi,
     /// No fault: a Service is given its address.
     NewService,
@@ -114,9 +114,9 @@ pub async fn measure(case: &Case, runs: usize, outage: Duration) -> Found<Run> {
     let outcome = async {
         let bed = bed.start().await?;
         let place = bed.case("bench").await?;
-        let stage = Stage::new(&bed, &place, case).await?;
+        let experiment = Experiment::new(&bed, &place, case).await?;
         for run in 1..=runs {
-            match stage.one(case, run, outage).await {
+            match experiment.one(case, run, outage).await {
                 Ok(one) => {
                     eprintln!("  {run}/{runs}: {one:?}");
                     found.runs.push(one);
@@ -124,7 +124,7 @@ pub async fn measure(case: &Case, runs: usize, outage: Duration) -> Found<Run> {
                 Err(error) => {
                     eprintln!("  {run}/{runs}: {error:#}");
                     found.failures.push(format!("run {run}: {error:#}"));
-                    stage.mend(outage).await?;
+                    experiment.mend(outage).await?;
                 }
             }
         }

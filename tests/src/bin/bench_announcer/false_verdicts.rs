@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use e2e::lost_node::{NODES, Stage};
+use e2e::lost_node::{NODES, NodeLossBed};
 use harvester_sim::guest::machines::{Machines, MigrationOutcome};
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
@@ -52,12 +52,12 @@ pub struct FalseVerdicts {
 
 /// For so long.
 pub async fn measure(time: Duration) -> Result<FalseVerdicts> {
-    let stage = Stage::start().await?;
-    let machines = Machines::new(stage.cluster.harvester.client().await?);
+    let bed = NodeLossBed::start().await?;
+    let machines = Machines::new(bed.cluster.harvester.client().await?);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     eprintln!("false-verdicts: {} minutes, {threads} busy threads", time.as_secs() / 60);
-    let mark = stage.cluster.control_plane.audit().mark();
-    let known = verdicts(&stage).await?.len();
+    let mark = bed.cluster.control_plane.audit().mark();
+    let known = verdicts(&bed).await?.len();
     let busy = Busy::threads(threads);
     let (before, begun) = (ticks(), Instant::now());
     let (mut pauses_ms, mut reports) = (Vec::new(), BTreeSet::new());
@@ -65,7 +65,7 @@ pub async fn measure(time: Duration) -> Result<FalseVerdicts> {
         if begun.elapsed() >= time {
             break;
         }
-        let machine = stage.cluster.machine(turn % NODES + 1);
+        let machine = bed.cluster.machine(turn % NODES + 1);
         machines.start_migration("guests", machine.name(), "host-2").await?;
         tokio::time::sleep(COPY).await;
         let stood = machine.pause(PAUSES[turn % PAUSES.len()])?;
@@ -75,13 +75,13 @@ pub async fn measure(time: Duration) -> Result<FalseVerdicts> {
         let mut moving = true;
         while Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(250)).await;
-            reports.extend(stage.reports().await?.into_iter().map(|report| (turn, report)));
+            reports.extend(bed.reports().await?.into_iter().map(|report| (turn, report)));
             if moving && Instant::now() >= arrives {
                 machines.finish_migration("guests", machine.name(), MigrationOutcome::Failed).await?;
                 moving = false;
             }
         }
-        let told = verdicts(&stage).await?;
+        let told = verdicts(&bed).await?;
         eprintln!(
             "  {:.1} min: {} stood still for {} ms; {} reports, {} verdicts{}",
             begun.elapsed().as_secs_f64() / 60.0,
@@ -94,15 +94,15 @@ pub async fn measure(time: Duration) -> Result<FalseVerdicts> {
     }
     let after = ticks();
     drop(busy);
-    let users = stage.clients.lock().since(begun, ENOUGH)?;
+    let users = bed.clients.lock().since(begun, ENOUGH)?;
     let found = FalseVerdicts {
         minutes: (begun.elapsed().as_secs_f64() / 6.0).round() / 10.0,
         busy_threads: threads,
         busy_percent: after.busy_since(&before),
         pauses_ms,
         reports: reports.len(),
-        verdicts: verdicts(&stage).await?.len().saturating_sub(known),
-        writes: stage.writes_since(mark)?.len(),
+        verdicts: verdicts(&bed).await?.len().saturating_sub(known),
+        writes: bed.writes_since(mark)?.len(),
         sent: users.sent(),
         missed: users.missed(),
     };
@@ -111,8 +111,8 @@ pub async fn measure(time: Duration) -> Result<FalseVerdicts> {
 }
 
 /// What was told of nodes that are called lost. The same again counts again.
-async fn verdicts(stage: &Stage) -> Result<Vec<String>> {
-    let events: Api<Event> = Api::all(stage.client.clone());
+async fn verdicts(bed: &NodeLossBed) -> Result<Vec<String>> {
+    let events: Api<Event> = Api::all(bed.client.clone());
     let told = ListParams::default().fields("reason=NodeSilent");
     let events = events.list(&told).await.context("failed to list Events")?;
     let times = |event: &Event| usize::try_from(event.count.unwrap_or(1)).unwrap_or(1);

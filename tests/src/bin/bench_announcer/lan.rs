@@ -73,7 +73,7 @@ impl From<&Seen> for Watched {
         let report = &seen.report;
         Self {
             what: seen.what.clone(),
-            bound_ms: ms(seen.promise.bound),
+            bound_ms: ms(seen.limits.bound),
             gap_ms: ms(report.longest_gap),
             outage_ms: ms(report.outage),
             prober_stall_ms: ms(report.longest_stall),

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use e2e::lost_node::{NODES, Stage, expose};
+use e2e::lost_node::{NODES, NodeLossBed, expose};
 use serde::{Deserialize, Serialize};
 
 use crate::cases::ms;
@@ -77,7 +77,7 @@ pub struct Row {
 /// All rows on one bed, each row once and then again, so that a bench that is ended early has something of each.
 /// `keep` is told what there is after each round.
 pub async fn measure(runs: usize, mut keep: impl FnMut(&[Row]) -> Result<()>) -> Result<()> {
-    let stage = Stage::start().await?;
+    let bed = NodeLossBed::start().await?;
     let row = |(case, title, _, min_sync): (&str, &str, Whose, u64)| Row {
         case: case.into(),
         title: title.into(),
@@ -90,12 +90,12 @@ pub async fn measure(runs: usize, mut keep: impl FnMut(&[Row]) -> Result<()>) ->
         for (row, (.., whose, min_sync)) in rows.iter_mut().zip(ROWS) {
             if pace != min_sync {
                 for n in 1..=NODES {
-                    stage.cluster.machine(n).set_proxy_min_sync(Duration::from_millis(min_sync))?;
+                    bed.cluster.machine(n).set_proxy_min_sync(Duration::from_millis(min_sync))?;
                 }
-                stage.is_well().await?;
+                bed.is_well().await?;
                 pace = min_sync;
             }
-            match one(&stage, whose).await {
+            match one(&bed, whose).await {
                 Ok(run) => {
                     eprintln!("  {}, {number}/{runs}: {run:?}", row.case);
                     row.runs.push(run);
@@ -103,11 +103,11 @@ pub async fn measure(runs: usize, mut keep: impl FnMut(&[Row]) -> Result<()>) ->
                 Err(error) => {
                     eprintln!("  {}, {number}/{runs}: {error:#}", row.case);
                     row.failures.push(format!("{}, run {number}: {error:#}", row.case));
-                    stage.cluster.control_plane.mend_servers().await?;
-                    for machine in stage.cluster.machines() {
+                    bed.cluster.control_plane.mend_servers().await?;
+                    for machine in bed.cluster.machines() {
                         machine.power_on()?;
                     }
-                    stage.is_well().await?;
+                    bed.is_well().await?;
                 }
             }
         }
@@ -116,29 +116,29 @@ pub async fn measure(runs: usize, mut keep: impl FnMut(&[Row]) -> Result<()>) ->
     Ok(())
 }
 
-async fn one(stage: &Stage, whose: Whose) -> Result<Run> {
-    let (owner, leader) = (stage.owner()?, stage.leader().await?);
+async fn one(bed: &NodeLossBed, whose: Whose) -> Result<Run> {
+    let (owner, leader) = (bed.owner()?, bed.leader().await?);
     let n = match whose {
         Whose::Owner => owner,
         Whose::Leader => leader,
-        Whose::Server => stage.node_with_a_server().await?,
-        Whose::Other => Stage::other_than(&[owner, leader].into()).unwrap_or(leader),
+        Whose::Server => bed.node_with_a_server().await?,
+        Whose::Other => NodeLossBed::other_than(&[owner, leader].into()).unwrap_or(leader),
     };
     let (loss, served) = match whose {
-        Whose::Server => (stage.lose_with_its_server(n).await?, None),
+        Whose::Server => (bed.lose_with_its_server(n).await?, None),
         Whose::Leader => {
             let served = async |at: Instant| {
-                expose(&stage.cluster, "late").await?;
+                expose(&bed.cluster, "late").await?;
                 Ok(Some(ms(at.elapsed())))
             };
-            stage.lose_and(n, served).await?
+            bed.lose_and(n, served).await?
         }
-        Whose::Owner | Whose::Other => (stage.lose(n).await?, None),
+        Whose::Owner | Whose::Other => (bed.lose(n).await?, None),
     };
     if served.is_some() {
-        stage.cluster.control_plane.kubectl(&["delete", "service", "late"])?;
+        bed.cluster.control_plane.kubectl(&["delete", "service", "late"])?;
     }
-    let back = stage.give_back(n).await?;
+    let back = bed.give_back(n).await?;
     ensure!(!loss.users.clients.is_empty(), "nobody has asked");
     Ok(Run {
         sent: loss.users.sent(),

@@ -6,6 +6,7 @@
 
 mod at_rest;
 mod cases;
+mod experiment;
 mod false_verdicts;
 mod found;
 mod lan;
@@ -15,7 +16,6 @@ mod many;
 mod renew;
 mod report;
 mod soak;
-mod stage;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -41,7 +41,7 @@ pub struct Probes {
     pub asked: u64,
     /// Not answered in time.
     pub unanswered: u64,
-    /// Judgements put off, because the timer of the one who asks was late.
+    /// Verdicts that were postponed, because the timer of the node that asks was late.
     pub late: u64,
     /// Suspicions: bursts that ask everybody.
     pub bursts: u64,

@@ -1,6 +1,6 @@
-//! A node that lives is called silent: two announcers' Leases say so. Its kubelet and the endpoint controller are
-//! played, with one pod
-//! behind one Service; they put right what is written, and must not have to do it again and again.
+//! Two announcers' Leases report a live node as silent. The node's kubelet and the endpoint controller are simulated,
+//! with one pod behind one Service. They revert what the cloud controller writes, and must not have to do so
+//! repeatedly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,7 +74,7 @@ impl FalseReports {
         self.say(&json!({"silent": {(self.accused.as_str()): silence}}), json!("true")).await
     }
 
-    /// Nobody says it any more. How often the kubelet had to put its pod right, if that was too often.
+    /// Ends the reports. Returns how often the kubelet had to correct its pod, if that was too often.
     pub async fn end(&self) -> Result<Option<String>> {
         self.say(&json!({}), Value::Null).await?;
         let righted = self.righted.load(Ordering::Relaxed);

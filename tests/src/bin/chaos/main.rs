@@ -5,8 +5,8 @@
 //! address, nothing has leaked, and nothing was deleted that should be there; nothing was written to the other
 //! Harvester, nor by the copy. Exit status 1 if a rule was broken; the seed that is printed repeats the decisions.
 
-mod dice;
 mod false_reports;
+mod rng;
 mod strangers;
 mod trouble;
 mod truth;
@@ -28,8 +28,8 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use testbed::echo;
 
-use crate::dice::{Deck, Dice};
 use crate::false_reports::FalseReports;
+use crate::rng::{Deck, Rng};
 use crate::strangers::{Copycat, Other};
 use crate::trouble::{Broken, Trouble};
 use crate::truth::Truth;
@@ -114,7 +114,7 @@ struct Chaos {
     services: Api<Service>,
     machines: Machines,
     truth: Truth,
-    dice: Dice,
+    rng: Rng,
     trouble: Option<Trouble>,
     /// The cloud-config as it should be.
     right_file: String,
@@ -147,7 +147,7 @@ async fn run(seed: u64, cli: &Cli) -> Result<()> {
         services: Api::namespaced(bed.client().await?, &namespace),
         machines: bed.machines().await?,
         truth: Truth::new(&bed, &namespace).await?,
-        dice: Dice::new(seed),
+        rng: Rng::new(seed),
         trouble: None,
         right_file: bed.fresh_cloud_config()?,
         other: None,
@@ -211,16 +211,16 @@ impl Chaos {
                 self.recover("after a trouble").await?;
             }
         }
-        let action = self.dice.pick(ACTIONS);
+        let action = self.rng.pick(ACTIONS);
         match action {
             Action::Break if self.trouble.is_some() => {}
             Action::Break => {
-                let what = self.troubles.draw(&mut self.dice);
+                let what = self.troubles.draw(&mut self.rng);
                 self.trouble(what).await?;
             }
             Action::Restart => {
-                let which = self.dice.below(2);
-                let gently = self.dice.below(2) == 0;
+                let which = self.rng.below(2);
+                let gently = self.rng.below(2) == 0;
                 let replica = self.replicas()[which];
                 if gently && self.trouble.as_ref().is_none_or(|trouble| trouble.what != Broken::Replica) {
                     replica.stop()?;
@@ -237,20 +237,20 @@ impl Chaos {
             }
         }
         self.truth.look().await;
-        tokio::time::sleep(self.dice.time(50, 600)).await;
+        tokio::time::sleep(self.rng.time(50, 600)).await;
         Ok(())
     }
 
     async fn churn(&mut self, action: Action) -> Result<()> {
         let list = self.services.list(&ListParams::default()).await?.items;
-        let chosen = (!list.is_empty()).then(|| self.dice.below(list.len())).map(|index| list[index].clone());
+        let chosen = (!list.is_empty()).then(|| self.rng.below(list.len())).map(|index| list[index].clone());
         let patch = async |name: &str, patch: serde_json::Value| {
             self.services.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
         };
         match (action, chosen) {
             (Action::Create, _) if list.len() < CROWD => {
                 self.made += 1;
-                let ipam = self.dice.pick(&[(4, "pool"), (1, "dhcp")]);
+                let ipam = self.rng.pick(&[(4, "pool"), (1, "dhcp")]);
                 let service: Service = serde_json::from_value(json!({
                     "metadata": {"name": format!("web{}", self.made), "annotations": {cloudprovider::IPAM: ipam}},
                     "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
@@ -262,7 +262,7 @@ impl Chaos {
                 self.services.delete(&service.name_any(), &DeleteParams::default()).await?;
             }
             (Action::Touch, Some(service)) => {
-                let value = self.dice.below(1000).to_string();
+                let value = self.rng.below(1000).to_string();
                 patch(&service.name_any(), json!({"metadata": {"annotations": {"touched": value}}})).await?;
             }
             (Action::Retype, Some(service)) => {
@@ -273,13 +273,13 @@ impl Chaos {
                 self.truth.forget(&service);
             }
             (Action::Pool, _) => {
-                let last = POOL_RANGE.end() - u8::try_from(self.dice.below(15)).expect("small");
+                let last = POOL_RANGE.end() - u8::try_from(self.rng.below(15)).expect("small");
                 // Refused where it would take a booked address away.
                 self.bed.set_pool(POOL, NETWORK, *POOL_RANGE.start()..=last).await?;
             }
             (Action::Address, _) => {
-                let ghost = GHOSTS[self.dice.below(GHOSTS.len())];
-                let address = format!("192.168.100.{}", 60 + self.dice.below(35));
+                let ghost = GHOSTS[self.rng.below(GHOSTS.len())];
+                let address = format!("192.168.100.{}", 60 + self.rng.below(35));
                 self.machines
                     .addresses(VM_NAMESPACE, &format!("vm-{ghost}"), "nic-0", std::slice::from_ref(&address))
                     .await?;
@@ -287,12 +287,12 @@ impl Chaos {
             }
             (Action::Ready, _) => {
                 // A machine that exists: its Node may be tainted, and never deleted.
-                let (ghost, ready) = (GHOSTS[self.dice.below(GHOSTS.len())], self.dice.below(2) == 0);
+                let (ghost, ready) = (GHOSTS[self.rng.below(GHOSTS.len())], self.rng.below(2) == 0);
                 self.bed.set_ready(ghost, ready).await?;
             }
             (Action::Agent, _) => {
-                let name = format!("vm-{}", GHOSTS[self.dice.below(GHOSTS.len())]);
-                self.machines.agent(VM_NAMESPACE, &name, self.dice.below(2) == 0).await?;
+                let name = format!("vm-{}", GHOSTS[self.rng.below(GHOSTS.len())]);
+                self.machines.agent(VM_NAMESPACE, &name, self.rng.below(2) == 0).await?;
             }
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Who is not this cluster: another Harvester, a copy of the cluster, somebody who undoes what is written.
+//! Other actors: another Harvester, a copy of the cluster, and somebody who undoes what the cloud controller writes.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ impl Operator {
         Self { task, undone }
     }
 
-    /// How often it has undone what was written, by Service: so often it was written, too.
+    /// How many writes it has undone, by Service. The cloud controller has written as often.
     pub fn end(&self) -> BTreeMap<String, usize> {
         self.task.abort();
         self.undone.lock().clone()

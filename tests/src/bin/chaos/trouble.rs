@@ -10,8 +10,8 @@ use testbed::Fault;
 use crate::strangers::{Copycat, Operator, Other};
 use crate::{Chaos, say};
 
-/// How often what is undone may be written on one Service: in the longest fight, 24 s, six times at once and then after
-/// 1, 3, 7 and 15 s; a new process and a new wish of the user begin anew.
+/// How many writes to one Service are permitted while somebody undoes them. In the longest fight, 24 s, these are six
+/// at once and then after 1, 3, 7 and 15 s. A new process and a change by the user start again.
 const FIGHT: usize = 4 * 11;
 
 /// What is broken at the moment, and until when.
@@ -70,7 +70,7 @@ impl Broken {
         })
     }
 
-    /// How many times as long as others it lasts: what has to be noticed first, or is late by itself.
+    /// Factor for the duration: some troubles have to be noticed first, or are slow themselves.
     fn patience(self) -> u32 {
         match self {
             Self::HarvesterCable | Self::GuestCable | Self::Replica | Self::HangingWebhooks => 3,
@@ -83,7 +83,7 @@ impl Broken {
 impl Chaos {
     pub async fn trouble(&mut self, what: Broken) -> Result<()> {
         let (mut cut, mut operator) = (None, None);
-        let time = self.dice.time(1000, 6000) * what.patience();
+        let time = self.rng.time(1000, 6000) * what.patience();
         say(&format!("{what:?} for {time:?}"));
         match what {
             Broken::HarvesterApi => self.bed.harvester.api_server().kill(),
@@ -104,12 +104,12 @@ impl Chaos {
                     self.bed.write_cloud_config(&other.cloud_config(&self.bed)?)?;
                 }
                 // A process that begins with the wrong file has never seen the right one.
-                if self.dice.below(2) == 0 {
+                if self.rng.below(2) == 0 {
                     self.replicas().into_iter().try_for_each(|replica| replica.stop().and_then(|_| replica.start()))?;
                 }
             }
             Broken::Copy => {
-                let renamed = self.dice.below(2) == 0;
+                let renamed = self.rng.below(2) == 0;
                 match &mut self.copycat {
                     Some(copycat) => copycat.begin_again(&self.bed, renamed).await?,
                     none => *none = Some(Copycat::begin(&self.bed, renamed).await?),

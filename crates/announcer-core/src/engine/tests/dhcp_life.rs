@@ -94,7 +94,7 @@ fn a_changed_address_is_told_with_both() {
     let leased = leased(&node, "10.1.0.60", 600);
     node.dhcp("web", DhcpEvent::Bound(leased.clone()));
     node.dhcp("web", DhcpEvent::Renewed(leased));
-    let told: Vec<&Tell> =
+    let told: Vec<&ServiceEvent> =
         node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == Reason::DhcpAddressChanged).collect();
     assert_eq!(told.len(), 1, "{told:?}");
     for part in ["10.0.0.50", "10.1.0.60", "10.0.0.254"] {
@@ -111,7 +111,7 @@ fn a_changed_address_is_told_with_both() {
 
 /// What was told last of which address is announced.
 fn last_said(node: &Node) -> &str {
-    let about = |tell: &&Tell| matches!(tell.reason, Reason::AddressAnnounced | Reason::DhcpLeaseLost);
+    let about = |tell: &&ServiceEvent| matches!(tell.reason, Reason::AddressAnnounced | Reason::DhcpLeaseLost);
     &node.told.iter().map(|(_, tell)| tell).rfind(about).unwrap().text
 }
 
@@ -170,7 +170,7 @@ fn annotations_of_kube_vip_without_effect_are_told_once_in_one_event() {
     service.without_effect = keys::without_effect(&annotation);
     let mut node = Node::leading(&[service]);
     node.pass(Duration::from_hours(1));
-    let told: Vec<&Tell> =
+    let told: Vec<&ServiceEvent> =
         node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == Reason::AnnotationIgnored).collect();
     assert_eq!(told.len(), 1);
     assert!(told[0].text.contains(keys::EGRESS) && told[0].text.contains(keys::FORWARD_UPNP));

@@ -94,7 +94,7 @@ fn a_holder_without_an_endpoint_of_a_local_service_says_so_in_global_mode() {
     assert!(!node.reasons().contains(&"NoLocalEndpoint"));
     node.feed(local(&["node-2"]));
     node.feed(local(&["node-2"]));
-    let told: Vec<&Tell> =
+    let told: Vec<&ServiceEvent> =
         node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == Reason::NoLocalEndpoint).collect();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].warning && told[0].text.contains("node-1") && told[0].text.contains("node-2"), "{}", told[0].text);

@@ -136,7 +136,7 @@ fn who_names_a_lease_of_another_namespace_is_told_and_served_by_the_usual_one() 
         node.feed(Input::ServiceLease(asked, MINE));
         node.pass_ms(1000);
         assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
-        let warnings: Vec<&Tell> = node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.warning).collect();
+        let warnings: Vec<&ServiceEvent> = node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.warning).collect();
         assert_eq!(warnings.len(), told, "{warnings:?}");
         assert!(warnings.iter().all(|tell| tell.text.contains("kube-vip.io/leaseName")));
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use l2_types::Mac;
 
-use super::decide::Asked;
+use super::decide::QuestionState;
 use super::timing::{ANSWER_WAIT, ANSWERED_FOR, QUESTION_GAP, SILENT_FOR};
 use crate::frames::Frame;
 
@@ -52,12 +52,12 @@ impl Asking {
         true
     }
 
-    pub fn state(&self, now: Instant) -> Asked {
+    pub fn state(&self, now: Instant) -> QuestionState {
         match self.answered {
-            Some((at, _)) if now < at + ANSWERED_FOR => Asked::Answered,
-            None if self.sent < QUESTIONS || now < self.next => Asked::Waiting,
-            None if now < self.next + SILENT_FOR => Asked::Silence,
-            Some(_) | None => Asked::NotYet,
+            Some((at, _)) if now < at + ANSWERED_FOR => QuestionState::Answered,
+            None if self.sent < QUESTIONS || now < self.next => QuestionState::Waiting,
+            None if now < self.next + SILENT_FOR => QuestionState::Silence,
+            Some(_) | None => QuestionState::NotYet,
         }
     }
 

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::member::{Defects, Fitness};
 use super::place;
 
-/// What moves a node back in the order. Less is better; an earlier field outweighs all later ones.
+/// What moves a node back in the order. An earlier field outweighs all later ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Merit {
+pub struct Penalties {
     /// Its kernel has refused the addresses.
     pub unable: bool,
     /// The group has an IPv6 address and the node has no IPv6 on the interface.
@@ -17,8 +17,8 @@ pub struct Merit {
     pub defects: Defects,
 }
 
-impl Merit {
-    /// The merit of a node that already owns the group: a cordon only keeps new addresses away.
+impl Penalties {
+    /// The penalties of a node that already owns the group: a cordon only keeps new addresses away.
     fn to_keep(self) -> Self {
         Self { defects: self.defects.to_keep(), ..self }
     }
@@ -26,12 +26,12 @@ impl Merit {
 
 /// All nodes that may own a group, the best first.
 #[derive(Debug, Clone, Default)]
-pub struct Candidates<'a>(Vec<(Merit, &'a str)>);
+pub struct Candidates<'a>(Vec<(Penalties, &'a str)>);
 
 impl<'a> Candidates<'a> {
     /// Takes the nodes in any order.
-    pub fn new(nodes: impl IntoIterator<Item = (&'a str, Merit)>) -> Self {
-        let mut nodes: Vec<(Merit, &str)> = nodes.into_iter().map(|(node, merit)| (merit, node)).collect();
+    pub fn new(nodes: impl IntoIterator<Item = (&'a str, Penalties)>) -> Self {
+        let mut nodes: Vec<(Penalties, &str)> = nodes.into_iter().map(|(node, penalties)| (penalties, node)).collect();
         nodes.sort_unstable();
         Self(nodes)
     }
@@ -43,14 +43,14 @@ impl<'a> Candidates<'a> {
 
     /// Whether `node` may own the group.
     pub fn has(&self, node: &str) -> bool {
-        self.merit(node).is_some()
+        self.penalties(node).is_some()
     }
 
-    fn merit(&self, node: &str) -> Option<Merit> {
-        self.0.iter().find(|(_, other)| *other == node).map(|(merit, _)| *merit)
+    fn penalties(&self, node: &str) -> Option<Penalties> {
+        self.0.iter().find(|(_, other)| *other == node).map(|(penalties, _)| *penalties)
     }
 
-    /// The home of `group`: the hash chooses among the nodes with the best merit.
+    /// The home of `group`: the hash chooses among the nodes with the fewest penalties.
     pub fn home(&self, group: &str) -> Option<&'a str> {
         Self::first_class(group, self.0.iter().copied())
     }
@@ -58,36 +58,41 @@ impl<'a> Candidates<'a> {
     /// The node to which `me` may hand the group over. Nodes that leave everything to a kube-vip are left out, because
     /// they would not take it.
     pub fn home_elsewhere(&self, group: &str, me: &str) -> Option<&'a str> {
-        Self::first_class(group, self.0.iter().copied().filter(|(merit, node)| *node != me && !merit.defects.yields))
+        Self::first_class(
+            group,
+            self.0.iter().copied().filter(|(penalties, node)| *node != me && !penalties.defects.yields),
+        )
     }
 
-    fn first_class(group: &str, nodes: impl Iterator<Item = (Merit, &'a str)> + Clone) -> Option<&'a str> {
-        let best = nodes.clone().map(|(merit, _)| merit).min()?;
-        place::preferred(group, nodes.filter(|(merit, _)| *merit == best).map(|(_, node)| node))
+    fn first_class(group: &str, nodes: impl Iterator<Item = (Penalties, &'a str)> + Clone) -> Option<&'a str> {
+        let best = nodes.clone().map(|(penalties, _)| penalties).min()?;
+        place::preferred(group, nodes.filter(|(penalties, _)| *penalties == best).map(|(_, node)| node))
     }
 
-    /// Whether no node has a better merit than `node`.
+    /// Whether no node has fewer penalties than `node`.
     pub fn is_first_class(&self, node: &str) -> bool {
-        self.merit(node).is_some_and(|merit| self.0.first().is_some_and(|(best, _)| *best == merit))
+        self.penalties(node).is_some_and(|penalties| self.0.first().is_some_and(|(best, _)| *best == penalties))
     }
 
-    /// Whether another node has a better merit than the owner `me`.
+    /// Whether another node has fewer penalties than the owner `me`.
     pub fn has_better_than(&self, me: &str) -> bool {
-        let own = self.merit(me).map(Merit::to_keep);
-        let others = self.0.iter().filter(|(_, node)| *node != me).map(|(merit, _)| *merit);
+        let own = self.penalties(me).map(Penalties::to_keep);
+        let others = self.0.iter().filter(|(_, node)| *node != me).map(|(penalties, _)| *penalties);
         own.zip(others.min()).is_some_and(|(own, best)| best < own)
     }
 
     /// How many nodes come before `me` for `group`; `None`: `me` may not own it.
     pub fn position(&self, group: &str, me: &str) -> Option<usize> {
-        let key = |merit: Merit, node: &str| (merit, std::cmp::Reverse((place::score(group, node), node.to_owned())));
-        let own = key(self.merit(me)?, me);
-        Some(self.0.iter().filter(|(merit, node)| key(*merit, node) < own).count())
+        let key = |penalties: Penalties, node: &str| {
+            (penalties, std::cmp::Reverse((place::score(group, node), node.to_owned())))
+        };
+        let own = key(self.penalties(me)?, me);
+        Some(self.0.iter().filter(|(penalties, node)| key(*penalties, node) < own).count())
     }
 
-    /// The place of `me` among the successors of `owner`. Successors are ordered by merit. With the same merit, they
-    /// follow the owner in the order of names, and wrap around at the end. The first two run, if possible, on other
-    /// hypervisors than the owner and than each other, because they watch the owner.
+    /// The place of `me` among the successors of `owner`. Successors are ordered by penalties. With the same penalties,
+    /// they follow the owner in the order of names, and wrap around at the end. The first two run, if possible, on
+    /// other hypervisors than the owner and than each other, because they watch the owner.
     ///
     /// The order is a ring and not the hash, so that each owner is watched by two nodes, however many nodes there are.
     pub fn rank<'h>(&self, owner: &str, me: &str, host: impl Fn(&str) -> Option<&'h str>) -> Option<usize> {
@@ -96,20 +101,20 @@ impl<'a> Candidates<'a> {
 
     /// All successors of `owner`, in order.
     pub fn line<'h>(&self, owner: &str, host: impl Fn(&str) -> Option<&'h str>) -> Vec<&'a str> {
-        let mut others: Vec<(Merit, bool, &str)> = self
+        let mut others: Vec<(Penalties, bool, &str)> = self
             .0
             .iter()
             .filter(|(_, node)| *node != owner)
-            .map(|(merit, node)| (*merit, *node < owner, *node))
+            .map(|(penalties, node)| (*penalties, *node < owner, *node))
             .collect();
         others.sort_unstable();
         let mut hosts: BTreeSet<&str> = host(owner).into_iter().collect();
         for at in 0..others.len().min(2) {
             let owners: BTreeSet<&str> = host(owner).into_iter().collect();
-            let merit = others[at].0;
+            let penalties = others[at].0;
             let apart = |from: &BTreeSet<&str>| {
                 let is_apart = |node: &str| host(node).is_none_or(|host| !from.contains(host));
-                (at..others.len()).find(|n| others[*n].0 == merit && is_apart(others[*n].2))
+                (at..others.len()).find(|n| others[*n].0 == penalties && is_apart(others[*n].2))
             };
             if let Some(apart) = apart(&hosts).or_else(|| apart(&owners)) {
                 others[at..=apart].rotate_right(1);
@@ -123,7 +128,7 @@ impl<'a> Candidates<'a> {
 /// The candidates where neither interface nor endpoints matter: all fit members.
 pub fn line_of(fitness: &BTreeMap<String, Fitness>) -> Candidates<'_> {
     Candidates::new(fitness.iter().filter_map(|(node, fitness)| match *fitness {
-        Fitness::Fit(defects) => Some((node.as_str(), Merit { defects, ..Merit::default() })),
+        Fitness::Fit(defects) => Some((node.as_str(), Penalties { defects, ..Penalties::default() })),
         Fitness::Excluded(_) => None,
     }))
 }
@@ -135,21 +140,21 @@ mod tests {
     const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 
     fn equal() -> Candidates<'static> {
-        Candidates::new(NODES.map(|node| (node, Merit::default())))
+        Candidates::new(NODES.map(|node| (node, Penalties::default())))
     }
 
-    fn ill(not_ready: bool, kube_proxy: bool, cordoned: bool) -> Merit {
-        Merit { defects: Defects { kube_proxy, not_ready, cordoned, ..Defects::default() }, ..Merit::default() }
+    fn ill(not_ready: bool, kube_proxy: bool, cordoned: bool) -> Penalties {
+        Penalties { defects: Defects { kube_proxy, not_ready, cordoned, ..Defects::default() }, ..Penalties::default() }
     }
 
     #[test]
     fn the_least_bad_serves_and_nobody_is_forbidden() {
-        let well = Merit::default();
+        let well = Penalties::default();
         let (cordoned, unready, proxy) = (ill(false, false, true), ill(true, false, false), ill(false, true, false));
-        let departs = Merit { defects: Defects { departs: true, cordoned: true, ..Defects::default() }, ..well };
-        let no_ipv6 = Merit { no_ipv6: true, ..well };
-        let unable = Merit { unable: true, ..well };
-        for (name, merits, home, better_than_1) in [
+        let departs = Penalties { defects: Defects { departs: true, cordoned: true, ..Defects::default() }, ..well };
+        let no_ipv6 = Penalties { no_ipv6: true, ..well };
+        let unable = Penalties { unable: true, ..well };
+        for (name, penalties, home, better_than_1) in [
             ("one is well", [unready, unready, well], "node-3", true),
             ("one is only cordoned", [proxy, unready, cordoned], "node-3", true),
             ("the owner is cordoned", [cordoned, cordoned, unready], "", false),
@@ -162,7 +167,7 @@ mod tests {
             ("without IPv6 half of it would be served", [no_ipv6, proxy, no_ipv6], "node-2", true),
             ("who cannot set it comes last", [unable, unable, ill(true, true, true)], "node-3", true),
         ] {
-            let candidates = Candidates::new(NODES.into_iter().zip(merits));
+            let candidates = Candidates::new(NODES.into_iter().zip(penalties));
             let found = candidates.home("10.0.0.5").unwrap();
             assert!(home.is_empty() || found == home, "{name}: {found}");
             assert_eq!(candidates.has_better_than("node-1"), better_than_1, "{name}");
@@ -186,9 +191,9 @@ mod tests {
             assert_eq!(equal().rank(owner, me, |_| None), rank, "{me} after {owner}");
         }
         let candidates = Candidates::new([
-            ("node-1", Merit::default()),
+            ("node-1", Penalties::default()),
             ("node-2", ill(true, false, false)),
-            ("node-3", Merit::default()),
+            ("node-3", Penalties::default()),
         ]);
         let rank = |me| candidates.rank("node-1", me, |_| None);
         assert_eq!((rank("node-3"), rank("node-2")), (Some(0), Some(1)));
@@ -197,7 +202,7 @@ mod tests {
     #[test]
     fn the_successors_stand_on_other_hypervisors() {
         const SIX: [&str; 6] = ["a1", "a2", "b1", "b2", "c1", "c2"];
-        let candidates = Candidates::new(SIX.map(|node| (node, Merit::default())));
+        let candidates = Candidates::new(SIX.map(|node| (node, Penalties::default())));
         for (hosts, order) in [
             (3, ["b1", "c1", "a2", "b2", "c2"]),
             // Only the owner's and one more: then the second shares with the first and not with the owner.
@@ -229,7 +234,7 @@ mod tests {
     fn what_nobody_owns_is_offered_to_all_the_better_ones_first() {
         let candidates = Candidates::new([
             ("node-1", ill(true, false, false)),
-            ("node-2", Merit::default()),
+            ("node-2", Penalties::default()),
             ("node-3", ill(true, true, false)),
         ]);
         let positions = NODES.map(|node| candidates.position("10.0.0.5", node));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use l2_types::Mac;
 
 use super::asking::Asking;
-use super::decide::Asked;
+use super::decide::QuestionState;
 use super::facts::Facts;
 use super::hand_overs::HandOvers;
 use super::member::Fitness;
@@ -312,8 +312,8 @@ impl Cluster {
         self.records.newest_term().max(self.facts.newest_term())
     }
 
-    pub(super) fn asked(&self, now: Instant, key: &ServiceKey) -> Asked {
-        self.asking.get(key).map_or(Asked::NotYet, |asking| asking.state(now))
+    pub(super) fn asked(&self, now: Instant, key: &ServiceKey) -> QuestionState {
+        self.asking.get(key).map_or(QuestionState::NotYet, |asking| asking.state(now))
     }
 
     /// The MAC that answered the broadcast question.

@@ -21,7 +21,7 @@ pub enum Holder {
 
 /// Result of the broadcast question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum QuestionState {
     /// No question was sent, or its result is too old.
     NotYet,
     /// The question is under way.
@@ -71,7 +71,7 @@ pub struct Case<'a> {
     /// on this node waits neither for a stranger's answers to end nor for a node that hears more hosts to go first.
     pub others_had_their_time: bool,
     /// Result of the broadcast question.
-    pub asked: Asked,
+    pub asked: QuestionState,
     /// A member has answered the broadcast question.
     pub answered_by_member: bool,
     /// This process is about to end.
@@ -121,10 +121,10 @@ fn carefully(case: &Case<'_>, step: Step) -> Step {
     match case.asked {
         _ if case.holding => Step::Take(why),
         _ if !case.published => Step::Rest,
-        Asked::NotYet => Step::Ask,
-        Asked::Silence => Step::Take(why),
-        Asked::Answered if case.answered_by_member && case.others_had_their_time => Step::Take(why),
-        Asked::Waiting | Asked::Answered => Step::Rest,
+        QuestionState::NotYet => Step::Ask,
+        QuestionState::Silence => Step::Take(why),
+        QuestionState::Answered if case.answered_by_member && case.others_had_their_time => Step::Take(why),
+        QuestionState::Waiting | QuestionState::Answered => Step::Rest,
     }
 }
 
@@ -235,10 +235,10 @@ fn settle(case: &Case<'_>) -> Step {
 
 fn ask(case: &Case<'_>, why: &'static str) -> Step {
     match case.asked {
-        Asked::NotYet => Step::Ask,
-        Asked::Silence => Step::Take(why),
-        Asked::Answered if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
-        Asked::Waiting | Asked::Answered => Step::Rest,
+        QuestionState::NotYet => Step::Ask,
+        QuestionState::Silence => Step::Take(why),
+        QuestionState::Answered if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
+        QuestionState::Waiting | QuestionState::Answered => Step::Rest,
     }
 }
 
@@ -263,7 +263,7 @@ impl<'a> Case<'a> {
             in_its_name: false,
             outdone: false,
             others_had_their_time: false,
-            asked: Asked::NotYet,
+            asked: QuestionState::NotYet,
             answered_by_member: false,
             stopping: false,
             stays: false,

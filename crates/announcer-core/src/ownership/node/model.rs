@@ -21,7 +21,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use l2_types::Mac;
 
-use super::candidates::{Candidates, Merit};
+use super::candidates::{Candidates, Penalties};
 use super::decide::{Case, Holder, Step, decide};
 use super::silence::Silence;
 use super::{OwnerRecord, Swap, Term};
@@ -196,7 +196,8 @@ impl World {
         let Some(owner) = node.view.0.map(usize::from) else { return Step::Rest };
         let owner_record = record(node.view);
         let may = |other: &usize| !self.nodes[*other].excluded && (*other == n || self.nodes[*other].lease == 0);
-        let candidates = Candidates::new((0..bound.nodes).filter(may).map(|other| (NAMES[other], Merit::default())));
+        let candidates =
+            Candidates::new((0..bound.nodes).filter(may).map(|other| (NAMES[other], Penalties::default())));
         let silent = (owner != n && self.is_silent(n, owner)).then(|| self.silence(bound, n, owner));
         let theirs = u8::try_from(Self::hosts(bound, !self.nodes[owner].hears).len()).expect("there are few");
         let fresh = self.nodes[owner].hears != self.nodes[owner].cut;

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::Cluster;
-use super::candidates::{Candidates, Merit};
+use super::candidates::{Candidates, Penalties};
 use super::member::{Fitness, own_addresses};
 use super::round::{Round, Standing};
 use crate::prober::Target;
@@ -52,7 +52,7 @@ impl Cluster {
         let line = Candidates::new(round.fitness.iter().filter_map(|(node, fitness)| {
             let Fitness::Fit(defects) = *fitness else { return None };
             self.reach(round.context, standing.placed_by, standing.link, node)?;
-            Some((node.as_str(), Merit { defects, ..Merit::default() }))
+            Some((node.as_str(), Penalties { defects, ..Penalties::default() }))
         }));
         line.rank(owner, &self.me, |node| self.facts.host(node)).filter(|rank| *rank < PROBERS)
     }

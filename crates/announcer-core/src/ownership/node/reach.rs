@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use l2_types::{Link, Mac};
 
-use crate::annotations::Wanted;
+use crate::annotations::AddressRequest;
 use crate::config::Config;
 use crate::network::{InterfaceError, Network};
 use crate::plan::VipId;
@@ -16,7 +16,7 @@ pub fn addresses(members: &[&ServiceView]) -> Vec<(IpAddr, Option<Mac>)> {
     let mut all: BTreeMap<IpAddr, Option<Mac>> = BTreeMap::new();
     for view in members {
         for wanted in &view.wanted {
-            if let Wanted::Static(address) = wanted {
+            if let AddressRequest::Static(address) = wanted {
                 all.entry(*address).or_default();
             }
         }
@@ -43,9 +43,9 @@ pub fn vips(members: &[&ServiceView]) -> BTreeSet<VipId> {
     let mut vips = BTreeSet::new();
     for view in members {
         vips.extend(view.wanted.iter().filter_map(|wanted| match wanted {
-            Wanted::Static(address) => (!leased.contains(address)).then_some(VipId::Static(*address)),
-            Wanted::Dhcp4 => Some(VipId::Dhcp(view.uid.clone())),
-            Wanted::Dhcp6 => Some(VipId::Dhcp6(view.uid.clone())),
+            AddressRequest::Static(address) => (!leased.contains(address)).then_some(VipId::Static(*address)),
+            AddressRequest::Dhcp4 => Some(VipId::Dhcp(view.uid.clone())),
+            AddressRequest::Dhcp6 => Some(VipId::Dhcp6(view.uid.clone())),
         }));
         // A retired Service wants nothing. The Services that share its lease go on with that lease.
         if view.retired && view.told_leased().is_some() {

@@ -18,7 +18,7 @@ use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView};
 
 /// What was found about one group.
-struct Look<'a> {
+struct GroupReview<'a> {
     standing: Standing<'a>,
     owner: Owner,
     step: Step,
@@ -75,7 +75,7 @@ impl Cluster {
             review.told.extend(self.tell_strangers(&round, &standing, holder, &step, &mut wake));
             let waits = context.config.fail_back || self.hand_overs.lent.contains_key(&standing.primary().key);
             let misplaced = elsewhere.filter(|_| waits && standing.is_of(&self.me));
-            looks.push(Look { standing, owner, step, misplaced });
+            looks.push(GroupReview { standing, owner, step, misplaced });
         }
         self.vacant = vacant;
         review.told.extend(self.tell_stalled(&round));
@@ -199,11 +199,11 @@ impl Cluster {
         &mut self,
         now: Instant,
         context: &ReviewContext<'_>,
-        looks: Vec<Look<'_>>,
+        looks: Vec<GroupReview<'_>>,
         review: &mut Review,
         wake: &mut Wake,
     ) {
-        for Look { standing, owner, step, misplaced } in looks {
+        for GroupReview { standing, owner, step, misplaced } in looks {
             let primary = standing.primary();
             for member in &standing.members {
                 self.assignment.owners.insert(member.key.clone(), owner);

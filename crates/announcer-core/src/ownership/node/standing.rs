@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::candidates::{Candidates, Merit};
+use super::candidates::{Candidates, Penalties};
 use super::decide::{Case, Holder, Step, decide};
 use super::member::{CardLink, Fitness, link_towards};
 use super::reach::{Reach, addresses, can_ask, chosen, link_of, wants_ipv6};
@@ -41,7 +41,7 @@ impl Cluster {
                 let Fitness::Fit(defects) = *fitness else { return None };
                 let reach = self.reach(context, placed_by, link, node)?;
                 let unable = self.is_unable(round.now, node, &key);
-                Some((node.as_str(), Merit { unable, no_ipv6: ipv6 && reach == Reach::Ipv4Only, defects }))
+                Some((node.as_str(), Penalties { unable, no_ipv6: ipv6 && reach == Reach::Ipv4Only, defects }))
             }));
         // No other node has endpoints either, so the group stays here.
         let served_nowhere = only.as_ref().is_some_and(BTreeSet::is_empty);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use l2_types::Mac;
 
 use super::Cluster;
-use super::decide::{Asked, DESPITE_A_STRANGER, Holder, Step, THOUGH_IT_RENEWS};
+use super::decide::{DESPITE_A_STRANGER, Holder, QuestionState, Step, THOUGH_IT_RENEWS};
 use super::round::{Round, Standing, Wake};
 use super::silence::Silence;
 use super::timing::{CARD_IS_LATE, STRANGERS_TIME, TOLD_AFTER};
@@ -108,7 +108,7 @@ impl Cluster {
     /// The MAC that answers for a group whose owner does not.
     fn stranger(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<Mac> {
         let key = &standing.primary().key;
-        let asked = || self.answered_by(key).filter(|_| self.asked(round.now, key) == Asked::Answered);
+        let asked = || self.answered_by(key).filter(|_| self.asked(round.now, key) == QuestionState::Answered);
         self.silence(standing).and_then(|silent| silent.taken).or_else(asked)
     }
 

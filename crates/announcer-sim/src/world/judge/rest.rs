@@ -6,15 +6,15 @@ use crate::scenario::{Fault, Kind, REST, Scenario};
 
 /// How often an address may come to another node.
 pub(super) fn most_moves(scenario: &Scenario) -> u64 {
-    // Where the network falls in two, each half misses the owner, takes the address back, and waits for longer each
-    // time before it does so again.
+    // When the network splits, each half misses the owner and takes the address back. It waits longer each time before
+    // it does so again.
     let halves = |fault: &Fault| match fault.kind {
         Kind::Split(_) | Kind::SplitLan(..) => fault.lasts.as_secs() / 20,
         _ => 0,
     };
     let faults: u64 = scenario.faults.iter().map(|fault| 1 + halves(fault)).sum();
     let most = 2 + 3 * faults + if scenario.has_weather() { 6 } else { 0 };
-    // Each time it may go back where it belongs.
+    // Each move may be followed by a move back to the home of the address.
     if scenario.fail_back { 2 * most } else { most }
 }
 
@@ -57,14 +57,11 @@ impl World<'_> {
         }
     }
 
-    /// Moves and writes that are nobody's fault. The end of a lease is written again when it has moved far enough. A
-    /// server
-    /// that has lost its book, or given an address away, says so when it is asked for that lease, or never: then the
-    /// lease
-    /// ends, long after everything else has come to rest. The kernel, which counts whole seconds, drops the address a
-    /// moment
-    /// before; a successor may find the owner silent for it, and one of them writes the next lease, annotations and
-    /// status.
+    /// The number of moves and writes that are permitted at rest. The end of a lease is written again when it has moved
+    /// far enough. A server that has lost its leases, or has given an address away, refuses the next renewal or never
+    /// answers it. So the lease may end long after everything else has come to rest. The kernel counts whole seconds
+    /// and removes the address a moment earlier. A successor may then find the owner silent, and one of them writes the
+    /// next lease, the annotations and the status.
     fn bearable_at_rest(&self) -> (u64, u64) {
         let of = |service| if self.lease_is_due_to_change(service) { (1, 4) } else { (0, 1) };
         self.scenario.leasing().map(of).fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1))

@@ -95,7 +95,7 @@ impl World<'_> {
             }
     }
 
-    /// It may serve this address, as far as it is known outside of the node.
+    /// Whether the node may serve this address, by what is known outside of the node.
     fn may_serve(&self, n: usize, index: usize) -> bool {
         let node = &self.nodes[n];
         let services = &self.judge.addresses[index].1;
@@ -104,12 +104,13 @@ impl World<'_> {
         match self.scenario.mode {
             ElectionMode::Global => true,
             ElectionMode::Service => services.iter().all(serves),
-            // What else is wrong with a node makes others better, and this one not useless.
+            // Other defects only make other nodes preferable; the node may still serve.
             ElectionMode::Node => node.shut_out == 0 && services.iter().all(serves),
         }
     }
 
-    /// It was not ready for ten seconds, which it could see, and not many were so together.
+    /// Whether the node has been not ready for ten seconds and could know it, and only few nodes were so at the same
+    /// time.
     fn counts_unready(&self, n: usize) -> bool {
         let unready = self.nodes.iter().filter(|node| node.unready_since.is_some()).count();
         let many = unready >= 2 && unready * 2 >= self.nodes.len();
@@ -119,18 +120,18 @@ impl World<'_> {
         counts && !many && self.now >= self.storm_until && self.nodes[n].deceived_at.is_none()
     }
 
-    /// The same, and it may begin to.
+    /// The same, and no Lease of a kube-vip keeps it from taking the address now.
     fn may_begin(&self, n: usize, index: usize) -> bool {
         self.nodes[n].honours.as_ref().is_none_or(|(_, until)| *until <= self.clock(n)) && self.may_serve(n, index)
     }
 
-    /// What is wrong with a node, the worse the greater. `begins`: for an address that it does not have yet.
+    /// The defects of a node; a greater value is worse. `begins`: for an address that it does not have yet.
     fn defects(&self, n: usize, begins: bool) -> (bool, bool, bool) {
         let node = &self.nodes[n];
         (node.proxy_ill > 0, self.counts_unready(n), begins && node.cordoned > 0)
     }
 
-    /// Its card says something else than is so, as after an outage of the API: others decide by that.
+    /// Whether the node's card differs from its state, as after an outage of the API. The others decide by the card.
     fn is_misjudged(&self, n: usize) -> bool {
         let node = &self.nodes[n];
         let yields = node.honours.as_ref().is_some_and(|(_, until)| *until > self.clock(n));
@@ -140,17 +141,19 @@ impl World<'_> {
         self.scenario.mode == ElectionMode::Node && !self.api.card(&node.name).is_some_and(is_so)
     }
 
-    /// It should have handed over. In the other modes it stays where the Lease is, or until the pods have left.
+    /// Whether the node should have handed the address over. In the other modes the address stays where the Lease is,
+    /// or until the pods have left.
     fn is_misplaced(&self, n: usize, index: usize, well: &[bool]) -> bool {
         let better = |other: usize| !self.may_serve(n, index) || self.defects(other, true) < self.defects(n, false);
-        // Who has stood still without seeing it renews its Lease by a clock that is behind; until then it has run out.
+        // A process that has not noticed a pause renews its Lease late. Until then the others take the Lease as
+        // expired.
         let renewal = Duration::from_secs(self.scenario.lease[0].div_ceil(3));
         let known = |other: usize| self.nodes[other].deceived_at.is_none_or(|at| self.now > at + renewal);
         let takes =
             |other: usize| well[other] && known(other) && self.may_begin(other, index) && !self.is_misjudged(other);
         self.scenario.mode == ElectionMode::Node
             && (0..self.nodes.len()).any(|other| other != n && takes(other) && better(other))
-            // Who is ill may be the one to whom it was handed.
+            // A node that is not well may be the one that was to take the address.
             && well.iter().all(|well| *well)
     }
 
@@ -164,10 +167,11 @@ impl World<'_> {
             one || self.everybody_answers(index)
         };
         let robbed = services.iter().any(contested);
-        // RFC 5227: what nobody has used before is not announced beside a stranger. In the other modes owners yield.
+        // RFC 5227: an address that nobody has used before is not announced while a stranger uses it. In the other
+        // modes owners yield to a stranger.
         let used = self.scenario.mode == ElectionMode::Node && services.iter().all(|n| self.generation[*n] == 1);
         let someone = (0..self.nodes.len()).any(|n| well[n] && self.may_begin(n, index));
-        // Without a lease that stands it may take as long as the server does.
+        // Without a valid lease the server decides how long it takes.
         let given = match self.judge.addresses[index].0 {
             Vip::Given(_) => true,
             Vip::Leased(service) => self.lease_stands(service),
@@ -177,7 +181,7 @@ impl World<'_> {
         }
         let answering = &self.judge.answering[index];
         match self.scenario.mode {
-            // Whatever is wrong with the others: one that is well is enough.
+            // One node that is well is enough, whatever is wrong with the others.
             ElectionMode::Node => {
                 let lan = self.judge.vip(index).lan();
                 let heard = |n: &usize| self.is_heard_outside(lan, *n) && self.nodes[*n].deaf[lan] == 0;
@@ -189,7 +193,7 @@ impl World<'_> {
                 };
                 (!answering.keys().any(heard)).then_some(trouble)
             }
-            // A holder of the Lease that nobody hears keeps it.
+            // A node that holds the Lease and is not heard keeps the Lease.
             ElectionMode::Global | ElectionMode::Service => {
                 let all = (0..self.nodes.len()).all(|n| well[n] || !self.nodes[n].powered);
                 (all && answering.is_empty()).then_some(Trouble::Unanswered(index))
@@ -211,7 +215,8 @@ impl World<'_> {
                 continue;
             }
             let answering = || self.judge.answering[index].keys();
-            // A leased one has one MAC: frames go where a switch saw it last, and are judged with that.
+            // A leased address has one MAC on all nodes. Switches send frames to the port where they last saw it, so
+            // this is judged there.
             if given && !stranger && answering().any(|n| self.client_reaches(lan, client, *n)) {
                 troubles.push(Trouble::Misled(client, index));
             }
@@ -240,7 +245,7 @@ impl World<'_> {
     fn beside_stranger(&self, n: usize, index: usize) -> Option<Trouble> {
         let Vip::Given(IpAddr::V4(_)) = self.judge.vip(index) else { return None };
         let services = self.judge.services(index);
-        // It answers whoever asks, from before the Service was made, and is heard.
+        // The stranger has answered since before the Service was created, and the node hears it.
         let used = |service: &usize| self.strange_since.get(service).is_some_and(|since| *since < self.made[*service]);
         let lan = self.judge.vip(index).lan();
         let in_lan = self.is_heard_outside(lan, n) && self.nodes[n].deaf[lan] == 0;
@@ -251,23 +256,24 @@ impl World<'_> {
         (alone && heard && probed && services.iter().any(used)).then_some(Trouble::BesideStranger(n, index))
     }
 
-    /// How bad it is that these two both answer, since then.
+    /// Which trouble it is that these two nodes both answer, and since when each does.
     fn split(&self, a: (usize, Duration), b: (usize, Duration), index: usize) -> Option<Trouble> {
         let contact = *self.judge.contact.get(&(self.judge.vip(index).lan(), a.0, b.0))?;
         let pair = [a.0, b.0];
-        // What a dead process has left is judged for itself.
+        // What a dead process has left is another trouble.
         if !pair.iter().all(|n| self.nodes[*n].runs()) {
             return None;
         }
         let refused = self.stormy() && self.scenario.refusals > 0.0;
         if self.scenario.mode == ElectionMode::Node {
             if pair.iter().any(|n| self.is_behind(*n, index)) {
-                // What its watch does not show it reads, once it has heard the announcement; there is only that one.
+                // The node reads the Service when it hears the announcement, because its watch is late. There is only
+                // one announcement.
                 let reads = |n: &usize| self.reaches_api(*n) && self.nodes[*n].api_slow == 0;
                 let heard = contact <= a.1.max(b.1) && !refused && pair.iter().all(reads);
                 return heard.then_some(Trouble::Unproven(a.0, b.0, index));
             }
-            // They met when both had it already.
+            // Both had the address before they could hear each other.
             if contact > a.1.max(b.1) && pair.iter().any(|n| self.has_just_handed_over(*n, index)) {
                 return Some(Trouble::Lingering(a.0, b.0, index));
             }
@@ -276,12 +282,12 @@ impl World<'_> {
                 Vip::Leased(_) => Trouble::SplitLease(a.0, b.0, index),
             });
         }
-        // A Lease is no claim: the new one announces itself once, and whoever does not hear it learns from the API. One
-        // that hears neither keeps the address: `node` mode is for that.
+        // Without claims the new owner announces itself only once. A node that does not hear it learns from the API. A
+        // node that has neither keeps the address; only `node` mode solves that.
         let later = a.1.max(b.1);
         let ran = pair.iter().all(|n| self.judge.runs_since.get(n).is_some_and(|since| *since < later));
-        // By a clock that has stood still a Lease is valid that has expired: what it says is defended until the API is
-        // read.
+        // A process with a clock that was paused takes an expired Lease for valid, and defends the address until it
+        // reads the API.
         let lease = Duration::from_secs(2 * self.scenario.lease[0]);
         let deceived = |n: &usize| self.nodes[*n].deceived_at.is_some_and(|at| self.now < at + lease);
         if contact <= later && ran && !pair.iter().any(deceived) {
@@ -291,8 +297,7 @@ impl World<'_> {
         (!refused && pair.iter().all(told)).then_some(Trouble::Torn(a.0, b.0, index))
     }
 
-    /// Its process knows a Service of this address that is not there any more, and not the one that was made in its
-    /// place.
+    /// Whether the node has handed the address over a moment ago.
     fn has_just_handed_over(&self, n: usize, index: usize) -> bool {
         let at = |service: &usize| self.handed.get(&(n, key(*service)));
         self.judge.addresses[index].1.iter().filter_map(at).any(|at| self.now < *at + JUST)
@@ -300,7 +305,7 @@ impl World<'_> {
 
     fn is_behind(&self, n: usize, index: usize) -> bool {
         let Some(process) = &self.nodes[n].process else { return false };
-        // One that has started while the API is away keeps what it found and knows of no Service.
+        // A process that has started during an outage of the API keeps what it finds, and knows no Service.
         let knows = |service: usize| match process.seen(&key(service)) {
             Some(seen) => seen.0 == uid(service, self.generation[service]),
             None => process.has_listed(),

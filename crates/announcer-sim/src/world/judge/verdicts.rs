@@ -1,4 +1,4 @@
-//! `node` mode: what nodes say of one another's silence, held against what is so.
+//! `node` mode: compares what nodes report about silent nodes with the truth.
 
 use std::time::Duration;
 
@@ -7,13 +7,11 @@ use announcer_core::ElectionMode;
 use super::World;
 use crate::promises::Trouble;
 
-/// Others have seen a node for so long that they watch it: Leases have been renewed, and those of nodes that are lost
-/// have run
-/// out.
+/// After this time the others watch a node: they have renewed their Leases, and the Leases of lost nodes have expired.
 const KNOWN: Duration = Duration::from_secs(20);
 
 impl World<'_> {
-    /// Nodes that are called silent and are not, and nodes that are lost and not called so by two.
+    /// Nodes that are reported as silent although they answer, and lost nodes that fewer than two others report.
     pub(super) fn misheard(&self, well: &[bool]) -> Vec<Trouble> {
         let mut troubles = Vec::new();
         if self.scenario.mode != ElectionMode::Node {
@@ -26,7 +24,7 @@ impl World<'_> {
             let accused_by = |by: &usize| {
                 self.api.card(&self.nodes[*by].name).is_some_and(|card| card.silent.contains_key(&node.name))
             };
-            // On each LAN: a node that is silent at the card with its Node address is rightly called so.
+            // A node must answer on each LAN. If it is silent on the card with its Node address, the report is right.
             let answers = |by: &usize| {
                 node.powered && node.paused == 0 && self.lans().all(|lan| self.hear_each_other(lan, *by, of))
             };

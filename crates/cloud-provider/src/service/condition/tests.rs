@@ -26,7 +26,7 @@ fn served_by(node: &str) -> ServiceView {
     view
 }
 
-fn told(view: &ServiceView, answer: Answer<'_>, announced: Announced) -> Conditions {
+fn told(view: &ServiceView, answer: EnsureResult<'_>, announced: Announced) -> Conditions {
     let text = answer.err().map(|error| error.message.clone()).unwrap_or_default();
     after(view, answer, &text, announced, NOW)
 }
@@ -36,7 +36,7 @@ fn words(condition: Option<&Condition>) -> (ConditionStatus, &str) {
 }
 
 /// What is there in the end: written over what the answers before have left.
-fn shown(view: &ServiceView, answers: &[Answer<'_>]) -> Conditions {
+fn shown(view: &ServiceView, answers: &[EnsureResult<'_>]) -> Conditions {
     let mut view = view.clone();
     for answer in answers {
         view.conditions = told(&view, *answer, Announced::Yes);
@@ -190,13 +190,14 @@ fn a_service_that_something_else_serves_is_known_until_it_has_a_load_balancer_an
     for answers in [&[Ok(&turn)][..], &[Ok(&no_pool)], &[Err(&failed)], &[Ok(&turn), Ok(&unread)]] {
         let told = shown(&served_by("node-1"), answers);
         assert_eq!(words(told.ready.as_ref()), yet, "{answers:?}");
-        let made: Vec<Answer<'_>> = answers.iter().copied().chain([Ok(&ready), Ok(&no_pool), Err(&failed)]).collect();
+        let made: Vec<EnsureResult<'_>> =
+            answers.iter().copied().chain([Ok(&ready), Ok(&no_pool), Err(&failed)]).collect();
         assert_eq!(words(shown(&served_by("node-1"), &made).ready.as_ref()), (True, SERVED), "{answers:?}");
     }
     assert_eq!(shown(&served_by("node-1"), &[Ok(&unread)]).ready, None, "that of the Go provider is written once");
 
     let mut view = served_by("node-1");
-    let mut say = |answer: Answer<'_>, announced| {
+    let mut say = |answer: EnsureResult<'_>, announced| {
         view.conditions = told(&view, answer, announced);
         words(view.conditions.ready.as_ref()).1.to_owned()
     };

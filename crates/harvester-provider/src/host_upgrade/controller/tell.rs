@@ -3,13 +3,13 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use runtime::events::{EventKind, Recorder};
 
-use super::super::decide::{About, Step, Tell};
+use super::super::decide::{About, Step, UpgradeEvent};
 use super::super::status;
 use super::Controller;
 
 impl Controller {
     pub(super) fn tell(&self, step: &Step, events: &Recorder) {
-        for Tell { about, warning, reason, message } in &step.told {
+        for UpgradeEvent { about, warning, reason, message } in &step.told {
             let kind = if *warning { EventKind::Warning } else { EventKind::Normal };
             match about {
                 About::Node(name) => {

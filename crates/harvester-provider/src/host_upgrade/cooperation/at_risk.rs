@@ -9,7 +9,7 @@ use harvester_api::keys::cloudprovider;
 use harvester_api::quorum;
 use runtime::events::Recorder;
 
-use super::Seen;
+use super::UpgradeState;
 
 /// Hosts that a warning was written for.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub struct Warned(BTreeSet<String>);
 
 impl Warned {
     /// Writes one warning for each host, until the host is no longer a risk.
-    pub fn tell(&mut self, seen: &Seen, nodes: &[Arc<NodeView>], events: &Recorder) {
+    pub fn tell(&mut self, seen: &UpgradeState, nodes: &[Arc<NodeView>], events: &Recorder) {
         let members: Vec<quorum::Member<'_>> = nodes
             .iter()
             .map(|node| {

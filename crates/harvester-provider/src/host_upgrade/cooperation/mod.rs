@@ -42,7 +42,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// The state that the controller of host upgrades publishes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct UpgradeState {
     /// All lists have arrived, and the state of a former process was read. While this is false, the other fields mean
     /// nothing: a closed window may only mean that no upgrade was looked for yet.
     pub known: bool,
@@ -62,7 +62,7 @@ pub struct Sources {
     /// Its Services.
     pub services: ServiceCache,
     /// The state of the upgrade.
-    pub seen: watch::Receiver<Arc<Seen>>,
+    pub seen: watch::Receiver<Arc<UpgradeState>>,
 }
 
 /// The progress of one drain.
@@ -139,7 +139,7 @@ impl Cooperation {
 
     /// Evaluates all Nodes once. A new leader waits until the state is known. Otherwise it would take an upgrade that
     /// it has not seen yet for one that is over, and uncordon a Node in the middle of its predecessor's drain.
-    async fn look(&mut self, seen: &Seen, events: &Recorder) {
+    async fn look(&mut self, seen: &UpgradeState, events: &Recorder) {
         let held = self.identity.name().is_none() || self.identity.hold().is_some();
         let nodes = self.sources.nodes.all();
         self.tell_who_stays(seen, held, &nodes, events);
@@ -155,13 +155,18 @@ impl Cooperation {
     }
 
     /// Reports the Nodes that a former leader has cordoned and that stay cordoned, until their machine is known to run.
-    fn tell_who_stays(&mut self, seen: &Seen, held: bool, nodes: &[Arc<NodeView>], events: &Recorder) {
+    fn tell_who_stays(&mut self, seen: &UpgradeState, held: bool, nodes: &[Arc<NodeView>], events: &Recorder) {
         let power = |node: &NodeView| seen.power.get(&node.name).copied().unwrap_or(Power::Unknown);
-        let missing = |node: &NodeView| match () {
-            () if held => Some(Missing::Identity),
-            () if !seen.known => Some(Missing::Lists),
-            () if !seen.open && power(node) == Power::Unknown => Some(Missing::Machine),
-            () => None,
+        let missing = |node: &NodeView| {
+            if held {
+                Some(Missing::Identity)
+            } else if !seen.known {
+                Some(Missing::Lists)
+            } else if !seen.open && power(node) == Power::Unknown {
+                Some(Missing::Machine)
+            } else {
+                None
+            }
         };
         let cordoned = nodes.iter().filter(|node| node.annotations.contains_key(cloudprovider::CORDONED));
         let waits = cordoned.filter_map(|node| Some((node.name.clone(), missing(node)?))).collect();
@@ -177,7 +182,7 @@ impl Cooperation {
         }
     }
 
-    async fn look_at(&mut self, node: &NodeView, nodes: &[Arc<NodeView>], seen: &Seen, events: &Recorder) {
+    async fn look_at(&mut self, node: &NodeView, nodes: &[Arc<NodeView>], seen: &UpgradeState, events: &Recorder) {
         let wanted = self.limit.is_some() && seen.open;
         let name = node.name.as_str();
         let untouched = [cloudprovider::HAND_OVER, cloudprovider::CORDONED];
@@ -351,7 +356,7 @@ impl Cooperation {
 }
 
 /// Whether another Node is ready, accepts pods, and has a machine that stays in place.
-fn has_refuge(name: &str, nodes: &[Arc<NodeView>], seen: &Seen) -> bool {
+fn has_refuge(name: &str, nodes: &[Arc<NodeView>], seen: &UpgradeState) -> bool {
     nodes.iter().any(|node| {
         let stays = seen.nodes.get(&node.name).is_none_or(|status| {
             matches!(status.reason, Reason::Pending | Reason::Paused | Reason::Failed | Reason::UpToDate)

@@ -36,14 +36,16 @@ pub fn fate(pod: &Pod) -> Fate {
     let local = volumes
         .into_iter()
         .any(|volume| volume.empty_dir.as_ref().is_some_and(|directory| directory.medium.as_deref() != Some("Memory")));
-    match () {
-        () if mirror || ended || owner.is_some_and(|owner| owner.kind == "DaemonSet" || owner.kind == "Node") => {
-            Fate::Belongs
-        }
-        () if metadata.deletion_timestamp.is_some() => Fate::Ending,
-        () if owner.is_none() => Fate::Unmanaged,
-        () if local => Fate::LocalData,
-        () => Fate::Evicted,
+    if mirror || ended || owner.is_some_and(|owner| owner.kind == "DaemonSet" || owner.kind == "Node") {
+        Fate::Belongs
+    } else if metadata.deletion_timestamp.is_some() {
+        Fate::Ending
+    } else if owner.is_none() {
+        Fate::Unmanaged
+    } else if local {
+        Fate::LocalData
+    } else {
+        Fate::Evicted
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 
 /// A Node that a former leader has cordoned for a drain, and what is sent for it.
-async fn sent(seen: &Seen, identity: Identity) -> usize {
+async fn sent(seen: &UpgradeState, identity: Identity) -> usize {
     let mut node = crate::load_balancers::build::node("n", &[]);
     node.annotations.insert(cloudprovider::HAND_OVER, "2026-01-01T00:00:00Z");
     node.annotations.insert(cloudprovider::CORDONED, "true");
@@ -13,7 +13,7 @@ async fn sent(seen: &Seen, identity: Identity) -> usize {
     let sources = Sources {
         nodes: cloud_provider::cache::nodes_with([node]),
         services: cloud_provider::cache::services_with([]),
-        seen: watch::Sender::<Arc<Seen>>::default().subscribe(),
+        seen: watch::Sender::<Arc<UpgradeState>>::default().subscribe(),
     };
     let mut cooperation = Cooperation::new(&server.client(), sources, identity);
     cooperation.wanted(Some(Duration::from_mins(5)));
@@ -25,11 +25,11 @@ async fn sent(seen: &Seen, identity: Identity) -> usize {
 #[tokio::test]
 async fn a_new_leader_takes_nothing_back_before_it_knows_that_it_is_over() {
     let unknown = || Identity::unknown(harvester_api::names::ClusterName::from_record("demo"));
-    let runs = Seen { power: BTreeMap::from([("n".to_owned(), Power::On)]), ..Seen::default() };
-    let over = Seen { known: true, ..runs.clone() };
-    let blank = Seen { known: true, ..Seen::default() };
+    let runs = UpgradeState { power: BTreeMap::from([("n".to_owned(), Power::On)]), ..UpgradeState::default() };
+    let over = UpgradeState { known: true, ..runs.clone() };
+    let blank = UpgradeState { known: true, ..UpgradeState::default() };
     for (name, seen, identity, requests) in [
-        ("nothing is known", &Seen::default(), Identity::known("demo"), 0),
+        ("nothing is known", &UpgradeState::default(), Identity::known("demo"), 0),
         ("the machine runs, and the rest is not known", &runs, Identity::known("demo"), 0),
         ("who we are is not known", &over, unknown(), 0),
         ("nothing is known of the machine", &blank, Identity::known("demo"), 0),
@@ -47,13 +47,13 @@ async fn a_node_that_stays_cordoned_says_why_and_what_can_be_done() {
     let sources = Sources {
         nodes: cloud_provider::cache::nodes_with([node]),
         services: cloud_provider::cache::services_with([]),
-        seen: watch::Sender::<Arc<Seen>>::default().subscribe(),
+        seen: watch::Sender::<Arc<UpgradeState>>::default().subscribe(),
     };
     let server = Scenario::answering(|_| (500, json!({})));
     let mut cooperation = Cooperation::new(&server.client(), sources, Identity::known("demo"));
     let (events, mut told) = Recorder::to_channel("test");
     for _ in 0..40 {
-        cooperation.look(&Seen::default(), &events).await;
+        cooperation.look(&UpgradeState::default(), &events).await;
         tokio::time::sleep(LOOK_EVERY).await;
     }
     let event = told.try_recv().unwrap();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use cloud_provider::provider::NodeWake;
 use futures::stream::StreamExt;
 
-use super::super::hostnames::Ask;
-use super::{Asked, HarvesterInstances};
+use super::super::hostnames::AgentRequest;
+use super::{AgentRequests, HarvesterInstances};
 
 /// Number of guest agents that are asked concurrently.
 const ASKED_AT_ONCE: usize = 4;
@@ -17,14 +17,14 @@ const AGENT_PATIENCE: Duration = Duration::from_secs(10);
 
 impl HarvesterInstances {
     /// Processes the requests for guest agents, a few concurrently.
-    pub async fn run(self: Arc<Self>, mut asked: Asked) -> Infallible {
+    pub async fn run(self: Arc<Self>, mut asked: AgentRequests) -> Infallible {
         let asked = futures::stream::poll_fn(move |context| asked.poll_recv(context));
         asked.for_each_concurrent(ASKED_AT_ONCE, |ask| self.ask(ask)).await;
         // `self` holds a sender, so the stream does not end.
         std::future::pending().await
     }
 
-    async fn ask(&self, ask: Ask) {
+    async fn ask(&self, ask: AgentRequest) {
         let answer = tokio::time::timeout(AGENT_PATIENCE, self.requests.hostname(&ask.vm)).await;
         let hostname = match answer {
             Ok(Ok(hostname)) => {

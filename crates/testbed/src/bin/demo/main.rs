@@ -106,7 +106,7 @@ fn run(args: &RunArgs) -> Result<bool> {
         bail!("{} does not exist; build it with: make release", args.binary.display());
     }
     programs::tools()?;
-    testbed::node::cgroups::Version::detect()?;
+    testbed::node::cgroups::CgroupVersion::detect()?;
     let runtime = tokio::runtime::Runtime::new().context("failed to make a runtime")?;
     runtime.block_on(tell(args))
 }

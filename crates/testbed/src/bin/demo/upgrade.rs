@@ -1,11 +1,11 @@
 //! An upgrade of a Harvester host, replayed in seconds, and the question to `doctor` what is wrong.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::Api;
+use parking_lot::Mutex;
 use testbed::{Traffic, wait_for};
 
 use crate::bed::{Bed, NODES, PATIENCE, VMS};
@@ -36,10 +36,10 @@ pub async fn host_upgrade(step_log: &mut StepLog, bed: &Bed, vips: Vips) -> Resu
             let shown = tokio::task::block_in_place(|| {
                 let played = Mutex::new(None);
                 let shown = std::thread::scope(|scope| {
-                    scope.spawn(|| *played.lock().expect("nobody panics with it") = Some(bed.harvester.sim(words)));
+                    scope.spawn(|| *played.lock() = Some(bed.harvester.sim(words)));
                     tokio::runtime::Handle::current().block_on(show(bed))
                 });
-                played.into_inner().ok().flatten().context("the replay has not ended")??;
+                played.into_inner().context("the replay has not ended")??;
                 shown
             })?;
             let report = probe.stop_after(50, PATIENCE)?;

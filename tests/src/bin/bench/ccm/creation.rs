@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 
 use super::setup::{Setup, Times, middle};
 use super::{Figure, Results, nodes};
+use crate::bench_bed::service;
 use crate::crowd::{self, names};
 use crate::progress::say;
 use crate::requests::Side;
-use crate::stage::service;
 
 /// Services made one after the other.
 const RUNS: usize = 20;
@@ -49,12 +49,12 @@ pub async fn one(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     told.tell(one.below(0.06).go("1.09 s"));
     told.tell(Figure::seconds("fast: the same, slowest of 20", slowest));
 
-    setup.stage.wait_until_quiet().await?;
-    let mark = setup.stage.bed.mark();
+    setup.bench.wait_until_quiet().await?;
+    let mark = setup.bench.bed.mark();
     setup.publish(&names("counted", 1), 1).await?;
     setup.serve().await?;
-    setup.stage.wait_until_quiet().await?;
-    let tally = setup.stage.tally(mark)?;
+    setup.bench.wait_until_quiet().await?;
+    let tally = setup.bench.tally(mark)?;
     let (guest, host) = (tally.side(Side::CcmGuest), tally.side(Side::CcmHarvester));
     // Serving the twenty others writes their status.address, one GET and one PUT each, and here their condition with an
     // Event.
@@ -74,7 +74,7 @@ pub async fn one(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
 /// Services that are deleted right after they were made leave nothing behind.
 async fn hasty(setup: &Setup, told: &mut Results<'_>) -> Result<()> {
     let objects = || async {
-        let client = setup.stage.bed.harvester_client().await?;
+        let client = setup.bench.bed.harvester_client().await?;
         let lbs: Api<LoadBalancer> = Api::namespaced(client.clone(), e2e::VM_NAMESPACE);
         let pools: Api<IpPool> = Api::all(client);
         let lbs = lbs.list(&ListParams::default()).await.context("failed to list load balancers")?.items;
@@ -84,14 +84,14 @@ async fn hasty(setup: &Setup, told: &mut Results<'_>) -> Result<()> {
         Ok::<_, anyhow::Error>((lbs, booked))
     };
     let before = objects().await?;
-    let (api, names) = (setup.stage.services(), names("hasty", HASTY));
+    let (api, names) = (setup.bench.services(), names("hasty", HASTY));
     for (name, pause) in names.iter().zip([0, 10, 20, 30, 50].into_iter().cycle()) {
         api.create(&PostParams::default(), &service(name, "pool")).await.context("failed to create a Service")?;
         tokio::time::sleep(Duration::from_millis(pause)).await;
         api.delete(name, &DeleteParams::default()).await.context("failed to delete a Service")?;
     }
-    crowd::wait_until_gone(&setup.stage, &names).await?;
-    setup.stage.wait_until_quiet().await?;
+    crowd::wait_until_gone(&setup.bench, &names).await?;
+    setup.bench.wait_until_quiet().await?;
     let after = objects().await?;
     let left: Vec<&String> = after.0.difference(&before.0).collect();
     if !left.is_empty() {
@@ -118,11 +118,11 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
         nodes::make_machines(&setup, &nodes).await?;
         let (_, joined) = nodes::register(&setup, &nodes).await?;
         told.tell(Figure::seconds(format!("{more} Nodes join at once before, all initialised"), joined));
-        setup.stage.wait_until_only_events_are_left().await?;
+        setup.bench.wait_until_only_events_are_left().await?;
     }
     let names = names("fast", count);
-    let before = setup.stage.bed.ccm().usage()?;
-    let mark = setup.stage.bed.mark();
+    let before = setup.bench.bed.ccm().usage()?;
+    let mark = setup.bench.bed.mark();
     let (done, over) = oneshot::channel();
     let crowd = async {
         let times = setup.publish(&names, count).await;
@@ -143,9 +143,9 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
     let what = format!("fast: a Service of another namespace while {count} are made, slowest of {}", newcomers.len());
     told.tell(Figure::seconds(what, slowest).of(&newcomers).below(2.0));
     told.tell(Figure::seconds(format!("fast: {count}, median from the start"), times.median_from_start()));
-    setup.stage.wait_until_only_events_are_left().await?;
-    let after = setup.stage.bed.ccm().usage()?;
-    let tally = setup.stage.tally(mark)?;
+    setup.bench.wait_until_only_events_are_left().await?;
+    let after = setup.bench.bed.ccm().usage()?;
+    let tally = setup.bench.tally(mark)?;
     for (side, text) in [(Side::CcmGuest, "guest"), (Side::CcmHarvester, "Harvester")] {
         let writes = f64::from(u32::try_from(tally.side(side).writes).unwrap_or(u32::MAX));
         let each = writes / f64::from(u32::try_from(count + newcomers.len()).unwrap_or(u32::MAX));
@@ -158,7 +158,7 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
         Figure::new(format!("fast: {count}, RSS of the CCM then"), crate::figures::megabytes(after.rss_bytes), "MB");
     told.tell(if count > 1000 { rss.below(400.0) } else { rss });
     let gone =
-        Figure::seconds(format!("fast: {count} deleted at once, all gone"), crowd::delete(&setup.stage, &names).await?);
+        Figure::seconds(format!("fast: {count} deleted at once, all gone"), crowd::delete(&setup.bench, &names).await?);
     told.tell(if count == 100 { gone.below(3.0).go("58 s") } else { gone });
     Ok(())
 }
@@ -166,8 +166,8 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
 /// Services of another namespace that come one after the other while the crowd is served: its user does not know that
 /// ten thousand others wait. How long each of them took.
 async fn newcomers(setup: &Setup, mut over: oneshot::Receiver<()>) -> Result<Vec<Duration>> {
-    let namespace = setup.stage.bed.control_plane.test_namespace("newcomers").await?;
-    let services = Api::namespaced(setup.stage.client.clone(), &namespace);
+    let namespace = setup.bench.bed.control_plane.test_namespace("newcomers").await?;
+    let services = Api::namespaced(setup.bench.client.clone(), &namespace);
     let mut watching = Setup::watch_these(services.clone()).await?;
     tokio::time::sleep(MEANWHILE).await;
     let mut each = Vec::new();
@@ -200,10 +200,10 @@ pub async fn real(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let times = setup.publish(&hundred, 100).await?;
     told.tell(Figure::seconds("real: 100 Services at once, all published", times.all()).below(42.0).go("81-101 s"));
     told.tell(Figure::seconds("real: 100, median from the start", times.median_from_start()).below(20.0));
-    setup.stage.wait_until_quiet().await?;
+    setup.bench.wait_until_quiet().await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
 
-    let deletions = crowd::delete(&setup.stage, &hundred[..50]);
+    let deletions = crowd::delete(&setup.bench, &hundred[..50]);
     let new = async {
         tokio::time::sleep(Duration::from_secs(4)).await;
         setup.publish(&names("new", 3), 3).await
@@ -221,8 +221,8 @@ pub async fn real(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
 pub async fn backlog(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let setup = Setup::set("real", ccm_args).await?;
     setup.make(&names("backlog", 500)).await?;
-    setup.stage.bed.ccm().start()?;
-    setup.stage.bed.wait_until_initialized().await?;
+    setup.bench.bed.ccm().start()?;
+    setup.bench.bed.wait_until_initialized().await?;
     let mut each = Vec::new();
     for (name, pause) in names("new", 4).into_iter().zip([0, 5, 3, 4]) {
         tokio::time::sleep(Duration::from_secs(pause)).await;

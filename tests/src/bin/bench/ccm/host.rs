@@ -44,8 +44,8 @@ enum How {
 }
 
 async fn away(setup: &Setup, how: How, text: &str, told: &mut Results<'_>) -> Result<()> {
-    setup.stage.wait_until_quiet().await?;
-    let harvester = &setup.stage.bed.harvester;
+    setup.bench.wait_until_quiet().await?;
+    let harvester = &setup.bench.bed.harvester;
     match how {
         How::Dead => harvester.api_server().kill(),
         How::Cut => harvester.namespace().nft(CUT)?,
@@ -77,17 +77,17 @@ pub async fn pools(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let bed = ccm_args.iter().fold(Bed::builder(), |bed, arg| bed.ccm_arg(arg));
     let setup = Setup::with(bed.harvester_flag("--profile=fast"), false).await?;
     setup.start().await?;
-    let stage = &setup.stage;
-    let mark = stage.bed.mark();
+    let bench = &setup.bench;
+    let mark = bench.bed.mark();
     setup.make(&names("stuck", 1)).await?;
     progress::sleep("one Service without a pool", STUCK).await;
-    let tally = stage.tally(mark)?;
+    let tally = bench.tally(mark)?;
     let (guest, host) = (tally.side(Side::CcmGuest), tally.side(Side::CcmHarvester));
     let all = guest.writes + guest.reads + guest.events + host.writes + host.reads;
     told.tell(Figure::count("a Service without a pool: all requests in its first 2 minutes", all));
-    let mark = stage.bed.mark();
+    let mark = bench.bed.mark();
     progress::sleep("one Service without a pool", STUCK).await;
-    let tally = stage.tally(mark)?;
+    let tally = bench.tally(mark)?;
     // Watches end after five minutes and begin anew, however many Services there are.
     let (guest, host) = (tally.side(Side::CcmGuest), tally.side(Side::CcmHarvester));
     let watches = [&guest, &host].into_iter().flat_map(|counts| &counts.reads_by_kind);
@@ -98,7 +98,7 @@ pub async fn pools(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let mut watching = setup.watch().await?;
     let begin = Instant::now();
     // Ninety-nine addresses: for the stuck one and ninety-eight others.
-    stage.bed.harvester.create_pool("small", NETWORK, "10.200.0.0/20,start=10.200.0.10,end=10.200.0.108")?;
+    bench.bed.harvester.create_pool("small", NETWORK, "10.200.0.0/20,start=10.200.0.10,end=10.200.0.108")?;
     watching.wait_for(&names("stuck", 1), 1).await?;
     told.tell(
         Figure::seconds("pool made: the pending Service is published", begin.elapsed()).below(1.5).go("up to 300 s"),
@@ -111,7 +111,7 @@ pub async fn pools(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     );
     // The stand-in's back-off is the host's: up to two minutes. What counts is our part after the host has booked.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let client = stage.bed.harvester_client().await?;
+    let client = bench.bed.harvester_client().await?;
     let lbs: Api<LoadBalancer> = Api::namespaced(client.clone(), e2e::VM_NAMESPACE);
     let mut watching = setup.watch().await?;
     let left: Vec<String> = others.iter().filter(|name| !times.published.contains_key(*name)).cloned().collect();

@@ -11,11 +11,11 @@ use serde_json::json;
 
 use super::setup::Setup;
 use super::{Figure, Results};
+use crate::bench_bed::{CCM_LEASE, stop};
 use crate::crowd::names;
 use crate::figures::megabytes;
 use crate::progress;
 use crate::requests::{Counts, Side, Tally};
-use crate::stage::{CCM_LEASE, stop};
 
 /// How long nothing is done to see what that costs.
 const REST: Duration = Duration::from_mins(1);
@@ -26,7 +26,7 @@ pub async fn healthy(count: usize, ccm_args: &[String], told: &mut Results<'_>) 
     setup.start().await?;
     setup.publish(&names("healthy", count), count).await?;
     setup.serve().await?;
-    setup.stage.wait_until_quiet().await?;
+    setup.bench.wait_until_quiet().await?;
     rest(&setup, count, told).await?;
     around_nodes(&setup, count, told).await?;
     restart(&setup, count, told).await?;
@@ -34,10 +34,10 @@ pub async fn healthy(count: usize, ccm_args: &[String], told: &mut Results<'_>) 
 }
 
 async fn rest(setup: &Setup, count: usize, told: &mut Results<'_>) -> Result<()> {
-    let stage = &setup.stage;
-    let (before, mark) = (stage.bed.ccm().usage()?, stage.bed.mark());
+    let bench = &setup.bench;
+    let (before, mark) = (bench.bed.ccm().usage()?, bench.bed.mark());
     progress::sleep("at rest", REST).await;
-    let (after, tally) = (stage.bed.ccm().usage()?, stage.tally(mark)?);
+    let (after, tally) = (bench.bed.ccm().usage()?, bench.tally(mark)?);
     told.tell(
         Figure::count(format!("{count} Services at rest for a minute: requests, Leases apart"), tally.work())
             .at_most(0.0),
@@ -61,33 +61,33 @@ fn for_services(tally: &Tally) -> usize {
 }
 
 async fn around_nodes(setup: &Setup, count: usize, told: &mut Results<'_>) -> Result<()> {
-    let (stage, bed) = (&setup.stage, &setup.stage.bed);
+    let (bench, bed) = (&setup.bench, &setup.bench.bed);
     let mark = bed.mark();
     bed.machines().await?.save(&bed.machine("extra", &["192.168.100.60"])).await?;
     bed.register_node(&NodeSketch::new("extra")).await?;
     bed.wait_until_initialized().await?;
-    let nodes: Api<Node> = Api::all(stage.client.clone());
+    let nodes: Api<Node> = Api::all(bench.client.clone());
     let label = json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "true"}}});
     nodes.patch("extra", &PatchParams::default(), &Patch::Merge(&label)).await.context("failed to label a Node")?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     bed.delete_node("extra").await?;
-    stage.wait_until_quiet().await?;
-    let asked = for_services(&stage.tally(mark)?);
+    bench.wait_until_quiet().await?;
+    let asked = for_services(&bench.tally(mark)?);
     let what = format!("node added, excluded, removed with {count} Services: requests for Services");
     told.tell(Figure::count(what, asked).at_most(0.0).go("600"));
     Ok(())
 }
 
 async fn restart(setup: &Setup, count: usize, told: &mut Results<'_>) -> Result<()> {
-    let (stage, ccm) = (&setup.stage, setup.stage.bed.ccm());
-    let mark = stage.bed.mark();
+    let (bench, ccm) = (&setup.bench, setup.bench.bed.ccm());
+    let mark = bench.bed.mark();
     told.tell(Figure::seconds("SIGTERM to exit", stop(&ccm).await?).below(1.0).go("> 8 s"));
     let begin = Instant::now();
     ccm.start()?;
-    stage.wait_until_ccm_is_ready(&ccm).await?;
+    bench.wait_until_ccm_is_ready(&ccm).await?;
     let ready = begin.elapsed();
-    stage.wait_until_quiet().await?;
-    let tally = stage.tally(mark)?;
+    bench.wait_until_quiet().await?;
+    let tally = bench.tally(mark)?;
     let writes = tally.side(Side::CcmGuest).writes + tally.side(Side::CcmHarvester).writes;
     told.tell(Figure::count(format!("restart over {count} Services: writes"), writes).at_most(0.0).go("1003"));
     told.tell(Figure::seconds(format!("restart over {count} Services: ready"), ready).below(2.0));
@@ -97,13 +97,13 @@ async fn restart(setup: &Setup, count: usize, told: &mut Results<'_>) -> Result<
 /// A stand-by takes over from a leader that ends, and publishes the address of a Service that was made in the same
 /// moment.
 async fn hand_over(setup: &Setup, told: &mut Results<'_>) -> Result<()> {
-    let (stage, ccm, standby) = (&setup.stage, setup.stage.bed.ccm(), setup.stage.standby());
-    let former = stage.holder(CCM_LEASE).await?;
+    let (bench, ccm, standby) = (&setup.bench, setup.bench.bed.ccm(), setup.bench.standby());
+    let former = bench.holder(CCM_LEASE).await?;
     standby.start()?;
     tokio::time::sleep(Duration::from_secs(5)).await;
     let begin = Instant::now();
     let leads = async {
-        stage.wait_for_other_holder(CCM_LEASE, former.as_deref(), Duration::from_secs(40)).await?;
+        bench.wait_for_other_holder(CCM_LEASE, former.as_deref(), Duration::from_secs(40)).await?;
         Ok::<_, anyhow::Error>(begin.elapsed())
     };
     let works = async {

@@ -12,17 +12,17 @@ use serde_json::json;
 
 use super::setup::{Setup, middle};
 use super::{Figure, Results};
+use crate::bench_bed::PARALLEL;
 use crate::crowd::names;
 use crate::figures::megabytes;
 use crate::progress::{EVERY, say};
 use crate::requests::Side;
-use crate::stage::PARALLEL;
 
 /// `count` Nodes register at once; their machines are there before.
 pub async fn join(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let setup = Setup::set("fast", ccm_args).await?;
     setup.start().await?;
-    let (stage, bed) = (&setup.stage, &setup.stage.bed);
+    let (bench, bed) = (&setup.bench, &setup.bench.bed);
     let names = names("many", count);
     make_machines(&setup, &names).await?;
     let mark = bed.mark();
@@ -30,8 +30,8 @@ pub async fn join(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> 
     let all = Figure::seconds(format!("{count} Nodes join at once: all initialised"), all);
     told.tell(if count == 1000 { all.below(15.0).go("591 s") } else { all.below(120.0) });
     told.tell(Figure::seconds(format!("{count} Nodes: until the bench had made them"), made));
-    stage.wait_until_quiet().await?;
-    let guest = stage.tally(mark)?.side(Side::CcmGuest);
+    bench.wait_until_quiet().await?;
+    let guest = bench.tally(mark)?.side(Side::CcmGuest);
     told.tell(Figure::count(format!("{count} Nodes: requests to the guest API"), guest.total()).go("3966"));
     let rss = megabytes(bed.ccm().usage()?.rss_bytes);
     told.tell(Figure::new(format!("{count} Nodes: RSS of the CCM then"), rss, "MB"));
@@ -40,7 +40,7 @@ pub async fn join(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> 
 
 /// Their machines on Harvester.
 pub async fn make_machines(setup: &Setup, names: &[String]) -> Result<()> {
-    let bed = &setup.stage.bed;
+    let bed = &setup.bench.bed;
     let machines = bed.machines().await?;
     say(format!("  making {} machines", names.len()));
     stream::iter(names.iter().enumerate())
@@ -53,12 +53,12 @@ pub async fn make_machines(setup: &Setup, names: &[String]) -> Result<()> {
         .buffer_unordered(PARALLEL)
         .try_collect::<Vec<_>>()
         .await?;
-    setup.stage.wait_until_quiet().await
+    setup.bench.wait_until_quiet().await
 }
 
 /// Registers Nodes as their kubelets do; how long that took, and until all of them were initialised.
 pub async fn register(setup: &Setup, names: &[String]) -> Result<(Duration, Duration)> {
-    let nodes: Api<Node> = Api::all(setup.stage.client.clone());
+    let nodes: Api<Node> = Api::all(setup.bench.client.clone());
     let begin = Instant::now();
     stream::iter(names)
         .map(|name| {
@@ -100,7 +100,7 @@ pub async fn register(setup: &Setup, names: &[String]) -> Result<(Duration, Dura
 
 /// A machine reports another address.
 async fn moving(setup: &Setup, names: &[String], told: &mut Results<'_>) -> Result<()> {
-    let bed = &setup.stage.bed;
+    let bed = &setup.bench.bed;
     let machines = bed.machines().await?;
     let mut each = Vec::new();
     for (n, name) in names.iter().take(5).enumerate() {

@@ -18,13 +18,13 @@ const SERVED: usize = 20;
 pub async fn endure(time: Duration, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let bed = ccm_args.iter().fold(Bed::builder(), |bed, arg| bed.ccm_arg(arg));
     let setup = Setup::with(bed.harvester_flag("--profile=fast"), false).await?;
-    let bed = &setup.stage.bed;
+    let bed = &setup.bench.bed;
     bed.set_pool(POOL, NETWORK, POOL_RANGE).await?;
     setup.start().await?;
     setup.publish(&names("served", SERVED), SERVED).await?;
-    setup.stage.wait_until_quiet().await?;
+    setup.bench.wait_until_quiet().await?;
     let before = bed.ccm().usage()?;
-    let endured = bed.endure_safe_mode(&setup.stage.namespace, time).await?;
+    let endured = bed.endure_safe_mode(&setup.bench.namespace, time).await?;
     let after = bed.ccm().usage()?;
     let minutes = time.as_secs() / 60;
     let of = |what: &str| format!("safe mode for {minutes} minutes while everything changes: {what}");

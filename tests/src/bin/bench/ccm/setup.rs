@@ -14,10 +14,10 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use crate::bench_bed::{BenchBed, PARALLEL, service};
 use crate::crowd;
 use crate::figures::tenths;
 use crate::progress::{EVERY, say};
-use crate::stage::{PARALLEL, Stage, service};
 
 /// Without any news for this long a measurement is given up.
 const STALLED: Duration = Duration::from_secs(90);
@@ -25,9 +25,9 @@ const STALLED: Duration = Duration::from_secs(90);
 /// Addresses of one pool, where there are several.
 const PER_POOL: usize = 400;
 
-/// The stage without announcers and kube-proxies.
+/// The bench without announcers and kube-proxies.
 pub struct Setup {
-    pub stage: Stage,
+    pub bench: BenchBed,
     /// Among so many pools the Services are spread; none: they take the host's choice.
     pools: usize,
 }
@@ -82,12 +82,12 @@ impl Setup {
 
     /// The same with one more choice: whether there is a pool. Two nodes, because two replicas cannot share one.
     pub async fn with(bed: e2e::BedBuilder, pool: bool) -> Result<Self> {
-        let stage = Box::pin(Stage::set_without_pool(bed.nodes(2))).await?;
-        stage.bed.nodes.iter().for_each(testbed::SimNode::kill_proxy);
+        let bench = Box::pin(BenchBed::set_without_pool(bed.nodes(2))).await?;
+        bench.bed.nodes.iter().for_each(testbed::SimNode::kill_proxy);
         if pool {
-            stage.make_pool()?;
+            bench.make_pool()?;
         }
-        Ok(Self { stage, pools: 0 })
+        Ok(Self { bench, pools: 0 })
     }
 
     /// Gives `count` Services to pools of [`PER_POOL`] addresses each. The host rewrites a whole pool for each booking,
@@ -101,7 +101,7 @@ impl Setup {
             let (name, priority) = (format!("bench-{n}"), (n + 1).to_string());
             let words = ["pool", "create", &name, "--network", NETWORK, "--range", &range, "--priority", &priority];
             let scope = format!("--scope=namespace={VM_NAMESPACE},cluster={CLUSTER}");
-            self.stage.bed.harvester.sim(words.into_iter().chain([scope.as_str()]))?;
+            self.bench.bed.harvester.sim(words.into_iter().chain([scope.as_str()]))?;
         }
         Ok(self)
     }
@@ -113,14 +113,14 @@ impl Setup {
 
     /// Starts the cloud controller and waits until it works and nothing happens any more.
     pub async fn start(&self) -> Result<()> {
-        self.stage.bed.ccm().start()?;
-        self.stage.bed.wait_until_initialized().await?;
-        self.stage.wait_until_quiet().await
+        self.bench.bed.ccm().start()?;
+        self.bench.bed.wait_until_initialized().await?;
+        self.bench.wait_until_quiet().await
     }
 
     /// Watches from now on.
     pub async fn watch(&self) -> Result<Watching> {
-        Self::watch_these(self.stage.services()).await
+        Self::watch_these(self.bench.services()).await
     }
 
     /// The same for Services of any namespace.
@@ -129,7 +129,7 @@ impl Setup {
             let published = service.annotations().contains_key(kube_vip::LOADBALANCER_IPS);
             published.then(|| (service.name_any(), Instant::now()))
         };
-        let seen = Stage::watch(services, published).await?;
+        let seen = BenchBed::watch(services, published).await?;
         Ok(Watching { seen })
     }
 
@@ -138,15 +138,15 @@ impl Setup {
     pub async fn raw_rate(&self, count: usize) -> Result<f64> {
         let names = crowd::names("raw", count);
         let begin = Instant::now();
-        crowd::make(&self.stage, &names, "pool").await?;
+        crowd::make(&self.bench, &names, "pool").await?;
         let took = begin.elapsed();
-        crowd::delete(&self.stage, &names).await?;
+        crowd::delete(&self.bench, &names).await?;
         Ok(tenths(f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / took.as_secs_f64()))
     }
 
     /// Makes Services as fast as the API server takes them.
     pub async fn make(&self, names: &[String]) -> Result<BTreeMap<String, Instant>> {
-        self.make_in(&self.stage.services(), names).await
+        self.make_in(&self.bench.services(), names).await
     }
 
     /// The same in any namespace.
@@ -174,7 +174,7 @@ impl Setup {
 
     /// Plays the announcer: serves every Service with the address that was published for it.
     pub async fn serve(&self) -> Result<()> {
-        let api = self.stage.services();
+        let api = self.bench.services();
         let list = api.list(&ListParams::default()).await.context("failed to list Services")?.items;
         let published = list.into_iter().filter_map(|service: Service| {
             let ip = service.annotations().get(kube_vip::LOADBALANCER_IPS)?.clone();

@@ -1,7 +1,7 @@
 //! Services of others that ask for an address which is served, with records of their author's own making.
 
 use super::*;
-use crate::annotations::Wanted;
+use crate::annotations::AddressRequest;
 use crate::view::{InterfaceWish, Port};
 
 /// Another port of the same address, under a record that nobody has swapped.
@@ -85,7 +85,7 @@ fn who_names_an_interface_that_no_node_has_does_not_decide_for_others_that_have_
 fn a_service_with_the_mac_of_one_that_is_served_elsewhere_gets_no_macvlan_and_says_whose_it_is() {
     let mac = Mac::new([0, 0, 0x6c, 1, 2, 3]);
     let mut web = seated("web", "10.0.0.50", "node-2", 4);
-    (web.wanted, web.dhcp.mac, web.created) = (vec![Wanted::Dhcp4], Some(mac), 100);
+    (web.wanted, web.dhcp.mac, web.created) = (vec![AddressRequest::Dhcp4], Some(mac), 100);
     for name in ["copya", "copyb", "copyc", "copyd", "copye"] {
         let mut copy = view(name, &["dhcp"]);
         (copy.dhcp.mac, copy.created) = (Some(mac), 1);

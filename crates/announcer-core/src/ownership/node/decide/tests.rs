@@ -1,6 +1,6 @@
 use std::sync::LazyLock;
 
-use super::super::candidates::Merit;
+use super::super::candidates::Penalties;
 use super::super::member::Defects;
 use super::super::{Term, place};
 use super::*;
@@ -10,7 +10,7 @@ const ALL: [&str; 3] = ["node-1", "node-2", "node-3"];
 static LINE: LazyLock<Candidates<'static>> = LazyLock::new(|| candidates(&ALL));
 
 fn candidates<'a>(nodes: &[&'a str]) -> Candidates<'a> {
-    Candidates::new(nodes.iter().map(|node| (*node, Merit::default())))
+    Candidates::new(nodes.iter().map(|node| (*node, Penalties::default())))
 }
 
 fn case<'a>(me: &'a str, owner_record: Option<&'a OwnerRecord>) -> Case<'a> {
@@ -93,7 +93,8 @@ fn the_veto_of_a_stranger_ends() {
     let taken = silent(Side::Greater).map(|silence| Silence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
     for over in [false, true] {
         let watched = Case { silent: taken, holder: Holder::Expired, ..case("node-2", Some(&owner_record)) };
-        let asked = Case { asked: Asked::Answered, holder: Holder::Unseen, ..case("node-2", Some(&owner_record)) };
+        let asked =
+            Case { asked: QuestionState::Answered, holder: Holder::Unseen, ..case("node-2", Some(&owner_record)) };
         for case in [watched, asked] {
             let step = decide(&Case { others_had_their_time: over, ..case });
             assert_eq!(step, if over { Step::Take(DESPITE_A_STRANGER) } else { Step::Rest });
@@ -158,11 +159,11 @@ fn an_owner_that_cannot_be_watched_is_asked_for_by_broadcast_by_the_first_in_lin
     for holder in [Holder::Absent, Holder::Unseen] {
         let step =
             |me, asked| decide(&Case { holder, asked, vacant_long_enough: true, ..case(me, Some(&owner_record)) });
-        assert_eq!(step("node-2", Asked::NotYet), Step::Ask, "{holder:?}");
-        assert_eq!(step("node-2", Asked::Waiting), Step::Rest, "{holder:?}");
-        assert_eq!(step("node-2", Asked::Answered), Step::Rest, "{holder:?}");
-        assert!(matches!(step("node-2", Asked::Silence), Step::Take(_)), "{holder:?}");
-        assert_eq!(step("node-3", Asked::Silence), Step::Rest, "{holder:?}");
+        assert_eq!(step("node-2", QuestionState::NotYet), Step::Ask, "{holder:?}");
+        assert_eq!(step("node-2", QuestionState::Waiting), Step::Rest, "{holder:?}");
+        assert_eq!(step("node-2", QuestionState::Answered), Step::Rest, "{holder:?}");
+        assert!(matches!(step("node-2", QuestionState::Silence), Step::Take(_)), "{holder:?}");
+        assert_eq!(step("node-3", QuestionState::Silence), Step::Rest, "{holder:?}");
     }
     // Its Lease may not have come yet.
     let fresh = Case { holder: Holder::Absent, ..case("node-2", Some(&owner_record)) };
@@ -182,8 +183,8 @@ fn without_a_record_the_preferred_node_asks_and_takes_only_what_nobody_answers_f
         let step = decide(&case(me, None));
         assert_eq!(step == Step::Ask, me == home, "{me}: {step:?}");
     }
-    assert_eq!(decide(&Case { asked: Asked::Answered, ..case(home, None) }), Step::Rest);
-    assert!(matches!(decide(&Case { asked: Asked::Silence, ..case(home, None) }), Step::Take(_)));
+    assert_eq!(decide(&Case { asked: QuestionState::Answered, ..case(home, None) }), Step::Rest);
+    assert!(matches!(decide(&Case { asked: QuestionState::Silence, ..case(home, None) }), Step::Take(_)));
     assert!(matches!(decide(&Case { published: false, ..case(home, None) }), Step::Take(_)), "nobody has begun");
 }
 
@@ -216,8 +217,8 @@ fn an_owner_hands_over_when_it_ends_when_it_may_not_serve_and_when_fail_back_is_
     let owner_record = owner_record("node-1");
     let own = case("node-1", Some(&owner_record));
     let (others, alone, nobody) = (candidates(&["node-2", "node-3"]), candidates(&["node-1"]), candidates(&[]));
-    let not_ready = Merit { defects: Defects { not_ready: true, ..Defects::default() }, ..Merit::default() };
-    let unready = Candidates::new([("node-1", not_ready), ("node-2", Merit::default())]);
+    let not_ready = Penalties { defects: Defects { not_ready: true, ..Defects::default() }, ..Penalties::default() };
+    let unready = Candidates::new([("node-1", not_ready), ("node-2", Penalties::default())]);
     let all_unready = Candidates::new(ALL.map(|node| (node, not_ready)));
     for (name, case, gives) in [
         ("all well", own.clone(), false),
@@ -252,30 +253,35 @@ fn in_safe_mode_only_what_nobody_answers_for_is_taken_and_nothing_new() {
     let first = Case { passed_over: 9, ..new.clone() };
     for (what, case, expected) in [
         ("its node is silent: everybody is asked", dead.clone(), "ask"),
-        ("the original answers", Case { asked: Asked::Answered, ..dead.clone() }, "rest"),
+        ("the original answers", Case { asked: QuestionState::Answered, ..dead.clone() }, "rest"),
         (
             "also when all have had their time",
-            Case { asked: Asked::Answered, others_had_their_time: true, ..dead.clone() },
+            Case { asked: QuestionState::Answered, others_had_their_time: true, ..dead.clone() },
             "rest",
         ),
         (
             "a member answers by proxy",
-            Case { asked: Asked::Answered, answered_by_member: true, ..dead.clone() },
+            Case { asked: QuestionState::Answered, answered_by_member: true, ..dead.clone() },
             "rest",
         ),
         (
             "a member answers by proxy, and all have had their time",
-            Case { asked: Asked::Answered, answered_by_member: true, others_had_their_time: true, ..dead.clone() },
+            Case {
+                asked: QuestionState::Answered,
+                answered_by_member: true,
+                others_had_their_time: true,
+                ..dead.clone()
+            },
             "take",
         ),
-        ("nobody answers", Case { asked: Asked::Silence, ..dead.clone() }, "take"),
+        ("nobody answers", Case { asked: QuestionState::Silence, ..dead.clone() }, "take"),
         ("a new Service", Case { published: false, ..first.clone() }, "rest"),
         (
             "one whose owner nobody knows, and the original answers",
-            Case { asked: Asked::Answered, ..first.clone() },
+            Case { asked: QuestionState::Answered, ..first.clone() },
             "rest",
         ),
-        ("the same, and nobody answers", Case { asked: Asked::Silence, ..first }, "take"),
+        ("the same, and nobody answers", Case { asked: QuestionState::Silence, ..first }, "take"),
         ("what is here stays", Case { holding: true, ..new }, "take"),
     ] {
         let step = match decide(&case) {

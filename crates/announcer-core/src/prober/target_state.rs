@@ -45,7 +45,7 @@ impl Open {
 
 /// The state of one target.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct TargetState {
     pub target: Target,
     open: Option<Open>,
     ports: u8,
@@ -57,7 +57,7 @@ pub(super) struct Asked {
     last: Option<(Outcome, u32)>,
 }
 
-impl Asked {
+impl TargetState {
     /// Starts without results.
     pub fn new(target: Target) -> Self {
         Self { target, open: None, ports: 0, standing: None, failures: 0, last: None }

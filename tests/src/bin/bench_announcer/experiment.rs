@@ -13,14 +13,14 @@ use crate::cases::{Case, Fault, Run, ms};
 const AFTER_POWER_LOSS: Duration = Duration::from_secs(6);
 
 /// One address, and where it is.
-pub struct Stage<'a> {
+pub struct Experiment<'a> {
     bed: &'a Bed,
     place: &'a Place<'a>,
     web: Exposed<'a>,
     address: Ipv4Addr,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> Experiment<'a> {
     /// A Service that answers.
     pub async fn new(bed: &'a Bed, place: &'a Place<'a>, case: &Case) -> Result<Self> {
         let asked = if case.dhcp { "0.0.0.0".to_owned() } else { bed.lan.ipv4(151).to_string() };

@@ -37,7 +37,7 @@ pub const ANNOUNCER_LEASE: &str = "plndr-svcs-lock";
 pub const PARALLEL: usize = 16;
 
 /// See the module's description.
-pub struct Stage {
+pub struct BenchBed {
     standby: Program,
     /// The bed.
     pub bed: Bed,
@@ -47,12 +47,12 @@ pub struct Stage {
     pub namespace: String,
 }
 
-impl Stage {
+impl BenchBed {
     /// Starts it all.
     pub async fn set(builder: BedBuilder) -> Result<Self> {
-        let stage = Self::set_without_pool(builder).await?;
-        stage.make_pool()?;
-        Ok(stage)
+        let bench = Self::set_without_pool(builder).await?;
+        bench.make_pool()?;
+        Ok(bench)
     }
 
     /// Makes the pool.

@@ -5,8 +5,8 @@ use super::facts::{MachineFacts, PlanView, Power, Progress};
 use super::shown::{Expect, Reason};
 use super::stage::Stage;
 
-/// One machine, with the facts around it.
-pub(super) struct Look<'a> {
+/// One machine, with what is known of its host and of the upgrade.
+pub(super) struct MachineContext<'a> {
     pub machine: &'a MachineFacts,
     pub host: &'a str,
     pub state: &'a str,
@@ -15,7 +15,7 @@ pub(super) struct Look<'a> {
     pub upgrade: bool,
 }
 
-impl Look<'_> {
+impl MachineContext<'_> {
     /// The reason to show; `None` if there is nothing to show for this Node.
     pub fn reason(&self, course: &Course, before: Option<Reason>) -> Option<Reason> {
         let machine = self.machine;
@@ -26,17 +26,19 @@ impl Look<'_> {
             // The upgrade touches the host or the machine. A migration without a known cause is not attributed to the
             // upgrade.
             let touched = progress == Some(Progress::Running) || self.inferred == Some(self.host) || machine.evacuating;
-            match () {
-                () if machine.migrating && touched => return Some(Reason::LiveMigrating),
-                () if off && stage == Stage::Changed => return Some(Reason::Rebooting),
-                () if off => return Some(Reason::ShutDown),
-                // The process may have been down with the machine and not have seen it go off; then the stage of the
-                // host is the evidence.
-                () if machine.power == Power::Starting && (course.off.is_some() || stage == Stage::Changed) => {
-                    return Some(Reason::Restoring);
-                }
-                () if machine.evacuating => return Some(Reason::PreDraining),
-                () => {}
+            if machine.migrating && touched {
+                return Some(Reason::LiveMigrating);
+            }
+            if off {
+                return Some(if stage == Stage::Changed { Reason::Rebooting } else { Reason::ShutDown });
+            }
+            // The process may have been down with the machine and not have seen it go off; then the stage of the host
+            // is the evidence.
+            if machine.power == Power::Starting && (course.off.is_some() || stage == Stage::Changed) {
+                return Some(Reason::Restoring);
+            }
+            if machine.evacuating {
+                return Some(Reason::PreDraining);
             }
         }
         let by_host = match (progress, Stage::of(self.state)) {

@@ -1,12 +1,12 @@
-//! Chance that can be thrown again: SplitMix64.
+//! A seeded random number generator (SplitMix64), and a deck of cards.
 
 use std::time::Duration;
 
-/// A seeded source of decisions.
+/// A random number generator. The same seed gives the same numbers.
 #[derive(Debug)]
-pub struct Dice(u64);
+pub struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -26,14 +26,14 @@ impl Dice {
 
     /// One of them, by weight.
     pub fn pick<T: Copy>(&mut self, weighted: &[(usize, T)]) -> T {
-        let mut throw = self.below(weighted.iter().map(|(weight, _)| weight).sum());
+        let mut left = self.below(weighted.iter().map(|(weight, _)| weight).sum());
         for (weight, item) in weighted {
-            match throw.checked_sub(*weight) {
-                Some(rest) => throw = rest,
+            match left.checked_sub(*weight) {
+                Some(rest) => left = rest,
                 None => return *item,
             }
         }
-        unreachable!("the throw is less than the sum of weights")
+        unreachable!("the drawn number is less than the sum of weights")
     }
 
     /// Between the two, in steps of 10 ms.
@@ -42,7 +42,7 @@ impl Dice {
     }
 }
 
-/// Cards of which each is drawn once before any is drawn again: a short run has its share of each.
+/// A deck of cards. Each card is drawn once before any is drawn again, so even a short run has all of them.
 #[derive(Debug)]
 pub struct Deck<T> {
     all: Vec<T>,
@@ -50,17 +50,17 @@ pub struct Deck<T> {
 }
 
 impl<T: Copy> Deck<T> {
-    /// Of these, which are some.
+    /// Makes a deck of these cards; there is at least one.
     pub fn new(all: Vec<T>) -> Self {
         Self { all, ahead: Vec::new() }
     }
 
     /// The next one.
-    pub fn draw(&mut self, dice: &mut Dice) -> T {
+    pub fn draw(&mut self, rng: &mut Rng) -> T {
         if self.ahead.is_empty() {
             self.ahead.clone_from(&self.all);
         }
-        self.ahead.swap_remove(dice.below(self.ahead.len()))
+        self.ahead.swap_remove(rng.below(self.ahead.len()))
     }
 }
 
@@ -75,8 +75,8 @@ mod tests {
     fn each_seed_draws_each_trouble_as_often_as_any_other_and_in_an_order_of_its_own() {
         let all = Broken::value_variants();
         let orders = (0..20).map(|seed| {
-            let (mut deck, mut dice) = (Deck::new(all.to_vec()), Dice::new(seed));
-            let drawn: Vec<Broken> = (0..3 * all.len()).map(|_| deck.draw(&mut dice)).collect();
+            let (mut deck, mut rng) = (Deck::new(all.to_vec()), Rng::new(seed));
+            let drawn: Vec<Broken> = (0..3 * all.len()).map(|_| deck.draw(&mut rng)).collect();
             for kind in all {
                 assert_eq!(drawn.iter().filter(|one| *one == kind).count(), 3, "{kind:?} of seed {seed}");
             }
