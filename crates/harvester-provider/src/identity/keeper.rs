@@ -24,7 +24,8 @@ use runtime::refusal;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use news::{Changed, News, until};
+pub(crate) use news::until;
+use news::{Changed, News};
 use progress::Progress;
 use words::not_allowed;
 
