@@ -248,8 +248,8 @@ impl Collector {
         self.identity.spoken().is_some_and(|word| word >= since)
     }
 
-    /// Writes down which load balancers an operator has confirmed to be lost since the last time. It is tried again until
-    /// it has worked.
+    /// Writes down which load balancers an operator has confirmed to be lost since the last time. What fails is tried
+    /// again soon.
     async fn remember(&self, garbage: &[Garbage], progress: &mut Progress) {
         let (spoken, record) = (self.identity.spoken(), self.sources.record.get(&NAME.to_owned()));
         let known = record.map(|record| record.confirmed_lost.clone()).unwrap_or_default();
