@@ -69,7 +69,7 @@ pub(super) fn failed(error: RequestError) -> ProviderError {
         | RequestError::Patch { source, .. } => source.into(),
         RequestError::Malformed { source, .. } => source.into(),
     };
-    ProviderError { message, source: Some(source), permanent: false, reason, longest_pause }
+    ProviderError { source: Some(source), reason, longest_pause, ..ProviderError::new(message) }
 }
 
 pub(super) fn refused(refusal: &Refusal) -> ProviderError {
