@@ -268,7 +268,9 @@ fn one_command_runs_every_test() {
 fn the_check_of_dependencies_looks_for_known_vulnerabilities_or_says_that_it_did_not() {
     let output = Command::new("make").args(["-n", "deny"]).current_dir(root()).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(said.lines().collect::<Vec<_>>(), ["dev/deny.sh", "dev/yanked.py"]);
+    for check in ["dev/deny.sh", "dev/yanked.py"] {
+        assert!(said.lines().any(|line| line == check), "{check} is no part of it, or with less: {said}");
+    }
     let steps = std::fs::read_to_string(root().join(".ci/run")).unwrap();
     assert!(steps.contains("make --no-print-directory deny"), "nothing runs it");
 

@@ -96,7 +96,7 @@ impl Hostnames {
             match self.outcome(vmi) {
                 Some(Outcome::Asked) => under_way = true,
                 Some(Outcome::Failed(at)) if now.duration_since(*at) < ASK_AGAIN => {
-                    let left = ASK_AGAIN - now.duration_since(*at);
+                    let left = ASK_AGAIN.saturating_sub(now.duration_since(*at));
                     again = Some(again.map_or(left, |before| before.min(left)));
                 }
                 Some(Outcome::Failed(_)) | None if vmi.agent_connected => asks.push(self.ask(vmi)),
