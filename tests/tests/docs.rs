@@ -263,13 +263,70 @@ fn one_command_runs_every_test() {
     }
 }
 
-/// Three test programs that are shell scripts, and a cargo that says that it has built them.
+/// Nothing is asked of the network: cargo-deny and git are shell scripts.
+#[test]
+fn the_check_of_dependencies_looks_for_known_vulnerabilities_or_says_that_it_did_not() {
+    let output = Command::new("make").args(["-n", "deny"]).current_dir(root()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    for check in ["dev/deny.sh", "dev/yanked.py"] {
+        assert!(said.lines().any(|line| line == check), "{check} is no part of it, or with less: {said}");
+    }
+    let steps = std::fs::read_to_string(root().join(".ci/run")).unwrap();
+    assert!(steps.contains("make --no-print-directory deny"), "nothing runs it");
+
+    let script = std::fs::read_to_string(root().join("dev/deny.sh")).unwrap();
+    let version = script.lines().find_map(|line| line.strip_prefix("VERSION=")).expect("it names a version");
+    let pretended = Pretended::empty("deny");
+    pretended
+        .script("cargo-deny", &format!("case $* in --version) echo cargo-deny {version} ;; *) echo \"$*\" ;; esac"));
+    for (asked, answers, looked, told) in
+        [("", true, true, false), ("", false, false, true), ("1", false, true, false), ("0", true, false, false)]
+    {
+        pretended.script("git", if answers { "exit 0" } else { "exit 2" });
+        let path = format!("{}:{}", pretended.0.display(), std::env::var("PATH").unwrap());
+        let mut check = Command::new(root().join("dev/deny.sh"));
+        let output = check.env("PATH", path).env("DENY_ADVISORIES", asked).output().unwrap();
+        let (checks, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        let what = format!("{asked:?} {answers}: {checks}{said}");
+        assert!(
+            output.status.success() && checks.contains("check") && checks.contains("licenses bans sources"),
+            "{what}"
+        );
+        assert_eq!(checks.contains("advisories"), looked, "{what}");
+        assert_eq!(said.contains("known vulnerabilities were NOT looked for"), told, "{what}");
+    }
+}
+
+#[test]
+fn a_version_that_its_authors_took_back_fails_the_check_of_dependencies() {
+    let pretended = Pretended::empty("yanked");
+    let (lock, index) = (pretended.0.join("Cargo.lock"), pretended.0.join("de/mo"));
+    let package = "[[package]]\nname = \"demo\"\nversion = \"1.0.1\"\nsource = \"registry+https://x\"\n";
+    std::fs::write(&lock, package).unwrap();
+    std::fs::create_dir_all(&index).unwrap();
+    for (yanked, said) in [(true, "taken back by their authors: demo 1.0.1"), (false, "")] {
+        let version = |number: &str, yanked: bool| serde_json::json!({"vers": number, "yanked": yanked}).to_string();
+        let versions = format!("x\0{}\0{}\0", version("1.0.0", !yanked), version("1.0.1", yanked));
+        std::fs::write(index.join("demo"), versions).unwrap();
+        let output = Command::new(root().join("dev/yanked.py")).arg(&lock).arg(&pretended.0).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() != yanked && told.contains(said), "{yanked}: {told}");
+    }
+}
+
+/// A directory with pretended programs, which are shell scripts: three test programs, and a cargo that says that it has
+/// built them.
 struct Pretended(PathBuf);
 
 impl Pretended {
-    fn new() -> Self {
-        let pretended = Self(std::env::temp_dir().join(format!("hcp-pretended-{}", std::process::id())));
+    fn empty(what: &str) -> Self {
+        let pretended = Self(std::env::temp_dir().join(format!("hcp-pretended-{what}-{}", std::process::id())));
         std::fs::create_dir_all(&pretended.0).unwrap();
+        pretended
+    }
+
+    fn new() -> Self {
+        let pretended = Self::empty("tests");
         pretended.script("one", "case $* in *--list*) ;; *) echo test result ;; esac");
         pretended.script(
             "two",

@@ -14,7 +14,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use runtime::Product;
 use runtime::client::{Settings, connect, from_document};
-use runtime::error::{api_code, chain};
+use runtime::error::{api_code, chain, is_denied};
 
 use crate::request::{Request, is_loopback};
 use crate::step::{CLUSTER_ROLE_BINDINGS, Right, Step};
@@ -153,7 +153,9 @@ async fn version(server: &str, ca_pem: &str, product: &Product) -> Answer {
     };
     match (api_code(&error), &error) {
         // The server demands credentials, which the guest will have.
-        (Some(code @ (401 | 403)), _) => Answer::Version(format!("/version: {code} without credentials, as it may")),
+        (Some(code), _) if is_denied(code) => {
+            Answer::Version(format!("/version: {code} without credentials, as it may"))
+        }
         (Some(_), _) | (None, kube::Error::SerdeError(_)) => {
             Answer::Other(format!("/version: {}: is that the URL of the Harvester API?", chain(&error)))
         }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::{Api, Client};
 use runtime::client::{Servers, Settings, connect, towards};
-use runtime::error::{api_code, chain};
+use runtime::error::{api_code, chain, is_refused_write};
 use tokio::sync::mpsc;
 
 use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
@@ -139,10 +139,8 @@ fn read(object: DynamicObject) -> Found<Object> {
 }
 
 fn failure(error: &kube::Error) -> Answer<Object> {
-    // Another API server or a later attempt would refuse too: the annotations are too large, a right is missing, or an
-    // admission rule denies the write.
-    let refused = matches!(api_code(error), Some(400 | 403 | 413 | 422));
-    if refused { Answer::Refused(chain(error)) } else { Answer::Failed(chain(error)) }
+    // Another API server or a later attempt would refuse too, for example because the annotations are too large.
+    if is_refused_write(error) { Answer::Refused(chain(error)) } else { Answer::Failed(chain(error)) }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kube::Client;
-use runtime::error::{api_code, chain, is_conflict};
+use runtime::error::{api_code, chain, is_conflict, is_refused_write};
 use runtime::events::Recorder;
 use runtime::shutdown::Token;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -306,8 +306,7 @@ impl LifecycleController {
             self.memory.remove(&node.name);
             return false;
         }
-        // Missing rights, or a webhook, which may refuse with another code.
-        if matches!(api_code(&error), Some(400 | 403 | 422)) {
+        if is_refused_write(&error) {
             self.memory.entry(node.name.clone()).or_default().refuse(Instant::now());
         }
         let text = chain(&error);

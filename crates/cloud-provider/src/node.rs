@@ -36,7 +36,7 @@ pub(crate) use writer::Writer;
 use crate::cache::NodeCache;
 use crate::damping::{Damper, undone};
 use crate::own_write::OwnWrite;
-use crate::provider::{Instances, NodeWake};
+use crate::provider::{Instances, NodeWake, ProviderError};
 use crate::view::{NodeAddress, NodeView};
 use crate::worker::{self, Next};
 
@@ -222,9 +222,9 @@ impl NodeController {
         let (plan, unsettled) = if stale || tampered || uninitialized {
             match self.planned(&node, uninitialized, memory).await {
                 Ok(planned) => planned,
-                Err((text, permanent)) => {
+                Err((text, next)) => {
                     self.remember(stale, &node.name);
-                    return self.refused(&node, text, permanent, memory);
+                    return self.refused(&node, text, next, memory);
                 }
             }
         } else {
@@ -269,22 +269,22 @@ impl NodeController {
                     return Next::OnChange;
                 }
                 let text = format!("failed to update node {}: {}", node.name, chain(&error));
-                self.refused(&node, text, false, memory)
+                self.refused(&node, text, Next::BackOff, memory)
             }
         }
     }
 
-    /// Plans what to write. Also returns how long a changed zone must not be written yet. `Err`: the problem, and
-    /// whether it is permanent.
+    /// Plans what to write. Also returns how long a changed zone must not be written yet. `Err`: the problem, and when
+    /// to try again.
     async fn planned(
         &self,
         node: &NodeView,
         uninitialized: bool,
         memory: &mut NodeState,
-    ) -> Result<(plan::Plan, Option<Duration>), (String, bool)> {
+    ) -> Result<(plan::Plan, Option<Duration>), (String, Next)> {
         let machine = self.provider.metadata(node).await.map_err(|error| {
             let text = format!("failed to get instance metadata for node {}: {}", node.name, chain(&error));
-            (text, error.permanent)
+            (text, next_try(&error))
         })?;
         let mut unsettled = None;
         let mut rules =
@@ -294,7 +294,7 @@ impl NodeController {
             unsettled = settled.err();
             rules.follow_topology = unsettled.is_none();
         }
-        let plan = plan::plan(node, &machine, rules).map_err(|error| (chain(&error), false))?;
+        let plan = plan::plan(node, &machine, rules).map_err(|error| (chain(&error), Next::BackOff))?;
         Ok((plan, unsettled))
     }
 
@@ -339,9 +339,9 @@ impl NodeController {
 
     /// Handles a failed step. For a Node that cannot be used yet, the user is told which step failed, and again while
     /// it lasts. For a working Node there is only a log line.
-    fn refused(&self, node: &NodeView, text: String, permanent: bool, memory: &mut NodeState) -> Next {
+    fn refused(&self, node: &NodeView, text: String, next: Next, memory: &mut NodeState) -> Next {
         let since = *memory.refused_since.get_or_insert_with(Instant::now);
-        let may_pass = !permanent && since.elapsed() < SETTLING;
+        let may_pass = next != Next::OnChange && since.elapsed() < SETTLING;
         let told = memory.refused.as_ref();
         if may_pass || told.is_some_and(|(told, at)| *told == text && at.elapsed() < TOLD_AGAIN) {
             tracing::debug!("{text}");
@@ -353,7 +353,17 @@ impl NodeController {
             }
             memory.refused = Some((text, Instant::now()));
         }
-        if permanent { Next::OnChange } else { Next::BackOff }
+        next
+    }
+}
+
+/// When to ask the cloud again after it did not know a machine.
+fn next_try(error: &ProviderError) -> Next {
+    match error.longest_pause {
+        _ if error.permanent => Next::OnChange,
+        Some(longest) if error.under_way => Next::After(longest),
+        Some(longest) => Next::BackOffWithin(longest),
+        None => Next::BackOff,
     }
 }
 

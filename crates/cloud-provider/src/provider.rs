@@ -266,12 +266,21 @@ pub struct ProviderError {
     pub reason: &'static str,
     /// The longest pause until the next attempt, if it has to be shorter than the usual back-off.
     pub longest_pause: Option<Duration>,
+    /// Nothing has failed: an answer is under way, which wakes the key. To wait for it grows no back-off.
+    pub under_way: bool,
 }
 
 impl ProviderError {
     /// An error without a cause.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None, permanent: false, reason: "", longest_pause: None }
+        Self {
+            message: message.into(),
+            source: None,
+            permanent: false,
+            reason: "",
+            longest_pause: None,
+            under_way: false,
+        }
     }
 
     /// An error with its cause.
@@ -282,6 +291,12 @@ impl ProviderError {
     /// Marks the error as permanent: a retry is pointless until something changes.
     pub fn permanent(mut self) -> Self {
         self.permanent = true;
+        self
+    }
+
+    /// Marks the error as no failure: an answer is under way. Without it there is another attempt after this time.
+    pub fn under_way(mut self, longest_pause: Duration) -> Self {
+        (self.under_way, self.longest_pause) = (true, Some(longest_pause));
         self
     }
 

@@ -62,6 +62,18 @@ pub fn api_code(error: &(dyn Error + 'static)) -> Option<u16> {
     api_status(error).map(|status| status.code)
 }
 
+/// Whether the answer rejects the credentials (401) or the rights (403) of whoever asks, so that nothing was done.
+pub fn is_denied(code: u16) -> bool {
+    matches!(code, 401 | 403)
+}
+
+/// Whether an API server refuses this very write, now and by any other of its servers: a right is missing, the object
+/// is not valid or too large, or an admission rule denies it, for which a webhook chooses the code. An API server that
+/// has just started refuses with 403, too ([`crate::refusal::settled`]).
+pub fn is_refused_write(error: &(dyn Error + 'static)) -> bool {
+    matches!(api_code(error), Some(400 | 403 | 413 | 422))
+}
+
 /// Advice to append to the error of a list request. A 404 means that the URL is not that of an API server, or has a
 /// wrong path.
 pub fn nothing_there(error: &kube::Error) -> &'static str {
@@ -119,6 +131,26 @@ mod tests {
         let Failed { source, .. } = refused();
         let error = watcher::Error::InitialListFailed(source);
         assert_eq!(chain(&error), "failed to list: admission webhook denied the request: no pool");
+    }
+
+    #[test]
+    fn a_refusal_of_a_write_is_told_from_a_server_that_is_away_and_from_one_that_wants_other_credentials() {
+        let said = |code: u16| kube::Error::Api(kube::core::Status::failure("no", "Reason").with_code(code).boxed());
+        for (code, denied, refused) in [
+            (400, false, true),
+            (401, true, false),
+            (403, true, true),
+            (404, false, false),
+            (409, false, false),
+            (413, false, true),
+            (422, false, true),
+            (429, false, false),
+            (500, false, false),
+            (503, false, false),
+        ] {
+            assert_eq!((is_denied(code), is_refused_write(&said(code))), (denied, refused), "{code}");
+        }
+        assert!(!is_refused_write(&std::io::Error::other("x")));
     }
 
     #[test]

@@ -110,11 +110,11 @@ impl<K: Key> WorkQueue<K> {
         self.add_rate_limited_within(key, self.inner.backoff.max)
     }
 
-    /// Like [`Self::add_rate_limited`], with a shorter limit of the delay.
+    /// Like [`Self::add_rate_limited`], with a shorter limit of the delay. It counts also while a longer delay lasts.
     pub fn add_rate_limited_within(&self, key: K, longest: Duration) -> Duration {
         let now = Instant::now();
         let at = self.lock().fail(now, &key, |failures| self.inner.backoff.delay(failures).min(longest));
-        let delay = at.saturating_duration_since(now);
+        let delay = at.saturating_duration_since(now).min(longest);
         self.inner.metrics.retried();
         self.add_after(key, delay);
         delay

@@ -176,7 +176,7 @@ async fn a_node_is_out_of_service_only_if_the_cloud_itself_says_that_its_machine
 /// A webhook chooses the code of its refusal.
 #[tokio::test(start_paused = true)]
 async fn a_deletion_that_is_refused_with_any_code_costs_the_cloud_no_questions_without_end() {
-    for (code, expected) in [(400, 2), (403, 2), (422, 2), (500, 6), (503, 6)] {
+    for (code, expected) in [(400, 2), (403, 2), (413, 2), (422, 2), (500, 6), (503, 6)] {
         let mut test = Test::new(gone(), Power::On, move |_| (code, Scenario::status(code, "No", "no")));
         for _ in 0..6 {
             test.controller.pass().await;

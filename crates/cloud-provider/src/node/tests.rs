@@ -194,6 +194,21 @@ async fn a_refused_node_stays_tainted_and_its_user_hears_once_which_step_is_miss
 }
 
 #[tokio::test]
+async fn who_waits_for_an_answer_grows_no_back_off_and_a_limit_of_the_pause_is_kept() {
+    let test = Test::new([tainted("n")]);
+    let (error, limit) = (|| ProviderError::new("VM guests/n is not known yet"), Duration::from_secs(30));
+    for (error, next) in [
+        (error(), Next::BackOff),
+        (error().permanent(), Next::OnChange),
+        (error().under_way(limit), Next::After(limit)),
+        (ProviderError { longest_pause: Some(limit), ..error() }, Next::BackOffWithin(limit)),
+    ] {
+        test.will_answer([Err(error)]);
+        assert_eq!(test.controller.process("n").await, next);
+    }
+}
+
+#[tokio::test]
 async fn a_conflict_with_the_kubelet_is_tried_again_at_once_and_not_told() {
     let mut test =
         Test::with([tainted("n")], |_| (409, Scenario::status(409, "Conflict", "the object has been modified")));

@@ -15,13 +15,14 @@ use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::list::{Garbage, Kind, count_ours, list};
-use super::restore::{keep_confirmed, look_back};
+use super::restore::{Seen, keep_confirmed, look_back};
+use super::summary::summary;
 use super::sweep::Sweep;
 use crate::config::{GarbageConfig, GarbageMode, LoadBalancerConfig};
 use crate::host_upgrade::Caution;
 use crate::identity::Identity;
 use crate::identity::judge::CONFIRM;
-use crate::identity::keeper::Sources;
+use crate::identity::keeper::{Sources, until};
 use crate::identity::record::{self, NAME};
 use crate::load_balancers::apply::{Deleted, RequestError, Requests};
 use crate::load_balancers::booking::{When, when};
@@ -32,11 +33,11 @@ use crate::metrics::Metrics;
 /// The same garbage is reported again after this time, before the previous Event expires.
 const TELL_AGAIN: Duration = Duration::from_mins(50);
 
-/// The largest number of objects that one Event names.
-const NAMED: usize = 8;
-
 /// The largest number of objects that one pass deletes.
 const AT_ONCE: usize = 10;
+
+/// Pause after what an operator has said could not be written down.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// The periodic collection of garbage.
 #[derive(Debug)]
@@ -60,6 +61,18 @@ struct LastReported {
     names: BTreeSet<String>,
     at: Option<Instant>,
     asked: Option<String>,
+}
+
+/// What lasts between two passes.
+#[derive(Debug)]
+struct Progress {
+    sweep: Sweep,
+    /// How often an API had failed when the garbage was last looked at.
+    troubles: u64,
+    /// The last word of an operator that was written down.
+    heard: Option<tokio::time::Instant>,
+    /// When to try to write it down again.
+    again: Option<tokio::time::Instant>,
 }
 
 impl Collector {
@@ -132,63 +145,73 @@ impl Collector {
         self.sources.services.wait_synced().await;
         self.sources.lbs.wait_synced().await;
         let mut touched = self.sources.record.subscribe();
+        let mut holds = self.identity.holds();
         let every = self.settings.pace.every;
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
-        let mut sweep = Sweep::new(self.settings, Instant::now());
-        let mut seen = self.troubles();
+        let sweep = Sweep::new(self.settings, Instant::now());
+        let mut progress = Progress { sweep, troubles: self.troubles(), heard: None, again: None };
         let mut told = LastReported { asked: self.asked(), ..LastReported::default() };
         let deletes = self.settings.mode == GarbageMode::Delete;
-        let mut heard = None;
         // At once: the present revision grows, and then tells no more of a restore.
         let mut looked_back = {
             let garbage = self.look();
-            self.remember(&garbage, &mut heard).await;
+            self.remember(&garbage, &mut progress).await;
             !deletes || look_back(&garbage, &self.identity, &self.requests).await
         };
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 Some(_) = touched.next() =>
-                    if self.asked() == told.asked && self.identity.spoken() == heard { continue },
+                    if self.asked() == told.asked && self.identity.spoken() == progress.heard { continue },
+                // The word that ends a safe mode is seen in the record while the safe mode still lasts.
+                Ok(()) = holds.changed() => if self.identity.spoken() == progress.heard { continue },
+                () = until(progress.again) => {}
                 () = changed(&mut self.watched) => {
-                    self.notice(&mut seen, &mut sweep, &mut heard);
+                    self.notice(&mut progress);
                     continue;
                 }
             }
-            self.notice(&mut seen, &mut sweep, &mut heard);
+            self.notice(&mut progress);
             if self.identity.hold().is_some() {
                 // It is not known what is garbage, so the grace period begins anew.
-                sweep.trouble(Instant::now());
+                progress.sweep.trouble(Instant::now());
+                // Its end is a wake-up.
+                progress.again = None;
                 continue;
             }
             if self.may_collect().is_err() {
-                sweep.trouble(Instant::now());
+                progress.sweep.trouble(Instant::now());
             }
             let garbage = self.look();
             self.tell(&garbage, &mut told, &events);
-            self.remember(&garbage, &mut heard).await;
+            self.remember(&garbage, &mut progress).await;
             looked_back = looked_back || look_back(&garbage, &self.identity, &self.requests).await;
             if deletes && looked_back {
-                let due: Vec<Garbage> = sweep.due(Instant::now(), &garbage).into_iter().cloned().collect();
-                if !self.is_within_reason(due.len(), &events) {
-                    continue;
-                }
-                for garbage in due.into_iter().take(AT_ONCE) {
-                    let deleted = self.delete(&garbage, seen, &events).await;
-                    if self.notice(&mut seen, &mut sweep, &mut heard) {
-                        break;
-                    }
-                    if let Err(error) = deleted {
-                        tracing::warn!(
-                            lb = garbage.lb.name,
-                            error = chain(&error),
-                            "the controller failed to delete a load balancer that no Service has; it tries again \
-                            after the grace period"
-                        );
-                        sweep.trouble(Instant::now());
-                        break;
-                    }
-                }
+                self.collect(&garbage, &mut progress, &events).await;
+            }
+        }
+    }
+
+    /// Deletes what is due, until an API fails.
+    async fn collect(&mut self, garbage: &[Garbage], progress: &mut Progress, events: &Recorder) {
+        let due: Vec<Garbage> = progress.sweep.due(Instant::now(), garbage).into_iter().cloned().collect();
+        if !self.is_within_reason(due.len(), events) {
+            return;
+        }
+        for garbage in due.into_iter().take(AT_ONCE) {
+            let deleted = self.delete(&garbage, progress.troubles, events).await;
+            if self.notice(progress) {
+                return;
+            }
+            if let Err(error) = deleted {
+                tracing::warn!(
+                    lb = garbage.lb.name,
+                    error = chain(&error),
+                    "the controller failed to delete a load balancer that no Service has; it tries again after the \
+                    grace period"
+                );
+                progress.sweep.trouble(Instant::now());
+                return;
             }
         }
     }
@@ -225,13 +248,18 @@ impl Collector {
         self.identity.spoken().is_some_and(|word| word >= since)
     }
 
-    /// Writes down which load balancers an operator has confirmed to be lost since `heard`.
-    async fn remember(&self, garbage: &[Garbage], heard: &mut Option<tokio::time::Instant>) {
+    /// Writes down which load balancers an operator has confirmed to be lost since the last time. What fails is tried
+    /// again soon.
+    async fn remember(&self, garbage: &[Garbage], progress: &mut Progress) {
         let (spoken, record) = (self.identity.spoken(), self.sources.record.get(&NAME.to_owned()));
         let known = record.map(|record| record.confirmed_lost.clone()).unwrap_or_default();
-        if keep_confirmed(garbage, spoken != *heard, &known, &self.requests).await {
-            *heard = spoken;
+        let seen =
+            Seen { just_confirmed: spoken != progress.heard, settled: progress.sweep.is_settled(Instant::now()) };
+        let done = keep_confirmed(garbage, seen, &known, &self.requests).await;
+        if done {
+            progress.heard = spoken;
         }
+        progress.again = (!done).then(|| tokio::time::Instant::now() + TRY_AGAIN);
     }
 
     /// How often an API has failed since the start of this process.
@@ -241,12 +269,12 @@ impl Collector {
 
     /// Whether an API has failed since the last call, even if it works again. Then the grace period begins anew, and
     /// what is seen from now on is not what was confirmed before.
-    fn notice(&self, seen: &mut u64, sweep: &mut Sweep, heard: &mut Option<tokio::time::Instant>) -> bool {
+    fn notice(&self, progress: &mut Progress) -> bool {
         let troubles = self.troubles();
-        let new = std::mem::replace(seen, troubles) != troubles;
+        let new = std::mem::replace(&mut progress.troubles, troubles) != troubles;
         if new {
-            sweep.trouble(Instant::now());
-            *heard = self.identity.spoken();
+            progress.sweep.trouble(Instant::now());
+            progress.heard = self.identity.spoken();
         }
         new
     }
@@ -364,36 +392,6 @@ async fn changed([first, second]: &mut [watch::Receiver<Status>; 2]) {
     if told.is_err() {
         std::future::pending::<()>().await;
     }
-}
-
-fn summary(garbage: &[Garbage], settings: GarbageConfig, namespace: &str) -> String {
-    if garbage.is_empty() {
-        return format!("every load balancer of this cluster in namespace {namespace} of Harvester has its Service");
-    }
-    let named: Vec<String> = garbage
-        .iter()
-        .take(NAMED)
-        .map(|garbage| {
-            let service = garbage.service.as_ref().map(|key| format!(" of {key}")).unwrap_or_default();
-            format!("{}{service} ({})", garbage.lb.name, garbage.kind.label())
-        })
-        .collect();
-    let more = garbage.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let what = match settings.mode {
-        GarbageMode::Delete => {
-            format!("What is ours by the UID of this cluster is deleted after {} s.", settings.grace.as_secs())
-        }
-        GarbageMode::List | GarbageMode::Off => {
-            "Nothing is deleted: look at them and delete them on Harvester, or set --garbage-collection=delete."
-                .to_owned()
-        }
-    };
-    format!(
-        "{} load balancers in namespace {namespace} of Harvester have no Service: {}{more}. {what}",
-        garbage.len(),
-        named.join(", ")
-    )
 }
 
 #[cfg(test)]

@@ -191,23 +191,85 @@ async fn a_bare_404_is_no_proof_that_a_service_is_gone() {
     assert_eq!(ingress.writes(), []);
 }
 
+/// The load balancer of a Service that a restore has lost: it is newer than the guest cluster.
+fn from_the_future() -> LbView {
+    let mut newer = LbView { uid: "lb-1".into(), ..lb(NAME_OF_LB).ready("10.0.0.1").done() };
+    newer.annotations.insert(GUEST_REVISION, "101");
+    newer
+}
+
+/// A guest cluster at revision 100 with a record of this data, which can be written. So many questions about its
+/// revision fail.
+fn guest(data: &Value, fails: usize) -> Scenario {
+    let stored = json!({"metadata": {"name": NAME, "resourceVersion": "1"}, "data": data});
+    let stored = parking_lot::Mutex::new((stored, fails));
+    Scenario::answering(move |request| {
+        let mut stored = stored.lock();
+        match request.path.rsplit('/').next().unwrap() {
+            "services" if stored.1 > 0 => {
+                stored.1 -= 1;
+                (500, Scenario::status(500, "InternalError", "etcd is away"))
+            }
+            "services" => (200, json!({"metadata": {"resourceVersion": "100"}, "items": []})),
+            _ if request.method == "GET" => (200, stored.0.clone()),
+            _ => {
+                stored.0 = request.body.clone();
+                (200, request.body.clone())
+            }
+        }
+    })
+}
+
+/// The leader sees the word in the record before the safe mode that it ends is over; and one request may fail.
+#[tokio::test(start_paused = true)]
+async fn a_word_that_ends_a_safe_mode_is_written_down_within_seconds() {
+    for (what, fails) in [("all is well", 0), ("the guest's API fails once", 1)] {
+        let lab = lab(GarbageMode::List, false);
+        lab.sources.lbs.replace([(NAME_OF_LB.to_owned(), from_the_future())].into());
+        let guest = guest(&Value::Null, fails);
+        let requests = Requests::new(guest.client(), guest.client(), "guests");
+        let identity = lab.collector.identity.clone();
+        let hold = cloud_provider::provider::Hold { reason: "Test", message: String::new(), initialises_nodes: true };
+        identity.set_hold(Some(hold));
+        let run = tokio::spawn(Collector { requests, ..lab.collector }.run(lab.recorder));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        identity.confirm();
+        lab.sources.record.apply(NAME.into(), Record { uid: Some("u".into()), ..Record::default() });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(guest.writes(), [], "{what}: nothing is written in safe mode");
+        identity.set_hold(None);
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        let lost: Vec<Value> = guest.writes().iter().map(|write| write.body["data"][CONFIRMED_LOST].clone()).collect();
+        assert_eq!(lost, [json!("lb-1\n")], "{what}");
+        run.abort();
+    }
+}
+
+/// The first lists may be those of API servers that are behind.
+#[tokio::test(start_paused = true)]
+async fn what_was_confirmed_leaves_the_record_only_when_the_view_has_settled() {
+    let both = Record { confirmed_lost: ["lb-1".to_owned(), "lb-2".to_owned()].into(), ..Record::default() };
+    for (settled, expected) in [(Duration::from_hours(1), None), (Duration::ZERO, Some(json!("lb-1\n")))] {
+        let mut lab = lab(GarbageMode::List, false);
+        lab.collector.settings.pace.settled = settled;
+        lab.sources.record.apply(NAME.into(), both.clone());
+        let guest = guest(&json!({CONFIRMED_LOST: "lb-1\nlb-2\n"}), 0);
+        let requests = Requests::new(guest.client(), guest.client(), "guests");
+        let run = tokio::spawn(Collector { requests, ..lab.collector }.run(lab.recorder));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let left: Vec<Value> = guest.writes().iter().map(|write| write.body["data"][CONFIRMED_LOST].clone()).collect();
+        assert_eq!(left, expected.into_iter().collect::<Vec<_>>(), "{settled:?}");
+        run.abort();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_an_operator_confirms_after_a_restore_is_written_down_at_once_for_the_next_leader() {
     // The new leader may have followed the word before anything else began.
     for early in [false, true] {
         let lab = lab(GarbageMode::Delete, false);
-        let mut newer = LbView { uid: "lb-1".into(), ..lb(NAME_OF_LB).ready("10.0.0.1").done() };
-        newer.annotations.insert(GUEST_REVISION, "101");
-        lab.sources.lbs.replace([(NAME_OF_LB.to_owned(), newer)].into());
-        let stored = parking_lot::Mutex::new(json!({"metadata": {"name": NAME, "resourceVersion": "1"}}));
-        let guest = Scenario::answering(move |request| match request.path.rsplit('/').next().unwrap() {
-            "services" => (200, json!({"metadata": {"resourceVersion": "100"}, "items": []})),
-            _ if request.method == "GET" => (200, stored.lock().clone()),
-            _ => {
-                *stored.lock() = request.body.clone();
-                (200, request.body.clone())
-            }
-        });
+        lab.sources.lbs.replace([(NAME_OF_LB.to_owned(), from_the_future())].into());
+        let guest = guest(&Value::Null, 0);
         let requests = Requests::new(guest.client(), guest.client(), "guests");
         let identity = lab.collector.identity.clone();
         let suspected = || identity.restore_suspected(tokio::time::Instant::now()).is_some();

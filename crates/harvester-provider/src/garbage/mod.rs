@@ -6,4 +6,5 @@
 pub mod collector;
 pub mod list;
 mod restore;
+mod summary;
 pub mod sweep;

@@ -65,13 +65,22 @@ pub async fn look_back(garbage: &[Garbage], identity: &Identity, requests: &Requ
     requests.note_restore(stamp).await.map_or_else(|error| error.is_final(), |()| true)
 }
 
+/// What is known of the view in which garbage was found.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    /// An operator has just confirmed what is seen now.
+    pub just_confirmed: bool,
+    /// The view has settled: what it does not show is not there.
+    pub settled: bool,
+}
+
 /// Keeps in the record which load balancers an operator has confirmed to be lost by a restore, so that the next leader
-/// does not suspect the same restore again. `word`: an operator has just confirmed what is seen now. `known`: what the
-/// record says. What is no garbage any more leaves the record. Returns false if it has to be tried again.
-pub async fn keep_confirmed(garbage: &[Garbage], word: bool, known: &BTreeSet<String>, requests: &Requests) -> bool {
+/// does not suspect the same restore again. `known`: what the record says. What is no garbage any more leaves the
+/// record, but not because of a view that may be incomplete. Returns false if it has to be tried again.
+pub async fn keep_confirmed(garbage: &[Garbage], seen: Seen, known: &BTreeSet<String>, requests: &Requests) -> bool {
     let uids = |garbage: &Garbage| garbage.lb.uid.clone();
     let mut lost = BTreeSet::new();
-    if word && garbage.iter().any(|garbage| made_at(garbage).is_some()) {
+    if seen.just_confirmed && garbage.iter().any(|garbage| made_at(garbage).is_some()) {
         match requests.guest_revision().await {
             Ok(Some(revision)) => lost.extend(from_the_future(garbage, revision).map(uids)),
             Ok(None) => {}
@@ -82,10 +91,12 @@ pub async fn keep_confirmed(garbage: &[Garbage], word: bool, known: &BTreeSet<St
         }
     }
     let there: BTreeSet<String> = garbage.iter().map(uids).collect();
-    if lost.is_subset(known) && known.is_subset(&there) {
+    let stays = |uid: &String| !seen.settled || there.contains(uid);
+    if lost.is_subset(known) && known.iter().all(stays) {
         return true;
     }
-    let changed = requests.change_lost(|known| known.intersection(&there).chain(&lost).cloned().collect()).await;
+    let kept = |known: BTreeSet<String>| known.into_iter().filter(stays).chain(lost.iter().cloned()).collect();
+    let changed = requests.change_lost(kept).await;
     changed.map_or_else(|error| error.is_final(), |()| true)
 }
 
@@ -154,6 +165,12 @@ mod tests {
         })
     }
 
+    /// What each write has left under `confirmed-lost`.
+    fn written(guest: &Scenario) -> Vec<String> {
+        let text = |data: &serde_json::Value| data[CONFIRMED_LOST].as_str().unwrap_or_default().to_owned();
+        guest.writes().iter().map(|write| text(&write.body["data"])).collect()
+    }
+
     fn requests(guest: &Scenario) -> Requests {
         Requests::new(guest.client(), guest.client(), "x")
     }
@@ -163,7 +180,8 @@ mod tests {
         let first = [made("a", "101", Kind::Ours), made("b", "99", Kind::Ours)];
         let guest = guest("100", None);
         let requests = requests(&guest);
-        assert!(keep_confirmed(&first, true, &BTreeSet::new(), &requests).await);
+        let seen = Seen { just_confirmed: true, settled: true };
+        assert!(keep_confirmed(&first, seen, &BTreeSet::new(), &requests).await);
         assert_eq!(guest.writes().last().unwrap().body["data"], json!({CONFIRMED_LOST: "uid-a\n"}));
         for (sentence, garbage, expected) in [
             ("the same", &first[..], false),
@@ -179,7 +197,7 @@ mod tests {
     async fn the_record_of_it_is_written_once_and_shrinks_with_the_garbage() {
         let known = |uids: &[&str]| uids.iter().map(|uid| (*uid).to_owned()).collect::<BTreeSet<String>>();
         let [a, b] = ["a", "b"].map(|name| made(name, "101", Kind::Ours));
-        for (sentence, garbage, word, confirmed, expected) in [
+        for (sentence, garbage, just_confirmed, confirmed, expected) in [
             ("no word", vec![a.clone()], false, &[][..], None),
             ("nothing is garbage", vec![], true, &[], None),
             ("nothing is newer than etcd", vec![made("c", "100", Kind::Ours)], true, &[], None),
@@ -192,16 +210,31 @@ mod tests {
         ] {
             let lines = confirmed.iter().fold(String::new(), |lines, uid| lines + uid + "\n");
             let guest = guest("100", Some(lines.as_str()).filter(|lines| !lines.is_empty()));
-            assert!(keep_confirmed(&garbage, word, &known(confirmed), &requests(&guest)).await);
-            let writes: Vec<String> = guest
-                .writes()
-                .iter()
-                .map(|write| write.body["data"][CONFIRMED_LOST].as_str().unwrap_or_default().to_owned())
-                .collect();
-            assert_eq!(writes, expected.map(str::to_owned).into_iter().collect::<Vec<_>>(), "{sentence}");
+            let seen = Seen { just_confirmed, settled: true };
+            assert!(keep_confirmed(&garbage, seen, &known(confirmed), &requests(&guest)).await);
+            assert_eq!(written(&guest), expected.map(str::to_owned).into_iter().collect::<Vec<_>>(), "{sentence}");
         }
         let away = Scenario::answering(|_| (500, Scenario::status(500, "InternalError", "etcd")));
-        assert!(!keep_confirmed(&[a], true, &known(&[]), &requests(&away)).await, "it is tried again");
+        let seen = Seen { just_confirmed: true, settled: true };
+        assert!(!keep_confirmed(&[a], seen, &known(&[]), &requests(&away)).await, "it is tried again");
+    }
+
+    /// The first list may be that of an API server that is behind.
+    #[tokio::test]
+    async fn what_a_view_that_has_not_settled_lacks_stays_in_the_record() {
+        let [a, b] = ["a", "b"].map(|name| made(name, "101", Kind::Ours));
+        for (sentence, garbage, just_confirmed, confirmed, expected) in [
+            ("nothing is seen yet", vec![], false, "uid-a\n", None),
+            ("one of two", vec![b.clone()], false, "uid-a\nuid-b\n", None),
+            ("a word adds what is seen", vec![b.clone()], true, "uid-a\n", Some("uid-a\nuid-b\n")),
+            ("a word about what is known", vec![a.clone()], true, "uid-a\nuid-b\n", None),
+        ] {
+            let guest = guest("100", Some(confirmed));
+            let seen = Seen { just_confirmed, settled: false };
+            let known = confirmed.lines().map(str::to_owned).collect();
+            assert!(keep_confirmed(&garbage, seen, &known, &requests(&guest)).await);
+            assert_eq!(written(&guest), expected.map(str::to_owned).into_iter().collect::<Vec<_>>(), "{sentence}");
+        }
     }
 
     #[tokio::test]

@@ -28,6 +28,11 @@ impl Sweep {
         self.since.clear();
     }
 
+    /// Whether there was no trouble for the settling time. Before, a view may show the past, or only a part.
+    pub fn is_settled(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.trouble) >= self.settings.pace.settled
+    }
+
     /// The objects that have been garbage for the whole grace period without trouble, are proven to belong to this
     /// cluster, and can be deleted without a leak.
     pub fn due<'a>(&mut self, now: Instant, garbage: &'a [Garbage]) -> Vec<&'a Garbage> {
@@ -35,7 +40,7 @@ impl Sweep {
         for garbage in garbage {
             self.since.entry(garbage.lb.uid.clone()).or_insert(now);
         }
-        if now.saturating_duration_since(self.trouble) < self.settings.pace.settled {
+        if !self.is_settled(now) {
             return Vec::new();
         }
         let old =

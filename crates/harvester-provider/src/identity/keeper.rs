@@ -24,7 +24,8 @@ use runtime::refusal;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use news::{Changed, News, until};
+pub(crate) use news::until;
+use news::{Changed, News};
 use progress::Progress;
 use words::not_allowed;
 
@@ -52,6 +53,9 @@ const TRY_AGAIN: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// Pause when the right is missing: an administrator has to grant it.
 const WITHOUT_RIGHT: Duration = Duration::from_mins(10);
+/// The longest pause while an operator waits for his word to be followed. Whoever grants the right then has no other
+/// way to say so: the same word once more does not change the record.
+const WORD_WAITS: Duration = Duration::from_secs(10);
 
 /// Shortest time between two writes of the record for machines that come and go.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
@@ -225,8 +229,11 @@ impl Keeper {
         if let Some(word) = &found.word {
             let (note, text) = Self::follow(word, &facts, &decision);
             if progress.may_write(&note) {
-                tracing::info!("{text}");
-                events.normal(&record::reference(None), "IdentityConfirmed", &text);
+                if progress.told_word.as_ref() != Some(&text) {
+                    tracing::info!("{text}");
+                    events.normal(&record::reference(None), "IdentityConfirmed", &text);
+                    progress.told_word = Some(text);
+                }
                 self.identity.confirm();
                 return Some(note);
             }

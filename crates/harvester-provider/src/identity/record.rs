@@ -62,9 +62,9 @@ impl RecordError {
         runtime::error::api_code(&self.source) == Some(403)
     }
 
-    /// Whether every retry would fail too: the right is missing, or the ConfigMap is `immutable`.
+    /// Whether every retry would fail too: the right is missing, the ConfigMap is `immutable`, or a webhook denies it.
     pub fn is_final(&self) -> bool {
-        matches!(runtime::error::api_code(&self.source), Some(403 | 422))
+        runtime::error::is_refused_write(&self.source)
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::view::VmiView;
 
 /// An agent that did not answer is asked again after this time, if the name is still needed.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
+pub const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// The answers of the guest agents, by VM name. No operation scans all answers for one Node, or all Nodes for one
 /// answer, because thousands of Nodes may join at once.
@@ -59,8 +59,8 @@ pub enum Resolution {
     Ask(Vec<AgentRequest>),
     /// More than one machine reports this host name.
     Ambiguous(Vec<String>),
-    /// No machine reports this name.
-    Nobody,
+    /// No machine reports this name. Agents that did not answer are asked again after this time; `None`: none is.
+    Nobody(Option<Duration>),
 }
 
 impl Hostnames {
@@ -91,15 +91,19 @@ impl Hostnames {
 
         let mut under_way = false;
         let mut asks = Vec::new();
+        let mut again: Option<Duration> = None;
         for vmi in candidates {
             match self.outcome(vmi) {
                 Some(Outcome::Asked) => under_way = true,
-                Some(Outcome::Failed(at)) if now.duration_since(*at) < ASK_AGAIN => {}
+                Some(Outcome::Failed(at)) if now.duration_since(*at) < ASK_AGAIN => {
+                    let left = ASK_AGAIN.saturating_sub(now.duration_since(*at));
+                    again = Some(again.map_or(left, |before| before.min(left)));
+                }
                 Some(Outcome::Failed(_)) | None if vmi.agent_connected => asks.push(self.ask(vmi)),
                 _ => {}
             }
         }
-        if asks.is_empty() && !under_way { Resolution::Nobody } else { Resolution::Ask(asks) }
+        if asks.is_empty() && !under_way { Resolution::Nobody(again) } else { Resolution::Ask(asks) }
     }
 
     /// Records an answer. `None`: the agent did not answer. An empty name counts as no answer.
@@ -293,7 +297,7 @@ mod tests {
 
     #[test]
     fn an_empty_host_name_is_no_name() {
-        assert_eq!(resolve("a", &["x"], &[("x", Some(" "))]).0, Resolution::Nobody);
+        assert_eq!(resolve("a", &["x"], &[("x", Some(" "))]).0, Resolution::Nobody(Some(ASK_AGAIN)));
     }
 
     #[test]
@@ -304,7 +308,11 @@ mod tests {
         let Resolution::Ask(asks) = book.resolve("a", false, &[&first], start) else { panic!() };
         assert_eq!(book.resolve("a", false, &[&first], start), Resolution::Ask(Vec::new()), "being asked");
         book.answered(&asks[0], None, start);
-        assert_eq!(book.resolve("a", false, &[&first], start), Resolution::Nobody);
+        for (after, left) in [(0, 30), (29, 1)] {
+            let (now, left) = (start + Duration::from_secs(after), Duration::from_secs(left));
+            assert_eq!(book.resolve("a", false, &[&first], now), Resolution::Nobody(Some(left)));
+        }
+        assert_eq!(book.resolve("a", false, &[], start), Resolution::Nobody(None), "there is nobody to ask");
         let again = book.resolve("a", false, &[&first], start + ASK_AGAIN);
         assert_eq!(again, Resolution::Ask(asks.clone()));
         book.answered(&asks[0], Some("a"), start);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cloud_provider::provider::Existence;
 use cloud_provider::view::NodeView;
@@ -35,8 +35,8 @@ pub enum Found {
     Asking(Vec<AgentRequest>),
     /// Several machines report the node's name as their host name.
     Ambiguous(Vec<String>),
-    /// No machine.
-    Nobody,
+    /// No machine. Guest agents that did not answer are asked again after this time; `None`: none is.
+    Nobody(Option<Duration>),
 }
 
 /// Searches by provider ID, then by host names of guest agents, then by name. No agent is asked without `hostnames`,
@@ -49,7 +49,7 @@ pub fn find(node: &NodeView, machines: Machines<'_>, hostnames: Option<&mut Host
     let index = Index::new(machines);
     let same_name = index.vm(&node.name).filter(|vm| index.may_be(vm, node)).cloned();
     let Some(hostnames) = hostnames.filter(|_| uid.is_none()) else {
-        return same_name.map_or(Found::Nobody, Found::Vm);
+        return same_name.map_or(Found::Nobody(None), Found::Vm);
     };
 
     let candidates: Vec<&VmiView> = machines
@@ -60,10 +60,10 @@ pub fn find(node: &NodeView, machines: Machines<'_>, hostnames: Option<&mut Host
         .filter(|vmi| index.vm(&vmi.name).is_some_and(|vm| index.may_be(vm, node)))
         .collect();
     match hostnames.resolve(&node.name, same_name.is_some(), &candidates, now) {
-        Resolution::Vm(name) => index.vm(&name).cloned().map_or(Found::Nobody, Found::Vm),
+        Resolution::Vm(name) => index.vm(&name).cloned().map_or(Found::Nobody(None), Found::Vm),
         Resolution::Ask(asks) => Found::Asking(asks),
         Resolution::Ambiguous(names) => Found::Ambiguous(names),
-        Resolution::Nobody => Found::Nobody,
+        Resolution::Nobody(again) => Found::Nobody(again),
     }
 }
 
@@ -203,7 +203,7 @@ mod tests {
                         }
                     }
                     Found::Ambiguous(names) => return format!("one of {names:?}"),
-                    Found::Nobody => return "nobody".into(),
+                    Found::Nobody(_) => return "nobody".into(),
                 }
             }
             panic!("never found");
@@ -264,7 +264,7 @@ mod tests {
         let cluster = ClusterName::from_record("demo");
         let machines = Machines { cluster: &cluster, vms: &farm.vms, vmis: &farm.vmis, bound: &farm.bound };
         assert!(matches!(find(&node("a", None), machines, None, Instant::now()), Found::Vm(_)));
-        assert_eq!(find(&node("b", None), machines, None, Instant::now()), Found::Nobody);
+        assert_eq!(find(&node("b", None), machines, None, Instant::now()), Found::Nobody(None));
     }
 
     /// W-08.

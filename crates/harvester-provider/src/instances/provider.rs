@@ -30,7 +30,7 @@ use vips::ServiceVips;
 
 use super::addresses::{AddressRules, Addresses, node_addresses};
 use super::hostnames::{AgentRequest, Hostnames};
-use super::lookup::{Found, judge, vm_uid};
+use super::lookup::{judge, vm_uid};
 use super::power::{power, standing};
 use super::requests::Requests;
 use super::view::{VmCache, VmView, VmiCache, VmiView};
@@ -156,28 +156,6 @@ impl HarvesterInstances {
         })
     }
 
-    /// The machine of a Node, or the reason why none is known now.
-    fn vm(&self, node: &NodeView) -> Result<Arc<VmView>, String> {
-        self.lists()?;
-        let name = &node.name;
-        match self.find(node) {
-            Found::Vm(vm) => Ok(vm),
-            Found::Asking(_) => {
-                Err(format!("the VM of node {name} is not known yet: asking guest agents for their host names"))
-            }
-            Found::Ambiguous(vms) => Err(format!(
-                "the VM of node {name} is not clear: VMs {} in namespace {} all report this host name",
-                vms.join(", "),
-                self.namespace
-            )),
-            Found::Nobody => Err(format!(
-                "no VM for node {name}: none in namespace {} has the UID of its provider ID, reports this host name \
-                 through its guest agent, or has this name",
-                self.namespace
-            )),
-        }
-    }
-
     /// UIDs of the machines of other Nodes. One of them has to be visible before any machine counts as gone.
     fn machines_of_others(&self, uid: &str) -> BTreeSet<String> {
         let nodes = self.nodes.all();
@@ -254,7 +232,7 @@ fn label_value(text: &str) -> Option<String> {
 #[async_trait]
 impl Instances for HarvesterInstances {
     async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError> {
-        let vm = self.vm(node).map_err(ProviderError::new)?;
+        let vm = self.vm(node)?;
         // W-28: without an instance neither addresses nor zone are known, and a Node without them must stay tainted.
         let vmi = instance_of(&self.namespace, &vm, self.vmis.get(&vm.name)).map_err(ProviderError::new)?;
         let mut machine = InstanceMetadata {
@@ -278,7 +256,7 @@ impl Instances for HarvesterInstances {
         let Some(uid) = vm_uid(node) else {
             return match (self.vm(node), &node.provider_id) {
                 (Ok(_), _) => Existence::Exists,
-                (Err(reason), None) => Existence::Unknown(format!("the node has no provider ID; {reason}")),
+                (Err(error), None) => Existence::Unknown(format!("the node has no provider ID; {error}")),
                 (Err(_), Some(other)) => Existence::Unknown(format!("provider ID {other} is not one of Harvester's")),
             };
         };
@@ -306,7 +284,7 @@ impl Instances for HarvesterInstances {
     async fn power(&self, node: &NodeView) -> Power {
         match self.vm(node) {
             Ok(vm) => power(&vm, self.vmis.get(&vm.name).as_deref()),
-            Err(reason) => Power::Unknown(reason),
+            Err(error) => Power::Unknown(error.message),
         }
     }
 
@@ -317,7 +295,7 @@ impl Instances for HarvesterInstances {
     async fn power_now(&self, node: &NodeView) -> Power {
         let known = match self.vm(node) {
             Ok(vm) => vm,
-            Err(reason) => return Power::Unknown(reason),
+            Err(error) => return Power::Unknown(error.message),
         };
         match self.requests.read(&known.name).await {
             Ok(Some((vm, vmi))) if vm.uid == known.uid => power(&vm, vmi.as_ref()),

@@ -7,6 +7,7 @@ use prometheus_client::registry::Registry;
 use runtime::scenario::Scenario;
 use serde_json::json;
 
+use super::super::hostnames::ASK_AGAIN;
 use super::super::view::build::{vm, vmi};
 use super::super::view::{InterfaceView, NetworkView, machine_caches};
 use super::vips::VIP_LINGERS;
@@ -138,6 +139,26 @@ async fn a_new_node_is_initialised_after_one_question_to_its_guest_agent() {
         }
     );
     assert_eq!(lab.server.requests().len(), 1, "one question");
+    asking.abort();
+}
+
+/// The answer wakes the Node. Where there was none, the agent is asked again in time, however long the back-off is.
+#[tokio::test]
+async fn a_node_waits_for_an_answer_without_a_back_off_and_no_longer_than_until_the_next_question() {
+    let lab = lab(&[running("vm-1", Some("10.0.0.1"))], "");
+    let view = node("node-1", None, true);
+    let error = lab.instances.metadata(&view).await.unwrap_err();
+    assert_eq!((error.under_way, error.longest_pause), (true, Some(ASK_AGAIN)));
+    let asking = tokio::spawn(Arc::clone(&lab.instances).run(lab.asked));
+    let error = loop {
+        let error = lab.instances.metadata(&view).await.unwrap_err();
+        if !error.under_way {
+            break error;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert!(error.message.starts_with("no VM for node node-1"), "{error}");
+    assert!(error.longest_pause.is_some_and(|left| left > ASK_AGAIN / 2 && left <= ASK_AGAIN), "{error:?}");
     asking.abort();
 }
 

@@ -429,7 +429,6 @@ async fn a_missing_right_comes_with_the_role_that_gives_it_and_a_quota_does_not(
     assert!(quota.contains("exceeded quota") && !quota.contains("role "), "{quota}");
 }
 
-/// W-34.
 /// Seen: 13 of 28 Services that waited were in no figure.
 #[tokio::test]
 async fn a_service_with_a_wrong_annotation_counts_among_those_that_wait_until_it_is_corrected() {
@@ -451,6 +450,7 @@ async fn a_service_with_a_wrong_annotation_counts_among_those_that_wait_until_it
     assert_eq!(waiting(), "0");
 }
 
+/// W-34.
 #[tokio::test]
 async fn a_service_that_stays_without_load_balancer_loses_its_address_once() {
     let lab = Lab::new(vec![service("default/web").done()]);

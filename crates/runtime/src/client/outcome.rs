@@ -8,11 +8,6 @@ pub(super) fn is_gateways(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
 }
 
-/// Whether the server rejected the credentials or rights, so that nothing was done.
-pub(super) fn is_refused(status: StatusCode) -> bool {
-    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-}
-
 /// Whether no connection was made, so that the request cannot have had an effect.
 pub(super) fn never_arrived(error: &kube::Error) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);

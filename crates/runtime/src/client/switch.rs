@@ -22,9 +22,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::layer::is_watch;
-use super::outcome::{copy, is_gateways, is_refused, never_arrived};
+use super::outcome::{copy, is_gateways, never_arrived};
 use super::{ClientError, Settings, connect};
-use crate::error::chain;
+use crate::error::{chain, is_denied};
 
 /// Interval of the probes of a server that is away.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
@@ -197,7 +197,7 @@ impl Switch {
         let request = Request::get("/readyz").body(Body::empty()).expect("a constant path is a URI");
         match tokio::time::timeout(PROBE_PATIENCE, client.send(request)).await {
             // An ingress, or Rancher without its cluster, answers with another status.
-            Ok(Ok(answer)) if matches!(answer.status().as_u16(), 200 | 401 | 403) => {
+            Ok(Ok(answer)) if answer.status() == StatusCode::OK || is_denied(answer.status().as_u16()) => {
                 self.prefer(index, &endpoint.server);
                 self.answered(answer.status());
             }
@@ -240,7 +240,7 @@ impl Switch {
         for (index, server, client) in others {
             let Some(copy) = copy(&request) else { break };
             let Ok(answer) = client.send(copy).await else { continue };
-            if !is_refused(answer.status()) && !is_gateways(answer.status()) {
+            if !is_denied(answer.status().as_u16()) && !is_gateways(answer.status()) {
                 tracing::info!(
                     server,
                     "this endpoint answers a request that another endpoint refuses; the client uses this endpoint \
@@ -325,7 +325,7 @@ impl Switch {
                 outcome = client.send(request) => outcome,
                 () = left_behind => return Err(kube::Error::Service(Box::new(LeftBehind))),
             };
-            let refused = counts && outcome.as_ref().is_ok_and(|answer| is_refused(answer.status()));
+            let refused = counts && outcome.as_ref().is_ok_and(|answer| is_denied(answer.status().as_u16()));
             let mut again = again;
             if let Some(copy) = again.take_if(|_| refused)
                 && let Some(better) = self.elsewhere(copy, watching).await

@@ -167,6 +167,22 @@ async fn a_key_that_is_woken_and_fails_again_backs_off_no_further_than_without()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_limit_of_the_delay_counts_also_while_a_longer_back_off_lasts() {
+    let queue = queue();
+    for _ in 0..4 {
+        queue.add_rate_limited("a");
+        drop(queue.next().await.unwrap());
+    }
+    assert_eq!(queue.add_rate_limited("a"), Duration::from_secs(80));
+    queue.add("a");
+    drop(try_next(&queue).unwrap());
+    let start = Instant::now();
+    assert_eq!(queue.add_rate_limited_within("a", Duration::from_secs(30)), Duration::from_secs(30));
+    drop(queue.next().await.unwrap());
+    assert_eq!((start.elapsed(), queue.failures(&"a")), (Duration::from_secs(30), 5), "one trouble");
+}
+
+#[tokio::test(start_paused = true)]
 async fn several_workers_share_the_work() {
     let queue = queue();
     let workers: Vec<_> = (0..3)

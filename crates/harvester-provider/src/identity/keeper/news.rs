@@ -70,7 +70,8 @@ pub(super) async fn becomes_synced<K: Key, V: Send + Sync + 'static>(cache: &Cac
     cache.wait_synced().await;
 }
 
-pub(super) async fn until(at: Option<Instant>) {
+/// Waits until this time; forever without one.
+pub(crate) async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,

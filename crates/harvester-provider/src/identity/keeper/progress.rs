@@ -26,6 +26,8 @@ pub(super) struct Progress {
     pub(super) damper: Damper<Note>,
     /// When an operator's confirmation that has to wait may be followed.
     pub(super) word_at: Option<Instant>,
+    /// The text that was told about a confirmation which is still in the record.
+    pub(super) told_word: Option<String>,
     pub(super) kubelets: Kubelets,
     /// When Nodes and machines first were known.
     pub(super) since: Option<Instant>,
@@ -46,6 +48,7 @@ impl Progress {
             pause: TRY_AGAIN,
             damper: Damper::default(),
             word_at: None,
+            told_word: None,
             kubelets: Kubelets::default(),
             since: None,
             told: None,

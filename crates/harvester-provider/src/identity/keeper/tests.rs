@@ -3,6 +3,7 @@
 mod outside;
 mod restore;
 mod undone;
+mod word;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use prometheus_client::registry::Registry;

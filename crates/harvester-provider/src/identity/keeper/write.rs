@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::super::record::{self, NAME, NAMESPACE, Note, Record};
 use super::progress::Progress;
 use super::words::{not_allowed, not_yet};
-use super::{Keeper, LONGEST_PAUSE, TRY_AGAIN, WITHOUT_RIGHT, WRITE_EVERY};
+use super::{Keeper, LONGEST_PAUSE, TRY_AGAIN, WITHOUT_RIGHT, WORD_WAITS, WRITE_EVERY};
 
 impl Keeper {
     /// Writes the note and returns the record after that. A write that fails is tried again, with growing pauses.
@@ -31,6 +31,9 @@ impl Keeper {
                         "the controller wrote the name of this cluster to ConfigMap {NAMESPACE}/{NAME}"
                     );
                 }
+                if note.followed {
+                    progress.told_word = None;
+                }
                 progress.failing = false;
                 (progress.not_before, progress.pause) = (Instant::now() + WRITE_EVERY, TRY_AGAIN);
                 if progress.damper.repaired(note.clone(), Instant::now()) {
@@ -49,7 +52,8 @@ impl Keeper {
                     not_yet(&error, told);
                     LONGEST_PAUSE
                 };
-                progress.not_before = Instant::now() + progress.pause;
+                let longest = if note.followed { WORD_WAITS } else { longest };
+                progress.not_before = Instant::now() + progress.pause.min(longest);
                 progress.pause = (progress.pause * 2).min(longest);
                 None
             }

@@ -2,16 +2,17 @@
 
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 use std::time::Instant;
 
-use cloud_provider::provider::NodeWake;
+use cloud_provider::provider::{NodeWake, ProviderError};
 use cloud_provider::view::NodeView;
 use harvester_api::names::ClusterName;
 use harvester_api::virtual_machine_instance::Phase;
 
-use super::super::hostnames::Resolution;
+use super::super::hostnames::{ASK_AGAIN, Resolution};
 use super::super::lookup::{Found, Machines, find, vm_uid};
-use super::super::view::VmiCache;
+use super::super::view::{VmView, VmiCache};
 use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY, lock};
 
 impl HarvesterInstances {
@@ -36,7 +37,7 @@ impl HarvesterInstances {
         match memory.hostnames.resolve(&node.name, true, &[vmi.as_ref()], Instant::now()) {
             Resolution::Vm(_) => Some(Found::Vm(vm)),
             Resolution::Ask(asks) => Some(Found::Asking(asks)),
-            Resolution::Ambiguous(_) | Resolution::Nobody => None,
+            Resolution::Ambiguous(_) | Resolution::Nobody(_) => None,
         }
     }
 
@@ -55,7 +56,34 @@ impl HarvesterInstances {
         find(node, machines, self.asks_agents.then_some(&mut memory.hostnames), Instant::now())
     }
 
-    pub(super) fn find(&self, node: &NodeView) -> Found {
+    /// The machine of a Node, or the reason why none is known now.
+    pub(super) fn vm(&self, node: &NodeView) -> Result<Arc<VmView>, ProviderError> {
+        self.lists().map_err(ProviderError::new)?;
+        let name = &node.name;
+        Err(match self.find(node) {
+            Found::Vm(vm) => return Ok(vm),
+            // Each answer, or its absence, wakes the Nodes that wait for it.
+            Found::Asking(_) => ProviderError::new(format!(
+                "the VM of node {name} is not known yet: asking guest agents for their host names"
+            ))
+            .under_way(ASK_AGAIN),
+            Found::Ambiguous(vms) => ProviderError::new(format!(
+                "the VM of node {name} is not clear: VMs {} in namespace {} all report this host name",
+                vms.join(", "),
+                self.namespace
+            )),
+            Found::Nobody(again) => ProviderError {
+                longest_pause: again,
+                ..ProviderError::new(format!(
+                    "no VM for node {name}: none in namespace {} has the UID of its provider ID, reports this host \
+                     name through its guest agent, or has this name",
+                    self.namespace
+                ))
+            },
+        })
+    }
+
+    fn find(&self, node: &NodeView) -> Found {
         let mut memory = self.memory();
         let found = self.find_plainly(node, &mut memory);
         let found = found.unwrap_or_else(|| self.find_among_all(node, &mut memory));
@@ -69,7 +97,7 @@ impl HarvesterInstances {
                     memory.bound.insert(vm.uid.clone(), binding);
                 }
             }
-            Found::Asking(_) | Found::Ambiguous(_) | Found::Nobody => {
+            Found::Asking(_) | Found::Ambiguous(_) | Found::Nobody(_) => {
                 memory.unresolved.insert(node.name.clone(), Instant::now());
             }
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cloud_provider::provider::ProviderError;
-use runtime::error::{api_code, chain};
+use runtime::error::{api_code, chain, is_denied};
 
 use super::super::apply::RequestError;
 use super::super::plan::Refusal;
@@ -22,7 +22,7 @@ fn condition_reason(error: &RequestError) -> &'static str {
     };
     match source {
         kube::Error::Api(status) if status.message.contains("denied the request") => WaitReason::Refused.word(),
-        kube::Error::Api(status) if matches!(status.code, 401 | 403) => "HarvesterForbidden",
+        kube::Error::Api(status) if is_denied(status.code) => "HarvesterForbidden",
         kube::Error::Api(status) if status.code == 422 => WaitReason::Refused.word(),
         _ => "",
     }
@@ -69,7 +69,7 @@ pub(super) fn failed(error: RequestError) -> ProviderError {
         | RequestError::Patch { source, .. } => source.into(),
         RequestError::Malformed { source, .. } => source.into(),
     };
-    ProviderError { message, source: Some(source), permanent: false, reason, longest_pause }
+    ProviderError { source: Some(source), reason, longest_pause, ..ProviderError::new(message) }
 }
 
 pub(super) fn refused(refusal: &Refusal) -> ProviderError {

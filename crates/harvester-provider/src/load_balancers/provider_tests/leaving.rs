@@ -120,7 +120,8 @@ async fn a_service_that_stays_and_abandons_its_object_keeps_no_address() {
 
 #[tokio::test]
 async fn an_object_can_be_abandoned_where_nothing_can_be_noted() {
-    for (code, reason) in [(403, "Forbidden"), (422, "Invalid")] {
+    // A webhook that names no code refuses with 400.
+    for (code, reason) in [(403, "Forbidden"), (422, "Invalid"), (400, "BadRequest")] {
         let lab = Lab::new(vec![service("default/web").done()]);
         lab.served().await;
         let guest = Scenario::answering(move |request| match request.method.as_str() {

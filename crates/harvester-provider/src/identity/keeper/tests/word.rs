@@ -1,0 +1,31 @@
+//! An operator's word that cannot be followed at once.
+
+use super::*;
+
+/// The right is granted while the word waits for it. To say the same once more would not change the record.
+#[tokio::test(start_paused = true)]
+async fn a_word_that_waits_for_a_right_is_followed_within_seconds_of_the_grant_and_told_once() {
+    let mut object = remembered("prod").1;
+    object["data"]["identity"] = card("prod", &["vm-a"]).to_text().into();
+    object["metadata"]["annotations"] = json!({record::WORD: "confirm"});
+    let there = Arc::new(parking_lot::Mutex::new((object, false)));
+    let answer = Arc::clone(&there);
+    let server = Scenario::answering(move |request| {
+        let mut there = answer.lock();
+        match request.method.as_str() {
+            "GET" => (200, there.0.clone()),
+            _ if there.1 => {
+                there.0 = request.body.clone();
+                (200, request.body.clone())
+            }
+            _ => (403, Scenario::status(403, "Forbidden", "no")),
+        }
+    });
+    let mut lab = Lab::on(server, "prod", None, &[node("x", "vm-x", true)], &[vm("x", "vm-x")]);
+    tokio::time::sleep(Duration::from_mins(30)).await;
+    there.lock().1 = true;
+    tokio::time::sleep(WORD_WAITS + Duration::from_secs(1)).await;
+    assert_eq!(there.lock().0["metadata"]["annotations"].get(record::WORD), None);
+    let confirmed = lab.told().into_iter().filter(|reason| reason == "IdentityConfirmed").count();
+    assert_eq!((confirmed, lab.name().await), (1, "prod".to_owned()));
+}
