@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Arg, Command, FromArgMatches};
+use clap::{Command, FromArgMatches};
 use cloud_provider::preview::{Note, Outlook, Place, Target, Write};
 use cloud_provider::start::Caches;
 use diagnose::table::table;
@@ -19,8 +19,9 @@ use serde_json::{Value, json};
 use super::config::{Configuration, configure};
 use super::flags::{self, Flags};
 use super::run;
+use crate::output::Output;
 use crate::stdout::say;
-use crate::{PRODUCT, entry};
+use crate::{PRODUCT, entry, output};
 
 /// Something would be written.
 const WRITES: u8 = 3;
@@ -41,16 +42,6 @@ later one. Not shown are Events, Leases, and what is written while hosts are bei
 Exit status: 0 nothing would be written, 3 something would, 4 the controller would be held (paused, or in safe mode),
 1 a cluster cannot be read, 2 wrong usage.";
 
-/// The flag `--output`.
-pub fn output() -> Arg {
-    Arg::new("output")
-        .long("output")
-        .short('o')
-        .default_value("text")
-        .value_parser(["text", "json"])
-        .help("What to print")
-}
-
 /// The command line: it has every flag of the cloud controller manager, so that the flags of a Deployment can be
 /// copied.
 pub fn command() -> Command {
@@ -64,22 +55,22 @@ pub fn command() -> Command {
         .override_usage("harvester-cloud-provider plan [OPTIONS]")
         .before_help(None::<&str>)
         .after_help(EXAMPLES)
-        .arg(output())
+        .arg(output::flag())
 }
 
 /// Runs the command; `arguments` begin with its name.
 pub fn main(arguments: &[String]) -> ExitCode {
     let parsed = command().args_override_self(true).try_get_matches_from(arguments).and_then(|matches| {
-        let json = matches.get_one::<String>("output").is_some_and(|format| format == "json");
-        Ok((Flags::from_arg_matches(&matches)?, json))
+        let output = matches.get_one::<Output>("output").copied().unwrap_or_default();
+        Ok((Flags::from_arg_matches(&matches)?, output))
     });
-    let (flags, as_json) = match parsed {
+    let (flags, output) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return entry::refused(&error),
     };
     match foresee(&flags) {
         Ok(found) => {
-            let said = say(if as_json { to_json(&found) } else { to_text(&found) }.trim_end());
+            let said = say(output.render(|| to_text(&found), || to_json(&found)).trim_end());
             match status(&found) {
                 0 => said,
                 status => ExitCode::from(status),
