@@ -137,7 +137,7 @@ const fn fault(check: &'static str, plant: &'static str) -> Fault {
     Fault { check, plant, fill: &[], after: "" }
 }
 
-const FAULTS: [Fault; 23] = [
+const FAULTS: [Fault; 24] = [
     fault("machine-label-missing", "$H label vmi/node1 vm/node1 guestcluster.harvesterhci.io/name-"),
     fault("cluster-name-mismatch", "$H label --overwrite vmi/node1 vm/node1 guestcluster.harvesterhci.io/name=other"),
     fault("node-excluded", "$K label node node1 node.kubernetes.io/exclude-from-external-load-balancers=true"),
@@ -227,6 +227,15 @@ const FAULTS: [Fault; 23] = [
             "node-not-initialised",
             "echo '{apiVersion: v1, kind: Node, metadata: {name: node8}, spec: {taints: [{key: \
              node.cloudprovider.kubernetes.io/uninitialized, value: \"true\", effect: NoSchedule}]}}' | $K apply -f -",
+        )
+    },
+    Fault {
+        // The pods come back.
+        after: "$K apply -f slices.json",
+        ..fault(
+            "no-ready-endpoint",
+            "L='-l kubernetes.io/service-name=web'; $K -n $NS get endpointslices $L -o json | jq \
+             'del(.items[].metadata.resourceVersion)' > slices.json && $K -n $NS delete endpointslices $L",
         )
     },
     fault("service-not-as-asked", "$K -n $NS annotate service second cloudprovider.harvesterhci.io/ippool=nosuch"),

@@ -13,6 +13,7 @@ use runtime::shutdown;
 
 use crate::PRODUCT;
 use crate::entry::WRONG_USAGE;
+use crate::output::{self, Output};
 use crate::stdout::say;
 use crate::words;
 
@@ -67,7 +68,7 @@ pub fn command() -> clap::Command {
         .after_help(STATUS_HELP)
         .arg(flag("namespace").short('n').value_name("NAME").help("VIPs of Services of this namespace only"))
         .arg(flag("all-namespaces").short('A').num_args(0).help("VIPs of all namespaces, as without any flag"))
-        .arg(flag("output").short('o').value_parser(["text", "json"]).help("What to print"))
+        .arg(output::flag())
         .arg(flag("kubeconfig").value_name("FILE").help("Credentials of the cluster"));
     let about = "Announces load balancer addresses on the LAN";
     clap::Command::new("announcer").about(about).after_help(help()).subcommand(status)
@@ -77,10 +78,10 @@ const STATUS_HELP: &str = "\
 Shows which node announces which address, with terms, Leases and DHCP leases, as the API has them: the same from \
 every node.
 
-Usage: harvester-cloud-provider announcer status [-n NAMESPACE] [-o text|json] [FLAGS]
+Usage: harvester-cloud-provider announcer status [-n NAMESPACE] [-o text|json|yaml] [FLAGS]
 
   -n, --namespace NAME     VIPs of Services of this namespace only; without it, and with -A, of all
-  -o, --output text|json   text for people (default), json for programs
+  -o, --output FORMAT      what to print: text (for people; table is the same), json or yaml (for programs)
       --kubeconfig FILE    credentials of the cluster; without it k8s_config_file or --k8sConfigPath, then KUBECONFIG
   -h, --help               this text
 
@@ -112,7 +113,7 @@ fn status(arguments: &[String]) -> ExitCode {
         eprintln!("{problem}\nSee: harvester-cloud-provider announcer status --help");
         ExitCode::from(WRONG_USAGE)
     };
-    let AnnouncerStatusArguments { json, kubeconfig: flag, namespace, rest } = match asked(arguments) {
+    let AnnouncerStatusArguments { output, kubeconfig: flag, namespace, rest } = match asked(arguments) {
         Ok(asked) => asked,
         Err(problem) => return usage(&problem),
     };
@@ -130,7 +131,7 @@ fn status(arguments: &[String]) -> ExitCode {
             if let Some(namespace) = namespace {
                 report.vips.retain(|vip| vip.service.split('/').next() == Some(&namespace));
             }
-            let said = say(if json { report.to_json() } else { report.to_text() }.trim_end());
+            let said = say(output.render(|| report.to_text(), || report.to_json()).trim_end());
             ends_with(&report, said)
         }
         Err(error) => {
@@ -147,7 +148,7 @@ fn ends_with(report: &announcer::status::Report, said: ExitCode) -> ExitCode {
 /// The parsed arguments of `announcer status`.
 #[derive(Debug, PartialEq, Eq)]
 struct AnnouncerStatusArguments {
-    json: bool,
+    output: Output,
     /// `--kubeconfig`.
     kubeconfig: Option<String>,
     /// `--namespace`: namespace of the Services.
@@ -158,7 +159,7 @@ struct AnnouncerStatusArguments {
 
 fn asked(arguments: &[String]) -> Result<AnnouncerStatusArguments, String> {
     let rest = vec!["manager".to_owned()];
-    let mut asked = AnnouncerStatusArguments { json: false, kubeconfig: None, namespace: None, rest };
+    let mut asked = AnnouncerStatusArguments { output: Output::Text, kubeconfig: None, namespace: None, rest };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let (name, mut value) = match argument.split_once('=') {
@@ -182,9 +183,7 @@ fn asked(arguments: &[String]) -> Result<AnnouncerStatusArguments, String> {
             ("-n" | "--namespace", "") => return Err(format!("flag {name} needs a value")),
             ("-n" | "--namespace", namespace) => asked.namespace = Some(namespace.to_owned()),
             ("--kubeconfig", path) => asked.kubeconfig = Some(path.to_owned()),
-            (_, "json") => asked.json = true,
-            (_, "text") => asked.json = false,
-            _ => return Err(format!("output format {value:?} is not known: accepted are text, json")),
+            (_, value) => asked.output = Output::parse(value)?,
         }
     }
     Ok(asked)
@@ -277,12 +276,18 @@ mod tests {
 
     #[test]
     fn the_output_format_and_the_kubeconfig_are_read_and_the_rest_is_left_to_the_configuration() {
-        let plain =
-            || AnnouncerStatusArguments { json: false, kubeconfig: None, namespace: None, rest: words(&["manager"]) };
+        let plain = || AnnouncerStatusArguments {
+            output: Output::Text,
+            kubeconfig: None,
+            namespace: None,
+            rest: words(&["manager"]),
+        };
         let named = |path: &str| AnnouncerStatusArguments { kubeconfig: Some(path.to_owned()), ..plain() };
         for (given, expected) in [
             (&[][..], plain()),
-            (&["-o", "json"], AnnouncerStatusArguments { json: true, ..plain() }),
+            (&["-o", "json"], AnnouncerStatusArguments { output: Output::Json, ..plain() }),
+            (&["-o=yaml"], AnnouncerStatusArguments { output: Output::Yaml, ..plain() }),
+            (&["-o", "json", "-o", "table"], plain()),
             (&["-o=json", "--output", "text"], plain()),
             (&["--kubeconfig", "./guest"], named("./guest")),
             (&["--kubeconfig=/a=b"], named("/a=b")),
@@ -290,13 +295,17 @@ mod tests {
             (&["-n", "web", "-A"], plain()),
             (
                 &["--output=json", "--leaseDuration", "20"],
-                AnnouncerStatusArguments { json: true, rest: words(&["manager", "--leaseDuration", "20"]), ..plain() },
+                AnnouncerStatusArguments {
+                    output: Output::Json,
+                    rest: words(&["manager", "--leaseDuration", "20"]),
+                    ..plain()
+                },
             ),
         ] {
             assert_eq!(asked(&words(given)), Ok(expected), "{given:?}");
         }
-        for wrong in [&["-o"][..], &["-o", "yaml"], &["--output="]] {
-            assert!(asked(&words(wrong)).expect_err("refused").contains("accepted are text, json"));
+        for wrong in [&["-o"][..], &["-o", "xml"], &["--output="]] {
+            assert!(asked(&words(wrong)).expect_err("refused").contains("accepted are text, table, json, yaml"));
         }
         for wrong in [&["--kubeconfig"][..], &["--kubeconfig="]] {
             assert!(asked(&words(wrong)).expect_err("refused").contains("--kubeconfig needs a value"));

@@ -66,7 +66,8 @@ pub struct Arguments {
     /// What makes account and token.
     #[arg(long, value_enum, default_value_t = Credentials::Own)]
     credentials: Credentials,
-    /// What to print.
+    /// What to print: credentials, in the form in which they are used. They are no report, so the values are others
+    /// than those of status and doctor.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     output: Format,
     /// Name of the Secret in the guest: the one that the chart's value cloudConfig.secretName has.

@@ -11,10 +11,12 @@ use harvester_api::names::ClusterName;
 use harvester_provider::{Record, Records};
 use runtime::client::{Settings, Source, connect};
 use runtime::error::chain;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::PRODUCT;
 use crate::entry::{self, WRONG_USAGE};
+use crate::output::{self, Output};
 use crate::stdout::say;
 
 /// The controller that leads watches the record; a new one needs its Lease first.
@@ -57,6 +59,8 @@ struct Common {
     /// Kubeconfig of the guest cluster; in a pod its service account is enough
     #[arg(long)]
     kubeconfig: Option<String>,
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT", help = output::HELP)]
+    output: Output,
 }
 
 /// Runs the command; `arguments` begin with its name.
@@ -78,7 +82,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         }
     };
     match entry::run(run(&common, word.as_deref())) {
-        Ok(text) => say(&text),
+        Ok(text) => say(text.trim_end()),
         Err(error) => {
             eprintln!("{}", chain(error.as_ref()));
             ExitCode::FAILURE
@@ -91,16 +95,17 @@ async fn run(common: &Common, word: Option<&str>) -> anyhow::Result<String> {
     let config = source.load(None).await.context("no access to the guest cluster")?;
     let records = Records::new(connect(config, &Settings::new("guest", &PRODUCT))?);
     let before = records.read().await?;
-    let Some(word) = word else { return Ok(shown(&before)) };
+    let told = |record: &Record| common.output.render(|| shown(record), || format!("{:#}", document(record, None)));
+    let Some(word) = word else { return Ok(told(&before)) };
     if common.dry_run {
-        return Ok(format!("{}\n{}\nNothing was changed (--dry-run).", shown(&before), meaning(word)));
+        return Ok(foreseen(common.output, &before, word));
     }
     records.ask(word).await?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         let now = records.read().await?;
         if now.word.is_none() {
-            return Ok(shown(&now));
+            return Ok(told(&now));
         }
         if Instant::now() >= deadline {
             bail!(
@@ -133,6 +138,32 @@ fn meaning(word: &str) -> String {
     format!("The controller that leads {what}.")
 }
 
+/// The record, and what would be done.
+fn foreseen(output: Output, record: &Record, word: &str) -> String {
+    output.render(
+        || format!("{}\n{}\nNothing was changed (--dry-run).", shown(record), meaning(word)),
+        || format!("{:#}", document(record, Some(&meaning(word)))),
+    )
+}
+
+/// The record for programs; `foreseen` says what would be done.
+fn document(record: &Record, foreseen: Option<&str>) -> Value {
+    let mut all = json!({
+        "name": record.cluster_name.as_ref().map(ClusterName::as_str),
+        "restoreSuspected": record.restore_suspected.map(|stamp| stamp.to_string()),
+        "safeMode": record.safe_mode,
+    });
+    if let Some(card) = &record.card {
+        all["identity"] = json!({"cluster": card.cluster_uid, "namespace": card.namespace,
+            "authority": card.authority, "names": card.names, "machines": card.machines, "absent": card.absent,
+            "outside": card.outside});
+    }
+    if let Some(foreseen) = foreseen {
+        all["foreseen"] = json!(foreseen);
+    }
+    all
+}
+
 /// The record as text.
 fn shown(record: &Record) -> String {
     let mut text = String::new();
@@ -163,12 +194,16 @@ fn shown(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
+    use harvester_provider::Card;
+
     use super::*;
 
     #[test]
     fn the_command_line_is_read_and_a_name_is_a_name() {
         for (line, good) in [
             ("identity show", true),
+            ("identity show -o json", true),
+            ("identity show -o xml", false),
             ("identity confirm --dry-run", true),
             ("identity rename prod2 --copy --dry-run", true),
             ("identity rename", false),
@@ -188,5 +223,18 @@ mod tests {
         assert!(meaning("confirm").contains("its load balancers stay"));
         let text = shown(&Record { safe_mode: Some("WrongHarvester: x".into()), ..Record::default() });
         assert_eq!(text, "name        -\nsafe mode   WrongHarvester: x");
+    }
+
+    #[test]
+    fn programs_get_the_record_and_what_would_be_done() {
+        let card = Card { namespace: "guests".into(), machines: ["u1".to_owned()].into(), ..Card::default() };
+        let name = Some(ClusterName::from_record("prod"));
+        let record = Record { cluster_name: name, card: Some(card), ..Record::default() };
+        let all: Value = serde_json::from_str(&foreseen(Output::Json, &record, "confirm")).unwrap();
+        assert_eq!((&all["name"], &all["safeMode"]), (&json!("prod"), &Value::Null));
+        assert_eq!((&all["identity"]["namespace"], &all["identity"]["machines"]), (&json!("guests"), &json!(["u1"])));
+        assert!(all["foreseen"].as_str().unwrap().contains("its load balancers stay"), "{all}");
+        assert_eq!(document(&Record::default(), None)["identity"], Value::Null);
+        assert!(foreseen(Output::Text, &record, "confirm").ends_with("Nothing was changed (--dry-run)."));
     }
 }

@@ -9,6 +9,7 @@ mod completion;
 mod entry;
 mod generate_addon;
 mod identity;
+mod output;
 mod private_file;
 mod probe;
 #[cfg(test)]

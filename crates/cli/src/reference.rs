@@ -7,7 +7,7 @@ use std::path::Path;
 use announcer::config::{VARIABLES, Variable};
 use clap::{Arg, Command, CommandFactory};
 
-use crate::{ccm, generate_addon, status_and_doctor};
+use crate::{ccm, generate_addon, output, status_and_doctor};
 
 const CONTRACT: &str = include_str!("../../contract/src/keys.rs");
 const HARVESTER: &str = include_str!("../../harvester-api/src/keys.rs");
@@ -25,7 +25,7 @@ fn render() -> String {
     text.push_str("\n## Flags of the cloud controller manager\n");
     flags(&mut text, &ccm::flags::command());
     text.push_str("\n## Flags of `plan`\n\nThose of the cloud controller manager, and:\n");
-    flags(&mut text, &Command::new("plan").arg(ccm::plan::output()));
+    flags(&mut text, &Command::new("plan").arg(output::flag()));
     text.push_str("\n## Flags of `generate-addon`\n");
     flags(&mut text, &generate_addon::Arguments::command());
     text.push_str("\n## Flags of `status`\n");

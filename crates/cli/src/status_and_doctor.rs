@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, Parser};
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 use diagnose::collect::{CollectOptions, collect};
 use diagnose::jsonpath::Template;
@@ -12,8 +12,9 @@ use diagnose::status::Scope;
 use diagnose::{Snapshot, doctor, status};
 use runtime::error::chain;
 
+use crate::output::Output;
 use crate::stdout::{print, say};
-use crate::{PRODUCT, VERSION, cluster_names, entry};
+use crate::{PRODUCT, VERSION, cluster_names, entry, output};
 
 /// Exit status: nothing can be read.
 const UNREADABLE: u8 = 1;
@@ -22,6 +23,9 @@ const NOT_WELL: u8 = 3;
 /// Interval of `--watch`.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
+/// The help of [`output::HELP`], and what this command prints besides.
+const STATUS_OUTPUT: &str = "What to print: text (for people; table is the same), json or yaml (for programs); also \
+    wide (more columns, and what could not be read) or jsonpath=TEMPLATE";
 const STATUS: &str = "harvester-cloud-provider status";
 const DOCTOR: &str = "harvester-cloud-provider doctor";
 
@@ -75,8 +79,9 @@ pub struct StatusArguments {
     /// Services of all namespaces, as without any flag.
     #[arg(long, short = 'A')]
     all_namespaces: bool,
-    /// What to print: text, wide (more columns, and what could not be read), json, yaml, jsonpath=TEMPLATE.
+    // The words of all reports, and more.
     #[arg(long, short, value_parser = status_format, default_value = "text", value_name = "FORMAT")]
+    #[arg(help = STATUS_OUTPUT)]
     #[arg(add = ArgValueCandidates::new(formats))]
     output: StatusFormat,
     /// Print it again whenever it changes.
@@ -88,22 +93,19 @@ pub struct StatusArguments {
 
 #[derive(Debug, Clone, PartialEq)]
 enum StatusFormat {
-    Text,
+    Of(Output),
     Wide,
-    Json,
-    Yaml,
     JsonPath(Template),
 }
 
 fn status_format(text: &str) -> Result<StatusFormat, String> {
     match text {
-        "text" => Ok(StatusFormat::Text),
         "wide" => Ok(StatusFormat::Wide),
-        "json" => Ok(StatusFormat::Json),
-        "yaml" => Ok(StatusFormat::Yaml),
         _ => match text.strip_prefix("jsonpath=") {
             Some(template) => Template::parse(template).map(StatusFormat::JsonPath),
-            None => Err("accepted are text, wide, json, yaml, jsonpath=TEMPLATE".to_owned()),
+            None => {
+                Output::parse(text).map(StatusFormat::Of).map_err(|error| format!("{error}, wide, jsonpath=TEMPLATE"))
+            }
         },
     }
 }
@@ -116,19 +118,10 @@ fn formats() -> Vec<CompletionCandidate> {
 #[derive(Debug, Parser)]
 #[command(name = DOCTOR, bin_name = DOCTOR, version = VERSION, after_help = DOCTOR_EXAMPLES)]
 pub struct DoctorArguments {
-    /// What to print.
-    #[arg(long, short, value_enum, default_value_t = DoctorFormat::Text)]
-    output: DoctorFormat,
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT", help = output::HELP)]
+    output: Output,
     #[command(flatten)]
     clusters: Clusters,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum DoctorFormat {
-    /// For people.
-    Text,
-    /// For programs.
-    Json,
 }
 
 /// Runs either command; `arguments` are those after the program's name, with the command word.
@@ -169,10 +162,10 @@ async fn show(arguments: StatusArguments) -> anyhow::Result<ExitCode> {
         let snapshot = look(&arguments.clusters, false).await?;
         let report = status::report(&snapshot, &scope);
         let text = match &arguments.output {
-            StatusFormat::Text => report.to_text(false),
+            StatusFormat::Of(Output::Text) => report.to_text(false),
             StatusFormat::Wide => report.to_text(true),
-            StatusFormat::Json => report.to_json() + "\n",
-            StatusFormat::Yaml => report.to_yaml(),
+            StatusFormat::Of(Output::Json) => report.to_json() + "\n",
+            StatusFormat::Of(Output::Yaml) => report.to_yaml(),
             StatusFormat::JsonPath(template) => template.render(&report.to_value()) + "\n",
         };
         if !arguments.watch {
@@ -195,10 +188,7 @@ async fn show(arguments: StatusArguments) -> anyhow::Result<ExitCode> {
 
 async fn examine(arguments: DoctorArguments) -> anyhow::Result<ExitCode> {
     let found = doctor::examine(&look(&arguments.clusters, true).await?);
-    let text = match arguments.output {
-        DoctorFormat::Text => found.to_text(),
-        DoctorFormat::Json => found.to_json(),
-    };
+    let text = arguments.output.render(|| found.to_text(), || found.to_json());
     let said = say(text.trim_end());
     let status = found.exit_status();
     Ok(if status == 0 { said } else { ExitCode::from(status) })
@@ -219,6 +209,9 @@ mod tests {
         assert_eq!((parsed.names.len(), parsed.namespace.as_deref(), parsed.watch), (2, Some("default"), true));
         let parsed = StatusArguments::try_parse_from(["status", "-A", "-o", "jsonpath={.services[*].name}"]).unwrap();
         assert!(matches!(parsed.output, StatusFormat::JsonPath(_)) && parsed.namespace.is_none());
+        let parsed = StatusArguments::try_parse_from(["status", "-o", "table"]).unwrap();
+        assert_eq!(parsed.output, StatusFormat::Of(Output::Text));
+        assert_eq!(DoctorArguments::try_parse_from(["doctor", "-o", "yaml"]).unwrap().output, Output::Yaml);
         for wrong in
             [&["status", "-n", "a", "-A"][..], &["status", "-o", "xml"], &["status", "-o", "jsonpath={.services"]]
         {

@@ -183,6 +183,40 @@ pub fn controller_sets(snapshot: &Snapshot) -> impl Iterator<Item = &DaemonSet> 
     snapshot.daemon_sets.iter().filter(|set| is_controller(&containers_of_set(set)))
 }
 
+/// What Helm has installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    pub namespace: String,
+    pub name: String,
+    /// Name and version of the chart; empty if no workload says it.
+    pub chart: String,
+}
+
+/// The Helm release of the cloud controller, else of the announcer. Without either it is the one that the documents
+/// install.
+pub fn release(snapshot: &Snapshot) -> Release {
+    let deployments = controllers(snapshot).map(|one| &one.metadata);
+    let announcers = snapshot.daemon_sets.iter().filter(|set| is_announcer(&containers_of_set(set)));
+    let sets = controller_sets(snapshot).chain(announcers).map(|one| &one.metadata);
+    let helm = |metadata: &&ObjectMeta| !annotation(metadata, "meta.helm.sh/release-name").is_empty();
+    let found = deployments.chain(sets).find(helm);
+    let text = |key: &str, default: &str| {
+        found.map(|one| annotation(one, key)).filter(|text| !text.is_empty()).unwrap_or(default).to_owned()
+    };
+    Release {
+        namespace: text("meta.helm.sh/release-namespace", "kube-system"),
+        name: text("meta.helm.sh/release-name", "harvester-cloud-provider"),
+        chart: found.map(|one| label(one, "helm.sh/chart").to_owned()).unwrap_or_default(),
+    }
+}
+
+/// The value of a flag of the cloud controller, as `--flag=value`; the last one counts.
+pub fn controller_flag(snapshot: &Snapshot, flag: &str) -> Option<String> {
+    let arguments = arguments(&containers(controllers(snapshot).next()?));
+    let value = |argument: &String| Some(argument.strip_prefix(flag)?.strip_prefix('=')?.to_owned());
+    arguments.iter().rev().find_map(value)
+}
+
 /// The identity card in the record; null if there is none, or nobody can read it.
 pub fn card(snapshot: &Snapshot) -> Value {
     snapshot.config(RECORD, "identity").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()

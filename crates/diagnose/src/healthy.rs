@@ -42,6 +42,15 @@ pub fn service(name: &str) -> Value {
     })
 }
 
+/// One endpoint of that Service.
+pub fn slice(service: &str, ready: bool) -> Value {
+    json!({
+        "metadata": {"namespace": "default", "name": format!("{service}-1"),
+            "labels": {"kubernetes.io/service-name": service}},
+        "addressType": "IPv4", "endpoints": [{"addresses": ["10.42.0.5"], "conditions": {"ready": ready}}],
+    })
+}
+
 pub fn deployment(name: &str, arguments: &[&str]) -> Value {
     json!({
         "metadata": {"namespace": "kube-system", "name": name},
@@ -99,6 +108,7 @@ pub fn snapshot() -> Snapshot {
         cloud_config: "Secret kube-system/harvester-cloud-config".into(),
         namespace: "guests".into(),
         services: vec![read(kubernetes), read(service("web"))],
+        endpoint_slices: vec![read(slice("web", true))],
         cluster_uid: Some("cluster-uid".into()),
         nodes: ["node1", "node2"].map(|name| read(node(name))).into(),
         leases: vec![read(controller), read(member("node1")), read(member("node2"))],

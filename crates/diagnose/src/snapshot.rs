@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use harvester_api::cloud_config::Account;
 use harvester_api::ip_pool::IpPool;
 use harvester_api::load_balancer::LoadBalancer;
 use harvester_api::virtual_machine::VirtualMachine;
@@ -10,6 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde::Serialize;
 
 /// Both clusters at one time.
@@ -27,8 +29,12 @@ pub struct Snapshot {
     pub cloud_config: String,
     /// Namespace of the machines on Harvester.
     pub namespace: String,
+    /// The account of the cloud-config, if its token names one.
+    pub account: Option<Account>,
     /// All Services.
     pub services: Vec<Service>,
+    /// All EndpointSlices.
+    pub endpoint_slices: Vec<EndpointSlice>,
     /// UID of Namespace `kube-system`, which the cloud controller writes to its objects; absent if it may not be read.
     pub cluster_uid: Option<String>,
     /// All Nodes.

@@ -12,8 +12,10 @@ use base64::engine::general_purpose::STANDARD;
 use kube::config::Kubeconfig;
 use serde_json::{Map, Value, json};
 
+mod account;
 mod error;
 mod render;
+pub use account::Account;
 pub use error::{CloudConfigError, CloudConfigFileError, CloudConfigWarning};
 pub use render::render;
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use harvester_api::names::{ClusterName, NetworkName};
+use harvester_api::cloud_config::Account;
+use harvester_api::names::{ClusterName, NetworkName, is_dns_1123_label};
 
 use crate::identity::proof::cluster_of;
 use crate::load_balancers::view::LbView;
@@ -138,23 +139,35 @@ const CHECK_CLOUD_CONFIG: &str = "check server, certificate authority, credentia
 
 /// What to do where Harvester does not know the token.
 const RENEW_TOKEN: &str = "the token in the cloud-config expired or was revoked. Make a new one with \
-    `harvester-cloud-provider generate-addon <account> <namespace> --rotate`, and put it into the Secret or file that \
+    `harvester-cloud-provider generate-addon <account> <namespace> --rotate` (Event HarvesterCredentialsRefused of \
+    Lease kube-system/cloud-controller-manager has both names), and put it into the Secret or file that \
     --cloud-config reads (values cloudConfig.secretName, cloudConfigPath); no restart is needed";
 
-/// What to do where Harvester knows the account and its rights do not suffice.
-const GRANT_ROLE: &str = "the account of the cloud-config needs role harvesterhci.io:cloudprovider in this namespace \
-    of Harvester. `harvester-cloud-provider generate-addon <account> <namespace>` gives it (again); no restart is \
-    needed";
+/// What to do where Harvester knows the account, which its answer names, and its rights do not suffice.
+fn grant_role(error: &str) -> String {
+    let quoted = |after: &str| error.split_once(after)?.1.split('"').next();
+    let account = quoted("User \"").and_then(Account::of_user);
+    let namespace = quoted("in the namespace \"").filter(|namespace| is_dns_1123_label(namespace));
+    let arguments = match (&account, namespace) {
+        (Some(account), Some(namespace)) if account.namespace == namespace => format!("{} {namespace}", account.name),
+        (_, Some(namespace)) => format!("<account, by custom the name of the cluster> {namespace}"),
+        _ => "<account, by custom the name of the cluster> <namespace of its virtual machines>".to_owned(),
+    };
+    format!(
+        "the account of the cloud-config needs role harvesterhci.io:cloudprovider in this namespace of Harvester. \
+         `harvester-cloud-provider generate-addon {arguments}` gives it (again); no restart is needed"
+    )
+}
 
 /// The advice that belongs to the text of an error that a request to Harvester ended with.
-pub(crate) fn remedy(error: &str) -> &'static str {
+pub(crate) fn remedy(error: &str) -> String {
     // The message of every 401 contains this word; at this point only the text of the answer is left.
     if error.contains("Unauthorized") {
-        RENEW_TOKEN
+        RENEW_TOKEN.to_owned()
     } else if lacks_rights(error) {
-        GRANT_ROLE
+        grant_role(error)
     } else {
-        CHECK_CLOUD_CONFIG
+        CHECK_CLOUD_CONFIG.to_owned()
     }
 }
 

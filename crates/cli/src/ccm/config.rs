@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use cloud_provider::controllers::{Controllers, UnknownController};
 use harvester_api::cloud_config::{CloudConfig, CloudConfigFileError};
-use harvester_api::names::{ClusterName, NetworkName, NetworkNameError, is_dns_1123_label, is_object_name};
+use harvester_api::names::{
+    ClusterName, ClusterNameWarning, NetworkName, NetworkNameError, is_dns_1123_label, is_object_name,
+};
 use harvester_api::node_ip::{ExcludeRangeError, NodeIpCidr, NodeIpCidrError, parse_exclude_ranges};
 use harvester_provider::{GarbageConfig, GarbageMode, OwnNode, ProviderConfig};
 use runtime::http::{Handshake, HandshakeError};
@@ -28,6 +30,9 @@ pub struct Configuration {
     pub serving_files: Option<(PathBuf, PathBuf)>,
     /// TLS versions and cipher suites for serving.
     pub handshake: Handshake,
+    /// The warning that the command line gives no name to this cluster. It does not matter where another source has
+    /// one.
+    pub unnamed: Option<String>,
     /// Oddities that an operator should know, although the configuration works.
     pub warnings: Vec<String>,
     /// Remarks about settings that are left to their defaults, for the log.
@@ -103,6 +108,10 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
         }
     }
     let (cluster_name, name_warnings) = ClusterName::normalise(&flags.cloud.cluster_name);
+    let anonymous =
+        |warning: &ClusterNameWarning| matches!(warning, ClusterNameWarning::Default | ClusterNameWarning::Empty);
+    let (unnamed, name_warnings): (Vec<_>, Vec<_>) = name_warnings.into_iter().partition(anonymous);
+    let unnamed = unnamed.first().map(ToString::to_string);
     let mut warnings: Vec<String> = name_warnings.iter().map(ToString::to_string).collect();
 
     let management_network = match flags.harvester.management_network.as_str() {
@@ -154,6 +163,7 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
         election,
         serving_files,
         handshake,
+        unnamed,
         warnings,
         remarks,
     })
@@ -258,6 +268,20 @@ current-context: c
         assert_eq!(configuration.provider.node_ip_cidr.len(), 1);
         assert_eq!(configuration.warnings.len(), 1, "the quotes: {:?}", configuration.warnings);
         assert!(configuration.election.is_some());
+    }
+
+    #[test]
+    fn that_no_name_is_given_is_kept_apart_from_what_is_wrong() {
+        for (argument, said) in [
+            ("--cluster-name=kubernetes", Some("the default \"kubernetes\"")),
+            ("--cluster-name=", Some("--cluster-name is empty")),
+            ("--cluster-name=prod", None),
+        ] {
+            let configuration = configured(&[argument], CLOUD_CONFIG).unwrap();
+            assert_eq!(configuration.warnings, Vec::<String>::new(), "{argument}");
+            assert_eq!(configuration.unnamed.is_some(), said.is_some(), "{argument}");
+            assert!(configuration.unnamed.unwrap_or_default().contains(said.unwrap_or_default()), "{argument}");
+        }
     }
 
     /// W-43.

@@ -55,7 +55,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         Ok(configuration) => configuration,
         Err(error) => return refuse(&chain(&error), full_help),
     };
-    for warning in &configuration.warnings {
+    for warning in configuration.unnamed.iter().chain(&configuration.warnings) {
         tracing::warn!("{warning}");
     }
     for remark in &configuration.remarks {

@@ -3,11 +3,11 @@
 
 use std::process::ExitCode;
 
-use clap::{Arg, Command, FromArgMatches};
+use clap::{Command, FromArgMatches};
 use cloud_provider::preview::{Note, Outlook, Place, Target, Write};
 use cloud_provider::start::Caches;
 use diagnose::table::table;
-use harvester_provider::{Connection, Foresight, HarvesterProvider};
+use harvester_provider::{Connection, Foresight, HarvesterProvider, Source};
 use runtime::client::Settings;
 use runtime::error::chain;
 use runtime::health::Health;
@@ -19,8 +19,9 @@ use serde_json::{Value, json};
 use super::config::{Configuration, configure};
 use super::flags::{self, Flags};
 use super::run;
+use crate::output::Output;
 use crate::stdout::say;
-use crate::{PRODUCT, entry};
+use crate::{PRODUCT, entry, output};
 
 /// Something would be written.
 const WRITES: u8 = 3;
@@ -41,16 +42,6 @@ later one. Not shown are Events, Leases, and what is written while hosts are bei
 Exit status: 0 nothing would be written, 3 something would, 4 the controller would be held (paused, or in safe mode),
 1 a cluster cannot be read, 2 wrong usage.";
 
-/// The flag `--output`.
-pub fn output() -> Arg {
-    Arg::new("output")
-        .long("output")
-        .short('o')
-        .default_value("text")
-        .value_parser(["text", "json"])
-        .help("What to print")
-}
-
 /// The command line: it has every flag of the cloud controller manager, so that the flags of a Deployment can be
 /// copied.
 pub fn command() -> Command {
@@ -64,22 +55,22 @@ pub fn command() -> Command {
         .override_usage("harvester-cloud-provider plan [OPTIONS]")
         .before_help(None::<&str>)
         .after_help(EXAMPLES)
-        .arg(output())
+        .arg(output::flag())
 }
 
 /// Runs the command; `arguments` begin with its name.
 pub fn main(arguments: &[String]) -> ExitCode {
     let parsed = command().args_override_self(true).try_get_matches_from(arguments).and_then(|matches| {
-        let json = matches.get_one::<String>("output").is_some_and(|format| format == "json");
-        Ok((Flags::from_arg_matches(&matches)?, json))
+        let output = matches.get_one::<Output>("output").copied().unwrap_or_default();
+        Ok((Flags::from_arg_matches(&matches)?, output))
     });
-    let (flags, as_json) = match parsed {
+    let (flags, output) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return entry::refused(&error),
     };
     match foresee(&flags) {
         Ok(found) => {
-            let said = say(if as_json { to_json(&found) } else { to_text(&found) }.trim_end());
+            let said = say(output.render(|| to_text(&found), || to_json(&found)).trim_end());
             match status(&found) {
                 0 => said,
                 status => ExitCode::from(status),
@@ -97,7 +88,12 @@ fn foresee(flags: &Flags) -> anyhow::Result<Foresight> {
     for warning in configuration.warnings.iter().chain(&configuration.remarks) {
         eprintln!("{warning}");
     }
-    entry::run(ask(flags, &configuration))
+    let found = entry::run(ask(flags, &configuration))?;
+    // The flag is not followed where another source has a name.
+    for warning in configuration.unnamed.iter().filter(|_| found.name_source == Source::Default) {
+        eprintln!("{warning}");
+    }
+    Ok(found)
 }
 
 async fn ask(flags: &Flags, configuration: &Configuration) -> anyhow::Result<Foresight> {
@@ -151,7 +147,8 @@ fn to_json(found: &Foresight) -> String {
         })
         .collect();
     let held = found.held.as_ref().map(|(reason, message)| json!({"reason": reason, "message": message}));
-    let all = json!({"clusterName": found.cluster_name, "held": held, "writes": writes, "notes": notes});
+    let all = json!({"clusterName": found.cluster_name, "clusterNameFrom": found.name_source.words(), "held": held,
+        "writes": writes, "notes": notes});
     serde_json::to_string_pretty(&all).expect("plain values are always valid JSON")
 }
 
@@ -162,7 +159,7 @@ fn to_text(found: &Foresight) -> String {
         1 => "1 write".to_owned(),
         count => format!("{count} writes"),
     };
-    let mut parts = vec![format!("Cluster {}: {count}.\n", found.cluster_name)];
+    let mut parts = vec![format!("Cluster {} ({}): {count}.\n", found.cluster_name, found.name_source.words())];
     parts.extend(
         found.held.iter().map(|(reason, message)| format!("The controller would be held, {reason}: {message}\n")),
     );
@@ -234,14 +231,14 @@ mod tests {
         let why = String::new();
         outlook.writes.push(Write { place: Place::Cloud, verb: Verb::Create, target: lb, why, body });
         outlook.note(target, "Booking", "waits for Harvester".into(), false);
-        Foresight { cluster_name: "prod".into(), held, outlook }
+        Foresight { cluster_name: "prod".into(), name_source: Source::Flag, held, outlook }
     }
 
     #[test]
     fn a_plan_is_a_table_with_what_is_done_and_what_is_not() {
         assert_eq!(
             to_text(&found(None)),
-            "Cluster prod: 2 writes.\n\n\
+            "Cluster prod (from --cluster-name): 2 writes.\n\n\
              CLUSTER     ACTION   OBJECT                         CHANGE\n\
              guest       update   Service default/web            annotations.a=1 finalizers=[\"f\"]\n\
              harvester   create   LoadBalancer guests/prod-web   ipam=pool\n\n\
@@ -250,7 +247,10 @@ mod tests {
              Service default/web   Booking   waits for Harvester\n"
         );
         let nothing = Foresight { outlook: Outlook::default(), ..found(None) };
-        assert_eq!(to_text(&nothing), "Cluster prod: nothing would be written.\n");
+        assert_eq!(to_text(&nothing), "Cluster prod (from --cluster-name): nothing would be written.\n");
+        let remembered = Foresight { name_source: Source::Remembered, ..nothing };
+        let said = "Cluster prod (remembered in ConfigMap kube-system/harvester-cloud-provider): ";
+        assert!(to_text(&remembered).starts_with(said), "{}", to_text(&remembered));
         let held = to_text(&found(Some(("WrongHarvester", "x, but y".into()))));
         assert!(held.contains("The controller would be held, WrongHarvester: x, but y\n"), "{held}");
     }
@@ -264,6 +264,7 @@ mod tests {
             (&json!("harvester"), &json!("create"))
         );
         assert_eq!((&all["held"], &all["notes"][0]["reason"]), (&Value::Null, &json!("Booking")));
+        assert_eq!(all["clusterNameFrom"], "from --cluster-name");
         let nothing = Foresight { outlook: Outlook::default(), ..found(None) };
         let held = found(Some(("Paused", String::new())));
         assert_eq!([status(&nothing), status(&found(None)), status(&held)], [0, WRITES, HELD]);

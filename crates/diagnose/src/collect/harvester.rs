@@ -57,6 +57,7 @@ pub async fn read(guest: &Client, asked: &CollectOptions, product: &Product, sna
         }
     };
     snapshot.namespace.clone_from(&parsed.namespace);
+    snapshot.account = parsed.account();
     let endpoint = &parsed.endpoints[0];
     let server = endpoint.server.clone();
     let config = Config::from_custom_kubeconfig(parsed.kubeconfig(endpoint), &KubeConfigOptions::default()).await;

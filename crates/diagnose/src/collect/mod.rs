@@ -27,6 +27,7 @@ use serde::de::DeserializeOwned;
 
 use crate::facts;
 use crate::snapshot::{Side, Snapshot, Trouble, TroubleKind, Unread};
+pub(crate) use mounted::keys_named;
 
 /// What to read, and with which credentials.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -130,6 +131,7 @@ async fn guest(client: &Client, asked: &CollectOptions, snapshot: &mut Snapshot)
         snapshot.daemon_sets = list(sets, "DaemonSets", "", &mut snapshot.unread).await;
         let kubelets: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
         snapshot.kubelet_leases = list(kubelets, "Leases in kube-node-lease", "", &mut snapshot.unread).await;
+        snapshot.endpoint_slices = list(Api::all(client.clone()), "EndpointSlices", "", &mut snapshot.unread).await;
         let events: Api<Event> = Api::all(client.clone());
         snapshot.events = list(events, "Events", "involvedObject.kind=Service", &mut snapshot.unread).await;
         pods::read(client, snapshot).await;

@@ -22,9 +22,18 @@ impl Mounted {
         let only = data.values().next().filter(|_| self.key.is_empty() && data.len() == 1);
         data.get(&self.key).or(only).map(|bytes| bytes.0.as_slice()).ok_or_else(|| {
             let keys = data.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            format!("has no key {} (it has: {})", self.key, if keys.is_empty() { "none" } else { &keys })
+            format!("has no key {} {LISTED}{})", self.key, if keys.is_empty() { "none" } else { &keys })
         })
     }
+}
+
+/// Begins the list of the keys that a Secret has.
+const LISTED: &str = "(it has: ";
+
+/// The keys in a text of [`Mounted::of`].
+pub fn keys_named(text: &str) -> Vec<String> {
+    let listed = text.split_once(LISTED).and_then(|(_, rest)| rest.split(')').next()).filter(|keys| *keys != "none");
+    listed.into_iter().flat_map(|keys| keys.split(", ")).map(str::to_owned).collect()
 }
 
 /// `None` if the cloud-config is not in a Secret.
@@ -109,5 +118,8 @@ mod tests {
         assert_eq!(wanted.of(&data(&["cloud-config", "b"])), Ok(b"x".as_slice()));
         assert_eq!(wanted.of(&data(&["a", "b"])).unwrap_err(), "has no key cloud-config (it has: a, b)");
         assert_eq!(wanted.of(&data(&[])).unwrap_err(), "has no key cloud-config (it has: none)");
+        for keys in [&["a", "b"][..], &["a"], &[]] {
+            assert_eq!(keys_named(&wanted.of(&data(keys)).unwrap_err()), keys);
+        }
     }
 }

@@ -7,14 +7,12 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
+use super::advice;
 use super::finding::Finding;
 use super::nodes::is_shut_out;
 use super::pods;
 use crate::facts;
 use crate::snapshot::Snapshot;
-
-const INSTALL: &str = "helm -n kube-system upgrade harvester-cloud-provider <chart> --reset-then-reuse-values \
-                       --set kube-vip.enabled=true     # the announcers are part of that chart";
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     if snapshot.guest.trouble.is_some() || !snapshot.has_read("Leases in kube-system") {
@@ -62,11 +60,16 @@ fn nobody(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
     let finding = Finding::error("announcer-missing", format!("DaemonSet {namespace}/{name}"))
         .why("no new address is announced; what was announced is served until its node goes");
     Some(if is_not_installed(snapshot) {
-        finding.what(format!("no announcer is installed, and {what}")).remedy(INSTALL)
+        finding.what(format!("no announcer is installed, and {what}")).remedy(advice::helm_upgrade(
+            snapshot,
+            " --set kube-vip.enabled=true",
+            "the announcers are part of that chart",
+        ))
     } else if set.is_some_and(wants_no_node) {
-        finding.what(format!("it wants 0 nodes, and {what}")).remedy(format!(
-            "helm -n {namespace} upgrade harvester-cloud-provider <chart> --reset-then-reuse-values --set \
-             kube-vip.nodes=all     # no node matches its affinity and nodeSelector"
+        finding.what(format!("it wants 0 nodes, and {what}")).remedy(advice::helm_upgrade(
+            snapshot,
+            " --set kube-vip.nodes=all",
+            "no node matches its affinity and nodeSelector",
         ))
     } else if let Some(waits) = pods::of(snapshot, &format!("DaemonSet {namespace}/{name}")) {
         // A restart does not help pods that cannot start.

@@ -3,9 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use super::advice;
 use super::certificates;
 use super::finding::Finding;
-use crate::snapshot::{Right, Side, Snapshot, TroubleKind};
+use crate::collect::keys_named;
+use crate::facts;
+use crate::snapshot::{Side, Snapshot, TroubleKind};
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();
@@ -13,26 +16,23 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     all.extend(trouble("harvester", &snapshot.harvester, snapshot));
     all.extend(snapshot.guest.denied.iter().map(|right| {
         let (group, resource) = split(&right.resource);
+        let note = format!("its roles have it: apiGroup {group:?}, resource {resource}, verb {}", right.verb);
         let clusterwide = right.namespace.is_empty();
         let place =
             if clusterwide { "in all namespaces".to_owned() } else { format!("in namespace {}", right.namespace) };
         Finding::error("guest-right-missing", right.account.clone())
             .what(format!("may not {} {} {place} of the guest cluster", right.verb, right.resource))
             .why("what needs this right is not done, or is done late")
-            .remedy(format!(
-                "helm -n kube-system upgrade harvester-cloud-provider <chart> --reset-then-reuse-values     # its \
-                 roles have it: apiGroup {group:?}, resource {resource}, verb {}",
-                right.verb
-            ))
+            .remedy(advice::helm_upgrade(snapshot, "", &note))
     }));
-    all.extend(rights_on_harvester(&snapshot.harvester.denied));
+    all.extend(rights_on_harvester(snapshot));
     all
 }
 
 /// One finding for each account: a role that is not bound any more takes all its rights away.
-fn rights_on_harvester(denied: &[Right]) -> Vec<Finding> {
+fn rights_on_harvester(snapshot: &Snapshot) -> Vec<Finding> {
     let mut accounts: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
-    for right in denied {
+    for right in &snapshot.harvester.denied {
         let resources = accounts.entry((&right.account, &right.namespace)).or_default();
         resources.entry(&right.resource).or_default().push(&right.verb);
     }
@@ -42,10 +42,7 @@ fn rights_on_harvester(denied: &[Right]) -> Vec<Finding> {
         Finding::error("harvester-right-missing", account)
             .what(format!("may not {} in namespace {namespace} of Harvester", lacks.join("; ")))
             .why("load balancers are not made, or nodes are not found")
-            .remedy(format!(
-                "harvester-cloud-provider generate-addon <account> {namespace} --kubeconfig harvester.yaml     # \
-                 binds it to role harvesterhci.io:cloudprovider again"
-            ))
+            .remedy(advice::grant_rights(snapshot, namespace, "binds it to role harvesterhci.io:cloudprovider again"))
     };
     accounts.into_iter().map(finding).collect()
 }
@@ -70,10 +67,19 @@ fn trouble(which: &'static str, side: &Side, snapshot: &Snapshot) -> Option<Find
     Some(Finding::error(check, object).what(trouble.text.clone()).why(why).remedy(remedy))
 }
 
+/// The key to name, if the Secret has only one.
+fn secret_key(side: &Side) -> String {
+    let keys = side.trouble.as_ref().map(|trouble| keys_named(&trouble.text)).unwrap_or_default();
+    if let [only] = keys.as_slice() { only.clone() } else { "<one of these keys>".to_owned() }
+}
+
 fn check_and_remedy(guest: bool, kind: TroubleKind, side: &Side, snapshot: &Snapshot) -> (&'static str, String) {
     match (guest, kind) {
         (true, TroubleKind::NoCredentials | TroubleKind::NoKey) => {
-            ("guest-credentials-missing", "harvester-cloud-provider doctor --kubeconfig <file>".to_owned())
+            let file = "<file>: of an administrator; on a server /etc/rancher/rke2/rke2.yaml, \
+                        /etc/rancher/k3s/k3s.yaml or /etc/kubernetes/admin.conf, or what Rancher offers for download";
+            let command = "harvester-cloud-provider doctor --kubeconfig <file>".to_owned();
+            ("guest-credentials-missing", advice::noted(command, &[file]))
         }
         (true, TroubleKind::Unreachable) => ("guest-api-unreachable", "kubectl cluster-info".to_owned()),
         (true, TroubleKind::Certificate) => {
@@ -85,15 +91,22 @@ fn check_and_remedy(guest: bool, kind: TroubleKind, side: &Side, snapshot: &Snap
         (false, TroubleKind::NoCredentials) => (
             "cloud-config-missing",
             format!(
-                "harvester-cloud-provider doctor --cloud-config <file>     # it was looked for in {}",
-                if snapshot.cloud_config.is_empty() { "the Deployment's volumes" } else { &snapshot.cloud_config }
+                "harvester-cloud-provider doctor --cloud-config <file>     # it was looked for in {}; <file>: a copy \
+                 of {}",
+                if snapshot.cloud_config.is_empty() { "the Deployment's volumes" } else { &snapshot.cloud_config },
+                match facts::controller_flag(snapshot, "--cloud-config") {
+                    Some(path) => format!("{path} in the pod of the cloud controller"),
+                    None => "what --cloud-config of the cloud controller names".to_owned(),
+                }
             ),
         ),
         (false, TroubleKind::NoKey) => (
             "cloud-config-key-missing",
-            "helm -n kube-system upgrade harvester-cloud-provider <chart> --reset-then-reuse-values --set \
-             cloudConfig.secretKey=<one of these keys>     # or rename the key in the Secret"
-                .to_owned(),
+            advice::helm_upgrade(
+                snapshot,
+                &format!(" --set cloudConfig.secretKey={}", secret_key(side)),
+                "or rename the key in the Secret",
+            ),
         ),
         (false, TroubleKind::Unreachable) => (
             "harvester-api-unreachable",
@@ -105,15 +118,15 @@ fn check_and_remedy(guest: bool, kind: TroubleKind, side: &Side, snapshot: &Snap
         ),
         (false, TroubleKind::Certificate) => (
             "harvester-certificate-refused",
-            "harvester-cloud-provider generate-addon <account> <namespace> --kubeconfig harvester.yaml -o secret \
-             | kubectl apply -f -     # writes the certificate authority that the server uses now"
-                .to_owned(),
+            advice::write_credentials(
+                snapshot,
+                &snapshot.namespace,
+                "",
+                "writes the certificate authority that the server uses now",
+            ),
         ),
-        (false, TroubleKind::Unauthorized) => (
-            "harvester-token-refused",
-            "harvester-cloud-provider generate-addon <account> <namespace> --kubeconfig harvester.yaml --rotate \
-             -o secret | kubectl apply -f -"
-                .to_owned(),
-        ),
+        (false, TroubleKind::Unauthorized) => {
+            ("harvester-token-refused", advice::write_credentials(snapshot, &snapshot.namespace, " --rotate", ""))
+        }
     }
 }

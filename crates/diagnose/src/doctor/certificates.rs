@@ -1,5 +1,6 @@
 //! Warns about certificates before they expire.
 
+use super::advice;
 use super::finding::{Finding, Severity};
 use crate::snapshot::{Certificate, Owner, Side, Snapshot};
 use crate::table::age;
@@ -47,11 +48,15 @@ fn finding(snapshot: &Snapshot, guest: bool, side: &Side, certificate: &Certific
         Severity::Error => Finding::error("certificate-expired", object),
         Severity::Warning => Finding::warning("certificate-expires", object),
     };
-    Some(finding.what(format!("{what}, at {}", certificate.expires)).why(why).remedy(remedy(guest, certificate.owner)))
+    Some(finding.what(format!("{what}, at {}", certificate.expires)).why(why).remedy(remedy(
+        snapshot,
+        guest,
+        certificate.owner,
+    )))
 }
 
-fn remedy(guest: bool, owner: Owner) -> &'static str {
-    match (guest, owner) {
+fn remedy(snapshot: &Snapshot, guest: bool, owner: Owner) -> String {
+    let text = match (guest, owner) {
         (true, Owner::Server) => {
             "systemctl restart rke2-server     # on each server, one after the other; K3s: k3s; kubeadm: kubeadm certs \
              renew apiserver"
@@ -65,8 +70,9 @@ fn remedy(guest: bool, owner: Owner) -> &'static str {
              certificate of your own: setting ssl-certificates of Harvester"
         }
         (false, Owner::Credentials) => {
-            "harvester-cloud-provider generate-addon <account> <namespace> --kubeconfig harvester.yaml -o secret | \
-             kubectl apply -f -     # its credentials are a token, which does not run out"
+            let note = "its credentials are a token, which does not run out";
+            return advice::write_credentials(snapshot, &snapshot.namespace, "", note);
         }
-    }
+    };
+    text.to_owned()
 }

@@ -7,6 +7,7 @@ use harvester_api::keys::{cloudprovider, harvester};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
+use super::advice;
 use super::controllers::{IDENTITY, IN_SAFE_MODE};
 use super::finding::Finding;
 use crate::facts;
@@ -30,6 +31,7 @@ fn machines(snapshot: &Snapshot) -> BTreeMap<String, String> {
 
 fn labels(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
     let ours = machines(snapshot);
+    let flag = facts::controller_flag(snapshot, "--cluster-name").unwrap_or_default();
     let mut all = Vec::new();
     for vm in &snapshot.machines {
         let machine = vm.name_any();
@@ -54,7 +56,10 @@ fn labels(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
                     .why(
                         "Harvester finds the network of a load balancer by it, and pools that are for one cluster only",
                     )
-                    .remedy(command(if name.is_empty() { "<cluster>" } else { name })),
+                    .remedy(match [name, flag.as_str()].into_iter().find(|name| !name.is_empty()) {
+                        Some(name) => command(name),
+                        None => advice::noted(command("<cluster>"), &["<cluster>: as in --cluster-name"]),
+                    }),
             );
         } else if !name.is_empty() && label != name {
             all.push(
@@ -77,28 +82,29 @@ fn labels(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
 /// Checks the name on the command line of the cloud controller.
 fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
     let deployment = facts::controllers(snapshot).next()?;
-    let arguments = facts::arguments(&facts::containers(deployment));
-    let given = arguments.iter().rev().find_map(|argument| argument.strip_prefix("--cluster-name="));
-    let given = given.filter(|given| !given.is_empty()).unwrap_or("kubernetes");
+    let given = facts::controller_flag(snapshot, "--cluster-name").filter(|given| !given.is_empty());
+    let given = given.as_deref().unwrap_or("kubernetes");
     let object = format!("Deployment {}", facts::key(&deployment.metadata));
-    let set = |value: &str| {
-        format!(
-            "helm -n {} upgrade {} <chart> --reset-then-reuse-values --set global.cattle.clusterName={value}",
-            deployment.namespace().unwrap_or_default(),
-            deployment.name_any()
-        )
+    let set = |value: &str, note: &str| {
+        advice::helm_upgrade(snapshot, &format!(" --set global.cattle.clusterName={value}"), note)
     };
     let adopted = if name.is_empty() { given } else { name };
     if adopted == "kubernetes" {
         let default = Finding::warning("cluster-name-default", object)
             .why("two clusters in one namespace of Harvester would take each other's load balancers for their own");
         // The name in the record takes precedence over the flag.
+        let labelled = advice::labelled_name(snapshot);
+        let note = match labelled {
+            Some(_) => "its machines have this name by their labels".to_owned(),
+            None => advice::free_name(snapshot),
+        };
+        let new = labelled.as_deref().unwrap_or("<name>");
         return Some(if name.is_empty() {
-            default.what("no cluster name is given, so that it is \"kubernetes\"").remedy(set("<name of this cluster>"))
+            default.what("no cluster name is given, so that it is \"kubernetes\"").remedy(set(new, &note))
         } else {
             default
                 .what("load balancers are made for \"kubernetes\", which is remembered")
-                .remedy(format!("{IDENTITY} rename <name>"))
+                .remedy(advice::noted(format!("{IDENTITY} rename {new}"), &[&note]))
         });
     }
     (given != adopted && given != "kubernetes").then(|| {
@@ -108,7 +114,7 @@ fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
                 "the flag is not followed; with a name that no load balancer has all of them would be made anew, \
                 with other addresses",
             )
-            .remedy(unless_in_safe_mode(snapshot, set(adopted)))
+            .remedy(unless_in_safe_mode(snapshot, set(adopted, "")))
     })
 }
 
@@ -188,9 +194,13 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
                 )
                 .remedy(unless_in_safe_mode(
                     snapshot,
-                    format!(
-                        "{IDENTITY} rename <name>     # in one of them; with --copy where that one is a copy of the \
-                         other. If the other is gone for good, delete these objects on Harvester"
+                    advice::noted(
+                        format!("{IDENTITY} rename <name>"),
+                        &[
+                            "in one of them; with --copy where that one is a copy of the other. If the other is gone \
+                             for good, delete these objects on Harvester",
+                            &advice::free_name(snapshot),
+                        ],
                     ),
                 )),
         );
@@ -200,15 +210,14 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
 
 fn orphans(snapshot: &Snapshot) -> Option<Finding> {
     let lines = snapshot.config(facts::RECORD, "possible-orphans")?;
-    let there = |line: &&str| {
-        let named = |lb: &harvester_api::load_balancer::LoadBalancer| line.contains(&lb.name_any());
-        snapshot.load_balancers.iter().any(named)
-    };
+    let there = |line: &&str| snapshot.load_balancers.iter().any(|lb| line.contains(&lb.name_any()));
     let left: Vec<&str> = lines.lines().filter(there).collect();
+    let named = snapshot.load_balancers.iter().map(ResourceExt::name_any);
+    let named: Vec<String> = named.filter(|name| left.iter().any(|line| line.contains(name))).collect();
     (!left.is_empty()).then(|| {
         Finding::warning("load-balancer-abandoned", "ConfigMap kube-system/harvester-cloud-provider")
             .what(format!("load balancers were left on Harvester at somebody's request: {}", left.join("; ")))
             .why("their addresses stay booked in the pool")
-            .remedy(deletion(snapshot, "<name>"))
+            .remedy(deletion(snapshot, &named.join(" ")))
     })
 }

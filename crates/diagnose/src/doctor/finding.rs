@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::checks::CHECKS;
 use crate::snapshot::{Host, Side, Snapshot, Unread};
 
 /// The severity of a finding.
@@ -62,6 +63,7 @@ impl Finding {
     }
 
     fn new(check: &'static str, severity: Severity, object: String) -> Self {
+        debug_assert!(CHECKS.contains(&check), "{check} is not in the list of checks");
         Self { check, severity, object, what: String::new(), why: String::new(), remedy: String::new() }
     }
 

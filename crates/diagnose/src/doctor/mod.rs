@@ -1,17 +1,21 @@
 //! `doctor`: the problems of the installation, their consequences, and the commands that correct them. Each check is a
 //! pure function of the snapshot; what could not be read is not checked.
 
+mod advice;
 mod announcers;
 mod apis;
 mod certificates;
+mod checks;
 mod clocks;
 mod cluster;
 mod controllers;
+mod endpoints;
 mod events;
 mod finding;
 mod host;
 pub(crate) mod nodes;
 mod pods;
+mod pools;
 mod services;
 
 use crate::snapshot::{Snapshot, Unread};
@@ -19,7 +23,7 @@ pub use finding::{Clusters, Examination, Finding, Severity};
 
 /// Runs all checks.
 pub fn examine(snapshot: &Snapshot) -> Examination {
-    let checks: [fn(&Snapshot) -> Vec<Finding>; 10] = [
+    let checks: [fn(&Snapshot) -> Vec<Finding>; 11] = [
         apis::findings,
         certificates::findings,
         clocks::findings,
@@ -30,6 +34,7 @@ pub fn examine(snapshot: &Snapshot) -> Examination {
         announcers::findings,
         pods::findings,
         services::findings,
+        pools::findings,
     ];
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(snapshot)).collect();
     leave_out_consequences(snapshot, &mut findings);

@@ -5,6 +5,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Container, Node};
 use kube::ResourceExt;
 
+use super::advice;
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
@@ -50,10 +51,7 @@ fn elsewhere(snapshot: &Snapshot) -> Option<Finding> {
     };
     let file = &snapshot.cloud_config;
     let remedy = if file.starts_with("Secret ") {
-        format!(
-            "harvester-cloud-provider generate-addon <account> {right} --kubeconfig harvester.yaml -o secret | \
-             kubectl apply -f -     # writes {file} anew, for that namespace"
-        )
+        advice::write_credentials(snapshot, right, "", &format!("writes {file} anew, for that namespace"))
     } else {
         format!(
             "kubectl --kubeconfig {file} config set-context --current --namespace={right}     # then call doctor with \
@@ -170,15 +168,22 @@ fn cilium(snapshot: &Snapshot) -> Option<Finding> {
         .split([' ', ','])
         .filter(|device| !device.is_empty() && may_be_a_vip_interface(&device.replace('+', ".*")))
         .collect();
+    // What else is named there are the NICs of the nodes.
+    let kept: Vec<&str> =
+        devices.split([' ', ',']).filter(|device| !device.is_empty() && !picked.contains(device)).collect();
+    let kept = kept.join(" ");
     (!picked.is_empty() && has_addresses(snapshot)).then(|| {
         Finding::warning("cni-autodetection", "ConfigMap kube-system/cilium-config")
             .what(format!("devices: {devices:?} takes the interfaces of Services (vip-…) for the node's"))
             .why("Cilium would attach its programs to an interface that goes to another node at the next fail-over")
-            .remedy(
-                "kubectl -n kube-system patch configmap cilium-config --type merge -p \
-                '{\"data\":{\"devices\":\"<NIC of the nodes>\"}}' && kubectl -n kube-system rollout restart \
-                daemonset/cilium",
-            )
+            .remedy(advice::noted(
+                format!(
+                    "kubectl -n kube-system patch configmap cilium-config --type merge -p \
+                     '{{\"data\":{{\"devices\":\"{}\"}}}}' && kubectl -n kube-system rollout restart daemonset/cilium",
+                    if kept.is_empty() { "<NIC of the nodes>" } else { &kept }
+                ),
+                &[if kept.is_empty() { "<NIC of the nodes>: ip -o link shows it on a node" } else { "" }],
+            ))
     })
 }
 

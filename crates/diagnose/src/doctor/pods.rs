@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use kube::ResourceExt;
 
+use super::advice;
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
@@ -88,8 +89,8 @@ fn finding(snapshot: &Snapshot, workload: &str, cause: Cause, pods: &[(&Pod, &Co
         Cause::Image => (
             format!("the image {} cannot be pulled ({reason}){}", container.image, told(said.to_owned())),
             format!(
-                "correct values image.repository and image.tag: helm -n {namespace} upgrade harvester-cloud-provider \
-                 <chart> -f values.yaml; or import that image on the nodes"
+                "correct values image.repository and image.tag: {}; or import that image on the nodes",
+                advice::helm_upgrade_with_values(snapshot)
             ),
         ),
         Cause::Crash => (

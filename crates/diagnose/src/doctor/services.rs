@@ -9,6 +9,7 @@ use kube::ResourceExt;
 
 use super::events::{self, object};
 use super::finding::Finding;
+use super::{advice, endpoints, pools};
 use crate::facts;
 use crate::reasons;
 use crate::snapshot::Snapshot;
@@ -24,11 +25,12 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
         if found.is_empty() {
             found.extend(events::finding(snapshot, service));
         }
+        if found.is_empty() {
+            found.extend(endpoints::finding(snapshot, service));
+        }
         all.extend(found);
     }
-    let mut all = of_one_cause(all);
-    all.extend(pools(snapshot));
-    all
+    of_one_cause(all)
 }
 
 /// One finding for all Services that wait for the same pool.
@@ -153,47 +155,37 @@ fn check_of(reason: &str) -> &'static str {
     }
 }
 
-/// The pool that has no address left: from Harvester's words, or from the annotation.
-fn exhausted_pool(service: &Service, message: &str) -> String {
-    let said = message.split_once("from pool ").and_then(|(_, rest)| rest.split([',', ' ']).next());
-    let asked = facts::annotation(&service.metadata, cloudprovider::IP_POOL);
-    said.into_iter().chain([asked]).find(|pool| !pool.is_empty()).unwrap_or("<pool>").to_owned()
-}
-
 fn remedy(snapshot: &Snapshot, service: &Service, reason: &str, message: &str) -> String {
     let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
     let annotate =
         |key: &str, value: &str| format!("kubectl -n {namespace} annotate --overwrite service {name} {key}{value}");
     match reason {
-        "PoolExhausted" => format!(
-            "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io {}     # widen a range, or \
-             delete Services",
-            exhausted_pool(service, message)
-        ),
-        "NoMatchingPool" => format!(
-            "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io <pool>     # its \
-             selector: the network in the text, scope namespace {}",
-            snapshot.namespace
-        ),
+        "PoolExhausted" => pools::widen(snapshot, service, message),
+        "NoMatchingPool" => pools::select(snapshot),
         "NoSuchPool" => annotate(cloudprovider::IP_POOL, "-"),
-        "WrongFamily" => annotate(cloudprovider::IP_POOL, "=<a pool of the other family>"),
+        "WrongFamily" => {
+            let (pool, note) = pools::of_family(snapshot, service);
+            advice::noted(annotate(cloudprovider::IP_POOL, &format!("={pool}")), &[&note])
+        }
         "HarvesterSilent" => "kubectl --kubeconfig harvester.yaml -n harvester-system rollout restart \
              deployment/harvester-load-balancer"
             .to_owned(),
-        "HarvesterForbidden" => format!(
-            "harvester-cloud-provider generate-addon <account> {} --kubeconfig harvester.yaml -o secret | \
-             kubectl apply -f -",
-            snapshot.namespace
-        ),
+        "HarvesterForbidden" => advice::write_credentials(snapshot, &snapshot.namespace, "", ""),
         "RefusedByHarvester" => "kubectl --kubeconfig harvester.yaml -n harvester-system get pods -l \
              app.kubernetes.io/name=harvester-load-balancer     # its webhook; else correct what its words name"
             .to_owned(),
-        "AddressTaken" => annotate(cloudprovider::IP, "=<a free address>"),
+        "AddressTaken" => advice::noted(
+            annotate(cloudprovider::IP, "=<a free address>"),
+            &[&format!("outside all pools, {} -o yaml shows their ranges", advice::LIST_POOLS)],
+        ),
         "NoSuchNetwork" | "NetworkNotKept" => annotate(cloudprovider::NETWORK, "-"),
         "QuotaReached" => {
-            "set --max-load-balancers=<more> in extraArgs of your values file, then helm -n kube-system upgrade \
-         harvester-cloud-provider <chart> -f values.yaml"
-                .to_owned()
+            let limit = facts::controller_flag(snapshot, "--max-load-balancers");
+            let limit = limit.map(|limit| format!(" above {limit}")).unwrap_or_default();
+            format!(
+                "raise --max-load-balancers{limit} in extraArgs of your values file, then {}",
+                advice::helm_upgrade_with_values(snapshot)
+            )
         }
         "UnknownIPAM" => annotate(cloudprovider::IPAM, "=<pool, dhcp or static>"),
         "NoSuchPrimary" | "PrimaryWithoutAddress" | "PortTaken" => annotate(cloudprovider::PRIMARY_SERVICE, "-"),
@@ -240,21 +232,4 @@ fn unannounced(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
         )),
         State::Announced | State::Pending => None,
     }
-}
-
-fn pools(snapshot: &Snapshot) -> Vec<Finding> {
-    let full = |pool: &&harvester_api::ip_pool::IpPool| {
-        pool.status.as_ref().is_some_and(|status| status.total > 0 && status.available == 0)
-    };
-    let finding = |pool: &harvester_api::ip_pool::IpPool| {
-        let name = pool.name_any();
-        Finding::warning("pool-full", format!("IPPool {name}"))
-            .what("it has no free address")
-            .why("the next Service that is given this pool waits")
-            .remedy(format!(
-                "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io {name}     \
-                # widen a range"
-            ))
-    };
-    snapshot.pools.iter().filter(full).map(finding).collect()
 }

@@ -1,5 +1,7 @@
 //! One planted fault per check, each named with a remedy that is a command or says what to change.
 
+mod addresses;
+mod advice;
 mod causes;
 mod surroundings;
 mod workloads;
@@ -326,7 +328,8 @@ fn faults() -> Vec<(&'static str, Plant)> {
 }
 
 fn all_faults() -> impl Iterator<Item = (&'static str, Plant)> {
-    faults().into_iter().chain(surroundings::faults()).chain(workloads::faults()).chain(causes::faults())
+    let more = surroundings::faults().into_iter().chain(workloads::faults());
+    faults().into_iter().chain(more).chain(causes::faults()).chain(addresses::faults())
 }
 
 fn facts_name(lease: &k8s_openapi::api::coordination::v1::Lease) -> &str {
@@ -368,6 +371,20 @@ fn each_planted_fault_is_named_with_why_it_matters_and_what_mends_it() {
         // What goes into a shell has its quotes closed.
         assert!(finding.remedy.matches('\'').count() % 2 == 0, "{}", finding.remedy);
     }
+}
+
+#[test]
+fn each_check_has_a_fault_that_it_finds_and_a_line_in_the_documents() {
+    let known: BTreeSet<&str> = checks::CHECKS.into();
+    let planted: BTreeSet<&str> = all_faults().map(|(check, _)| check).collect();
+    assert_eq!(planted, known, "each check is planted in a test, and each is in the list");
+    let document = include_str!("../../../../docs/troubleshooting.md");
+    let table = document.split_once("| check of `doctor` |").expect("the table of checks").1;
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let cells = rows.filter_map(|row| row.split('|').nth(1));
+    let named: BTreeSet<&str> =
+        cells.flat_map(|cell| cell.split(',')).map(|name| name.trim().trim_matches('`')).collect();
+    assert_eq!(named, known, "docs/troubleshooting.md has a line for each check");
 }
 
 /// A copy has the UID of the original, whose younger load balancers have no Service here.

@@ -305,6 +305,6 @@ impl Report {
 
     /// The report as YAML.
     pub fn to_yaml(&self) -> String {
-        serde_saphyr::to_string(self).expect("plain fields are always valid YAML")
+        crate::yaml(self)
     }
 }

@@ -114,16 +114,25 @@ impl Connection {
         );
         let returns = switch.returns();
         let told = EventTarget { object: object.clone(), recorder: recorder.clone() };
+        let reporter = Reporter { arguments: addon_arguments(&used), ..Reporter::default() };
         tasks.spawn_endless("look for Harvester", switch.clone().watch_over());
         tasks.spawn_endless(
             "reports about Harvester",
-            tell(switch.clone(), file.path().display().to_string(), metrics.clone(), told.clone()),
+            tell(switch.clone(), file.path().display().to_string(), reporter, metrics.clone(), told.clone()),
         );
         let proven = vec![used.endpoints[0].server.clone()];
         let follower = Follower { switch, used, settings, all_contexts, machines, metrics, told, proven };
         tasks.spawn_endless("look at the cloud-config", follower.run(file));
         returns
     }
+}
+
+/// What `generate-addon` is given to make credentials as these; a file that passes for the same place has the same.
+fn addon_arguments(used: &CloudConfig) -> String {
+    let account = used.account().filter(|account| account.namespace == used.namespace);
+    let name =
+        account.map_or_else(|| "<account, by custom the name of the cluster>".to_owned(), |account| account.name);
+    format!("{name} {}", used.namespace)
 }
 
 async fn endpoints(cloud_config: &CloudConfig) -> Result<Vec<Endpoint>, KubeconfigError> {
@@ -161,9 +170,14 @@ impl EventTarget {
 }
 
 /// Turns the state of the switch into metrics, log lines and Events.
-async fn tell(switch: Switch, file: String, metrics: LinkMetrics, told: EventTarget) -> Infallible {
+async fn tell(
+    switch: Switch,
+    file: String,
+    mut reporter: Reporter,
+    metrics: LinkMetrics,
+    told: EventTarget,
+) -> Infallible {
     let mut link = switch.link();
-    let mut reporter = Reporter::default();
     loop {
         let now = link.borrow_and_update().clone();
         metrics.reachable.set(i64::from(now.away.is_none()));

@@ -20,6 +20,8 @@ pub(super) struct Report {
 /// Remembers which problems were reported.
 #[derive(Debug, Default)]
 pub(super) struct Reporter {
+    /// The arguments of `generate-addon` that make credentials as those in the cloud-config.
+    pub(super) arguments: String,
     away: Option<Instant>,
     refused: Option<Instant>,
 }
@@ -61,8 +63,9 @@ impl Reporter {
                     message: format!(
                         "The Harvester API at {server} refuses the credentials in the cloud-config (401 Unauthorized): \
                          they expired or were revoked. Make a new token with `harvester-cloud-provider generate-addon \
-                         <account> <namespace> --rotate` and put it into {file}, or into the Secret behind it; it is \
-                         read again when it changes, without a restart"
+                         {} --rotate` and put it into {file}, or into the Secret behind it; it is \
+                         read again when it changes, without a restart",
+                        self.arguments
                     ),
                 });
             }
@@ -121,13 +124,13 @@ mod tests {
 
     #[test]
     fn refused_credentials_are_told_at_once_with_the_file_to_mend() {
-        let mut reporter = Reporter::default();
+        let mut reporter = Reporter { arguments: "demo guests".into(), ..Reporter::default() };
         let start = Instant::now();
         let refused = link(None, Some(start));
         let told = reporter.step(start, &refused, "/etc/cloud-config");
         assert_eq!(reasons(&told), ["HarvesterCredentialsRefused"]);
         assert!(
-            ["into /etc/cloud-config, ", "--rotate", "without a restart"]
+            ["into /etc/cloud-config, ", "generate-addon demo guests --rotate`", "without a restart"]
                 .iter()
                 .all(|part| told[0].message.contains(part))
         );

@@ -32,6 +32,19 @@ pub enum Source {
     Default,
 }
 
+impl Source {
+    /// For users.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Remembered => "remembered in ConfigMap kube-system/harvester-cloud-provider",
+            Self::Adopted => "as its load balancers on Harvester are labelled",
+            Self::Flag => "from --cluster-name",
+            Self::Machines => "as its virtual machines are labelled",
+            Self::Default => "the default, because no name is given",
+        }
+    }
+}
+
 /// The decided name and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {

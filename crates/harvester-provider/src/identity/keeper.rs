@@ -155,15 +155,17 @@ impl Keeper {
     /// Evaluates once for a preview: the name and the hold are taken into use, but nothing is written. Returns what the
     /// record does not contain yet. The settling time counts as over, and kubelets as seen to report, as for a
     /// leader that has run for a while.
-    pub async fn foresee(&self, events: &Recorder) -> Option<Note> {
+    pub async fn foresee(&self, events: &Recorder) -> (Decision, Option<Note>) {
         let record = self.first_look().await;
         let mut progress = Progress::new(self.read_cluster_uid().await, record.is_none());
         (progress.since, progress.kubelets.all) = (Instant::now().checked_sub(SETTLED), true);
         let found = record.unwrap_or_default();
         // Only the leader acts on an operator's confirmation.
         let found = Record { word: None, ..found };
+        // Before the look, after which this process remembers the name without a source.
+        let decision = self.decide(&found).await;
         let note = self.look(&found, &mut progress, events).await;
-        note.filter(|note| note.is_news_to(&found))
+        (decision, note.filter(|note| note.is_news_to(&found)))
     }
 
     /// Judges the facts, applies and reports the result, and returns what has to be written to the record. `None`: no

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use super::HarvesterProvider;
 use crate::config::remedy;
 use crate::identity::card::Card;
+use crate::identity::decide::Source;
 use crate::identity::record::{self, Note};
 
 /// How long both APIs may take for their first lists.
@@ -37,6 +38,8 @@ pub struct Unreadable {
 pub struct Foresight {
     /// The cluster's name on Harvester.
     pub cluster_name: String,
+    /// Where the name comes from.
+    pub name_source: Source,
     /// Why nothing would be written, as reason and message.
     pub held: Option<(&'static str, String)>,
     /// What would be written, and what not.
@@ -70,7 +73,7 @@ impl HarvesterProvider {
         let _ = tokio::time::timeout(PATIENCE, known).await;
 
         let (events, _told) = Recorder::to_channel(super::COMPONENT);
-        let note = keeper.foresee(&events).await;
+        let (decision, note) = keeper.foresee(&events).await;
         let held = identity.hold().map(|hold| (hold.reason, hold.message.clone()));
         let mut found = Outlook::default();
         found.writes.extend(note.as_ref().map(write_of));
@@ -80,7 +83,7 @@ impl HarvesterProvider {
             found.extend(collector.foresee());
         }
         stop.cancel();
-        Ok(Foresight { cluster_name: identity.name_or_flag().to_string(), held, outlook: found })
+        Ok(Foresight { cluster_name: decision.name.to_string(), name_source: decision.source, held, outlook: found })
     }
 }
 
