@@ -176,16 +176,12 @@ struct World<'a> {
     /// Routers that answer for everybody, and clusters whose nodes do.
     proxies: u32,
     ipvs: u32,
-<<<<<<< HEAD
     /// Fabrics that answer for everybody, and which MAC they saw with which address last.
     fabrics: u32,
     fabric_saw: BTreeMap<Ipv4Addr, Mac>,
     /// Pairs of nodes that do not hear each other.
     apart: Vec<(usize, usize)>,
-    /// Many Nodes were not ready together; for so long nothing moves for it.
-=======
     /// Until then no address moves because of a Node that is not ready: many were not ready at the same time.
->>>>>>> names
     storm_until: Duration,
     /// Since when a host answers for the address of a Service.
     strange_since: BTreeMap<usize, Duration>,

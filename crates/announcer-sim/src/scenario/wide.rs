@@ -16,13 +16,8 @@ pub const WIDE: u64 = 20_000_000;
 
 /// Faults of a mixture are over by then.
 pub(super) const LATEST: Duration = Duration::from_mins(1);
-<<<<<<< HEAD
-/// A client asks every 20 ms: what it loses is known to twice that.
-pub(super) const NOTHING: Duration = Duration::from_millis(60);
-=======
 /// A client asks every 20 ms, so its losses are known to twice that.
-const NOTHING: Duration = Duration::from_millis(60);
->>>>>>> names
+pub(super) const NOTHING: Duration = Duration::from_millis(60);
 /// One machine, or its cable.
 pub(super) const ONE_NODE: Duration = Duration::from_millis(300);
 /// A hypervisor with the owner and perhaps its first successor.

@@ -13,7 +13,7 @@ use harvester_api::virtual_machine_instance::Phase;
 use super::super::hostnames::{ASK_AGAIN, Resolution};
 use super::super::lookup::{Found, Machines, find, vm_uid};
 use super::super::view::{VmView, VmiCache};
-use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY, lock};
+use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY};
 
 impl HarvesterInstances {
     /// Handles the usual cases without a scan of all machines, because a thousand Nodes may join at once: a provider ID
@@ -128,7 +128,7 @@ pub(super) fn nodes_of(
     if !cluster.is_default() && labelled.is_some_and(|other| other != cluster.as_str()) {
         return Vec::new();
     }
-    let memory = lock(memory);
+    let memory = memory.lock();
     let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| &binding.node);
     let bound = bound.or_else(|| memory.found.get(vm)).cloned();
     // A Node that waits for the machine of its own name does not wait for this one, unless this machine has no instance
