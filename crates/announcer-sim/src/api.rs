@@ -126,6 +126,8 @@ pub struct Api {
     renewed: BTreeMap<String, Duration>,
     /// A Lease that was taken from a holder who had renewed it in time, or a term that two nodes were given.
     pub stolen: Option<String>,
+    /// When each membership Lease was written last.
+    members_renewed: BTreeMap<String, Duration>,
     ignores_versions: bool,
     /// Writes on Services by nodes.
     pub service_writes: u64,
@@ -135,6 +137,11 @@ impl Api {
     /// What this node says of itself.
     pub fn card(&self, node: &str) -> Option<&Card> {
         self.members.get(node).map(|(_, member)| &member.card)
+    }
+
+    /// When the membership Lease of this node was written last.
+    pub fn renewed_at(&self, node: &str) -> Option<Duration> {
+        self.members_renewed.get(node).copied()
     }
 
     /// An empty one. `ignores_versions` breaks it: a write goes through whatever was written meanwhile.
@@ -244,6 +251,7 @@ impl Api {
                 }
                 self.version += 1;
                 self.members.insert(node.clone(), (self.version, member.clone()));
+                self.members_renewed.insert(node.clone(), now);
                 (Answer::MemberWritten(self.version), Some(Change::Member(node.clone(), member.clone())))
             }
             Request::Publish(key, version, record) => self

@@ -229,10 +229,10 @@ impl Limits {
             // period. The old holder trusts it for the renew deadline, and the new one waits for the longer duration. A
             // holder whose clock was paused learns from the API.
             Trouble::Torn(..) | Trouble::TwoLeaders(..) => api + deadline / 2 + retry + retry / 5 + ms(100) + late,
-            // The worst case of `node` mode: a process that has just started needs five seconds to suspect an owner
-            // that it has never heard (R5). Detection, swap and the kernel need 0.3 s. A swap that fails is tried
-            // again.
-            Trouble::Unanswered(_) if self.node_mode => seconds(7) + api,
+            // The worst case of `node` mode: an owner that was never heard under its record is suspected after five
+            // seconds (R5), and has to be seen to renew its Lease two seconds later. Detection, swap and the kernel
+            // need 0.3 s. A swap that fails is tried again.
+            Trouble::Unanswered(_) if self.node_mode => seconds(8) + api,
             // The Lease expires, and is read each 1 to 2.2 retry periods.
             Trouble::Unanswered(_) => duration + retry.mul_f64(2.2) + seconds(1) + api,
             // R8: the Leases of the successors expire first, counted from a renewal of our own that has succeeded. A

@@ -75,7 +75,7 @@ mod tests {
             assert_eq!(help(&command), HELP, "{}", command.get_name());
             let arg = command.get_arguments().find(|arg| arg.get_id() == "output").expect("found above");
             let values = arg.get_possible_values();
-            let names: Vec<&str> = values.iter().map(|value| value.get_name()).collect();
+            let names: Vec<&str> = values.iter().map(clap::builder::PossibleValue::get_name).collect();
             assert_eq!(names, ["text", "json", "yaml"], "{}", command.get_name());
             for accepted in ACCEPTED.split(", ") {
                 assert!(values.iter().any(|value| value.matches(accepted, false)), "{accepted}");

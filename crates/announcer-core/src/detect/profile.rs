@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Grace of R5; it covers the slow start of an owner's process.
-const GRACE: Duration = Duration::from_secs(5);
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// How many periods the second in line waits longer than the first.
 const PER_RANK: u32 = 3;
 /// Broadcast questions in the confirmation burst.

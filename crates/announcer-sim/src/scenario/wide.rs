@@ -47,6 +47,8 @@ pub(super) fn alone(rng: &mut SmallRng, scenario: &mut Scenario) {
     scenario.hosts = if rng.random_bool(0.5) { (0..nodes).map(|node| node / 2).collect() } else { Vec::new() };
     let node = rng.random_range(0..nodes);
     let service = rng.random_range(0..scenario.services.len());
+    // A kernel keeps the addresses of a dead process this long at least: it is told anew each second.
+    let kept = scenario.fence().saturating_sub(Duration::from_secs(1));
     let mut faults = Vec::new();
     let (bound, kind, lasts) = match rng.random_range(0..20) {
         0 | 1 => (ONE_NODE, Kind::PowerLoss(node), millis(rng, 5_000, 30_000)),
@@ -69,9 +71,9 @@ pub(super) fn alone(rng: &mut SmallRng, scenario: &mut Scenario) {
             let bound = if group.len() > 1 { ONE_HOST } else { ONE_NODE };
             (bound, Kind::Split(group), millis(rng, 5_000, 20_000))
         }
-        8 => (NOTHING, Kind::Kill(node), millis(rng, 300, 3_000)),
+        8 => (NOTHING, Kind::Kill(node), millis(rng, 300, 3_000).min(kept)),
         9 => (NOTHING, Kind::Terminate(node), millis(rng, 300, 3_000)),
-        10 => (NOTHING, Kind::Freeze(node), millis(rng, 300, 3_000)),
+        10 => (NOTHING, Kind::Freeze(node), millis(rng, 300, 3_000).min(kept)),
         11 => (NOTHING, Kind::ApiDown, millis(rng, 5_000, 60_000)),
         12 => (NOTHING, Kind::ApiAway(node), millis(rng, 5_000, 60_000)),
         13 => (NOTHING, Kind::AllNotReady, millis(rng, 5_000, 40_000)),

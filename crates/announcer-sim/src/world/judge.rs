@@ -219,8 +219,12 @@ impl World<'_> {
         let lan = self.judge.vip(index).lan();
         let well = settled(self.judge.well_since.get(&(lan, owner)));
         let heard = well && settled(self.judge.answering[index].get(&owner));
+        // A Lease that has run out ends the veto, also where only the API has refused the renewals.
+        let lease = Duration::from_secs(self.scenario.lease[0]);
+        let fresh = self.api.renewed_at(&from.host).is_some_and(|renewed| self.now < renewed + lease);
         if swap.owner_record.host == self.nodes[n].name
             && heard
+            && fresh
             && !self.is_heard_outside(lan, n)
             && self.nodes[owner].deceived_at.is_none()
         {

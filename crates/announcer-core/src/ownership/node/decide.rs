@@ -62,6 +62,9 @@ pub struct Case<'a> {
     pub silent: Option<Silence>,
     /// The owner hears many more hosts than this node does, and its Lease is valid.
     pub outheard: bool,
+    /// This node has never heard the owner under its record, and the owner's Lease and card say that the owner lives and
+    /// hears hosts. So most probably the LAN keeps these two nodes apart, as isolated ports do.
+    pub unreached: bool,
     /// The stranger answers with the MAC of the owner: a fabric in its name, or the owner itself, which this node does
     /// not reach by unicast.
     pub in_its_name: bool,
@@ -178,7 +181,7 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         }
         (Some(Silence { taken: Some(_), .. }), _) if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
         (Some(Silence { taken: Some(_), .. }), _) => Step::Rest,
-        (Some(Silence { side: Side::Greater, .. }), _) if !case.outheard => {
+        (Some(Silence { side: Side::Greater, .. }), _) if !case.outheard && !case.unreached => {
             Step::Take("its node does not answer any more")
         }
         (Some(Silence { side: Side::Lesser, .. }), _) if case.outdone => {
@@ -260,6 +263,7 @@ impl<'a> Case<'a> {
             holder: Holder::Alive,
             silent: None,
             outheard: false,
+            unreached: false,
             in_its_name: false,
             outdone: false,
             others_had_their_time: false,

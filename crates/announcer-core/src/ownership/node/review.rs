@@ -71,7 +71,7 @@ impl Cluster {
             }
             let elsewhere = self.belongs_elsewhere(&round, &standing);
             let (owner, step) = self.judge(&round, &standing, holder, elsewhere.as_ref());
-            self.outheard_until(&standing).into_iter().for_each(|at| wake.at(at));
+            self.judged_anew_at(&standing).for_each(|at| wake.at(at));
             review.told.extend(self.tell_strangers(&round, &standing, holder, &step, &mut wake));
             let waits = context.config.fail_back || self.hand_overs.lent.contains_key(&standing.primary().key);
             let misplaced = elsewhere.filter(|_| waits && standing.is_of(&self.me));

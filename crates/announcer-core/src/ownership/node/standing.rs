@@ -188,6 +188,7 @@ impl Cluster {
             holder,
             silent,
             outheard: silent.is_some_and(|silent| self.is_outheard(round, standing, silent)),
+            unreached: silent.is_some_and(|silent| self.is_unreached(round, standing, silent)),
             in_its_name: silent.and_then(|silent| silent.taken).is_some_and(|mac| self.in_its_name(standing, mac)),
             outdone: silent.is_some_and(|silent| self.is_outdone(round, standing, silent)),
             others_had_their_time: self.strangers_until(round, standing, holder).is_some_and(|until| until <= now),

@@ -11,6 +11,7 @@ use super::decide::{DESPITE_A_STRANGER, Holder, QuestionState, Step, THOUGH_IT_R
 use super::round::{Round, Standing, Wake};
 use super::silence::Silence;
 use super::timing::{CARD_IS_LATE, STRANGERS_TIME, TOLD_AFTER};
+use crate::detect::profile::GRACE;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
 
@@ -46,8 +47,33 @@ impl Cluster {
     }
 
     /// Until when a card that was written before the owner fell silent counts.
-    pub(super) fn outheard_until(&self, standing: &Standing<'_>) -> Option<Instant> {
+    fn outheard_until(&self, standing: &Standing<'_>) -> Option<Instant> {
         Some(self.silent_since(standing)? + self.facts.lease() / 3 + CARD_IS_LATE)
+    }
+
+    /// Whether the LAN most probably keeps this node and the owner apart (private VLAN, isolated ports). This node has
+    /// never heard the owner under its record, so the silence proves nothing by itself. An owner that lives renews its
+    /// Lease meanwhile, and an owner that is cut off says on its card that it hears no host.
+    pub(super) fn is_unreached(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
+        let Some((owner_record, since)) = standing.owner_record.as_ref().zip(self.silent_since(standing)) else {
+            return false;
+        };
+        // Since the record was seen. A renewal from before may arrive this much later.
+        let proves = since.checked_sub(GRACE).unwrap_or(since) + CARD_IS_LATE;
+        let renewed = self.facts.renewed_at(&owner_record.host).is_some_and(|renewed| renewed >= proves);
+        let lives = renewed || round.now < self.unreached_until(since) || !self.facts.in_touch(round.now);
+        !silent.heard && lives && self.owner_hears(round, standing).is_some_and(|theirs| theirs > 0)
+    }
+
+    /// Until when an owner that was never heard has to be seen to renew its Lease.
+    fn unreached_until(&self, since: Instant) -> Instant {
+        since.checked_sub(GRACE).unwrap_or(since) + self.facts.lease() / 3 + 2 * CARD_IS_LATE
+    }
+
+    /// When what was found about a silent owner has to be judged anew.
+    pub(super) fn judged_anew_at(&self, standing: &Standing<'_>) -> impl Iterator<Item = Instant> {
+        let unreached = self.silent_since(standing).map(|since| self.unreached_until(since));
+        self.outheard_until(standing).into_iter().chain(unreached)
     }
 
     /// Whether a host that answers with this MAC does so in the name of the owner.

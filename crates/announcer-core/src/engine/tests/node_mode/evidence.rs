@@ -128,6 +128,25 @@ fn an_owner_that_lives_shows_it_by_a_new_card_and_a_dead_one_does_not_keep_its_a
     }
 }
 
+/// Ports of a switch that are kept apart: each node hears the gateway and no other node.
+#[test]
+fn an_owner_that_was_never_heard_keeps_its_address_while_it_renews_its_lease_and_hears_hosts() {
+    for (hears, renews, takes) in [(2, true, None), (0, true, Some(6)), (2, false, Some(8))] {
+        let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+        cluster.member("node-3", hearing("node-3", hears));
+        let mut taken = None;
+        for second in 1..=20 {
+            cluster.renew(&["node-1", "node-2"]);
+            if renews && second % 4 == 0 {
+                cluster.member("node-3", hearing("node-3", hears));
+            }
+            pass(&mut cluster, 1000, &[], true);
+            taken = taken.or((!cluster.node.swaps.is_empty()).then_some(second));
+        }
+        assert_eq!(taken, takes, "hears {hears}, renews: {renews}");
+    }
+}
+
 /// The other nodes are with the owner, the gateway is here, and both sides see the API.
 #[test]
 fn an_owner_whose_card_does_not_say_whom_it_hears_is_not_believed_to_hear_nobody() {

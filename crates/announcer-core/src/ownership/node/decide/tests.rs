@@ -79,6 +79,16 @@ fn an_owner_that_hears_more_hosts_keeps_it_until_its_lease_has_run_out() {
 }
 
 #[test]
+fn an_owner_that_lives_and_was_never_heard_keeps_it_until_its_lease_has_run_out() {
+    let owner_record = owner_record("node-1");
+    for (holder, takes) in [(Holder::Alive, false), (Holder::Expired, true)] {
+        let silent = silent(Side::Greater).map(|silence| Silence { heard: false, ..silence });
+        let step = decide(&Case { holder, silent, unreached: true, ..case("node-2", Some(&owner_record)) });
+        assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?}");
+    }
+}
+
+#[test]
 fn an_owner_that_lives_and_hears_fewer_hosts_loses_it_though_more_nodes_are_with_it() {
     let owner_record = owner_record("node-1");
     for (side, takes) in [(Side::Lesser, true), (Side::Alone, false)] {
