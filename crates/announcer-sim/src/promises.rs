@@ -262,8 +262,8 @@ impl Limits {
             // After an outage: a write that was under way is given up after three seconds. The pause before the next
             // attempt has grown to a third of the Lease by then.
             Trouble::Misjudged(_) => api + seconds(3) + duration / 3 + ms(100) + 3 * late + self.tries,
-            // It is asked again in its turn, and the card is written anew, as above.
-            Trouble::Slandered(..) => api + seconds(4) + seconds(2) + 3 * late,
+            // It is asked again in its turn, and the card is written anew, after an outage of the API as above.
+            Trouble::Slandered(..) => api + (seconds(3) + duration / 3).max(seconds(4)) + seconds(2) + 3 * late,
             // Three periods, a burst and the kubelet's port, then the card, as above.
             Trouble::Unmissed(_) => api + seconds(4) + seconds(1) + 3 * late,
             // decisions.md 19.

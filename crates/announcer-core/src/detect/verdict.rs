@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Instant;
 
 use contract::Term;
 use l2_types::Mac;
@@ -60,6 +61,8 @@ pub(crate) enum Verdict {
         certain: bool,
         /// This node has heard the owner answer before.
         heard: bool,
+        /// When the owner has last answered this node, for whatever address. `None`: never, or not lately.
+        last: Option<Instant>,
         /// How many landmarks that are not members have answered in the same burst.
         outside: u8,
     },

@@ -313,7 +313,7 @@ impl Watch {
             Step::Over(outcome) => {
                 self.burst = None;
                 self.called_until = Some(context.now + context.timers.period);
-                self.judge(context.now, owner, outcome, counters, out);
+                self.judge(context, owner, outcome, counters, out);
             }
         }
     }
@@ -330,7 +330,16 @@ impl Watch {
         }
     }
 
-    fn judge(&mut self, now: Instant, owner: &str, outcome: Outcome, counters: &mut Counters, out: &mut Vec<Output>) {
+    fn judge(
+        &mut self,
+        context: &Context<'_>,
+        owner: &str,
+        outcome: Outcome,
+        counters: &mut Counters,
+        out: &mut Vec<Output>,
+    ) {
+        let now = context.now;
+        let last = context.landmarks.last_answer(context.link, &self.macs());
         let heard = self.vips.values().any(|vip| vip.heard);
         let Outcome { mut silent, mut taken, refuted, side, certain, outside, gateway, found } = outcome;
         silent.retain(|address| self.vips.contains_key(address));
@@ -372,6 +381,6 @@ impl Watch {
             out.extend(said.map(Output::Node));
             return;
         }
-        out.push(Output::Verdict(Verdict::Silent { owner, vips, taken, side, certain, heard, outside }));
+        out.push(Output::Verdict(Verdict::Silent { owner, vips, taken, side, certain, heard, last, outside }));
     }
 }

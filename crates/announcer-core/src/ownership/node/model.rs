@@ -185,10 +185,17 @@ impl World {
         let heard = others.iter().filter(|other| self.hear_each_other(n, **other)).map(|other| mac(*other));
         let found: BTreeSet<Mac> = heard.chain(hosts).collect();
         if bound.blind {
-            return Silence { taken: None, side: Side::Greater, certain: true, heard: true, outside };
+            return Silence { taken: None, side: Side::Greater, certain: true, heard: true, last: None, outside };
         }
         let before = Before::of(bound.gateway.then_some((GATEWAY_ADDRESS, GATEWAY)), all);
-        Silence { taken: None, side: before.side(&found), certain: before.is_certain(&found), heard: true, outside }
+        Silence {
+            taken: None,
+            side: before.side(&found),
+            certain: before.is_certain(&found),
+            heard: true,
+            last: None,
+            outside,
+        }
     }
 
     fn step(&self, bound: Bound, n: usize) -> Step {

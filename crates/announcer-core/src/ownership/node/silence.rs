@@ -22,6 +22,8 @@ pub struct Silence {
     /// This node has heard the owner answer before. If it never did, it may be unable to hear any peer, as behind
     /// isolated ports with a router that answers for all hosts.
     pub heard: bool,
+    /// When the owner has last answered this node. `None`: never, or not lately.
+    pub last: Option<Instant>,
     /// How many landmarks this node hears that are not members.
     pub outside: u8,
 }
@@ -54,13 +56,13 @@ impl Silences {
     /// Takes in a verdict of the detector.
     pub fn note(&mut self, now: Instant, verdict: Verdict) {
         match verdict {
-            Verdict::Silent { owner, vips, taken, side, certain, heard, outside } => {
+            Verdict::Silent { owner, vips, taken, side, certain, heard, last, outside } => {
                 let known = self.0.entry(owner).or_default();
                 let free = vips.into_iter().map(|vip| (vip, None));
                 for (vip, taken) in free.chain(taken.into_iter().map(|(vip, by)| (vip, Some(by)))) {
                     let before = known.get(&vip.address).filter(|found| found.term == vip.term);
                     let since = before.map_or(now, |found| found.since);
-                    let silence = Silence { taken, side, certain, heard, outside };
+                    let silence = Silence { taken, side, certain, heard, last, outside };
                     known.insert(vip.address, Found { since, term: vip.term, silence });
                 }
             }
@@ -127,6 +129,7 @@ mod tests {
             side: Side::Lesser,
             certain: false,
             heard: true,
+            last: None,
             outside: 1,
         }
     }
@@ -167,7 +170,7 @@ mod tests {
         for (certain, outside, theirs, outheard) in
             [(true, 1, 8, false), (false, 1, 8, true), (false, 4, 8, false), (false, 0, 1, true), (false, 0, 0, false)]
         {
-            let silence = Silence { taken: None, side: Side::Greater, certain, heard: true, outside };
+            let silence = Silence { taken: None, side: Side::Greater, certain, heard: true, last: None, outside };
             assert_eq!(silence.is_outheard(theirs), outheard, "{silence:?} {theirs}");
         }
     }

@@ -51,18 +51,25 @@ impl Cluster {
         Some(self.silent_since(standing)? + self.facts.lease() / 3 + CARD_IS_LATE)
     }
 
-    /// Whether the LAN most probably keeps this node and the owner apart (private VLAN, isolated ports). This node has
-    /// never heard the owner under its record, so the silence proves nothing by itself. An owner that lives renews its
-    /// Lease meanwhile, and an owner that is cut off says on its card that it hears no host.
+    /// Whether the LAN most probably keeps this node and the owner apart (private VLAN, isolated ports), so that the
+    /// silence proves nothing. An owner that lives renews its Lease, and an owner that is cut off says on its card that
+    /// it hears no host.
     pub(super) fn is_unreached(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
         let Some((owner_record, since)) = standing.owner_record.as_ref().zip(self.silent_since(standing)) else {
             return false;
         };
-        // Since the record was seen. A renewal from before may arrive this much later.
-        let proves = since.checked_sub(GRACE).unwrap_or(since) + CARD_IS_LATE;
-        let renewed = self.facts.renewed_at(&owner_record.host).is_some_and(|renewed| renewed >= proves);
-        let lives = renewed || round.now < self.unreached_until(since) || !self.facts.in_touch(round.now);
-        !silent.heard && lives && self.owner_hears(round, standing).is_some_and(|theirs| theirs > 0)
+        let renewed = self.facts.renewed_at(&owner_record.host);
+        let lives = match silent.last {
+            // After this time the card of an owner that was cut off then would say so.
+            Some(last) => renewed.is_some_and(|renewed| renewed >= last + TOLD_AFTER),
+            // Never since the record was seen. A renewal from before may arrive this much later.
+            None => {
+                let proves = since.checked_sub(GRACE).unwrap_or(since) + CARD_IS_LATE;
+                let soon = round.now < self.unreached_until(since) || !self.facts.in_touch(round.now);
+                soon || renewed.is_some_and(|renewed| renewed >= proves)
+            }
+        };
+        lives && self.owner_hears(round, standing).is_some_and(|theirs| theirs > 0)
     }
 
     /// Until when an owner that was never heard has to be seen to renew its Lease.

@@ -169,7 +169,9 @@ impl World<'_> {
         let robbed = services.iter().any(contested);
         // RFC 5227: an address that nobody has used before is not announced while a stranger uses it. In the other
         // modes owners yield to a stranger.
-        let used = self.scenario.mode == ElectionMode::Node && services.iter().all(|n| self.generation[*n] == 1);
+        let used = self.scenario.mode == ElectionMode::Node
+            && services.iter().all(|n| self.generation[*n] == 1)
+            && self.judge.first_use[index].is_some();
         let someone = (0..self.nodes.len()).any(|n| well[n] && self.may_begin(n, index));
         // Without a valid lease the server decides how long it takes.
         let given = match self.judge.addresses[index].0 {
@@ -186,9 +188,11 @@ impl World<'_> {
                 let lan = self.judge.vip(index).lan();
                 let heard = |n: &usize| self.is_heard_outside(lan, *n) && self.nodes[*n].deaf[lan] == 0;
                 let ill = (0..self.nodes.len()).filter(|n| !(well[*n] && self.may_begin(*n, index))).count();
+                // Only the first LAN has a gateway. Without one a minority waits until the owner's card shows its loss.
+                let outnumbered = lan > 0 && ill * 2 >= self.nodes.len();
                 let trouble = match ill {
                     _ if robbed => Trouble::Contested(index),
-                    0..3 => Trouble::Unanswered(index),
+                    0..3 if !outnumbered => Trouble::Unanswered(index),
                     _ => Trouble::Orphaned(index),
                 };
                 (!answering.keys().any(heard)).then_some(trouble)

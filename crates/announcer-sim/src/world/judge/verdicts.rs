@@ -31,7 +31,10 @@ impl World<'_> {
             troubles.extend(
                 others().filter(|by| well[*by] && accused_by(by) && answers(by)).map(|by| Trouble::Slandered(by, of)),
             );
-            let known = |by: usize| well[by] && self.is_well_since(by).is_some_and(|since| since + KNOWN <= self.now);
+            // A node that was never heard is never called silent.
+            let apart = |by: usize| self.apart.contains(&(by.min(of), by.max(of)));
+            let long = |by: usize| self.is_well_since(by).is_some_and(|since| since + KNOWN <= self.now);
+            let known = |by: usize| well[by] && !apart(by) && long(by);
             if !node.powered
                 && announced
                 && others().count() >= 2

@@ -19,7 +19,7 @@ fn case<'a>(me: &'a str, owner_record: Option<&'a OwnerRecord>) -> Case<'a> {
 
 #[allow(clippy::unnecessary_wraps)] // as the case has it
 fn silent(side: Side) -> Option<Silence> {
-    Some(Silence { taken: None, side, certain: false, heard: true, outside: 0 })
+    Some(Silence { taken: None, side, certain: false, heard: true, last: None, outside: 0 })
 }
 
 fn owner_record(host: &str) -> OwnerRecord {
@@ -82,7 +82,7 @@ fn an_owner_that_hears_more_hosts_keeps_it_until_its_lease_has_run_out() {
 fn an_owner_that_lives_and_was_never_heard_keeps_it_until_its_lease_has_run_out() {
     let owner_record = owner_record("node-1");
     for (holder, takes) in [(Holder::Alive, false), (Holder::Expired, true)] {
-        let silent = silent(Side::Greater).map(|silence| Silence { heard: false, ..silence });
+        let silent = silent(Side::Greater).map(|silence| Silence { heard: false, last: None, ..silence });
         let step = decide(&Case { holder, silent, unreached: true, ..case("node-2", Some(&owner_record)) });
         assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?}");
     }
