@@ -48,9 +48,9 @@ IDLE, SETTLED, SPARE = 5, 20, 6_000_000
 # What failed is tried again if the machine kept a thread waiting for so long (milliseconds, as in tests/src/watch.rs), so many tests at most,
 # and has to pass so many times.
 EXPLAINS_MS, MOST_AGAIN, AGAIN = 150, 3, 2
-# The longest first, so that no core is idle at the end; what the last run took is better known (target/test/durations.json).
-LONG = ["impaired", "host_upgrade", "failover", "bad_input", "installed", "node_loss", "newcomer", "faults", "asking", "handover", "survival",
-        "chart_live", "chaos", "announcer-sim-seeds", "harvester-sim-real_api_server", "testbed-hosts"]
+# The longest first, so that no core is idle at the end; what the last run of each took is better known (target/test/durations.json).
+LONG = ["impaired", "host_upgrade", "announcer-sim-sabotage", "failover", "bad_input", "installed", "node_loss", "newcomer", "announcer-sim-seeds",
+        "rollout", "faults", "asking", "handover", "survival", "chart_live", "chaos", "harvester-sim-real_api_server", "testbed-hosts"]
 # A weakness of the Go provider, a defect of the reference chart, a promise about an upgrade of the host.
 ROW = re.compile(r"(W-|D-|H)\d{1,2}")
 RESULT = re.compile(r"\btest (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)")
@@ -169,11 +169,22 @@ def programs():
     return found
 
 
-def in_order(chosen):
+def known_durations():
+    """Seconds of each program in the last run that had it."""
     try:
         known = json.loads((OUT / "durations.json").read_text())
     except (OSError, ValueError):
-        known = {}
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def keep_durations(durations):
+    """A run of some programs says nothing about the others. Those that are no longer there are never asked for."""
+    (OUT / "durations.json").write_text(json.dumps({**known_durations(), **durations}, indent=1, sort_keys=True) + "\n")
+
+
+def in_order(chosen):
+    known = known_durations()
     guess = {name: 1000 - place for place, name in enumerate(LONG)}
     return sorted(chosen, key=lambda one: (one.name in ALONE, -known.get(one.name, guess.get(one.name, 60 if one.end_to_end else 10))))
 
@@ -324,7 +335,7 @@ def main():
     run_again(ended, records(file), limit, clock, environment)
 
     durations = {program.name: round(program.seconds, 1) for program in ended}
-    (OUT / "durations.json").write_text(json.dumps(durations, indent=1, sort_keys=True) + "\n")
+    keep_durations(durations)
     print("\ndurations")
     for name, seconds in sorted(durations.items(), key=lambda one: -one[1]):
         if seconds >= 1:

@@ -1,4 +1,4 @@
-//! A fixed set of seeds, together under a minute on two busy cores without optimisation. One again, with its trace:
+//! A fixed set of seeds, as many as each run of the tests can afford. One again, with its trace:
 //! `cargo run -p announcer-sim --bin sim -- --mode node --seed 17`; many: `make sim SEEDS=100000`.
 
 use std::ops::Range;

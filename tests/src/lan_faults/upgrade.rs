@@ -54,16 +54,17 @@ impl<'a> Served<'a> {
     /// addresses stay there.
     pub async fn upgrade(&self, bed: &Bed) -> Result<Cost> {
         let Self(services) = self;
-        let hold = |at: usize| {
+        let open = |at: usize| {
             let target = (services[at % services.len()].1, 80).into();
-            bed.lan.client().hold_connection(target, Duration::from_millis(100))
+            bed.lan.client().begin_connection(target, Duration::from_millis(100))
         };
         let ask =
             |(_, address, _): &(Exposed<'_>, IpAddr, usize)| watch::ask(bed, Traffic::http((*address, 80).into()));
         let asked = services.iter().map(ask).collect::<Result<Vec<_>>>()?;
         let mut cost = Cost { open: 0, broken: Vec::new(), seen: Vec::new() };
         for n in 1..=3 {
-            let connections: Vec<Connection> = (0..OPEN).map(hold).collect::<Result<_>>()?;
+            let connections: Vec<Connection> = (0..OPEN).map(open).collect::<Result<_>>()?;
+            connections.iter().try_for_each(Connection::wait_for_answers)?;
             let status = bed.announcer(n).stop()?;
             ensure!(status.code() == Some(0), "the announcer of node{n} ends with {status}");
             // The time to pull the image. It is longer than a kernel keeps the addresses of a dead process.

@@ -100,7 +100,8 @@ impl Clients {
             probe.wait_for_answers(20, Duration::from_secs(40))?;
         }
         let open = hosts.iter().flat_map(|host| std::iter::repeat_n(host, OPEN));
-        let open = open.map(|host| host.hold_connection(target, BEAT)).collect::<Result<_>>()?;
+        let open = open.map(|host| host.begin_connection(target, BEAT)).collect::<Result<Vec<_>>>()?;
+        open.iter().try_for_each(Connection::wait_for_answers)?;
         Ok(Self { probes, open, target, hosts })
     }
 

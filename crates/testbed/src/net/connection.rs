@@ -59,8 +59,16 @@ impl fmt::Display for Connection {
 }
 
 impl Host {
-    /// Opens an HTTP connection to `target` and sends one request after another on it, every `interval`.
+    /// Opens an HTTP connection to `target` and sends one request after another on it, every `interval`. When this
+    /// returns, it has answers.
     pub fn hold_connection(&self, target: SocketAddr, interval: Duration) -> Result<Connection> {
+        let connection = self.begin_connection(target, interval)?;
+        connection.wait_for_answers()?;
+        Ok(connection)
+    }
+
+    /// The same without waiting: who wants many begins all of them, and then waits once for as long as one takes.
+    pub fn begin_connection(&self, target: SocketAddr, interval: Duration) -> Result<Connection> {
         let journal: Arc<Mutex<Journal>> = Arc::default();
         let shared = Arc::clone(&journal);
         let task = self.task("connection", move || async move {
@@ -70,15 +78,18 @@ impl Host {
             let after = journal.last.map_or(Duration::ZERO, |last| at - last);
             journal.broken = Some(Broken { at, after, how: error.to_string() });
         })?;
-        let connection = Connection { journal, _task: task };
-        wait_until("answers over one connection", Duration::from_secs(20), || {
-            if connection.journal.lock().answers > 3 { Ok(()) } else { Err(connection.to_string()) }
-        })?;
-        Ok(connection)
+        Ok(Connection { journal, _task: task })
     }
 }
 
 impl Connection {
+    /// Waits until several requests were answered.
+    pub fn wait_for_answers(&self) -> Result<()> {
+        wait_until("answers over one connection", Duration::from_secs(20), || {
+            if self.journal.lock().answers > 3 { Ok(()) } else { Err(self.to_string()) }
+        })
+    }
+
     /// How it has ended; absent: it has not.
     pub fn broken(&self) -> Option<Broken> {
         self.journal.lock().broken.clone()
