@@ -114,7 +114,7 @@ impl Connection {
         );
         let returns = switch.returns();
         let told = EventTarget { object: object.clone(), recorder: recorder.clone() };
-        let reporter = Reporter { arguments: addon_arguments(&used), ..Reporter::default() };
+        let reporter = Reporter::new(addon_arguments(&used));
         tasks.spawn_endless("look for Harvester", switch.clone().watch_over());
         tasks.spawn_endless(
             "reports about Harvester",

@@ -21,12 +21,17 @@ pub(super) struct Report {
 #[derive(Debug, Default)]
 pub(super) struct Reporter {
     /// The arguments of `generate-addon` that make credentials as those in the cloud-config.
-    pub(super) arguments: String,
+    arguments: String,
     away: Option<Instant>,
     refused: Option<Instant>,
 }
 
 impl Reporter {
+    /// A reporter that has reported nothing yet.
+    pub(super) fn new(arguments: String) -> Self {
+        Self { arguments, ..Self::default() }
+    }
+
     /// Returns the messages that are due. `file` is the path of the cloud-config.
     pub(super) fn step(&mut self, now: Instant, link: &Link, file: &str) -> Vec<Report> {
         let mut reports = Vec::new();
@@ -124,7 +129,7 @@ mod tests {
 
     #[test]
     fn refused_credentials_are_told_at_once_with_the_file_to_mend() {
-        let mut reporter = Reporter { arguments: "demo guests".into(), ..Reporter::default() };
+        let mut reporter = Reporter::new("demo guests".into());
         let start = Instant::now();
         let refused = link(None, Some(start));
         let told = reporter.step(start, &refused, "/etc/cloud-config");
