@@ -59,15 +59,14 @@ impl Cluster {
             return false;
         };
         let renewed = self.facts.renewed_at(&owner_record.host);
-        let lives = match silent.last {
+        let lives = if let Some(last) = silent.last {
             // After this time the card of an owner that was cut off then would say so.
-            Some(last) => renewed.is_some_and(|renewed| renewed >= last + TOLD_AFTER),
+            renewed.is_some_and(|renewed| renewed >= last + TOLD_AFTER)
+        } else {
             // Never since the record was seen. A renewal from before may arrive this much later.
-            None => {
-                let proves = since.checked_sub(GRACE).unwrap_or(since) + CARD_IS_LATE;
-                let soon = round.now < self.unreached_until(since) || !self.facts.in_touch(round.now);
-                soon || renewed.is_some_and(|renewed| renewed >= proves)
-            }
+            let proves = since.checked_sub(GRACE).unwrap_or(since) + CARD_IS_LATE;
+            let soon = round.now < self.unreached_until(since) || !self.facts.in_touch(round.now);
+            soon || renewed.is_some_and(|renewed| renewed >= proves)
         };
         lives && self.owner_hears(round, standing).is_some_and(|theirs| theirs > 0)
     }
