@@ -15,9 +15,12 @@ fn remedy(check: &str, plant: impl Fn(&mut Snapshot) + 'static) -> String {
     found[0].remedy.clone()
 }
 
+/// Puts a fault into a cluster.
+type Plant = fn(&mut Snapshot);
+
 #[test]
 fn credentials_are_made_for_the_account_that_the_token_names() {
-    let plants: [(&str, fn(&mut Snapshot)); 4] = [
+    let plants: [(&str, Plant); 4] = [
         ("harvester-right-missing", |snapshot| denied(false)(snapshot)),
         ("harvester-token-refused", |snapshot| trouble(false, TroubleKind::Unauthorized)(snapshot)),
         ("harvester-certificate-refused", |snapshot| trouble(false, TroubleKind::Certificate)(snapshot)),

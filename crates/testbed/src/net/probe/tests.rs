@@ -107,19 +107,19 @@ async fn a_prober_that_does_not_get_its_turn_notes_when() {
     let journal = Arc::new(Mutex::new(Journal::new(start)));
     let target = SocketAddr::from(([127, 0, 0, 1], 9));
     let asking = tokio::spawn(ask_for_ever(Traffic::Udp(target), ProbeOptions::default(), journal.clone()));
-    while lock(&journal).sends < 2 {
+    while journal.lock().sends < 2 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let (begin, sends) = (Instant::now(), lock(&journal).sends);
+    let (begin, sends) = (Instant::now(), journal.lock().sends);
     // Nothing else runs on this runtime meanwhile.
     std::thread::sleep(Duration::from_millis(200));
     let end = Instant::now();
-    while lock(&journal).sends == sends {
+    while journal.lock().sends == sends {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     asking.abort();
     let covers = |(from, to): &(Instant, Instant)| *from <= begin && *to >= end;
-    assert!(lock(&journal).stalls.iter().any(covers), "{:?}", lock(&journal).stalls);
+    assert!(journal.lock().stalls.iter().any(covers), "{:?}", journal.lock().stalls);
 }
 
 #[tokio::test]
