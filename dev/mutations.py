@@ -8,8 +8,13 @@ In a copy of the tree (target/mutations) every replaced piece of Rust is built o
 time. Anything else (charts, scripts, `plain` ones) is replaced in the copy for as long as its tests run. Each test first has to pass
 without. WORDs choose rows, files or tests that contain one, --unit the tests beside the code; --check only looks whether each text is
 found and each row names the tests.
+
+What came of each mutation and test is kept in docs/data/mutations.json, with the commit it was tried on: a run of some replaces what it
+has tried, and drops what dev/mutations.toml no longer has.
 """
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -22,6 +27,7 @@ from pathlib import Path
 # What is imported leaves nothing in the tree.
 sys.dont_write_bytecode = True
 
+import machine
 import programs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +36,7 @@ COPY = TARGET / "mutations"
 # Of its own: what is built here has mutations in it, and nobody else may run it.
 BUILT = TARGET / "mutations-target"
 BINARY = BUILT / "debug/harvester-cloud-provider"
+RESULTS = ROOT / "docs/data/mutations.json"
 # Seconds: a test that ended without and does not end with the mutation has noticed it.
 LIMIT, LIMIT_WITH = 300, 45
 
@@ -39,6 +46,8 @@ class Mutation:
         self.rows, self.file, self.tests = entry["rows"], entry["file"], entry["tests"]
         self.old, self.new, self.around = entry["replace"].strip("\n"), entry["with"].strip("\n"), entry.get("around", entry["replace"]).strip("\n")
         self.id = f"{number}.{self.rows[0]}"
+        # Its place in the list changes with each new one; what it does is what its results belong to.
+        self.digest = hashlib.sha256("\0".join((self.file, self.around, self.old, self.new)).encode()).hexdigest()[:12]
         self.built = self.file.endswith(".rs") and not entry.get("plain", False)
 
     def words(self):
@@ -195,6 +204,28 @@ def try_out(mutation, test, command, known):
     return None
 
 
+class Results:
+    """What came of each mutation and test, in this run or an earlier one."""
+
+    def __init__(self, mutations):
+        self.commit = machine.build(ROOT)
+        # Before some of the tests are left out of this run.
+        self.wanted = [(mutation, test) for mutation in mutations for test in mutation.tests]
+        try:
+            former = json.loads(RESULTS.read_text())["tried"]
+        except FileNotFoundError:
+            former = []
+        self.tried = {(one["mutation"], one["test"]): one for one in former}
+
+    def note(self, mutation, test, failure):
+        """Written at once, because a whole run takes long and may be ended."""
+        self.tried[mutation.digest, test] = {
+            "mutation": mutation.digest, "rows": mutation.rows, "file": mutation.file, "replaced": mutation.old.strip().splitlines()[0],
+            "test": test, "noticed": failure is None, "commit": self.commit}
+        there = [self.tried.get((mutation.digest, test)) for mutation, test in self.wanted]
+        RESULTS.write_text(json.dumps({"tried": [one for one in there if one]}, indent=1) + "\n")
+
+
 def main():
     flags = {word for word in sys.argv[1:] if word.startswith("-")}
     words = [word for word in sys.argv[1:] if word not in flags]
@@ -210,6 +241,7 @@ def main():
     if "--check" in flags:
         return
     chosen = [one for one in mutations if not words or any(word in part for word in words for part in one.words())]
+    results = Results(mutations)
     for mutation in chosen if "--unit" in flags else []:
         mutation.tests = [test for test in mutation.tests if home_of(test) is None]
     chosen = [one for one in chosen if one.tests]
@@ -222,8 +254,10 @@ def main():
     commands = build({test for mutation in chosen for test in mutation.tests})
     failures, known = [], {}
     for mutation in chosen:
-        found = (try_out(mutation, test, commands[test], known) for test in mutation.tests)
-        failures += [failure for failure in found if failure]
+        for test in mutation.tests:
+            failure = try_out(mutation, test, commands[test], known)
+            results.note(mutation, test, failure)
+            failures += [failure] if failure else []
     for failure in failures:
         print(f"FAILED {failure}")
     noticed = sum(len(mutation.tests) for mutation in chosen) - len(failures)

@@ -2,24 +2,29 @@
 
 mod exposed;
 
+use std::time::Instant;
+
 use anyhow::{Context, Result};
 use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::{Event, LoadBalancerIngress, Service};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use testbed::wait_for;
+use testbed::{stall, wait_for};
 
 pub use self::exposed::Exposed;
-use crate::PATIENCE;
 use crate::bed::Bed;
+use crate::watch::worst_second_since;
+use crate::{PATIENCE, journal};
 
-/// A namespace for one test. If the test panics, the end of the product's logs is printed.
+/// A namespace for one test. If the test panics, it is written down for how long the machine kept others waiting
+/// meanwhile, and the end of the product's logs is printed.
 pub struct Case<'a> {
     bed: &'a Bed,
     client: Client,
     harvester: Client,
     namespace: String,
+    began: Instant,
 }
 
 /// A Service to be made: type LoadBalancer, without selector.
@@ -138,7 +143,8 @@ impl Bed {
     /// A place in a namespace that exists.
     pub async fn case_in(&self, namespace: &str) -> Result<Case<'_>> {
         let (client, harvester) = (self.client().await?, self.harvester_client().await?);
-        Ok(Case { bed: self, client, harvester, namespace: namespace.into() })
+        stall::begin();
+        Ok(Case { bed: self, client, harvester, namespace: namespace.into(), began: Instant::now() })
     }
 
     /// Events about an object, oldest first. Nodes have theirs in namespace `default`.
@@ -227,6 +233,7 @@ impl<'a> Case<'a> {
 impl Drop for Case<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            journal::failed(worst_second_since(self.began));
             eprintln!("{}", self.bed.log_lines_about(&self.namespace));
         }
     }

@@ -20,6 +20,15 @@ pub fn attempt(what: &str, number: usize, error: Option<&str>, stalled: Duration
     write(line);
 }
 
+/// A test fails, and so long processes were kept waiting in the worst second since it began: what `dev/test.py` goes by
+/// when it decides whether the test may run again. Called while a panic is under way, in which a second one would end
+/// the whole program: what cannot be written is told, and costs the test its second chance.
+pub fn failed(stalled: Duration) {
+    if let Err(error) = note(json!({"kind": "failed", "stalled_ms": ms(stalled)})) {
+        eprintln!("{error}");
+    }
+}
+
 /// What a client saw that asked all the time, and for how long it may have been without an answer.
 pub fn watched(what: &str, report: &ProbeReport, bound: Option<Duration>) {
     let (first_lost, last_lost) = report.lost_between.unzip();
@@ -39,15 +48,19 @@ fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn write(mut line: Value) {
-    let Some(file) = std::env::var_os(VARIABLE) else { return };
+fn write(line: Value) {
+    if let Err(error) = note(line) {
+        // An error here must not be ignored: the sum would be too small, and a retry would remain unknown.
+        panic!("{error}");
+    }
+}
+
+fn note(mut line: Value) -> Result<(), String> {
+    let Some(file) = std::env::var_os(VARIABLE) else { return Ok(()) };
     let program = std::env::current_exe().unwrap_or_default();
     line["program"] = json!(program.file_stem().map(|name| name.to_string_lossy()));
     line["test"] = json!(std::thread::current().name());
-    if let Err(error) = append(Path::new(&file), &line) {
-        // An error here must not be ignored: the sum would be too small, and a retry would remain unknown.
-        panic!("cannot write {}: {error}", file.display());
-    }
+    append(Path::new(&file), &line).map_err(|error| format!("cannot write {}: {error}", file.display()))
 }
 
 /// One call writes the whole line, because several programs write to the file at the same time.

@@ -91,8 +91,15 @@ pub fn nothing_was_written(bed: &Bed, mark: Mark) -> Result<()> {
 /// down ([`journal`]), and leaves nothing behind, also one that fails.
 pub async fn one_of_three<T>(what: &str, attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     stall::begin();
-    let stalled = |begun| stall::since(begun).worst(begun, Instant::now(), Duration::from_secs(1));
-    explained(what, attempt, stalled, |number, error, stalled| journal::attempt(what, number, error, stalled)).await
+    explained(what, attempt, worst_second_since, |number, error, stalled| {
+        journal::attempt(what, number, error, stalled)
+    })
+    .await
+}
+
+/// For how long processes were kept waiting in the worst second since then.
+pub(crate) fn worst_second_since(begun: Instant) -> Duration {
+    stall::since(begun).worst(begun, Instant::now(), Duration::from_secs(1))
 }
 
 async fn explained<T>(

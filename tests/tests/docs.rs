@@ -3,6 +3,9 @@
 //! proves nothing.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
+#[path = "docs/pretended.rs"]
+mod pretended;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +13,8 @@ use std::process::Command;
 use e2e::documents::{Document, all as documents};
 use e2e::product;
 use testbed::programs::workspace as root;
+
+use crate::pretended::Pretended;
 
 /// Targets of `[text](target)`, outside blocks.
 fn links(text: &str) -> Vec<String> {
@@ -241,7 +246,7 @@ fn one_command_runs_every_test() {
     if e2e::skip() {
         return;
     }
-    let pretended = Pretended::new();
+    let pretended = Pretended::new("tests");
     let told = pretended.run();
     assert!(told.ends_with("\n3 passed, 0 failed\n"), "{told}");
     // Of a whole run, rows of the documents want their tests to have passed.
@@ -261,6 +266,34 @@ fn one_command_runs_every_test() {
             "{told}"
         );
     }
+}
+
+/// A failure beside others is excused by what the test itself says of its time, and by nothing else that ran then.
+#[test]
+fn a_test_runs_again_only_if_processes_had_to_wait_while_it_ran() {
+    if e2e::skip() {
+        return;
+    }
+    let pretended = Pretended::new("again");
+    pretended.knows_durations(r#"{"one-lib": 61.5}"#);
+    for (what, program, test, stalled, told) in [
+        ("its own", "four", "a", 400, "\n2 passed (1 of them when they ran again), 0 failed\n"),
+        ("too short", "four", "a", 149, "\n1 passed, 1 failed\n"),
+        ("another test's", "four", "b", 400, "\n1 passed, 1 failed\n"),
+        ("another program's", "three", "a", 400, "\n1 passed, 1 failed\n"),
+    ] {
+        pretended.fail(Some((program, test, stalled)));
+        let said = pretended.run_of(&["four"]);
+        assert!(said.ends_with(told), "{what}: {said}");
+        assert_eq!(said.contains("again, 2 times each"), what == "its own", "{what}: {said}");
+    }
+    // It crashed before it could say anything.
+    pretended.fail(None);
+    let said = pretended.run_of(&["four"]);
+    assert!(said.ends_with("\n1 passed, 1 failed\n"), "{said}");
+    // These runs had one program, and what is known of another one stays.
+    let durations = pretended.durations();
+    assert!(durations["one-lib"] == 61.5 && durations["four"].is_number(), "{durations}");
 }
 
 /// Nothing is asked of the network: cargo-deny and git are shell scripts.
@@ -311,82 +344,6 @@ fn a_version_that_its_authors_took_back_fails_the_check_of_dependencies() {
         let output = Command::new(root().join("dev/yanked.py")).arg(&lock).arg(&pretended.0).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success() != yanked && told.contains(said), "{yanked}: {told}");
-    }
-}
-
-/// A directory with pretended programs, which are shell scripts: three test programs, and a cargo that says that it has
-/// built them.
-struct Pretended(PathBuf);
-
-impl Pretended {
-    fn empty(what: &str) -> Self {
-        let pretended = Self(std::env::temp_dir().join(format!("hcp-pretended-{what}-{}", std::process::id())));
-        std::fs::create_dir_all(&pretended.0).unwrap();
-        pretended
-    }
-
-    fn new() -> Self {
-        let pretended = Self::empty("tests");
-        pretended.script("one", "case $* in *--list*) ;; *) echo test result ;; esac");
-        pretended.script(
-            "two",
-            "case $* in *--ignored*) ;; *--list*) echo x::y: test ;; *) echo 'test x::y ... ok' ;; esac",
-        );
-        pretended.say("three", "test a ... ok\\ntest b ... ok");
-        let artifact = |name: &str| {
-            let manifest = pretended.0.join("crates").join(name).join("Cargo.toml");
-            serde_json::json!({"reason": "compiler-artifact", "executable": pretended.0.join(name),
-                "profile": {"test": true},
-                "manifest_path": manifest, "target": {"name": name, "kind": ["lib"]}})
-        };
-        let built = ["one", "two", "three"].map(|name| artifact(name).to_string()).join("\n");
-        pretended.script("cargo", &format!("case $* in *--doc*) ;; *) cat <<'END'\n{built}\nEND\n;; esac"));
-        for name in ["one", "two", "three"] {
-            // Where cargo would run them.
-            std::fs::create_dir_all(pretended.0.join("crates").join(name)).unwrap();
-        }
-        pretended
-    }
-
-    fn script(&self, name: &str, body: &str) {
-        use std::os::unix::fs::PermissionsExt;
-        let path = self.0.join(name);
-        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    }
-
-    /// This program lists tests a and b, and says that of them.
-    fn say(&self, name: &str, said: &str) {
-        let listed = "*--ignored*) ;; *--list*) printf 'a: test\\nb: test\\n' ;;";
-        self.script(name, &format!("case $* in {listed} *) printf '{said}\\n' ;; esac"));
-    }
-
-    /// It says all, after a retry while the machine kept processes waiting for so long.
-    fn retry(&self, name: &str, stalled: u64) {
-        let line = serde_json::json!({"kind": "attempt", "what": "luck", "number": 1, "error": "none",
-            "stalled_ms": stalled, "test": "a"});
-        let said = format!("echo '{line}' >>$HCP_JOURNAL; printf 'test a ... ok\\ntest b ... ok\\n'");
-        let listed = "*--ignored*) ;; *--list*) printf 'a: test\\nb: test\\n' ;;";
-        self.script(name, &format!("case $* in {listed} *) {said} ;; esac"));
-    }
-
-    fn run(&self) -> String {
-        self.run_of(&["one-lib", "two-lib", "three-lib"])
-    }
-
-    fn run_of(&self, programs: &[&str]) -> String {
-        let mut runner = Command::new(root().join("dev/test.py"));
-        runner.args(programs).env("CARGO", self.0.join("cargo")).env("CARGO_TARGET_DIR", &self.0);
-        let output = runner.env_remove("HCP_JOURNAL").output().unwrap();
-        let told = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(output.status.success(), told.ends_with(" 0 failed\n"), "{told}");
-        told
-    }
-}
-
-impl Drop for Pretended {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

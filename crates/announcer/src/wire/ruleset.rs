@@ -154,3 +154,24 @@ fn icmp_type(protocol: u8, kind: u8) -> [Expression; 4] {
         Expression::equals(&[kind]),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever forges the source would reach each UDP port of the node otherwise: IPv6 has no check of its own.
+    #[test]
+    fn what_a_vip_sends_to_itself_is_let_in_by_ipv6_only_if_it_is_tcp() {
+        let chains = chains();
+        for (name, own, limited) in [(VIP4, OWN4, false), (VIP6, OWN6, true)] {
+            let chain = chains.iter().find(|chain| chain.name == name).expect("each family has one");
+            let first = &chain.rules[0];
+            assert!(first.contains(&Expression::is_in(own)), "{name}: {first:?}");
+            assert_eq!(first.last(), Some(&Expression::verdict(Verdict::Accept)), "{name}");
+            let is_tcp = [Expression::meta(Meta::Protocol, 0), Expression::equals(&[TCP])];
+            let before = first.iter().position(|step| *step == Expression::is_in(own)).unwrap_or_default();
+            assert_eq!(first[..before].windows(2).any(|steps| steps == is_tcp), limited, "{name}: {first:?}");
+            assert_eq!(first.contains(&is_tcp[0]), limited, "{name}: {first:?}");
+        }
+    }
+}

@@ -8,6 +8,7 @@ mod bench;
 mod dhcp;
 mod dhcp6;
 mod dhcp_life;
+mod far_end;
 mod security;
 mod short_leases;
 mod static_vips;

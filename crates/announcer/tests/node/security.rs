@@ -1,17 +1,19 @@
 //! Service security on a real kernel: what reaches a VIP, what a macvlan believes, and how the table reads.
 
+use std::collections::BTreeSet;
 use std::io::Read;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use announcer::security::{Port, Protection};
 use announcer::wire::ruleset;
 use etherparse::PacketBuilder;
-use l2::{Nftables, PacketSocket, Traffic};
+use l2::{Mac, Nftables, Traffic};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::bench::{Bench, on_a_bench, shell};
+use crate::bench::{Bench, PATIENCE, on_a_bench, shell};
+use crate::far_end;
 
 const IPS: &str = "kube-vip.io/loadbalancerIPs";
 const VIPS: [&str; 2] = ["10.77.0.50", "fd00::50"];
@@ -124,6 +126,48 @@ fn whoever_sends_from_another_vip_finds_no_more_open_than_others() {
     });
 }
 
+/// The kernel drops IPv4 packets that come from outside with a source of its own, and lets such IPv6 packets in.
+#[test]
+fn who_forges_the_vip_as_source_reaches_no_udp_port_of_the_node_by_ipv6() {
+    on_a_bench(async |bench| {
+        with_ipv6(bench);
+        shell("ip", "addr add fd00::50/128 dev eth0 nodad");
+        let program = UdpSocket::bind("[::]:5353").expect("a port that only others on the node should use");
+        program.set_read_timeout(Some(SILENCE)).expect("a timeout");
+        let link = shell("ip", "-o link show dev eth0");
+        let mac = link.split("link/ether ").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("its MAC");
+        let node: Mac = mac.parse().expect("a MAC");
+        let sender = far_end::socket(bench, Traffic::NeighborDiscovery);
+        let [vip, other] = ["fd00::50", "fd00::51"].map(|text| text.parse::<Ipv6Addr>().expect("an address"));
+        let arrives = |source: Ipv6Addr| {
+            let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 2], node.octets())
+                .ipv6(source.octets(), vip.octets(), 64)
+                .udp(4000, 5353);
+            let mut frame = Vec::new();
+            builder.write(&mut frame, b"forged").expect("a short frame");
+            sender.try_send(&frame).expect("send");
+            program.recv(&mut [0; 16]).is_ok()
+        };
+        let open = BTreeSet::from([Port::new("TCP", 80).expect("a port")]);
+        let nftables = Nftables::open(ruleset::TABLE).expect("nftables");
+        for (source, protected) in [(vip, vec![vip]), (other, vec![vip, other])] {
+            let vips = protected.into_iter().map(|vip| (IpAddr::from(vip), open.clone())).collect();
+            let protection = Protection { vips, ..Protection::default() };
+            nftables.keep(ruleset::table(&protection)).await.expect("protect");
+            for _ in 0..5 {
+                assert!(!arrives(source), "from {source}");
+            }
+        }
+        nftables.keep(None).await.expect("remove");
+        for source in [vip, other] {
+            let deadline = Instant::now() + PATIENCE;
+            while !arrives(source) {
+                assert!(Instant::now() < deadline, "from {source}, without the rules it arrives: this test can fail");
+            }
+        }
+    });
+}
+
 #[test]
 fn the_table_reads_well() {
     on_a_bench(async |_| {
@@ -177,13 +221,7 @@ fn a_quiet_interface_takes_no_address_from_a_router() {
             .icmpv6_raw(134, 0, [64, 0, 0, 0]);
         let mut frame = Vec::new();
         builder.write(&mut frame, &advertisement).expect("a short frame");
-        let link = bench.at_server("ip", "-o link show dev s0");
-        let index = link.split(':').next().and_then(|index| index.parse().ok()).expect("its index");
-        let runtime = tokio::runtime::Handle::current();
-        let sender = bench.on_the_other_end(|| {
-            let _runtime = runtime.enter();
-            PacketSocket::open(index, Traffic::NeighborDiscovery).expect("a socket")
-        });
+        let sender = far_end::socket(bench, Traffic::NeighborDiscovery);
         let believes = async || {
             sender.send(&frame).await.expect("send");
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -193,9 +231,9 @@ fn a_quiet_interface_takes_no_address_from_a_router() {
             assert!(!believes().await);
         }
         nftables.keep(None).await.expect("remove");
-        let deadline = std::time::Instant::now() + crate::bench::PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         while !believes().await {
-            assert!(std::time::Instant::now() < deadline, "without the rule it takes one: this test can fail");
+            assert!(Instant::now() < deadline, "without the rule it takes one: this test can fail");
         }
     });
 }

@@ -1,10 +1,14 @@
-use std::time::Duration;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
 
 use announcer::engine::Input;
 use announcer::ownership::LeaseState;
+use l2::arp::{self, Arp};
+use l2::{Mac, PacketSocket, Traffic};
 
-use crate::bench::{on_a_bench, shell};
+use crate::bench::{PATIENCE, on_a_bench, shell};
 use crate::dhcp::RANGE;
+use crate::far_end;
 
 const IPS: &str = "kube-vip.io/loadbalancerIPs";
 
@@ -53,6 +57,72 @@ fn an_address_in_use_is_not_taken_before_it_is_free() {
         assert!(bench.vips().is_empty() && bench.api.published("web").is_empty());
         bench.at_server("ip", "addr del 10.77.0.50/24 dev s0");
         bench.eventually("it is taken", |bench| bench.api.published("web") == ["10.77.0.50"]).await;
+    });
+}
+
+/// The third probe for this address, and a moment at which it had not been there yet.
+async fn third_probe(far_end: &PacketSocket, address: Ipv4Addr) -> (Arp, Instant) {
+    let begun = Instant::now();
+    let (mut nothing_until, mut seen, mut buffer) = (begun, 0, [0; 512]);
+    loop {
+        let looked = Instant::now();
+        let Some(length) = far_end.try_recv(&mut buffer).expect("receive") else {
+            nothing_until = looked;
+            assert!(looked < begun + PATIENCE, "{seen} probes for {address}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            continue;
+        };
+        let Some(found) = arp::parse_frame(&buffer[..length]) else { continue };
+        if found.arp.is_probe() && found.arp.target_ip == address {
+            seen += 1;
+            if seen == 3 {
+                return (found.arp, nothing_until);
+            }
+        }
+    }
+}
+
+/// What has arrived is read before a timer is judged (R1 in docs/announcer.md), also where something else has woken the
+/// process. Everything here runs on one thread: while the test does not wait, the node stands still.
+#[test]
+fn an_answer_that_came_while_the_process_stood_still_counts_before_its_timer() {
+    // The timer ends 10 ms after the third probe.
+    const IN_TIME: Duration = Duration::from_millis(8);
+    on_a_bench(async |bench| {
+        let stranger = Mac::new([2, 0, 0, 0, 0, 0x99]);
+        let far_end = far_end::socket(bench, Traffic::Arp);
+        bench.start();
+        // If this thread had no turn in time, the node may have judged rightly: then another address is tried.
+        for last in 50..80 {
+            let (name, address) = (format!("w{last}"), Ipv4Addr::new(10, 77, 0, last));
+            bench.create(&name, &[(IPS, address.to_string().as_str())]);
+            let (probe, nothing_until) = third_probe(&far_end, address).await;
+            far_end.try_send(&Arp::answer(&probe, stranger).frame(probe.sender_mac)).expect("send");
+            let in_time = nothing_until.elapsed() < IN_TIME;
+            std::thread::sleep(Duration::from_millis(30));
+            // It changes nothing, and wakes the node before the socket does.
+            bench.feed(Input::Lease(LeaseState::Held { confirmed: true }));
+            if !in_time {
+                continue;
+            }
+            let conflict = format!("{address} is already used by {stranger}");
+            let vip = format!("{address}/32");
+            bench
+                .eventually("the conflict is told, and nothing was set before", |bench| {
+                    assert!(bench.vips().iter().all(|set| !set.contains(&vip)), "it was taken: {:?}", bench.vips());
+                    bench.told("AddressConflict").is_some_and(|said| said.contains(&conflict))
+                })
+                .await;
+            bench
+                .always("nothing is set", Duration::from_millis(500), |bench| {
+                    bench.vips().iter().all(|set| !set.contains(&vip))
+                })
+                .await;
+            let writes = bench.api.writes.lock().clone();
+            assert!(writes.iter().all(|write| !write.starts_with(&name)), "{writes:?}");
+            return;
+        }
+        panic!("in none of thirty attempts this thread had its turn in time");
     });
 }
 

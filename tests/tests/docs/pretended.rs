@@ -1,0 +1,111 @@
+//! Programs that only pretend: what the scripts in `dev` do with test programs and tools is tried without building any.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use testbed::programs::workspace as root;
+
+/// A directory with pretended programs, which are shell scripts: four test programs, the last of them an end-to-end one,
+/// and a cargo that says that it has built them.
+pub struct Pretended(pub PathBuf);
+
+impl Pretended {
+    /// Without any program yet. Tests run at the same time, each in a directory that is called by `what`.
+    pub fn empty(what: &str) -> Self {
+        let pretended = Self(std::env::temp_dir().join(format!("hcp-pretended-{what}-{}", std::process::id())));
+        std::fs::create_dir_all(&pretended.0).unwrap();
+        pretended
+    }
+
+    /// All tests of all programs pass.
+    pub fn new(what: &str) -> Self {
+        let pretended = Self::empty(what);
+        pretended.script("one", "case $* in *--list*) ;; *) echo test result ;; esac");
+        pretended.script(
+            "two",
+            "case $* in *--ignored*) ;; *--list*) echo x::y: test ;; *) echo 'test x::y ... ok' ;; esac",
+        );
+        pretended.say("three", "test a ... ok\\ntest b ... ok");
+        pretended.say("four", "test a ... ok\\ntest b ... ok");
+        let artifact = |name: &str, kind: &str, directory: PathBuf| {
+            serde_json::json!({"reason": "compiler-artifact", "executable": pretended.0.join(name),
+                "profile": {"test": true},
+                "manifest_path": directory.join("Cargo.toml"), "target": {"name": name, "kind": [kind]}})
+        };
+        let unit = |name: &str| artifact(name, "lib", pretended.0.join("crates").join(name));
+        let all = [unit("one"), unit("two"), unit("three"), artifact("four", "test", root().join("tests"))];
+        let built = all.map(|message| message.to_string()).join("\n");
+        pretended.script("cargo", &format!("case $* in *--doc*) ;; *) cat <<'END'\n{built}\nEND\n;; esac"));
+        for name in ["one", "two", "three"] {
+            // Where cargo would run them.
+            std::fs::create_dir_all(pretended.0.join("crates").join(name)).unwrap();
+        }
+        pretended
+    }
+
+    pub fn script(&self, name: &str, body: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.0.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// This program lists tests a and b, and says that of them.
+    pub fn say(&self, name: &str, said: &str) {
+        let listed = "*--ignored*) ;; *--list*) printf 'a: test\\nb: test\\n' ;;";
+        self.script(name, &format!("case $* in {listed} *) printf '{said}\\n' ;; esac"));
+    }
+
+    /// It says all, after a retry while the machine kept processes waiting for so long.
+    pub fn retry(&self, name: &str, stalled: u64) {
+        let line = serde_json::json!({"kind": "attempt", "what": "luck", "number": 1, "error": "none",
+            "stalled_ms": stalled, "test": "a"});
+        let said = format!("echo '{line}' >>$HCP_JOURNAL; printf 'test a ... ok\\ntest b ... ok\\n'");
+        let listed = "*--ignored*) ;; *--list*) printf 'a: test\\nb: test\\n' ;;";
+        self.script(name, &format!("case $* in {listed} *) {said} ;; esac"));
+    }
+
+    /// Test a of the end-to-end program fails, and passes when it runs by itself. This is written down: of which program
+    /// and test, and for how long processes waited.
+    pub fn fail(&self, noted: Option<(&str, &str, u64)>) {
+        let note = noted.map_or_else(String::new, |(program, test, stalled)| {
+            let line = serde_json::json!({"kind": "failed", "program": program, "test": test, "stalled_ms": stalled});
+            format!("echo '{line}' >>$HCP_JOURNAL;")
+        });
+        let listed = "*--ignored*) ;; *--list*) printf 'a: test\\nb: test\\n' ;;";
+        let alone = "*--exact*) echo 'test result: ok. 1 passed' ;;";
+        let all = format!("{note} printf 'test a ... FAILED\\ntest b ... ok\\n'; exit 101");
+        self.script("four", &format!("case $* in {listed} {alone} *) {all} ;; esac"));
+    }
+
+    /// What an earlier run has left about how long programs take.
+    pub fn knows_durations(&self, known: &str) {
+        std::fs::create_dir_all(self.0.join("test")).unwrap();
+        std::fs::write(self.0.join("test/durations.json"), known).unwrap();
+    }
+
+    /// What is known of it now.
+    pub fn durations(&self) -> serde_json::Value {
+        let text = std::fs::read_to_string(self.0.join("test/durations.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    pub fn run(&self) -> String {
+        self.run_of(&["one-lib", "two-lib", "three-lib"])
+    }
+
+    pub fn run_of(&self, programs: &[&str]) -> String {
+        let mut runner = Command::new(root().join("dev/test.py"));
+        runner.args(programs).env("CARGO", self.0.join("cargo")).env("CARGO_TARGET_DIR", &self.0);
+        let output = runner.env_remove("HCP_JOURNAL").output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.success(), told.ends_with(" 0 failed\n"), "{told}");
+        told
+    }
+}
+
+impl Drop for Pretended {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
