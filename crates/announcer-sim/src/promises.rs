@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use announcer_core::ElectionMode;
 
-use crate::scenario::{Scenario, ServerFault};
+use crate::scenario::{Kind, Scenario, ServerFault};
 
 /// Something that may last for a while, and no longer. Nodes and addresses are counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -167,6 +167,8 @@ pub struct Limits {
     frames_are_lost: bool,
     /// The DHCP server is silent or slow, refuses, or gives leases away.
     server_is_ill: bool,
+    /// Two nodes do not hear each other.
+    apart: bool,
     bound: Duration,
 }
 
@@ -202,6 +204,7 @@ impl Limits {
             addresses: u32::try_from(scenario.services.len()).expect("there are few"),
             frames_are_lost: scenario.loss > 0.0,
             server_is_ill: ill.iter().any(|fault| scenario.has(*fault)),
+            apart: scenario.faults.iter().any(|fault| matches!(fault.kind, Kind::Apart(..))),
             bound: scenario.bound.unwrap_or(Duration::MAX),
         }
     }
@@ -256,7 +259,7 @@ impl Limits {
             // owner writes the successor, and the successor sees that and announces. The owner waits for a successor
             // without a lease as long as for one that is not heard.
             Trouble::Misplaced(..) => {
-                let lease = if self.server_is_ill { seconds(2) } else { Duration::ZERO };
+                let lease = if self.server_is_ill || self.apart { seconds(2) } else { Duration::ZERO };
                 api + relisted + ms(500) + 6 * late + lease
             }
             // After an outage: a write that was under way is given up after three seconds. The pause before the next

@@ -1,5 +1,5 @@
-//! Seeds from [`LIES`] on: a LAN whose ports are kept apart, a fabric that answers for the dead, an API that lets a node
-//! read and not write, many Nodes that are not ready, and strangers from the first second on.
+//! Seeds from [`LIES`] on: a LAN whose ports are kept apart, a fabric that answers for the dead, an API that lets a
+//! node read and not write, many Nodes that are not ready, and strangers from the first second on.
 
 use std::time::Duration;
 

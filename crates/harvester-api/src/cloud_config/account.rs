@@ -45,6 +45,8 @@ mod tests {
     use super::super::render;
     use super::*;
 
+    const CA: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+
     fn token(claims: &str) -> String {
         format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
     }
@@ -52,7 +54,7 @@ mod tests {
     #[test]
     fn a_token_of_a_service_account_tells_whose_it_is() {
         let of = |token: &str| {
-            let text = render("https://10.0.0.9:6443", "CA", "guests", token);
+            let text = render("https://10.0.0.9:6443", CA, "guests", token);
             CloudConfig::parse(text.as_bytes()).unwrap().account().map(|one| format!("{}/{}", one.namespace, one.name))
         };
         for (token, expected) in [
