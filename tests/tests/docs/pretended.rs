@@ -5,8 +5,8 @@ use std::process::Command;
 
 use testbed::programs::workspace as root;
 
-/// A directory with pretended programs, which are shell scripts: four test programs, the last of them an end-to-end one,
-/// and a cargo that says that it has built them.
+/// A directory with pretended programs, which are shell scripts: four test programs, the last of them an end-to-end
+/// one, and a cargo that says that it has built them.
 pub struct Pretended(pub PathBuf);
 
 impl Pretended {
@@ -65,8 +65,8 @@ impl Pretended {
         self.script(name, &format!("case $* in {listed} *) {said} ;; esac"));
     }
 
-    /// Test a of the end-to-end program fails, and passes when it runs by itself. This is written down: of which program
-    /// and test, and for how long processes waited.
+    /// Test a of the end-to-end program fails, and passes when it runs by itself. This is written down: of which
+    /// program and test, and for how long processes waited.
     pub fn fail(&self, noted: Option<(&str, &str, u64)>) {
         let note = noted.map_or_else(String::new, |(program, test, stalled)| {
             let line = serde_json::json!({"kind": "failed", "program": program, "test": test, "stalled_ms": stalled});
