@@ -92,7 +92,7 @@ pub fn nothing_was_written(bed: &Bed, mark: Mark) -> Result<()> {
 pub async fn one_of_three<T>(what: &str, attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     stall::begin();
     explained(what, attempt, worst_second_since, |number, error, stalled| {
-        journal::attempt(what, number, error, stalled)
+        journal::attempt(what, number, error, stalled);
     })
     .await
 }

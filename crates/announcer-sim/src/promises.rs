@@ -165,10 +165,9 @@ pub struct Limits {
     fence: Duration,
     addresses: u32,
     frames_are_lost: bool,
-    /// The DHCP server is silent or slow, refuses, or gives leases away.
-    server_is_ill: bool,
-    /// Two nodes do not hear each other.
-    apart: bool,
+    /// How much longer an owner waits for its successor: the DHCP server may be silent or slow, refuse, or give leases
+    /// away, or the two nodes do not hear each other.
+    lingers: Duration,
     bound: Duration,
 }
 
@@ -192,6 +191,7 @@ impl Limits {
     /// For this run.
     pub fn of(scenario: &Scenario) -> Self {
         let late = Duration::from_micros(scenario.busy_us) + scenario.kernel_late();
+        let apart = scenario.faults.iter().any(|fault| matches!(fault.kind, Kind::Apart(..)));
         let ill = [ServerFault::Silent, ServerFault::Slow, ServerFault::Refuses, ServerFault::GivesAway];
         Self {
             node_mode: scenario.mode == ElectionMode::Node,
@@ -203,8 +203,7 @@ impl Limits {
             fence: scenario.fence(),
             addresses: u32::try_from(scenario.services.len()).expect("there are few"),
             frames_are_lost: scenario.loss > 0.0,
-            server_is_ill: ill.iter().any(|fault| scenario.has(*fault)),
-            apart: scenario.faults.iter().any(|fault| matches!(fault.kind, Kind::Apart(..))),
+            lingers: if apart || ill.iter().any(|fault| scenario.has(*fault)) { seconds(2) } else { Duration::ZERO },
             bound: scenario.bound.unwrap_or(Duration::MAX),
         }
     }
@@ -258,10 +257,7 @@ impl Limits {
             // Counted from the moment when another node has published that it may serve. Then the watch shows it, the
             // owner writes the successor, and the successor sees that and announces. The owner waits for a successor
             // without a lease as long as for one that is not heard.
-            Trouble::Misplaced(..) => {
-                let lease = if self.server_is_ill || self.apart { seconds(2) } else { Duration::ZERO };
-                api + relisted + ms(500) + 6 * late + lease
-            }
+            Trouble::Misplaced(..) => api + relisted + ms(500) + 6 * late + self.lingers,
             // After an outage: a write that was under way is given up after three seconds. The pause before the next
             // attempt has grown to a third of the Lease by then.
             Trouble::Misjudged(_) => api + seconds(3) + duration / 3 + ms(100) + 3 * late + self.tries,
