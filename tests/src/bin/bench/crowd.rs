@@ -12,8 +12,9 @@ use kube::{Api, ResourceExt};
 use crate::bench_bed::{BenchBed, PARALLEL, service};
 use crate::progress::{EVERY, say};
 
-/// How long all of them may take to go.
-const LEAVING: Duration = Duration::from_mins(20);
+/// How long all of them may take to go: so long, or so long for each.
+const LEAVING: Duration = Duration::from_mins(5);
+const LEAVING_EACH: Duration = Duration::from_millis(300);
 
 /// `prefix-0`, `prefix-1`, …
 pub fn names(prefix: &str, count: usize) -> Vec<String> {
@@ -79,10 +80,10 @@ pub async fn wait_until_gone(bench: &BenchBed, names: &[String]) -> Result<()> {
             say(format!("  {left} Services are left"));
             told = Instant::now();
         }
-        if begin.elapsed() > LEAVING {
+        if begin.elapsed() > LEAVING.max(LEAVING_EACH * u32::try_from(names.len()).unwrap_or(u32::MAX)) {
             bail!("{left} Services are left after {} s", begin.elapsed().as_secs());
         }
-        // The list of ten thousand costs more than what is measured: it is asked for no more than half of the time.
-        tokio::time::sleep(asked.elapsed().max(Duration::from_millis(50))).await;
+        // The list of ten thousand costs more than what is measured: a tenth of the time goes into it at most.
+        tokio::time::sleep((asked.elapsed() * 9).max(Duration::from_millis(50))).await;
     }
 }
