@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use announcer_core::ElectionMode;
-use announcer_sim::scenario::{Address, Fault, Kind, Wish};
+use announcer_sim::scenario::{Address, Fault, Kind, LIES, Wish};
 use announcer_sim::{Sabotage, Scenario, run, shrink};
 
 /// What is run of each mode. In `node` mode owners are asked twenty times a second: a seed costs ten times as much.
@@ -296,4 +296,32 @@ fn what_breaks_a_promise_is_told_as_a_short_story() {
     let (_, run) = first_broken(ElectionMode::Global, Some(Sabotage::NoFence)).expect("a broken promise");
     let faults = run.lines().filter(|line| line.contains(" s, for ")).count();
     assert!(faults <= 2 && run.contains("BROKEN: P15, addresses do not outlive their process"), "{run}");
+}
+
+#[test]
+fn on_a_lan_that_keeps_nodes_apart_or_answers_for_others_no_seed_breaks_a_promise() {
+    let kinds: [(&str, fn(&Kind) -> bool); 3] = [
+        ("apart", |kind| matches!(kind, Kind::Apart(..))),
+        ("fabric", |kind| *kind == Kind::Fabric),
+        ("read only", |kind| matches!(kind, Kind::ReadOnly(_))),
+    ];
+    let few = |seed: &u64| Scenario::of(*seed, ElectionMode::Node).nodes <= 5;
+    let seeds: Vec<u64> = (LIES..LIES + 40).filter(few).collect();
+    for (name, is) in kinds {
+        let has = |seed: &u64| Scenario::of(*seed, ElectionMode::Node).faults.iter().any(|fault| is(&fault.kind));
+        assert!(seeds.iter().any(has), "no seed has {name}");
+    }
+    for seed in seeds {
+        keeps_its_promises(seed, ElectionMode::Node);
+    }
+}
+
+#[test]
+fn two_nodes_that_hear_everybody_but_each_other_do_not_take_an_address_from_each_other_for_ever() {
+    keeps_its_promises(40_000_086, ElectionMode::Node);
+}
+
+#[test]
+fn an_owner_that_was_heard_shortly_before_its_record_and_is_cut_off_loses_its_address_after_five_seconds() {
+    keeps_its_promises(40_000_779, ElectionMode::Node);
 }

@@ -26,8 +26,6 @@ const MISSES: u32 = 3;
 const REMOVED: u32 = 12;
 /// A landmark that has not answered for this long does not count any more.
 const FORGOTTEN: Duration = Duration::from_mins(10);
-/// How long the last answer of a MAC is remembered.
-const REMEMBERED: Duration = Duration::from_mins(1);
 /// A host counts as heard now if it has answered within this time.
 const LATELY: Duration = Duration::from_secs(12);
 /// Maximum of found hosts per interface.
@@ -157,15 +155,12 @@ pub(super) struct Landmarks {
     vips: BTreeSet<IpAddr>,
     /// MACs of members; a question from one of them does not make it a host.
     members: BTreeSet<Mac>,
-    /// When each MAC last answered this node.
-    answers: BTreeMap<(u32, Mac), Instant>,
 }
 
 impl Landmarks {
     /// Sets the named landmarks, the interfaces on which hosts are found, and the VIPs.
     pub fn name(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, vips: BTreeSet<IpAddr>) {
         (self.links, self.vips) = (links, vips);
-        self.answers.retain(|_, at| now < *at + REMEMBERED);
         let is_member = |landmark: &&Landmark| matches!(landmark.who, LandmarkKind::Member(_));
         self.members = named.iter().filter(is_member).filter_map(|landmark| landmark.mac).collect();
         let named: BTreeMap<(u32, IpAddr), &Landmark> =
@@ -189,9 +184,13 @@ impl Landmarks {
         }
     }
 
-    /// When one of these MACs has last answered this node.
+    /// When the landmark with one of these MACs has last answered.
     pub fn last_answer(&self, link: u32, macs: &BTreeSet<Mac>) -> Option<Instant> {
-        macs.iter().filter_map(|mac| self.answers.get(&(link, *mac))).max().copied()
+        let there = self
+            .known
+            .iter()
+            .filter(|((on, _), entry)| *on == link && entry.mac.is_some_and(|mac| macs.contains(&mac)));
+        there.filter_map(|(_, entry)| entry.answered).max()
     }
 
     /// Takes in a frame: an answer to this node, or a question that shows a new host.
@@ -201,9 +200,6 @@ impl Landmarks {
     pub fn on_frame(&mut self, now: Instant, frame: &Frame) {
         if frame.what == Heard::Probe {
             return;
-        }
-        if frame.to_us && frame.what == Heard::Answer {
-            self.answers.insert((frame.link, frame.mac), now);
         }
         if let Some(entry) = self.known.get_mut(&(frame.link, frame.address)) {
             if frame.to_us && frame.what == Heard::Answer {

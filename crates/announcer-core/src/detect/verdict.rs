@@ -61,7 +61,7 @@ pub(crate) enum Verdict {
         certain: bool,
         /// This node has heard the owner answer before.
         heard: bool,
-        /// When the owner has last answered this node, for whatever address. `None`: never, or not lately.
+        /// When the owner has last answered this node as a landmark, at an address of its own.
         last: Option<Instant>,
         /// How many landmarks that are not members have answered in the same burst.
         outside: u8,

@@ -210,10 +210,12 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
 
 fn orphans(snapshot: &Snapshot) -> Option<Finding> {
     let lines = snapshot.config(facts::RECORD, "possible-orphans")?;
-    let there = |line: &&str| snapshot.load_balancers.iter().any(|lb| line.contains(&lb.name_any()));
+    // A line begins with namespace and name. The remedy deletes, so nothing less than the whole name counts.
+    let of = |line: &str, lb: &str| line.split([' ', ',']).next().and_then(|key| key.rsplit('/').next()) == Some(lb);
+    let there = |line: &&str| snapshot.load_balancers.iter().any(|lb| of(line, &lb.name_any()));
     let left: Vec<&str> = lines.lines().filter(there).collect();
     let named = snapshot.load_balancers.iter().map(ResourceExt::name_any);
-    let named: Vec<String> = named.filter(|name| left.iter().any(|line| line.contains(name))).collect();
+    let named: Vec<String> = named.filter(|name| left.iter().any(|line| of(line, name))).collect();
     (!left.is_empty()).then(|| {
         Finding::warning("load-balancer-abandoned", "ConfigMap kube-system/harvester-cloud-provider")
             .what(format!("load balancers were left on Harvester at somebody's request: {}", left.join("; ")))

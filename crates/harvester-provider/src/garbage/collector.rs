@@ -159,13 +159,15 @@ impl Collector {
             !deletes || look_back(&garbage, &self.identity, &self.requests).await
         };
         loop {
+            let mut writes_only = false;
             tokio::select! {
                 _ = ticks.tick() => {}
                 Some(_) = touched.next() =>
                     if self.asked() == told.asked && self.identity.spoken() == progress.heard { continue },
                 // The word that ends a safe mode is seen in the record while the safe mode still lasts.
                 Ok(()) = holds.changed() => if self.identity.spoken() == progress.heard { continue },
-                () = until(progress.again) => {}
+                // Only to write down what was confirmed: what is collected keeps its pace.
+                () = until(progress.again) => writes_only = true,
                 () = changed(&mut self.watched) => {
                     self.notice(&mut progress);
                     continue;
@@ -175,7 +177,6 @@ impl Collector {
             if self.identity.hold().is_some() {
                 // It is not known what is garbage, so the grace period begins anew.
                 progress.sweep.trouble(Instant::now());
-                // Its end is a wake-up.
                 progress.again = None;
                 continue;
             }
@@ -185,6 +186,10 @@ impl Collector {
             let garbage = self.look();
             self.tell(&garbage, &mut told, &events);
             self.remember(&garbage, &mut progress).await;
+            // What is collected keeps its pace.
+            if writes_only {
+                continue;
+            }
             looked_back = looked_back || look_back(&garbage, &self.identity, &self.requests).await;
             if deletes && looked_back {
                 self.collect(&garbage, &mut progress, &events).await;

@@ -174,6 +174,7 @@ impl Keeper {
         if let Some(stamp) = found.restore_suspected {
             self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
         }
+        progress.told_word.take_if(|_| found.word.is_none());
         let note = self.judged(found, progress, events).await;
         let restore_suspected = self.suspected(found, progress, events);
         note.map(|note| Note { restore_suspected, ..note })
@@ -235,8 +236,9 @@ impl Keeper {
                     tracing::info!("{text}");
                     events.normal(&record::reference(None), "IdentityConfirmed", &text);
                     progress.told_word = Some(text);
+                    // Once: a word that is spoken anew would also cover what nobody has seen yet.
+                    self.identity.confirm();
                 }
-                self.identity.confirm();
                 return Some(note);
             }
             progress.word_at = Some(progress.not_before(&note));

@@ -22,7 +22,7 @@ pub struct Silence {
     /// This node has heard the owner answer before. If it never did, it may be unable to hear any peer, as behind
     /// isolated ports with a router that answers for all hosts.
     pub heard: bool,
-    /// When the owner has last answered this node. `None`: never, or not lately.
+    /// When the owner had last answered this node as a landmark before it fell silent.
     pub last: Option<Instant>,
     /// How many landmarks this node hears that are not members.
     pub outside: u8,
@@ -32,6 +32,11 @@ pub struct Silence {
 const OUTHEARD: u8 = 2;
 
 impl Silence {
+    /// The opposite: this node hears so many more hosts than the owner.
+    pub fn hears_many_more(self, theirs: u8) -> bool {
+        self.outside > theirs.saturating_mul(OUTHEARD)
+    }
+
     /// Whether the owner, which says that it hears `theirs` hosts, hears so many more that most probably this node has
     /// lost the clients (decisions.md 24). The factor is needed because two nodes never hear exactly the same hosts. A
     /// node that is certain to have lost only the owner needs no comparison.
@@ -62,6 +67,7 @@ impl Silences {
                 for (vip, taken) in free.chain(taken.into_iter().map(|(vip, by)| (vip, Some(by)))) {
                     let before = known.get(&vip.address).filter(|found| found.term == vip.term);
                     let since = before.map_or(now, |found| found.since);
+                    let last = before.map_or(last, |found| found.silence.last);
                     let silence = Silence { taken, side, certain, heard, last, outside };
                     known.insert(vip.address, Found { since, term: vip.term, silence });
                 }

@@ -52,23 +52,22 @@ impl Cluster {
     }
 
     /// Whether the LAN most probably keeps this node and the owner apart (private VLAN, isolated ports), so that the
-    /// silence proves nothing. An owner that lives renews its Lease, and an owner that is cut off says on its card that
-    /// it hears no host.
+    /// silence proves nothing: the owner has not answered under its record, nor shortly before, and lives. An owner
+    /// that lives renews its Lease, and an owner that is cut off says on its card that it hears no host, or few.
     pub(super) fn is_unreached(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
         let Some((owner_record, since)) = standing.owner_record.as_ref().zip(self.silent_since(standing)) else {
             return false;
         };
-        let renewed = self.facts.renewed_at(&owner_record.host);
-        let lives = if let Some(last) = silent.last {
-            // After this time the card of an owner that was cut off then would say so.
-            renewed.is_some_and(|renewed| renewed >= last + TOLD_AFTER)
-        } else {
-            // Never since the record was seen. A renewal from before may arrive this much later.
-            let proves = since.checked_sub(GRACE).unwrap_or(since) + CARD_IS_LATE;
-            let soon = round.now < self.unreached_until(since) || !self.facts.in_touch(round.now);
-            soon || renewed.is_some_and(|renewed| renewed >= proves)
-        };
-        lives && self.owner_hears(round, standing).is_some_and(|theirs| theirs > 0)
+        if silent.heard || silent.last.is_some_and(|last| since < last + TOLD_AFTER) {
+            return false;
+        }
+        // Since the record was seen. A renewal from before may arrive this much later.
+        let proves = since.checked_sub(GRACE).unwrap_or(since) + CARD_IS_LATE;
+        let renewed = self.facts.renewed_at(&owner_record.host).is_some_and(|renewed| renewed >= proves);
+        let lives = renewed || round.now < self.unreached_until(since) || !self.facts.in_touch(round.now);
+        let lost =
+            |theirs: u8| theirs == 0 || self.is_outdone(round, standing, silent) && silent.hears_many_more(theirs);
+        lives && self.owner_hears(round, standing).is_some_and(|theirs| !lost(theirs))
     }
 
     /// Until when an owner that was never heard has to be seen to renew its Lease.
