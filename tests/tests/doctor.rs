@@ -170,8 +170,10 @@ const FAULTS: [Fault; 24] = [
         ..fault(
             "service-class",
             "echo '{apiVersion: v1, kind: Service, metadata: {name: foreign, namespace: default}, spec: {type: \
-             LoadBalancer, loadBalancerClass: example.org/other, selector: {a: b}, ports: [{port: 80}]}}' | $K apply \
-             -f -",
+             LoadBalancer, loadBalancerClass: example.org/other, ports: [{port: 80}]}}' | $K apply -f -; echo \
+             '{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: foreign, namespace: default, \
+             labels: {kubernetes.io/service-name: foreign}}, addressType: IPv4, endpoints: [{addresses: \
+             [10.244.9.9]}], ports: [{port: 80}]}' | $K apply -f -",
         )
     },
     fault(

@@ -298,9 +298,12 @@ fn what_breaks_a_promise_is_told_as_a_short_story() {
     assert!(faults <= 2 && run.contains("BROKEN: P15, addresses do not outlive their process"), "{run}");
 }
 
+/// Chooses kinds of faults.
+type IsKind = fn(&Kind) -> bool;
+
 #[test]
 fn on_a_lan_that_keeps_nodes_apart_or_answers_for_others_no_seed_breaks_a_promise() {
-    let kinds: [(&str, fn(&Kind) -> bool); 3] = [
+    let kinds: [(&str, IsKind); 3] = [
         ("apart", |kind| matches!(kind, Kind::Apart(..))),
         ("fabric", |kind| *kind == Kind::Fabric),
         ("read only", |kind| matches!(kind, Kind::ReadOnly(_))),
