@@ -3,7 +3,8 @@
 //! kube-proxy, packet filters, network policies or endpoints.
 //!
 //! This module decides when to probe which address, what an answer means, and when enough probes have failed to report
-//! it. `asked.rs` holds the state of one address and port. Frames go in and come out complete; no socket, no clock.
+//! it. `target_state.rs` holds the state of one address and port. Frames go in and come out complete; no socket, no
+//! clock.
 
 mod target_state;
 #[cfg(test)]
