@@ -308,14 +308,16 @@ fn on_a_lan_that_keeps_nodes_apart_or_answers_for_others_no_seed_breaks_a_promis
         ("fabric", |kind| *kind == Kind::Fabric),
         ("read only", |kind| matches!(kind, Kind::ReadOnly(_))),
     ];
-    let few = |seed: &u64| Scenario::of(*seed, ElectionMode::Node).nodes <= 5;
-    let seeds: Vec<u64> = (LIES..LIES + 40).filter(few).collect();
     for (name, is) in kinds {
-        let has = |seed: &u64| Scenario::of(*seed, ElectionMode::Node).faults.iter().any(|fault| is(&fault.kind));
-        assert!(seeds.iter().any(has), "no seed has {name}");
-    }
-    for seed in seeds {
-        keeps_its_promises(seed, ElectionMode::Node);
+        let shows = |seed: &u64| {
+            let run = Scenario::of(*seed, ElectionMode::Node);
+            run.nodes <= 5 && run.faults.iter().any(|fault| is(&fault.kind))
+        };
+        let seeds: Vec<u64> = (LIES..LIES + 400).filter(shows).take(8).collect();
+        assert_eq!(seeds.len(), 8, "{name}: {seeds:?}");
+        for seed in seeds {
+            keeps_its_promises(seed, ElectionMode::Node);
+        }
     }
 }
 
