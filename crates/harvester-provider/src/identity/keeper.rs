@@ -232,10 +232,10 @@ impl Keeper {
         if let Some(word) = &found.word {
             let (note, text) = Self::follow(word, &facts, &decision);
             if progress.may_write(&note) {
-                if progress.told_word.as_ref() != Some(&text) {
+                if progress.told_word.as_ref() != Some(word) {
                     tracing::info!("{text}");
                     events.normal(&record::reference(None), "IdentityConfirmed", &text);
-                    progress.told_word = Some(text);
+                    progress.told_word = Some(word.clone());
                     // Once: a word that is spoken anew would also cover what nobody has seen yet.
                     self.identity.confirm();
                 }

@@ -6,7 +6,7 @@ use cloud_provider::damping::Damper;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::super::judge::Contradiction;
+use super::super::judge::{Contradiction, Word};
 use super::super::kubelets::Kubelets;
 use super::super::record::Note;
 use super::TRY_AGAIN;
@@ -26,8 +26,8 @@ pub(super) struct Progress {
     pub(super) damper: Damper<Note>,
     /// When an operator's confirmation that has to wait may be followed.
     pub(super) word_at: Option<Instant>,
-    /// The text that was told about a confirmation which is still in the record.
-    pub(super) told_word: Option<String>,
+    /// The confirmation which is still in the record, once it was told and counts.
+    pub(super) told_word: Option<Word>,
     pub(super) kubelets: Kubelets,
     /// When Nodes and machines first were known.
     pub(super) since: Option<Instant>,
