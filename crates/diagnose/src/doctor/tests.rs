@@ -375,6 +375,7 @@ fn each_planted_fault_is_named_with_why_it_matters_and_what_mends_it() {
 
 #[test]
 fn each_check_has_a_fault_that_it_finds_and_a_line_in_the_documents() {
+    assert!(checks::CHECKS.is_sorted_by(|a, b| a < b), "in alphabetical order, each once");
     let known: BTreeSet<&str> = checks::CHECKS.into();
     let planted: BTreeSet<&str> = all_faults().map(|(check, _)| check).collect();
     assert_eq!(planted, known, "each check is planted in a test, and each is in the list");

@@ -125,8 +125,15 @@ fn names_of_clusters_and_keys_are_taken_from_where_they_stand() {
         snapshot.instances[0] = read(healthy::instance("node1", ""));
     });
     assert!(flag.contains("guestcluster.harvesterhci.io/name=demo "), "{flag}");
-    let left = remedy("load-balancer-abandoned", record("possible-orphans", "guests/demo-default-web left\n"));
+    let left = remedy("load-balancer-abandoned", |snapshot| {
+        record("possible-orphans", "guests/demo-default-web left\n")(snapshot);
+        // A name that stands in the name of the one that was left, and lives.
+        let mut living = snapshot.load_balancers[0].clone();
+        living.metadata.name = Some("web".into());
+        snapshot.load_balancers.push(living);
+    });
     assert!(left.contains("delete loadbalancers.loadbalancer.harvesterhci.io demo-default-web "), "{left}");
+    assert!(!left.contains(" web "), "{left}");
     let key = |text: &'static str| {
         remedy("cloud-config-key-missing", move |snapshot| {
             snapshot.harvester.trouble = Some(Trouble { kind: TroubleKind::NoKey, text: text.into() });
