@@ -62,8 +62,8 @@ pub struct Case<'a> {
     pub silent: Option<Silence>,
     /// The owner hears many more hosts than this node does, and its Lease is valid.
     pub outheard: bool,
-    /// This node has not heard the owner for long, or never, and the owner's Lease and card say that the owner lives
-    /// and hears hosts. So most probably the LAN keeps these two nodes apart, as isolated ports do.
+    /// The owner has answered this node neither under its record nor shortly before, and its Lease and card say that it
+    /// lives and hears hosts. So most probably the LAN keeps these two nodes apart, as isolated ports do.
     pub unreached: bool,
     /// The stranger answers with the MAC of the owner: a fabric in its name, or the owner itself, which this node does
     /// not reach by unicast.

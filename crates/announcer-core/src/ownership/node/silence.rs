@@ -28,20 +28,24 @@ pub struct Silence {
     pub outside: u8,
 }
 
-/// An owner that hears more than this many times the hosts that this node hears counts as being on the clients' side.
+/// A node that hears more than this many times the hosts that another one hears counts as being on the clients' side.
 const OUTHEARD: u8 = 2;
+
+fn is_many_more(more: u8, hosts: u8) -> bool {
+    more > hosts.saturating_mul(OUTHEARD)
+}
 
 impl Silence {
     /// The opposite: this node hears so many more hosts than the owner.
     pub fn hears_many_more(self, theirs: u8) -> bool {
-        self.outside > theirs.saturating_mul(OUTHEARD)
+        is_many_more(self.outside, theirs)
     }
 
     /// Whether the owner, which says that it hears `theirs` hosts, hears so many more that most probably this node has
     /// lost the clients (decisions.md 24). The factor is needed because two nodes never hear exactly the same hosts. A
     /// node that is certain to have lost only the owner needs no comparison.
     pub fn is_outheard(self, theirs: u8) -> bool {
-        !self.certain && theirs > self.outside.saturating_mul(OUTHEARD)
+        !self.certain && is_many_more(theirs, self.outside)
     }
 }
 
@@ -178,6 +182,14 @@ mod tests {
         {
             let silence = Silence { taken: None, side: Side::Greater, certain, heard: true, last: None, outside };
             assert_eq!(silence.is_outheard(theirs), outheard, "{silence:?} {theirs}");
+        }
+    }
+
+    #[test]
+    fn more_than_twice_as_many_hosts_are_many_more() {
+        let silence = Silence { taken: None, side: Side::Greater, certain: true, heard: false, last: None, outside: 5 };
+        for (theirs, many_more) in [(0, true), (2, true), (3, false), (9, false)] {
+            assert_eq!(silence.hears_many_more(theirs), many_more, "{theirs}");
         }
     }
 }

@@ -62,7 +62,7 @@ impl Cluster {
             return false;
         }
         // Since the record was seen. A renewal from before may arrive this much later.
-        let proves = since.checked_sub(GRACE).unwrap_or(since) + CARD_IS_LATE;
+        let proves = record_seen(since) + CARD_IS_LATE;
         let renewed = self.facts.renewed_at(&owner_record.host).is_some_and(|renewed| renewed >= proves);
         let lives = renewed || round.now < self.unreached_until(since) || !self.facts.in_touch(round.now);
         let lost =
@@ -72,7 +72,7 @@ impl Cluster {
 
     /// Until when an owner that was never heard has to be seen to renew its Lease.
     fn unreached_until(&self, since: Instant) -> Instant {
-        since.checked_sub(GRACE).unwrap_or(since) + self.facts.lease() / 3 + 2 * CARD_IS_LATE
+        record_seen(since) + self.facts.lease() / 3 + 2 * CARD_IS_LATE
     }
 
     /// When what was found about a silent owner has to be judged anew.
@@ -200,6 +200,11 @@ impl Cluster {
         };
         standing.members.iter().map(|view| (view.key.clone(), Reason::AddressConflict, text.clone())).collect()
     }
+}
+
+/// When the record was seen of an owner that never answered under it, and that was found silent at `since` (R5).
+fn record_seen(since: Instant) -> Instant {
+    since.checked_sub(GRACE).unwrap_or(since)
 }
 
 /// What to do about the host with this MAC; `member`: the node that has it.
