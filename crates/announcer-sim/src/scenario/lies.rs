@@ -12,6 +12,9 @@ use super::{Address, Fault, Kind, Scenario, WARM_UP};
 /// The first seed of these. What older seeds do stays as it was.
 pub const LIES: u64 = 40_000_000;
 
+/// How many of them [`one`] knows.
+const LIES_OF_THE_LAN: u32 = 4;
+
 /// One more lie beside what the run has; or instead of the one fault of a run.
 pub(super) fn more(rng: &mut SmallRng, scenario: &mut Scenario) {
     if scenario.blip {
@@ -27,13 +30,7 @@ pub(super) fn more(rng: &mut SmallRng, scenario: &mut Scenario) {
         let at = WARM_UP + millis(rng, 0, 30_000);
         let lasts = millis(rng, 300, 25_000).min(LATEST.saturating_sub(at));
         match rng.random_range(0..7) {
-            0 => isolated_ports(rng, scenario, at, lasts),
-            1 => pair(rng, scenario, at, lasts),
-            2 => {
-                let kind = Kind::ReadOnly(rng.random_range(0..scenario.nodes));
-                scenario.faults.push(Fault { at, lasts, kind });
-            }
-            3 => scenario.faults.push(Fault { at, lasts, kind: Kind::Fabric }),
+            lie @ 0..LIES_OF_THE_LAN => one(lie, rng, scenario, at, lasts),
             4 => many_not_ready(rng, scenario, at, lasts),
             _ => stranger(rng, scenario),
         }
@@ -44,16 +41,19 @@ pub(super) fn more(rng: &mut SmallRng, scenario: &mut Scenario) {
 fn alone(rng: &mut SmallRng, scenario: &mut Scenario) {
     let (at, lasts) = (WARM_UP + WARM_UP, millis(rng, 5_000, 30_000));
     scenario.faults.clear();
-    match rng.random_range(0..4) {
-        0 => isolated_ports(rng, scenario, at, lasts),
-        1 => pair(rng, scenario, at, lasts),
-        2 => {
-            let kind = Kind::ReadOnly(rng.random_range(0..scenario.nodes));
-            scenario.faults.push(Fault { at, lasts, kind });
-        }
-        _ => scenario.faults.push(Fault { at, lasts, kind: Kind::Fabric }),
-    }
+    one(rng.random_range(0..LIES_OF_THE_LAN), rng, scenario, at, lasts);
     scenario.bound = Some(NOTHING);
+}
+
+/// A lie of the LAN, or of the API, that no client may feel where it is alone.
+fn one(lie: u32, rng: &mut SmallRng, scenario: &mut Scenario, at: Duration, lasts: Duration) {
+    let kind = match lie {
+        0 => return isolated_ports(rng, scenario, at, lasts),
+        1 => return pair(rng, scenario, at, lasts),
+        2 => Kind::ReadOnly(rng.random_range(0..scenario.nodes)),
+        _ => Kind::Fabric,
+    };
+    scenario.faults.push(Fault { at, lasts, kind });
 }
 
 /// Each node hears the gateway and no other node: a private VLAN, or ports of a switch that are isolated.

@@ -136,6 +136,11 @@ impl Judge {
         self.addresses.iter().position(|(_, services)| services.contains(&service)).expect("each has one")
     }
 
+    /// The address of the Service with this key.
+    fn index_of_key(&self, of: &ServiceKey) -> Option<usize> {
+        self.addresses.iter().position(|(_, services)| services.iter().any(|service| key(*service) == *of))
+    }
+
     /// Whether a node answers for it.
     pub fn is_answered(&self, index: usize) -> bool {
         !self.answering[index].is_empty()
@@ -177,12 +182,13 @@ impl World<'_> {
         if reason != Reason::AddressConflict || self.scenario.mode != ElectionMode::Node {
             return;
         }
-        let is_of = |(_, services): &(Vip, Vec<usize>)| services.iter().any(|service| key(*service) == *of);
-        let Some((vip, services)) = self.judge.addresses.iter().find(|address| is_of(address)) else { return };
+        let Some(index) = self.judge.index_of_key(of) else { return };
+        let (vip, services) = &self.judge.addresses[index];
         let leased = matches!(vip, Vip::Leased(_));
         let begun = |fault: &&Fault| fault.at <= self.now;
-        let twice = |fault: &Fault| matches!(fault.kind, Kind::Server(ServerFault::Forgets | ServerFault::Refuses));
-        let twice = leased && self.scenario.faults.iter().filter(begun).any(twice);
+        let gives_twice =
+            |fault: &Fault| matches!(fault.kind, Kind::Server(ServerFault::Forgets | ServerFault::Refuses));
+        let twice = leased && self.scenario.faults.iter().filter(begun).any(gives_twice);
         // A host that answered is told of once more when the address is tried again.
         let stranger = |fault: &Fault| {
             let of_it = match &fault.kind {
@@ -210,9 +216,7 @@ impl World<'_> {
         let Some(owner) = self.nodes.iter().position(|node| node.name == from.host).filter(|owner| *owner != n) else {
             return;
         };
-        let is_of =
-            |(_, services): &(Vip, Vec<usize>)| services.iter().any(|service| crate::api::key(*service) == *key);
-        let Some(index) = self.judge.addresses.iter().position(is_of) else { return };
+        let Some(index) = self.judge.index_of_key(key) else { return };
         // Its Lease is known to be fresh, and its card says whom it hears.
         let known = Duration::from_secs(2 * self.scenario.lease[0]).max(Duration::from_secs(15));
         let settled = |since: Option<&Duration>| since.is_some_and(|since| *since + known < self.now);
