@@ -359,8 +359,10 @@ impl NodeController {
 
 /// When to ask the cloud again after it did not know a machine.
 fn next_try(error: &ProviderError) -> Next {
+    if error.permanent {
+        return Next::OnChange;
+    }
     match error.longest_pause {
-        _ if error.permanent => Next::OnChange,
         Some(longest) if error.under_way => Next::After(longest),
         Some(longest) => Next::BackOffWithin(longest),
         None => Next::BackOff,

@@ -266,7 +266,8 @@ pub struct ProviderError {
     pub reason: &'static str,
     /// The longest pause until the next attempt, if it has to be shorter than the usual back-off.
     pub longest_pause: Option<Duration>,
-    /// Nothing has failed: an answer is under way, which wakes the key. To wait for it grows no back-off.
+    /// Nothing has failed: an answer is under way, which wakes the key. A Node that waits for it grows no back-off;
+    /// Services do not wait like this.
     pub under_way: bool,
 }
 
