@@ -3,8 +3,8 @@
 
 Programs are what cargo says there are, tests are what each program lists; one that is listed and did not run fails the run, and so does
 a retry that no stall of the machine explains. An end-to-end test that failed beside others, and wrote down that the machine kept processes
-waiting while it ran, is run again when nothing else runs, and has to pass twice. The first failure stays in the output, the last line counts such tests, and more than
-three of them fail the run.
+waiting while it ran, is run again when nothing else runs, and has to pass twice. The first failure stays in the output, the last line
+counts such tests, and more than three of them fail the run.
 
 --unit runs what lies beside the code and the documents' examples, --e2e the programs in tests/tests; without either, all of them. NAMEs
 choose programs. Variables:
@@ -249,14 +249,15 @@ def run(queue, jobs, limit, clock, environment, meter):
 def run_again(ended, journal, limit, clock, environment):
     """What a machine without time for it can have spoilt is tried again, without others. Each is told."""
     # Of some attempts it is known that nobody was kept waiting while they failed (tests/src/watch.rs).
-    calm = {line["test"] for line in journal if line["kind"] == "attempt" and line["error"] is not None and line["stalled_ms"] < EXPLAINS_MS}
+    calm = {(line["program"], line["test"]) for line in journal
+            if line["kind"] == "attempt" and line["error"] is not None and line["stalled_ms"] < EXPLAINS_MS}
     # What a test says of itself when it fails (tests/src/case.rs). One that crashed, hung or had no case has said nothing, and nothing excuses it.
     stalled = {}
     for line in (line for line in journal if line["kind"] == "failed"):
         failure = (line["program"], line["test"])
         stalled[failure] = max(stalled.get(failure, 0), line["stalled_ms"])
     spoilt = [(program, name, stalled.get((program.name_in_journal(), name), 0)) for program in ended for name in program.broken
-              if program.end_to_end and program.name not in ALONE and not program.problems and name not in calm]
+              if program.end_to_end and program.name not in ALONE and not program.problems and (program.name_in_journal(), name) not in calm]
     spoilt = [one for one in spoilt if one[2] >= EXPLAINS_MS]
     if clock.is_over() or not 0 < len(spoilt) <= MOST_AGAIN:
         return

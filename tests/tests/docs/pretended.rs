@@ -59,7 +59,7 @@ impl Pretended {
     /// It says all, after a retry while the machine kept processes waiting for so long.
     pub fn retry(&self, name: &str, stalled: u64) {
         let line = serde_json::json!({"kind": "attempt", "what": "luck", "number": 1, "error": "none",
-            "stalled_ms": stalled, "test": "a"});
+            "stalled_ms": stalled, "program": name, "test": "a"});
         let said = format!("echo '{line}' >>$HCP_JOURNAL; printf 'test a ... ok\\ntest b ... ok\\n'");
         let listed = "*--ignored*) ;; *--list*) printf 'a: test\\nb: test\\n' ;;";
         self.script(name, &format!("case $* in {listed} *) {said} ;; esac"));
