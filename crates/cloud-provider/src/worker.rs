@@ -66,7 +66,41 @@ where
                     queue.add_rate_limited_within(key, longest);
                 }
             }
+            drop(job);
+            // All controllers share one task. Passes that wait for nothing, such as those of thousands of Nodes that
+            // are as they should be, would keep it until their queue is empty.
+            tokio::task::yield_now().await;
         }
     };
     futures::future::join_all((0..count.max(1)).map(|_| worker())).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use futures::FutureExt;
+    use runtime::work_queue::{Backoff, QueueMetrics};
+
+    use super::*;
+
+    /// The Services stood still for a minute while five thousand Nodes were refreshed.
+    #[tokio::test]
+    async fn passes_that_wait_for_nothing_leave_turns_to_whatever_shares_their_task() {
+        let backoff = Backoff { min: Duration::from_secs(5), max: Duration::from_mins(5) };
+        for next in [Next::OnChange, Next::After(Duration::from_mins(1)), Next::BackOff] {
+            let queue = WorkQueue::new(backoff, QueueMetrics::default());
+            (0..100).for_each(|key: u32| queue.add(key));
+            let passes = Cell::new(0);
+            let process = |_: u32| {
+                passes.set(passes.get() + 1);
+                std::future::ready(next)
+            };
+            let mut working = std::pin::pin!(work(&queue, 2, process));
+            for polls in 1..=3 {
+                assert!(working.as_mut().now_or_never().is_none());
+                assert_eq!(passes.get(), 2 * polls, "one pass of each worker: {next:?}");
+            }
+        }
+    }
 }

@@ -16,15 +16,18 @@ use super::super::view::{VmView, VmiCache};
 use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY};
 
 impl HarvesterInstances {
-    /// Handles the usual cases without a scan of all machines, because a thousand Nodes may join at once: a provider ID
-    /// that is already known, and a machine with the Node's name if no agent contradicts. `None`: a scan is needed.
+    /// Handles the usual cases without a scan of all machines, because thousands of Nodes may join at once, and are
+    /// refreshed together: a provider ID that is already known or is that of the Node's namesake, and a machine with
+    /// the Node's name if no agent contradicts. `None`: a scan is needed.
     fn find_plainly(&self, node: &NodeView, memory: &mut InstanceState) -> Option<Found> {
         if memory.swept.is_none_or(|swept| swept.elapsed() > SWEEP_EVERY) {
             return None;
         }
         if let Some(uid) = vm_uid(node) {
-            let known = memory.bound.get(uid).filter(|binding| binding.node == node.name)?;
-            return self.vms.get(&known.vm).filter(|vm| vm.uid == uid).map(Found::Vm);
+            // Nodes that joined in this process are asked about by their provider ID for the first time when all are
+            // refreshed. Most machines are called like their Node; the UID proves it.
+            let name = memory.bound.get(uid).map_or(&node.name, |binding| &binding.vm);
+            return self.vms.get(name).filter(|vm| vm.uid == uid).map(Found::Vm);
         }
         let vm = self.vms.get(&node.name)?;
         let vmi = self.vmis.get(&node.name).filter(|vmi| vmi.phase == Phase::Running && !vmi.deleting)?;
