@@ -34,7 +34,12 @@ pub async fn safe_mode(cluster: &Client) -> Result<Option<String>> {
 
 /// Waits until the record gives this reason.
 pub async fn wait_for_safe_mode(cluster: &Client, reason: &str) -> Result<()> {
-    wait_for(&format!("safe mode for {reason}"), PATIENCE, || async {
+    wait_for_late_safe_mode(cluster, reason, Duration::ZERO).await
+}
+
+/// The same where the cloud controller has to wait for so long before it can give this reason.
+pub async fn wait_for_late_safe_mode(cluster: &Client, reason: &str, after: Duration) -> Result<()> {
+    wait_for(&format!("safe mode for {reason}"), after + PATIENCE, || async {
         match safe_mode(cluster).await.map_err(|error| format!("{error:#}"))? {
             Some(text) if text.starts_with(&format!("{reason}: ")) => Ok(()),
             other => Err(format!("{other:?}")),

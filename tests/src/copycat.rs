@@ -1,20 +1,25 @@
 //! A copy of the cluster that runs beside it. It is restored from a snapshot of its etcd, and has an API server, a
-//! machine and a controller of its own, in the same namespace of the same Harvester.
+//! machine and a controller of its own, in the same namespace of the same Harvester. Another cluster may be in its
+//! place, which has everything of its own.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use harvester_api::keys::kube_vip;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use testbed::{Audit, Copy, Host};
+use testbed::{Audit, Copy, Host, wait_for};
 
+use crate::bed::grant;
+use crate::case::seen;
 use crate::host::CCM_LEASE;
 use crate::machines::UNINITIALIZED;
-use crate::product::Program;
-use crate::{Bed, VM_NAMESPACE};
+use crate::product::{CCM_ACCOUNT, Manifest, Program};
+use crate::{Bed, PATIENCE, ServiceSpec, VM_NAMESPACE};
 
-/// The user name of the copy on Harvester, by which its requests are told from the original's.
+/// The user name of the copy on Harvester, by which its requests are told from the original's. Its machine has the same
+/// name, and so has the cluster, unless it has kept the original's.
 pub const COPIED: &str = "copied";
 
 /// A copy of the cluster with a controller of its own, on a machine of its own.
@@ -28,10 +33,25 @@ pub struct Copycat {
 impl Copycat {
     /// Restored from what the cluster is now, and running; it has another name, or has kept the original's.
     pub async fn begin(bed: &Bed, renamed: bool) -> Result<Self> {
-        let copy = bed.control_plane.copy().await?;
+        let copycat = Self::of(bed, bed.control_plane.copy().await?).await?;
+        copycat.run(bed, renamed).await?;
+        Ok(copycat)
+    }
+
+    /// No copy at all, but another cluster in its place, with a name of its own.
+    pub async fn another(bed: &Bed) -> Result<Self> {
+        let cluster = bed.control_plane.another().await?;
+        grant(&cluster.client().await?, &Manifest::of(CCM_ACCOUNT, &[])?).await?;
+        let another = Self::of(bed, cluster).await?;
+        another.run(bed, true).await?;
+        Ok(another)
+    }
+
+    /// With all that its controller needs, which is not started.
+    async fn of(bed: &Bed, copy: Copy) -> Result<Self> {
         let host = bed.lan.add_host(COPIED, 63)?;
         bed.control_plane.join(&host)?;
-        let kubeconfig = copy.service_account("kube-system", crate::product::CCM_ACCOUNT).await?;
+        let kubeconfig = copy.service_account("kube-system", CCM_ACCOUNT).await?;
         let file = bed.dir().write("copy/cloud-config", bed.harvester.cloud_config(VM_NAMESPACE, COPIED)?)?;
         let program = bed.ccm().program().twin();
         let handle = program.on(&host);
@@ -39,9 +59,7 @@ impl Copycat {
         handle.set_arg(&format!("--cloud-config={}", file.display()));
         handle.set_env("NODE_NAME", COPIED);
         let since = bed.harvester.audit().mark();
-        let copycat = Self { program, host, copy, since };
-        copycat.run(bed, renamed).await?;
-        Ok(copycat)
+        Ok(Self { program, host, copy, since })
     }
 
     /// Restored once more.
@@ -75,6 +93,31 @@ impl Copycat {
     /// The API of the copy.
     pub async fn client(&self) -> Result<Client> {
         self.copy.client().await
+    }
+
+    /// Makes a Service in its namespace `default`.
+    pub async fn create(&self, spec: ServiceSpec) -> Result<()> {
+        let name = spec.name()?.to_owned();
+        let failed = || format!("failed to create Service {name} in the cluster beside");
+        let service: Service = serde_json::from_value(spec.0).with_context(failed)?;
+        let services: Api<Service> = Api::namespaced(self.client().await?, "default");
+        services.create(&PostParams::default(), &service).await.map(drop).with_context(failed)
+    }
+
+    /// Waits for the address that its controller publishes on a Service in namespace `default`.
+    pub async fn published(&self, name: &str) -> Result<String> {
+        let services: Api<Service> = Api::namespaced(self.client().await?, "default");
+        wait_for(&format!("an address of Service {name} in the cluster beside"), PATIENCE, || async {
+            let service = services.get(name).await.map_err(|error| error.to_string())?;
+            let address = service.annotations().get(kube_vip::LOADBALANCER_IPS).filter(|address| !address.is_empty());
+            address.cloned().ok_or_else(|| format!("{}\n{}", seen(&service), self.log()))
+        })
+        .await
+    }
+
+    /// Its controller ends in order, and starts again.
+    pub fn restart(&self) -> Result<()> {
+        self.program.on(&self.host).restart()
     }
 
     /// Runs a command of the program in the place of its controller's pod; what it printed.

@@ -9,6 +9,7 @@
 //! | [`case`] | [`Case`]: one test's place on a shared bed; Services, and waiting for what a user sees |
 //! | [`machines`] | virtual machines and Node objects without a host behind them |
 //! | [`neighbour`] | [`Neighbour`]: another cluster on the same LAN |
+//! | [`copycat`] | a copy of the cluster beside it, or another one in its place, in one namespace of Harvester |
 //! | [`churn`] | everything that the cloud controller looks at changes all the time, also while it is in safe mode |
 //! | [`cost`] | API writes of the product, from the audit logs |
 //! | [`host`] | what goes wrong at Harvester, and how the cloud controller manager says that it is |

@@ -1,5 +1,6 @@
 //! Who the cluster is and whose Harvester it talks to, on real API servers: a copy of the cluster serves none of the
-//! original's addresses and writes nothing; nothing is written with a wrong file, nor to what it names.
+//! original's addresses and writes nothing; nothing is written with a wrong file, nor to what it names, nor with the
+//! record of another cluster.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use parking_lot::Mutex;
@@ -7,14 +8,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use e2e::copycat::Copycat;
+use e2e::copycat::{COPIED, Copycat};
 use e2e::host::{CCM_LEASE, OtherHarvester};
 use e2e::watch::let_it_happen;
-use e2e::{Bed, Beds, NodeSketch, PATIENCE, VM_NAMESPACE, service, wait_for};
+use e2e::{Bed, Beds, CLUSTER, NodeSketch, PATIENCE, VM_NAMESPACE, service, wait_for};
+use harvester_api::keys::cloudprovider;
 use harvester_api::load_balancer::LoadBalancer;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::MutexGuard;
@@ -23,6 +25,7 @@ use tokio::sync::MutexGuard;
 static WRONG: Beds = Beds::new();
 static COPY: Beds = Beds::new();
 static BESIDE: Beds = Beds::new();
+static MERGED: Beds = Beds::new();
 
 /// One node, a controller of its own, no announcers.
 async fn alone(beds: &'static Beds) -> (MutexGuard<'static, ()>, Arc<Bed>) {
@@ -295,4 +298,91 @@ async fn a_copy_beside_its_original_leaves_it_alone_and_gets_load_balancers_of_i
         assert_eq!(case.named(name).published().await.unwrap(), *address);
         assert!(left.iter().any(|lb| lb.uid() == *uid), "the load balancer of {name} is left alone");
     }
+}
+
+/// UIDs of the load balancers of a cluster, by name of the Service.
+async fn load_balancers_of(bed: &Bed, cluster: &str) -> BTreeMap<String, String> {
+    let lbs: Api<LoadBalancer> = Api::namespaced(bed.harvester_client().await.unwrap(), VM_NAMESPACE);
+    let of_cluster = ListParams::default().labels(&format!("{}={cluster}", cloudprovider::CLUSTER));
+    let found = lbs.list(&of_cluster).await.unwrap().items.into_iter().map(|lb| {
+        let service = lb.labels().get(cloudprovider::SERVICE_NAME).cloned().unwrap_or_default();
+        (service, lb.uid().unwrap_or_default())
+    });
+    found.collect()
+}
+
+/// GitOps or a backup tool applies the record of one cluster in another one. Both have machines in one namespace of one
+/// Harvester, where the load balancers of the first one are within reach of the second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_gets_the_record_of_another_does_not_act_as_that_one_and_keeps_its_own_by_a_humans_word() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone(&MERGED).await;
+    let case = bed.case("merged").await.unwrap();
+    let web = case.create(service("web").tcp(80)).await.unwrap();
+    let address = web.published().await.unwrap();
+    bed.wait_for_card().await.unwrap();
+    let second = Copycat::another(&bed).await.unwrap();
+    second.create(service("web").tcp(80)).await.unwrap();
+    let second_address = second.published("web").await.unwrap();
+    assert_ne!(second_address, address);
+    wait_for("a card of the second cluster with its machine", PATIENCE, || async {
+        let data = record_of(second.client().await.map_err(|error| format!("{error:#}"))?).await;
+        let card = data.get("identity").is_some_and(|card| !card.contains("\"machines\":[]"));
+        if card { Ok(()) } else { Err(format!("{data:?}\n{}", second.log())) }
+    })
+    .await
+    .unwrap();
+    let_it_happen(2).await;
+    let client = second.client().await.unwrap();
+    let (first_record, second_record) = (record(&bed).await, record_of(client.clone()).await);
+    assert_ne!(first_record["identity"], second_record["identity"]);
+    let (first, of_second) = (load_balancers_of(&bed, CLUSTER).await, load_balancers_of(&bed, COPIED).await);
+    assert_eq!((first.len(), of_second.len()), (1, 1), "each has one of its own");
+    let (before, written) = (versions(&bed).await, second.writes(&bed).unwrap());
+
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
+    let copied = Patch::Merge(json!({"data": &first_record}));
+    maps.patch("harvester-cloud-provider", &PatchParams::default(), &copied).await.unwrap();
+    wait_for("safe mode of the second cluster, on its record and its Lease", PATIENCE, || async {
+        let (data, doubt) = (record_of(client.clone()).await, doubt(client.clone()).await);
+        let text = data.get("safe-mode").cloned().unwrap_or_default();
+        let said = text.starts_with("RecordOfAnotherCluster: ") && text.contains("`harvester-cloud-provider identity");
+        let told = doubt.as_deref() == Some("RecordOfAnotherCluster");
+        if said && told { Ok(()) } else { Err(format!("{data:?} {doubt:?}\n{}", second.log())) }
+    })
+    .await
+    .unwrap();
+    // One that starts with this record knows no other name of its cluster.
+    second.create(service("late").tcp(80)).await.unwrap();
+    let_it_happen(5).await;
+    second.restart().unwrap();
+    let_it_happen(10).await;
+    assert_eq!(second.writes(&bed).unwrap(), written, "{}", second.log());
+    assert_eq!(versions(&bed).await, before, "nothing of the first cluster's is written, nor on Harvester");
+    assert_eq!(doubt(bed.client().await.unwrap()).await, None, "the first cluster has no doubt");
+    let three = case.create(service("three").tcp(80)).await.unwrap();
+    three.published().await.unwrap();
+    three.delete().await.unwrap();
+    three.wait_until_gone().await.unwrap();
+
+    // The command that the Event names, with the name that the flag has.
+    let text = record_of(client.clone()).await["safe-mode"].clone();
+    assert!(text.contains("`harvester-cloud-provider identity rename copied --copy`"), "{text}");
+    let shown = second.exec(&["identity", "rename", COPIED, "--copy"]).unwrap();
+    assert!(shown.contains("names       copied\n") && shown.contains("safe mode   no"), "{shown}");
+    second.published("late").await.unwrap();
+    assert_eq!(second.published("web").await.unwrap(), second_address, "what was its own is its own again");
+    let now = load_balancers_of(&bed, COPIED).await;
+    assert_eq!((now.len(), &now["web"]), (2, &of_second["web"]));
+    wait_for("the record of the second cluster as it was", PATIENCE, || async {
+        let data = record_of(client.clone()).await;
+        if data == second_record { Ok(()) } else { Err(format!("{data:?}, and it was {second_record:?}")) }
+    })
+    .await
+    .unwrap();
+    second.end();
+    assert_eq!(web.published().await.unwrap(), address);
+    assert_eq!((load_balancers_of(&bed, CLUSTER).await, record(&bed).await), (first, first_record));
 }

@@ -1,14 +1,15 @@
-//! The roads of docs/backup.md, walked as they are written there: a new name, another namespace, another Harvester.
-//! With the commands that it names, and the rights that their pod has.
+//! The roads of docs/backup.md, walked as they are written there: a new name, another namespace, another Harvester, new
+//! machines. With the commands that it names, and the rights that their pod has.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use e2e::bed::POOL;
-use e2e::churn::{wait_for_safe_mode, wait_for_the_end_of_safe_mode};
+use e2e::churn::{wait_for_late_safe_mode, wait_for_safe_mode, wait_for_the_end_of_safe_mode};
 use e2e::host::CCM_LEASE;
 use e2e::watch::let_it_happen;
-use e2e::{Bed, Beds, CLUSTER, Exposed, NETWORK, PATIENCE, VM_NAMESPACE, service, wait_for};
+use e2e::{Bed, Beds, CLUSTER, Exposed, NETWORK, NodeSketch, PATIENCE, VM_NAMESPACE, service, wait_for};
 use harvester_api::ip_pool::{IpPool, ScopeTuple};
 use harvester_api::keys::cloudprovider;
 use harvester_api::load_balancer::LoadBalancer;
@@ -16,13 +17,17 @@ use harvester_sim::guest::machines::Machines;
 use harvester_sim::install::{Install, Network, install};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use testbed::HarvesterSide;
+use testbed::{HarvesterSide, Request};
 use tokio::sync::MutexGuard;
 
 // What a cluster leaves behind that has moved is no place for another test.
 static RENAMED: Beds<1> = Beds::new();
 static ELSEWHERE: Beds<1> = Beds::new();
 static AWAY: Beds<1> = Beds::new();
+static ANEW: Beds<1> = Beds::new();
+
+/// So long the controller waits for a report of the old machines before it takes them for replaced.
+const SETTLES: Duration = Duration::from_secs(90);
 
 /// Addresses of a pool elsewhere, which the first Harvester does not give.
 const ELSEWHERE_RANGE: &str = "192.168.100.0/24,start=192.168.100.170,end=192.168.100.189,gateway=192.168.100.1";
@@ -231,4 +236,84 @@ async fn a_cluster_whose_machines_are_on_another_harvester_is_served_there_by_a_
     other.create_pool("elsewhere", NETWORK, ELSEWHERE_RANGE).unwrap();
     place.cloud_config = other.cloud_config(VM_NAMESPACE, CLUSTER).unwrap();
     moved(&bed, place).await;
+}
+
+/// The machines are lost with everything on them. A snapshot of etcd is restored, and a machine of another name joins.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_restored_on_new_machines_writes_nothing_before_a_humans_word_and_keeps_its_addresses_by_it() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone(&ANEW).await;
+    let case = bed.case("anew").await.unwrap();
+    let mut kept = Vec::new();
+    for name in ["one", "two"] {
+        let web = case.create(service(name).tcp(80)).await.unwrap();
+        kept.push((web.published().await.unwrap(), made_as(&web).await, web));
+    }
+    bed.wait_for_card().await.unwrap();
+    let_it_happen(2).await;
+    let snapshot = bed.control_plane.backup().unwrap();
+    let since = case.create(service("made-since").tcp(80)).await.unwrap();
+    let (booked, (_, left, _)) = (since.published().await.unwrap(), made_as(&since).await);
+
+    bed.power_off(1).unwrap();
+    let machines = bed.machines().await.unwrap();
+    machines.delete(VM_NAMESPACE, "node1", false).await.unwrap();
+    bed.control_plane.restore(&snapshot).await.unwrap();
+    let host = bed.lan.add_host("new1", 64).unwrap();
+    bed.control_plane.join(&host).unwrap();
+    machines.save(&bed.machine("new1", &["192.168.100.64"])).await.unwrap();
+    bed.register_node(&NodeSketch::new("new1")).await.unwrap();
+    // As the controller manager says of a Node that does not report; none runs here.
+    bed.set_ready("node1", false).await.unwrap();
+    let program = bed.ccm().program().twin();
+    let controller = program.on(&host);
+    controller.set_env("NODE_NAME", "new1");
+    let mark = bed.mark();
+    controller.start().unwrap();
+
+    // New Nodes are initialised all the same. Before the old machines count as replaced they are silent for a while.
+    bed.wait_until_node_is_initialized("new1").await.unwrap();
+    let waiting = case.create(service("waiting").tcp(80)).await.unwrap();
+    wait_for_late_safe_mode(case.client(), "MachinesReplaced", SETTLES).await.unwrap();
+    let costs = bed.costs(mark).unwrap();
+    assert_eq!(costs.ccm_harvester, [], "{costs}");
+    let foreseen = |request: &Request| {
+        let new_node = request.resource.starts_with("nodes") && request.name.as_deref() == Some("new1");
+        new_node || request.resource == "configmaps"
+    };
+    assert!(costs.ccm_guest.iter().all(foreseen), "the new Node and the record are all that is written: {costs}");
+    assert!(bed.node("node1").await.unwrap().is_some(), "no Node is deleted");
+
+    let would = controller.exec(&["identity", "confirm", "--dry-run"]).unwrap();
+    assert!(would.contains("its load balancers stay") && would.contains("Nothing was changed"), "{would}");
+    let shown = controller.exec(&["identity", "confirm"]).unwrap();
+    let node = bed.node("new1").await.unwrap().expect("it has joined");
+    let id = node.spec.and_then(|spec| spec.provider_id).expect("it is initialised");
+    let uid = id.strip_prefix("harvester://").expect("a machine of Harvester");
+    assert!(shown.contains(&format!("machines    {uid}\n")) && shown.contains("safe mode   no"), "{shown}");
+    wait_for_the_end_of_safe_mode(case.client()).await.unwrap();
+    assert_ne!(waiting.published().await.unwrap(), booked, "what was made since the snapshot has its address still");
+    let made = made_as(&waiting).await;
+    assert_eq!((made.0.as_str(), is_named_after(CLUSTER, &made.1)), (CLUSTER, true), "{made:?}");
+    // The Node of the machine that is gone goes by itself, and leaves the record with it.
+    bed.wait_until_node_is_gone("node1").await.unwrap();
+    wait_for("the record without the old machine", PATIENCE, || async {
+        let shown = controller.exec(&["identity", "show"]).map_err(|error| format!("{error:#}"))?;
+        if shown.contains("absent") { Err(shown) } else { Ok(()) }
+    })
+    .await
+    .unwrap();
+
+    // The next controller starts without a doubt.
+    controller.restart().unwrap();
+    waiting.delete().await.unwrap();
+    waiting.wait_until_gone().await.unwrap();
+    assert!(waiting.load_balancer().await.unwrap().is_none(), "what it has made is its own to delete");
+    for (address, made, web) in &kept {
+        assert_eq!((web.published().await.unwrap(), made_as(web).await), (address.clone(), made.clone()), "{web}");
+    }
+    let there = load_balancers(bed.harvester_client().await.unwrap(), VM_NAMESPACE).await;
+    assert!(there.contains(&left), "what the snapshot does not know is for a human: {there:?}");
 }

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use announcer::config::{VARIABLES, Variable};
 use clap::{Arg, Command, CommandFactory};
+use harvester_provider::Source;
 
-use crate::{ccm, generate_addon, output, status_and_doctor};
+use crate::{ccm, generate_addon, identity, output, status_and_doctor};
 
 const CONTRACT: &str = include_str!("../../contract/src/keys.rs");
 const HARVESTER: &str = include_str!("../../harvester-api/src/keys.rs");
@@ -26,12 +27,18 @@ fn render() -> String {
     flags(&mut text, &ccm::flags::command());
     text.push_str("\n## Flags of `plan`\n\nThose of the cloud controller manager, and:\n");
     flags(&mut text, &Command::new("plan").arg(output::flag()));
+    sources(&mut text);
     text.push_str("\n## Flags of `generate-addon`\n");
     flags(&mut text, &generate_addon::Arguments::command());
     text.push_str("\n## Flags of `status`\n");
     flags(&mut text, &status_and_doctor::StatusArguments::command());
     text.push_str("\n## Flags of `doctor`\n");
     flags(&mut text, &status_and_doctor::DoctorArguments::command());
+    text.push_str("\n## Words of `identity`\n");
+    words(&mut text, &identity::Arguments::command());
+    text.push_str("\n## Flags of `announcer status`\n\nVariables and flags of the announcer, and:\n");
+    let announcer = crate::announcer::command();
+    flags(&mut text, announcer.find_subcommand("status").expect("the announcer has this command"));
     variables(&mut text);
     reasons(&mut text);
     text.push_str("\n## Annotations, labels, finalizers and taints\n");
@@ -59,6 +66,24 @@ fn flags(text: &mut String, command: &Command) {
             let default = if default.concat().is_empty() { String::new() } else { format!("`{}`", default.join(",")) };
             writeln!(text, "| {} | {default} | {} |", name(arg), cell(&meaning)).expect("a String takes everything");
         }
+    }
+}
+
+/// Each word of a command, with its flags.
+fn words(text: &mut String, command: &Command) {
+    let name = command.get_name().rsplit(' ').next().unwrap_or_default();
+    for word in command.get_subcommands() {
+        let about = word.get_about().map(ToString::to_string).unwrap_or_default();
+        write!(text, "\n### `{name} {}`\n\n{about}.\n", word.get_name()).expect("a String takes everything");
+        flags(text, word);
+    }
+}
+
+/// Where `plan` has the name of the cluster from.
+fn sources(text: &mut String) {
+    text.push_str("\nValues of `clusterNameFrom` in its JSON:\n\n| value | the name is |\n| --- | --- |\n");
+    for source in Source::ALL {
+        writeln!(text, "| `{}` | {} |", source.word(), source.words()).expect("a String takes everything");
     }
 }
 
@@ -167,6 +192,9 @@ fn the_reference_says_what_the_code_says() {
     for needed in [
         "`--cloud-config`",
         "`--distribution`",
+        "### `identity rename`",
+        "## Flags of `announcer status`",
+        "| `loadBalancers` |",
         "`vip_servicesinterface` | `--serviceInterface`",
         "`dhcp_backoff_attempts` (`--dhcpBackoffAttempts`)",
         "`cloudprovider.harvesterhci.io/ipam`",

@@ -307,7 +307,7 @@ pub(crate) async fn announcers(
 }
 
 /// Applies the accounts and roles of a manifest, as its installation does.
-async fn grant(client: &Client, manifest: &Manifest) -> Result<()> {
+pub(crate) async fn grant(client: &Client, manifest: &Manifest) -> Result<()> {
     // The API server makes kube-system a moment after it is ready.
     wait_for("accounts and roles", PATIENCE, || async {
         harvester_sim::apply::apply_all(client, &manifest.rights())

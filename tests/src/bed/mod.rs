@@ -26,7 +26,7 @@ use kube::{Api, Client, ResourceExt};
 use testbed::{ControlPlane, HarvesterSide, Host, Lan, RunDir, SimNode, SimPod, wait_for};
 
 pub use builder::BedBuilder;
-pub(crate) use builder::announcers;
+pub(crate) use builder::{announcers, grant};
 
 use crate::PATIENCE;
 use crate::machines::is_initialized;

@@ -147,7 +147,7 @@ fn to_json(found: &Foresight) -> String {
         })
         .collect();
     let held = found.held.as_ref().map(|(reason, message)| json!({"reason": reason, "message": message}));
-    let all = json!({"clusterName": found.cluster_name, "clusterNameFrom": found.name_source.words(), "held": held,
+    let all = json!({"clusterName": found.cluster_name, "clusterNameFrom": found.name_source.word(), "held": held,
         "writes": writes, "notes": notes});
     serde_json::to_string_pretty(&all).expect("plain values are always valid JSON")
 }
@@ -264,7 +264,7 @@ mod tests {
             (&json!("harvester"), &json!("create"))
         );
         assert_eq!((&all["held"], &all["notes"][0]["reason"]), (&Value::Null, &json!("Booking")));
-        assert_eq!(all["clusterNameFrom"], "from --cluster-name");
+        assert_eq!(all["clusterNameFrom"], "flag", "a word for scripts, and no sentence");
         let nothing = Foresight { outlook: Outlook::default(), ..found(None) };
         let held = found(Some(("Paused", String::new())));
         assert_eq!([status(&nothing), status(&found(None)), status(&held)], [0, WRITES, HELD]);

@@ -10,8 +10,10 @@ use kube::ResourceExt;
 use crate::facts;
 use crate::snapshot::Snapshot;
 
-/// The default name of the Secret that `generate-addon -o secret` prints, in `kube-system`.
+/// The default name of the Secret that `generate-addon -o secret` prints.
 const SECRET: &str = "harvester-cloud-config";
+/// The namespace of that Secret, and the one that the documents install into.
+const NAMESPACE: &str = "kube-system";
 /// Shows the pools of Harvester.
 pub const LIST_POOLS: &str = "kubectl --kubeconfig harvester.yaml get ippools.loadbalancer.harvesterhci.io";
 
@@ -57,11 +59,35 @@ pub fn grant_rights(snapshot: &Snapshot, namespace: &str, note: &str) -> String 
     generate_addon(snapshot, namespace, "", note)
 }
 
-/// Writes the credentials into the Secret that the cloud controller mounts; `flags` begin with a blank.
+/// Namespace and workload of the cloud controller, as kubectl takes them; those of the documents where none is seen.
+pub fn controller(snapshot: &Snapshot) -> (String, String) {
+    let deployments = facts::controllers(snapshot).map(|one| ("deployment", &one.metadata));
+    let sets = facts::controller_sets(snapshot).map(|one| ("daemonset", &one.metadata));
+    match deployments.chain(sets).next() {
+        Some((kind, metadata)) => (
+            metadata.namespace.clone().unwrap_or_default(),
+            format!("{kind}/{}", metadata.name.as_deref().unwrap_or_default()),
+        ),
+        None => (NAMESPACE.to_owned(), "deployment/harvester-cloud-provider".to_owned()),
+    }
+}
+
+/// Writes the credentials into the Secret that the cloud controller mounts, which is in its own namespace; `flags`
+/// begin with a blank.
 pub fn write_credentials(snapshot: &Snapshot, namespace: &str, flags: &str, note: &str) -> String {
-    let secret = snapshot.cloud_config.strip_prefix("Secret kube-system/").filter(|secret| *secret != SECRET);
-    let secret = secret.map(|secret| format!(" --secret-name {secret}")).unwrap_or_default();
-    generate_addon(snapshot, namespace, &format!("{flags} -o secret{secret} | kubectl apply -f -"), note)
+    let mounted = snapshot.cloud_config.strip_prefix("Secret ").and_then(|secret| secret.split_once('/'));
+    let (place, secret) = match mounted {
+        Some((place, secret)) => (place.to_owned(), secret),
+        None => (controller(snapshot).0, SECRET),
+    };
+    let secret = if secret == SECRET { String::new() } else { format!(" --secret-name {secret}") };
+    // The manifest names its namespace, so that `kubectl apply -n` would refuse it.
+    let moved = if place == NAMESPACE {
+        String::new()
+    } else {
+        format!(" | sed 's/namespace: {NAMESPACE}/namespace: {place}/'")
+    };
+    generate_addon(snapshot, namespace, &format!("{flags} -o secret{secret}{moved} | kubectl apply -f -"), note)
 }
 
 /// Where Helm upgrades from, which no object of the cluster tells.
@@ -78,10 +104,10 @@ pub fn helm_upgrade(snapshot: &Snapshot, options: &str, note: &str) -> String {
     noted(command, &[note, &chart(snapshot)])
 }
 
-/// The same with a file of values, in a sentence that has no end yet.
-pub fn helm_upgrade_with_values(snapshot: &Snapshot) -> String {
+/// The same with a file of values; `change` says what to change in it.
+pub fn helm_upgrade_with_values(snapshot: &Snapshot, change: &str) -> String {
     let facts::Release { namespace, name, .. } = facts::release(snapshot);
-    format!("helm -n {namespace} upgrade {name} <chart> -f values.yaml")
+    noted(format!("{change}: helm -n {namespace} upgrade {name} <chart> -f values.yaml"), &[&chart(snapshot)])
 }
 
 /// The pool to name in a command, and a note: the only one that fits, or where its name is read.

@@ -52,8 +52,7 @@ fn nobody(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
         return None;
     }
     let what = if members.is_empty() { "no announcer has ever run" } else { "no announcer renews its Lease" };
-    let ours = snapshot.daemon_sets.iter().find(|set| facts::is_announcer(&facts::containers_of_set(set)));
-    let set = ours.or_else(|| snapshot.daemon_sets.iter().find(|set| is_announcer(set)));
+    let set = workload(snapshot);
     let (namespace, name) = set.map_or(("kube-system".to_owned(), "kube-vip".to_owned()), |set| {
         (set.namespace().unwrap_or_default(), set.name_any())
     });
@@ -80,6 +79,20 @@ fn nobody(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
              and nodeSelector, set value kube-vip.nodes to all"
         ))
     })
+}
+
+/// The workload of the announcers: this project's, else kube-vip's.
+fn workload(snapshot: &Snapshot) -> Option<&DaemonSet> {
+    let ours = snapshot.daemon_sets.iter().find(|set| facts::is_announcer(&facts::containers_of_set(set)));
+    ours.or_else(|| snapshot.daemon_sets.iter().find(|set| is_announcer(set)))
+}
+
+/// The command that restarts the announcer of a node.
+pub fn restart_on(snapshot: &Snapshot, node: &str) -> String {
+    let namespace = workload(snapshot).and_then(ResourceExt::namespace).unwrap_or_else(|| "kube-system".to_owned());
+    format!(
+        "kubectl -n {namespace} delete pod --field-selector spec.nodeName={node} -l app.kubernetes.io/name=kube-vip"
+    )
 }
 
 /// Whether it announces Services: this project's, or kube-vip itself, which it replaces.
@@ -122,10 +135,7 @@ fn member(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
             Finding::warning("announcer-silent", object)
                 .what(format!("it has not renewed its Lease for {}", crate::table::age(ago)))
                 .why("the node gets no new address, and nobody knows whether it serves those that it has")
-                .remedy(format!(
-                    "kubectl -n kube-system delete pod --field-selector spec.nodeName={name} -l \
-                    app.kubernetes.io/name=kube-vip"
-                ))
+                .remedy(restart_on(snapshot, name))
         });
     }
     let card = card(lease);
@@ -152,10 +162,7 @@ fn no_macvlans(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
         Finding::warning("macvlan-missing", format!("node {name}"))
             .what(format!("its kernel has no macvlan: {why}"))
             .why("a Service with ipam dhcp gets no address there; those from a pool are served")
-            .remedy(format!(
-                "on that node: {LOAD_MACVLAN}; then: kubectl -n kube-system delete pod --field-selector \
-                 spec.nodeName={name} -l app.kubernetes.io/name=kube-vip     {NO_SUCH_MODULE}"
-            ))
+            .remedy(format!("on that node: {LOAD_MACVLAN}; then: {}     {NO_SUCH_MODULE}", restart_on(snapshot, name)))
     })
 }
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::advice;
-use super::controllers::{IDENTITY, IN_SAFE_MODE};
+use super::controllers::{IN_SAFE_MODE, identity};
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
@@ -104,7 +104,7 @@ fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
         } else {
             default
                 .what("load balancers are made for \"kubernetes\", which is remembered")
-                .remedy(advice::noted(format!("{IDENTITY} rename {new}"), &[&note]))
+                .remedy(advice::noted(identity(snapshot, &format!("rename {new}")), &[&note]))
         });
     }
     (given != adopted && given != "kubernetes").then(|| {
@@ -195,7 +195,7 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
                 .remedy(unless_in_safe_mode(
                     snapshot,
                     advice::noted(
-                        format!("{IDENTITY} rename <name>"),
+                        identity(snapshot, "rename <name>"),
                         &[
                             "in one of them; with --copy where that one is a copy of the other. If the other is gone \
                              for good, delete these objects on Harvester",

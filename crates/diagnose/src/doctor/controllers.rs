@@ -4,6 +4,7 @@
 use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::Value;
 
+use super::advice;
 use super::announcers;
 use super::finding::Finding;
 use super::pods;
@@ -13,15 +14,29 @@ use crate::snapshot::Snapshot;
 /// Seconds without a renewal after which the leader counts as gone; it renews every two seconds.
 const SILENT: i64 = 60;
 
-/// The command by which an administrator confirms the identity of the cluster; a verb follows.
-pub const IDENTITY: &str = "kubectl -n kube-system exec deployment/harvester-cloud-provider -- \
-                            harvester-cloud-provider identity";
-const RESTART: &str = "kubectl -n kube-system rollout restart deployment/harvester-cloud-provider     # if it does not \
-                       start: kubectl -n kube-system logs deployment/harvester-cloud-provider";
-const INSTALL: &str = "helm install harvester-cloud-provider CHART -n kube-system -f values.yaml     # README and \
-                       quick starts name chart and values; RKE2 installs it where its cloud-provider-name is harvester";
+const INSTALL: &str = concat!(
+    "helm install harvester-cloud-provider <chart> -n kube-system -f values.yaml     # <chart>: the archive \
+     harvester-cloud-provider-",
+    env!("CARGO_PKG_VERSION"),
+    ".tgz, or its name in your repository; README and quick starts say where it comes from and what values.yaml has; \
+     RKE2 installs it where its cloud-provider-name is harvester"
+);
 /// The advice that comes first while the controller is in safe mode.
 pub const IN_SAFE_MODE: &str = "first end the safe mode, docs/backup.md says how";
+
+/// The command by which an administrator confirms the identity of the cluster, with these words.
+pub fn identity(snapshot: &Snapshot, words: &str) -> String {
+    let (namespace, workload) = advice::controller(snapshot);
+    format!("kubectl -n {namespace} exec {workload} -- harvester-cloud-provider identity {words}")
+}
+
+fn restart(snapshot: &Snapshot) -> String {
+    let (namespace, workload) = advice::controller(snapshot);
+    format!(
+        "kubectl -n {namespace} rollout restart {workload}     # if it does not start: kubectl -n {namespace} logs \
+         {workload}"
+    )
+}
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();
@@ -59,7 +74,7 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
         // A restart does not help pods that cannot start.
         let waits = facts::controllers(snapshot)
             .find_map(|one| pods::of(snapshot, &format!("Deployment {}", facts::key(&one.metadata))));
-        finding.what(what).remedy(waits.map_or_else(|| RESTART.to_owned(), |waits| waits.remedy))
+        finding.what(what).remedy(waits.map_or_else(|| restart(snapshot), |waits| waits.remedy))
     } else {
         let missing = if announcers::is_not_installed(snapshot) {
             "neither a cloud controller of Harvester nor an announcer is installed"
@@ -132,9 +147,10 @@ fn safe_mode(snapshot: &Snapshot) -> Option<Finding> {
         Finding::error("safe-mode", "ConfigMap kube-system/harvester-cloud-provider")
             .what(format!("the cloud controller is in safe mode: {text}"))
             .why("no Service, Node or load balancer is changed until it is known which cluster this is")
-            .remedy(format!(
-                "{IDENTITY} show     # compares; then the command that the text names. docs/backup.md says what fits \
-                 a copy, a restore and a move"
+            .remedy(advice::noted(
+                identity(snapshot, "show"),
+                &["compares; then the command that the text names. docs/backup.md says what fits a copy, a restore and \
+                  a move"],
             )),
     )
 }

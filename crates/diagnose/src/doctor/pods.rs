@@ -88,9 +88,9 @@ fn finding(snapshot: &Snapshot, workload: &str, cause: Cause, pods: &[(&Pod, &Co
     let (what, remedy) = match cause {
         Cause::Image => (
             format!("the image {} cannot be pulled ({reason}){}", container.image, told(said.to_owned())),
-            format!(
-                "correct values image.repository and image.tag: {}; or import that image on the nodes",
-                advice::helm_upgrade_with_values(snapshot)
+            advice::helm_upgrade_with_values(
+                snapshot,
+                "import that image on the nodes, or correct image.repository and image.tag in your values file",
             ),
         ),
         Cause::Crash => (

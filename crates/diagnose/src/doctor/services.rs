@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::events::{self, object};
 use super::finding::Finding;
-use super::{advice, endpoints, pools};
+use super::{advice, announcers, endpoints, pools};
 use crate::facts;
 use crate::reasons;
 use crate::snapshot::Snapshot;
@@ -182,10 +182,8 @@ fn remedy(snapshot: &Snapshot, service: &Service, reason: &str, message: &str) -
         "QuotaReached" => {
             let limit = facts::controller_flag(snapshot, "--max-load-balancers");
             let limit = limit.map(|limit| format!(" above {limit}")).unwrap_or_default();
-            format!(
-                "raise --max-load-balancers{limit} in extraArgs of your values file, then {}",
-                advice::helm_upgrade_with_values(snapshot)
-            )
+            let change = format!("raise --max-load-balancers{limit} in extraArgs of your values file");
+            advice::helm_upgrade_with_values(snapshot, &change)
         }
         "UnknownIPAM" => annotate(cloudprovider::IPAM, "=<pool, dhcp or static>"),
         "NoSuchPrimary" | "PrimaryWithoutAddress" | "PortTaken" => annotate(cloudprovider::PRIMARY_SERVICE, "-"),
@@ -213,10 +211,7 @@ fn unannounced(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
             Finding::warning("owner-silent", object(service))
                 .what(format!("the announcer of node {owner}, which has its address, has not renewed its Lease"))
                 .why("if that node still answers nothing is lost; if not, others take over by what they hear")
-                .remedy(format!(
-                    "kubectl -n kube-system delete pod --field-selector spec.nodeName={owner} -l \
-                    app.kubernetes.io/name=kube-vip"
-                )),
+                .remedy(announcers::restart_on(snapshot, &owner)),
         ),
         State::Unowned => Some(events::explain(
             snapshot,

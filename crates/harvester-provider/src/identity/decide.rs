@@ -33,6 +33,20 @@ pub enum Source {
 }
 
 impl Source {
+    /// All of them, first to last.
+    pub const ALL: [Self; 5] = [Self::Remembered, Self::Adopted, Self::Flag, Self::Machines, Self::Default];
+
+    /// For programs; stays the same between versions.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Remembered => "record",
+            Self::Adopted => "loadBalancers",
+            Self::Flag => "flag",
+            Self::Machines => "machines",
+            Self::Default => "default",
+        }
+    }
+
     /// For users.
     pub fn words(self) -> &'static str {
         match self {
@@ -163,6 +177,13 @@ mod tests {
         assert!(!decision("prod", Source::Remembered).is_to_be_remembered());
         assert!(!decision("kubernetes", Source::Adopted).is_to_be_remembered());
         assert!(!decision("My Cluster", Source::Flag).is_to_be_remembered());
+    }
+
+    /// Scripts compare them.
+    #[test]
+    fn programs_get_one_word_for_each_source() {
+        let words = ["record", "loadBalancers", "flag", "machines", "default"];
+        assert_eq!(Source::ALL.map(Source::word), words);
     }
 
     #[test]

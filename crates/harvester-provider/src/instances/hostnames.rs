@@ -59,7 +59,8 @@ pub enum Resolution {
     Ask(Vec<AgentRequest>),
     /// More than one machine reports this host name.
     Ambiguous(Vec<String>),
-    /// No machine reports this name. Agents that did not answer are asked again after this time; `None`: none is.
+    /// No machine reports this name. Connected agents that did not answer are asked again after this time; `None`: none
+    /// is. An agent that connects later is no reason to wait: its machine changes then, which wakes the Node.
     Nobody(Option<Duration>),
 }
 
@@ -94,13 +95,15 @@ impl Hostnames {
         let mut again: Option<Duration> = None;
         for vmi in candidates {
             match self.outcome(vmi) {
+                Some(Outcome::Is(_)) => {}
                 Some(Outcome::Asked) => under_way = true,
+                // Nobody would be asked when the time is over.
+                Some(Outcome::Failed(_)) | None if !vmi.agent_connected => {}
                 Some(Outcome::Failed(at)) if now.duration_since(*at) < ASK_AGAIN => {
                     let left = ASK_AGAIN.saturating_sub(now.duration_since(*at));
                     again = Some(again.map_or(left, |before| before.min(left)));
                 }
-                Some(Outcome::Failed(_)) | None if vmi.agent_connected => asks.push(self.ask(vmi)),
-                _ => {}
+                Some(Outcome::Failed(_)) | None => asks.push(self.ask(vmi)),
             }
         }
         if asks.is_empty() && !under_way { Resolution::Nobody(again) } else { Resolution::Ask(asks) }
@@ -326,6 +329,35 @@ mod tests {
             Resolution::Ask(Vec::new()),
             "a late answer of the first start"
         );
+    }
+
+    #[test]
+    fn a_node_is_woken_for_another_question_only_where_an_agent_is_connected() {
+        let second = Duration::from_secs(1);
+        let asks = |vm: &str| Resolution::Ask(vec![AgentRequest { vm: vm.into(), vmi_uid: vmi(vm).uid }]);
+        // Both agents were asked and gave no answer; `y` two seconds after `x`.
+        for (x_connected, y_connected, after, expected) in [
+            (true, true, second * 3, Resolution::Nobody(Some(ASK_AGAIN - second * 3))),
+            (false, true, second * 3, Resolution::Nobody(Some(ASK_AGAIN - second))),
+            (false, false, second * 3, Resolution::Nobody(None)),
+            (false, true, ASK_AGAIN, Resolution::Nobody(Some(second * 2))),
+            (true, false, ASK_AGAIN, asks("x")),
+            (false, false, ASK_AGAIN * 2, Resolution::Nobody(None)),
+        ] {
+            let mut book = Hostnames::default();
+            let start = Instant::now();
+            for (name, at) in [("x", start), ("y", start + second * 2)] {
+                let ask = book.ask(&vmi(name));
+                book.answered(&ask, None, at);
+            }
+            let [x, y] = [("x", x_connected), ("y", y_connected)]
+                .map(|(name, agent_connected)| VmiView { agent_connected, ..vmi(name) });
+            let found = book.resolve("a", false, &[&x, &y], start + after);
+            assert_eq!(found, expected, "x {x_connected}, y {y_connected}, after {after:?}");
+        }
+        let silent = VmiView { agent_connected: false, ..vmi("x") };
+        let found = Hostnames::default().resolve("a", false, &[&silent], Instant::now());
+        assert_eq!(found, Resolution::Nobody(None), "an agent that was never connected");
     }
 
     /// W-14.

@@ -35,7 +35,7 @@ pub enum Found {
     Asking(Vec<AgentRequest>),
     /// Several machines report the node's name as their host name.
     Ambiguous(Vec<String>),
-    /// No machine. Guest agents that did not answer are asked again after this time; `None`: none is.
+    /// No machine. Connected guest agents that did not answer are asked again after this time; `None`: none is.
     Nobody(Option<Duration>),
 }
 

@@ -377,6 +377,16 @@ mod tests {
         }
     }
 
+    /// Without a flag the stand-in is as slow as a real host, so that nobody measures a fast one by mistake.
+    #[test]
+    fn a_host_has_the_pace_of_a_real_one_unless_another_is_asked_for() {
+        for (words, expected) in [(&[][..], "Real"), (&["--profile", "fast"], "Fast"), (&["--profile=slow"], "Slow")] {
+            let line = [&["harvester-sim", "run"][..], words].concat();
+            let Command::Run(args) = Cli::try_parse_from(&line).unwrap().command else { panic!("{line:?}") };
+            assert_eq!(format!("{:?}", args.profile), expected, "{line:?}");
+        }
+    }
+
     #[test]
     fn bad_values_say_what_is_accepted() {
         assert!(nic("mgmt").unwrap_err().contains("NETWORK,INTERFACE"));

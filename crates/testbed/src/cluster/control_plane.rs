@@ -231,6 +231,12 @@ impl ControlPlane {
         Copy::start(self.etcd.urls(), &self.management).await
     }
 
+    /// Another cluster in the place of a copy: no object is this cluster's.
+    pub async fn another(&self) -> Result<Copy> {
+        self.etcd.write(COPY_PREFIX, &[])?;
+        Copy::start(self.etcd.urls(), &self.management).await
+    }
+
     /// Restores the copy once more, from what this cluster is now.
     pub async fn copy_again(&self, copy: &Copy) -> Result<()> {
         copy.api_server.kill();

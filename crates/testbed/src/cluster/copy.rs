@@ -1,4 +1,5 @@
-//! A copy of the guest cluster beside it, as a restored backup is: an API server of its own over the same objects.
+//! A second cluster beside the guest cluster: a copy of it, as a restored backup is, with an API server of its own over
+//! the same objects; or another one, with nothing in it yet.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::run_dir::RunDir;
 /// Where its API server has its keys.
 pub(crate) const COPY_PREFIX: &str = "/copied";
 
-/// See [`crate::ControlPlane::copy`].
+/// See [`crate::ControlPlane::copy`] and [`crate::ControlPlane::another`].
 #[derive(Debug)]
 pub struct Copy {
     pub(crate) api_server: ApiServer,

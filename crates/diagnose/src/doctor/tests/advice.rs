@@ -60,6 +60,67 @@ fn credentials_are_made_for_the_account_that_the_token_names() {
     assert!(elsewhere.contains(" --rotate -o secret --secret-name mine | kubectl apply -f -"), "{elsewhere}");
 }
 
+/// A Secret is mounted from the namespace of its pod, and `generate-addon` prints one for `kube-system`.
+#[test]
+fn the_secret_of_a_controller_in_another_namespace_is_written_there() {
+    let moved = "| sed 's/namespace: kube-system/namespace: cattle/' | kubectl apply -f -";
+    let refused = |plant: Plant| {
+        remedy("harvester-token-refused", move |snapshot| {
+            trouble(false, TroubleKind::Unauthorized)(snapshot);
+            plant(snapshot);
+        })
+    };
+    let mounted = refused(|snapshot| snapshot.cloud_config = "Secret cattle/mine".into());
+    assert!(mounted.contains(&format!(" -o secret --secret-name mine {moved}")), "{mounted}");
+    let by_a_file = refused(|snapshot| {
+        elsewhere(snapshot);
+        snapshot.cloud_config = "cloud-config".into();
+    });
+    assert!(by_a_file.contains(&format!(" -o secret {moved}")), "{by_a_file}");
+    let usual = refused(|snapshot| snapshot.cloud_config = "cloud-config".into());
+    assert!(usual.contains(" -o secret | kubectl apply -f -"), "{usual}");
+}
+
+/// Controller and announcers are in another namespace than in the documents, and the controller has another name.
+fn elsewhere(snapshot: &mut Snapshot) {
+    let mut object = healthy::deployment("hcp", &["--cloud-config=/x", "--cluster-name=demo"]);
+    object["metadata"]["namespace"] = json!("cattle");
+    snapshot.deployments = vec![read(object)];
+    snapshot.daemon_sets[0].metadata.namespace = Some("cattle".into());
+}
+
+#[test]
+fn programs_in_another_namespace_are_spoken_to_there() {
+    for (check, expected) in [
+        ("safe-mode", "kubectl -n cattle exec deployment/hcp -- harvester-cloud-provider identity show     # "),
+        ("cluster-copy", "kubectl -n cattle exec deployment/hcp -- harvester-cloud-provider identity rename <name> "),
+        ("controller-missing", "kubectl -n cattle rollout restart deployment/hcp     # "),
+        ("announcer-silent", "kubectl -n cattle delete pod --field-selector spec.nodeName=node2 -l "),
+    ] {
+        let (_, plant) = faults().into_iter().find(|(planted, _)| *planted == check).unwrap();
+        let said = remedy(check, move |snapshot| {
+            elsewhere(snapshot);
+            plant(snapshot);
+        });
+        assert!(said.starts_with(expected), "{check}: {said}");
+        assert!(!said.contains("kube-system"), "{check}: {said}");
+    }
+}
+
+/// Nobody knows what Helm was given.
+#[test]
+fn each_chart_that_is_to_be_put_in_is_explained_behind_the_command() {
+    let mut explained = 0;
+    for (check, plant) in all_faults() {
+        for finding in planted(&plant).findings {
+            let Some((_, note)) = finding.remedy.split_once("<chart>") else { continue };
+            assert!(note.split_once('#').is_some_and(|(_, note)| note.contains("<chart>: ")), "{check}: {finding:?}");
+            explained += 1;
+        }
+    }
+    assert!(explained >= 6, "{explained}");
+}
+
 #[test]
 fn helm_is_told_the_release_that_is_installed() {
     let released = remedy("guest-right-missing", |snapshot| {

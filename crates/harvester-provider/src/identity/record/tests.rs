@@ -111,6 +111,33 @@ async fn a_missing_right_is_told_from_a_server_that_is_away() {
     }
 }
 
+/// A caller repeats a write only where that can help: what is too large or not valid stays so.
+#[tokio::test]
+async fn a_write_that_no_retry_helps_is_told_from_trouble_that_passes() {
+    for (what, code, reason, is_final) in [
+        ("what was sent cannot be read", 400, "BadRequest", true),
+        ("the right is missing", 403, "Forbidden", true),
+        ("the ConfigMap is too large", 413, "RequestEntityTooLarge", true),
+        ("the ConfigMap is immutable, or not valid", 422, "Invalid", true),
+        ("the token is refused", 401, "Unauthorized", false),
+        ("the ConfigMap was deleted meanwhile", 404, "NotFound", false),
+        ("others write all the time", 409, "Conflict", false),
+        ("the API server is busy", 429, "TooManyRequests", false),
+        ("the API server has an error", 500, "InternalError", false),
+        ("the API server is away", 503, "ServiceUnavailable", false),
+    ] {
+        let there = config_map(&json!({}));
+        let server = Scenario::answering(move |request| match request.method.as_str() {
+            "GET" => (200, there.clone()),
+            _ => (code, Scenario::status(code, reason, "no")),
+        });
+        let error = Records::new(server.client()).write(&named("prod")).await.unwrap_err();
+        assert_eq!(error.is_final(), is_final, "{what}: {error:?}");
+        let sent = if reason == "Conflict" { ATTEMPTS } else { 1 };
+        assert_eq!(server.writes().len(), sent, "{what}: only what others changed meanwhile is read and sent again");
+    }
+}
+
 /// Versions before it keep a key that they do not know, as they keep what others write there.
 #[tokio::test]
 async fn what_is_confirmed_to_be_lost_stands_there_by_its_uids_and_nothing_else_changes() {
