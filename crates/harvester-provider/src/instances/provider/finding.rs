@@ -16,9 +16,9 @@ use super::super::view::{VmView, VmiCache};
 use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY};
 
 impl HarvesterInstances {
-    /// Handles the usual cases without a scan of all machines, because thousands of Nodes may join at once, and are
-    /// refreshed together: a provider ID that is already known or is that of the Node's namesake, and a machine with
-    /// the Node's name if no agent contradicts. `None`: a scan is needed.
+    /// Handles the usual cases without a full search, because thousands of Nodes may join at once, and are refreshed
+    /// together: a provider ID that a machine has, and a machine with the Node's name if no agent contradicts. `None`: a
+    /// full search is needed.
     fn find_plainly(&self, node: &NodeView, memory: &mut InstanceState) -> Option<Found> {
         if memory.swept.is_none_or(|swept| swept.elapsed() > SWEEP_EVERY) {
             return None;
@@ -27,7 +27,8 @@ impl HarvesterInstances {
             // Nodes that joined in this process are asked about by their provider ID for the first time when all are
             // refreshed. Most machines are called like their Node; the UID proves it.
             let name = memory.bound.get(uid).map_or(&node.name, |binding| &binding.vm);
-            return self.vms.get(name).filter(|vm| vm.uid == uid).map(Found::Vm);
+            let vm = self.vms.get(name).filter(|vm| vm.uid == uid);
+            return vm.or_else(|| self.vms.all().into_iter().find(|vm| vm.uid == uid)).map(Found::Vm);
         }
         let vm = self.vms.get(&node.name)?;
         let vmi = self.vmis.get(&node.name).filter(|vmi| vmi.phase == Phase::Running && !vmi.deleting)?;
