@@ -28,7 +28,7 @@ pub enum Act<O> {
 
 /// Answer to an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer<O> {
+pub enum MembershipAnswer<O> {
     /// The Lease; `None`: it does not exist.
     Found(Option<O>),
     /// The Lease after the write.
@@ -125,20 +125,20 @@ impl<O> Membership<O> {
     }
 
     /// An action was answered.
-    pub fn answered(&mut self, now: Instant, number: u64, answer: Answer<O>) -> Option<Act<O>> {
+    pub fn answered(&mut self, now: Instant, number: u64, answer: MembershipAnswer<O>) -> Option<Act<O>> {
         let State::Busy { id, .. } = self.state else { return None };
         if id != number {
             return None;
         }
         match answer {
-            Answer::Found(found) => self.write(now, found),
-            Answer::Written(object) => {
+            MembershipAnswer::Found(found) => self.write(now, found),
+            MembershipAnswer::Written(object) => {
                 self.latest = Some(object);
                 (self.state, self.doing, self.pause, self.failing) = (State::Idle, None, AGAIN, false);
                 self.next.take().and_then(|card| self.begin(now, card))
             }
-            Answer::Conflict(_) if self.tries < TRIES => Some(self.read(now)),
-            Answer::Conflict(why) | Answer::Failed(why) => self.failed(now, why),
+            MembershipAnswer::Conflict(_) if self.tries < TRIES => Some(self.read(now)),
+            MembershipAnswer::Conflict(why) | MembershipAnswer::Failed(why) => self.failed(now, why),
         }
     }
 
@@ -227,8 +227,11 @@ mod tests {
     fn a_lease_is_read_once_and_written_over_what_the_last_write_returned() {
         let (now, mut lease) = (Instant::now(), Membership::new(LEASE));
         assert_eq!(lease.renew(now, card(false)), Some(Act::Read(1)));
-        assert_eq!(lease.answered(now, 1, Answer::Found(None)), Some(Act::Write(2, None, Box::new(card(false)))));
-        assert_eq!(lease.answered(now, 2, Answer::Written(5)), None);
+        assert_eq!(
+            lease.answered(now, 1, MembershipAnswer::Found(None)),
+            Some(Act::Write(2, None, Box::new(card(false))))
+        );
+        assert_eq!(lease.answered(now, 2, MembershipAnswer::Written(5)), None);
         assert_eq!(
             (lease.deadline(), lease.renew(now, card(true))),
             (None, Some(Act::Write(3, Some(5), Box::new(card(true)))))
@@ -241,9 +244,12 @@ mod tests {
         lease.renew(now, card(false));
         assert_eq!(lease.renew(now, card(false)), None);
         assert_eq!(lease.renew(now, card(true)), None);
-        lease.answered(now, 1, Answer::Found(Some(1)));
-        assert_eq!(lease.answered(now, 2, Answer::Written(2)), Some(Act::Write(3, Some(2), Box::new(card(true)))));
-        assert_eq!(lease.answered(now, 3, Answer::Written(3)), None);
+        lease.answered(now, 1, MembershipAnswer::Found(Some(1)));
+        assert_eq!(
+            lease.answered(now, 2, MembershipAnswer::Written(2)),
+            Some(Act::Write(3, Some(2), Box::new(card(true))))
+        );
+        assert_eq!(lease.answered(now, 3, MembershipAnswer::Written(3)), None);
     }
 
     #[test]
@@ -251,9 +257,9 @@ mod tests {
         let (now, mut lease) = (Instant::now(), Membership::new(LEASE));
         lease.renew(now, card(false));
         for number in [1, 3, 5] {
-            let written = lease.answered(now, number, Answer::Found(Some(number)));
+            let written = lease.answered(now, number, MembershipAnswer::Found(Some(number)));
             assert_eq!(written, Some(Act::Write(number + 1, Some(number), Box::new(card(false)))));
-            let again = lease.answered(now, number + 1, Answer::Conflict("changed".into()));
+            let again = lease.answered(now, number + 1, MembershipAnswer::Conflict("changed".into()));
             assert_eq!(again, (number < 5).then_some(Act::Read(number + 2)));
         }
         assert_eq!((lease.trouble().as_deref(), lease.deadline()), (Some("changed"), Some(now + AGAIN)));
@@ -265,7 +271,7 @@ mod tests {
         lease.renew(now, card(false));
         let mut pauses = Vec::new();
         for number in 1..=5 {
-            assert_eq!(lease.answered(now, number, Answer::Failed("no".into())), None);
+            assert_eq!(lease.answered(now, number, MembershipAnswer::Failed("no".into())), None);
             assert_eq!(lease.trouble().is_some(), number == 1);
             let next = lease.deadline().unwrap();
             pauses.push(next - now);
@@ -275,10 +281,10 @@ mod tests {
             assert_eq!(lease.tick(now), Some(Act::Read(number + 1)));
         }
         assert_eq!(pauses, [1, 2, 4, 5, 5].map(Duration::from_secs));
-        lease.answered(now, 6, Answer::Found(None));
-        lease.answered(now, 7, Answer::Written(1));
+        lease.answered(now, 6, MembershipAnswer::Found(None));
+        lease.answered(now, 7, MembershipAnswer::Written(1));
         lease.renew(now, card(false));
-        lease.answered(now, 8, Answer::Failed("again".into()));
+        lease.answered(now, 8, MembershipAnswer::Failed("again".into()));
         assert_eq!((lease.trouble().as_deref(), lease.deadline()), (Some("again"), Some(now + AGAIN)), "a new outage");
     }
 
@@ -286,11 +292,11 @@ mod tests {
     fn another_card_does_not_wait_for_the_next_attempt() {
         let (now, mut lease) = (Instant::now(), Membership::<u64>::new(LEASE));
         lease.renew(now, card(false));
-        lease.answered(now, 1, Answer::Failed("no".into()));
+        lease.answered(now, 1, MembershipAnswer::Failed("no".into()));
         assert_eq!(lease.renew(now + ms(10), card(true)), Some(Act::Read(2)));
         // The same if it came while the first was being written.
         assert_eq!(lease.renew(now + ms(10), card(false)), None);
-        assert_eq!(lease.answered(now + ms(20), 2, Answer::Failed("no".into())), Some(Act::Read(3)));
+        assert_eq!(lease.answered(now + ms(20), 2, MembershipAnswer::Failed("no".into())), Some(Act::Read(3)));
     }
 
     #[test]
@@ -299,15 +305,18 @@ mod tests {
         let silence = Silence { uid: "u".into(), ms: 200, unanswered: Vec::new(), gateway: true, witnesses: 1 };
         let loss = || Card { silent: [("node-2".to_owned(), silence.clone())].into(), ..Card::default() };
         lease.renew(now, card(false));
-        lease.answered(now, 1, Answer::Found(Some(1)));
+        lease.answered(now, 1, MembershipAnswer::Found(Some(1)));
         assert_eq!(lease.renew(now, loss()), Some(Act::Read(3)));
-        assert_eq!(lease.answered(now, 2, Answer::Written(2)), None);
-        assert_eq!(lease.answered(now, 3, Answer::Found(Some(1))), Some(Act::Write(4, Some(1), Box::new(loss()))));
-        lease.answered(now, 4, Answer::Written(2));
+        assert_eq!(lease.answered(now, 2, MembershipAnswer::Written(2)), None);
+        assert_eq!(
+            lease.answered(now, 3, MembershipAnswer::Found(Some(1))),
+            Some(Act::Write(4, Some(1), Box::new(loss())))
+        );
+        lease.answered(now, 4, MembershipAnswer::Written(2));
         assert_eq!(lease.renew(now, loss()), Some(Act::Write(5, Some(2), Box::new(loss()))), "known by now");
-        lease.answered(now, 5, Answer::Written(3));
+        lease.answered(now, 5, MembershipAnswer::Written(3));
         assert_eq!(lease.renew(now, card(false)), Some(Act::Write(6, Some(3), Box::new(card(false)))));
-        lease.answered(now, 6, Answer::Written(4));
+        lease.answered(now, 6, MembershipAnswer::Written(4));
         assert_eq!(lease.renew(now, loss()), Some(Act::Read(7)), "lost again");
     }
 
@@ -330,10 +339,17 @@ mod tests {
             assert_eq!(lease.renew(now + ms(at), lost(count)), expected, "{at} ms");
         }
         let at = now + ms(3600);
-        assert_eq!(lease.answered(at, 3, Answer::Found(Some(1))), Some(Act::Write(4, Some(1), Box::new(lost(4)))));
+        assert_eq!(
+            lease.answered(at, 3, MembershipAnswer::Found(Some(1))),
+            Some(Act::Write(4, Some(1), Box::new(lost(4))))
+        );
         let next = Act::Write(5, Some(2), Box::new(lost(5)));
-        assert_eq!(lease.answered(at, 4, Answer::Written(2)), Some(next), "the last of those that came meanwhile");
-        lease.answered(at, 5, Answer::Written(3));
+        assert_eq!(
+            lease.answered(at, 4, MembershipAnswer::Written(2)),
+            Some(next),
+            "the last of those that came meanwhile"
+        );
+        lease.answered(at, 5, MembershipAnswer::Written(3));
         assert_eq!(lease.renew(at, lost(6)), Some(Act::Read(6)), "nothing is cut short");
     }
 
@@ -341,10 +357,10 @@ mod tests {
     fn an_api_that_does_not_answer_is_given_up_after_three_seconds_and_what_it_says_later_counts_for_nothing() {
         let (now, mut lease) = (Instant::now(), Membership::<u64>::new(LEASE));
         lease.renew(now, card(false));
-        lease.answered(now, 1, Answer::Found(None));
+        lease.answered(now, 1, MembershipAnswer::Found(None));
         assert_eq!(lease.tick(now + ms(2999)), None);
         assert_eq!((lease.tick(now + LIMIT), lease.trouble()), (None, Some("no answer within 3s".into())));
-        assert_eq!(lease.answered(now + LIMIT, 2, Answer::Written(1)), None);
+        assert_eq!(lease.answered(now + LIMIT, 2, MembershipAnswer::Written(1)), None);
         assert_eq!(lease.tick(now + LIMIT + AGAIN), Some(Act::Read(3)), "what took effect is read");
     }
 }

@@ -40,7 +40,7 @@ pub enum Ask {
 
 /// Answer to a request.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
+pub enum RecordAnswer {
     /// The Service, also after a write; `None`: it does not exist.
     Service(Option<Box<Object>>),
     /// Another writer has changed the Service meanwhile.
@@ -190,16 +190,16 @@ impl Write {
     }
 
     /// The next request; the first call has no answer. `wall` is only written, never compared.
-    pub fn next(&mut self, wall: Timestamp, answer: Option<Answer>) -> Next {
+    pub fn next(&mut self, wall: Timestamp, answer: Option<RecordAnswer>) -> Next {
         let object = match answer {
             None => match self.remembered.take() {
                 Some(object) => Box::new(object),
                 None => return Next::Send(Ask::Read),
             },
-            Some(Answer::Service(Some(object))) => object,
-            Some(Answer::Service(None)) => return Next::End(End::Gone),
-            Some(Answer::Conflict) => return Next::End(End::Conflict),
-            Some(Answer::Failed) => return Next::End(End::Failed),
+            Some(RecordAnswer::Service(Some(object))) => object,
+            Some(RecordAnswer::Service(None)) => return Next::End(End::Gone),
+            Some(RecordAnswer::Conflict) => return Next::End(End::Conflict),
+            Some(RecordAnswer::Failed) => return Next::End(End::Failed),
         };
         self.compare(wall, object)
     }

@@ -32,7 +32,7 @@ pub const USUAL: u64 = 0;
 
 /// A Service as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found<O> {
+pub struct FoundService<O> {
     /// UID, which tells it from a later Service of the same name.
     pub uid: Uid,
     /// The record on the Service.
@@ -52,9 +52,9 @@ pub enum Ask<O> {
 
 /// Answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer<O> {
+pub enum SwapAnswer<O> {
     /// The Service; `None`: no Service of that name exists.
-    Found(Option<Found<O>>),
+    Found(Option<FoundService<O>>),
     /// The record was written.
     Written,
     /// Another writer has changed the Service meanwhile.
@@ -170,20 +170,20 @@ impl<O> Swaps<O> {
     }
 
     /// A request was answered.
-    pub fn answered(&mut self, now: Instant, id: u64, answer: Answer<O>) {
+    pub fn answered(&mut self, now: Instant, id: u64, answer: SwapAnswer<O>) {
         let Some(request) = self.requests.remove(&id) else { return };
         let Some(running) = self.running.get_mut(&request.key) else { return };
         running.requests.retain(|other| *other != id);
-        if !matches!(answer, Answer::Failed(_)) {
+        if !matches!(answer, SwapAnswer::Failed(_)) {
             running.progress = now;
             self.heard(now, &request);
         }
         match answer {
-            Answer::Found(found) => self.found(now, &request, found),
-            Answer::Written => self.finish(now, &request, Swapped::Won),
-            Answer::Refused(why) => self.finish(now, &request, Swapped::Refused(why)),
-            Answer::Conflict => self.conflict(now, &request),
-            Answer::Failed(why) => self.failed(now, &request, why),
+            SwapAnswer::Found(found) => self.found(now, &request, found),
+            SwapAnswer::Written => self.finish(now, &request, Swapped::Won),
+            SwapAnswer::Refused(why) => self.finish(now, &request, Swapped::Refused(why)),
+            SwapAnswer::Conflict => self.conflict(now, &request),
+            SwapAnswer::Failed(why) => self.failed(now, &request, why),
         }
     }
 
@@ -254,10 +254,10 @@ impl<O> Swaps<O> {
         self.acts.push(Act::Send { id, connection, key: key.clone(), ask });
     }
 
-    fn found(&mut self, now: Instant, request: &Request, found: Option<Found<O>>) {
+    fn found(&mut self, now: Instant, request: &Request, found: Option<FoundService<O>>) {
         let Some(running) = self.running.get(&request.key) else { return };
         let swap = running.swap.clone();
-        let Some(Found { owner_record, object, .. }) = found.filter(|found| found.uid == swap.uid) else {
+        let Some(FoundService { owner_record, object, .. }) = found.filter(|found| found.uid == swap.uid) else {
             return self.finish(now, request, Swapped::Gone);
         };
         // An earlier request was written and its answer was lost.

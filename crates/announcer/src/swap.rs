@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use announcer_core::swap::{Act, Answer, Ask, Found, Swaps, USUAL};
+use announcer_core::swap::{Act, Ask, FoundService, SwapAnswer, Swaps, USUAL};
 use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
@@ -111,36 +111,37 @@ impl Swapper {
     }
 }
 
-async fn request(client: Result<Client, String>, key: &ServiceKey, ask: Ask<Object>) -> Answer<Object> {
+async fn request(client: Result<Client, String>, key: &ServiceKey, ask: Ask<Object>) -> SwapAnswer<Object> {
     let client = match client {
         Ok(client) => client,
-        Err(error) => return Answer::Failed(error),
+        Err(error) => return SwapAnswer::Failed(error),
     };
     let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Service>(&()));
     match ask {
-        Ask::Read => {
-            api.get_opt(&key.name).await.map_or_else(|error| failure(&error), |found| Answer::Found(found.map(read)))
-        }
+        Ask::Read => api
+            .get_opt(&key.name)
+            .await
+            .map_or_else(|error| failure(&error), |found| SwapAnswer::Found(found.map(read))),
         Ask::Write(mut object, swap) => {
             sit(&mut object.metadata, &swap.owner_record);
             match api.replace(&key.name, &PostParams::default(), &object).await {
-                Ok(_) => Answer::Written,
-                Err(error) if api_code(&error) == Some(409) => Answer::Conflict,
-                Err(error) if api_code(&error) == Some(404) => Answer::Found(None),
+                Ok(_) => SwapAnswer::Written,
+                Err(error) if api_code(&error) == Some(409) => SwapAnswer::Conflict,
+                Err(error) if api_code(&error) == Some(404) => SwapAnswer::Found(None),
                 Err(error) => failure(&error),
             }
         }
     }
 }
 
-fn read(object: DynamicObject) -> Found<Object> {
+fn read(object: DynamicObject) -> FoundService<Object> {
     let uid = Uid(object.metadata.uid.clone().unwrap_or_default());
-    Found { uid, owner_record: owner_record(&object.metadata), object: Box::new(object) }
+    FoundService { uid, owner_record: owner_record(&object.metadata), object: Box::new(object) }
 }
 
-fn failure(error: &kube::Error) -> Answer<Object> {
+fn failure(error: &kube::Error) -> SwapAnswer<Object> {
     // Another API server or a later attempt would refuse too, for example because the annotations are too large.
-    if is_refused_write(error) { Answer::Refused(chain(error)) } else { Answer::Failed(chain(error)) }
+    if is_refused_write(error) { SwapAnswer::Refused(chain(error)) } else { SwapAnswer::Failed(chain(error)) }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use announcer_core::record_writer::{Answer, Ask, End, Next, Object, RecordWriter, Requeue, Write};
+use announcer_core::record_writer::{Ask, End, Next, Object, RecordAnswer, RecordWriter, Requeue, Write};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{ApiResource, DynamicObject, PostParams, TypeMeta};
@@ -130,7 +130,7 @@ impl Writer {
         }
     }
 
-    async fn request(&self, key: &ServiceKey, ask: Ask) -> (Option<Answer>, Option<String>) {
+    async fn request(&self, key: &ServiceKey, ask: Ask) -> (Option<RecordAnswer>, Option<String>) {
         let resource = ApiResource::erase::<Service>(&());
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
         let params = PostParams::default();
@@ -146,12 +146,12 @@ impl Writer {
         match found {
             Ok(found) => {
                 let parts = |DynamicObject { metadata, data, .. }| Box::new(Object { metadata, data });
-                (Some(Answer::Service(found.map(parts))), None)
+                (Some(RecordAnswer::Service(found.map(parts))), None)
             }
             Err(error) => match api_code(&error) {
-                Some(404) => (Some(Answer::Service(None)), None),
-                Some(409) => (Some(Answer::Conflict), None),
-                _ => (Some(Answer::Failed), Some(format!("failed to {tried} the Service: {}", chain(&error)))),
+                Some(404) => (Some(RecordAnswer::Service(None)), None),
+                Some(409) => (Some(RecordAnswer::Conflict), None),
+                _ => (Some(RecordAnswer::Failed), Some(format!("failed to {tried} the Service: {}", chain(&error)))),
             },
         }
     }

@@ -119,8 +119,8 @@ impl TargetState {
         }
         self.open = None;
         let (outcome, reset) = match reply.answer {
-            handshake::Answer::Accepted => (Outcome::Served, Some(asks.reset())),
-            handshake::Answer::Refused => (Outcome::Refused, None),
+            handshake::SynAnswer::Accepted => (Outcome::Served, Some(asks.reset())),
+            handshake::SynAnswer::Refused => (Outcome::Refused, None),
         };
         let (_, traffic) = traffic(self.target.at.ip());
         let send = |frame| Output::Send { link: self.target.link, traffic, frame };

@@ -41,7 +41,7 @@ fn driven(write: &mut Write, stands: Option<Object>) -> (Vec<&'static str>, End)
                 };
                 sent.push(word);
                 stands = written.or(stands);
-                Answer::Service(stands.clone())
+                RecordAnswer::Service(stands.clone())
             }
         };
         next = write.next(Timestamp::UNIX_EPOCH, Some(answer));
@@ -75,11 +75,11 @@ fn the_status_follows_without_reading_again_and_an_object_that_was_old_is_read_a
     writer.want(key(), record(4));
     let mut write = writer.begin(&key()).unwrap();
     assert!(matches!(write.next(Timestamp::UNIX_EPOCH, None), Next::Send(Ask::Publish(_))));
-    let Next::End(end) = write.next(Timestamp::UNIX_EPOCH, Some(Answer::Conflict)) else { panic!("it goes on") };
+    let Next::End(end) = write.next(Timestamp::UNIX_EPOCH, Some(RecordAnswer::Conflict)) else { panic!("it goes on") };
     assert_eq!(writer.ended(&key(), &write, end), (None, Requeue::AtOnce));
     let mut write = writer.begin(&key()).unwrap();
     assert_eq!(write.next(Timestamp::UNIX_EPOCH, None), Next::Send(Ask::Read));
-    let Next::End(end) = write.next(Timestamp::UNIX_EPOCH, Some(Answer::Conflict)) else { panic!("it goes on") };
+    let Next::End(end) = write.next(Timestamp::UNIX_EPOCH, Some(RecordAnswer::Conflict)) else { panic!("it goes on") };
     assert_eq!(writer.ended(&key(), &write, end), (Some(Recorded::Failed), Requeue::Later));
 }
 
@@ -113,7 +113,7 @@ fn what_was_given_up_under_way_is_not_tried_again() {
     let mut write = writer.begin(&key()).unwrap();
     write.next(Timestamp::UNIX_EPOCH, None);
     writer.forget(&key());
-    assert_eq!(write.next(Timestamp::UNIX_EPOCH, Some(Answer::Failed)), Next::End(End::Failed));
+    assert_eq!(write.next(Timestamp::UNIX_EPOCH, Some(RecordAnswer::Failed)), Next::End(End::Failed));
     assert_eq!(writer.ended(&key(), &write, End::Failed), (None, Requeue::No));
     assert!(writer.begin(&key()).is_none());
 }

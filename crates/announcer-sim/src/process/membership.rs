@@ -8,7 +8,7 @@ use announcer_core::ownership::node::{Card, Member};
 use jiff::Timestamp;
 
 use super::{Purpose, Requests};
-use crate::api::{Answer, Request};
+use crate::api::{ApiAnswer, Request};
 
 /// The membership Lease.
 #[derive(Debug)]
@@ -43,12 +43,12 @@ impl Membership {
     }
 
     /// A request was answered.
-    pub fn answered(&mut self, now: Instant, wall: Timestamp, id: u64, answer: &Answer, out: &mut Requests) {
+    pub fn answered(&mut self, now: Instant, wall: Timestamp, id: u64, answer: &ApiAnswer, out: &mut Requests) {
         let answer = match answer {
-            Answer::MemberFound(version) => membership::Answer::Found(*version),
-            Answer::MemberWritten(version) => membership::Answer::Written(*version),
-            Answer::Conflict => membership::Answer::Conflict("it was changed".to_owned()),
-            _ => membership::Answer::Failed("the API does not answer".to_owned()),
+            ApiAnswer::MemberFound(version) => membership::MembershipAnswer::Found(*version),
+            ApiAnswer::MemberWritten(version) => membership::MembershipAnswer::Written(*version),
+            ApiAnswer::Conflict => membership::MembershipAnswer::Conflict("it was changed".to_owned()),
+            _ => membership::MembershipAnswer::Failed("the API does not answer".to_owned()),
         };
         let act = self.lease.answered(now, id, answer);
         self.perform(wall, act, out);

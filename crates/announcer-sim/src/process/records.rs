@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use announcer::writer::BACKOFF;
 use announcer_core::engine::{Input, Record};
-use announcer_core::record_writer::{Answer, Ask, Next, Object, RecordWriter, Requeue, Write};
+use announcer_core::record_writer::{Ask, Next, Object, RecordAnswer, RecordWriter, Requeue, Write};
 use announcer_core::view::ServiceKey;
 use jiff::Timestamp;
 use kube::api::DynamicObject;
@@ -83,17 +83,17 @@ impl Writer {
         &mut self,
         now: Instant,
         name: &ServiceKey,
-        answer: api::Answer,
+        answer: api::ApiAnswer,
         out: &mut Requests,
         inputs: &mut Vec<Input>,
     ) {
         let Some(write) = self.queue.get_mut(name).and_then(|key| key.write.take()) else { return };
         let answer = match answer {
-            api::Answer::Service(found) => {
-                Answer::Service(found.map(|(version, object)| Box::new(read(version, *object))))
+            api::ApiAnswer::Service(found) => {
+                RecordAnswer::Service(found.map(|(version, object)| Box::new(read(version, *object))))
             }
-            api::Answer::Conflict => Answer::Conflict,
-            _ => Answer::Failed,
+            api::ApiAnswer::Conflict => RecordAnswer::Conflict,
+            _ => RecordAnswer::Failed,
         };
         self.go_on(now, name, write, Some(answer), out, inputs);
         self.work(now, name, out, inputs);
@@ -104,7 +104,7 @@ impl Writer {
         now: Instant,
         name: &ServiceKey,
         mut write: Write,
-        answer: Option<Answer>,
+        answer: Option<RecordAnswer>,
         out: &mut Requests,
         inputs: &mut Vec<Input>,
     ) {

@@ -7,7 +7,7 @@ use contract::keys::cloudprovider::CARD;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use runtime::events::Entry;
-use runtime::scenario::{Scenario, Seen as Request};
+use runtime::scenario::{ReceivedRequest as Request, Scenario};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 

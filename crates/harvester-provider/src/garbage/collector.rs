@@ -15,7 +15,7 @@ use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::list::{Garbage, Kind, count_ours, list};
-use super::restore::{Seen, keep_confirmed, look_back};
+use super::restore::{GarbageView, keep_confirmed, look_back};
 use super::summary::summary;
 use super::sweep::Sweep;
 use crate::config::{GarbageConfig, GarbageMode, LoadBalancerConfig};
@@ -258,8 +258,8 @@ impl Collector {
     async fn remember(&self, garbage: &[Garbage], progress: &mut Progress) {
         let (spoken, record) = (self.identity.spoken(), self.sources.record.get(&NAME.to_owned()));
         let known = record.map(|record| record.confirmed_lost.clone()).unwrap_or_default();
-        let seen =
-            Seen { just_confirmed: spoken != progress.heard, settled: progress.sweep.is_settled(Instant::now()) };
+        let settled = progress.sweep.is_settled(Instant::now());
+        let seen = GarbageView { just_confirmed: spoken != progress.heard, settled };
         let done = keep_confirmed(garbage, seen, &known, &self.requests).await;
         if done {
             progress.heard = spoken;

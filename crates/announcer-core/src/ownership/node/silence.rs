@@ -51,7 +51,7 @@ impl Silence {
 
 /// One silent address: since when, under which term, and what the last burst showed.
 #[derive(Debug)]
-struct Found {
+struct SilentAddress {
     since: Instant,
     term: Term,
     silence: Silence,
@@ -59,7 +59,7 @@ struct Found {
 
 /// Silent owners with their silent addresses.
 #[derive(Debug, Default)]
-pub struct Silences(BTreeMap<String, BTreeMap<IpAddr, Found>>);
+pub struct Silences(BTreeMap<String, BTreeMap<IpAddr, SilentAddress>>);
 
 impl Silences {
     /// Takes in a verdict of the detector.
@@ -73,7 +73,7 @@ impl Silences {
                     let since = before.map_or(now, |found| found.since);
                     let last = before.map_or(last, |found| found.silence.last);
                     let silence = Silence { taken, side, certain, heard, last, outside };
-                    known.insert(vip.address, Found { since, term: vip.term, silence });
+                    known.insert(vip.address, SilentAddress { since, term: vip.term, silence });
                 }
             }
             Verdict::Answers { owner, vip } => {
@@ -84,7 +84,11 @@ impl Silences {
         }
     }
 
-    fn found<'a>(&'a self, record: &'a OwnerRecord, addresses: &'a [IpAddr]) -> impl Iterator<Item = &'a Found> {
+    fn found<'a>(
+        &'a self,
+        record: &'a OwnerRecord,
+        addresses: &'a [IpAddr],
+    ) -> impl Iterator<Item = &'a SilentAddress> {
         let known = self.0.get(&record.host).into_iter();
         let found = known.flat_map(move |known| addresses.iter().filter_map(|address| known.get(address)));
         // Under a newer record the owner must first be heard again (R5).

@@ -15,7 +15,7 @@ use super::super::plan::{self, Plan, World};
 use super::super::sharing;
 use super::super::view::LbView;
 use super::HarvesterLoadBalancers;
-use super::memory::{Now, ProviderState, Seen};
+use super::memory::{DecisionInputs, Now, ProviderState};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::{cluster_of, is_proven};
 
@@ -170,7 +170,7 @@ impl HarvesterLoadBalancers {
         };
         let plan = plan::ensure(service, &world);
         let primary = shared.as_ref().map(|primary| &primary.key);
-        memory.decided(service, Seen { name, lb: lb.as_deref(), unserved, primary, now }, &plan);
+        memory.decided(service, DecisionInputs { name, lb: lb.as_deref(), unserved, primary, now }, &plan);
         plan
     }
 
