@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use case::{Case, CaseState};
-use decide::{Agreed, Circumstances, Doubt, Finding, SeenReport};
+use decide::{Agreed, Doubt, LossFacts, LossVerdict, SeenReport};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
@@ -287,20 +287,14 @@ impl NodeLoss {
         nodes: &[Arc<NodeView>],
     ) {
         let judge = |case: &Case, machine, host_upgrade| {
-            let known = Circumstances {
-                now: Instant::now(),
-                since: case.since,
-                silent,
-                nodes: nodes.len(),
-                host_upgrade,
-                machine,
-            };
+            let known =
+                LossFacts { now: Instant::now(), since: case.since, silent, nodes: nodes.len(), host_upgrade, machine };
             decide::decide(word, known)
         };
         let valid = |machine| if machine == Standing::Unknown { ASK } else { SAID };
         let said = case.machine.filter(|(at, machine, _)| at.elapsed() < valid(*machine));
         let said = said.map(|(_, machine, upgrade)| (machine, upgrade));
-        let many = matches!(judge(case, Standing::Unknown, false), Finding::Refused(Doubt::TooMany { .. }));
+        let many = matches!(judge(case, Standing::Unknown, false), LossVerdict::Refused(Doubt::TooMany { .. }));
         let (machine, host_upgrade) = match said {
             Some(said) => said,
             None if many => (Standing::Unknown, false),
@@ -319,14 +313,14 @@ impl NodeLoss {
             }
         };
         let (doubt, until) = match judge(case, machine, host_upgrade) {
-            Finding::Lost => {
+            LossVerdict::Lost => {
                 // The doubt is resolved. If the mark fails, only the back-off decides when it is tried again.
                 case.state = CaseState::Open(None);
                 self.mark(node, word, case).await;
                 return;
             }
-            Finding::Wait(until, doubt) => (doubt, Some(until)),
-            Finding::Refused(doubt) => (doubt, None),
+            LossVerdict::Wait(until, doubt) => (doubt, Some(until)),
+            LossVerdict::Refused(doubt) => (doubt, None),
         };
         let (text, kind) = (doubt.to_string(), doubt.word());
         if case.doubted(doubt, until) {

@@ -33,7 +33,7 @@ use verdict::{Target, Verdict};
 use watch::Watch;
 
 use crate::frames::{Frame, Heard};
-use crate::node_watch::Finding;
+use crate::node_watch::NodeFinding;
 
 /// What the detector wants to be done or reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) enum Output {
     /// A finding about an owner.
     Verdict(Verdict),
     /// A finding about a node.
-    Node(Finding),
+    Node(NodeFinding),
 }
 
 /// Counters for metrics.
@@ -152,7 +152,7 @@ impl Detector {
             if frame.what == Heard::Answer && frame.to_us && watch.answered(now, frame.address, frame.mac) {
                 self.findings.push(match subject {
                     Subject::Owner => Output::Verdict(Verdict::Answers { owner: owner.clone(), vip: frame.address }),
-                    Subject::Node => Output::Node(Finding::Answers { node: owner.clone() }),
+                    Subject::Node => Output::Node(NodeFinding::Answers { node: owner.clone() }),
                 });
             }
         }

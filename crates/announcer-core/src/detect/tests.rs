@@ -56,7 +56,7 @@ struct Lan {
     /// What we send is lost.
     deaf: bool,
     verdicts: Vec<(Duration, Verdict)>,
-    findings: Vec<(Duration, Finding)>,
+    findings: Vec<(Duration, NodeFinding)>,
     asks: Vec<(Duration, Ask)>,
     /// How late our own timers are.
     lateness: Duration,

@@ -27,7 +27,7 @@ use crate::config::Config;
 use crate::detect::{self, Ask, Detector, Landmark, Timers};
 use crate::frames::Frame;
 use crate::network::{Family, Network};
-use crate::node_watch::{Finding, NodeWatch};
+use crate::node_watch::{NodeFinding, NodeWatch};
 use crate::ownership::Owners;
 use crate::ownership::node::{
     Card, Change, Cluster, Review, ReviewContext, Swap, Swapped, Targets, Verdict, card_links,
@@ -283,8 +283,8 @@ impl Engine {
     }
 
     /// Takes in a finding of the detector about a node.
-    fn found(&mut self, now: Instant, finding: Finding) {
-        if let Finding::Answers { node } = &finding {
+    fn found(&mut self, now: Instant, finding: NodeFinding) {
+        if let NodeFinding::Answers { node } = &finding {
             tracing::info!(node, "the node did not answer for a while and answers again");
             self.out.replan_urgently();
             if let Some(since) = self.node_mode.nodes.silent_since(node) {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use l2_types::handshake::{self, Handshake, Reply};
 
-use super::{FAILURES, Finding, Outcome, Output, PERSISTS, Target, traffic, who_has};
+use super::{FAILURES, Outcome, Output, PERSISTS, ProbeFinding, Target, traffic, who_has};
 
 /// Limit for address resolution.
 const NEIGHBOR: Duration = Duration::from_millis(600);
@@ -169,6 +169,6 @@ impl TargetState {
             self.standing = Some(outcome);
         }
         let outcome = self.standing.filter(|_| is_news || self.failures == PERSISTS)?;
-        Some(Output::Found(Finding { target: self.target.clone(), outcome, failures: self.failures }))
+        Some(Output::Found(ProbeFinding { target: self.target.clone(), outcome, failures: self.failures }))
     }
 }

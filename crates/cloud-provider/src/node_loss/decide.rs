@@ -53,7 +53,7 @@ pub struct Agreed {
 
 /// The verdict about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
+pub enum LossVerdict {
     /// The node is lost.
     Lost,
     /// The decision waits until this time.
@@ -156,7 +156,7 @@ pub fn limit(nodes: usize) -> usize {
 
 /// The facts about a node that is judged.
 #[derive(Debug, Clone, Copy)]
-pub struct Circumstances<'a> {
+pub struct LossFacts<'a> {
     /// Now.
     pub now: Instant,
     /// When the node was first reported as silent.
@@ -182,24 +182,24 @@ pub fn settle(answer: Standing, cached: Standing, former: Option<Standing>) -> S
 }
 
 /// Whether one node is lost.
-pub fn decide(word: &Agreed, known: Circumstances<'_>) -> Finding {
-    let Circumstances { now, since, silent, nodes, host_upgrade, machine } = known;
+pub fn decide(word: &Agreed, known: LossFacts<'_>) -> LossVerdict {
+    let LossFacts { now, since, silent, nodes, host_upgrade, machine } = known;
     // This rule overrides all others: many silent nodes at once are not the loss of a node.
     if silent.len() > limit(nodes) {
-        return Finding::Refused(Doubt::TooMany { silent: silent.len(), nodes });
+        return LossVerdict::Refused(Doubt::TooMany { silent: silent.len(), nodes });
     }
     match machine {
-        Standing::Off => return Finding::Lost,
-        Standing::Still(how) if now < since + STILL => return Finding::Wait(since + STILL, Doubt::Still(how)),
+        Standing::Off => return LossVerdict::Lost,
+        Standing::Still(how) if now < since + STILL => return LossVerdict::Wait(since + STILL, Doubt::Still(how)),
         Standing::Still(_) | Standing::Running | Standing::Unknown => {}
     }
     if !word.enough {
-        return Finding::Refused(Doubt::OneWatcher);
+        return LossVerdict::Refused(Doubt::OneWatcher);
     }
     if host_upgrade {
-        return Finding::Refused(Doubt::HostUpgrade);
+        return LossVerdict::Refused(Doubt::HostUpgrade);
     }
-    Finding::Lost
+    LossVerdict::Lost
 }
 
 #[cfg(test)]

@@ -86,24 +86,24 @@ fn what_keeps_a_silent_node_from_being_called_lost() {
     let word = |enough| Agreed { uid: "u".into(), evidence: String::new(), enough };
     let many = |count: usize| (0..count).map(|number| format!("n{number}")).collect::<BTreeSet<_>>();
     let second = Duration::from_secs(1);
-    let too_many = |silent, nodes| Finding::Refused(Doubt::TooMany { silent, nodes });
-    let still = Finding::Wait(since + STILL, Doubt::Still("paused"));
+    let too_many = |silent, nodes| LossVerdict::Refused(Doubt::TooMany { silent, nodes });
+    let still = LossVerdict::Wait(since + STILL, Doubt::Still("paused"));
     for (name, enough, after, silent, nodes, upgrade, machine, expected) in [
-        ("two agree", true, 0, 1, 3, false, Standing::Running, Finding::Lost),
-        ("Harvester does not answer", true, 0, 1, 3, false, Standing::Unknown, Finding::Lost),
-        ("one watcher", false, 0, 1, 3, false, Standing::Running, Finding::Refused(Doubt::OneWatcher)),
-        ("one watcher, and the machine is off", false, 0, 1, 3, false, Standing::Off, Finding::Lost),
+        ("two agree", true, 0, 1, 3, false, Standing::Running, LossVerdict::Lost),
+        ("Harvester does not answer", true, 0, 1, 3, false, Standing::Unknown, LossVerdict::Lost),
+        ("one watcher", false, 0, 1, 3, false, Standing::Running, LossVerdict::Refused(Doubt::OneWatcher)),
+        ("one watcher, and the machine is off", false, 0, 1, 3, false, Standing::Off, LossVerdict::Lost),
         ("two of three", true, 0, 2, 3, false, Standing::Running, too_many(2, 3)),
         ("two of three, and this one is off", true, 0, 2, 3, false, Standing::Off, too_many(2, 3)),
-        ("a third of nine", true, 0, 3, 9, false, Standing::Running, Finding::Lost),
+        ("a third of nine", true, 0, 3, 9, false, Standing::Running, LossVerdict::Lost),
         ("more than a third of nine", true, 0, 4, 9, false, Standing::Running, too_many(4, 9)),
         ("the only node", true, 0, 1, 1, false, Standing::Running, too_many(1, 1)),
-        ("an upgrade of hosts", true, 60, 1, 3, true, Standing::Running, Finding::Refused(Doubt::HostUpgrade)),
-        ("an upgrade of hosts that has switched it off", true, 0, 1, 3, true, Standing::Off, Finding::Lost),
+        ("an upgrade of hosts", true, 60, 1, 3, true, Standing::Running, LossVerdict::Refused(Doubt::HostUpgrade)),
+        ("an upgrade of hosts that has switched it off", true, 0, 1, 3, true, Standing::Off, LossVerdict::Lost),
         ("paused", true, 0, 1, 3, false, Standing::Still("paused"), still.clone()),
-        ("paused for long", true, 10, 1, 3, false, Standing::Still("paused"), Finding::Lost),
+        ("paused for long", true, 10, 1, 3, false, Standing::Still("paused"), LossVerdict::Lost),
     ] {
-        let known = Circumstances {
+        let known = LossFacts {
             now: since + second * after,
             since,
             silent: &many(silent),

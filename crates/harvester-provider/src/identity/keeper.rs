@@ -32,7 +32,7 @@ use words::not_allowed;
 use super::Identity;
 use super::decide::{Clues, Decision, Source, decide};
 use super::evidence::node_facts;
-use super::judge::{Facts, Verdict, judge, worth_asking};
+use super::judge::{IdentityFacts, Verdict, judge, worth_asking};
 use super::proof::{cluster_of, is_proven, service_uid};
 use super::record::{self, NAME, NAMESPACE, Note, Record, Records};
 use crate::config::OwnNode;
@@ -53,9 +53,9 @@ const TRY_AGAIN: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// Pause when the right is missing: an administrator has to grant it.
 const WITHOUT_RIGHT: Duration = Duration::from_mins(10);
-/// The longest pause while an operator waits for his word to be followed. Whoever grants the right then has no other
-/// way to say so: the same word once more does not change the record.
-const WORD_WAITS: Duration = Duration::from_secs(10);
+/// The longest pause while an operator waits for his confirmation to be followed. Whoever grants the right then has no
+/// other way to say so: the same confirmation once more does not change the record.
+const CONFIRMATION_WAITS: Duration = Duration::from_secs(10);
 
 /// Shortest time between two writes of the record for machines that come and go.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
@@ -146,7 +146,7 @@ impl Keeper {
                 () = until(again) => {}
                 () = until(settles) => {}
                 () = until(forgets) => {}
-                () = until(progress.word_at.take()) => {}
+                () = until(progress.confirmation_at.take()) => {}
                 () = until(progress.kubelets.due()) => progress.kubelets.ask(&self.records.client).await,
             }
         }
@@ -161,7 +161,7 @@ impl Keeper {
         (progress.since, progress.kubelets.all) = (Instant::now().checked_sub(SETTLED), true);
         let found = record.unwrap_or_default();
         // Only the leader acts on an operator's confirmation.
-        let found = Record { word: None, ..found };
+        let found = Record { confirmation: None, ..found };
         // Before the look, after which this process remembers the name without a source.
         let decision = self.decide(&found).await;
         let note = self.look(&found, &mut progress, events).await;
@@ -174,7 +174,7 @@ impl Keeper {
         if let Some(stamp) = found.restore_suspected {
             self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
         }
-        progress.told_word.take_if(|_| found.word.is_none());
+        progress.told_confirmation.take_if(|_| found.confirmation.is_none());
         let note = self.judged(found, progress, events).await;
         let restore_suspected = self.suspected(found, progress, events);
         note.map(|note| Note { restore_suspected, ..note })
@@ -209,7 +209,7 @@ impl Keeper {
         );
         let service_uid = service_uid(&self.sources.services);
         let known = [Source::Remembered, Source::Adopted].contains(&decision.source) && !decision.name.is_default();
-        let facts = Facts {
+        let facts = IdentityFacts {
             card: found.card.as_ref(),
             name: Some(&decision.name).filter(|_| known),
             flag: self.identity.flag(),
@@ -229,19 +229,19 @@ impl Keeper {
         };
         // While the record cannot be written, a confirmation is not followed: it would stay in the record and be
         // followed again and again.
-        if let Some(word) = &found.word {
-            let (note, text) = Self::follow(word, &facts, &decision);
+        if let Some(confirmation) = &found.confirmation {
+            let (note, text) = Self::follow(confirmation, &facts, &decision);
             if progress.may_write(&note) {
-                if progress.told_word.as_ref() != Some(word) {
+                if progress.told_confirmation.as_ref() != Some(confirmation) {
                     tracing::info!("{text}");
                     events.normal(&record::reference(None), "IdentityConfirmed", &text);
-                    progress.told_word = Some(word.clone());
-                    // Once: a word that is spoken anew would also cover what nobody has seen yet.
+                    progress.told_confirmation = Some(confirmation.clone());
+                    // Once: a confirmation that is given anew would also cover what nobody has seen yet.
                     self.identity.confirm();
                 }
                 return Some(note);
             }
-            progress.word_at = Some(progress.not_before(&note));
+            progress.confirmation_at = Some(progress.not_before(&note));
         }
         progress.kubelets.watch(Vec::new());
         let note = match judge(&facts) {

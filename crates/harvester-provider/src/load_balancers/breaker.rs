@@ -18,8 +18,8 @@ pub const ASK_AGAIN: Duration = Duration::from_mins(1);
 /// Who has not asked for so long is paused or held, and no part of what is seen now.
 const ASKS_NO_MORE: Duration = Duration::from_mins(5);
 
-/// For so long a human's word counts.
-const WORD_LASTS: Duration = Duration::from_mins(10);
+/// For so long an operator's confirmation counts.
+const CONFIRMATION_LASTS: Duration = Duration::from_mins(10);
 
 /// What a Service is answered that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum BreakerAnswer {
     Confirmed,
     /// It asks again after this time.
     Later(Duration),
-    /// Nothing without a human's word: so many addresses would change.
+    /// Nothing without an operator's confirmation: so many addresses would change.
     No(usize),
 }
 
@@ -51,9 +51,9 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// May this Service be changed unasked? `all`: how many addresses are served. `word`: when a human last said that
-    /// all is as it is to be.
-    pub fn ask(&mut self, service: &ServiceKey, all: usize, word: Option<Instant>, now: Instant) -> BreakerAnswer {
+    /// May this Service be changed unasked? `all`: how many addresses are served. `confirmed`: when a human last said
+    /// that all is as it is to be.
+    pub fn ask(&mut self, service: &ServiceKey, all: usize, confirmed: Option<Instant>, now: Instant) -> BreakerAnswer {
         if self.granted.contains(service) {
             return BreakerAnswer::Yes;
         }
@@ -61,7 +61,7 @@ impl Breaker {
         let (since, last) = self.asking.entry(service.clone()).or_insert((now, now));
         *last = now;
         let since = *since;
-        if word.is_some_and(|word| now.saturating_duration_since(word) < WORD_LASTS) {
+        if confirmed.is_some_and(|confirmed| now.saturating_duration_since(confirmed) < CONFIRMATION_LASTS) {
             return BreakerAnswer::Yes;
         }
         let rest = SECOND_LOOK.saturating_sub(now.saturating_duration_since(since));
@@ -99,14 +99,14 @@ mod tests {
 
     /// Of `all` Services so many ask, one after the other, and again after two seconds; how many are changed in the
     /// end?
-    fn changed(breaker: &mut Breaker, all: usize, ask: usize, word: Option<Instant>) -> usize {
+    fn changed(breaker: &mut Breaker, all: usize, ask: usize, confirmed: Option<Instant>) -> usize {
         let start = Instant::now();
         let mut left: Vec<ServiceKey> = (0..ask).map(|number| key(&format!("default/web-{number}"))).collect();
         for round in 0..4 {
             let now = start + SECOND_LOOK * round;
             left.retain(|service| {
                 let goes =
-                    matches!(breaker.ask(service, all, word, now), BreakerAnswer::Yes | BreakerAnswer::Confirmed);
+                    matches!(breaker.ask(service, all, confirmed, now), BreakerAnswer::Yes | BreakerAnswer::Confirmed);
                 if goes {
                     breaker.changed(service, now);
                 }
@@ -151,7 +151,7 @@ mod tests {
     fn a_humans_word_lets_them_all_go_for_a_while() {
         let mut breaker = Breaker::default();
         assert_eq!(changed(&mut breaker, 30, 20, None), 3);
-        let (now, old) = (Instant::now() + SECOND_LOOK * 4, Instant::now().checked_sub(WORD_LASTS));
+        let (now, old) = (Instant::now() + SECOND_LOOK * 4, Instant::now().checked_sub(CONFIRMATION_LASTS));
         assert_eq!(breaker.ask(&key("default/web-9"), 30, old, now), BreakerAnswer::No(17));
         assert_eq!(changed(&mut breaker, 30, 20, Some(Instant::now())), 20);
     }

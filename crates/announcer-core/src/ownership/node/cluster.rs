@@ -9,7 +9,7 @@ use l2_types::Mac;
 
 use super::asking::Asking;
 use super::decide::QuestionState;
-use super::facts::Facts;
+use super::facts::ApiFacts;
 use super::hand_overs::HandOvers;
 use super::member::Fitness;
 use super::owner_records::{Learnt, OwnerRecords, Recipient};
@@ -48,7 +48,7 @@ pub(super) struct Assignment {
 #[derive(Debug)]
 pub struct Cluster {
     pub(super) me: String,
-    pub(super) facts: Facts,
+    pub(super) facts: ApiFacts,
     /// This node's own card as it is now.
     pub(super) card: Card,
     /// Since when this node has a defect.
@@ -75,7 +75,7 @@ impl Cluster {
     /// Starts without any knowledge. `lease` is the duration of our own membership Lease.
     pub fn new(me: String, lease: Duration) -> Self {
         Self {
-            facts: Facts::new(me.clone(), lease),
+            facts: ApiFacts::new(me.clone(), lease),
             me,
             card: Card::default(),
             unwell_since: None,

@@ -30,7 +30,7 @@ fn remember(known: Vec<CardLink>, card: &[CardLink]) -> Vec<CardLink> {
 
 /// What the API server has said about nodes.
 #[derive(Debug)]
-pub struct Facts {
+pub struct ApiFacts {
     me: String,
     /// Duration of our own Lease.
     duration: Duration,
@@ -49,7 +49,7 @@ pub struct Facts {
     pub api_servers: BTreeSet<IpAddr>,
 }
 
-impl Facts {
+impl ApiFacts {
     pub fn new(me: String, duration: Duration) -> Self {
         Self {
             me,

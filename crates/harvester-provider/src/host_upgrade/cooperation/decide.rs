@@ -37,7 +37,7 @@ pub struct Case<'a> {
 
 /// What the upgrade does with the machine of the Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum MachineMove {
     /// The machine stays where it is.
     Stays,
     /// The machine moves to another host.
@@ -72,15 +72,15 @@ pub enum Change {
 }
 
 impl Case<'_> {
-    fn fate(&self) -> Fate {
-        let Some(status) = self.status.filter(|_| self.wanted) else { return Fate::Stays };
+    fn machine_move(&self) -> MachineMove {
+        let Some(status) = self.status.filter(|_| self.wanted) else { return MachineMove::Stays };
         match (status.reason, status.expect) {
             // A machine that is already off has nothing to hand over.
-            (Reason::PreDraining | Reason::LiveMigrating, _) if self.power == Power::Off => Fate::Away,
-            (Reason::PreDraining, Expect::Shutdown) => Fate::GoesOff,
-            (Reason::PreDraining | Reason::LiveMigrating, _) => Fate::Moves,
-            (Reason::ShutDown | Reason::Rebooting | Reason::Restoring, _) => Fate::Away,
-            (Reason::Pending | Reason::Paused | Reason::Failed | Reason::UpToDate, _) => Fate::Stays,
+            (Reason::PreDraining | Reason::LiveMigrating, _) if self.power == Power::Off => MachineMove::Away,
+            (Reason::PreDraining, Expect::Shutdown) => MachineMove::GoesOff,
+            (Reason::PreDraining | Reason::LiveMigrating, _) => MachineMove::Moves,
+            (Reason::ShutDown | Reason::Rebooting | Reason::Restoring, _) => MachineMove::Away,
+            (Reason::Pending | Reason::Paused | Reason::Failed | Reason::UpToDate, _) => MachineMove::Stays,
         }
     }
 
@@ -106,12 +106,12 @@ impl Case<'_> {
 
     /// Decides what is done for the Node.
     pub fn decide(&self) -> Decision {
-        match self.fate() {
-            Fate::Stays => self.take_back(),
-            Fate::Moves | Fate::GoesOff if !self.refuge && self.marked().is_none() => Decision::default(),
-            Fate::Moves if self.marked().is_none() => self.begin(false),
-            Fate::Away | Fate::Moves => Decision::default(),
-            Fate::GoesOff => self.drain(),
+        match self.machine_move() {
+            MachineMove::Stays => self.take_back(),
+            MachineMove::Moves | MachineMove::GoesOff if !self.refuge && self.marked().is_none() => Decision::default(),
+            MachineMove::Moves if self.marked().is_none() => self.begin(false),
+            MachineMove::Away | MachineMove::Moves => Decision::default(),
+            MachineMove::GoesOff => self.drain(),
         }
     }
 

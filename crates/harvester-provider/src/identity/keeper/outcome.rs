@@ -9,7 +9,7 @@ use runtime::events::Recorder;
 use super::super::Doubt;
 use super::super::card::Card;
 use super::super::decide::Decision;
-use super::super::judge::{Contradiction, Facts, Word, confirmed_card};
+use super::super::judge::{Contradiction, IdentityFacts, OperatorConfirmation, confirmed_card};
 use super::super::record::{self, NAME, NAMESPACE, Note, Record};
 use super::words::{mismatch, not_followed};
 use super::{Keeper, PAUSED, Progress};
@@ -95,11 +95,15 @@ impl Keeper {
 
     /// What an operator's confirmation writes to the record, and the text about it; with the next evaluation the facts
     /// agree.
-    pub(super) fn follow(word: &Word, facts: &Facts<'_>, decision: &Decision) -> (Note, String) {
-        let mut card = confirmed_card(facts, word);
-        let name = match word {
-            Word::Confirm => decision.name.clone(),
-            Word::Rename(name) | Word::Copy(name) => name.clone(),
+    pub(super) fn follow(
+        confirmation: &OperatorConfirmation,
+        facts: &IdentityFacts<'_>,
+        decision: &Decision,
+    ) -> (Note, String) {
+        let mut card = confirmed_card(facts, confirmation);
+        let name = match confirmation {
+            OperatorConfirmation::Confirm => decision.name.clone(),
+            OperatorConfirmation::Rename(name) | OperatorConfirmation::Copy(name) => name.clone(),
         };
         if !card.names.is_empty() {
             card.names.insert(name.to_string());

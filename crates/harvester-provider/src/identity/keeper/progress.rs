@@ -6,7 +6,7 @@ use cloud_provider::damping::Damper;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::super::judge::{Contradiction, Word};
+use super::super::judge::{Contradiction, OperatorConfirmation};
 use super::super::kubelets::Kubelets;
 use super::super::record::Note;
 use super::TRY_AGAIN;
@@ -25,9 +25,9 @@ pub(super) struct Progress {
     /// Writes that another writer undoes.
     pub(super) damper: Damper<Note>,
     /// When an operator's confirmation that has to wait may be followed.
-    pub(super) word_at: Option<Instant>,
+    pub(super) confirmation_at: Option<Instant>,
     /// The confirmation which is still in the record, once it was told and counts.
-    pub(super) told_word: Option<Word>,
+    pub(super) told_confirmation: Option<OperatorConfirmation>,
     pub(super) kubelets: Kubelets,
     /// When Nodes and machines first were known.
     pub(super) since: Option<Instant>,
@@ -47,8 +47,8 @@ impl Progress {
             not_before: Instant::now(),
             pause: TRY_AGAIN,
             damper: Damper::default(),
-            word_at: None,
-            told_word: None,
+            confirmation_at: None,
+            told_confirmation: None,
             kubelets: Kubelets::default(),
             since: None,
             told: None,

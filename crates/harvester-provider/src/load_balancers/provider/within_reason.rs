@@ -1,5 +1,5 @@
 //! Changes that nobody asked for are made within reason: few at once, many after a second look, most of them not
-//! without a human's word. What is unasked for says [`super::super::unasked`], how much of it goes at once
+//! without an operator's confirmation. What is unasked for says [`super::super::unasked`], how much of it goes at once
 //! [`super::super::breaker`].
 
 use cloud_provider::provider::{ProviderError, Waiting};
@@ -27,7 +27,7 @@ impl HarvesterLoadBalancers {
             return Ok(None);
         }
         let all = served_addresses(self.services.all().iter().map(AsRef::as_ref));
-        let answer = self.breaker.lock().ask(&service.key, all, self.identity.spoken(), Instant::now());
+        let answer = self.breaker.lock().ask(&service.key, all, self.identity.last_confirmed(), Instant::now());
         let (message, needs_user, retry_after) = match answer {
             BreakerAnswer::Yes => {
                 self.breaker.lock().changed(&service.key, Instant::now());
