@@ -13,7 +13,7 @@ mod views;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use announcer_core::membership::{self, Act, MembershipAnswer};
+use announcer_core::membership::{self, MembershipAct, MembershipAnswer};
 use futures::future::OptionFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -160,13 +160,13 @@ impl Membership {
         sent.await;
     }
 
-    async fn request(&mut self, act: Act<DynamicObject>) -> (u64, MembershipAnswer<DynamicObject>) {
+    async fn request(&mut self, act: MembershipAct<DynamicObject>) -> (u64, MembershipAnswer<DynamicObject>) {
         match act {
-            Act::Read(id) => match self.leases.get_opt(&self.name()).await {
+            MembershipAct::Read(id) => match self.leases.get_opt(&self.name()).await {
                 Ok(found) => (id, MembershipAnswer::Found(found)),
                 Err(error) => (id, MembershipAnswer::Failed(chain(&error))),
             },
-            Act::Write(id, found, card) => {
+            MembershipAct::Write(id, found, card) => {
                 let fresh = found.is_none();
                 if fresh {
                     self.owner_uid = None;

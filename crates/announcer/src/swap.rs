@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use announcer_core::swap::{Act, Ask, FoundService, SwapAnswer, Swaps, USUAL};
+use announcer_core::swap::{FoundService, SwapAct, SwapAnswer, SwapRequest, Swaps, USUAL};
 use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
@@ -60,25 +60,25 @@ impl Swapper {
         loop {
             for act in swaps.acts() {
                 match act {
-                    Act::Open { connection, server } => {
+                    SwapAct::Open { connection, server } => {
                         connections.insert(connection, self.connect(server));
                     }
-                    Act::Close(connection) => {
+                    SwapAct::Close(connection) => {
                         connections.remove(&connection);
                     }
-                    Act::Send { id, connection, key, ask } => {
+                    SwapAct::Send { id, connection, key, ask } => {
                         let client = connections.get(&connection).cloned();
                         let client = client.unwrap_or_else(|| Err("the connection was closed".to_owned()));
                         let (request, handle) = abortable(async move { (id, request(client, &key, ask).await) });
                         sent.insert(id, handle);
                         under_way.push(request);
                     }
-                    Act::Drop(id) => {
+                    SwapAct::Drop(id) => {
                         if let Some(handle) = sent.remove(&id) {
                             handle.abort();
                         }
                     }
-                    Act::Tell(key, swap, swapped) => {
+                    SwapAct::Tell(key, swap, swapped) => {
                         let _ = self.inputs.send(Input::Swapped(key, swap, swapped));
                     }
                 }
@@ -111,18 +111,18 @@ impl Swapper {
     }
 }
 
-async fn request(client: Result<Client, String>, key: &ServiceKey, ask: Ask<Object>) -> SwapAnswer<Object> {
+async fn request(client: Result<Client, String>, key: &ServiceKey, ask: SwapRequest<Object>) -> SwapAnswer<Object> {
     let client = match client {
         Ok(client) => client,
         Err(error) => return SwapAnswer::Failed(error),
     };
     let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Service>(&()));
     match ask {
-        Ask::Read => api
+        SwapRequest::Read => api
             .get_opt(&key.name)
             .await
             .map_or_else(|error| failure(&error), |found| SwapAnswer::Found(found.map(read))),
-        Ask::Write(mut object, swap) => {
+        SwapRequest::Write(mut object, swap) => {
             sit(&mut object.metadata, &swap.owner_record);
             match api.replace(&key.name, &PostParams::default(), &object).await {
                 Ok(_) => SwapAnswer::Written,

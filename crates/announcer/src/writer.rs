@@ -8,7 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use announcer_core::record_writer::{Ask, End, Next, Object, RecordAnswer, RecordWriter, Requeue, Write};
+use announcer_core::record_writer::{
+    End, Object, RecordAnswer, RecordRequest, RecordStep, RecordWriter, Requeue, Write,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{ApiResource, DynamicObject, PostParams, TypeMeta};
@@ -124,22 +126,22 @@ impl Writer {
         let (mut answer, mut error) = (None, None);
         loop {
             match write.next(Timestamp::now(), answer) {
-                Next::End(end) => return (end, error),
-                Next::Send(ask) => (answer, error) = self.request(key, ask).await,
+                RecordStep::End(end) => return (end, error),
+                RecordStep::Send(ask) => (answer, error) = self.request(key, ask).await,
             }
         }
     }
 
-    async fn request(&self, key: &ServiceKey, ask: Ask) -> (Option<RecordAnswer>, Option<String>) {
+    async fn request(&self, key: &ServiceKey, ask: RecordRequest) -> (Option<RecordAnswer>, Option<String>) {
         let resource = ApiResource::erase::<Service>(&());
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
         let params = PostParams::default();
         let (tried, found) = match ask {
-            Ask::Read => ("read", api.get_opt(&key.name).await),
-            Ask::Annotate(object) => {
+            RecordRequest::Read => ("read", api.get_opt(&key.name).await),
+            RecordRequest::Annotate(object) => {
                 ("write the annotations of", api.replace(&key.name, &params, &whole(*object)).await.map(Some))
             }
-            Ask::Publish(object) => {
+            RecordRequest::Publish(object) => {
                 ("write the status of", api.replace_status(&key.name, &params, &whole(*object)).await.map(Some))
             }
         };

@@ -29,7 +29,7 @@ pub use ask::Ask;
 pub(crate) use landmarks::Landmark;
 use landmarks::Landmarks;
 pub use profile::{ParseProfileError, Profile, Timers};
-use verdict::{Target, Verdict};
+use verdict::{OwnerVerdict, Target};
 use watch::Watch;
 
 use crate::frames::{Frame, Heard};
@@ -41,7 +41,7 @@ pub(crate) enum Output {
     /// Send this question.
     Ask(Ask),
     /// A finding about an owner.
-    Verdict(Verdict),
+    Verdict(OwnerVerdict),
     /// A finding about a node.
     Node(NodeFinding),
 }
@@ -151,7 +151,9 @@ impl Detector {
             watch.testify(now, frame);
             if frame.what == Heard::Answer && frame.to_us && watch.answered(now, frame.address, frame.mac) {
                 self.findings.push(match subject {
-                    Subject::Owner => Output::Verdict(Verdict::Answers { owner: owner.clone(), vip: frame.address }),
+                    Subject::Owner => {
+                        Output::Verdict(OwnerVerdict::Answers { owner: owner.clone(), vip: frame.address })
+                    }
                     Subject::Node => Output::Node(NodeFinding::Answers { node: owner.clone() }),
                 });
             }

@@ -8,7 +8,7 @@ use l2_types::Mac;
 
 use super::confirm::{Burst, Outcome, Step, Suspect};
 use super::landmarks::{Before, Side};
-use super::verdict::{Target, Verdict, Watched};
+use super::verdict::{OwnerVerdict, Target, Watched};
 use super::vip::{ONLY_CALLS, Vip};
 use super::{Ask, Context, Counters, Output, Subject};
 use crate::frames::{Frame, Heard};
@@ -381,6 +381,6 @@ impl Watch {
             out.extend(said.map(Output::Node));
             return;
         }
-        out.push(Output::Verdict(Verdict::Silent { owner, vips, taken, side, certain, heard, last, outside }));
+        out.push(Output::Verdict(OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside }));
     }
 }

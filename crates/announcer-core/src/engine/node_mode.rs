@@ -30,7 +30,7 @@ use crate::network::{Family, Network};
 use crate::node_watch::{NodeFinding, NodeWatch};
 use crate::ownership::Owners;
 use crate::ownership::node::{
-    Card, Change, Cluster, Review, ReviewContext, Swap, Swapped, Targets, Verdict, card_links,
+    Card, Change, Cluster, OwnerVerdict, Review, ReviewContext, Swap, Swapped, Targets, card_links,
 };
 use crate::plan::VipId;
 use crate::reason::Reason;
@@ -329,7 +329,7 @@ impl Engine {
                 detect::Output::Ask(ask) => self.ask(ask),
                 detect::Output::Node(finding) => self.found(now, finding),
                 detect::Output::Verdict(verdict) => {
-                    if let Verdict::Silent { owner, vips, taken, side, .. } = &verdict {
+                    if let OwnerVerdict::Silent { owner, vips, taken, side, .. } = &verdict {
                         let vips: Vec<IpAddr> = vips.iter().map(|vip| vip.address).collect();
                         let taken: Vec<(IpAddr, Mac)> = taken.iter().map(|(vip, by)| (vip.address, *by)).collect();
                         tracing::warn!(owner, ?vips, ?taken, ?side, "the owner of the addresses does not answer");

@@ -31,7 +31,7 @@ struct Api {
     /// What a request is answered with instead.
     fails: Box<dyn FnMut(u64, bool) -> Option<SwapAnswer<u64>>>,
     /// What will be answered, by when.
-    coming: BTreeMap<(Instant, u64), (ServiceKey, Ask<u64>, u64)>,
+    coming: BTreeMap<(Instant, u64), (ServiceKey, SwapRequest<u64>, u64)>,
     opened: Vec<u64>,
     closed: Vec<u64>,
     sent: Vec<(u64, bool)>,
@@ -66,16 +66,16 @@ impl Api {
     fn act(&mut self) {
         for act in self.swaps.acts() {
             match act {
-                Act::Open { connection, .. } => self.opened.push(connection),
-                Act::Close(connection) => self.closed.push(connection),
-                Act::Send { id, connection, key, ask } => {
-                    self.sent.push((connection, matches!(ask, Ask::Write(..))));
+                SwapAct::Open { connection, .. } => self.opened.push(connection),
+                SwapAct::Close(connection) => self.closed.push(connection),
+                SwapAct::Send { id, connection, key, ask } => {
+                    self.sent.push((connection, matches!(ask, SwapRequest::Write(..))));
                     if let Some(takes) = (self.takes)(connection) {
                         self.coming.insert((self.now + takes, id), (key, ask, connection));
                     }
                 }
-                Act::Drop(id) => self.coming.retain(|(_, other), _| *other != id),
-                Act::Tell(_, _, swapped) => self.told.push((self.now - self.start, swapped)),
+                SwapAct::Drop(id) => self.coming.retain(|(_, other), _| *other != id),
+                SwapAct::Tell(_, _, swapped) => self.told.push((self.now - self.start, swapped)),
             }
         }
     }
@@ -101,18 +101,18 @@ impl Api {
         }
     }
 
-    fn answer(&mut self, connection: u64, ask: Ask<u64>) -> SwapAnswer<u64> {
-        if let Some(answer) = (self.fails)(connection, matches!(ask, Ask::Write(..))) {
+    fn answer(&mut self, connection: u64, ask: SwapRequest<u64>) -> SwapAnswer<u64> {
+        if let Some(answer) = (self.fails)(connection, matches!(ask, SwapRequest::Write(..))) {
             return answer;
         }
         match ask {
-            Ask::Read => SwapAnswer::Found(Some(FoundService {
+            SwapRequest::Read => SwapAnswer::Found(Some(FoundService {
                 uid: Uid(self.uid.into()),
                 owner_record: Some(self.standing.clone()),
                 object: self.version,
             })),
-            Ask::Write(version, _) if version != self.version => SwapAnswer::Conflict,
-            Ask::Write(_, swap) => {
+            SwapRequest::Write(version, _) if version != self.version => SwapAnswer::Conflict,
+            SwapRequest::Write(_, swap) => {
                 self.version += 1;
                 self.standing = swap.owner_record;
                 SwapAnswer::Written

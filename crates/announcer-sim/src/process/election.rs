@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use announcer::{leader_config, lease_state};
-use announcer_core::campaigns::{Act, Campaigns};
+use announcer_core::campaigns::{CampaignAct, Campaigns};
 use announcer_core::engine::Input;
 use announcer_core::ownership::LeaseState;
 use announcer_core::ownership::service::LeaseKey;
@@ -132,18 +132,18 @@ impl Elections {
         self.act(now, wall, acts, out)
     }
 
-    fn act(&mut self, now: Instant, wall: Timestamp, acts: Vec<Act>, out: &mut Requests) -> Vec<Input> {
+    fn act(&mut self, now: Instant, wall: Timestamp, acts: Vec<CampaignAct>, out: &mut Requests) -> Vec<Input> {
         let mut inputs = Vec::new();
         for act in acts {
             match act {
-                Act::Begin(key) => self.begin(now, key),
-                Act::HandBack(key) => {
+                CampaignAct::Begin(key) => self.begin(now, key),
+                CampaignAct::HandBack(key) => {
                     if let Some(left) = self.hand_back(wall, &key, out) {
                         let next = self.campaigns.handed_back(&key, left == HandBack::Done);
                         inputs.extend(self.act(now, wall, next, out));
                     }
                 }
-                Act::Released(confirmed) => inputs.push(Input::Released(confirmed)),
+                CampaignAct::Released(confirmed) => inputs.push(Input::Released(confirmed)),
             }
         }
         inputs

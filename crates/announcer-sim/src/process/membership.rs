@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use announcer_core::Config;
-use announcer_core::membership::{self, Act};
+use announcer_core::membership::{self, MembershipAct};
 use announcer_core::ownership::node::{Card, Member};
 use jiff::Timestamp;
 
@@ -54,10 +54,12 @@ impl Membership {
         self.perform(wall, act, out);
     }
 
-    fn perform(&self, wall: Timestamp, act: Option<Act<u64>>, out: &mut Requests) {
+    fn perform(&self, wall: Timestamp, act: Option<MembershipAct<u64>>, out: &mut Requests) {
         match act {
-            Some(Act::Read(id)) => out.push((Purpose::Membership(id), Request::ReadMember(self.node.clone()))),
-            Some(Act::Write(id, version, card)) => {
+            Some(MembershipAct::Read(id)) => {
+                out.push((Purpose::Membership(id), Request::ReadMember(self.node.clone())))
+            }
+            Some(MembershipAct::Write(id, version, card)) => {
                 let member = Member { renewal: wall.to_string(), duration: self.duration, card: *card };
                 out.push((Purpose::Membership(id), Request::WriteMember(self.node.clone(), version, member)));
             }

@@ -23,7 +23,7 @@ const LONGEST: i64 = 24 * 3600;
 
 /// An open window: a time in which an upgrade, or silence of the host, suspends actions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Window {
+pub struct UpgradeWindow {
     /// When it opened.
     pub opened: i64,
     /// What opened it, in words.
@@ -77,7 +77,7 @@ pub struct Step {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostUpgrade {
     /// The open window.
-    pub window: Option<Window>,
+    pub window: Option<UpgradeWindow>,
     /// Status by name of the Node: all Nodes that ever had something to show.
     pub nodes: BTreeMap<String, NodeStatus>,
     /// By name of the Node, while a window is open.
@@ -90,9 +90,9 @@ pub struct HostUpgrade {
 
 impl HostUpgrade {
     /// What is suspended, and why; `None` while nothing is.
-    pub fn suspended(&self) -> Option<super::caution::Window> {
+    pub fn suspended(&self) -> Option<super::caution::SuspensionWindow> {
         let window = self.window.as_ref().filter(|window| !window.spent)?;
-        Some(super::caution::Window { why: window.cause.as_str().into(), upgrade: window.upgrade })
+        Some(super::caution::SuspensionWindow { why: window.cause.as_str().into(), upgrade: window.upgrade })
     }
 
     /// Evaluates the facts at the time `now`.
@@ -235,7 +235,7 @@ impl HostUpgrade {
             };
             self.courses.insert(machine.node.clone(), course);
         }
-        self.window = Some(Window {
+        self.window = Some(UpgradeWindow {
             opened: now,
             cause,
             changed: now,
@@ -271,7 +271,7 @@ impl HostUpgrade {
         }
     }
 
-    fn report_of(&self, now: i64, window: &Window, facts: &UpgradeFacts) -> String {
+    fn report_of(&self, now: i64, window: &UpgradeWindow, facts: &UpgradeFacts) -> String {
         let (title, phase) = match &self.plan {
             Some((title, phase, _)) => (title.as_str(), phase.as_str()),
             None => ("an upgrade whose plan could not be read", "over"),

@@ -113,7 +113,7 @@ impl Contradiction {
 
 /// The result of the comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum IdentityVerdict {
     /// The facts agree; this is the new card.
     Normal(Card),
     /// There was no card before; this is the first one.
@@ -141,15 +141,15 @@ fn copy(name: &ClusterName) -> String {
 }
 
 /// Compares card, cloud-config, flag and machines.
-pub fn judge(facts: &IdentityFacts<'_>) -> Verdict {
+pub fn judge(facts: &IdentityFacts<'_>) -> IdentityVerdict {
     let contradiction = foreign_record(facts).or_else(|| nowhere(facts));
     if let Some(contradiction) = contradiction {
-        return Verdict::SafeMode(contradiction);
+        return IdentityVerdict::SafeMode(contradiction);
     }
     // A copy of a cluster may run its controller before its own kubelet has registered. All Nodes in the snapshot are
     // those of the original then.
     if let Some(name) = facts.unregistered.filter(|_| !facts.card.is_some_and(|card| card.outside)) {
-        return Verdict::Undecided(format!(
+        return IdentityVerdict::Undecided(format!(
             "this process runs on Node {name} (NODE_NAME), and no such Node is registered: on which machine this \
              cluster runs is not known. If NODE_NAME is wrong, correct it. If this controller runs outside the \
              cluster, run `{CONFIRM}`: the record then says so"
@@ -157,13 +157,13 @@ pub fn judge(facts: &IdentityFacts<'_>) -> Verdict {
     }
     match facts.card.filter(|card| !card.machines.is_empty()) {
         Some(card) => match continuity(facts, card) {
-            None => Verdict::Normal(next_card(facts)),
+            None => IdentityVerdict::Normal(next_card(facts)),
             Some(doubt) => doubt,
         },
         None => match without_card(facts) {
-            Some(contradiction) => Verdict::SafeMode(contradiction),
-            None if facts.card.is_some() => Verdict::Normal(next_card(facts)),
-            None => Verdict::New(next_card(facts)),
+            Some(contradiction) => IdentityVerdict::SafeMode(contradiction),
+            None if facts.card.is_some() => IdentityVerdict::Normal(next_card(facts)),
+            None => IdentityVerdict::New(next_card(facts)),
         },
     }
 }
@@ -225,7 +225,7 @@ fn nowhere(facts: &IdentityFacts<'_>) -> Option<Contradiction> {
 
 /// Reasons to doubt that the machines in the card still belong to this cluster. Machines of a cluster are replaced one
 /// by one; in a copy all of them are different.
-fn continuity(facts: &IdentityFacts<'_>, card: &Card) -> Option<Verdict> {
+fn continuity(facts: &IdentityFacts<'_>, card: &Card) -> Option<IdentityVerdict> {
     let (known, strangers): (Vec<&NodeFact>, Vec<&NodeFact>) =
         facts.nodes.iter().partition(|node| node.is_known(card) || node.is_absent(card));
     if known.iter().any(|node| node.kubelet == KubeletLiveness::Own) {
@@ -235,7 +235,7 @@ fn continuity(facts: &IdentityFacts<'_>, card: &Card) -> Option<Verdict> {
     let strangers: Vec<&NodeFact> =
         strangers.into_iter().filter(|node| node.there().is_some() || node.machine.is_none()).collect();
     if let Some(contradiction) = another_cluster(facts, &known, &strangers) {
-        return Some(Verdict::SafeMode(contradiction));
+        return Some(IdentityVerdict::SafeMode(contradiction));
     }
     // Seen from outside, or before its own machines have registered, a restored snapshot looks like the original.
     // Therefore the kubelet of a known Node has to be seen alive.
@@ -245,9 +245,9 @@ fn continuity(facts: &IdentityFacts<'_>, card: &Card) -> Option<Verdict> {
         (KubeletLiveness::Silent, KubeletLiveness::Reports | KubeletLiveness::Lives | KubeletLiveness::Own)
             if facts.settled =>
         {
-            Some(Verdict::SafeMode(replaced(card, &known, &strangers)))
+            Some(IdentityVerdict::SafeMode(replaced(card, &known, &strangers)))
         }
-        (KubeletLiveness::Reports | KubeletLiveness::Silent, _) => Some(Verdict::Undecided(format!(
+        (KubeletLiveness::Reports | KubeletLiveness::Silent, _) => Some(IdentityVerdict::Undecided(format!(
             "it is not known yet whether the {} machines in the record are still those of this cluster: no kubelet of \
              them was seen to report since this process started, as in a restored snapshot. One that lives is seen \
              within 5 minutes. If this cluster was restored on new machines and the old ones are gone for good, run \

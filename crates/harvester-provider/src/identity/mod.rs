@@ -35,7 +35,7 @@ use crate::config::LoadBalancerConfig;
 
 /// The doubt that the last judgement of the facts left.
 #[derive(Debug, Clone, Default)]
-pub enum Doubt {
+pub enum IdentityDoubt {
     /// Nothing was judged yet.
     #[default]
     NotJudged,
@@ -53,7 +53,7 @@ pub struct Identity {
     card: Arc<watch::Sender<Option<Arc<Card>>>>,
     hold: Arc<watch::Sender<Option<Arc<Hold>>>>,
     /// The result of the last judgement, independent of a pause.
-    doubt: Arc<Mutex<Doubt>>,
+    doubt: Arc<Mutex<IdentityDoubt>>,
     confirmed_at: Arc<watch::Sender<Option<Instant>>>,
     suspicion: Arc<Mutex<Option<Suspicion>>>,
 }
@@ -137,14 +137,14 @@ impl Identity {
     /// Records the result of a judgement. `doubt`: the facts contradict each other or do not suffice, so nothing may be
     /// written. `None`: the facts agree. A pause by the user stays in force either way.
     pub fn judged(&self, doubt: Option<Hold>, paused: bool) {
-        *self.doubt.lock() = doubt.clone().map_or(Doubt::No, |hold| Doubt::Of(Arc::new(hold)));
+        *self.doubt.lock() = doubt.clone().map_or(IdentityDoubt::No, |hold| IdentityDoubt::Of(Arc::new(hold)));
         if !paused {
             self.set_hold(doubt);
         }
     }
 
     /// The doubt that the last judgement left.
-    pub fn doubt(&self) -> Doubt {
+    pub fn doubt(&self) -> IdentityDoubt {
         self.doubt.lock().clone()
     }
 

@@ -145,7 +145,7 @@ pub fn reference(uid: Option<String>) -> ObjectReference {
 
 /// The content that the record should have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Note {
+pub struct RecordNote {
     /// `cluster-name`; `None`: unchanged.
     pub name: Option<ClusterName>,
     /// `identity`; `None`: unchanged.
@@ -158,7 +158,7 @@ pub struct Note {
     pub followed: bool,
 }
 
-impl Note {
+impl RecordNote {
     /// Whether the record has to be written.
     pub fn is_news_to(&self, record: &Record) -> bool {
         self.followed
@@ -198,7 +198,7 @@ impl Records {
     }
 
     /// Writes the note to the record and returns the record after that.
-    pub async fn write(&self, note: &Note) -> Result<Record, RecordError> {
+    pub async fn write(&self, note: &RecordNote) -> Result<Record, RecordError> {
         self.change(|config_map| {
             let data = config_map.data.get_or_insert_default();
             let mut set =

@@ -17,7 +17,7 @@ use super::silence::Silences;
 use super::swaps::{Change, PendingSwaps};
 use super::timing::TOLD_AFTER;
 use super::unable::Unable;
-use super::{Card, ForeignLock, Member, NodeFacts, OwnerRecord, Term, Verdict};
+use super::{Card, ForeignLock, Member, NodeFacts, OwnerRecord, OwnerVerdict, Term};
 use crate::frames::{Frame, Heard};
 use crate::ownership::{Owner, Ownership};
 use crate::screen::Machine;
@@ -202,7 +202,7 @@ impl Cluster {
     }
 
     /// Takes in a verdict of the detector.
-    pub fn verdict(&mut self, now: Instant, verdict: Verdict) {
+    pub fn verdict(&mut self, now: Instant, verdict: OwnerVerdict) {
         self.silences.note(now, verdict);
     }
 

@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use super::facts::Power;
 use super::shown::{NodeStatus, Reason};
 use crate::identity::Identity;
-use decide::{Case, Change};
+use decide::{Change, CooperationCase};
 use held_nodes::{HeldNodes, Missing};
 use pods::{PodDrainStatus, drain_status, key, listed};
 
@@ -191,7 +191,7 @@ impl Cooperation {
             return;
         }
         let status = seen.nodes.get(name).filter(|status| status.uid == node.uid.0);
-        let case = Case {
+        let case = CooperationCase {
             now: Timestamp::now().as_second(),
             limit: self.limit.map_or(0, |limit| i64::try_from(limit.as_secs()).unwrap_or(i64::MAX)),
             wanted,

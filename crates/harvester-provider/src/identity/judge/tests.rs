@@ -90,17 +90,17 @@ impl Case<'_> {
         })
     }
 
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> IdentityVerdict {
         self.with(judge)
     }
 
     /// In one word.
     fn word(&self) -> &'static str {
         match self.verdict() {
-            Verdict::Normal(_) => "Normal",
-            Verdict::New(_) => "New",
-            Verdict::SafeMode(contradiction) => contradiction.reason,
-            Verdict::Undecided(_) => "Undecided",
+            IdentityVerdict::Normal(_) => "Normal",
+            IdentityVerdict::New(_) => "New",
+            IdentityVerdict::SafeMode(contradiction) => contradiction.reason,
+            IdentityVerdict::Undecided(_) => "Undecided",
         }
     }
 }
@@ -329,7 +329,7 @@ fn machines_that_are_replaced_one_at_a_time_never_trip_it() {
             let nodes: Vec<NodeFact> =
                 case.nodes.iter().filter(|node| node.name != successor).cloned().chain([step]).collect();
             case.nodes = nodes;
-            let Verdict::Normal(card) = case.verdict() else { panic!("{successor}: {:?}", case.verdict()) };
+            let IdentityVerdict::Normal(card) = case.verdict() else { panic!("{successor}: {:?}", case.verdict()) };
             case.card = Some(card);
         }
         // The oldest machine is gone, its Node a moment later.
@@ -339,7 +339,7 @@ fn machines_that_are_replaced_one_at_a_time_never_trip_it() {
         nodes.extend(case.nodes.clone());
         let gone = Case { nodes, card: case.card.clone(), ..prod() };
         assert_eq!(gone.word(), "Normal", "{place}");
-        let Verdict::Normal(card) = case.verdict() else { panic!("{place}") };
+        let IdentityVerdict::Normal(card) = case.verdict() else { panic!("{place}") };
         assert!(!card.machines.contains(&machine), "{place}");
         case.card = Some(card);
     }
@@ -351,10 +351,10 @@ fn machines_that_are_replaced_one_at_a_time_never_trip_it() {
 fn what_a_snapshot_merely_contains_never_comes_into_the_card() {
     let mut nodes = prod().nodes;
     nodes.push(on("old", "old", "prod", KubeletLiveness::Silent));
-    let Verdict::Normal(card) = (Case { nodes, ..prod() }).verdict() else { panic!() };
+    let IdentityVerdict::Normal(card) = (Case { nodes, ..prod() }).verdict() else { panic!() };
     assert!(!card.machines.contains("old"));
     let first = Case { card: None, nodes: vec![on("a", "a", "", READY), on("old", "old", "", SILENT)], ..prod() };
-    let Verdict::New(card) = first.verdict() else { panic!() };
+    let IdentityVerdict::New(card) = first.verdict() else { panic!() };
     assert_eq!(card.machines, ["a".to_owned()].into());
 }
 
@@ -451,13 +451,13 @@ fn a_human_ends_each_contradiction_with_the_command_that_it_names() {
             &["mine"],
         ),
     ] {
-        let Verdict::SafeMode(contradiction) = case.verdict() else { panic!("{what}: {:?}", case.verdict()) };
+        let IdentityVerdict::SafeMode(contradiction) = case.verdict() else { panic!("{what}: {:?}", case.verdict()) };
         assert!(contradiction.message().contains("harvester-cloud-provider identity "), "{what}");
         let card = case.with(|facts| confirmed_card(facts, &word));
         assert_eq!(card.names.iter().collect::<Vec<_>>(), names, "{what}");
         assert!(!(card.machines.contains("b") && what != "a copied record"), "{what}: a machine of the original");
         let after = Case { card: Some(card.clone()), remembered: Some(remembered), ..case };
-        let Verdict::Normal(next) = after.verdict() else { panic!("{what}: {:?}", after.verdict()) };
+        let IdentityVerdict::Normal(next) = after.verdict() else { panic!("{what}: {:?}", after.verdict()) };
         assert_eq!(next, card, "{what}: nothing more is to be written");
     }
 }
@@ -471,7 +471,7 @@ fn what_a_human_has_said_to_be_absent_proves_nothing_until_it_is_seen_again() {
     let confirmed = case.with(|facts| confirmed_card(facts, &OperatorConfirmation::Confirm));
     assert_eq!(confirmed.absent, ["a".to_owned(), "b".to_owned()].into());
     let after = Case { card: Some(confirmed.clone()), ..case };
-    let Verdict::Normal(card) = after.verdict() else { panic!("{:?}", after.verdict()) };
+    let IdentityVerdict::Normal(card) = after.verdict() else { panic!("{:?}", after.verdict()) };
     assert_eq!(card, confirmed, "nothing more is to be written");
 
     // New Nodes come on machines that can be seen: from then on they prove the place, and a wrong file is noticed
@@ -479,7 +479,7 @@ fn what_a_human_has_said_to_be_absent_proves_nothing_until_it_is_seen_again() {
     let mut nodes = moved(SILENT);
     nodes.push(on("node-3", "d", "prod", OWN));
     let grown = Case { nodes, ..after };
-    let Verdict::Normal(card) = grown.verdict() else { panic!("{:?}", grown.verdict()) };
+    let IdentityVerdict::Normal(card) = grown.verdict() else { panic!("{:?}", grown.verdict()) };
     assert_eq!((&card.machines, &card.absent), (&["d".to_owned()].into(), &confirmed.absent));
     let mut nodes = moved(SILENT);
     nodes.push(lost("node-3", "d", OWN));
@@ -489,14 +489,14 @@ fn what_a_human_has_said_to_be_absent_proves_nothing_until_it_is_seen_again() {
     // A Node that goes takes its machine with it, and one that is seen again is absent no more.
     let nodes = vec![on("node-1", "a", "prod", READY), on("node-3", "d", "prod", OWN)];
     let back = Case { card: Some(card), nodes, ..prod() };
-    let Verdict::Normal(card) = back.verdict() else { panic!("{:?}", back.verdict()) };
+    let IdentityVerdict::Normal(card) = back.verdict() else { panic!("{:?}", back.verdict()) };
     assert_eq!((card.machines.len(), card.absent.len()), (2, 0));
 }
 
 #[test]
 fn each_contradiction_names_both_facts_values_and_what_to_do() {
     let text = |case: Case<'_>| match case.verdict() {
-        Verdict::SafeMode(contradiction) => contradiction.message(),
+        IdentityVerdict::SafeMode(contradiction) => contradiction.message(),
         other => panic!("{other:?}"),
     };
     let wrong = text(Case { nodes: vec![lost("a", "vm-a", READY)], authority: "other", ..prod() });
@@ -521,7 +521,7 @@ fn a_controller_outside_its_cluster_is_confirmed_once_and_for_good() {
     // After a restart, or on another host: nothing but the record is left of the word.
     for leader in ["host-1", "host-2"] {
         let case = Case { unregistered: Some(leader), card: Some(confirmed.clone()), ..prod() };
-        let Verdict::Normal(card) = case.verdict() else { panic!("{leader}: {:?}", case.verdict()) };
+        let IdentityVerdict::Normal(card) = case.verdict() else { panic!("{leader}: {:?}", case.verdict()) };
         assert_eq!(card, confirmed, "nothing more is to be written");
     }
     // What else is known of copies and wrong files counts as before.
@@ -547,7 +547,9 @@ fn a_controller_outside_its_cluster_is_confirmed_once_and_for_good() {
     // The controller moves into the cluster: from then on a Node of its own that is missing counts again.
     let mut nodes = prod().nodes;
     nodes[0].kubelet = OWN;
-    let Verdict::Normal(inside) = (Case { card: Some(confirmed.clone()), nodes, ..prod() }).verdict() else { panic!() };
+    let IdentityVerdict::Normal(inside) = (Case { card: Some(confirmed.clone()), nodes, ..prod() }).verdict() else {
+        panic!()
+    };
     assert!(!inside.outside);
     assert_eq!(Case { unregistered: Some("x1"), card: Some(inside), ..prod() }.word(), "Undecided");
 }

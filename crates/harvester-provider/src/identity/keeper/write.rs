@@ -8,14 +8,14 @@ use runtime::events::Recorder;
 use runtime::refusal;
 use tokio::time::Instant;
 
-use super::super::record::{self, NAME, NAMESPACE, Note, Record};
+use super::super::record::{self, NAME, NAMESPACE, Record, RecordNote};
 use super::progress::Progress;
 use super::words::{not_allowed, not_yet};
 use super::{CONFIRMATION_WAITS, Keeper, LONGEST_PAUSE, TRY_AGAIN, WITHOUT_RIGHT, WRITE_EVERY};
 
 impl Keeper {
     /// Writes the note and returns the record after that. A write that fails is tried again, with growing pauses.
-    pub(super) async fn write(&self, note: &Note, progress: &mut Progress, events: &Recorder) -> Option<Record> {
+    pub(super) async fn write(&self, note: &RecordNote, progress: &mut Progress, events: &Recorder) -> Option<Record> {
         // An API server that has just started may refuse for a moment, which need not be reported. While attempts fail,
         // the pauses between them make that wait unnecessary.
         let sent = if progress.failing {

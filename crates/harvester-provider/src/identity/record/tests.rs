@@ -13,8 +13,8 @@ fn server(there: Option<Value>) -> Scenario {
     })
 }
 
-fn named(name: &str) -> Note {
-    Note { name: Some(ClusterName::from_record(name)), ..Note::default() }
+fn named(name: &str) -> RecordNote {
+    RecordNote { name: Some(ClusterName::from_record(name)), ..RecordNote::default() }
 }
 
 #[tokio::test]
@@ -28,11 +28,11 @@ async fn a_card_comes_and_a_safe_mode_and_a_word_that_was_followed_go() {
         (Some(OperatorConfirmation::Confirm), Some("x"), false)
     );
     let server = server(Some(there));
-    let note = Note { card: Some(card.clone()), followed: true, ..Note::default() };
+    let note = RecordNote { card: Some(card.clone()), followed: true, ..RecordNote::default() };
     let written = Records::new(server.client()).write(&note).await.unwrap();
     assert_eq!((written.card, written.safe_mode, written.confirmation), (Some(card), None, None));
     assert_eq!(server.writes()[0].body["metadata"]["annotations"], json!({"other": "y"}));
-    assert!(note.is_news_to(&Record::default()) && !Note::default().is_news_to(&Record::default()));
+    assert!(note.is_news_to(&Record::default()) && !RecordNote::default().is_news_to(&Record::default()));
 }
 
 #[test]
