@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use e2e::lan_faults::groups::{self, Impairment};
-use e2e::lan_faults::{BEYOND_THE_LEASE, Seen};
+use e2e::lan_faults::{BEYOND_THE_LEASE, ObservedOutage};
 use e2e::watch::{FAILOVER, let_it_happen, nothing_was_written};
 use e2e::{Bed, Beds, PATIENCE, wait_for};
 use testbed::{Fault, Nic};
@@ -154,7 +154,7 @@ async fn an_api_server_that_stands_still_and_goes_on_moves_nothing() {
             bed.wait_until_announcing(n).await.unwrap();
         }
         let_it_happen(20).await;
-        Seen::nothing(what, watch).unwrap();
+        ObservedOutage::nothing(what, watch).unwrap();
         assert_eq!((vip.term().await, bed.owner_of(vip.address).unwrap()), (term, Some(vip.owner)), "{what}");
         nothing_was_written(&bed, mark).unwrap();
     }

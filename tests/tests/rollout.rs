@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::lan_faults::{Seen, upgrade};
+use e2e::lan_faults::{ObservedOutage, upgrade};
 use e2e::watch::one_of_three;
 use e2e::{Bed, Beds, ENOUGH, Exposed, PATIENCE, service};
 use harvester_api::keys::kube_vip;
@@ -60,7 +60,7 @@ async fn no_connection_is_reset_while_every_announcer_is_replaced_on_its_node() 
     one_of_three("an upgrade", async || {
         let cost = served.upgrade(&bed).await?;
         assert_eq!((cost.open, cost.broken), (3 * upgrade::OPEN, Vec::new()));
-        cost.seen.iter().try_for_each(Seen::holds)
+        cost.seen.iter().try_for_each(ObservedOutage::holds)
     })
     .await
     .unwrap();

@@ -200,7 +200,10 @@ mod tests {
     use crate::request::tests::request;
     use runtime::scenario::Scenario;
 
-    async fn perform_against(code: u16, step: &Step) -> (Result<(), ApplyError>, Vec<runtime::scenario::Seen>) {
+    async fn perform_against(
+        code: u16,
+        step: &Step,
+    ) -> (Result<(), ApplyError>, Vec<runtime::scenario::ReceivedRequest>) {
         let scenario = Scenario::answering(move |seen| match seen.method.as_str() {
             "GET" => (200, json!({"metadata": {"name": "demo", "uid": "u-1"}})),
             _ if code >= 400 => (code, Scenario::status(code, "Reason", "no")),

@@ -119,9 +119,9 @@ pub async fn check_certificate<'a>(
     let mut last = "there is no authority to check it with: give --ca-file".to_owned();
     for ca_pem in authorities {
         let (ok, text) = match version(server, ca_pem, product).await {
-            Answer::Version(version) => (true, version),
-            Answer::Other(text) => (false, text),
-            Answer::None(error) => {
+            VersionAnswer::Version(version) => (true, version),
+            VersionAnswer::Other(text) => (false, text),
+            VersionAnswer::None(error) => {
                 last = certificate_trouble(&error);
                 continue;
             }
@@ -133,7 +133,7 @@ pub async fn check_certificate<'a>(
 }
 
 /// The result of `GET /version`.
-enum Answer {
+enum VersionAnswer {
     /// The expected answer.
     Version(String),
     /// Another answer; the certificate was already accepted.
@@ -142,24 +142,24 @@ enum Answer {
     None(String),
 }
 
-async fn version(server: &str, ca_pem: &str, product: &Product) -> Answer {
+async fn version(server: &str, ca_pem: &str, product: &Product) -> VersionAnswer {
     let client = match client(&anonymous(server, ca_pem), product).await {
         Ok(client) => client,
-        Err(error) => return Answer::None(error),
+        Err(error) => return VersionAnswer::None(error),
     };
     let error = match client.apiserver_version().await {
-        Ok(version) => return Answer::Version(format!("/version: Kubernetes {}", version.git_version)),
+        Ok(version) => return VersionAnswer::Version(format!("/version: Kubernetes {}", version.git_version)),
         Err(error) => error,
     };
     match (api_code(&error), &error) {
         // The server demands credentials, which the guest will have.
         (Some(code), _) if is_denied(code) => {
-            Answer::Version(format!("/version: {code} without credentials, as it may"))
+            VersionAnswer::Version(format!("/version: {code} without credentials, as it may"))
         }
         (Some(_), _) | (None, kube::Error::SerdeError(_)) => {
-            Answer::Other(format!("/version: {}: is that the URL of the Harvester API?", chain(&error)))
+            VersionAnswer::Other(format!("/version: {}: is that the URL of the Harvester API?", chain(&error)))
         }
-        _ => Answer::None(chain(&error)),
+        _ => VersionAnswer::None(chain(&error)),
     }
 }
 

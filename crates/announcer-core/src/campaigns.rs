@@ -10,7 +10,7 @@ use crate::ownership::service::LeaseKey;
 
 /// An action of the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Act {
+pub enum CampaignAct {
     /// Take part in the election for this Lease.
     Begin(LeaseKey),
     /// End this election and release its Lease; then call [`Campaigns::handed_back`].
@@ -38,12 +38,12 @@ impl Default for Campaigns {
 
 impl Campaigns {
     /// Sets the elections to take part in; all others end.
-    pub fn want(&mut self, wanted: BTreeSet<LeaseKey>) -> Vec<Act> {
+    pub fn want(&mut self, wanted: BTreeSet<LeaseKey>) -> Vec<CampaignAct> {
         // Elections that ended earlier, with their Services, do not concern the engine's current request.
         self.released = true;
         let mut acts = Vec::new();
         for key in self.running.extract_if(.., |key| !wanted.contains(key)) {
-            acts.push(Act::HandBack(key.clone()));
+            acts.push(CampaignAct::HandBack(key.clone()));
             self.leaving.insert(key);
         }
         self.waiting.clear();
@@ -51,7 +51,7 @@ impl Campaigns {
             if self.leaving.contains(&key) {
                 self.waiting.insert(key);
             } else if self.running.insert(key.clone()) {
-                acts.push(Act::Begin(key));
+                acts.push(CampaignAct::Begin(key));
             }
         }
         acts.extend(self.all_released());
@@ -60,7 +60,7 @@ impl Campaigns {
 
     /// An election has ended as requested. `confirmed`: the API server has confirmed that the Lease does not name this
     /// node.
-    pub fn handed_back(&mut self, key: &LeaseKey, confirmed: bool) -> Vec<Act> {
+    pub fn handed_back(&mut self, key: &LeaseKey, confirmed: bool) -> Vec<CampaignAct> {
         if !self.leaving.remove(key) {
             return Vec::new();
         }
@@ -68,7 +68,7 @@ impl Campaigns {
         let mut acts = Vec::new();
         if let Some(again) = self.waiting.take(key) {
             self.running.insert(again.clone());
-            acts.push(Act::Begin(again));
+            acts.push(CampaignAct::Begin(again));
         }
         acts.extend(self.all_released());
         acts
@@ -85,8 +85,8 @@ impl Campaigns {
     }
 
     /// The report that the engine waits for before it ends.
-    fn all_released(&self) -> Option<Act> {
-        self.is_idle().then_some(Act::Released(self.released))
+    fn all_released(&self) -> Option<CampaignAct> {
+        self.is_idle().then_some(CampaignAct::Released(self.released))
     }
 }
 
@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn a_lease_that_is_wanted_again_is_handed_back_before_its_next_election_begins() {
         let mut campaigns = Campaigns::default();
-        assert_eq!(campaigns.want(keys(&["web"])), [Act::Begin(key("web"))]);
-        assert_eq!(campaigns.want(keys(&[])), [Act::HandBack(key("web"))]);
+        assert_eq!(campaigns.want(keys(&["web"])), [CampaignAct::Begin(key("web"))]);
+        assert_eq!(campaigns.want(keys(&[])), [CampaignAct::HandBack(key("web"))]);
         assert_eq!(campaigns.want(keys(&["web"])), []);
-        assert_eq!(campaigns.handed_back(&key("web"), true), [Act::Begin(key("web"))]);
+        assert_eq!(campaigns.handed_back(&key("web"), true), [CampaignAct::Begin(key("web"))]);
     }
 
     #[test]
@@ -118,20 +118,24 @@ mod tests {
         campaigns.want(keys(&[]));
         campaigns.want(keys(&["web"]));
         assert_eq!(campaigns.want(keys(&[])), []);
-        assert_eq!(campaigns.handed_back(&key("web"), true), [Act::Released(true)]);
+        assert_eq!(campaigns.handed_back(&key("web"), true), [CampaignAct::Released(true)]);
     }
 
     #[test]
     fn nothing_is_held_when_the_last_has_handed_back_and_one_that_could_not_is_told_once() {
         let mut campaigns = Campaigns::default();
-        assert_eq!(campaigns.want(keys(&[])), [Act::Released(true)]);
+        assert_eq!(campaigns.want(keys(&[])), [CampaignAct::Released(true)]);
         campaigns.want(keys(&["other", "web"]));
         campaigns.want(keys(&[]));
         assert_eq!(campaigns.handed_back(&key("web"), false), []);
-        assert_eq!(campaigns.handed_back(&key("other"), true), [Act::Released(false)]);
+        assert_eq!(campaigns.handed_back(&key("other"), true), [CampaignAct::Released(false)]);
         assert_eq!(campaigns.handed_back(&key("other"), true), [], "it has ended before");
         campaigns.want(keys(&["web"]));
         campaigns.want(keys(&[]));
-        assert_eq!(campaigns.handed_back(&key("web"), true), [Act::Released(true)], "what was before does not count");
+        assert_eq!(
+            campaigns.handed_back(&key("web"), true),
+            [CampaignAct::Released(true)],
+            "what was before does not count"
+        );
     }
 }

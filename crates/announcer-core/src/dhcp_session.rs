@@ -6,6 +6,6 @@ mod session;
 mod v4;
 mod v6;
 
-pub use session::{Act, Happened, Protocol, Session};
+pub use session::{DhcpAct, Happened, Protocol, Session};
 pub use v4::session as session4;
 pub use v6::session as session6;

@@ -14,6 +14,7 @@ mod dhcp_events;
 mod dhcp_history;
 mod dhcp_state;
 mod due;
+mod duplicate_mac;
 mod elections;
 mod io;
 mod kernel;
@@ -32,7 +33,6 @@ mod stop;
 mod sweep;
 mod tell;
 mod traffic;
-mod twin;
 mod vip;
 mod vip_timers;
 

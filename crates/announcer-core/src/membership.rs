@@ -19,7 +19,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// An action of the caller. It replaces all earlier requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Act<O> {
+pub enum MembershipAct<O> {
     /// Read the Lease, and answer with this number.
     Read(u64),
     /// Write the card into the object that was read, or into a new Lease.
@@ -28,7 +28,7 @@ pub enum Act<O> {
 
 /// Answer to an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer<O> {
+pub enum MembershipAnswer<O> {
     /// The Lease; `None`: it does not exist.
     Found(Option<O>),
     /// The Lease after the write.
@@ -97,7 +97,7 @@ impl<O> Membership<O> {
     }
 
     /// The engine wants the Lease renewed. Of several waiting cards only the last counts.
-    pub fn renew(&mut self, now: Instant, card: Card) -> Option<Act<O>> {
+    pub fn renew(&mut self, now: Instant, card: Card) -> Option<MembershipAct<O>> {
         let before = std::mem::replace(&mut self.silent, card.silent.keys().cloned().collect());
         let busy = matches!(self.state, State::Busy { .. });
         let may_cut_short = !busy || self.cut_short.is_none_or(|at| now >= at + LIMIT);
@@ -125,25 +125,25 @@ impl<O> Membership<O> {
     }
 
     /// An action was answered.
-    pub fn answered(&mut self, now: Instant, number: u64, answer: Answer<O>) -> Option<Act<O>> {
+    pub fn answered(&mut self, now: Instant, number: u64, answer: MembershipAnswer<O>) -> Option<MembershipAct<O>> {
         let State::Busy { id, .. } = self.state else { return None };
         if id != number {
             return None;
         }
         match answer {
-            Answer::Found(found) => self.write(now, found),
-            Answer::Written(object) => {
+            MembershipAnswer::Found(found) => self.write(now, found),
+            MembershipAnswer::Written(object) => {
                 self.latest = Some(object);
                 (self.state, self.doing, self.pause, self.failing) = (State::Idle, None, AGAIN, false);
                 self.next.take().and_then(|card| self.begin(now, card))
             }
-            Answer::Conflict(_) if self.tries < TRIES => Some(self.read(now)),
-            Answer::Conflict(why) | Answer::Failed(why) => self.failed(now, why),
+            MembershipAnswer::Conflict(_) if self.tries < TRIES => Some(self.read(now)),
+            MembershipAnswer::Conflict(why) | MembershipAnswer::Failed(why) => self.failed(now, why),
         }
     }
 
     /// Handles what is due.
-    pub fn tick(&mut self, now: Instant) -> Option<Act<O>> {
+    pub fn tick(&mut self, now: Instant) -> Option<MembershipAct<O>> {
         match self.state {
             State::Busy { until, .. } if until <= now => self.failed(now, format!("no answer within {LIMIT:?}")),
             State::Waiting { until } if until <= now => {
@@ -169,7 +169,7 @@ impl<O> Membership<O> {
         self.trouble.take()
     }
 
-    fn begin(&mut self, now: Instant, card: Card) -> Option<Act<O>> {
+    fn begin(&mut self, now: Instant, card: Card) -> Option<MembershipAct<O>> {
         (self.doing, self.tries) = (Some(card), 0);
         match self.latest.take() {
             Some(latest) => self.write(now, Some(latest)),
@@ -177,22 +177,22 @@ impl<O> Membership<O> {
         }
     }
 
-    fn read(&mut self, now: Instant) -> Act<O> {
+    fn read(&mut self, now: Instant) -> MembershipAct<O> {
         self.numbers += 1;
         self.state = State::Busy { id: self.numbers, until: now + LIMIT };
-        Act::Read(self.numbers)
+        MembershipAct::Read(self.numbers)
     }
 
-    fn write(&mut self, now: Instant, found: Option<O>) -> Option<Act<O>> {
+    fn write(&mut self, now: Instant, found: Option<O>) -> Option<MembershipAct<O>> {
         let card = self.doing.clone()?;
         self.tries += 1;
         self.numbers += 1;
         self.state = State::Busy { id: self.numbers, until: now + LIMIT };
-        Some(Act::Write(self.numbers, found, Box::new(card)))
+        Some(MembershipAct::Write(self.numbers, found, Box::new(card)))
     }
 
     /// After a failure it is unknown whether the write took effect, so the Lease is read before the next write.
-    fn failed(&mut self, now: Instant, why: String) -> Option<Act<O>> {
+    fn failed(&mut self, now: Instant, why: String) -> Option<MembershipAct<O>> {
         if !std::mem::replace(&mut self.failing, true) {
             self.trouble = Some(why);
         }
@@ -226,12 +226,15 @@ mod tests {
     #[test]
     fn a_lease_is_read_once_and_written_over_what_the_last_write_returned() {
         let (now, mut lease) = (Instant::now(), Membership::new(LEASE));
-        assert_eq!(lease.renew(now, card(false)), Some(Act::Read(1)));
-        assert_eq!(lease.answered(now, 1, Answer::Found(None)), Some(Act::Write(2, None, Box::new(card(false)))));
-        assert_eq!(lease.answered(now, 2, Answer::Written(5)), None);
+        assert_eq!(lease.renew(now, card(false)), Some(MembershipAct::Read(1)));
+        assert_eq!(
+            lease.answered(now, 1, MembershipAnswer::Found(None)),
+            Some(MembershipAct::Write(2, None, Box::new(card(false))))
+        );
+        assert_eq!(lease.answered(now, 2, MembershipAnswer::Written(5)), None);
         assert_eq!(
             (lease.deadline(), lease.renew(now, card(true))),
-            (None, Some(Act::Write(3, Some(5), Box::new(card(true)))))
+            (None, Some(MembershipAct::Write(3, Some(5), Box::new(card(true)))))
         );
     }
 
@@ -241,9 +244,12 @@ mod tests {
         lease.renew(now, card(false));
         assert_eq!(lease.renew(now, card(false)), None);
         assert_eq!(lease.renew(now, card(true)), None);
-        lease.answered(now, 1, Answer::Found(Some(1)));
-        assert_eq!(lease.answered(now, 2, Answer::Written(2)), Some(Act::Write(3, Some(2), Box::new(card(true)))));
-        assert_eq!(lease.answered(now, 3, Answer::Written(3)), None);
+        lease.answered(now, 1, MembershipAnswer::Found(Some(1)));
+        assert_eq!(
+            lease.answered(now, 2, MembershipAnswer::Written(2)),
+            Some(MembershipAct::Write(3, Some(2), Box::new(card(true))))
+        );
+        assert_eq!(lease.answered(now, 3, MembershipAnswer::Written(3)), None);
     }
 
     #[test]
@@ -251,10 +257,10 @@ mod tests {
         let (now, mut lease) = (Instant::now(), Membership::new(LEASE));
         lease.renew(now, card(false));
         for number in [1, 3, 5] {
-            let written = lease.answered(now, number, Answer::Found(Some(number)));
-            assert_eq!(written, Some(Act::Write(number + 1, Some(number), Box::new(card(false)))));
-            let again = lease.answered(now, number + 1, Answer::Conflict("changed".into()));
-            assert_eq!(again, (number < 5).then_some(Act::Read(number + 2)));
+            let written = lease.answered(now, number, MembershipAnswer::Found(Some(number)));
+            assert_eq!(written, Some(MembershipAct::Write(number + 1, Some(number), Box::new(card(false)))));
+            let again = lease.answered(now, number + 1, MembershipAnswer::Conflict("changed".into()));
+            assert_eq!(again, (number < 5).then_some(MembershipAct::Read(number + 2)));
         }
         assert_eq!((lease.trouble().as_deref(), lease.deadline()), (Some("changed"), Some(now + AGAIN)));
     }
@@ -265,20 +271,20 @@ mod tests {
         lease.renew(now, card(false));
         let mut pauses = Vec::new();
         for number in 1..=5 {
-            assert_eq!(lease.answered(now, number, Answer::Failed("no".into())), None);
+            assert_eq!(lease.answered(now, number, MembershipAnswer::Failed("no".into())), None);
             assert_eq!(lease.trouble().is_some(), number == 1);
             let next = lease.deadline().unwrap();
             pauses.push(next - now);
             now = next;
             // A renewal of the same is no reason to come earlier.
             assert_eq!(lease.renew(now, card(false)), None);
-            assert_eq!(lease.tick(now), Some(Act::Read(number + 1)));
+            assert_eq!(lease.tick(now), Some(MembershipAct::Read(number + 1)));
         }
         assert_eq!(pauses, [1, 2, 4, 5, 5].map(Duration::from_secs));
-        lease.answered(now, 6, Answer::Found(None));
-        lease.answered(now, 7, Answer::Written(1));
+        lease.answered(now, 6, MembershipAnswer::Found(None));
+        lease.answered(now, 7, MembershipAnswer::Written(1));
         lease.renew(now, card(false));
-        lease.answered(now, 8, Answer::Failed("again".into()));
+        lease.answered(now, 8, MembershipAnswer::Failed("again".into()));
         assert_eq!((lease.trouble().as_deref(), lease.deadline()), (Some("again"), Some(now + AGAIN)), "a new outage");
     }
 
@@ -286,11 +292,14 @@ mod tests {
     fn another_card_does_not_wait_for_the_next_attempt() {
         let (now, mut lease) = (Instant::now(), Membership::<u64>::new(LEASE));
         lease.renew(now, card(false));
-        lease.answered(now, 1, Answer::Failed("no".into()));
-        assert_eq!(lease.renew(now + ms(10), card(true)), Some(Act::Read(2)));
+        lease.answered(now, 1, MembershipAnswer::Failed("no".into()));
+        assert_eq!(lease.renew(now + ms(10), card(true)), Some(MembershipAct::Read(2)));
         // The same if it came while the first was being written.
         assert_eq!(lease.renew(now + ms(10), card(false)), None);
-        assert_eq!(lease.answered(now + ms(20), 2, Answer::Failed("no".into())), Some(Act::Read(3)));
+        assert_eq!(
+            lease.answered(now + ms(20), 2, MembershipAnswer::Failed("no".into())),
+            Some(MembershipAct::Read(3))
+        );
     }
 
     #[test]
@@ -299,16 +308,19 @@ mod tests {
         let silence = Silence { uid: "u".into(), ms: 200, unanswered: Vec::new(), gateway: true, witnesses: 1 };
         let loss = || Card { silent: [("node-2".to_owned(), silence.clone())].into(), ..Card::default() };
         lease.renew(now, card(false));
-        lease.answered(now, 1, Answer::Found(Some(1)));
-        assert_eq!(lease.renew(now, loss()), Some(Act::Read(3)));
-        assert_eq!(lease.answered(now, 2, Answer::Written(2)), None);
-        assert_eq!(lease.answered(now, 3, Answer::Found(Some(1))), Some(Act::Write(4, Some(1), Box::new(loss()))));
-        lease.answered(now, 4, Answer::Written(2));
-        assert_eq!(lease.renew(now, loss()), Some(Act::Write(5, Some(2), Box::new(loss()))), "known by now");
-        lease.answered(now, 5, Answer::Written(3));
-        assert_eq!(lease.renew(now, card(false)), Some(Act::Write(6, Some(3), Box::new(card(false)))));
-        lease.answered(now, 6, Answer::Written(4));
-        assert_eq!(lease.renew(now, loss()), Some(Act::Read(7)), "lost again");
+        lease.answered(now, 1, MembershipAnswer::Found(Some(1)));
+        assert_eq!(lease.renew(now, loss()), Some(MembershipAct::Read(3)));
+        assert_eq!(lease.answered(now, 2, MembershipAnswer::Written(2)), None);
+        assert_eq!(
+            lease.answered(now, 3, MembershipAnswer::Found(Some(1))),
+            Some(MembershipAct::Write(4, Some(1), Box::new(loss())))
+        );
+        lease.answered(now, 4, MembershipAnswer::Written(2));
+        assert_eq!(lease.renew(now, loss()), Some(MembershipAct::Write(5, Some(2), Box::new(loss()))), "known by now");
+        lease.answered(now, 5, MembershipAnswer::Written(3));
+        assert_eq!(lease.renew(now, card(false)), Some(MembershipAct::Write(6, Some(3), Box::new(card(false)))));
+        lease.answered(now, 6, MembershipAnswer::Written(4));
+        assert_eq!(lease.renew(now, loss()), Some(MembershipAct::Read(7)), "lost again");
     }
 
     #[test]
@@ -321,30 +333,37 @@ mod tests {
         };
         lease.renew(now, card(false));
         for (at, count, expected) in [
-            (0, 1, Some(Act::Read(2))),
+            (0, 1, Some(MembershipAct::Read(2))),
             (1000, 2, None),
             (2999, 3, None),
-            (3000, 4, Some(Act::Read(3))),
+            (3000, 4, Some(MembershipAct::Read(3))),
             (3500, 5, None),
         ] {
             assert_eq!(lease.renew(now + ms(at), lost(count)), expected, "{at} ms");
         }
         let at = now + ms(3600);
-        assert_eq!(lease.answered(at, 3, Answer::Found(Some(1))), Some(Act::Write(4, Some(1), Box::new(lost(4)))));
-        let next = Act::Write(5, Some(2), Box::new(lost(5)));
-        assert_eq!(lease.answered(at, 4, Answer::Written(2)), Some(next), "the last of those that came meanwhile");
-        lease.answered(at, 5, Answer::Written(3));
-        assert_eq!(lease.renew(at, lost(6)), Some(Act::Read(6)), "nothing is cut short");
+        assert_eq!(
+            lease.answered(at, 3, MembershipAnswer::Found(Some(1))),
+            Some(MembershipAct::Write(4, Some(1), Box::new(lost(4))))
+        );
+        let next = MembershipAct::Write(5, Some(2), Box::new(lost(5)));
+        assert_eq!(
+            lease.answered(at, 4, MembershipAnswer::Written(2)),
+            Some(next),
+            "the last of those that came meanwhile"
+        );
+        lease.answered(at, 5, MembershipAnswer::Written(3));
+        assert_eq!(lease.renew(at, lost(6)), Some(MembershipAct::Read(6)), "nothing is cut short");
     }
 
     #[test]
     fn an_api_that_does_not_answer_is_given_up_after_three_seconds_and_what_it_says_later_counts_for_nothing() {
         let (now, mut lease) = (Instant::now(), Membership::<u64>::new(LEASE));
         lease.renew(now, card(false));
-        lease.answered(now, 1, Answer::Found(None));
+        lease.answered(now, 1, MembershipAnswer::Found(None));
         assert_eq!(lease.tick(now + ms(2999)), None);
         assert_eq!((lease.tick(now + LIMIT), lease.trouble()), (None, Some("no answer within 3s".into())));
-        assert_eq!(lease.answered(now + LIMIT, 2, Answer::Written(1)), None);
-        assert_eq!(lease.tick(now + LIMIT + AGAIN), Some(Act::Read(3)), "what took effect is read");
+        assert_eq!(lease.answered(now + LIMIT, 2, MembershipAnswer::Written(1)), None);
+        assert_eq!(lease.tick(now + LIMIT + AGAIN), Some(MembershipAct::Read(3)), "what took effect is read");
     }
 }

@@ -12,7 +12,7 @@ const KUBELET: u16 = 10250;
 
 /// A finding of the detector about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Finding {
+pub(crate) enum NodeFinding {
     /// The node does not answer, while most landmarks do.
     Silent {
         /// Name of the node.
@@ -62,9 +62,9 @@ impl NodeWatch {
 
     /// Takes in a finding. `silent_for`: how long a node has been silent when the detector reports it. Returns the
     /// kubelet to ask.
-    pub fn note(&mut self, now: Instant, silent_for: Duration, finding: Finding) -> Option<(String, SocketAddr)> {
+    pub fn note(&mut self, now: Instant, silent_for: Duration, finding: NodeFinding) -> Option<(String, SocketAddr)> {
         match finding {
-            Finding::Silent { node, address, gateway, witnesses } => {
+            NodeFinding::Silent { node, address, gateway, witnesses } => {
                 // A confirmed node stays confirmed, and only one question is open at a time.
                 if !self.watched.contains_key(&node) || self.missed.contains_key(&node) {
                     return None;
@@ -73,7 +73,7 @@ impl NodeWatch {
                 self.missed.insert(node.clone(), Missed { since, address, gateway, witnesses, confirmed: None });
                 Some((node, SocketAddr::new(address, KUBELET)))
             }
-            Finding::Answers { node } => {
+            NodeFinding::Answers { node } => {
                 self.missed.remove(&node);
                 None
             }
@@ -123,8 +123,8 @@ mod tests {
 
     const AFTER: Duration = Duration::from_millis(180);
 
-    fn silent(node: &str) -> Finding {
-        Finding::Silent { node: node.into(), address: "10.0.0.12".parse().unwrap(), gateway: true, witnesses: 2 }
+    fn silent(node: &str) -> NodeFinding {
+        NodeFinding::Silent { node: node.into(), address: "10.0.0.12".parse().unwrap(), gateway: true, witnesses: 2 }
     }
 
     fn watching() -> NodeWatch {
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!((said.uid.as_str(), said.ms, said.gateway, said.witnesses), ("u-2", 380, true, 2));
         assert_eq!(said.unanswered, ["arp 10.0.0.12", "tcp 10.0.0.12:10250"]);
         assert!(!watch.asked(now, "node-2", false) && watch.on_card() == card, "nothing changes while it stands");
-        watch.note(now, AFTER, Finding::Answers { node: "node-2".into() });
+        watch.note(now, AFTER, NodeFinding::Answers { node: "node-2".into() });
         assert!(watch.on_card().is_empty());
     }
 

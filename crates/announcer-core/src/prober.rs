@@ -80,7 +80,7 @@ impl Outcome {
 
 /// A change in how a target is served, as seen from this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct ProbeFinding {
     /// The target.
     pub target: Target,
     /// The current result.
@@ -109,7 +109,7 @@ pub enum Output {
         after: Option<Duration>,
     },
     /// The result of a target has changed.
-    Found(Finding),
+    Found(ProbeFinding),
 }
 
 /// All targets with their state.

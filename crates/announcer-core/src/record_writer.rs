@@ -29,7 +29,7 @@ pub struct Object {
 
 /// A request.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Ask {
+pub enum RecordRequest {
     /// Read the Service.
     Read,
     /// PUT the object with changed annotations.
@@ -40,7 +40,7 @@ pub enum Ask {
 
 /// Answer to a request.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
+pub enum RecordAnswer {
     /// The Service, also after a write; `None`: it does not exist.
     Service(Option<Box<Object>>),
     /// Another writer has changed the Service meanwhile.
@@ -51,9 +51,9 @@ pub enum Answer {
 
 /// The next step of a write.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Next {
+pub enum RecordStep {
     /// Send this request, and feed the answer back.
-    Send(Ask),
+    Send(RecordRequest),
     /// The write has ended.
     End(End),
 }
@@ -190,38 +190,38 @@ impl Write {
     }
 
     /// The next request; the first call has no answer. `wall` is only written, never compared.
-    pub fn next(&mut self, wall: Timestamp, answer: Option<Answer>) -> Next {
+    pub fn next(&mut self, wall: Timestamp, answer: Option<RecordAnswer>) -> RecordStep {
         let object = match answer {
             None => match self.remembered.take() {
                 Some(object) => Box::new(object),
-                None => return Next::Send(Ask::Read),
+                None => return RecordStep::Send(RecordRequest::Read),
             },
-            Some(Answer::Service(Some(object))) => object,
-            Some(Answer::Service(None)) => return Next::End(End::Gone),
-            Some(Answer::Conflict) => return Next::End(End::Conflict),
-            Some(Answer::Failed) => return Next::End(End::Failed),
+            Some(RecordAnswer::Service(Some(object))) => object,
+            Some(RecordAnswer::Service(None)) => return RecordStep::End(End::Gone),
+            Some(RecordAnswer::Conflict) => return RecordStep::End(End::Conflict),
+            Some(RecordAnswer::Failed) => return RecordStep::End(End::Failed),
         };
         self.compare(wall, object)
     }
 
-    fn compare(&mut self, wall: Timestamp, mut object: Box<Object>) -> Next {
+    fn compare(&mut self, wall: Timestamp, mut object: Box<Object>) -> RecordStep {
         if self.step == WriteStep::Read {
             if object.metadata.uid.as_deref() != Some(self.record.uid.0.as_str()) {
-                return Next::End(End::Gone);
+                return RecordStep::End(End::Gone);
             }
             if is_superseded(&object.metadata, &self.record) {
-                return Next::End(End::Superseded);
+                return RecordStep::End(End::Superseded);
             }
             if annotate(&mut object.metadata, &self.record) {
                 self.step = WriteStep::Annotate;
-                return Next::Send(Ask::Annotate(object));
+                return RecordStep::Send(RecordRequest::Annotate(object));
             }
         }
         if self.step != WriteStep::Publish && publish(&mut object.data, &self.record, wall) {
             self.step = WriteStep::Publish;
-            return Next::Send(Ask::Publish(object));
+            return RecordStep::Send(RecordRequest::Publish(object));
         }
         object.metadata.managed_fields = None;
-        Next::End(End::Written(object))
+        RecordStep::End(End::Written(object))
     }
 }

@@ -27,7 +27,7 @@ pub enum Reporter {
 
 /// An address that a Service does not get.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ServiceRefusal {
     /// The address.
     pub address: IpAddr,
     /// Message for its author.
@@ -114,10 +114,10 @@ pub fn refusals(
     services: &BTreeMap<ServiceKey, ServiceView>,
     machines: &BTreeMap<IpAddr, Machine>,
     cluster_ips: &ClusterIps,
-) -> BTreeMap<ServiceKey, Vec<Refusal>> {
+) -> BTreeMap<ServiceKey, Vec<ServiceRefusal>> {
     let views: Vec<&ServiceView> = by_seniority(services).into_iter().filter(|view| !view.retired).collect();
     let mut holders: BTreeMap<(IpAddr, &Port), &ServiceView> = BTreeMap::new();
-    let mut refused: BTreeMap<ServiceKey, Vec<Refusal>> = BTreeMap::new();
+    let mut refused: BTreeMap<ServiceKey, Vec<ServiceRefusal>> = BTreeMap::new();
     // Order of claims to an address: first a Service that clients know by it and that may have been given it, then one
     // that a controller has given it to, then one that clients know by it without a grant.
     let turn = |view: &ServiceView, address: IpAddr| match (view.published.has(address), view.giver) {
@@ -137,20 +137,20 @@ pub fn refusals(
                     None
                 } else if let Some(machine) = machines.get(&address) {
                     let text = machine.why(address);
-                    Some(Refusal { address, text, reporter: Reporter::Node(machine.reporter.clone()) })
+                    Some(ServiceRefusal { address, text, reporter: Reporter::Node(machine.reporter.clone()) })
                 } else if let Some(holder) = cluster_ips.holders.get(&address) {
                     let text = format!(
                         "address {address} is that of Service {holder} inside the cluster: it is not announced. Give \
                         this Service another one"
                     );
-                    Some(Refusal { address, text, reporter: Reporter::OwnerOf(view.key.clone()) })
+                    Some(ServiceRefusal { address, text, reporter: Reporter::OwnerOf(view.key.clone()) })
                 } else if let Some((port, holder)) = taken() {
                     let text = format!(
                         "port {}/{} of address {address} is in use by Service {}: it is not announced for this \
                         Service. Give it another port or another address",
                         port.protocol, port.port, holder.key
                     );
-                    Some(Refusal { address, text, reporter: Reporter::OwnerOf(holder.key.clone()) })
+                    Some(ServiceRefusal { address, text, reporter: Reporter::OwnerOf(holder.key.clone()) })
                 } else {
                     None
                 };

@@ -32,7 +32,7 @@ pub const USUAL: u64 = 0;
 
 /// A Service as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found<O> {
+pub struct FoundService<O> {
     /// UID, which tells it from a later Service of the same name.
     pub uid: Uid,
     /// The record on the Service.
@@ -43,7 +43,7 @@ pub struct Found<O> {
 
 /// Content of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ask<O> {
+pub enum SwapRequest<O> {
     /// The Service as it stands.
     Read,
     /// Write this record on the object, unless the Service has changed since it was read.
@@ -52,9 +52,9 @@ pub enum Ask<O> {
 
 /// Answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer<O> {
+pub enum SwapAnswer<O> {
     /// The Service; `None`: no Service of that name exists.
-    Found(Option<Found<O>>),
+    Found(Option<FoundService<O>>),
     /// The record was written.
     Written,
     /// Another writer has changed the Service meanwhile.
@@ -68,7 +68,7 @@ pub enum Answer<O> {
 
 /// An action of the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Act<O> {
+pub enum SwapAct<O> {
     /// Open a connection. `server` counts up; the caller maps it to the API servers in turn. If none is known, it is
     /// another connection to the usual address.
     Open {
@@ -88,7 +88,7 @@ pub enum Act<O> {
         /// The Service.
         key: ServiceKey,
         /// Content of the request.
-        ask: Ask<O>,
+        ask: SwapRequest<O>,
     },
     /// Cancel this request; its answer is not needed any more.
     Drop(u64),
@@ -142,7 +142,7 @@ pub struct Swaps<O> {
     learnt: Option<(Duration, Instant)>,
     servers: usize,
     numbers: u64,
-    acts: Vec<Act<O>>,
+    acts: Vec<SwapAct<O>>,
 }
 
 impl<O> Default for Swaps<O> {
@@ -170,20 +170,20 @@ impl<O> Swaps<O> {
     }
 
     /// A request was answered.
-    pub fn answered(&mut self, now: Instant, id: u64, answer: Answer<O>) {
+    pub fn answered(&mut self, now: Instant, id: u64, answer: SwapAnswer<O>) {
         let Some(request) = self.requests.remove(&id) else { return };
         let Some(running) = self.running.get_mut(&request.key) else { return };
         running.requests.retain(|other| *other != id);
-        if !matches!(answer, Answer::Failed(_)) {
+        if !matches!(answer, SwapAnswer::Failed(_)) {
             running.progress = now;
             self.heard(now, &request);
         }
         match answer {
-            Answer::Found(found) => self.found(now, &request, found),
-            Answer::Written => self.finish(now, &request, Swapped::Won),
-            Answer::Refused(why) => self.finish(now, &request, Swapped::Refused(why)),
-            Answer::Conflict => self.conflict(now, &request),
-            Answer::Failed(why) => self.failed(now, &request, why),
+            SwapAnswer::Found(found) => self.found(now, &request, found),
+            SwapAnswer::Written => self.finish(now, &request, Swapped::Won),
+            SwapAnswer::Refused(why) => self.finish(now, &request, Swapped::Refused(why)),
+            SwapAnswer::Conflict => self.conflict(now, &request),
+            SwapAnswer::Failed(why) => self.failed(now, &request, why),
         }
     }
 
@@ -226,7 +226,7 @@ impl<O> Swaps<O> {
     }
 
     /// Takes the actions, in the order in which they have to be performed.
-    pub fn acts(&mut self) -> Vec<Act<O>> {
+    pub fn acts(&mut self) -> Vec<SwapAct<O>> {
         std::mem::take(&mut self.acts)
     }
 
@@ -236,28 +236,28 @@ impl<O> Swaps<O> {
         {
             if late {
                 let why = format!("it had to wait for more than {WAIT_LIMIT:?}");
-                self.acts.push(Act::Tell(key, swap, Swapped::Failed(why)));
+                self.acts.push(SwapAct::Tell(key, swap, Swapped::Failed(why)));
                 continue;
             }
             let running = Running { swap, progress: now, failures: 0, last: None, requests: Vec::new() };
             self.running.insert(key.clone(), running);
-            self.send(now, &key, self.main.connection, Ask::Read);
+            self.send(now, &key, self.main.connection, SwapRequest::Read);
         }
     }
 
-    fn send(&mut self, now: Instant, key: &ServiceKey, connection: u64, ask: Ask<O>) {
+    fn send(&mut self, now: Instant, key: &ServiceKey, connection: u64, ask: SwapRequest<O>) {
         let Some(running) = self.running.get_mut(key) else { return };
         self.numbers += 1;
         let id = self.numbers;
         running.requests.push(id);
         self.requests.insert(id, Request { key: key.clone(), connection, since: now });
-        self.acts.push(Act::Send { id, connection, key: key.clone(), ask });
+        self.acts.push(SwapAct::Send { id, connection, key: key.clone(), ask });
     }
 
-    fn found(&mut self, now: Instant, request: &Request, found: Option<Found<O>>) {
+    fn found(&mut self, now: Instant, request: &Request, found: Option<FoundService<O>>) {
         let Some(running) = self.running.get(&request.key) else { return };
         let swap = running.swap.clone();
-        let Some(Found { owner_record, object, .. }) = found.filter(|found| found.uid == swap.uid) else {
+        let Some(FoundService { owner_record, object, .. }) = found.filter(|found| found.uid == swap.uid) else {
             return self.finish(now, request, Swapped::Gone);
         };
         // An earlier request was written and its answer was lost.
@@ -266,14 +266,14 @@ impl<O> Swaps<O> {
         }
         match owner_record.filter(|owner_record| !swap.may_replace(Some(owner_record))) {
             Some(other) => self.finish(now, request, Swapped::Other(other)),
-            None => self.send(now, &request.key, request.connection, Ask::Write(object, swap)),
+            None => self.send(now, &request.key, request.connection, SwapRequest::Write(object, swap)),
         }
     }
 
     /// After a conflict the Service is read again at once.
     fn conflict(&mut self, now: Instant, request: &Request) {
         if self.count(&request.key, "somebody else writes the Service all the time".to_owned()) {
-            self.send(now, &request.key, request.connection, Ask::Read);
+            self.send(now, &request.key, request.connection, SwapRequest::Read);
         } else {
             self.give_up(now, &request.key);
         }
@@ -285,7 +285,7 @@ impl<O> Swaps<O> {
         }
         let next = self.instead_of(now, request.connection);
         if !self.asks_over(&request.key, next) {
-            self.send(now, &request.key, next, Ask::Read);
+            self.send(now, &request.key, next, SwapRequest::Read);
         }
     }
 
@@ -320,7 +320,7 @@ impl<O> Swaps<O> {
     fn end(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
         let Some(running) = self.running.remove(key) else { return };
         self.drop_requests(running.requests);
-        self.acts.push(Act::Tell(key.clone(), running.swap, swapped));
+        self.acts.push(SwapAct::Tell(key.clone(), running.swap, swapped));
         self.begin(now);
         if self.running.is_empty()
             && let Some(spare) = self.spare.take()
@@ -332,7 +332,7 @@ impl<O> Swaps<O> {
     fn drop_requests(&mut self, ids: Vec<u64>) {
         for id in ids {
             self.requests.remove(&id);
-            self.acts.push(Act::Drop(id));
+            self.acts.push(SwapAct::Drop(id));
         }
     }
 }

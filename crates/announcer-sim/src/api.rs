@@ -76,7 +76,7 @@ impl Request {
 
 /// What comes back.
 #[derive(Debug, Clone)]
-pub enum Answer {
+pub enum ApiAnswer {
     /// A Lease as it stands.
     Lease(Option<Observation>),
     /// The Lease that was written.
@@ -210,20 +210,20 @@ impl Api {
     }
 
     /// Performs a request at `now`.
-    pub fn perform(&mut self, now: Duration, request: &Request) -> (Answer, Option<Change>) {
+    pub fn perform(&mut self, now: Duration, request: &Request) -> (ApiAnswer, Option<Change>) {
         match request {
-            Request::ReadLease(name) => (Answer::Lease(self.leases.get(name).cloned()), None),
-            Request::CreateLease(name, _) if self.leases.contains_key(name) => (Answer::Conflict, None),
+            Request::ReadLease(name) => (ApiAnswer::Lease(self.leases.get(name).cloned()), None),
+            Request::CreateLease(name, _) if self.leases.contains_key(name) => (ApiAnswer::Conflict, None),
             Request::CreateLease(name, record) => self.write_lease(now, name, record),
             Request::UpdateLease(name, record, version) => match self.leases.get(name) {
                 Some(found) if found.version == *version || self.ignores_versions => {
                     self.write_lease(now, name, record)
                 }
-                _ => (Answer::Conflict, None),
+                _ => (ApiAnswer::Conflict, None),
             },
             Request::ReadService(key) => {
                 let found = self.services.get(key).map(|(version, object)| (*version, Box::new(object.clone())));
-                (Answer::Service(found), None)
+                (ApiAnswer::Service(found), None)
             }
             Request::Annotate(key, version, record) => {
                 self.change(key, *version, &record.uid, |object| annotate(&mut object.metadata, record))
@@ -243,23 +243,23 @@ impl Api {
                 (answer, change)
             }
             Request::ReadMember(node) => {
-                (Answer::MemberFound(self.members.get(node).map(|(version, _)| *version)), None)
+                (ApiAnswer::MemberFound(self.members.get(node).map(|(version, _)| *version)), None)
             }
             Request::WriteMember(node, version, member) => {
                 if self.members.get(node).map(|(version, _)| *version) != *version {
-                    return (Answer::Conflict, None);
+                    return (ApiAnswer::Conflict, None);
                 }
                 self.version += 1;
                 self.members.insert(node.clone(), (self.version, member.clone()));
                 self.members_renewed.insert(node.clone(), now);
-                (Answer::MemberWritten(self.version), Some(Change::Member(node.clone(), member.clone())))
+                (ApiAnswer::MemberWritten(self.version), Some(Change::Member(node.clone(), member.clone())))
             }
             Request::Publish(key, version, record) => self
                 .change(key, *version, &record.uid, |object| publish(&mut object.data, record, Timestamp::UNIX_EPOCH)),
         }
     }
 
-    fn write_lease(&mut self, now: Duration, name: &str, record: &leader::Record) -> (Answer, Option<Change>) {
+    fn write_lease(&mut self, now: Duration, name: &str, record: &leader::Record) -> (ApiAnswer, Option<Change>) {
         self.version += 1;
         if let (Some(old), Some(renewed)) = (self.leases.get(name).map(|old| &old.record), self.renewed.get(name))
             && !old.holder.is_empty()
@@ -274,7 +274,7 @@ impl Api {
         self.renewed.insert(name.to_owned(), now);
         let seen = Observation { record: record.clone(), version: self.version.to_string() };
         self.leases.insert(name.to_owned(), seen.clone());
-        (Answer::LeaseWritten(seen.clone()), Some(Change::Lease(name.to_owned(), seen)))
+        (ApiAnswer::LeaseWritten(seen.clone()), Some(Change::Lease(name.to_owned(), seen)))
     }
 
     fn change(
@@ -283,23 +283,23 @@ impl Api {
         version: u64,
         uid: &Uid,
         change: impl FnOnce(&mut DynamicObject) -> bool,
-    ) -> (Answer, Option<Change>) {
+    ) -> (ApiAnswer, Option<Change>) {
         let ignores = self.ignores_versions;
         let Some((found, object)) =
             self.services.get_mut(key).filter(|(_, object)| object.metadata.uid.as_deref() == Some(&uid.0))
         else {
-            return (Answer::Service(None), None);
+            return (ApiAnswer::Service(None), None);
         };
         if *found != version && !ignores {
-            return (Answer::Conflict, None);
+            return (ApiAnswer::Conflict, None);
         }
         if !change(object) {
-            return (Answer::Service(Some((*found, Box::new(object.clone())))), None);
+            return (ApiAnswer::Service(Some((*found, Box::new(object.clone())))), None);
         }
         self.version += 1;
         self.service_writes += 1;
         *found = self.version;
-        let answer = Answer::Service(Some((self.version, Box::new(object.clone()))));
+        let answer = ApiAnswer::Service(Some((self.version, Box::new(object.clone()))));
         (answer, Some(Change::Service(key.clone(), view(object))))
     }
 }

@@ -31,7 +31,7 @@ use membership::Membership;
 use records::Writer;
 use swaps::Swapper;
 
-use crate::api::{Answer, Change, Request};
+use crate::api::{ApiAnswer, Change, Request};
 
 /// Namespace of all Leases but those of single Services.
 const NAMESPACE: &str = "kube-system";
@@ -63,7 +63,7 @@ pub enum Message {
     /// A list is complete.
     Listed(Vec<Change>),
     /// Answer to a request.
-    Answer(Purpose, Answer),
+    Answer(Purpose, ApiAnswer),
 }
 
 /// Requests that the process sends, with what for.
@@ -234,7 +234,14 @@ impl Process {
         }
     }
 
-    fn answered(&mut self, now: Instant, wall: Timestamp, purpose: Purpose, answer: Answer, inputs: &mut Vec<Input>) {
+    fn answered(
+        &mut self,
+        now: Instant,
+        wall: Timestamp,
+        purpose: Purpose,
+        answer: ApiAnswer,
+        inputs: &mut Vec<Input>,
+    ) {
         let out = &mut self.requests;
         match purpose {
             Purpose::Elect(id) => self.elections.answered(now, wall, id, answer, out, inputs),

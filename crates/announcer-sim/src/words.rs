@@ -3,7 +3,7 @@
 use announcer_core::engine::{Action, ClientEvent, DhcpEvent, Input, WireOp};
 use announcer_core::frames::Heard;
 
-use crate::api::Answer;
+use crate::api::ApiAnswer;
 
 /// Too frequent to be told.
 pub fn is_dull_input(input: &Input) -> bool {
@@ -63,12 +63,14 @@ pub fn short(action: &Action) -> String {
 }
 
 /// An answer.
-pub fn outcome(answer: &Answer) -> &'static str {
+pub fn outcome(answer: &ApiAnswer) -> &'static str {
     match answer {
-        Answer::Lease(_) | Answer::Service(Some(_)) | Answer::MemberFound(_) | Answer::MemberWritten(_) => "ok",
-        Answer::LeaseWritten(_) => "written",
-        Answer::Service(None) => "not found",
-        Answer::Conflict => "409",
-        Answer::Failed => "failed",
+        ApiAnswer::Lease(_) | ApiAnswer::Service(Some(_)) | ApiAnswer::MemberFound(_) | ApiAnswer::MemberWritten(_) => {
+            "ok"
+        }
+        ApiAnswer::LeaseWritten(_) => "written",
+        ApiAnswer::Service(None) => "not found",
+        ApiAnswer::Conflict => "409",
+        ApiAnswer::Failed => "failed",
     }
 }

@@ -41,7 +41,7 @@ use queue::Queue;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::api::{Answer, Api, Change, Request};
+use crate::api::{Api, ApiAnswer, Change, Request};
 use crate::checks::Violation;
 use crate::kernel::Lan;
 use crate::sabotage::Sabotage;
@@ -93,7 +93,7 @@ enum Event {
         node: usize,
         life: u64,
         id: u64,
-        answer: Answer,
+        answer: ApiAnswer,
     },
     Watch {
         node: usize,

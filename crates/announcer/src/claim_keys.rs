@@ -51,14 +51,14 @@ pub enum KeysError {
 
 /// Content of the directory.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct ClaimKeyFiles {
     /// The keys, in the order of the names of their files.
     pub keys: Vec<ClaimSecret>,
     /// Files that are no keys, with the reason; the good ones are used all the same.
     skipped: Vec<KeysError>,
 }
 
-impl Found {
+impl ClaimKeyFiles {
     fn tell(&self) {
         for error in &self.skipped {
             tracing::warn!("the announcer leaves out a claim key: {error}; it uses {} keys", self.keys.len());
@@ -71,14 +71,14 @@ impl Found {
 }
 
 /// Reads all keys, with a warning for each file that is no key. The announcer starts with the good ones.
-pub fn read_first(directory: &Path) -> Result<Found, KeysError> {
+pub fn read_first(directory: &Path) -> Result<ClaimKeyFiles, KeysError> {
     let found = read(directory)?;
     found.tell();
     Ok(found)
 }
 
 /// Reads all keys, in the order of their names. Names that begin with a dot belong to the kubelet.
-fn read(directory: &Path) -> Result<Found, KeysError> {
+fn read(directory: &Path) -> Result<ClaimKeyFiles, KeysError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| KeysError::Read { path, source }
@@ -92,7 +92,7 @@ fn read(directory: &Path) -> Result<Found, KeysError> {
         }
     }
     files.sort();
-    let mut found = Found::default();
+    let mut found = ClaimKeyFiles::default();
     for path in files {
         let bytes = std::fs::read(&path).map_err(failed(&path))?;
         let length = bytes.len();
@@ -109,7 +109,7 @@ fn read(directory: &Path) -> Result<Found, KeysError> {
 }
 
 /// Tells the engine the keys whenever they change. An error is logged once, and the last keys stay in use.
-pub async fn follow(directory: PathBuf, first: Found, inputs: mpsc::UnboundedSender<Input>) {
+pub async fn follow(directory: PathBuf, first: ClaimKeyFiles, inputs: mpsc::UnboundedSender<Input>) {
     let mut looks = tokio::time::interval(LOOK);
     let (mut told, mut skipped, mut known) = (String::new(), first.skipped(), first.keys);
     loop {

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use announcer_core::dhcp_session::{Act, Happened, Protocol, Session, session4, session6};
+use announcer_core::dhcp_session::{DhcpAct, Happened, Protocol, Session, session4, session6};
 use dhcp_client::machine::Address;
 use jiff::Timestamp;
 use l2::{Mac, PacketSocket};
@@ -171,12 +171,12 @@ impl<V: Protocol> Driver<V> {
             self.follow_probing()?;
             for act in acts {
                 let (socket, frame) = match act {
-                    Act::Tell(event) => {
+                    DhcpAct::Tell(event) => {
                         self.station.tell::<V>(event);
                         continue;
                     }
-                    Act::Send(frame) => (Some(&self.socket), frame),
-                    Act::Probe(frame) => (self.probes.as_ref().map(|(_, socket)| socket), frame),
+                    DhcpAct::Send(frame) => (Some(&self.socket), frame),
+                    DhcpAct::Probe(frame) => (self.probes.as_ref().map(|(_, socket)| socket), frame),
                 };
                 let Some(socket) = socket else { continue };
                 match socket.send(&frame).await {

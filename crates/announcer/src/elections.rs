@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use announcer_core::campaigns::{Act, Campaigns};
+use announcer_core::campaigns::{CampaignAct, Campaigns};
 use kube::Client;
 use runtime::leader::{Election, HandBack, LeaderConfig};
 use tokio::sync::mpsc;
@@ -44,18 +44,18 @@ async fn run_each<E: Future<Output = HandBack> + Send + 'static>(
         };
         for act in acts {
             match act {
-                Act::Begin(key) => {
+                CampaignAct::Begin(key) => {
                     let stop = CancellationToken::new();
                     let election = election(key.clone(), stop.clone());
                     running.insert(key.clone(), stop);
                     tasks.spawn(async move { (key, election.await) });
                 }
-                Act::HandBack(key) => {
+                CampaignAct::HandBack(key) => {
                     if let Some(stop) = running.remove(&key) {
                         stop.cancel();
                     }
                 }
-                Act::Released(confirmed) => {
+                CampaignAct::Released(confirmed) => {
                     let _ = inputs.send(Input::Released(confirmed));
                 }
             }

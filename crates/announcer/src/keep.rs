@@ -60,9 +60,9 @@ mod tests {
     use announcer_core::fixtures::{config, network, own_address};
 
     /// Carries 10.0.0.5, and notes what it is asked for.
-    struct Found(Mutex<Vec<WireOp>>);
+    struct RecordingWire(Mutex<Vec<WireOp>>);
 
-    impl Wire for Found {
+    impl Wire for RecordingWire {
         async fn perform(&self, op: WireOp) -> Option<WireDone> {
             self.0.lock().push(op.clone());
             let mut found = network();
@@ -80,7 +80,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_former_life_left_gets_more_time_at_once_and_nothing_else_is_done() {
-        let kernel = Found(Mutex::default());
+        let kernel = RecordingWire(Mutex::default());
         let network = Notify::new();
         let keeping = keep(config(&[("election_mode", "node")]), &kernel, &network);
         assert!(tokio::time::timeout(Duration::from_millis(500), keeping).await.is_err());

@@ -13,7 +13,7 @@ mod views;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use announcer_core::membership::{self, Act, Answer};
+use announcer_core::membership::{self, MembershipAct, MembershipAnswer};
 use futures::future::OptionFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -160,13 +160,13 @@ impl Membership {
         sent.await;
     }
 
-    async fn request(&mut self, act: Act<DynamicObject>) -> (u64, Answer<DynamicObject>) {
+    async fn request(&mut self, act: MembershipAct<DynamicObject>) -> (u64, MembershipAnswer<DynamicObject>) {
         match act {
-            Act::Read(id) => match self.leases.get_opt(&self.name()).await {
-                Ok(found) => (id, Answer::Found(found)),
-                Err(error) => (id, Answer::Failed(chain(&error))),
+            MembershipAct::Read(id) => match self.leases.get_opt(&self.name()).await {
+                Ok(found) => (id, MembershipAnswer::Found(found)),
+                Err(error) => (id, MembershipAnswer::Failed(chain(&error))),
             },
-            Act::Write(id, found, card) => {
+            MembershipAct::Write(id, found, card) => {
                 let fresh = found.is_none();
                 if fresh {
                     self.owner_uid = None;
@@ -176,10 +176,12 @@ impl Membership {
                 let answer = match self.send(fresh, &object, false).await {
                     Ok(mut object) => {
                         object.metadata.managed_fields = None;
-                        Answer::Written(object)
+                        MembershipAnswer::Written(object)
                     }
-                    Err(error) if matches!(api_code(&error), Some(409 | 404)) => Answer::Conflict(chain(&error)),
-                    Err(error) => Answer::Failed(chain(&error)),
+                    Err(error) if matches!(api_code(&error), Some(409 | 404)) => {
+                        MembershipAnswer::Conflict(chain(&error))
+                    }
+                    Err(error) => MembershipAnswer::Failed(chain(&error)),
                 };
                 (id, answer)
             }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use announcer_core::swap::{Act, Answer, Ask, Found, Swaps, USUAL};
+use announcer_core::swap::{FoundService, SwapAct, SwapAnswer, SwapRequest, Swaps, USUAL};
 use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
@@ -60,25 +60,25 @@ impl Swapper {
         loop {
             for act in swaps.acts() {
                 match act {
-                    Act::Open { connection, server } => {
+                    SwapAct::Open { connection, server } => {
                         connections.insert(connection, self.connect(server));
                     }
-                    Act::Close(connection) => {
+                    SwapAct::Close(connection) => {
                         connections.remove(&connection);
                     }
-                    Act::Send { id, connection, key, ask } => {
+                    SwapAct::Send { id, connection, key, ask } => {
                         let client = connections.get(&connection).cloned();
                         let client = client.unwrap_or_else(|| Err("the connection was closed".to_owned()));
                         let (request, handle) = abortable(async move { (id, request(client, &key, ask).await) });
                         sent.insert(id, handle);
                         under_way.push(request);
                     }
-                    Act::Drop(id) => {
+                    SwapAct::Drop(id) => {
                         if let Some(handle) = sent.remove(&id) {
                             handle.abort();
                         }
                     }
-                    Act::Tell(key, swap, swapped) => {
+                    SwapAct::Tell(key, swap, swapped) => {
                         let _ = self.inputs.send(Input::Swapped(key, swap, swapped));
                     }
                 }
@@ -111,36 +111,37 @@ impl Swapper {
     }
 }
 
-async fn request(client: Result<Client, String>, key: &ServiceKey, ask: Ask<Object>) -> Answer<Object> {
+async fn request(client: Result<Client, String>, key: &ServiceKey, ask: SwapRequest<Object>) -> SwapAnswer<Object> {
     let client = match client {
         Ok(client) => client,
-        Err(error) => return Answer::Failed(error),
+        Err(error) => return SwapAnswer::Failed(error),
     };
     let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Service>(&()));
     match ask {
-        Ask::Read => {
-            api.get_opt(&key.name).await.map_or_else(|error| failure(&error), |found| Answer::Found(found.map(read)))
-        }
-        Ask::Write(mut object, swap) => {
+        SwapRequest::Read => api
+            .get_opt(&key.name)
+            .await
+            .map_or_else(|error| failure(&error), |found| SwapAnswer::Found(found.map(read))),
+        SwapRequest::Write(mut object, swap) => {
             sit(&mut object.metadata, &swap.owner_record);
             match api.replace(&key.name, &PostParams::default(), &object).await {
-                Ok(_) => Answer::Written,
-                Err(error) if api_code(&error) == Some(409) => Answer::Conflict,
-                Err(error) if api_code(&error) == Some(404) => Answer::Found(None),
+                Ok(_) => SwapAnswer::Written,
+                Err(error) if api_code(&error) == Some(409) => SwapAnswer::Conflict,
+                Err(error) if api_code(&error) == Some(404) => SwapAnswer::Found(None),
                 Err(error) => failure(&error),
             }
         }
     }
 }
 
-fn read(object: DynamicObject) -> Found<Object> {
+fn read(object: DynamicObject) -> FoundService<Object> {
     let uid = Uid(object.metadata.uid.clone().unwrap_or_default());
-    Found { uid, owner_record: owner_record(&object.metadata), object: Box::new(object) }
+    FoundService { uid, owner_record: owner_record(&object.metadata), object: Box::new(object) }
 }
 
-fn failure(error: &kube::Error) -> Answer<Object> {
+fn failure(error: &kube::Error) -> SwapAnswer<Object> {
     // Another API server or a later attempt would refuse too, for example because the annotations are too large.
-    if is_refused_write(error) { Answer::Refused(chain(error)) } else { Answer::Failed(chain(error)) }
+    if is_refused_write(error) { SwapAnswer::Refused(chain(error)) } else { SwapAnswer::Failed(chain(error)) }
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use announcer_core::record_writer::{Answer, Ask, End, Next, Object, RecordWriter, Requeue, Write};
+use announcer_core::record_writer::{
+    End, Object, RecordAnswer, RecordRequest, RecordStep, RecordWriter, Requeue, Write,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{ApiResource, DynamicObject, PostParams, TypeMeta};
@@ -124,34 +126,34 @@ impl Writer {
         let (mut answer, mut error) = (None, None);
         loop {
             match write.next(Timestamp::now(), answer) {
-                Next::End(end) => return (end, error),
-                Next::Send(ask) => (answer, error) = self.request(key, ask).await,
+                RecordStep::End(end) => return (end, error),
+                RecordStep::Send(ask) => (answer, error) = self.request(key, ask).await,
             }
         }
     }
 
-    async fn request(&self, key: &ServiceKey, ask: Ask) -> (Option<Answer>, Option<String>) {
+    async fn request(&self, key: &ServiceKey, ask: RecordRequest) -> (Option<RecordAnswer>, Option<String>) {
         let resource = ApiResource::erase::<Service>(&());
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
         let params = PostParams::default();
         let (tried, found) = match ask {
-            Ask::Read => ("read", api.get_opt(&key.name).await),
-            Ask::Annotate(object) => {
+            RecordRequest::Read => ("read", api.get_opt(&key.name).await),
+            RecordRequest::Annotate(object) => {
                 ("write the annotations of", api.replace(&key.name, &params, &whole(*object)).await.map(Some))
             }
-            Ask::Publish(object) => {
+            RecordRequest::Publish(object) => {
                 ("write the status of", api.replace_status(&key.name, &params, &whole(*object)).await.map(Some))
             }
         };
         match found {
             Ok(found) => {
                 let parts = |DynamicObject { metadata, data, .. }| Box::new(Object { metadata, data });
-                (Some(Answer::Service(found.map(parts))), None)
+                (Some(RecordAnswer::Service(found.map(parts))), None)
             }
             Err(error) => match api_code(&error) {
-                Some(404) => (Some(Answer::Service(None)), None),
-                Some(409) => (Some(Answer::Conflict), None),
-                _ => (Some(Answer::Failed), Some(format!("failed to {tried} the Service: {}", chain(&error)))),
+                Some(404) => (Some(RecordAnswer::Service(None)), None),
+                Some(409) => (Some(RecordAnswer::Conflict), None),
+                _ => (Some(RecordAnswer::Failed), Some(format!("failed to {tried} the Service: {}", chain(&error)))),
             },
         }
     }

@@ -104,7 +104,7 @@ async fn run(common: &Common, word: Option<&str>) -> anyhow::Result<String> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let now = records.read().await?;
-        if now.word.is_none() {
+        if now.confirmation.is_none() {
             return Ok(told(&now));
         }
         if Instant::now() >= deadline {

@@ -17,7 +17,7 @@ use runtime::events::Recorder;
 use runtime::shutdown::Token;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use decide::{Action, Circumstances, NodeState, Question};
+use decide::{Action, Circumstances, CloudAnswers, LifecycleDecision, MachineHistory, Question};
 pub(crate) use preview::preview;
 
 use crate::at_once::{self, Allowed};
@@ -56,7 +56,7 @@ pub struct LifecycleController {
     writer: Writer,
     recorder: Recorder,
     settings: LifecycleSettings,
-    memory: HashMap<String, NodeState>,
+    memory: HashMap<String, MachineHistory>,
     deleted: at_once::Recent,
     barred: Option<Barred>,
     /// When it was last reported that too many Nodes would be deleted.
@@ -155,26 +155,29 @@ impl LifecycleController {
             barred.uids.retain(|uid| nodes.iter().any(|node| node.uid.0 == *uid && lost(node)));
             nodes.retain(|node| !barred.holds(node));
         }
-        let answers: Vec<(Arc<NodeView>, decide::Answer)> = futures::stream::iter(nodes)
+        let answered: Vec<(Arc<NodeView>, CloudAnswers)> = futures::stream::iter(nodes)
             .map(|node| {
                 let provider = Arc::clone(&self.provider);
                 async move {
-                    let answer = ask(provider.as_ref(), &node).await;
-                    (node, answer)
+                    let answers = ask(provider.as_ref(), &node).await;
+                    (node, answers)
                 }
             })
             .buffer_unordered(PARALLEL)
             .collect()
             .await;
         let mut doomed = Vec::new();
-        for (node, answer) in answers {
-            let memory = self.memory.entry(node.name.clone()).or_default();
+        for (node, answers) in answered {
+            let remembered = self.memory.entry(node.name.clone()).or_default();
             let circumstances = Circumstances {
                 out_of_service_after: self.settings.out_of_service_after,
                 steady_since: self.provider.steady_since(),
                 now: Instant::now(),
             };
-            match decide::decide(&node, answer, memory, circumstances) {
+            let LifecycleDecision { action, history } = decide::decide(&node, answers, remembered, circumstances);
+            let proofs = history.proofs();
+            *remembered = history;
+            match action {
                 Action::Nothing => {}
                 Action::Watch(evidence) => {
                     tracing::info!(
@@ -186,7 +189,7 @@ impl LifecycleController {
                 }
                 Action::SetTaints(taints) => self.set_taints(&node, &taints).await,
                 Action::Confirm(expected, taints) => self.confirm(&node, &expected, &taints).await,
-                Action::Delete(evidence) => doomed.push(Doomed { node, evidence, proofs: memory.proofs() }),
+                Action::Delete(evidence) => doomed.push(Doomed { node, evidence, proofs }),
             }
         }
         self.delete_within_reason(doomed).await;
@@ -316,15 +319,15 @@ impl LifecycleController {
     }
 }
 
-async fn ask(provider: &dyn Instances, node: &NodeView) -> decide::Answer {
-    let mut answer = decide::Answer::default();
-    while let Some(question) = decide::next_question(node, &answer) {
+async fn ask(provider: &dyn Instances, node: &NodeView) -> CloudAnswers {
+    let mut answers = CloudAnswers::default();
+    while let Some(question) = decide::next_question(node, &answers) {
         match question {
-            Question::Existence => answer.existence = Some(provider.existence(node).await),
-            Question::Power => answer.power = Some(provider.power(node).await),
+            Question::Existence => answers.existence = Some(provider.existence(node).await),
+            Question::Power => answers.power = Some(provider.power(node).await),
         }
     }
-    answer
+    answers
 }
 
 #[cfg(test)]

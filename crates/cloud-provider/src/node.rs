@@ -101,7 +101,7 @@ pub struct NodeController {
     settings: NodeSettings,
     /// Nodes whose machine has to be queried, even if the Node itself looks right.
     stale: Mutex<BTreeSet<String>>,
-    memory: Mutex<HashMap<String, NodeState>>,
+    memory: Mutex<HashMap<String, NodeMemory>>,
 }
 
 impl std::fmt::Debug for NodeController {
@@ -112,7 +112,7 @@ impl std::fmt::Debug for NodeController {
 
 /// State of a Node between passes.
 #[derive(Debug, Default)]
-struct NodeState {
+struct NodeMemory {
     written: OwnWrite<NodeView>,
     /// The addresses of the Node when they last matched the machine's.
     settled: Option<Vec<NodeAddress>>,
@@ -202,7 +202,7 @@ impl NodeController {
         next
     }
 
-    async fn pass(&self, node: Arc<NodeView>, memory: &mut NodeState) -> Next {
+    async fn pass(&self, node: Arc<NodeView>, memory: &mut NodeMemory) -> Next {
         if node.deleting {
             return Next::OnChange;
         }
@@ -280,7 +280,7 @@ impl NodeController {
         &self,
         node: &NodeView,
         uninitialized: bool,
-        memory: &mut NodeState,
+        memory: &mut NodeMemory,
     ) -> Result<(plan::Plan, Option<Duration>), (String, Next)> {
         let machine = self.provider.metadata(node).await.map_err(|error| {
             let text = format!("failed to get instance metadata for node {}: {}", node.name, chain(&error));
@@ -304,7 +304,7 @@ impl NodeController {
         &self,
         node: Arc<NodeView>,
         plan: &plan::Plan,
-        memory: &mut NodeState,
+        memory: &mut NodeMemory,
     ) -> Result<Arc<NodeView>, (Arc<NodeView>, kube::Error)> {
         let mut node = node;
         if let Some(patch) = plan.status_patch(&node.resource_version) {
@@ -327,7 +327,7 @@ impl NodeController {
     }
 
     /// Records a correction of an initialised Node. If another writer keeps undoing it, that writer is reported once.
-    async fn corrected(&self, node: &NodeView, found: NodeView, members: &[&str], memory: &mut NodeState) {
+    async fn corrected(&self, node: &NodeView, found: NodeView, members: &[&str], memory: &mut NodeMemory) {
         if !memory.damper.repaired(found, Instant::now()) {
             return;
         }
@@ -339,7 +339,7 @@ impl NodeController {
 
     /// Handles a failed step. For a Node that cannot be used yet, the user is told which step failed, and again while
     /// it lasts. For a working Node there is only a log line.
-    fn refused(&self, node: &NodeView, text: String, next: Next, memory: &mut NodeState) -> Next {
+    fn refused(&self, node: &NodeView, text: String, next: Next, memory: &mut NodeMemory) -> Next {
         let since = *memory.refused_since.get_or_insert_with(Instant::now);
         let may_pass = next != Next::OnChange && since.elapsed() < SETTLING;
         let told = memory.refused.as_ref();
@@ -369,7 +369,7 @@ fn next_try(error: &ProviderError) -> Next {
     }
 }
 
-fn note(before: &NodeView, written: NodeView, memory: &mut NodeState) -> Arc<NodeView> {
+fn note(before: &NodeView, written: NodeView, memory: &mut NodeMemory) -> Arc<NodeView> {
     let written = Arc::new(written);
     memory.written.note(before.resource_version.clone(), Arc::clone(&written));
     written

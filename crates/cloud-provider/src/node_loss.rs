@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use case::{Case, CaseState};
-use decide::{Agreed, Circumstances, Doubt, Finding, SeenReport};
+use case::{CaseState, LossCase};
+use decide::{Agreed, LossDoubt, LossFacts, LossVerdict, SeenReport};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
@@ -39,7 +39,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cache::NodeCache;
-use crate::provider::{Instances, Standing};
+use crate::provider::{Instances, MachineState};
 use crate::view::NodeView;
 
 /// Source component of the Events.
@@ -78,7 +78,7 @@ pub struct NodeLoss {
     metrics: NodeLossMetrics,
     silent: watch::Sender<BTreeSet<String>>,
     seen: BTreeMap<String, SeenReport>,
-    cases: BTreeMap<String, Case>,
+    cases: BTreeMap<String, LossCase>,
     is_refused: bool,
 }
 
@@ -173,7 +173,7 @@ impl NodeLoss {
         let nodes = self.nodes.all();
         let agreed = decide::agreed(now, &nodes, &self.seen);
         self.open(now, &agreed);
-        let lost = |(_, case): &(&String, &Case)| case.is_lost();
+        let lost = |(_, case): &(&String, &LossCase)| case.is_lost();
         let enough = agreed.iter().filter(|(_, word)| word.enough).map(|(name, _)| name);
         let silent: BTreeSet<String> =
             self.cases.iter().filter(lost).map(|(name, _)| name).chain(enough).cloned().collect();
@@ -235,9 +235,9 @@ impl NodeLoss {
     /// Opens cases for new silent nodes, and closes those that are over.
     fn open(&mut self, now: Instant, agreed: &BTreeMap<String, Agreed>) {
         for (name, word) in agreed {
-            let case = self.cases.entry(name.clone()).or_insert_with(|| Case::new(now, &word.uid));
+            let case = self.cases.entry(name.clone()).or_insert_with(|| LossCase::new(now, &word.uid));
             if case.uid != word.uid || matches!(case.state, CaseState::Heard(..)) {
-                *case = Case::new(now, &word.uid);
+                *case = LossCase::new(now, &word.uid);
             }
         }
         for (_, case) in self.cases.iter_mut().filter(|(name, _)| !agreed.contains_key(*name)) {
@@ -260,7 +260,7 @@ impl NodeLoss {
         &mut self,
         node: &NodeView,
         word: &Agreed,
-        case: &mut Case,
+        case: &mut LossCase,
         silent: &BTreeSet<String>,
         nodes: &[Arc<NodeView>],
     ) {
@@ -282,33 +282,27 @@ impl NodeLoss {
         &mut self,
         node: &NodeView,
         word: &Agreed,
-        case: &mut Case,
+        case: &mut LossCase,
         silent: &BTreeSet<String>,
         nodes: &[Arc<NodeView>],
     ) {
-        let judge = |case: &Case, machine, host_upgrade| {
-            let known = Circumstances {
-                now: Instant::now(),
-                since: case.since,
-                silent,
-                nodes: nodes.len(),
-                host_upgrade,
-                machine,
-            };
+        let judge = |case: &LossCase, machine, host_upgrade| {
+            let known =
+                LossFacts { now: Instant::now(), since: case.since, silent, nodes: nodes.len(), host_upgrade, machine };
             decide::decide(word, known)
         };
-        let valid = |machine| if machine == Standing::Unknown { ASK } else { SAID };
+        let valid = |machine| if machine == MachineState::Unknown { ASK } else { SAID };
         let said = case.machine.filter(|(at, machine, _)| at.elapsed() < valid(*machine));
         let said = said.map(|(_, machine, upgrade)| (machine, upgrade));
-        let many = matches!(judge(case, Standing::Unknown, false), Finding::Refused(Doubt::TooMany { .. }));
+        let many = matches!(judge(case, MachineState::Unknown, false), LossVerdict::Refused(LossDoubt::TooMany { .. }));
         let (machine, host_upgrade) = match said {
             Some(said) => said,
-            None if many => (Standing::Unknown, false),
+            None if many => (MachineState::Unknown, false),
             None => {
                 let standing = tokio::time::timeout(ASK, self.instances.standing(node));
                 let (standing, upgrade) = tokio::join!(standing, self.requests.host_upgrade());
                 let cached = self.instances.cached_standing(node);
-                let machine = decide::settle(standing.unwrap_or(Standing::Unknown), cached, case.former);
+                let machine = decide::settle(standing.unwrap_or(MachineState::Unknown), cached, case.former);
                 case.former = Some(machine);
                 let upgrade = match upgrade {
                     Ok(upgrade) => upgrade,
@@ -319,14 +313,14 @@ impl NodeLoss {
             }
         };
         let (doubt, until) = match judge(case, machine, host_upgrade) {
-            Finding::Lost => {
+            LossVerdict::Lost => {
                 // The doubt is resolved. If the mark fails, only the back-off decides when it is tried again.
                 case.state = CaseState::Open(None);
                 self.mark(node, word, case).await;
                 return;
             }
-            Finding::Wait(until, doubt) => (doubt, Some(until)),
-            Finding::Refused(doubt) => (doubt, None),
+            LossVerdict::Wait(until, doubt) => (doubt, Some(until)),
+            LossVerdict::Refused(doubt) => (doubt, None),
         };
         let (text, kind) = (doubt.to_string(), doubt.word());
         if case.doubted(doubt, until) {
@@ -339,7 +333,7 @@ impl NodeLoss {
         }
     }
 
-    fn failed(&mut self, node: &str, case: &mut Case, error: &kube::Error) {
+    fn failed(&mut self, node: &str, case: &mut LossCase, error: &kube::Error) {
         if api_code(error) == Some(403) {
             case.rest();
             return self.refused(error);

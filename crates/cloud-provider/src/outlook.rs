@@ -82,7 +82,7 @@ impl Write {
 
 /// Something that would not be done, or not yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
+pub struct OutlookNote {
     /// The object.
     pub target: Target,
     /// One word in CamelCase.
@@ -99,7 +99,7 @@ pub struct Outlook {
     /// In the order in which the objects were evaluated.
     pub writes: Vec<Write>,
     /// What waits, is refused, or is on hold.
-    pub notes: Vec<Note>,
+    pub notes: Vec<OutlookNote>,
 }
 
 impl Outlook {
@@ -111,6 +111,6 @@ impl Outlook {
 
     /// Adds a note.
     pub fn note(&mut self, target: Target, reason: &str, message: String, needs_user: bool) {
-        self.notes.push(Note { target, reason: reason.to_owned(), message, needs_user });
+        self.notes.push(OutlookNote { target, reason: reason.to_owned(), message, needs_user });
     }
 }

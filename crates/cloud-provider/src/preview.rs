@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 
-pub use crate::outlook::{Note, Outlook, Place, Target, Verb, Write};
+pub use crate::outlook::{Outlook, OutlookNote, Place, Target, Verb, Write};
 
 use crate::controllers::{Controller, Controllers};
 use crate::provider::{Instances, LoadBalancers};

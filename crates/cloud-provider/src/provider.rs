@@ -168,13 +168,13 @@ pub trait Instances: Send + Sync + 'static {
 
     /// Asks the cloud directly about a machine that does not answer. Called in every replica, also in those that do not
     /// lead.
-    async fn standing(&self, _node: &NodeView) -> Standing {
-        Standing::Unknown
+    async fn standing(&self, _node: &NodeView) -> MachineState {
+        MachineState::Unknown
     }
 
     /// The same as the caches have it; `Unknown` while they are not kept up to date.
-    fn cached_standing(&self, _node: &NodeView) -> Standing {
-        Standing::Unknown
+    fn cached_standing(&self, _node: &NodeView) -> MachineState {
+        MachineState::Unknown
     }
 
     /// Since when the knowledge about machines has been up to date without interruption; `None` if it is not.
@@ -239,7 +239,7 @@ pub enum Power {
 
 /// The state of a machine that does not answer, as the cloud reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum MachineState {
     /// It is switched off.
     Off,
     /// It is `paused` or `being migrated`, and does nothing meanwhile.

@@ -112,7 +112,7 @@ impl Sent {
 
 /// A server's message. Starts right; tests change it.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct ServerMessage {
     /// Ethernet source.
     pub source_mac: Mac,
     /// Ethernet destination.
@@ -123,7 +123,7 @@ pub struct Answer {
     pub message: Message,
 }
 
-impl Answer {
+impl ServerMessage {
     fn to(sent: &Sent, kind: MessageType) -> Self {
         let mut message = Message::new_with_id(
             sent.message.xid(),

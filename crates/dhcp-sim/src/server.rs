@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dhcp_client::Mac;
 use dhcproto::v4::MessageType;
 
-use crate::message::{Answer, ClientId, SERVER, Sent, server_mac};
+use crate::message::{ClientId, SERVER, Sent, ServerMessage, server_mac};
 
 /// A DHCP server.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Server {
     }
 
     /// What it makes of a message.
-    pub fn handle(&mut self, sent: &Sent, now: Instant) -> Option<Answer> {
+    pub fn handle(&mut self, sent: &Sent, now: Instant) -> Option<ServerMessage> {
         if ![self.id, Ipv4Addr::BROADCAST].contains(&sent.destination) {
             return None;
         }
@@ -84,7 +84,7 @@ impl Server {
                 let known = self.leases.get(&client).map(|(address, _)| *address);
                 let mut choice = [known, wish].into_iter().flatten().chain(self.pool.iter().copied());
                 let address = choice.find(|address| self.is_free(*address, &client, now))?;
-                Some(self.sign(Answer::offer(sent)).address(address).lease(self.lease_seconds))
+                Some(self.sign(ServerMessage::offer(sent)).address(address).lease(self.lease_seconds))
             }
             (MessageType::Request, Some(address)) => {
                 let free = !self.refuses && self.is_free(address, &client, now);
@@ -117,26 +117,26 @@ impl Server {
             && others().all(|(_, (leased, _))| *leased != address)
     }
 
-    fn grant(&mut self, sent: &Sent, address: Ipv4Addr, now: Instant) -> Answer {
+    fn grant(&mut self, sent: &Sent, address: Ipv4Addr, now: Instant) -> ServerMessage {
         let until = now + Duration::from_secs(self.lease_seconds.into());
         let client = sent.client();
         self.leases.insert(client.clone(), (address, until));
         // A shorter lease does not take back the longer one: the ACK that says so may get lost.
         let promised = self.promised.entry((client, address)).or_insert(until);
         *promised = until.max(*promised);
-        self.sign(Answer::ack(sent)).address(address).lease(self.lease_seconds)
+        self.sign(ServerMessage::ack(sent)).address(address).lease(self.lease_seconds)
     }
 
-    fn refuse(&mut self, sent: &Sent, address: Ipv4Addr) -> Answer {
+    fn refuse(&mut self, sent: &Sent, address: Ipv4Addr) -> ServerMessage {
         let client = sent.client();
         if self.leases.get(&client).is_some_and(|(leased, _)| *leased == address) {
             self.leases.remove(&client);
         }
         // A NAK is sent by broadcast, because the client must not use its address any more (RFC 2131 4.3.2).
-        Answer { destination_mac: Mac::BROADCAST, ..self.sign(Answer::nak(sent)) }
+        ServerMessage { destination_mac: Mac::BROADCAST, ..self.sign(ServerMessage::nak(sent)) }
     }
 
-    fn sign(&self, answer: Answer) -> Answer {
-        Answer { source_mac: self.mac, ..answer.server(self.id) }
+    fn sign(&self, answer: ServerMessage) -> ServerMessage {
+        ServerMessage { source_mac: self.mac, ..answer.server(self.id) }
     }
 }

@@ -28,7 +28,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
-use renewals::{Finding, PATIENCE, Renewals};
+use renewals::{PATIENCE, RenewalState, Renewals};
 use runtime::error::chain;
 use runtime::events::Recorder;
 use tokio::sync::watch;
@@ -124,11 +124,11 @@ impl Announcers {
 
     /// Writes the log lines and Events that the finding calls for. Returns true if the known renewals have become
     /// worthless, because something else serves the addresses now.
-    fn follow(&self, now: Instant, finding: Finding, told: &mut LastReported, events: &Recorder) -> bool {
-        let served = if finding == Finding::Missing { self.served() } else { BTreeSet::new() };
+    fn follow(&self, now: Instant, finding: RenewalState, told: &mut LastReported, events: &Recorder) -> bool {
+        let served = if finding == RenewalState::Missing { self.served() } else { BTreeSet::new() };
         let fresh = told.missing.is_some() && !served.is_subset(&told.served);
-        if finding != Finding::Missing || served.is_empty() || fresh {
-            let back = finding == Finding::Alive || fresh;
+        if finding != RenewalState::Missing || served.is_empty() || fresh {
+            let back = finding == RenewalState::Alive || fresh;
             // When the last Service is gone, the problem is over, but no announcer has come back.
             if std::mem::take(told).missing.is_some() && back {
                 let text = "addresses of Services are announced again";
@@ -136,7 +136,7 @@ impl Announcers {
                 events.normal(&self.reference(), "AnnouncerBack", text);
             }
             self.metrics.announcer_missing.set(0);
-            if finding == Finding::Alive || fresh {
+            if finding == RenewalState::Alive || fresh {
                 self.is(Announced::Yes);
             }
             return fresh;
@@ -217,7 +217,7 @@ mod tests {
         }
 
         /// What is told, what the metric shows, and whether the Leases are worth nothing any more.
-        fn follow(&mut self, now: Instant, finding: Finding) -> (Vec<String>, i64, bool) {
+        fn follow(&mut self, now: Instant, finding: RenewalState) -> (Vec<String>, i64, bool) {
             let over = self.announcers.follow(now, finding, &mut self.told, &self.recorder);
             let told = std::iter::from_fn(|| self.events.try_recv().ok()).map(|event| event.reason).collect();
             (told, self.announcers.metrics.announcer_missing.get(), over)
@@ -236,38 +236,38 @@ mod tests {
     async fn the_loss_of_all_announcers_is_one_event_for_all_services_and_healed_by_one() {
         let mut lab = Lab::new(&nobody(), Some("10.0.0.1"));
         let start = Instant::now();
-        assert_eq!(lab.follow(start, Finding::Alive), (vec![], 0, false));
-        assert_eq!(lab.follow(start, Finding::Missing), (reasons(&["NoAnnouncer"]), 1, false));
-        assert_eq!(lab.follow(start + MINUTE, Finding::Missing), (vec![], 1, false));
-        assert_eq!(lab.follow(start + TELL_AGAIN, Finding::Missing).0, reasons(&["NoAnnouncer"]), "it expires");
-        assert_eq!(lab.follow(start + TELL_AGAIN, Finding::Alive), (reasons(&["AnnouncerBack"]), 0, false));
-        assert_eq!(lab.follow(start + TELL_AGAIN, Finding::Alive), (vec![], 0, false));
+        assert_eq!(lab.follow(start, RenewalState::Alive), (vec![], 0, false));
+        assert_eq!(lab.follow(start, RenewalState::Missing), (reasons(&["NoAnnouncer"]), 1, false));
+        assert_eq!(lab.follow(start + MINUTE, RenewalState::Missing), (vec![], 1, false));
+        assert_eq!(lab.follow(start + TELL_AGAIN, RenewalState::Missing).0, reasons(&["NoAnnouncer"]), "it expires");
+        assert_eq!(lab.follow(start + TELL_AGAIN, RenewalState::Alive), (reasons(&["AnnouncerBack"]), 0, false));
+        assert_eq!(lab.follow(start + TELL_AGAIN, RenewalState::Alive), (vec![], 0, false));
     }
 
     #[tokio::test]
     async fn nobody_is_missed_where_no_service_has_an_address() {
         let mut lab = Lab::new(&nobody(), None);
-        assert_eq!(lab.follow(Instant::now(), Finding::Missing), (vec![], 0, false));
+        assert_eq!(lab.follow(Instant::now(), RenewalState::Missing), (vec![], 0, false));
     }
 
     #[tokio::test]
     async fn when_the_last_service_goes_the_trouble_goes_and_nobody_is_said_to_be_back() {
         let mut lab = Lab::new(&nobody(), Some("10.0.0.1"));
         let start = Instant::now();
-        lab.follow(start, Finding::Missing);
+        lab.follow(start, RenewalState::Missing);
         lab.announcers.services.remove(&service("default/web").done().key);
-        assert_eq!(lab.follow(start + MINUTE, Finding::Missing), (vec![], 0, false));
-        assert_eq!(lab.follow(start + MINUTE * 2, Finding::Alive), (vec![], 0, false));
+        assert_eq!(lab.follow(start + MINUTE, RenewalState::Missing), (vec![], 0, false));
+        assert_eq!(lab.follow(start + MINUTE * 2, RenewalState::Alive), (vec![], 0, false));
     }
 
     #[tokio::test]
     async fn who_serves_without_a_lease_that_we_see_ends_the_silence() {
         let mut lab = Lab::new(&nobody(), Some("10.0.0.1"));
         let start = Instant::now();
-        lab.follow(start, Finding::Missing);
+        lab.follow(start, RenewalState::Missing);
         let new = service("default/new").ingress("10.0.0.2").done();
         lab.announcers.services.apply(new.key.clone(), new);
-        assert_eq!(lab.follow(start + MINUTE, Finding::Missing), (reasons(&["AnnouncerBack"]), 0, true));
+        assert_eq!(lab.follow(start + MINUTE, RenewalState::Missing), (reasons(&["AnnouncerBack"]), 0, true));
     }
 
     #[tokio::test]

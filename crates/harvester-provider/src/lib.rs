@@ -23,6 +23,6 @@ pub use config::{GarbageConfig, GarbageMode, GarbagePace, OwnNode, ProviderConfi
 pub use connection::{Connection, ConnectionError};
 pub use identity::card::{Card, fingerprint};
 pub use identity::decide::Source;
-pub use identity::judge::Word;
+pub use identity::judge::OperatorConfirmation;
 pub use identity::record::{Record, RecordError, Records};
 pub use provider::{Foresight, HarvesterProvider, Unreadable};

@@ -33,7 +33,7 @@ use crate::garbage::collector::Collector;
 use crate::host_upgrade::Caution;
 use crate::identity::keeper::{Keeper, Place, Sources, record_cache};
 use crate::identity::record::Records;
-use crate::identity::{Doubt, Identity};
+use crate::identity::{Identity, IdentityDoubt};
 use crate::instances;
 use crate::instances::provider::{AgentRequests, HarvesterInstances};
 use crate::instances::view::machine_caches;
@@ -174,9 +174,9 @@ impl HarvesterProvider {
     pub fn doubts(&self) -> impl Fn() -> Annotation + Send + Sync + 'static {
         let identity = self.identity.clone();
         move || match identity.doubt() {
-            Doubt::NotJudged => Annotation::Keep,
-            Doubt::No => Annotation::Remove,
-            Doubt::Of(hold) => Annotation::Set(hold.reason.to_owned()),
+            IdentityDoubt::NotJudged => Annotation::Keep,
+            IdentityDoubt::No => Annotation::Remove,
+            IdentityDoubt::Of(hold) => Annotation::Set(hold.reason.to_owned()),
         }
     }
 

@@ -8,7 +8,7 @@ use harvester_api::names::ClusterName;
 use harvester_provider::{Card, Foresight, HarvesterProvider, Unreadable};
 use prometheus_client::registry::Registry;
 use runtime::health::Health;
-use runtime::scenario::{Scenario, Seen};
+use runtime::scenario::{ReceivedRequest, Scenario};
 use runtime::shutdown::Token;
 use runtime::tasks::Tasks;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ fn load_balancer(service: &str, address: &str) -> Value {
 }
 
 /// Cluster `prod` of the Go provider: one Service is served, one is new, and its only Node runs on machine `vm-1`.
-fn answer(request: &Seen) -> (u16, Value) {
+fn answer(request: &ReceivedRequest) -> (u16, Value) {
     if request.query.contains("watch=true") {
         return (0, Value::Null);
     }

@@ -13,7 +13,7 @@ use runtime::Product;
 use runtime::events::Recorder;
 use runtime::health::Health;
 use runtime::metrics::Metrics;
-use runtime::scenario::{Scenario, Seen};
+use runtime::scenario::{ReceivedRequest, Scenario};
 use runtime::shutdown::Token;
 use runtime::tasks::Tasks;
 use serde_json::{Value, json};
@@ -111,7 +111,7 @@ fn load_balancer(number: usize) -> Value {
 }
 
 /// Both clusters: so many Services and their load balancers, no machines. Nothing ever changes.
-fn answer(request: &Seen, count: usize) -> (u16, Value) {
+fn answer(request: &ReceivedRequest, count: usize) -> (u16, Value) {
     if request.query.contains("watch=true") {
         return (0, Value::Null);
     }

@@ -43,7 +43,7 @@ pub struct Handshake {
 
 /// An answer to a SYN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Answer {
+pub enum SynAnswer {
     /// A SYN-ACK.
     Accepted,
     /// A reset, or an ICMP message of a router or packet filter that the port is unreachable.
@@ -60,7 +60,7 @@ pub struct Reply {
     /// [`Handshake::sequence`] of the SYN.
     pub sequence: u32,
     /// The answer.
-    pub answer: Answer,
+    pub answer: SynAnswer,
 }
 
 impl Handshake {
@@ -133,8 +133,8 @@ pub fn parse_frame(frame: &[u8]) -> Option<Reply> {
 fn segment(from: IpAddr, to: IpAddr, bytes: &[u8]) -> Option<Reply> {
     let tcp = TcpHeaderSlice::from_slice(bytes).ok()?;
     let answer = match (tcp.syn(), tcp.rst()) {
-        (_, true) => Answer::Refused,
-        (true, false) => Answer::Accepted,
+        (_, true) => SynAnswer::Refused,
+        (true, false) => SynAnswer::Accepted,
         (false, false) => return None,
     };
     (tcp.ack() && PORTS.contains(&tcp.destination_port())).then(|| Reply {
@@ -153,7 +153,7 @@ fn quoted(source: IpAddr, destination: IpAddr, bytes: &[u8]) -> Option<Reply> {
         asked: SocketAddr::new(destination, port),
         asker: SocketAddr::new(source, source_port),
         sequence: u32::from_be_bytes(sequence),
-        answer: Answer::Refused,
+        answer: SynAnswer::Refused,
     })
 }
 
@@ -250,10 +250,10 @@ mod tests {
         for ask in both() {
             let (right, wrong) = (ask.sequence + 1, 0);
             for (name, frame, answer) in [
-                ("accepted", tcp(&ask, "sa", right), Some((Answer::Accepted, ask.sequence))),
-                ("reset", tcp(&ask, "ra", right), Some((Answer::Refused, ask.sequence))),
-                ("rejected", unreachable(&ask), Some((Answer::Refused, ask.sequence))),
-                ("of another question", tcp(&ask, "sa", wrong), Some((Answer::Accepted, u32::MAX))),
+                ("accepted", tcp(&ask, "sa", right), Some((SynAnswer::Accepted, ask.sequence))),
+                ("reset", tcp(&ask, "ra", right), Some((SynAnswer::Refused, ask.sequence))),
+                ("rejected", unreachable(&ask), Some((SynAnswer::Refused, ask.sequence))),
+                ("of another question", tcp(&ask, "sa", wrong), Some((SynAnswer::Accepted, u32::MAX))),
                 ("of a connection under way", tcp(&ask, "a", right), None),
                 ("a SYN of somebody else", tcp(&ask, "s", right), None),
                 ("our own", ask.syn(), None),

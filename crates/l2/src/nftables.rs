@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use expression::{Expression, Header, Meta, Verdict};
-use message::{Answer, Request};
+use message::{KernelReply, Request};
 use rustix::net::sockopt::{Timeout, set_socket_send_buffer_size_force, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 pub use table::{Chain, Part, Set, Table, Value};
@@ -151,11 +151,11 @@ impl State {
             let (length, _) = rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
             for answer in message::answers(&buffer[..length]) {
                 match answer {
-                    Answer::Acknowledged(sequence, Err(errno)) if (first..=last).contains(&sequence) => {
+                    KernelReply::Acknowledged(sequence, Err(errno)) if (first..=last).contains(&sequence) => {
                         return Err(io::Error::from_raw_os_error(errno));
                     }
-                    Answer::Objects(sequence, count) if sequence == last => objects += count,
-                    Answer::Acknowledged(sequence, Ok(())) | Answer::Done(sequence) if sequence == last => {
+                    KernelReply::Objects(sequence, count) if sequence == last => objects += count,
+                    KernelReply::Acknowledged(sequence, Ok(())) | KernelReply::Done(sequence) if sequence == last => {
                         return Ok(objects);
                     }
                     _ => {}

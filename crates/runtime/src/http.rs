@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
     use crate::health::Matters;
-    use crate::scenario::{Scenario, Seen};
+    use crate::scenario::{ReceivedRequest, Scenario};
 
     async fn ask(router: &Router, path: &str, token: Option<&str>) -> (u16, String) {
         let mut request = http::Request::builder().uri(path);
@@ -150,7 +150,7 @@ mod tests {
 
     /// A guest API server that knows one token and lets one user read metrics.
     fn reviewer() -> Scenario {
-        Scenario::answering(|Seen { path, body, .. }| {
+        Scenario::answering(|ReceivedRequest { path, body, .. }| {
             let mut answer = body.clone();
             answer["status"] = if path.ends_with("tokenreviews") {
                 match body["spec"]["token"].as_str() {

@@ -80,7 +80,7 @@ async fn a_watch_that_was_refused_for_a_moment_is_back_soon() {
     let task = tokio::spawn(reflector.run());
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert!(status.borrow().polling, "a list does not show yet that the watch is granted");
-    let watches = |of: &[crate::scenario::Seen]| of.iter().filter(|seen| is_watch(&seen.query)).count();
+    let watches = |of: &[crate::scenario::ReceivedRequest]| of.iter().filter(|seen| is_watch(&seen.query)).count();
     let seen = scenario.requests();
     assert_eq!(watches(&seen), 3, "refused at once and after 1 s, granted after 3 s: {seen:?}");
     tokio::time::sleep(Duration::from_secs(30)).await;

@@ -13,7 +13,7 @@ use tower::service_fn;
 
 /// One request as the server would see it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Seen {
+pub struct ReceivedRequest {
     /// HTTP method.
     pub method: String,
     /// Path without query.
@@ -26,13 +26,13 @@ pub struct Seen {
     pub body: Value,
 }
 
-type Answer = dyn Fn(&Seen) -> (u16, Value) + Send + Sync;
+type Responder = dyn Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync;
 
 /// The stand-in: answers by a function, remembers every request.
 #[derive(Clone)]
 pub struct Scenario {
-    answer: Arc<Answer>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    answer: Arc<Responder>,
+    seen: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl std::fmt::Debug for Scenario {
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Scenario {
 
 impl Scenario {
     /// Answers each request with the status code and body that `answer` gives; with code 0 it never answers.
-    pub fn answering(answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static) -> Self {
+    pub fn answering(answer: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static) -> Self {
         Self { answer: Arc::new(answer), seen: Arc::default() }
     }
 
@@ -61,7 +61,7 @@ impl Scenario {
         let (parts, body) = request.into_parts();
         let bytes = body.collect_bytes().await.expect("a request body of a test is in memory");
         let content_type = parts.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let seen = Seen {
+        let seen = ReceivedRequest {
             method: parts.method.to_string(),
             path: parts.uri.path().to_owned(),
             query: parts.uri.query().unwrap_or_default().to_owned(),
@@ -78,12 +78,12 @@ impl Scenario {
     }
 
     /// Every request so far, in order.
-    pub fn requests(&self) -> Vec<Seen> {
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
         self.seen.lock().clone()
     }
 
     /// Requests so far that change something.
-    pub fn writes(&self) -> Vec<Seen> {
+    pub fn writes(&self) -> Vec<ReceivedRequest> {
         self.requests().into_iter().filter(|seen| seen.method != "GET").collect()
     }
 

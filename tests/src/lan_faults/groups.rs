@@ -14,7 +14,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use testbed::{Fault, Nic};
 
-use super::{BEYOND_THE_LEASE, OutageLimits, Seen};
+use super::{BEYOND_THE_LEASE, ObservedOutage, OutageLimits};
 use crate::bed::Bed;
 use crate::case::{Case, service};
 use crate::vip::Vip;
@@ -33,7 +33,7 @@ pub async fn standbys_take_nothing_over(
     case: &Case<'_>,
     last: u8,
     (what, faults): (&str, &[Impairment<'_>]),
-) -> Result<Seen> {
+) -> Result<ObservedOutage> {
     let vip = Vip::new(bed, case, last).await?;
     // Pods are reached over the LAN too: the one on the owner's node, whatever happens to the others.
     vip.web.publish(&[bed.pod(vip.owner)]).await?;
@@ -47,7 +47,7 @@ pub async fn standbys_take_nothing_over(
         drop(broken);
     }
     let_it_happen(5).await;
-    let seen = Seen::end_both(what, OutageLimits::NOTHING_IS_LOST, watch)?;
+    let seen = ObservedOutage::end_both(what, OutageLimits::NOTHING_IS_LOST, watch)?;
     let (now, owner) = (vip.term().await?, bed.owner_of(vip.address)?);
     ensure!((now, owner) == (term, Some(vip.owner)), "{what}: node {owner:?} has it by term {now}, not {term}");
     nothing_was_written(bed, mark)?;
@@ -57,13 +57,13 @@ pub async fn standbys_take_nothing_over(
 
 /// Clients and gateway are on the owner's side, and both sides reach the API. The group that is cut off is the
 /// minority, however many nodes it has.
-pub async fn a_minority_is_cut_off(bed: &Bed, case: &Case<'_>, last: u8) -> Result<Seen> {
+pub async fn a_minority_is_cut_off(bed: &Bed, case: &Case<'_>, last: u8) -> Result<ObservedOutage> {
     let split: Impairment<'_> = &|standbys| Ok(vec![standbys[0].segment().split(standbys)?]);
     standbys_take_nothing_over(bed, case, last, ("standbys cut off from clients and gateway", &[split])).await
 }
 
 /// The owner and a host of its side are cut off from everybody else: clients of the majority have it again at once.
-pub async fn the_owner_is_cut_off_with_a_few(bed: &Bed, case: &Case<'_>, last: u8) -> Result<Seen> {
+pub async fn the_owner_is_cut_off_with_a_few(bed: &Bed, case: &Case<'_>, last: u8) -> Result<ObservedOutage> {
     let vip = Vip::new(bed, case, last).await?;
     let neighbour = bed.lan.add_host("neighbour", 61)?;
     let asked = neighbour.ask_who_has(vip.v4, Duration::from_secs(1))?;
@@ -77,7 +77,7 @@ pub async fn the_owner_is_cut_off_with_a_few(bed: &Bed, case: &Case<'_>, last: u
     vip.is_gone_from(vip.owner).await?;
     let_it_happen(3).await;
     vip.is_announced_by(second).await?;
-    let seen = Seen::end_both("owner cut off with a few", OutageLimits::within(300, FAILOVER), watch)?;
+    let seen = ObservedOutage::end_both("owner cut off with a few", OutageLimits::within(300, FAILOVER), watch)?;
     let now = vip.term().await?;
     ensure!(now == term + 1, "one move: term {now} after {term}");
     ensure!(!asked.report().by.is_empty(), "the neighbour heard nobody");
@@ -106,7 +106,7 @@ impl Drop for Placed<'_> {
 }
 
 /// A hypervisor with the owner and the node that follows it by name is lost. The one behind that is first in line.
-pub async fn a_hypervisor_is_lost(bed: &Bed, case: &Case<'_>, last: u8) -> Result<Seen> {
+pub async fn a_hypervisor_is_lost(bed: &Bed, case: &Case<'_>, last: u8) -> Result<ObservedOutage> {
     let vip = Vip::new(bed, case, last).await?;
     let next = vip.owner % 3 + 1;
     let third = next % 3 + 1;
@@ -127,7 +127,7 @@ pub async fn a_hypervisor_is_lost(bed: &Bed, case: &Case<'_>, last: u8) -> Resul
     ensure!(now == third, "node{now} has it, of the lost hypervisor");
     let_it_happen(2).await;
     let limits = OutageLimits::within(500, Duration::from_secs(2));
-    let seen = Seen::end_both("hypervisor lost with owner and next node", limits, watch)?;
+    let seen = ObservedOutage::end_both("hypervisor lost with owner and next node", limits, watch)?;
     vip.is_gone_from(vip.owner).await?;
     for n in [vip.owner, next] {
         bed.power_on(n)?;
@@ -151,7 +151,7 @@ async fn set_ready(nodes: &Api<Node>, name: &str, ready: bool) -> Result<()> {
 
 /// The controller manager has lost the kubelets, but every node still answers on the LAN. Six addresses, from `last`
 /// on.
-pub async fn all_nodes_are_unready_and_back(bed: &Bed, case: &Case<'_>, last: u8) -> Result<Seen> {
+pub async fn all_nodes_are_unready_and_back(bed: &Bed, case: &Case<'_>, last: u8) -> Result<ObservedOutage> {
     let vip = Vip::new(bed, case, last).await?;
     let others = last + 1..=last + 5;
     for last in others.clone() {
@@ -182,7 +182,7 @@ pub async fn all_nodes_are_unready_and_back(bed: &Bed, case: &Case<'_>, last: u8
         let_it_happen(4).await;
     }
     let_it_happen(8).await;
-    let seen = Seen::end_both("all nodes unready and back", OutageLimits::NOTHING_IS_LOST, watch)?;
+    let seen = ObservedOutage::end_both("all nodes unready and back", OutageLimits::NOTHING_IS_LOST, watch)?;
     stay("the nodes are ready again")?;
     let now = vip.term().await?;
     ensure!(now == term, "term {now} after {term}");

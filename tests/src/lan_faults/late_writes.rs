@@ -14,7 +14,7 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 use testbed::{Task, wait_for};
 
-use super::{OutageLimits, Seen};
+use super::{ObservedOutage, OutageLimits};
 use crate::PATIENCE;
 use crate::bed::Bed;
 use crate::case::Case;
@@ -81,7 +81,7 @@ async fn allow_late(Json(review): Json<Value>) -> Json<Value> {
 }
 
 /// The owner loses its power while each write is late.
-pub async fn a_power_loss_while_writes_are_late(bed: &Bed, case: &Case<'_>, last: u8) -> Result<Seen> {
+pub async fn a_power_loss_while_writes_are_late(bed: &Bed, case: &Case<'_>, last: u8) -> Result<ObservedOutage> {
     let vip = Vip::new(bed, case, last).await?;
     let late = LateWrites::new(bed).await?;
     wait_for("writes to be late", PATIENCE, || async {
@@ -97,7 +97,7 @@ pub async fn a_power_loss_while_writes_are_late(bed: &Bed, case: &Case<'_>, last
     bed.power_off(vip.owner)?;
     let second = vip.moved_from(vip.owner).await?;
     let_it_happen(2).await;
-    let seen = Seen::end_both("power loss, each write late by 1 s", LIMITS, watch)?;
+    let seen = ObservedOutage::end_both("power loss, each write late by 1 s", LIMITS, watch)?;
     drop(late);
     vip.is_gone_from(vip.owner).await?;
     bed.power_on(vip.owner)?;

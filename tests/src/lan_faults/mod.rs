@@ -27,7 +27,7 @@ pub struct OutageLimits {
 
 impl OutageLimits {
     /// Nothing is lost, in tests neither; where the watch is long they let three packets go
-    /// ([`Seen::lost_three_at_most`]).
+    /// ([`ObservedOutage::lost_three_at_most`]).
     pub const NOTHING_IS_LOST: Self = Self { bound: Duration::ZERO, limit: Duration::ZERO };
 
     const fn within(bound_ms: u64, limit: Duration) -> Self {
@@ -46,7 +46,7 @@ pub fn answers_of(what: &str, answerers: &Answerers) -> Result<AnswerReport> {
 
 /// What one client saw of a fault.
 #[derive(Debug)]
-pub struct Seen {
+pub struct ObservedOutage {
     /// What it was.
     pub what: String,
     /// The limits of its outage.
@@ -57,7 +57,7 @@ pub struct Seen {
     pub answers: Option<AnswerReport>,
 }
 
-impl Seen {
+impl ObservedOutage {
     fn end(what: &str, limits: OutageLimits, probe: Probe) -> Result<Self> {
         let report = watch::end(what, probe, Some(limits.limit))?;
         Ok(Self { what: what.into(), limits, report, answers: None })

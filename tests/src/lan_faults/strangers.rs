@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use testbed::{Fault, Host, Probe, ProbeOptions, Task, Traffic};
 
-use super::{OutageLimits, Seen};
+use super::{ObservedOutage, OutageLimits};
 use crate::PATIENCE;
 use crate::bed::Bed;
 use crate::case::{Case, Exposed, service};
@@ -202,7 +202,11 @@ fn ask_all(bed: &Bed, disputed: &[Disputed<'_>]) -> Result<Vec<Probe>> {
 
 /// The owner lives, for five seconds with an API and then without one. An hour would test the same as a minute, because
 /// Leases last for 15 s.
-pub async fn take_nothing_from_an_owner_that_lives(bed: &Bed, case: &Case<'_>, without_api: u64) -> Result<Vec<Seen>> {
+pub async fn take_nothing_from_an_owner_that_lives(
+    bed: &Bed,
+    case: &Case<'_>,
+    without_api: u64,
+) -> Result<Vec<ObservedOutage>> {
     let disputed = disputed(bed, case, 101).await?;
     let_it_happen(3).await;
     let probes = ask_all(bed, &disputed)?;
@@ -239,7 +243,7 @@ pub async fn take_nothing_from_an_owner_that_lives(bed: &Bed, case: &Case<'_>, w
 }
 
 /// The owner loses its power. What strangers answer for is taken over all the same, when its Lease has run out.
-pub async fn answer_for_an_owner_that_is_lost(bed: &Bed, case: &Case<'_>) -> Result<Vec<Seen>> {
+pub async fn answer_for_an_owner_that_is_lost(bed: &Bed, case: &Case<'_>) -> Result<Vec<ObservedOutage>> {
     let disputed = disputed(bed, case, 101).await?;
     let owner = disputed[0].owner;
     let_it_happen(3).await;
@@ -284,11 +288,11 @@ fn end(
     disputed: &[Disputed<'_>],
     probes: Vec<Probe>,
     what: impl Fn(Kind) -> (String, OutageLimits),
-) -> Result<Vec<Seen>> {
+) -> Result<Vec<ObservedOutage>> {
     let each = disputed.iter().zip(probes);
     each.map(|(one, probe)| {
         let (what, limits) = what(one.kind);
-        Seen::end(&what, limits, probe)
+        ObservedOutage::end(&what, limits, probe)
     })
     .collect()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use testbed::{Connection, DhcpOptions, Traffic};
 
-use super::{OutageLimits, Seen};
+use super::{ObservedOutage, OutageLimits};
 use crate::bed::{Bed, BedBuilder};
 use crate::case::{Case, Exposed, service};
 use crate::watch;
@@ -31,7 +31,7 @@ pub struct Cost {
     /// Those of them that broke, and how.
     pub broken: Vec<String>,
     /// What a client of each Service saw.
-    pub seen: Vec<Seen>,
+    pub seen: Vec<ObservedOutage>,
 }
 
 impl<'a> Served<'a> {
@@ -80,7 +80,7 @@ impl<'a> Served<'a> {
         }
         for ((web, address, owner), probe) in services.iter().zip(asked) {
             let what = format!("upgrade, {} address", web.name());
-            cost.seen.push(Seen::end(&what, OutageLimits::NOTHING_IS_LOST, probe)?);
+            cost.seen.push(ObservedOutage::end(&what, OutageLimits::NOTHING_IS_LOST, probe)?);
             let now = bed.owner_of(*address)?;
             ensure!(now == Some(*owner), "{web}: node {now:?} has it, not node{owner}");
         }

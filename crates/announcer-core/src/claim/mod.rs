@@ -61,7 +61,7 @@ pub(crate) struct FormerOwner {
 
 /// A VIP that this node has taken over.
 #[derive(Debug, Clone)]
-pub(crate) struct Won {
+pub(crate) struct TakenOverVip {
     /// The VIP.
     pub address: IpAddr,
     /// Its MAC now: that of our interface or of our macvlan.
@@ -159,7 +159,7 @@ impl Claims {
 
     /// Starts to claim a VIP that this node has taken over from `former_owner`; there may be several former owners. For
     /// the same VIP the newer term replaces the older one.
-    pub fn begin(&mut self, now: Instant, former_owner: FormerOwner, won: &Won) {
+    pub fn begin(&mut self, now: Instant, former_owner: FormerOwner, won: &TakenOverVip) {
         self.forget(won.address, |claimed| claimed.term != won.term);
         let claiming = self.former_owners.entry(former_owner).or_insert_with(|| Claiming {
             vips: BTreeMap::new(),

@@ -15,9 +15,9 @@ fn former_owner() -> FormerOwner {
     FormerOwner { owner: "node-2".into(), link: LINK }
 }
 
-fn won(last: u8, term: u64) -> Won {
+fn won(last: u8, term: u64) -> TakenOverVip {
     let key = Key::from(&Uid("uid-1".into()));
-    Won {
+    TakenOverVip {
         address: vip(last),
         mac: OURS,
         loser_mac: LOSER,
@@ -162,7 +162,8 @@ fn a_take_over_is_finished_when_the_loser_is_silent_and_its_node_knows() {
 /// All members that do not know the term of what was ours before this process began.
 #[test]
 fn who_is_only_suspected_is_told_ever_less_often_until_it_answers_or_its_lease_is_gone() {
-    let suspect = |claims: &mut Claims, now| claims.begin(now, former_owner(), &Won { suspected: true, ..won(5, 5) });
+    let suspect =
+        |claims: &mut Claims, now| claims.begin(now, former_owner(), &TakenOverVip { suspected: true, ..won(5, 5) });
     let mut wire = Wire::new(&[]);
     suspect(&mut wire.claims, wire.start);
     assert_eq!((wire.claims_per_second(), wire.claims.len()), (20, 0), "it is nobody's loss as far as we know");
@@ -223,7 +224,7 @@ fn a_loser_that_speaks_and_does_not_hear_is_claimed_from_without_a_pause() {
 #[test]
 fn on_a_macvlan_the_word_of_the_node_is_enough_and_nothing_is_asked() {
     let (mut claims, now) = (Claims::new(), Instant::now());
-    claims.begin(now, former_owner(), &Won { on_macvlan: true, ..won(5, 5) });
+    claims.begin(now, former_owner(), &TakenOverVip { on_macvlan: true, ..won(5, 5) });
     assert!(matches!(claims.tick(now + FIRST)[..], [Output::Claim { .. }]));
     claims.known("node-2", Term(5));
     assert!(matches!(claims.tick(now + HAND_OVER)[..], [Output::Claim { .. }]));

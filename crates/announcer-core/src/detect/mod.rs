@@ -29,11 +29,11 @@ pub use ask::Ask;
 pub(crate) use landmarks::Landmark;
 use landmarks::Landmarks;
 pub use profile::{ParseProfileError, Profile, Timers};
-use verdict::{Target, Verdict};
+use verdict::{OwnerVerdict, Target};
 use watch::Watch;
 
 use crate::frames::{Frame, Heard};
-use crate::node_watch::Finding;
+use crate::node_watch::NodeFinding;
 
 /// What the detector wants to be done or reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,9 +41,9 @@ pub(crate) enum Output {
     /// Send this question.
     Ask(Ask),
     /// A finding about an owner.
-    Verdict(Verdict),
+    Verdict(OwnerVerdict),
     /// A finding about a node.
-    Node(Finding),
+    Node(NodeFinding),
 }
 
 /// Counters for metrics.
@@ -151,8 +151,10 @@ impl Detector {
             watch.testify(now, frame);
             if frame.what == Heard::Answer && frame.to_us && watch.answered(now, frame.address, frame.mac) {
                 self.findings.push(match subject {
-                    Subject::Owner => Output::Verdict(Verdict::Answers { owner: owner.clone(), vip: frame.address }),
-                    Subject::Node => Output::Node(Finding::Answers { node: owner.clone() }),
+                    Subject::Owner => {
+                        Output::Verdict(OwnerVerdict::Answers { owner: owner.clone(), vip: frame.address })
+                    }
+                    Subject::Node => Output::Node(NodeFinding::Answers { node: owner.clone() }),
                 });
             }
         }

@@ -55,8 +55,8 @@ struct Lan {
     holders: BTreeMap<IpAddr, BTreeSet<Mac>>,
     /// What we send is lost.
     deaf: bool,
-    verdicts: Vec<(Duration, Verdict)>,
-    findings: Vec<(Duration, Finding)>,
+    verdicts: Vec<(Duration, OwnerVerdict)>,
+    findings: Vec<(Duration, NodeFinding)>,
     asks: Vec<(Duration, Ask)>,
     /// How late our own timers are.
     lateness: Duration,
@@ -160,10 +160,10 @@ impl Lan {
 
     fn silent(&self) -> Vec<(String, Vec<IpAddr>, bool)> {
         let silent = self.verdicts.iter().filter_map(|(_, verdict)| match verdict {
-            Verdict::Silent { owner, vips, side, .. } if !vips.is_empty() => {
+            OwnerVerdict::Silent { owner, vips, side, .. } if !vips.is_empty() => {
                 Some((owner.clone(), addresses(vips), *side == Side::Greater))
             }
-            Verdict::Silent { .. } | Verdict::Answers { .. } => None,
+            OwnerVerdict::Silent { .. } | OwnerVerdict::Answers { .. } => None,
         });
         silent.collect()
     }
@@ -232,8 +232,8 @@ fn the_second_in_line_waits_three_periods_longer() {
         .verdicts
         .iter()
         .map(|(at, verdict)| match verdict {
-            Verdict::Silent { vips, .. } => (lan.start + *at - died, addresses(vips)),
-            Verdict::Answers { .. } => panic!("{verdict:?}"),
+            OwnerVerdict::Silent { vips, .. } => (lan.start + *at - died, addresses(vips)),
+            OwnerVerdict::Answers { .. } => panic!("{verdict:?}"),
         })
         .collect();
     assert_eq!(found.iter().map(|(_, vips)| vips.clone()).collect::<Vec<_>>(), [[vip(5)], [vip(6)]]);
@@ -271,7 +271,7 @@ fn who_is_cut_off_says_so_and_backs_off() {
     lan.run(ms(100));
     assert_eq!(
         lan.verdicts.iter().map(|(_, verdict)| verdict.clone()).collect::<Vec<_>>(),
-        [Verdict::Answers { owner: name(2), vip: vip(5) }]
+        [OwnerVerdict::Answers { owner: name(2), vip: vip(5) }]
     );
 }
 
@@ -439,7 +439,7 @@ fn what_somebody_else_has_taken_is_not_free() {
         lan.heard(vip(5), mac(4), what);
         lan.run(ms(60));
         assert_eq!(lan.silent(), [(name(2), vec![vip(6)], true)], "{what:?}");
-        let Verdict::Silent { taken, .. } = &lan.verdicts[0].1 else { panic!("{:?}", lan.verdicts) };
+        let OwnerVerdict::Silent { taken, .. } = &lan.verdicts[0].1 else { panic!("{:?}", lan.verdicts) };
         let taken: Vec<(IpAddr, Mac)> = taken.iter().map(|(vip, by)| (vip.address, *by)).collect();
         assert_eq!(taken, [(vip(5), mac(4))], "{what:?}");
     }
@@ -561,7 +561,7 @@ proptest! {
             lan.now = lan.now.max(at) + ms(if lateness > 50 { lateness } else { 0 });
             for output in lan.detector.tick(lan.now) {
                 match output {
-                    Output::Verdict(Verdict::Silent { vips, side, .. }) => {
+                    Output::Verdict(OwnerVerdict::Silent { vips, side, .. }) => {
                         let begun = lan.now.checked_sub(ms(30)).expect("the test has run for longer");
                         for vip in vips {
                             let before = answered.get(&vip.address).is_none_or(|at| *at <= begun);
@@ -579,7 +579,7 @@ proptest! {
                         }
                         lan.heard(ask.address, from, Heard::Answer);
                     }
-                    Output::Ask(_) | Output::Node(_) | Output::Verdict(Verdict::Answers { .. }) => {}
+                    Output::Ask(_) | Output::Node(_) | Output::Verdict(OwnerVerdict::Answers { .. }) => {}
                 }
             }
         }

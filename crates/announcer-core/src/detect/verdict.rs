@@ -46,7 +46,7 @@ pub(crate) type Targets = Vec<Target>;
 
 /// A finding of the detector about an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum OwnerVerdict {
     /// The owner does not answer for these VIPs in the confirmation burst.
     Silent {
         /// Name of the owner's node.

@@ -8,11 +8,11 @@ use l2_types::Mac;
 
 use super::confirm::{Burst, Outcome, Step, Suspect};
 use super::landmarks::{Before, Side};
-use super::verdict::{Target, Verdict, Watched};
+use super::verdict::{OwnerVerdict, Target, Watched};
 use super::vip::{ONLY_CALLS, Vip};
 use super::{Ask, Context, Counters, Output, Subject};
 use crate::frames::{Frame, Heard};
-use crate::node_watch::Finding;
+use crate::node_watch::NodeFinding;
 
 /// Pause after a verdict before the same VIP is tested again; it doubles with each verdict. The test is repeated
 /// because the take-over may have failed while the API was down, or this node was cut off. The pause limits the
@@ -372,7 +372,7 @@ impl Watch {
         let owner = owner.to_owned();
         if self.subject == Subject::Node {
             // On the lesser side of a partitioned LAN, or alone, this node knows nothing about other nodes.
-            let said = vips.first().filter(|_| side == Side::Greater).map(|vip: &Watched| Finding::Silent {
+            let said = vips.first().filter(|_| side == Side::Greater).map(|vip: &Watched| NodeFinding::Silent {
                 node: owner,
                 address: vip.address,
                 gateway,
@@ -381,6 +381,6 @@ impl Watch {
             out.extend(said.map(Output::Node));
             return;
         }
-        out.push(Output::Verdict(Verdict::Silent { owner, vips, taken, side, certain, heard, last, outside }));
+        out.push(Output::Verdict(OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside }));
     }
 }

@@ -68,7 +68,7 @@ pub enum Happened<'a> {
 
 /// An action of the driver.
 #[derive(Debug)]
-pub enum Act<F> {
+pub enum DhcpAct<F> {
     /// Send this message of the client.
     Send(Vec<u8>),
     /// Send this probe, and receive the answers.
@@ -96,7 +96,7 @@ impl<V: Protocol> Session<V> {
     }
 
     /// Takes in an event at `now`, which is `wall` by the wall clock. Returns the actions in their order.
-    pub fn step(&mut self, now: Instant, wall: Timestamp, happened: Happened<'_>) -> Vec<Act<V::Facts>> {
+    pub fn step(&mut self, now: Instant, wall: Timestamp, happened: Happened<'_>) -> Vec<DhcpAct<V::Facts>> {
         let mut acts = Vec::new();
         let input = match happened {
             Happened::Start => Some(Input::Start),
@@ -124,14 +124,15 @@ impl<V: Protocol> Session<V> {
         }
         if matches!(happened, Happened::Taken { .. }) {
             // The engine has already reported the user of the address, and knows more than its MAC.
-            let conflict =
-                |act: &Act<_>| matches!(act, Act::Tell(DhcpEvent::Report { reason: Reason::AddressConflict, .. }));
+            let conflict = |act: &DhcpAct<_>| {
+                matches!(act, DhcpAct::Tell(DhcpEvent::Report { reason: Reason::AddressConflict, .. }))
+            };
             acts.retain(|act| !conflict(act));
         }
         let state = self.client.state().as_str();
         if state != self.state {
             self.state = state;
-            acts.push(Act::Tell(DhcpEvent::State(state)));
+            acts.push(DhcpAct::Tell(DhcpEvent::State(state)));
         }
         acts
     }
@@ -148,7 +149,7 @@ impl<V: Protocol> Session<V> {
     }
 
     /// Handles the timers beside the client. Returns the input that follows for the client.
-    fn due(&mut self, now: Instant, acts: &mut Vec<Act<V::Facts>>) -> Input<'static, Address<V>> {
+    fn due(&mut self, now: Instant, acts: &mut Vec<DhcpAct<V::Facts>>) -> Input<'static, Address<V>> {
         if self.link_retry.take_if(|at| *at <= now).is_some() {
             return Input::Restart;
         }
@@ -156,7 +157,7 @@ impl<V: Protocol> Session<V> {
             return Input::Timer;
         };
         if let Some(probe) = probing.go_on(self.mac, now) {
-            acts.push(Act::Probe(probe));
+            acts.push(DhcpAct::Probe(probe));
             return Input::Timer;
         }
         let address = probing.address();
@@ -172,10 +173,10 @@ impl<V: Protocol> Session<V> {
         Some(Input::ProbeConflict { address, mac })
     }
 
-    fn feed(&mut self, now: Instant, wall: Timestamp, input: Input<'_, Address<V>>, acts: &mut Vec<Act<V::Facts>>) {
+    fn feed(&mut self, now: Instant, wall: Timestamp, input: Input<'_, Address<V>>, acts: &mut Vec<DhcpAct<V::Facts>>) {
         for output in self.client.step(now, input) {
             acts.extend(match output {
-                Output::Send(frame) => Some(Act::Send(frame)),
+                Output::Send(frame) => Some(DhcpAct::Send(frame)),
                 Output::Probe(address) => {
                     if self.probing.as_ref().is_none_or(|probing| probing.address() != address) {
                         self.probing = Some(Probing::new(address, now));
@@ -184,17 +185,17 @@ impl<V: Protocol> Session<V> {
                 }
                 Output::Bound(lease) => {
                     self.bound = Some(lease.address());
-                    Some(Act::Tell(DhcpEvent::Bound(leased::<V>(&lease, now, wall))))
+                    Some(DhcpAct::Tell(DhcpEvent::Bound(leased::<V>(&lease, now, wall))))
                 }
-                Output::Renewed(lease) => Some(Act::Tell(DhcpEvent::Renewed(leased::<V>(&lease, now, wall)))),
+                Output::Renewed(lease) => Some(DhcpAct::Tell(DhcpEvent::Renewed(leased::<V>(&lease, now, wall)))),
                 Output::Lost { lease, reason } => {
                     (self.probing, self.bound) = (None, None);
                     let address = lease.address().into();
-                    Some(Act::Tell(DhcpEvent::Lost { address, why: reason.to_string() }))
+                    Some(DhcpAct::Tell(DhcpEvent::Lost { address, why: reason.to_string() }))
                 }
                 Output::Report(report) => {
                     let (reason, text) = (V::reason(&report), report.to_string());
-                    Some(Act::Tell(DhcpEvent::Report { reason, text }))
+                    Some(DhcpAct::Tell(DhcpEvent::Report { reason, text }))
                 }
             });
         }
@@ -271,7 +272,7 @@ mod tests {
     fn a_socket_that_is_down_is_tried_again_every_second_and_says_nothing_meanwhile() {
         let now = Instant::now();
         let mut session = session(now);
-        let sends = |acts: &[Act<_>]| acts.iter().filter(|act| matches!(act, Act::Send(_))).count();
+        let sends = |acts: &[DhcpAct<_>]| acts.iter().filter(|act| matches!(act, DhcpAct::Send(_))).count();
         assert_eq!(sends(&session.step(now, wall(), Happened::Start)), 1);
         assert_eq!(sends(&session.step(now, wall(), Happened::SocketDown)), 0);
         assert_eq!(session.deadline(), Some(now + LINK_RETRY));
@@ -293,14 +294,15 @@ mod tests {
         };
         let mut session = session4(&start(Some(facts)), now, wall(), 7).unwrap();
         let by = None;
-        let declines = |acts: &[Act<_>]| acts.iter().any(|act| matches!(act, Act::Tell(DhcpEvent::Lost { .. })));
+        let declines =
+            |acts: &[DhcpAct<_>]| acts.iter().any(|act| matches!(act, DhcpAct::Tell(DhcpEvent::Lost { .. })));
         session.step(now, wall(), Happened::Start);
         let other = Happened::Taken { address: "10.0.0.6".parse().unwrap(), by };
         assert!(!declines(&session.step(now, wall(), other)));
         let taken = Happened::Taken { address: address.into(), by };
         let acts = session.step(now, wall(), taken);
         assert!(declines(&acts));
-        let reports = |act: &Act<_>| matches!(act, Act::Tell(DhcpEvent::Report { .. }));
+        let reports = |act: &DhcpAct<_>| matches!(act, DhcpAct::Tell(DhcpEvent::Report { .. }));
         assert!(!acts.iter().any(reports), "the engine has told it: {acts:?}");
         assert!(session.deadline().is_some_and(|at| at >= now + Duration::from_secs(10)), "RFC 2131 3.1 step 5");
     }

@@ -111,7 +111,7 @@ impl Engine {
     /// Judges a frame about an address.
     pub(super) fn judge_frame(&mut self, now: Instant, frame: &Frame) {
         let Frame { link, address, mac, what, .. } = *frame;
-        self.notice_twin(now, frame);
+        self.notice_duplicate_mac(now, frame);
         let Some(id) = self.vip_on(link, address) else {
             if what == Heard::Claim {
                 self.orphan_claimed(frame);

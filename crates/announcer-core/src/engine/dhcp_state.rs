@@ -11,7 +11,7 @@ use l2_types::Mac;
 use super::LostLeases;
 use super::carrier::Carrier;
 use super::due::Timed;
-use super::lease::{ClientState, Facts, Lease};
+use super::lease::{ClientState, Lease, RecordedLease};
 use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::network::LeaseEnd;
 use crate::view::DhcpWishes;
@@ -198,7 +198,7 @@ pub(super) struct Dhcp6 {
 }
 
 /// The recorded facts of one DHCP version, and where the engine keeps them.
-pub(super) trait VersionFacts: Facts {
+pub(super) trait VersionFacts: RecordedLease {
     /// The lease, if it is of this version.
     fn lease(source: &mut Source) -> Option<&mut Lease<Self>>;
     /// The lost lease of this version.

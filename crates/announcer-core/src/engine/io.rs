@@ -73,7 +73,7 @@ pub enum Input {
         answers: bool,
     },
     /// A finding about a target of the last [`Action::ProbeServices`].
-    Probed(prober::Finding),
+    Probed(prober::ProbeFinding),
     /// Answer to an [`Action::Swap`].
     Swapped(ServiceKey, Swap, Swapped),
     /// The kernel has reported a change that this process did not make.

@@ -44,7 +44,7 @@ impl ClientState {
 }
 
 /// The facts of a lease that are recorded on its Service.
-pub(super) trait Facts: Clone + PartialEq {
+pub(super) trait RecordedLease: Clone + PartialEq {
     /// An address of its family.
     type Address: Copy + PartialEq + Into<IpAddr>;
 
@@ -56,7 +56,7 @@ pub(super) trait Facts: Clone + PartialEq {
     fn is_of_server_of(&self, other: &Self) -> bool;
 }
 
-impl<A: Copy + PartialEq + Into<IpAddr>, S: Clone + PartialEq> Facts for LeaseRecord<A, S> {
+impl<A: Copy + PartialEq + Into<IpAddr>, S: Clone + PartialEq> RecordedLease for LeaseRecord<A, S> {
     type Address = A;
 
     fn address(&self) -> A {
@@ -82,7 +82,7 @@ pub(super) struct Lease<F> {
     pub recorded: Option<F>,
 }
 
-impl<F: Facts> Lease<F> {
+impl<F: RecordedLease> Lease<F> {
     /// Starts without a client. `recorded`: the facts on the Service that a client may continue.
     pub fn new(recorded: Option<F>) -> Self {
         Self { client: ClientState::default(), granted: None, recorded }

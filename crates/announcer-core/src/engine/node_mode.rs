@@ -27,10 +27,10 @@ use crate::config::Config;
 use crate::detect::{self, Ask, Detector, Landmark, Timers};
 use crate::frames::Frame;
 use crate::network::{Family, Network};
-use crate::node_watch::{Finding, NodeWatch};
+use crate::node_watch::{NodeFinding, NodeWatch};
 use crate::ownership::Owners;
 use crate::ownership::node::{
-    Card, Change, Cluster, Review, ReviewContext, Swap, Swapped, Targets, Verdict, card_links,
+    Card, Change, Cluster, OwnerVerdict, Review, ReviewContext, Swap, Swapped, Targets, card_links,
 };
 use crate::plan::VipId;
 use crate::reason::Reason;
@@ -283,8 +283,8 @@ impl Engine {
     }
 
     /// Takes in a finding of the detector about a node.
-    fn found(&mut self, now: Instant, finding: Finding) {
-        if let Finding::Answers { node } = &finding {
+    fn found(&mut self, now: Instant, finding: NodeFinding) {
+        if let NodeFinding::Answers { node } = &finding {
             tracing::info!(node, "the node did not answer for a while and answers again");
             self.out.replan_urgently();
             if let Some(since) = self.node_mode.nodes.silent_since(node) {
@@ -329,7 +329,7 @@ impl Engine {
                 detect::Output::Ask(ask) => self.ask(ask),
                 detect::Output::Node(finding) => self.found(now, finding),
                 detect::Output::Verdict(verdict) => {
-                    if let Verdict::Silent { owner, vips, taken, side, .. } = &verdict {
+                    if let OwnerVerdict::Silent { owner, vips, taken, side, .. } = &verdict {
                         let vips: Vec<IpAddr> = vips.iter().map(|vip| vip.address).collect();
                         let taken: Vec<(IpAddr, Mac)> = taken.iter().map(|(vip, by)| (vip.address, *by)).collect();
                         tracing::warn!(owner, ?vips, ?taken, ?side, "the owner of the addresses does not answer");

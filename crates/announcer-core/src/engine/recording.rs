@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::dhcp_state::Source;
 use super::node_mode::Announced;
-use super::records::{Answered, News};
+use super::records::{Answered, RecordNews};
 use super::vip::{Phase, Vip};
 use super::{Engine, Owners, Ownership, Record, Recorded};
 use crate::annotations::AddressRequest;
@@ -142,11 +142,11 @@ impl Engine {
                     gap.map_or(String::new(), |gap| format!("; nobody answered for about {} ms", gap.as_millis()));
                 format!("{from}: {why}{gap}")
             }
-            (None, News::None) => return,
-            (None, News::First { announcer }) if announcer.as_ref() == Some(node) => return,
-            (None, News::First { announcer }) => formerly(announcer.as_ref()),
-            (None, News::Other { former }) if former.is_empty() => String::new(),
-            (None, News::Other { former }) => format!(", and not {} any more", listed(&former)),
+            (None, RecordNews::None) => return,
+            (None, RecordNews::First { announcer }) if announcer.as_ref() == Some(node) => return,
+            (None, RecordNews::First { announcer }) => formerly(announcer.as_ref()),
+            (None, RecordNews::Other { former }) if former.is_empty() => String::new(),
+            (None, RecordNews::Other { former }) => format!(", and not {} any more", listed(&former)),
         };
         let routed = self.routed(ids);
         let text = format!("address {} is announced by node {node}{before}{routed}", listed(&up));

@@ -161,18 +161,18 @@ impl Records {
     }
 
     /// The VIPs of the Service at `up` are up, those at `wanted` should be. Returns whether an Event is due.
-    pub fn announced(&mut self, key: &ServiceKey, up: &BTreeSet<IpAddr>, wanted: &BTreeSet<IpAddr>) -> News {
-        let Some(record) = self.0.get_mut(key) else { return News::None };
+    pub fn announced(&mut self, key: &ServiceKey, up: &BTreeSet<IpAddr>, wanted: &BTreeSet<IpAddr>) -> RecordNews {
+        let Some(record) = self.0.get_mut(key) else { return RecordNews::None };
         // If one of two addresses is down for a moment, neither that nor its return is news.
         let stays = |address: &IpAddr| up.contains(address) || wanted.contains(address);
         if up.is_subset(&record.told) && up.is_disjoint(&record.over) && record.told.iter().all(stays) {
-            return News::None;
+            return RecordNews::None;
         }
         record.over.clear();
         let former: Vec<IpAddr> = record.told.difference(up).copied().collect();
         let first = record.told.is_empty();
         record.told.clone_from(up);
-        if first { News::First { announcer: record.previous.take() } } else { News::Other { former } }
+        if first { RecordNews::First { announcer: record.previous.take() } } else { RecordNews::Other { former } }
     }
 
     /// An Event has said that this address is not announced any more, so its return is news.
@@ -185,7 +185,7 @@ impl Records {
 
 /// What is new about the announced addresses of a Service.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum RecordNews {
     /// Nothing.
     None,
     /// These are the first addresses.

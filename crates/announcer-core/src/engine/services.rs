@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::annotations::AddressRequest;
 use crate::endpoints::Endpoints;
 use crate::group::{Groups, groups};
-use crate::screen::{ClusterIps, Machine, Refusal, refusals};
+use crate::screen::{ClusterIps, Machine, ServiceRefusal, refusals};
 use crate::view::{Giver, ServiceKey, ServiceView, Uid};
 
 /// A Service that gets only a part of what it asks for.
@@ -17,7 +17,7 @@ use crate::view::{Giver, ServiceKey, ServiceView, Uid};
 struct Refused {
     /// The Service as its author wrote it.
     asked: ServiceView,
-    refusals: Vec<Refusal>,
+    refusals: Vec<ServiceRefusal>,
 }
 
 /// How long a Service waits for a cloud controller before its author is told. A running controller needs a few seconds.
@@ -194,7 +194,7 @@ impl Services {
     }
 
     /// The refused addresses of each Service.
-    pub fn refusals(&self) -> impl Iterator<Item = (&ServiceKey, &Refusal)> {
+    pub fn refusals(&self) -> impl Iterator<Item = (&ServiceKey, &ServiceRefusal)> {
         self.refused.iter().flat_map(|(key, refused)| refused.refusals.iter().map(move |refusal| (key, refusal)))
     }
 

@@ -75,7 +75,7 @@ pub(super) enum Announcing {
 
 /// What was heard from the MAC of a lease that is up on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Twin {
+pub(super) enum DuplicateMac {
     /// A member of the cluster has sent a claim.
     Member(Instant),
     /// A host has announced an address.
@@ -100,7 +100,7 @@ pub(super) struct Vip {
     /// How often in a row the kernel has refused its address or its macvlan.
     pub refusals: u32,
     /// Another sender with the MAC of its lease.
-    pub twin: Option<Twin>,
+    pub duplicate_mac: Option<DuplicateMac>,
     /// Readings of the network up to this number do not show the address yet.
     pub seen_from: u64,
 }
@@ -118,7 +118,7 @@ impl Vip {
             defended: None,
             conflicts: 0,
             refusals: 0,
-            twin: None,
+            duplicate_mac: None,
             seen_from: 0,
         }
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use l2_types::handshake::{self, Handshake, Reply};
 
-use super::{FAILURES, Finding, Outcome, Output, PERSISTS, Target, traffic, who_has};
+use super::{FAILURES, Outcome, Output, PERSISTS, ProbeFinding, Target, traffic, who_has};
 
 /// Limit for address resolution.
 const NEIGHBOR: Duration = Duration::from_millis(600);
@@ -119,8 +119,8 @@ impl TargetState {
         }
         self.open = None;
         let (outcome, reset) = match reply.answer {
-            handshake::Answer::Accepted => (Outcome::Served, Some(asks.reset())),
-            handshake::Answer::Refused => (Outcome::Refused, None),
+            handshake::SynAnswer::Accepted => (Outcome::Served, Some(asks.reset())),
+            handshake::SynAnswer::Refused => (Outcome::Refused, None),
         };
         let (_, traffic) = traffic(self.target.at.ip());
         let send = |frame| Output::Send { link: self.target.link, traffic, frame };
@@ -169,6 +169,6 @@ impl TargetState {
             self.standing = Some(outcome);
         }
         let outcome = self.standing.filter(|_| is_news || self.failures == PERSISTS)?;
-        Some(Output::Found(Finding { target: self.target.clone(), outcome, failures: self.failures }))
+        Some(Output::Found(ProbeFinding { target: self.target.clone(), outcome, failures: self.failures }))
     }
 }

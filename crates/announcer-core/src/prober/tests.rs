@@ -1,4 +1,4 @@
-use l2_types::handshake::Answer;
+use l2_types::handshake::SynAnswer;
 
 use super::*;
 
@@ -25,7 +25,7 @@ struct Lan {
     prober: Prober,
     now: Instant,
     /// How each address answers.
-    answers: BTreeMap<SocketAddr, Option<Answer>>,
+    answers: BTreeMap<SocketAddr, Option<SynAnswer>>,
     /// Addresses that somebody has.
     present: bool,
     syns: Vec<(Instant, Handshake)>,
@@ -40,7 +40,7 @@ impl Lan {
         let now = Instant::now();
         let mut prober = Prober::new(now, 42);
         let targets: Targets = targets.iter().map(|at| target(at)).map(|target| (target.at, target)).collect();
-        let answers = targets.keys().map(|at| (*at, Some(Answer::Accepted))).collect();
+        let answers = targets.keys().map(|at| (*at, Some(SynAnswer::Accepted))).collect();
         prober.watch(now, targets);
         Self {
             prober,
@@ -129,7 +129,7 @@ fn there(question: &[u8]) -> Vec<u8> {
 }
 
 /// What comes back to a SYN.
-fn reply(asks: &Handshake, answer: Answer) -> Vec<u8> {
+fn reply(asks: &Handshake, answer: SynAnswer) -> Vec<u8> {
     let ethernet = etherparse::PacketBuilder::ethernet2(THEM.octets(), US.octets());
     let ip = match (asks.destination.ip(), asks.source.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => ethernet.ipv4(from.octets(), to.octets(), 64),
@@ -137,7 +137,7 @@ fn reply(asks: &Handshake, answer: Answer) -> Vec<u8> {
         _ => unreachable!(),
     };
     let tcp = ip.tcp(asks.destination.port(), asks.source.port(), 1, 1000).ack(asks.sequence.wrapping_add(1));
-    let tcp = if answer == Answer::Accepted { tcp.syn() } else { tcp.rst() };
+    let tcp = if answer == SynAnswer::Accepted { tcp.syn() } else { tcp.rst() };
     let mut frame = Vec::new();
     tcp.write(&mut frame, &[]).unwrap();
     frame
@@ -177,7 +177,7 @@ fn many_are_asked_one_after_the_other_and_never_more_than_fifty_a_second() {
 
 #[test]
 fn three_misses_in_a_row_are_told_once_and_one_answer_ends_it() {
-    for (answer, outcome) in [(None, Outcome::Silent), (Some(Answer::Refused), Outcome::Refused)] {
+    for (answer, outcome) in [(None, Outcome::Silent), (Some(SynAnswer::Refused), Outcome::Refused)] {
         let mut lan = Lan::with(&[WEB]);
         lan.pass(Duration::from_secs(2));
         lan.answers.insert(web(), answer);
@@ -187,7 +187,7 @@ fn three_misses_in_a_row_are_told_once_and_one_answer_ends_it() {
         assert_eq!((lan.found[1], lan.prober.unserved()), ((outcome, 3), 1));
         lan.pass(Duration::from_mins(1));
         assert_eq!(&lan.found[2..], [(outcome, PERSISTS)], "and once more, for the second in line");
-        lan.answers.insert(web(), Some(Answer::Accepted));
+        lan.answers.insert(web(), Some(SynAnswer::Accepted));
         lan.pass(Duration::from_secs(6));
         assert_eq!((&lan.found[3..], lan.prober.unserved()), (&[(Outcome::Served, 0)][..], 0));
     }
@@ -197,7 +197,7 @@ fn three_misses_in_a_row_are_told_once_and_one_answer_ends_it() {
 fn what_is_served_now_and_then_is_served() {
     let mut lan = Lan::with(&[WEB]);
     for n in 0..12 {
-        let answer = (n % 3 == 0).then_some(Answer::Accepted);
+        let answer = (n % 3 == 0).then_some(SynAnswer::Accepted);
         lan.answers.insert(web(), answer);
         lan.pass(Duration::from_secs(5));
     }
@@ -208,7 +208,7 @@ fn what_is_served_now_and_then_is_served() {
 fn how_it_is_missed_must_be_steady_to_be_told() {
     let mut lan = Lan::with(&[WEB]);
     for n in 0..9 {
-        lan.answers.insert(web(), (n % 2 == 0).then_some(Answer::Refused));
+        lan.answers.insert(web(), (n % 2 == 0).then_some(SynAnswer::Refused));
         lan.pass(Duration::from_secs(5));
     }
     assert_eq!(lan.found, [(Outcome::Refused, 3), (Outcome::Refused, 6)]);
@@ -255,10 +255,10 @@ fn only_the_answer_to_the_question_that_is_open_counts() {
         ("another address", Handshake { destination: other, ..asks }, LINK),
         ("another interface", asks, LINK + 1),
     ] {
-        assert_eq!(lan.prober.heard(lan.now, link, &reply(&wrong, Answer::Accepted)), [], "{name}");
+        assert_eq!(lan.prober.heard(lan.now, link, &reply(&wrong, SynAnswer::Accepted)), [], "{name}");
     }
-    assert_eq!(lan.prober.heard(lan.now, LINK, &reply(&asks, Answer::Accepted)).len(), 3);
-    assert_eq!(lan.prober.heard(lan.now, LINK, &reply(&asks, Answer::Accepted)), [], "it is answered");
+    assert_eq!(lan.prober.heard(lan.now, LINK, &reply(&asks, SynAnswer::Accepted)).len(), 3);
+    assert_eq!(lan.prober.heard(lan.now, LINK, &reply(&asks, SynAnswer::Accepted)), [], "it is answered");
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn another_owner_is_asked_for_anew_and_gets_its_own_three_misses() {
     // What is known stays, and ends with an answer.
     lan.prober.watch(lan.now, [(web(), target(WEB))].into());
     assert_eq!(lan.prober.unserved(), 1);
-    lan.answers.insert(web(), Some(Answer::Accepted));
+    lan.answers.insert(web(), Some(SynAnswer::Accepted));
     lan.pass(Duration::from_secs(6));
     assert_eq!(lan.found[1..], [(Outcome::Served, 0)]);
     lan.prober.watch(lan.now, [(web(), Target { first: false, ..target(WEB) })].into());

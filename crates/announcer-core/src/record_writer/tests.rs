@@ -32,16 +32,16 @@ fn driven(write: &mut Write, stands: Option<Object>) -> (Vec<&'static str>, End)
     let mut next = write.next(Timestamp::UNIX_EPOCH, None);
     loop {
         let answer = match next {
-            Next::End(end) => return (sent, end),
-            Next::Send(ask) => {
+            RecordStep::End(end) => return (sent, end),
+            RecordStep::Send(ask) => {
                 let (word, written) = match ask {
-                    Ask::Read => ("GET", None),
-                    Ask::Annotate(object) => ("PUT", Some(object)),
-                    Ask::Publish(object) => ("PUT status", Some(object)),
+                    RecordRequest::Read => ("GET", None),
+                    RecordRequest::Annotate(object) => ("PUT", Some(object)),
+                    RecordRequest::Publish(object) => ("PUT status", Some(object)),
                 };
                 sent.push(word);
                 stands = written.or(stands);
-                Answer::Service(stands.clone())
+                RecordAnswer::Service(stands.clone())
             }
         };
         next = write.next(Timestamp::UNIX_EPOCH, Some(answer));
@@ -74,12 +74,16 @@ fn the_status_follows_without_reading_again_and_an_object_that_was_old_is_read_a
     assert_eq!((sent, writer.ended(&key(), &write, end).0), (vec!["GET", "PUT"], Some(Recorded::Done)));
     writer.want(key(), record(4));
     let mut write = writer.begin(&key()).unwrap();
-    assert!(matches!(write.next(Timestamp::UNIX_EPOCH, None), Next::Send(Ask::Publish(_))));
-    let Next::End(end) = write.next(Timestamp::UNIX_EPOCH, Some(Answer::Conflict)) else { panic!("it goes on") };
+    assert!(matches!(write.next(Timestamp::UNIX_EPOCH, None), RecordStep::Send(RecordRequest::Publish(_))));
+    let RecordStep::End(end) = write.next(Timestamp::UNIX_EPOCH, Some(RecordAnswer::Conflict)) else {
+        panic!("it goes on")
+    };
     assert_eq!(writer.ended(&key(), &write, end), (None, Requeue::AtOnce));
     let mut write = writer.begin(&key()).unwrap();
-    assert_eq!(write.next(Timestamp::UNIX_EPOCH, None), Next::Send(Ask::Read));
-    let Next::End(end) = write.next(Timestamp::UNIX_EPOCH, Some(Answer::Conflict)) else { panic!("it goes on") };
+    assert_eq!(write.next(Timestamp::UNIX_EPOCH, None), RecordStep::Send(RecordRequest::Read));
+    let RecordStep::End(end) = write.next(Timestamp::UNIX_EPOCH, Some(RecordAnswer::Conflict)) else {
+        panic!("it goes on")
+    };
     assert_eq!(writer.ended(&key(), &write, end), (Some(Recorded::Failed), Requeue::Later));
 }
 
@@ -113,7 +117,7 @@ fn what_was_given_up_under_way_is_not_tried_again() {
     let mut write = writer.begin(&key()).unwrap();
     write.next(Timestamp::UNIX_EPOCH, None);
     writer.forget(&key());
-    assert_eq!(write.next(Timestamp::UNIX_EPOCH, Some(Answer::Failed)), Next::End(End::Failed));
+    assert_eq!(write.next(Timestamp::UNIX_EPOCH, Some(RecordAnswer::Failed)), RecordStep::End(End::Failed));
     assert_eq!(writer.ended(&key(), &write, End::Failed), (None, Requeue::No));
     assert!(writer.begin(&key()).is_none());
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Act, Ask, LIMIT, Main, Request, Running, Spare, Swaps, USUAL};
+use super::{LIMIT, Main, Request, Running, Spare, SwapAct, SwapRequest, Swaps, USUAL};
 use crate::view::ServiceKey;
 
 /// How long to wait for an answer before the request is repeated over the other connection, unless the API was slow
@@ -60,7 +60,7 @@ impl<O> Swaps<O> {
         let (kept, dropped) = std::mem::take(&mut running.requests).into_iter().partition(is_kept);
         running.requests = kept;
         self.drop_requests(dropped);
-        self.send(now, key, next, Ask::Read);
+        self.send(now, key, next, SwapRequest::Read);
     }
 
     pub(super) fn asks_over(&self, key: &ServiceKey, connection: u64) -> bool {
@@ -95,7 +95,7 @@ impl<O> Swaps<O> {
         if let Some(old) = old {
             self.close(old.connection);
         }
-        self.acts.push(Act::Open { connection, server });
+        self.acts.push(SwapAct::Open { connection, server });
         connection
     }
 
@@ -117,7 +117,7 @@ impl<O> Swaps<O> {
             let (dropped, kept) = std::mem::take(&mut running.requests).into_iter().partition(is_old);
             running.requests = kept;
             self.drop_requests(dropped);
-            self.send(now, &key, next, Ask::Read);
+            self.send(now, &key, next, SwapRequest::Read);
         }
     }
 
@@ -136,7 +136,7 @@ impl<O> Swaps<O> {
 
     pub(super) fn close(&mut self, connection: u64) {
         if connection != USUAL {
-            self.acts.push(Act::Close(connection));
+            self.acts.push(SwapAct::Close(connection));
         }
     }
 }

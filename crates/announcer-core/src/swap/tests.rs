@@ -29,9 +29,9 @@ struct Api {
     /// How long a request over this connection takes, by its number; absent: it is never answered.
     takes: Box<dyn Fn(u64) -> Option<Duration>>,
     /// What a request is answered with instead.
-    fails: Box<dyn FnMut(u64, bool) -> Option<Answer<u64>>>,
+    fails: Box<dyn FnMut(u64, bool) -> Option<SwapAnswer<u64>>>,
     /// What will be answered, by when.
-    coming: BTreeMap<(Instant, u64), (ServiceKey, Ask<u64>, u64)>,
+    coming: BTreeMap<(Instant, u64), (ServiceKey, SwapRequest<u64>, u64)>,
     opened: Vec<u64>,
     closed: Vec<u64>,
     sent: Vec<(u64, bool)>,
@@ -66,16 +66,16 @@ impl Api {
     fn act(&mut self) {
         for act in self.swaps.acts() {
             match act {
-                Act::Open { connection, .. } => self.opened.push(connection),
-                Act::Close(connection) => self.closed.push(connection),
-                Act::Send { id, connection, key, ask } => {
-                    self.sent.push((connection, matches!(ask, Ask::Write(..))));
+                SwapAct::Open { connection, .. } => self.opened.push(connection),
+                SwapAct::Close(connection) => self.closed.push(connection),
+                SwapAct::Send { id, connection, key, ask } => {
+                    self.sent.push((connection, matches!(ask, SwapRequest::Write(..))));
                     if let Some(takes) = (self.takes)(connection) {
                         self.coming.insert((self.now + takes, id), (key, ask, connection));
                     }
                 }
-                Act::Drop(id) => self.coming.retain(|(_, other), _| *other != id),
-                Act::Tell(_, _, swapped) => self.told.push((self.now - self.start, swapped)),
+                SwapAct::Drop(id) => self.coming.retain(|(_, other), _| *other != id),
+                SwapAct::Tell(_, _, swapped) => self.told.push((self.now - self.start, swapped)),
             }
         }
     }
@@ -101,21 +101,21 @@ impl Api {
         }
     }
 
-    fn answer(&mut self, connection: u64, ask: Ask<u64>) -> Answer<u64> {
-        if let Some(answer) = (self.fails)(connection, matches!(ask, Ask::Write(..))) {
+    fn answer(&mut self, connection: u64, ask: SwapRequest<u64>) -> SwapAnswer<u64> {
+        if let Some(answer) = (self.fails)(connection, matches!(ask, SwapRequest::Write(..))) {
             return answer;
         }
         match ask {
-            Ask::Read => Answer::Found(Some(Found {
+            SwapRequest::Read => SwapAnswer::Found(Some(FoundService {
                 uid: Uid(self.uid.into()),
                 owner_record: Some(self.standing.clone()),
                 object: self.version,
             })),
-            Ask::Write(version, _) if version != self.version => Answer::Conflict,
-            Ask::Write(_, swap) => {
+            SwapRequest::Write(version, _) if version != self.version => SwapAnswer::Conflict,
+            SwapRequest::Write(_, swap) => {
                 self.version += 1;
                 self.standing = swap.owner_record;
-                Answer::Written
+                SwapAnswer::Written
             }
         }
     }
@@ -215,7 +215,7 @@ fn an_api_that_is_away_is_told_after_ten_seconds_and_asked_again_when_it_is_back
 #[test]
 fn a_failure_says_why_the_last_request_failed() {
     let mut api = Api::new(|_| Some(ms(5)));
-    api.fails = Box::new(|connection, _| Some(Answer::Failed(format!("refused by {}", connection.min(1)))));
+    api.fails = Box::new(|connection, _| Some(SwapAnswer::Failed(format!("refused by {}", connection.min(1)))));
     api.ask(swap());
     api.run(Duration::from_mins(1));
     assert_eq!(api.told, [(ms(20), Swapped::Failed("refused by 1".into()))]);
@@ -262,7 +262,7 @@ fn another_service_of_the_same_name_is_left_alone() {
 #[test]
 fn what_an_api_server_refuses_is_asked_of_no_other() {
     let mut api = Api::new(|_| Some(ms(5)));
-    api.fails = Box::new(|_, write| write.then(|| Answer::Refused("annotations too long".into())));
+    api.fails = Box::new(|_, write| write.then(|| SwapAnswer::Refused("annotations too long".into())));
     api.ask(swap());
     api.run(Duration::from_mins(1));
     assert_eq!(api.told, [(ms(10), Swapped::Refused("annotations too long".into()))]);
@@ -277,7 +277,7 @@ fn a_conflict_is_read_again_at_once_and_decided_by_what_stands_then() {
     ] {
         let mut api = Api::new(|_| Some(ms(5)));
         let mut once = true;
-        api.fails = Box::new(move |_, write| (write && std::mem::take(&mut once)).then_some(Answer::Conflict));
+        api.fails = Box::new(move |_, write| (write && std::mem::take(&mut once)).then_some(SwapAnswer::Conflict));
         api.ask(swap());
         api.run(ms(7));
         api.standing = standing;
@@ -289,7 +289,7 @@ fn a_conflict_is_read_again_at_once_and_decided_by_what_stands_then() {
 #[test]
 fn whoever_writes_the_service_all_the_time_makes_the_engine_decide_anew() {
     let mut api = Api::new(|_| Some(ms(5)));
-    api.fails = Box::new(|_, write| write.then_some(Answer::Conflict));
+    api.fails = Box::new(|_, write| write.then_some(SwapAnswer::Conflict));
     api.ask(swap());
     api.run(Duration::from_mins(1));
     assert_eq!(api.told, [(ms(40), Swapped::Failed("somebody else writes the Service all the time".into()))]);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-use announcer_core::dhcp_session::{Act, Happened, Session, session4};
+use announcer_core::dhcp_session::{DhcpAct, Happened, Session, session4};
 use announcer_core::engine::{ClientEvent, DhcpEvent, DhcpStart, Input};
 use announcer_core::view::Uid;
 use jiff::Timestamp;
@@ -129,8 +129,8 @@ impl Running {
     ) {
         for act in self.session.step(now, wall, happened) {
             match act {
-                Act::Send(frame) | Act::Probe(frame) => sent.push((self.link, frame)),
-                Act::Tell(event) => inputs.push(Input::Dhcp(uid.clone(), self.generation, ClientEvent::V4(event))),
+                DhcpAct::Send(frame) | DhcpAct::Probe(frame) => sent.push((self.link, frame)),
+                DhcpAct::Tell(event) => inputs.push(Input::Dhcp(uid.clone(), self.generation, ClientEvent::V4(event))),
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use announcer::{leader_config, lease_state};
-use announcer_core::campaigns::{Act, Campaigns};
+use announcer_core::campaigns::{CampaignAct, Campaigns};
 use announcer_core::engine::Input;
 use announcer_core::ownership::LeaseState;
 use announcer_core::ownership::service::LeaseKey;
@@ -17,7 +17,7 @@ use runtime::leader::elector::{self, Elector, Observation};
 use runtime::leader::hand_back::{HandBack, HandingBack, Step};
 
 use super::{Purpose, Requests};
-use crate::api::{Answer, Request};
+use crate::api::{ApiAnswer, Request};
 
 struct Running {
     id: u64,
@@ -110,7 +110,7 @@ impl Elections {
         now: Instant,
         wall: Timestamp,
         id: u64,
-        answer: Answer,
+        answer: ApiAnswer,
         out: &mut Requests,
         inputs: &mut Vec<Input>,
     ) {
@@ -132,18 +132,18 @@ impl Elections {
         self.act(now, wall, acts, out)
     }
 
-    fn act(&mut self, now: Instant, wall: Timestamp, acts: Vec<Act>, out: &mut Requests) -> Vec<Input> {
+    fn act(&mut self, now: Instant, wall: Timestamp, acts: Vec<CampaignAct>, out: &mut Requests) -> Vec<Input> {
         let mut inputs = Vec::new();
         for act in acts {
             match act {
-                Act::Begin(key) => self.begin(now, key),
-                Act::HandBack(key) => {
+                CampaignAct::Begin(key) => self.begin(now, key),
+                CampaignAct::HandBack(key) => {
                     if let Some(left) = self.hand_back(wall, &key, out) {
                         let next = self.campaigns.handed_back(&key, left == HandBack::Done);
                         inputs.extend(self.act(now, wall, next, out));
                     }
                 }
-                Act::Released(confirmed) => inputs.push(Input::Released(confirmed)),
+                CampaignAct::Released(confirmed) => inputs.push(Input::Released(confirmed)),
             }
         }
         inputs
@@ -175,7 +175,7 @@ impl Elections {
         now: Instant,
         wall: Timestamp,
         id: u64,
-        answer: Answer,
+        answer: ApiAnswer,
         out: &mut Requests,
         inputs: &mut Vec<Input>,
     ) {
@@ -200,9 +200,9 @@ impl Elections {
     }
 
     /// The Lease was read after it had been handed back.
-    pub fn successor(&mut self, now: Instant, answer: &Answer, inputs: &mut Vec<Input>) {
+    pub fn successor(&mut self, now: Instant, answer: &ApiAnswer, inputs: &mut Vec<Input>) {
         let holder = match answer {
-            Answer::Lease(Some(seen)) => Some(seen.record.holder.clone()),
+            ApiAnswer::Lease(Some(seen)) => Some(seen.record.holder.clone()),
             _ => None,
         };
         if let Some(successor) = &mut self.successor {
@@ -231,12 +231,12 @@ impl Running {
     }
 }
 
-fn heard(answer: Answer) -> elector::Input {
+fn heard(answer: ApiAnswer) -> elector::Input {
     match answer {
-        Answer::Lease(seen) => elector::Input::Read(seen),
-        Answer::LeaseWritten(seen) => elector::Input::Wrote(seen),
-        Answer::Conflict => elector::Input::Conflict,
-        Answer::Service(_) | Answer::MemberFound(_) | Answer::MemberWritten(_) | Answer::Failed => {
+        ApiAnswer::Lease(seen) => elector::Input::Read(seen),
+        ApiAnswer::LeaseWritten(seen) => elector::Input::Wrote(seen),
+        ApiAnswer::Conflict => elector::Input::Conflict,
+        ApiAnswer::Service(_) | ApiAnswer::MemberFound(_) | ApiAnswer::MemberWritten(_) | ApiAnswer::Failed => {
             elector::Input::Failed
         }
     }

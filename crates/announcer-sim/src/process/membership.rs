@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use announcer_core::Config;
-use announcer_core::membership::{self, Act};
+use announcer_core::membership::{self, MembershipAct};
 use announcer_core::ownership::node::{Card, Member};
 use jiff::Timestamp;
 
 use super::{Purpose, Requests};
-use crate::api::{Answer, Request};
+use crate::api::{ApiAnswer, Request};
 
 /// The membership Lease.
 #[derive(Debug)]
@@ -43,21 +43,23 @@ impl Membership {
     }
 
     /// A request was answered.
-    pub fn answered(&mut self, now: Instant, wall: Timestamp, id: u64, answer: &Answer, out: &mut Requests) {
+    pub fn answered(&mut self, now: Instant, wall: Timestamp, id: u64, answer: &ApiAnswer, out: &mut Requests) {
         let answer = match answer {
-            Answer::MemberFound(version) => membership::Answer::Found(*version),
-            Answer::MemberWritten(version) => membership::Answer::Written(*version),
-            Answer::Conflict => membership::Answer::Conflict("it was changed".to_owned()),
-            _ => membership::Answer::Failed("the API does not answer".to_owned()),
+            ApiAnswer::MemberFound(version) => membership::MembershipAnswer::Found(*version),
+            ApiAnswer::MemberWritten(version) => membership::MembershipAnswer::Written(*version),
+            ApiAnswer::Conflict => membership::MembershipAnswer::Conflict("it was changed".to_owned()),
+            _ => membership::MembershipAnswer::Failed("the API does not answer".to_owned()),
         };
         let act = self.lease.answered(now, id, answer);
         self.perform(wall, act, out);
     }
 
-    fn perform(&self, wall: Timestamp, act: Option<Act<u64>>, out: &mut Requests) {
+    fn perform(&self, wall: Timestamp, act: Option<MembershipAct<u64>>, out: &mut Requests) {
         match act {
-            Some(Act::Read(id)) => out.push((Purpose::Membership(id), Request::ReadMember(self.node.clone()))),
-            Some(Act::Write(id, version, card)) => {
+            Some(MembershipAct::Read(id)) => {
+                out.push((Purpose::Membership(id), Request::ReadMember(self.node.clone())))
+            }
+            Some(MembershipAct::Write(id, version, card)) => {
                 let member = Member { renewal: wall.to_string(), duration: self.duration, card: *card };
                 out.push((Purpose::Membership(id), Request::WriteMember(self.node.clone(), version, member)));
             }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use announcer::writer::BACKOFF;
 use announcer_core::engine::{Input, Record};
-use announcer_core::record_writer::{Answer, Ask, Next, Object, RecordWriter, Requeue, Write};
+use announcer_core::record_writer::{Object, RecordAnswer, RecordRequest, RecordStep, RecordWriter, Requeue, Write};
 use announcer_core::view::ServiceKey;
 use jiff::Timestamp;
 use kube::api::DynamicObject;
@@ -83,17 +83,17 @@ impl Writer {
         &mut self,
         now: Instant,
         name: &ServiceKey,
-        answer: api::Answer,
+        answer: api::ApiAnswer,
         out: &mut Requests,
         inputs: &mut Vec<Input>,
     ) {
         let Some(write) = self.queue.get_mut(name).and_then(|key| key.write.take()) else { return };
         let answer = match answer {
-            api::Answer::Service(found) => {
-                Answer::Service(found.map(|(version, object)| Box::new(read(version, *object))))
+            api::ApiAnswer::Service(found) => {
+                RecordAnswer::Service(found.map(|(version, object)| Box::new(read(version, *object))))
             }
-            api::Answer::Conflict => Answer::Conflict,
-            _ => Answer::Failed,
+            api::ApiAnswer::Conflict => RecordAnswer::Conflict,
+            _ => RecordAnswer::Failed,
         };
         self.go_on(now, name, write, Some(answer), out, inputs);
         self.work(now, name, out, inputs);
@@ -104,17 +104,17 @@ impl Writer {
         now: Instant,
         name: &ServiceKey,
         mut write: Write,
-        answer: Option<Answer>,
+        answer: Option<RecordAnswer>,
         out: &mut Requests,
         inputs: &mut Vec<Input>,
     ) {
         let Some(key) = self.queue.get_mut(name) else { return };
         match write.next(Timestamp::UNIX_EPOCH, answer) {
-            Next::Send(ask) => {
+            RecordStep::Send(ask) => {
                 out.push((Purpose::Write(name.clone()), request(name, &write, ask)));
                 key.write = Some(write);
             }
-            Next::End(end) => {
+            RecordStep::End(end) => {
                 let (recorded, again) = self.records.ended(name, &write, end);
                 match again {
                     Requeue::No => key.failures = 0,
@@ -141,10 +141,10 @@ fn version(object: &Object) -> u64 {
     version.and_then(|version| version.parse().ok()).expect("it was read here")
 }
 
-fn request(key: &ServiceKey, write: &Write, ask: Ask) -> Request {
+fn request(key: &ServiceKey, write: &Write, ask: RecordRequest) -> Request {
     match ask {
-        Ask::Read => Request::ReadService(key.clone()),
-        Ask::Annotate(object) => Request::Annotate(key.clone(), version(&object), write.record().clone()),
-        Ask::Publish(object) => Request::Publish(key.clone(), version(&object), write.record().clone()),
+        RecordRequest::Read => Request::ReadService(key.clone()),
+        RecordRequest::Annotate(object) => Request::Annotate(key.clone(), version(&object), write.record().clone()),
+        RecordRequest::Publish(object) => Request::Publish(key.clone(), version(&object), write.record().clone()),
     }
 }

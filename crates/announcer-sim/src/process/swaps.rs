@@ -5,7 +5,7 @@ use std::time::Instant;
 use announcer_core::engine::Input;
 use announcer_core::ownership::node::Swap;
 use announcer_core::record::owner_record;
-use announcer_core::swap::{Act, Answer, Ask, Found, Swaps};
+use announcer_core::swap::{FoundService, SwapAct, SwapAnswer, SwapRequest, Swaps};
 use announcer_core::view::{ServiceKey, Uid};
 
 use super::{Purpose, Requests};
@@ -36,16 +36,16 @@ impl Swapper {
     }
 
     /// A request was answered.
-    pub fn answered(&mut self, now: Instant, id: u64, answer: api::Answer, out: &mut Requests) -> Vec<Input> {
+    pub fn answered(&mut self, now: Instant, id: u64, answer: api::ApiAnswer, out: &mut Requests) -> Vec<Input> {
         let answer = match answer {
             // The API returns the Service also after a write.
-            api::Answer::Service(object) => Answer::Found(object.map(|(version, object)| Found {
+            api::ApiAnswer::Service(object) => SwapAnswer::Found(object.map(|(version, object)| FoundService {
                 uid: Uid(object.metadata.uid.clone().unwrap_or_default()),
                 owner_record: owner_record(&object.metadata),
                 object: version,
             })),
-            api::Answer::Conflict => Answer::Conflict,
-            _ => Answer::Failed("the API does not answer".to_owned()),
+            api::ApiAnswer::Conflict => SwapAnswer::Conflict,
+            _ => SwapAnswer::Failed("the API does not answer".to_owned()),
         };
         self.swaps.answered(now, id, answer);
         self.act(out)
@@ -55,13 +55,15 @@ impl Swapper {
         let mut told = Vec::new();
         for act in self.swaps.acts() {
             match act {
-                Act::Send { id, key, ask: Ask::Read, .. } => out.push((Purpose::Swap(id), Request::ReadService(key))),
-                Act::Send { id, key, ask: Ask::Write(version, swap), .. } => {
+                SwapAct::Send { id, key, ask: SwapRequest::Read, .. } => {
+                    out.push((Purpose::Swap(id), Request::ReadService(key)))
+                }
+                SwapAct::Send { id, key, ask: SwapRequest::Write(version, swap), .. } => {
                     out.push((Purpose::Swap(id), Request::Sit(key, version, swap)));
                 }
-                Act::Tell(key, swap, swapped) => told.push(Input::Swapped(key, swap, swapped)),
+                SwapAct::Tell(key, swap, swapped) => told.push(Input::Swapped(key, swap, swapped)),
                 // A node has only one connection to the API here, and it never breaks.
-                Act::Open { .. } | Act::Close(_) | Act::Drop(_) => {}
+                SwapAct::Open { .. } | SwapAct::Close(_) | SwapAct::Drop(_) => {}
             }
         }
         told

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::{Event, World};
-use crate::api::{Answer, Change, Request};
+use crate::api::{ApiAnswer, Change, Request};
 use crate::process::{Message, Purpose};
 use crate::promises::ONLY_FROM_WHOM;
 use crate::scenario::{Fault, Kind};
@@ -40,7 +40,7 @@ impl World<'_> {
         self.nodes[n].waiting.insert(id, (purpose, asked));
         let after = self.latency(n, LATENCY_US) + self.api_late;
         self.schedule(after, Event::Request { node: n, life, id, request: Box::new(request) });
-        self.schedule(limit, Event::Answer { node: n, life, id, answer: Answer::Failed });
+        self.schedule(limit, Event::Answer { node: n, life, id, answer: ApiAnswer::Failed });
     }
 
     pub(super) fn serve(&mut self, n: usize, life: u64, id: u64, request: &Request) {
@@ -48,24 +48,24 @@ impl World<'_> {
         if !self.reaches_api(n) {
             if self.api_down > 0 && self.rng.random_bool(0.5) {
                 let after = self.between(100, 1_000);
-                self.schedule(after, Event::Answer { node: n, life, id, answer: Answer::Failed });
+                self.schedule(after, Event::Answer { node: n, life, id, answer: ApiAnswer::Failed });
             }
             return;
         }
         let latency = self.latency(n, LATENCY_US);
         if self.nodes[n].read_only > 0 && request.writes() {
-            self.schedule(latency, Event::Answer { node: n, life, id, answer: Answer::Failed });
+            self.schedule(latency, Event::Answer { node: n, life, id, answer: ApiAnswer::Failed });
             return;
         }
         if self.chance(self.scenario.refusals) {
             let answer = match self.rng.random_range(0..3) {
-                0 if request.writes() => Some(Answer::Conflict),
+                0 if request.writes() => Some(ApiAnswer::Conflict),
                 1 => {
                     // The request is performed, and its answer is lost.
                     self.commit(request);
                     None
                 }
-                _ => Some(Answer::Failed),
+                _ => Some(ApiAnswer::Failed),
             };
             if let Some(answer) = answer {
                 self.schedule(latency, Event::Answer { node: n, life, id, answer });
@@ -74,21 +74,22 @@ impl World<'_> {
         }
         let renewal = self.api.renews(request);
         let answer = self.commit(request);
-        if let (Request::Sit(key, _, swap), Answer::Service(Some(_))) = (request, &answer) {
+        if let (Request::Sit(key, _, swap), ApiAnswer::Service(Some(_))) = (request, &answer) {
             self.judge_taking(n, key, swap);
         }
-        if let (Request::Sit(key, _, swap), Answer::Service(Some(_))) = (request, &answer)
+        if let (Request::Sit(key, _, swap), ApiAnswer::Service(Some(_))) = (request, &answer)
             && swap.owner_record.host != self.nodes[n].name
         {
             self.handed.insert((n, key.clone()), self.now);
         }
-        if request.writes() && !(renewal && matches!(answer, Answer::LeaseWritten(_) | Answer::MemberWritten(_))) {
+        if request.writes() && !(renewal && matches!(answer, ApiAnswer::LeaseWritten(_) | ApiAnswer::MemberWritten(_)))
+        {
             self.note_of(n, || format!("API: {request}: {}", outcome(&answer)));
         }
         self.schedule(latency, Event::Answer { node: n, life, id, answer });
     }
 
-    fn commit(&mut self, request: &Request) -> Answer {
+    fn commit(&mut self, request: &Request) -> ApiAnswer {
         let (answer, change) = self.api.perform(self.now, request);
         if let Some(seen) = self.api.stolen.take() {
             self.broken(ONLY_FROM_WHOM, seen);
@@ -100,11 +101,11 @@ impl World<'_> {
         answer
     }
 
-    pub(super) fn answered(&mut self, n: usize, life: u64, id: u64, answer: Answer) {
+    pub(super) fn answered(&mut self, n: usize, life: u64, id: u64, answer: ApiAnswer) {
         if self.nodes[n].life == life
             && let Some((purpose, asked)) = self.nodes[n].waiting.remove(&id)
         {
-            if !matches!(answer, Answer::Failed) {
+            if !matches!(answer, ApiAnswer::Failed) {
                 self.tell_time(n, asked);
             }
             self.deliver(n, Message::Answer(purpose, answer));

@@ -1,7 +1,7 @@
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-use runtime::scenario::{Scenario, Seen};
+use runtime::scenario::{ReceivedRequest, Scenario};
 use serde_json::Value;
 
 use super::*;
@@ -41,12 +41,12 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn api(&self, refuse: impl Fn(&Seen) -> Option<u16> + Send + Sync + 'static) -> Scenario {
+    fn api(&self, refuse: impl Fn(&ReceivedRequest) -> Option<u16> + Send + Sync + 'static) -> Scenario {
         let cluster = self.clone();
         Scenario::answering(move |seen| refuse(seen).map_or_else(|| cluster.answer(seen), refused))
     }
 
-    fn answer(&self, seen: &Seen) -> (u16, Value) {
+    fn answer(&self, seen: &ReceivedRequest) -> (u16, Value) {
         if seen.path.contains("/nodes/") {
             let meta = json!({"name": "node-1", "uid": *self.node_uid.lock()});
             return (200, json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta}));
@@ -199,7 +199,7 @@ async fn what_is_rehearsed_is_what_is_written_owner_and_card_included() {
     let [rehearsed, written] = &api.writes()[..] else { panic!("two writes") };
     assert_eq!(rehearsed.body["metadata"], written.body["metadata"]);
     assert!(written.body["metadata"]["annotations"][CARD].is_string());
-    let members = |seen: &Seen| seen.body["spec"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let members = |seen: &ReceivedRequest| seen.body["spec"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(members(rehearsed), members(written));
 }
 

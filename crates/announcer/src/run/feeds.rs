@@ -89,7 +89,7 @@ pub(super) fn network(
 }
 
 /// Feeds the keys of claims as they were read at the start, and whenever they change.
-pub(super) fn claim_keys(tasks: &mut Tasks, shared: &Shared<'_>, found: Option<claim_keys::Found>) {
+pub(super) fn claim_keys(tasks: &mut Tasks, shared: &Shared<'_>, found: Option<claim_keys::ClaimKeyFiles>) {
     if let (Some(directory), Some(found)) = (shared.config.claim_keys.clone(), found) {
         let _ = shared.inputs.send(Input::ClaimKeys(found.keys.clone()));
         let follow = claim_keys::follow(directory, found, shared.inputs.clone());

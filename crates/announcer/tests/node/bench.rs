@@ -145,7 +145,7 @@ fn respond(code: u16, body: &Value) -> Response<Body> {
 }
 
 /// The process under test: as many lives as a test wants.
-struct Life {
+struct NodeProcess {
     inputs: mpsc::UnboundedSender<Input>,
     node: JoinHandle<()>,
     others: Vec<JoinHandle<()>>,
@@ -157,7 +157,7 @@ pub struct Bench {
     keeper: Running,
     dnsmasq: Option<Running>,
     pub api: Api,
-    life: Option<Life>,
+    life: Option<NodeProcess>,
     events: Arc<Mutex<Vec<Entry>>>,
     lease: LeaseState,
 }
@@ -373,7 +373,7 @@ impl Bench {
             }),
             tokio::spawn(writer.run(CancellationToken::new())),
         ];
-        self.life = Some(Life { inputs: sender, node: tokio::spawn(node::run(parts)), others });
+        self.life = Some(NodeProcess { inputs: sender, node: tokio::spawn(node::run(parts)), others });
     }
 
     pub fn feed(&self, input: Input) {

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{Command, FromArgMatches};
-use cloud_provider::preview::{Note, Outlook, Place, Target, Write};
+use cloud_provider::preview::{Outlook, OutlookNote, Place, Target, Write};
 use cloud_provider::start::Caches;
 use diagnose::table::table;
 use harvester_provider::{Connection, Foresight, HarvesterProvider, Source};
@@ -172,7 +172,7 @@ fn to_text(found: &Foresight) -> String {
         parts.push(format!("\n{}", table(&["CLUSTER", "ACTION", "OBJECT", "CHANGE"], &rows)));
     }
     if !notes.is_empty() {
-        let row = |note: &Note| vec![object(&note.target), note.reason.clone(), note.message.clone()];
+        let row = |note: &OutlookNote| vec![object(&note.target), note.reason.clone(), note.message.clone()];
         let rows: Vec<Vec<String>> = notes.iter().map(row).collect();
         parts.push(format!("\nNot done, or not yet:\n{}", table(&["OBJECT", "REASON", "MESSAGE"], &rows)));
     }

@@ -31,14 +31,15 @@ pub(super) enum Question {
 
 /// The answers of the cloud so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct CloudAnswers {
     pub(super) existence: Option<Existence>,
     pub(super) power: Option<Power>,
 }
 
-/// State of a Node between passes.
+/// What is remembered of a Node's machine from one pass to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct NodeState {
+pub(super) struct MachineHistory {
+    /// Number of consecutive passes in which the machine was proven absent.
     absent: u32,
     /// Time of the first of these proofs.
     gone: Option<Instant>,
@@ -63,7 +64,7 @@ pub(super) const AFTER_REFUSAL: Duration = Duration::from_secs(30);
 /// The longest pause after refused deletions.
 const AFTER_REFUSALS: Duration = Duration::from_hours(1);
 
-impl NodeState {
+impl MachineHistory {
     /// Records that the deletion of the Node was refused. Its machine is not asked about for a while, and then two
     /// checks are needed again.
     pub(super) fn refuse(&mut self, now: Instant) {
@@ -85,6 +86,11 @@ impl NodeState {
     pub(super) fn runs(&mut self) {
         self.off = None;
     }
+
+    /// Number of consecutive passes in which the machine was proven absent.
+    pub(super) fn proofs(&self) -> u32 {
+        self.absent
+    }
 }
 
 /// The inputs of a decision besides the Node, the answers of the cloud and the stored state.
@@ -95,13 +101,6 @@ pub(super) struct Circumstances {
     /// See [`Instances::steady_since`](crate::provider::Instances::steady_since).
     pub(super) steady_since: Option<Instant>,
     pub(super) now: Instant,
-}
-
-impl NodeState {
-    /// Number of consecutive passes in which the machine was proven absent.
-    pub(super) fn proofs(&self) -> u32 {
-        self.absent
-    }
 }
 
 /// The action that follows.
@@ -118,13 +117,22 @@ pub(super) enum Action {
     Delete(String),
 }
 
+/// The decision about one Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LifecycleDecision {
+    /// What is to be done.
+    pub(super) action: Action,
+    /// What is to be remembered for the next pass.
+    pub(super) history: MachineHistory,
+}
+
 /// The next question for the cloud. None about a Ready Node, or one that is being deleted; the power state only of a
 /// machine that exists.
-pub(super) fn next_question(node: &NodeView, answer: &Answer) -> Option<Question> {
+pub(super) fn next_question(node: &NodeView, answers: &CloudAnswers) -> Option<Question> {
     if node.ready == Some(Ready::True) || node.deleting {
         return None;
     }
-    match (&answer.existence, &answer.power) {
+    match (&answers.existence, &answers.power) {
         (None, _) => Some(Question::Existence),
         (Some(Existence::Exists), None) => Some(Question::Power),
         _ => None,
@@ -144,67 +152,80 @@ fn is_our_out_of_service_taint(taint: &Taint) -> bool {
     taint.key == OUT_OF_SERVICE && taint.value.as_deref() == Some(OURS)
 }
 
-pub(super) fn decide(node: &NodeView, answer: Answer, memory: &mut NodeState, circumstances: Circumstances) -> Action {
+/// Decides from the answers of the cloud and from what was remembered `before`. A pass that proves nothing ends what
+/// had been proven until then.
+pub(super) fn decide(
+    node: &NodeView,
+    answers: CloudAnswers,
+    before: &MachineHistory,
+    circumstances: Circumstances,
+) -> LifecycleDecision {
     let Circumstances { out_of_service_after, steady_since, now } = circumstances;
-    let uid = Some(node.uid.clone());
-    if memory.uid != uid {
-        *memory = NodeState { uid, ..NodeState::default() };
-    }
-    let before = std::mem::take(&mut memory.absent);
-    let gone_before = memory.gone.take();
-    let off_before = memory.off.take();
+    let anew = MachineHistory { uid: Some(node.uid.clone()), ..MachineHistory::default() };
+    let before = if before.uid == anew.uid { before } else { &anew };
+    let unproven = MachineHistory { refused: before.refused.clone(), ..anew.clone() };
     if node.deleting {
-        return Action::Nothing;
+        return LifecycleDecision { action: Action::Nothing, history: unproven };
     }
     if node.ready == Some(Ready::True) {
-        // The kubelet runs, so an answer to the contrary would be wrong.
-        let ours = |taint: &Taint| is_shutdown_taint(taint) || is_our_out_of_service_taint(taint);
-        if node.taints.iter().any(ours) {
-            return Action::SetTaints(node.taints.iter().filter(|taint| !ours(taint)).cloned().collect());
-        }
-        return Action::Nothing;
+        return LifecycleDecision { action: lift_taints(node), history: unproven };
     }
-    match (answer.existence, answer.power) {
-        (Some(Existence::Gone(evidence)), _) => {
-            // A proof from before the last failure of the watches does not count.
-            let Some(steady) = steady_since else { return Action::Nothing };
-            let since = gone_before.filter(|since| *since >= steady);
-            memory.absent = if since.is_some() { before + 1 } else { 1 };
-            memory.gone = Some(since.unwrap_or(now));
-            match memory.absent {
+    match (answers.existence, answers.power, steady_since) {
+        // A proof from before the last failure of the watches does not count.
+        (Some(Existence::Gone(evidence)), _, Some(steady)) => {
+            let since = before.gone.filter(|since| *since >= steady);
+            let absent = if since.is_some() { before.absent + 1 } else { 1 };
+            let action = match absent {
                 1 => Action::Watch(evidence),
                 // If the machine was never found, the Node may have a different name than its machine. A wrongly
                 // deleted Node would not come back: the kubelet registers only when it starts.
                 _ if node.provider_id.is_none() => Action::Nothing,
                 count if count >= PROOFS => Action::Delete(evidence),
                 _ => Action::Nothing,
-            }
+            };
+            let history = MachineHistory { absent, gone: Some(since.unwrap_or(now)), ..unproven };
+            LifecycleDecision { action, history }
         }
         // Answers from a cache before it was up to date again do not count: the machine may have been started
         // meanwhile.
-        (Some(Existence::Exists), Some(Power::Off)) if steady_since.is_some() => {
-            let since = *memory.off.insert(off_before.unwrap_or(now).max(steady_since.unwrap_or(now)));
-            let mut taints = node.taints.clone();
-            if !is_shut_down(node) {
-                taints.push(Taint { key: SHUTDOWN.into(), value: None, effect: EFFECT.into(), time_added: None });
-            }
+        (Some(Existence::Exists), Some(Power::Off), Some(steady)) => {
+            let since = before.off.unwrap_or(now).max(steady);
             let due = out_of_service_after.is_some_and(|after| now.duration_since(since) >= after);
-            if due && !node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE) {
-                let (value, effect) = (Some(OURS.into()), "NoExecute".into());
-                taints.push(Taint { key: OUT_OF_SERVICE.into(), value, effect, time_added: None });
-                return Action::Confirm(Power::Off, taints);
-            }
-            if taints == node.taints { Action::Nothing } else { Action::SetTaints(taints) }
+            let history = MachineHistory { off: Some(since), ..unproven };
+            LifecycleDecision { action: mark_off(node, due), history }
         }
         // The pods run, or are about to run. (The shutdown taint stays until the kubelet runs.)
-        (Some(Existence::Exists), Some(Power::On | Power::Unknown(_)))
+        (Some(Existence::Exists), Some(Power::On | Power::Unknown(_)), _)
             if node.taints.iter().any(is_our_out_of_service_taint) =>
         {
             let others = node.taints.iter().filter(|taint| !is_our_out_of_service_taint(taint));
-            Action::Confirm(Power::On, others.cloned().collect())
+            LifecycleDecision { action: Action::Confirm(Power::On, others.cloned().collect()), history: unproven }
         }
-        _ => Action::Nothing,
+        _ => LifecycleDecision { action: Action::Nothing, history: unproven },
     }
+}
+
+/// The Node is Ready. The kubelet runs, so an answer that its machine is off would be wrong.
+fn lift_taints(node: &NodeView) -> Action {
+    let ours = |taint: &Taint| is_shutdown_taint(taint) || is_our_out_of_service_taint(taint);
+    if node.taints.iter().any(ours) {
+        return Action::SetTaints(node.taints.iter().filter(|taint| !ours(taint)).cloned().collect());
+    }
+    Action::Nothing
+}
+
+/// The machine is off, and if `due` for so long that its pods are given up.
+fn mark_off(node: &NodeView, due: bool) -> Action {
+    let mut taints = node.taints.clone();
+    if !is_shut_down(node) {
+        taints.push(Taint { key: SHUTDOWN.into(), value: None, effect: EFFECT.into(), time_added: None });
+    }
+    if due && !node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE) {
+        let (value, effect) = (Some(OURS.into()), "NoExecute".into());
+        taints.push(Taint { key: OUT_OF_SERVICE.into(), value, effect, time_added: None });
+        return Action::Confirm(Power::Off, taints);
+    }
+    if taints == node.taints { Action::Nothing } else { Action::SetTaints(taints) }
 }
 
 #[cfg(test)]

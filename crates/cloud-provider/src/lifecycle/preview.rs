@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::at_once::{Allowed, allowed};
-use super::decide::{self, Action, Circumstances, NodeState};
+use super::decide::{self, Action, Circumstances, MachineHistory};
 use super::{PARALLEL, ask};
 use crate::node::taints_value;
 use crate::outlook::{Outlook, Place, Target, Verb, Write};
@@ -18,16 +18,15 @@ use crate::view::NodeView;
 /// Makes two checks of each machine like the controller, but without the time between them.
 pub(crate) async fn preview(provider: &dyn Instances, nodes: &[Arc<NodeView>]) -> Outlook {
     let looks = futures::stream::iter(nodes).map(|node| async move { (node, ask(provider, node).await) });
-    let answers: Vec<_> = looks.buffered(PARALLEL).collect().await;
+    let answered: Vec<_> = looks.buffered(PARALLEL).collect().await;
     let mut outlook = Outlook::default();
     let mut doomed = Vec::new();
-    for (node, answer) in answers {
-        let mut memory = NodeState::default();
+    for (node, answers) in answered {
         let now = Instant::now();
         let circumstances = Circumstances { out_of_service_after: None, steady_since: Some(now), now };
-        let mut look = || decide::decide(node, answer.clone(), &mut memory, circumstances);
-        look();
-        match look() {
+        let look = |before: &MachineHistory| decide::decide(node, answers.clone(), before, circumstances);
+        let first = look(&MachineHistory::default());
+        match look(&first.history).action {
             Action::Nothing | Action::Watch(_) => {}
             Action::SetTaints(taints) | Action::Confirm(_, taints) => {
                 let body = json!({"spec": {"taints": taints_value(&taints)}});

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use runtime::events::Entry;
-use runtime::scenario::{Scenario, Seen};
+use runtime::scenario::{ReceivedRequest, Scenario};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -73,7 +73,11 @@ fn gone() -> Existence {
 }
 
 impl Test {
-    fn new(existence: Existence, power: Power, answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static) -> Self {
+    fn new(
+        existence: Existence,
+        power: Power,
+        answer: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Self {
         let scenario = Scenario::answering(answer);
         let power_now = Mutex::new(power.clone());
         let (asked, held) = (AtomicU32::new(0), false.into());
@@ -95,7 +99,7 @@ impl Test {
     }
 }
 
-fn deleted(_: &Seen) -> (u16, Value) {
+fn deleted(_: &ReceivedRequest) -> (u16, Value) {
     (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
 }
 
@@ -152,11 +156,11 @@ async fn without_the_right_to_delete_it_is_told_once_and_tried_again_later() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_is_out_of_service_only_if_the_cloud_itself_says_that_its_machine_is_off() {
-    let answer = |_: &Seen| (200, json!({"metadata": {"name": "n"}}));
+    let answer = |_: &ReceivedRequest| (200, json!({"metadata": {"name": "n"}}));
     let mut test = Test::new(Existence::Exists, Power::Off, answer);
     test.controller.settings.out_of_service_after = Some(Duration::from_secs(15));
     let tainted = |test: &Test| {
-        let keys = |seen: &Seen| seen.body["spec"]["taints"].to_string().contains(OUT_OF_SERVICE);
+        let keys = |seen: &ReceivedRequest| seen.body["spec"]["taints"].to_string().contains(OUT_OF_SERVICE);
         test.scenario.requests().iter().filter(|seen| keys(seen)).count()
     };
     *test.cloud.power_now.lock() = Power::On;

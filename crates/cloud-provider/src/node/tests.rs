@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use runtime::events::Entry;
-use runtime::scenario::{Scenario, Seen};
+use runtime::scenario::{ReceivedRequest, Scenario};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -70,7 +70,7 @@ struct Test {
 }
 
 /// A Node after a merge patch, as far as the controller can tell.
-fn patched(request: &Seen) -> (u16, Value) {
+fn patched(request: &ReceivedRequest) -> (u16, Value) {
     let version: u64 = request.body["metadata"]["resourceVersion"].as_str().expect("a precondition").parse().unwrap();
     let name = request.path.split('/').nth(4).unwrap();
     let object = json!({
@@ -107,7 +107,7 @@ impl Test {
 
     fn with(
         nodes: impl IntoIterator<Item = NodeView>,
-        answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static,
+        answer: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
     ) -> Self {
         let scenario = Scenario::answering(answer);
         let (wake, receiver) = mpsc::unbounded_channel();

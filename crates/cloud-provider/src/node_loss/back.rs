@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::case::{Case, CaseState};
+use super::case::{CaseState, LossCase};
 use super::plan::Tenants;
 use super::{AGAIN, BOOT, KUBELET_LIVES, LOOKS, NodeLoss, SELDOM};
 use crate::node::reference;
@@ -10,7 +10,7 @@ use crate::view::{NodeView, Ready};
 
 impl NodeLoss {
     /// Handles a node that is heard again. Returns false if nothing is left to do.
-    pub(super) async fn heard(&mut self, node: &NodeView, case: &mut Case) -> bool {
+    pub(super) async fn heard(&mut self, node: &NodeView, case: &mut LossCase) -> bool {
         let CaseState::Heard(at, looks) = case.state else { return false };
         if case.is_untouched() {
             return false;
@@ -43,7 +43,7 @@ impl NodeLoss {
     }
 
     /// Retries to restore the endpoints after a wrong verdict.
-    pub(super) async fn withdraw(&mut self, node: &NodeView, case: &mut Case) {
+    pub(super) async fn withdraw(&mut self, node: &NodeView, case: &mut LossCase) {
         match self.requests.tenants(&node.name, true).await {
             Ok(tenants) => {
                 let lives = self.lives(node).await;
@@ -55,7 +55,13 @@ impl NodeLoss {
 
     /// Undoes a wrong verdict. `lives`: the kubelet answers, so that pods are restored, too, and need not wait for its
     /// next comparison.
-    pub(super) async fn take_back_refuted(&mut self, node: &NodeView, case: &mut Case, tenants: &Tenants, lives: bool) {
+    pub(super) async fn take_back_refuted(
+        &mut self,
+        node: &NodeView,
+        case: &mut LossCase,
+        tenants: &Tenants,
+        lives: bool,
+    ) {
         let taken_back = self.take_back(node, case, tenants, lives).await;
         case.state = CaseState::Refuted(taken_back);
         if taken_back {
@@ -64,7 +70,7 @@ impl NodeLoss {
     }
 
     /// Undoes the marks. Returns false if something is left; `case` then has the time of the next attempt.
-    async fn take_back(&mut self, node: &NodeView, case: &mut Case, tenants: &Tenants, pods: bool) -> bool {
+    async fn take_back(&mut self, node: &NodeView, case: &mut LossCase, tenants: &Tenants, pods: bool) -> bool {
         let plan = tenants.unmarks(&case.endpoints, pods);
         let done = self.requests.perform(&plan, true, "").await;
         match &done.error {

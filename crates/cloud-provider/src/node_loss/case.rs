@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::decide::Doubt;
+use super::decide::LossDoubt;
 use super::{AGAIN, SAID, SELDOM};
-use crate::provider::Standing;
+use crate::provider::MachineState;
 
 /// The longest pause.
 const LONGEST: Duration = Duration::from_mins(1);
@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub enum CaseState {
     /// Nothing is written; with the last reported doubt.
-    Open(Option<Doubt>),
+    Open(Option<LossDoubt>),
     /// Its pods are marked; with the number of checks since then.
     Marked(usize),
     /// Its kubelet accepts connections or has corrected a mark, so it is alive. Nothing is done until the node is
@@ -28,15 +28,15 @@ pub enum CaseState {
 
 /// The case of one silent node.
 #[derive(Debug)]
-pub struct Case {
+pub struct LossCase {
     pub uid: String,
     pub since: Instant,
     pub state: CaseState,
     pub next: Instant,
     /// The last answer of the cloud with its time: the state of the machine, and whether hosts are being upgraded.
-    pub machine: Option<(Instant, Standing, bool)>,
+    pub machine: Option<(Instant, MachineState, bool)>,
     /// The last state of the machine that counted, also where the rest of that look failed.
-    pub former: Option<Standing>,
+    pub former: Option<MachineState>,
     /// Pods that have the mark, as confirmed by the API server. If one of them is ready, a kubelet is alive. A pod
     /// whose mark met a conflict proves nothing.
     pub pods: BTreeSet<String>,
@@ -48,7 +48,7 @@ pub struct Case {
     said: Duration,
 }
 
-impl Case {
+impl LossCase {
     pub fn new(now: Instant, uid: &str) -> Self {
         Self {
             uid: uid.to_owned(),
@@ -92,7 +92,7 @@ impl Case {
     }
 
     /// Records that nothing is done because of `doubt`. Returns true if the doubt is new.
-    pub fn doubted(&mut self, doubt: Doubt, until: Option<Instant>) -> bool {
+    pub fn doubted(&mut self, doubt: LossDoubt, until: Option<Instant>) -> bool {
         let known = matches!(&self.state, CaseState::Open(Some(before)) if before.word() == doubt.word());
         self.said = if known { (self.said * 2).min(LONGEST) } else { SAID };
         let now = Instant::now();
@@ -105,8 +105,8 @@ impl Case {
     /// long meanwhile.
     pub fn is_stirred(&self, enough: bool, silent: usize) -> bool {
         match &self.state {
-            CaseState::Open(Some(Doubt::OneWatcher)) => enough,
-            CaseState::Open(Some(Doubt::TooMany { silent: told, .. })) => *told != silent,
+            CaseState::Open(Some(LossDoubt::OneWatcher)) => enough,
+            CaseState::Open(Some(LossDoubt::TooMany { silent: told, .. })) => *told != silent,
             _ => false,
         }
     }
@@ -118,8 +118,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pauses_double_up_to_a_minute_and_begin_anew() {
-        let mut case = Case::new(Instant::now(), "u");
-        let pauses = |case: &Case| case.next.duration_since(Instant::now()).as_millis();
+        let mut case = LossCase::new(Instant::now(), "u");
+        let pauses = |case: &LossCase| case.next.duration_since(Instant::now()).as_millis();
         let mut failed = || (case.back_off(), pauses(&case));
         assert_eq!([failed(), failed(), failed()], [(true, 500), (false, 1000), (false, 2000)]);
         let last = (0..10).map(|_| failed()).last();
@@ -127,10 +127,10 @@ mod tests {
         case.went_well();
         assert!(case.back_off());
         let mut doubted = |doubt| (case.doubted(doubt, None), pauses(&case));
-        assert_eq!([(); 3].map(|()| doubted(Doubt::OneWatcher)), [(true, 2000), (false, 4000), (false, 8000)]);
-        assert_eq!(doubted(Doubt::HostUpgrade), (true, 2000));
+        assert_eq!([(); 3].map(|()| doubted(LossDoubt::OneWatcher)), [(true, 2000), (false, 4000), (false, 8000)]);
+        assert_eq!(doubted(LossDoubt::HostUpgrade), (true, 2000));
         assert!(!case.is_stirred(true, 1));
-        case.doubted(Doubt::OneWatcher, None);
+        case.doubted(LossDoubt::OneWatcher, None);
         assert!(case.is_stirred(true, 1) && !case.is_stirred(false, 1));
     }
 }

@@ -12,7 +12,7 @@ use contract::Silence;
 use tokio::time::Instant;
 
 use super::report::Report;
-use crate::provider::Standing;
+use crate::provider::MachineState;
 use crate::view::NodeView;
 
 /// How long a machine may stand still because it is paused or migrated: a migration over a slow network stops it for
@@ -53,18 +53,18 @@ pub struct Agreed {
 
 /// The verdict about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
+pub enum LossVerdict {
     /// The node is lost.
     Lost,
     /// The decision waits until this time.
-    Wait(Instant, Doubt),
+    Wait(Instant, LossDoubt),
     /// Nothing is done, for this reason.
-    Refused(Doubt),
+    Refused(LossDoubt),
 }
 
 /// Why nothing is done about a silent node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Doubt {
+pub enum LossDoubt {
     /// Only one watcher reports it.
     OneWatcher,
     /// Too many nodes are silent at the same time.
@@ -80,7 +80,7 @@ pub enum Doubt {
     Still(&'static str),
 }
 
-impl Doubt {
+impl LossDoubt {
     /// The value in metrics.
     pub fn word(&self) -> &'static str {
         match self {
@@ -92,7 +92,7 @@ impl Doubt {
     }
 }
 
-impl fmt::Display for Doubt {
+impl fmt::Display for LossDoubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OneWatcher => f.write_str("only one node reports it"),
@@ -156,7 +156,7 @@ pub fn limit(nodes: usize) -> usize {
 
 /// The facts about a node that is judged.
 #[derive(Debug, Clone, Copy)]
-pub struct Circumstances<'a> {
+pub struct LossFacts<'a> {
     /// Now.
     pub now: Instant,
     /// When the node was first reported as silent.
@@ -168,38 +168,40 @@ pub struct Circumstances<'a> {
     /// Hosts are being upgraded.
     pub host_upgrade: bool,
     /// The state of the machine as Harvester reports it now; `Unknown` if Harvester was not asked, or did not answer.
-    pub machine: Standing,
+    pub machine: MachineState,
 }
 
 /// What counts of the machine. An answer that did not come replaces neither what the caches show nor the former answer,
 /// where these ask for patience. That patience has an end ([`STILL`]).
-pub fn settle(answer: Standing, cached: Standing, former: Option<Standing>) -> Standing {
-    let is_still = |standing: &Standing| matches!(standing, Standing::Still(_));
+pub fn settle(answer: MachineState, cached: MachineState, former: Option<MachineState>) -> MachineState {
+    let is_still = |standing: &MachineState| matches!(standing, MachineState::Still(_));
     match answer {
-        Standing::Unknown => [cached].into_iter().chain(former).find(is_still).unwrap_or(Standing::Unknown),
+        MachineState::Unknown => [cached].into_iter().chain(former).find(is_still).unwrap_or(MachineState::Unknown),
         answer => answer,
     }
 }
 
 /// Whether one node is lost.
-pub fn decide(word: &Agreed, known: Circumstances<'_>) -> Finding {
-    let Circumstances { now, since, silent, nodes, host_upgrade, machine } = known;
+pub fn decide(word: &Agreed, known: LossFacts<'_>) -> LossVerdict {
+    let LossFacts { now, since, silent, nodes, host_upgrade, machine } = known;
     // This rule overrides all others: many silent nodes at once are not the loss of a node.
     if silent.len() > limit(nodes) {
-        return Finding::Refused(Doubt::TooMany { silent: silent.len(), nodes });
+        return LossVerdict::Refused(LossDoubt::TooMany { silent: silent.len(), nodes });
     }
     match machine {
-        Standing::Off => return Finding::Lost,
-        Standing::Still(how) if now < since + STILL => return Finding::Wait(since + STILL, Doubt::Still(how)),
-        Standing::Still(_) | Standing::Running | Standing::Unknown => {}
+        MachineState::Off => return LossVerdict::Lost,
+        MachineState::Still(how) if now < since + STILL => {
+            return LossVerdict::Wait(since + STILL, LossDoubt::Still(how));
+        }
+        MachineState::Still(_) | MachineState::Running | MachineState::Unknown => {}
     }
     if !word.enough {
-        return Finding::Refused(Doubt::OneWatcher);
+        return LossVerdict::Refused(LossDoubt::OneWatcher);
     }
     if host_upgrade {
-        return Finding::Refused(Doubt::HostUpgrade);
+        return LossVerdict::Refused(LossDoubt::HostUpgrade);
     }
-    Finding::Lost
+    LossVerdict::Lost
 }
 
 #[cfg(test)]

@@ -86,24 +86,33 @@ fn what_keeps_a_silent_node_from_being_called_lost() {
     let word = |enough| Agreed { uid: "u".into(), evidence: String::new(), enough };
     let many = |count: usize| (0..count).map(|number| format!("n{number}")).collect::<BTreeSet<_>>();
     let second = Duration::from_secs(1);
-    let too_many = |silent, nodes| Finding::Refused(Doubt::TooMany { silent, nodes });
-    let still = Finding::Wait(since + STILL, Doubt::Still("paused"));
+    let too_many = |silent, nodes| LossVerdict::Refused(LossDoubt::TooMany { silent, nodes });
+    let still = LossVerdict::Wait(since + STILL, LossDoubt::Still("paused"));
     for (name, enough, after, silent, nodes, upgrade, machine, expected) in [
-        ("two agree", true, 0, 1, 3, false, Standing::Running, Finding::Lost),
-        ("Harvester does not answer", true, 0, 1, 3, false, Standing::Unknown, Finding::Lost),
-        ("one watcher", false, 0, 1, 3, false, Standing::Running, Finding::Refused(Doubt::OneWatcher)),
-        ("one watcher, and the machine is off", false, 0, 1, 3, false, Standing::Off, Finding::Lost),
-        ("two of three", true, 0, 2, 3, false, Standing::Running, too_many(2, 3)),
-        ("two of three, and this one is off", true, 0, 2, 3, false, Standing::Off, too_many(2, 3)),
-        ("a third of nine", true, 0, 3, 9, false, Standing::Running, Finding::Lost),
-        ("more than a third of nine", true, 0, 4, 9, false, Standing::Running, too_many(4, 9)),
-        ("the only node", true, 0, 1, 1, false, Standing::Running, too_many(1, 1)),
-        ("an upgrade of hosts", true, 60, 1, 3, true, Standing::Running, Finding::Refused(Doubt::HostUpgrade)),
-        ("an upgrade of hosts that has switched it off", true, 0, 1, 3, true, Standing::Off, Finding::Lost),
-        ("paused", true, 0, 1, 3, false, Standing::Still("paused"), still.clone()),
-        ("paused for long", true, 10, 1, 3, false, Standing::Still("paused"), Finding::Lost),
+        ("two agree", true, 0, 1, 3, false, MachineState::Running, LossVerdict::Lost),
+        ("Harvester does not answer", true, 0, 1, 3, false, MachineState::Unknown, LossVerdict::Lost),
+        ("one watcher", false, 0, 1, 3, false, MachineState::Running, LossVerdict::Refused(LossDoubt::OneWatcher)),
+        ("one watcher, and the machine is off", false, 0, 1, 3, false, MachineState::Off, LossVerdict::Lost),
+        ("two of three", true, 0, 2, 3, false, MachineState::Running, too_many(2, 3)),
+        ("two of three, and this one is off", true, 0, 2, 3, false, MachineState::Off, too_many(2, 3)),
+        ("a third of nine", true, 0, 3, 9, false, MachineState::Running, LossVerdict::Lost),
+        ("more than a third of nine", true, 0, 4, 9, false, MachineState::Running, too_many(4, 9)),
+        ("the only node", true, 0, 1, 1, false, MachineState::Running, too_many(1, 1)),
+        (
+            "an upgrade of hosts",
+            true,
+            60,
+            1,
+            3,
+            true,
+            MachineState::Running,
+            LossVerdict::Refused(LossDoubt::HostUpgrade),
+        ),
+        ("an upgrade of hosts that has switched it off", true, 0, 1, 3, true, MachineState::Off, LossVerdict::Lost),
+        ("paused", true, 0, 1, 3, false, MachineState::Still("paused"), still.clone()),
+        ("paused for long", true, 10, 1, 3, false, MachineState::Still("paused"), LossVerdict::Lost),
     ] {
-        let known = Circumstances {
+        let known = LossFacts {
             now: since + second * after,
             since,
             silent: &many(silent),
@@ -118,17 +127,17 @@ fn what_keeps_a_silent_node_from_being_called_lost() {
 
 #[test]
 fn only_patience_is_taken_from_what_is_older_than_a_missing_answer() {
-    let (migrated, paused) = (Standing::Still("being migrated"), Standing::Still("paused"));
+    let (migrated, paused) = (MachineState::Still("being migrated"), MachineState::Still("paused"));
     for (answer, cached, former, expected) in [
-        (Standing::Unknown, Standing::Unknown, None, Standing::Unknown),
-        (Standing::Unknown, Standing::Running, Some(Standing::Running), Standing::Unknown),
-        (Standing::Unknown, Standing::Off, Some(Standing::Off), Standing::Unknown),
-        (Standing::Unknown, Standing::Unknown, Some(migrated), migrated),
-        (Standing::Unknown, paused, Some(migrated), paused),
-        (Standing::Unknown, Standing::Running, Some(migrated), migrated),
-        (Standing::Running, paused, Some(migrated), Standing::Running),
-        (Standing::Off, paused, Some(migrated), Standing::Off),
-        (paused, Standing::Unknown, None, paused),
+        (MachineState::Unknown, MachineState::Unknown, None, MachineState::Unknown),
+        (MachineState::Unknown, MachineState::Running, Some(MachineState::Running), MachineState::Unknown),
+        (MachineState::Unknown, MachineState::Off, Some(MachineState::Off), MachineState::Unknown),
+        (MachineState::Unknown, MachineState::Unknown, Some(migrated), migrated),
+        (MachineState::Unknown, paused, Some(migrated), paused),
+        (MachineState::Unknown, MachineState::Running, Some(migrated), migrated),
+        (MachineState::Running, paused, Some(migrated), MachineState::Running),
+        (MachineState::Off, paused, Some(migrated), MachineState::Off),
+        (paused, MachineState::Unknown, None, paused),
     ] {
         assert_eq!(settle(answer, cached, former), expected, "{answer:?} {cached:?} {former:?}");
     }

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::case::{Case, CaseState};
+use super::case::{CaseState, LossCase};
 use super::decide::Agreed;
 use super::plan::{self, Tenants};
 use super::{AGAIN, LOOKS, NodeLoss};
@@ -27,7 +27,7 @@ impl NodeLoss {
     fn settled(
         &mut self,
         node: &NodeView,
-        case: &mut Case,
+        case: &mut LossCase,
         again: bool,
         answers: (Result<Tenants, kube::Error>, WriteHold),
     ) -> Option<Tenants> {
@@ -49,7 +49,7 @@ impl NodeLoss {
     /// Marks the pods and endpoints that are not marked. If some were marked before, a kubelet that accepts a
     /// connection now, or has corrected a mark since, proves that the node is alive. Returns false after a failure;
     /// `case` then has the time of the next attempt.
-    pub(super) async fn mark(&mut self, node: &NodeView, word: &Agreed, case: &mut Case) -> bool {
+    pub(super) async fn mark(&mut self, node: &NodeView, word: &Agreed, case: &mut LossCase) -> bool {
         let again = case.is_lost() || !case.is_untouched();
         let (tenants, lives) = tokio::join!(self.requests_of(node, again), async { again && self.lives(node).await });
         // Marks may be undone even while nothing may be marked.
@@ -95,7 +95,7 @@ impl NodeLoss {
     }
 
     /// Handles the first complete mark of a node.
-    fn is_lost(&self, node: &NodeView, word: &Agreed, case: &mut Case, pods: usize) {
+    fn is_lost(&self, node: &NodeView, word: &Agreed, case: &mut LossCase, pods: usize) {
         case.state = CaseState::Marked(0);
         self.metrics.verdict("lost");
         // If no pod was written here, another replica has marked and reported them.

@@ -7,7 +7,7 @@ use contract::keys::cloudprovider::CARD;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use runtime::events::Entry;
-use runtime::scenario::{Scenario, Seen as Request};
+use runtime::scenario::{ReceivedRequest as Request, Scenario};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -22,8 +22,8 @@ const UPGRADE: &str = "/kube-system/configmaps/harvester-host-upgrade";
 /// The machine as its cloud reports it at the first question, and later.
 #[derive(Debug)]
 struct Cloud {
-    first: Standing,
-    later: Standing,
+    first: MachineState,
+    later: MachineState,
     asked: AtomicBool,
 }
 
@@ -41,7 +41,7 @@ impl Instances for Cloud {
     async fn power_now(&self, _: &NodeView) -> Power {
         Power::On
     }
-    async fn standing(&self, _: &NodeView) -> Standing {
+    async fn standing(&self, _: &NodeView) -> MachineState {
         if self.asked.swap(true, Ordering::Relaxed) { self.later } else { self.first }
     }
     fn steady_since(&self) -> Option<Instant> {
@@ -108,25 +108,25 @@ struct Lab {
 }
 
 impl Lab {
-    fn new(machine: Standing) -> Self {
+    fn new(machine: MachineState) -> Self {
         let api = Api2::new();
         let answering = api.clone();
         Self::answered_by(machine, api, move |request| answering.answer(request))
     }
 
     /// The cloud reports the one at the first question, the other one later.
-    fn of_two_answers(first: Standing, later: Standing) -> Self {
+    fn of_two_answers(first: MachineState, later: MachineState) -> Self {
         let mut lab = Self::new(first);
         lab.cloud_answers(first, later);
         lab
     }
 
-    fn cloud_answers(&mut self, first: Standing, later: Standing) {
+    fn cloud_answers(&mut self, first: MachineState, later: MachineState) {
         self.loss.instances = Arc::new(Cloud { first, later, asked: AtomicBool::new(false) });
     }
 
     fn answered_by(
-        machine: Standing,
+        machine: MachineState,
         api: Api2,
         answer: impl Fn(&Request) -> (u16, Value) + Send + Sync + 'static,
     ) -> Self {
@@ -193,7 +193,7 @@ fn serving() -> (Value, Value) {
 
 #[tokio::test(start_paused = true)]
 async fn pods_leave_their_services_when_two_watchers_agree_and_come_back_with_the_kubelet() {
-    let mut lab = Lab::new(Standing::Running);
+    let mut lab = Lab::new(MachineState::Running);
     let silent = lab.loss.silent();
     lab.say("node-1", true);
     lab.pass().await;
@@ -222,7 +222,7 @@ async fn pods_leave_their_services_when_two_watchers_agree_and_come_back_with_th
 
 #[tokio::test(start_paused = true)]
 async fn a_mark_that_no_kubelet_puts_right_is_taken_back_when_the_node_has_been_ready_for_a_minute() {
-    let mut lab = Lab::new(Standing::Running);
+    let mut lab = Lab::new(MachineState::Running);
     lab.say("node-1", true);
     lab.say("node-3", true);
     lab.pass().await;
@@ -237,7 +237,7 @@ async fn a_mark_that_no_kubelet_puts_right_is_taken_back_when_the_node_has_been_
 
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_that_puts_the_mark_right_refutes_the_verdict_until_the_node_was_heard() {
-    let mut lab = Lab::new(Standing::Running);
+    let mut lab = Lab::new(MachineState::Running);
     lab.say("node-1", true);
     lab.say("node-3", true);
     lab.pass().await;
@@ -253,7 +253,7 @@ async fn a_kubelet_that_puts_the_mark_right_refutes_the_verdict_until_the_node_w
 
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_that_accepts_connections_refutes_the_verdict_before_it_puts_anything_right() {
-    let mut lab = Lab::new(Standing::Running);
+    let mut lab = Lab::new(MachineState::Running);
     lab.loss.kubelet = |address| Box::pin(std::future::ready(address.to_string() == "192.0.2.1:10250"));
     lab.say("node-1", true);
     lab.say("node-3", true);
@@ -268,7 +268,7 @@ async fn a_kubelet_that_accepts_connections_refutes_the_verdict_before_it_puts_a
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_heard_again_before_any_machine_could_have_started_gets_its_pods_back_at_once() {
-    let mut lab = Lab::new(Standing::Running);
+    let mut lab = Lab::new(MachineState::Running);
     lab.say("node-1", true);
     lab.say("node-3", true);
     lab.pass().await;
@@ -282,14 +282,14 @@ async fn a_node_that_is_heard_again_before_any_machine_could_have_started_gets_i
 
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_stands_still_is_waited_for_and_one_that_is_off_is_believed_at_once() {
-    let mut still = Lab::new(Standing::Still("paused"));
+    let mut still = Lab::new(MachineState::Still("paused"));
     still.say("node-1", true);
     still.say("node-3", true);
     still.work(9).await;
     assert_eq!(still.writes(), 0);
     still.work(3).await;
     assert_eq!(still.api.ready(), out());
-    let mut off = Lab::new(Standing::Off);
+    let mut off = Lab::new(MachineState::Off);
     off.say("node-1", true);
     off.pass().await;
     assert_eq!(off.api.ready(), out());
@@ -298,8 +298,8 @@ async fn a_machine_that_stands_still_is_waited_for_and_one_that_is_off_is_believ
 /// A machine that is migrated was called lost when the second question about it got no answer.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_does_not_come_replaces_none_and_is_asked_for_again() {
-    let still = Standing::Still("being migrated");
-    let mut later_mute = Lab::of_two_answers(still, Standing::Unknown);
+    let still = MachineState::Still("being migrated");
+    let mut later_mute = Lab::of_two_answers(still, MachineState::Unknown);
     later_mute.say("node-1", true);
     later_mute.say("node-3", true);
     later_mute.work(9).await;
@@ -307,7 +307,7 @@ async fn an_answer_that_does_not_come_replaces_none_and_is_asked_for_again() {
     later_mute.work(3).await;
     assert_eq!(later_mute.api.ready(), out(), "patience has an end");
 
-    let mut first_mute = Lab::of_two_answers(Standing::Unknown, still);
+    let mut first_mute = Lab::of_two_answers(MachineState::Unknown, still);
     first_mute.say("node-1", true);
     first_mute.work(1).await;
     first_mute.say("node-3", true);
@@ -319,7 +319,7 @@ async fn an_answer_that_does_not_come_replaces_none_and_is_asked_for_again() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_right_is_told_once_and_an_api_in_doubt_is_left_alone() {
     let api = Api2::new();
-    let mut lab = Lab::answered_by(Standing::Running, api, |request| {
+    let mut lab = Lab::answered_by(MachineState::Running, api, |request| {
         assert_eq!(request.method, "GET", "nothing is written on half of what is to be known");
         (403, Scenario::status(403, "Forbidden", "cannot list pods"))
     });
@@ -327,7 +327,7 @@ async fn a_refused_right_is_told_once_and_an_api_in_doubt_is_left_alone() {
     lab.say("node-3", true);
     lab.work(5).await;
     assert!(lab.loss.is_refused && lab.told().is_empty());
-    let mut mute = Lab::answered_by(Standing::Running, Api2::new(), |_| (0, Value::Null));
+    let mut mute = Lab::answered_by(MachineState::Running, Api2::new(), |_| (0, Value::Null));
     mute.say("node-1", true);
     mute.say("node-3", true);
     mute.work(5).await;
@@ -338,7 +338,7 @@ async fn a_refused_right_is_told_once_and_an_api_in_doubt_is_left_alone() {
 fn lab_where(first: impl Fn(&Request) -> Option<(u16, Value)> + Send + Sync + 'static) -> Lab {
     let api = Api2::new();
     let answering = api.clone();
-    let lab = Lab::answered_by(Standing::Running, api, move |request| {
+    let lab = Lab::answered_by(MachineState::Running, api, move |request| {
         first(request).unwrap_or_else(|| answering.answer(request))
     });
     lab.say("node-1", true);
@@ -353,20 +353,20 @@ async fn what_the_cloud_said_counts_also_if_the_rest_of_that_look_failed() {
         let first = request.path.ends_with(UPGRADE) && !failed.swap(true, Ordering::Relaxed);
         first.then(|| (500, Scenario::status(500, "InternalError", "etcd is slow")))
     });
-    lab.cloud_answers(Standing::Still("being migrated"), Standing::Unknown);
+    lab.cloud_answers(MachineState::Still("being migrated"), MachineState::Unknown);
     lab.work(9).await;
     assert_eq!(lab.writes(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn reports_that_were_left_behind_count_from_their_next_renewal_on() {
-    let mut lab = Lab::new(Standing::Running);
+    let mut lab = Lab::new(MachineState::Running);
     lab.say("node-1", true);
     lab.loss.inherit();
     lab.say("node-3", true);
     lab.work(60).await;
     assert_eq!((lab.writes(), lab.api.ready()), (0, serving()), "the one is old, and the other alone");
-    let mut lab = Lab::new(Standing::Running);
+    let mut lab = Lab::new(MachineState::Running);
     lab.say("node-1", true);
     lab.loss.inherit();
     lab.say("node-3", true);

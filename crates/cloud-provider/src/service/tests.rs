@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use runtime::events::Entry;
-use runtime::scenario::{Scenario, Seen};
+use runtime::scenario::{ReceivedRequest, Scenario};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -67,7 +67,7 @@ struct Test {
 }
 
 /// Applies a merge patch to a Service of this name, as far as the controller can tell.
-fn patched(request: &Seen) -> (u16, Value) {
+fn patched(request: &ReceivedRequest) -> (u16, Value) {
     let name = request.path.split('/').nth(6).expect("a path of a Service");
     let metadata = &request.body["metadata"];
     assert!(metadata["resourceVersion"].is_string() || metadata["uid"] == "u1", "a precondition");
@@ -89,7 +89,7 @@ impl Test {
     fn with(
         services: impl IntoIterator<Item = ServiceView>,
         cloud: Cloud,
-        answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static,
+        answer: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
     ) -> Self {
         let scenario = Scenario::answering(answer);
         let cloud = Arc::new(cloud);
@@ -299,7 +299,7 @@ async fn who_is_served_otherwise_than_asked_for_is_told_so_once_and_counts_as_se
         let message = "10 is served".to_owned();
         Ok(Ensured::Ready { changed: false, remark: Some(Remark { reason: "NotAsAsked", message, warning: true }) })
     };
-    let answer = |_: &Seen| (200, json!({"metadata": {"name": "web"}}));
+    let answer = |_: &ReceivedRequest| (200, json!({"metadata": {"name": "web"}}));
     let shown = |conditions: Conditions| {
         finalized(|view| {
             view.ingress = vec!["10.0.0.1".parse().unwrap()];

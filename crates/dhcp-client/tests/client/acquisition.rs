@@ -21,14 +21,14 @@ fn discover_leaves_at_once_and_four_messages_and_a_probe_bind_the_address() {
     assert_eq!((discover.requested(), discover.server_id()), (None, None));
     bench.assert_state(State::Selecting, None);
 
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
     request.assert_broadcast_from(Ipv4Addr::UNSPECIFIED);
     assert_eq!((request.requested(), request.server_id()), (Some(ADDRESS), Some(SERVER)));
     assert_eq!(request.message.ciaddr(), Ipv4Addr::UNSPECIFIED);
     assert_eq!(request.message.xid(), discover.message.xid(), "RFC 2131 4.4.1: the offer's transaction");
     bench.assert_state(State::Requesting, None);
 
-    let outs = bench.answer(Answer::ack(&request));
+    let outs = bench.answer(ServerMessage::ack(&request));
     assert_eq!(outs.probe(), Some(ADDRESS));
     assert!(outs.bound().is_none(), "not before the probe");
     bench.assert_state(State::Probing, None);
@@ -53,7 +53,7 @@ fn the_request_names_the_offered_address_not_the_wish() {
     let mut bench = Bench::new(Config { requested_ip: Some(OTHER_ADDRESS), ..Config::new(mac()) });
     let discover = bench.input(Input::Start).only(MessageType::Discover);
     assert_eq!(discover.requested(), Some(OTHER_ADDRESS));
-    let outs = bench.answer(Answer::offer(&discover).address(ADDRESS));
+    let outs = bench.answer(ServerMessage::offer(&discover).address(ADDRESS));
     assert_eq!(outs.only(MessageType::Request).requested(), Some(ADDRESS));
     assert_eq!(outs.reports(), [&Report::OtherAddress { wanted: OTHER_ADDRESS, given: ADDRESS, server: SERVER }]);
 }
@@ -62,8 +62,8 @@ fn the_request_names_the_offered_address_not_the_wish() {
 fn an_ack_for_another_address_than_offered_is_probed_and_used_and_reported() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-    let outs = bench.answer(Answer::ack(&request).address(OTHER_ADDRESS));
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+    let outs = bench.answer(ServerMessage::ack(&request).address(OTHER_ADDRESS));
     assert_eq!(outs.probe(), Some(OTHER_ADDRESS));
     assert_eq!(outs.reports(), [&Report::OtherAddress { wanted: ADDRESS, given: OTHER_ADDRESS, server: SERVER }]);
     bench.input(Input::ProbeFree(ADDRESS)).assert_nothing();
@@ -74,19 +74,19 @@ fn an_ack_for_another_address_than_offered_is_probed_and_used_and_reported() {
 fn the_first_acceptable_of_several_offers_wins_and_only_its_server_is_heard() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let useless = Answer::offer(&discover).server(OTHER_SERVER).address(Ipv4Addr::UNSPECIFIED);
+    let useless = ServerMessage::offer(&discover).server(OTHER_SERVER).address(Ipv4Addr::UNSPECIFIED);
     assert!(matches!(bench.answer(useless).reports()[..], [Report::UnusableReply { server: OTHER_SERVER, .. }]));
 
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-    bench.answer(Answer::offer(&discover).server(OTHER_SERVER)).assert_nothing();
-    bench.answer(Answer::ack(&request).server(OTHER_SERVER).address(OTHER_ADDRESS)).assert_nothing();
-    bench.answer(Answer::nak(&request).server(OTHER_SERVER)).assert_nothing();
-    assert_eq!(bench.answer(Answer::ack(&request)).probe(), Some(ADDRESS));
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+    bench.answer(ServerMessage::offer(&discover).server(OTHER_SERVER)).assert_nothing();
+    bench.answer(ServerMessage::ack(&request).server(OTHER_SERVER).address(OTHER_ADDRESS)).assert_nothing();
+    bench.answer(ServerMessage::nak(&request).server(OTHER_SERVER)).assert_nothing();
+    assert_eq!(bench.answer(ServerMessage::ack(&request)).probe(), Some(ADDRESS));
 }
 
 #[test]
 fn offers_that_cannot_be_used_are_ignored_with_a_reason() {
-    type Change = fn(Answer) -> Answer;
+    type Change = fn(ServerMessage) -> ServerMessage;
     let cases: [(&str, Change); 7] = [
         ("server (option 54)", |offer| offer.without(OptionCode::ServerIdentifier)),
         ("lease time of zero", |offer| offer.lease(0)),
@@ -101,7 +101,7 @@ fn offers_that_cannot_be_used_are_ignored_with_a_reason() {
     for (reason, change) in cases {
         let mut bench = Bench::plain();
         let discover = bench.input(Input::Start).only(MessageType::Discover);
-        let outs = bench.answer(change(Answer::offer(&discover)));
+        let outs = bench.answer(change(ServerMessage::offer(&discover)));
         assert!(outs.sent().is_empty() && outs.reports()[0].to_string().contains(reason), "{reason}: {outs:?}");
         bench.assert_state(State::Selecting, None);
     }
@@ -145,7 +145,7 @@ fn a_request_without_answer_is_repeated_and_then_another_offer_is_looked_for() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
     bench.now += seconds(5.4); // secs of the request is that of the discover, not of the moment
-    let request = bench.answer(Answer::offer(&discover)).sent().remove(0);
+    let request = bench.answer(ServerMessage::offer(&discover)).sent().remove(0);
     assert_eq!(request.message.secs(), discover.message.secs());
     for _ in 0..3 {
         let again = bench.sleep().only(MessageType::Request);
@@ -160,9 +160,9 @@ fn a_request_without_answer_is_repeated_and_then_another_offer_is_looked_for() {
 fn a_lease_counts_from_the_request_not_from_the_ack() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
     bench.now += seconds(0.5);
-    bench.answer(Answer::ack(&request).lease(100));
+    bench.answer(ServerMessage::ack(&request).lease(100));
     bench.now += seconds(0.25);
     let outs = bench.input(Input::ProbeFree(ADDRESS));
     assert_eq!(outs.bound().expect("bound").remaining(bench.now), Some(seconds(99.25)));
@@ -174,8 +174,8 @@ fn a_nak_to_a_request_starts_over_without_the_wish_and_repeated_naks_slow_down()
     let mut discover = bench.input(Input::Start).only(MessageType::Discover);
     let mut pauses = Vec::new();
     for round in 0..8 {
-        let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-        let outs = bench.answer(Answer::nak(&request));
+        let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+        let outs = bench.answer(ServerMessage::nak(&request));
         assert!(matches!(
             outs.reports()[..],
             [Report::Nak { server: SERVER, address: ADDRESS, message: Some(text), .. }] if text == "lease not found"
@@ -193,8 +193,8 @@ fn a_nak_to_a_request_starts_over_without_the_wish_and_repeated_naks_slow_down()
 fn a_conflict_is_declined_and_another_address_asked_for_after_ten_seconds() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-    bench.answer(Answer::ack(&request));
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+    bench.answer(ServerMessage::ack(&request));
     let outs = bench.input(Input::ProbeConflict { address: ADDRESS, mac: neighbour_mac() });
     let decline = outs.only(MessageType::Decline);
     decline.assert_broadcast_from(Ipv4Addr::UNSPECIFIED);
@@ -218,8 +218,8 @@ fn a_conflict_with_our_own_mac_is_none() {
     // The node that had the VIP before us still answers for it, with the same MAC.
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-    bench.answer(Answer::ack(&request));
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+    bench.answer(ServerMessage::ack(&request));
     assert!(bench.input(Input::ProbeConflict { address: ADDRESS, mac: mac() }).bound().is_some());
 }
 
@@ -240,8 +240,8 @@ fn a_conflict_while_bound_loses_the_address_at_once() {
 fn a_probe_without_result_is_asked_for_again_until_the_lease_ends() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-    bench.answer(Answer::ack(&request).lease(5));
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+    bench.answer(ServerMessage::ack(&request).lease(5));
     for _ in 0..2 {
         let outs = bench.sleep();
         assert_eq!(outs.probe(), Some(ADDRESS));

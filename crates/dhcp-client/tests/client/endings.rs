@@ -61,12 +61,12 @@ fn release_gives_back_whatever_a_server_holds_for_us() {
         }),
         ("probing", |bench| {
             let discover = bench.input(Input::Start).only(MessageType::Discover);
-            let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-            bench.answer(Answer::ack(&request));
+            let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+            bench.answer(ServerMessage::ack(&request));
         }),
         ("requesting: perhaps the ACK is under way", |bench| {
             let discover = bench.input(Input::Start).only(MessageType::Discover);
-            bench.answer(Answer::offer(&discover)).only(MessageType::Request);
+            bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
         }),
     ];
     for (name, prepare) in cases {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use dhcp_client::{Client, Config, Expiry, Input, Lease, LostReason, Mac, Output, RememberedLease, Report, State};
-pub use dhcp_sim::{ADDRESS, Answer, LEASE_SECONDS, SERVER, Sent, server_mac};
+pub use dhcp_sim::{ADDRESS, LEASE_SECONDS, SERVER, Sent, ServerMessage, server_mac};
 use dhcproto::v4::MessageType;
 
 pub const OTHER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 101);
@@ -58,10 +58,10 @@ impl Bench {
     }
 
     /// The four messages and the probe, without delay.
-    pub fn acquire(&mut self, change: impl Fn(Answer) -> Answer) -> Lease {
+    pub fn acquire(&mut self, change: impl Fn(ServerMessage) -> ServerMessage) -> Lease {
         let discover = self.input(Input::Start).only(MessageType::Discover);
-        let request = self.answer(change(Answer::offer(&discover))).only(MessageType::Request);
-        let outs = self.answer(change(Answer::ack(&request)));
+        let request = self.answer(change(ServerMessage::offer(&discover))).only(MessageType::Request);
+        let outs = self.answer(change(ServerMessage::ack(&request)));
         let address = outs.probe().expect("a granted address is probed");
         self.input(Input::ProbeFree(address)).bound().expect("a free address is bound").clone()
     }
@@ -71,7 +71,7 @@ impl Bench {
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "a built answer reads better without a borrow")]
-    pub fn answer(&mut self, answer: Answer) -> Outs {
+    pub fn answer(&mut self, answer: ServerMessage) -> Outs {
         let frame = answer.frame();
         self.input(Input::Frame(&frame))
     }

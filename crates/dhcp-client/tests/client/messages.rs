@@ -14,13 +14,13 @@ use crate::harness::*;
 fn every_message(config: Config) -> Vec<(&'static str, Sent)> {
     let mut bench = Bench::new(config.clone());
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-    bench.answer(Answer::ack(&request));
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+    bench.answer(ServerMessage::ack(&request));
     bench.input(Input::ProbeFree(ADDRESS));
     let renew = bench.sleep().only(MessageType::Request);
     let rebind = bench.sleep_until(State::Rebinding).only(MessageType::Request);
     let reboot = bench.input(Input::Restart).only(MessageType::Request);
-    bench.answer(Answer::ack(&reboot));
+    bench.answer(ServerMessage::ack(&reboot));
     let decline =
         bench.input(Input::ProbeConflict { address: ADDRESS, mac: neighbour_mac() }).only(MessageType::Decline);
     let mut bench = Bench::new(config);
@@ -91,7 +91,7 @@ fn the_longest_texts_fit() {
 
 #[test]
 fn replies_that_are_not_for_us_are_ignored() {
-    type Change = fn(Answer) -> Answer;
+    type Change = fn(ServerMessage) -> ServerMessage;
     let cases: [(&str, Change); 7] = [
         ("another transaction", |offer| {
             offer.with(|message| {
@@ -124,9 +124,9 @@ fn replies_that_are_not_for_us_are_ignored() {
     for (name, change) in cases {
         let mut bench = Bench::plain();
         let discover = bench.input(Input::Start).only(MessageType::Discover);
-        let outs = bench.answer(change(Answer::offer(&discover)));
+        let outs = bench.answer(change(ServerMessage::offer(&discover)));
         assert!(outs.0.is_empty(), "{name}: {outs:?}");
-        bench.answer(Answer::offer(&discover)).only(MessageType::Request);
+        bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
     }
 }
 
@@ -134,7 +134,7 @@ fn replies_that_are_not_for_us_are_ignored() {
 fn a_reply_without_the_magic_cookie_is_ignored() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let offer = Answer::offer(&discover);
+    let offer = ServerMessage::offer(&discover);
     let mut payload = offer.message.to_vec().unwrap();
     payload[236] ^= 1;
     bench.input(Input::Frame(&offer.frame_with_payload(&payload))).assert_nothing();
@@ -144,8 +144,8 @@ fn a_reply_without_the_magic_cookie_is_ignored() {
 fn options_continue_in_file_and_sname_when_overloaded() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-    let ack = Answer::ack(&request).without(OptionCode::AddressLeaseTime).without(OptionCode::ServerIdentifier);
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+    let ack = ServerMessage::ack(&request).without(OptionCode::AddressLeaseTime).without(OptionCode::ServerIdentifier);
     let ack = ack.option(DhcpOption::OptionOverload(3));
     let mut payload = ack.message.to_vec().unwrap();
     payload[108..115].copy_from_slice(&[51, 4, 0, 0, 0, 77, 255]);
@@ -161,8 +161,8 @@ fn odd_options_of_a_server_do_not_hide_the_good_ones() {
     // A decoder that stops at the first odd option would miss the lease time behind them.
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-    let ack = Answer::ack(&request);
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+    let ack = ServerMessage::ack(&request);
     let mut payload = ack.message.to_vec().unwrap();
     payload.truncate(240);
     let options: [&[u8]; 9] = [
@@ -188,9 +188,9 @@ fn odd_options_of_a_server_do_not_hide_the_good_ones() {
 fn a_servers_words_are_made_safe_to_print() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
     let text = format!("  no\n\u{1b}[31mway {}", "x".repeat(200));
-    let outs = bench.answer(Answer::nak(&request).option(DhcpOption::Message(text)));
+    let outs = bench.answer(ServerMessage::nak(&request).option(DhcpOption::Message(text)));
     let said = outs.reports()[0].to_string();
     assert!(said.contains("no[31mway xxx") && said.len() < 300 && !said.contains('\n'), "{said}");
 }

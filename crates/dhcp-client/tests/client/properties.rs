@@ -98,7 +98,7 @@ fn run(remembered_seconds: Option<u32>, seed: u64, events: Vec<Event>) -> Result
             Event::Duplicate => last_answer.clone(),
             Event::Answer { kind, address, server, times, damage, truncate } => {
                 let Some(sent) = &last_sent else { continue };
-                let mut answer = Answer::ack(sent).option(DhcpOption::MessageType(*kind));
+                let mut answer = ServerMessage::ack(sent).option(DhcpOption::MessageType(*kind));
                 if sent.kind() == MessageType::Discover || *address < 100 {
                     answer = answer.address([10, 0, 0, *address].into());
                 }
@@ -175,7 +175,7 @@ proptest! {
     ) {
         let mut bench = Bench::plain();
         let discover = bench.input(Input::Start).only(MessageType::Discover);
-        let offer = Answer::offer(&discover);
+        let offer = ServerMessage::offer(&discover);
         let mut payload = offer.message.to_vec().unwrap();
         for (at, value) in damage {
             let at = at.index(payload.len());

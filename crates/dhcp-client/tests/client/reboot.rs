@@ -32,7 +32,7 @@ fn a_successor_uses_a_lease_that_still_runs_at_once_and_confirms_it_beside() {
     );
     bench.assert_state(State::Rebooting, Some(ADDRESS));
 
-    let outs = bench.answer(Answer::ack(&request));
+    let outs = bench.answer(ServerMessage::ack(&request));
     assert_eq!(outs.renewed().expect("renewed").remaining(bench.now), Some(seconds(3600.0)));
     assert!(outs.probe().is_none(), "the address is in use: a probe would meet ourselves");
     bench.assert_state(State::Bound, Some(ADDRESS));
@@ -57,7 +57,7 @@ fn a_lease_of_which_too_little_is_known_waits_for_the_server_and_the_probe() {
         assert!(outs.bound().is_none());
         let request = outs.only(MessageType::Request);
         bench.assert_state(State::Rebooting, None);
-        assert_eq!(bench.answer(Answer::ack(&request)).probe(), Some(ADDRESS));
+        assert_eq!(bench.answer(ServerMessage::ack(&request)).probe(), Some(ADDRESS));
         assert!(bench.input(Input::ProbeFree(ADDRESS)).bound().is_some());
     }
 }
@@ -132,10 +132,10 @@ fn a_server_that_lost_its_book_is_asked_for_the_same_address_without_a_gap() {
     for (mut bench, state) in unheard() {
         let (_, discover) = both_questions(&mut bench);
         bench.assert_state(state, Some(ADDRESS));
-        let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
+        let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
         assert_eq!((request.requested(), request.server_id()), (Some(ADDRESS), Some(SERVER)));
         bench.assert_state(State::Requesting, Some(ADDRESS));
-        let outs = bench.answer(Answer::ack(&request));
+        let outs = bench.answer(ServerMessage::ack(&request));
         assert!(outs.renewed().is_some() && outs.lost().is_none() && outs.probe().is_none(), "{outs:?}");
         bench.assert_state(State::Bound, Some(ADDRESS));
     }
@@ -145,12 +145,12 @@ fn a_server_that_lost_its_book_is_asked_for_the_same_address_without_a_gap() {
 fn while_a_lease_runs_offers_of_other_addresses_are_not_taken() {
     for (mut bench, state) in unheard() {
         let (request, discover) = both_questions(&mut bench);
-        let outs = bench.answer(Answer::offer(&discover).address(OTHER_ADDRESS));
+        let outs = bench.answer(ServerMessage::offer(&discover).address(OTHER_ADDRESS));
         let expected = Report::OfferIgnored { kept: ADDRESS, offered: OTHER_ADDRESS, server: SERVER };
         assert_eq!(outs.reports(), [&expected]);
         assert!(outs.sent().is_empty());
         bench.assert_state(state, Some(ADDRESS));
-        assert!(bench.answer(Answer::ack(&request)).renewed().is_some(), "the server came back");
+        assert!(bench.answer(ServerMessage::ack(&request)).renewed().is_some(), "the server came back");
     }
 }
 
@@ -159,7 +159,7 @@ fn a_nak_after_long_silence_still_ends_a_running_lease() {
     // The server came back with another subnet.
     for (mut bench, _) in unheard() {
         let (request, _) = both_questions(&mut bench);
-        let outs = bench.answer(Answer::nak(&request));
+        let outs = bench.answer(ServerMessage::nak(&request));
         assert!(matches!(outs.lost(), Some((_, LostReason::Nak { .. }))));
         bench.assert_state(State::Selecting, None);
     }
@@ -178,8 +178,8 @@ fn an_answer_after_long_silence_counts_from_the_question_that_it_answers() {
         let (request, sent_at) = &asked[1];
         let waited = bench.now - *sent_at;
         let seconds_given = u32::try_from(waited.as_secs()).unwrap() + 5;
-        bench.answer(Answer::ack(&asked[0].0)).assert_nothing();
-        let outs = bench.answer(Answer::ack(request).lease(seconds_given));
+        bench.answer(ServerMessage::ack(&asked[0].0)).assert_nothing();
+        let outs = bench.answer(ServerMessage::ack(request).lease(seconds_given));
         assert_eq!(outs.renewed().expect("renewed").since, *sent_at);
     }
 }
@@ -190,8 +190,8 @@ fn an_ack_to_the_confirmation_is_not_taken_for_one_to_the_request_of_an_offer() 
     for (mut bench, _) in unheard() {
         let (confirm, discover) = both_questions(&mut bench);
         bench.now += seconds(0.5);
-        bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-        bench.answer(Answer::ack(&confirm)).assert_nothing();
+        bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+        bench.answer(ServerMessage::ack(&confirm)).assert_nothing();
     }
 }
 
@@ -199,7 +199,7 @@ fn an_ack_to_the_confirmation_is_not_taken_for_one_to_the_request_of_an_offer() 
 fn an_offer_of_the_running_address_that_is_never_granted_leads_back_to_asking() {
     for (mut bench, _) in unheard() {
         let (_, discover) = both_questions(&mut bench);
-        bench.answer(Answer::offer(&discover));
+        bench.answer(ServerMessage::offer(&discover));
         bench.sleep_until(State::Rebooting);
         bench.assert_state(State::Rebooting, Some(ADDRESS));
     }
@@ -209,7 +209,7 @@ fn an_offer_of_the_running_address_that_is_never_granted_leads_back_to_asking() 
 fn without_a_running_lease_a_reboot_takes_no_offers() {
     let mut bench = with_memory(|_| {});
     let request = bench.input(Input::Start).only(MessageType::Request);
-    bench.answer(Answer::offer(&request)).assert_nothing();
+    bench.answer(ServerMessage::offer(&request)).assert_nothing();
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn the_end_of_the_lease_opens_the_door_for_other_offers() {
     bench.assert_elapsed(10.0);
     assert_eq!(outs.lost().expect("lost").1, &LostReason::Expired);
     let discover = outs.only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover).address(OTHER_ADDRESS)).only(MessageType::Request);
+    let request = bench.answer(ServerMessage::offer(&discover).address(OTHER_ADDRESS)).only(MessageType::Request);
     assert_eq!(request.requested(), Some(OTHER_ADDRESS));
 }
 
@@ -228,7 +228,7 @@ fn the_end_of_the_lease_opens_the_door_for_other_offers() {
 fn a_nak_of_the_leases_server_ends_it_at_once() {
     let mut bench = Bench::remembering(1000.0);
     let request = bench.input(Input::Start).only(MessageType::Request);
-    let outs = bench.answer(Answer::nak(&request));
+    let outs = bench.answer(ServerMessage::nak(&request));
     assert!(matches!(outs.lost(), Some((_, LostReason::Nak { server: SERVER, .. }))));
     assert_eq!(outs.only(MessageType::Discover).requested(), Some(ADDRESS));
     bench.assert_state(State::Selecting, None);
@@ -246,12 +246,12 @@ fn asks_everybody() -> [(Bench, Sent); 2] {
 #[test]
 fn a_nak_of_another_server_counts_only_if_nobody_grants_the_lease() {
     for (mut bench, request) in asks_everybody() {
-        bench.answer(Answer::nak(&request).server(OTHER_SERVER)).assert_nothing();
-        assert!(bench.answer(Answer::ack(&request)).renewed().is_some(), "the lease's own server knows better");
+        bench.answer(ServerMessage::nak(&request).server(OTHER_SERVER)).assert_nothing();
+        assert!(bench.answer(ServerMessage::ack(&request)).renewed().is_some(), "the lease's own server knows better");
     }
     for (mut bench, request) in asks_everybody() {
         let before = bench.elapsed();
-        bench.answer(Answer::nak(&request).server(OTHER_SERVER)).assert_nothing();
+        bench.answer(ServerMessage::nak(&request).server(OTHER_SERVER)).assert_nothing();
         let outs = bench.sleep();
         assert!(bench.elapsed() - before <= 2.0, "{}", bench.elapsed() - before);
         assert!(matches!(outs.lost(), Some((_, LostReason::Nak { server: OTHER_SERVER, .. }))));
@@ -264,7 +264,7 @@ fn a_nak_of_another_server_counts_only_if_nobody_grants_the_lease() {
 fn another_address_than_the_remembered_one_replaces_it() {
     let mut bench = Bench::remembering(1000.0);
     let request = bench.input(Input::Start).only(MessageType::Request);
-    let outs = bench.answer(Answer::ack(&request).address(OTHER_ADDRESS));
+    let outs = bench.answer(ServerMessage::ack(&request).address(OTHER_ADDRESS));
     let changed = LostReason::AddressChanged { server: SERVER, to: OTHER_ADDRESS };
     assert_eq!((outs.lost().expect("lost").1, outs.probe()), (&changed, Some(OTHER_ADDRESS)));
 }
@@ -294,7 +294,7 @@ fn a_returned_link_confirms_the_lease_without_giving_up_the_address() {
         assert_eq!(request.requested(), Some(ADDRESS));
         assert!(outs.bound().is_none() && outs.lost().is_none());
         bench.assert_state(State::Rebooting, Some(ADDRESS));
-        assert!(bench.answer(Answer::ack(&request)).renewed().is_some());
+        assert!(bench.answer(ServerMessage::ack(&request)).renewed().is_some());
     }
 }
 
@@ -309,13 +309,13 @@ fn a_link_lost_in_the_middle_of_something_goes_on_where_it_makes_sense() {
     // While probing: the address is booked for us, so ask for that one, and probe it then.
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-    bench.answer(Answer::ack(&request));
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+    bench.answer(ServerMessage::ack(&request));
     bench.input(Input::LinkLost).assert_nothing();
     bench.input(Input::ProbeFree(ADDRESS)).assert_nothing();
     let request = bench.input(Input::Start).only(MessageType::Request);
     assert_eq!((request.requested(), request.server_id()), (Some(ADDRESS), None));
-    assert_eq!(bench.answer(Answer::ack(&request)).probe(), Some(ADDRESS));
+    assert_eq!(bench.answer(ServerMessage::ack(&request)).probe(), Some(ADDRESS));
     // While a remembered lease is being confirmed: again.
     let mut bench = with_memory(|_| {});
     bench.input(Input::Start);

@@ -29,7 +29,7 @@ fn t1_renews_by_unicast_from_the_leased_address_to_the_mac_that_acknowledged() {
     );
     bench.assert_state(State::Renewing, Some(ADDRESS));
 
-    let outs = bench.answer(Answer::ack(&renew));
+    let outs = bench.answer(ServerMessage::ack(&renew));
     let lease = outs.renewed().expect("renewed");
     assert_eq!(lease.remaining(bench.now), Some(seconds(3600.0)));
     assert!(outs.probe().is_none() && outs.bound().is_none(), "the address just stays");
@@ -55,18 +55,18 @@ fn secs_counts_from_the_moment_of_asking() {
 fn every_exchange_has_its_own_transaction_id() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-    bench.answer(Answer::ack(&request));
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+    bench.answer(ServerMessage::ack(&request));
     bench.input(Input::ProbeFree(ADDRESS));
     let renew = bench.sleep().only(MessageType::Request);
     let rebind = bench.sleep_until(State::Rebinding).sent().remove(0);
-    bench.answer(Answer::ack(&rebind));
+    bench.answer(ServerMessage::ack(&rebind));
     let next = bench.sleep().only(MessageType::Request);
     let mut xids: Vec<_> = [&discover, &renew, &rebind, &next].map(|sent| sent.message.xid()).into();
     xids.sort_unstable();
     xids.dedup();
     assert_eq!(xids.len(), 4);
-    bench.answer(Answer::ack(&renew)).assert_nothing(); // late answer to an old question
+    bench.answer(ServerMessage::ack(&renew)).assert_nothing(); // late answer to an old question
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn ten_lease_times_pass_without_losing_the_address() {
         let outs = bench.sleep();
         assert!(outs.lost().is_none());
         if let Some(request) = outs.sent().first() {
-            assert!(bench.answer(Answer::ack(request).lease(60)).renewed().is_some());
+            assert!(bench.answer(ServerMessage::ack(request).lease(60)).renewed().is_some());
         }
     }
 }
@@ -110,7 +110,7 @@ fn t2_rebinds_by_broadcast_with_the_leased_address_and_any_server_may_answer() {
     let rebind = outs.only(MessageType::Request);
     rebind.assert_broadcast_from(ADDRESS);
     assert_eq!((rebind.message.ciaddr(), rebind.requested(), rebind.server_id()), (ADDRESS, None, None));
-    let outs = bench.answer(Answer::ack(&rebind).server(OTHER_SERVER));
+    let outs = bench.answer(ServerMessage::ack(&rebind).server(OTHER_SERVER));
     assert_eq!(outs.renewed().expect("renewed").server_id, OTHER_SERVER);
     let renew = bench.sleep().only(MessageType::Request);
     assert_eq!(renew.destination, OTHER_SERVER, "from now on that one is asked");
@@ -120,9 +120,9 @@ fn t2_rebinds_by_broadcast_with_the_leased_address_and_any_server_may_answer() {
 fn while_renewing_only_the_leases_own_server_is_heard() {
     let mut bench = Bench::bound(LEASE_SECONDS);
     let renew = bench.sleep().only(MessageType::Request);
-    bench.answer(Answer::nak(&renew).server(OTHER_SERVER)).assert_nothing();
-    bench.answer(Answer::ack(&renew).server(OTHER_SERVER)).assert_nothing();
-    assert!(bench.answer(Answer::ack(&renew)).renewed().is_some());
+    bench.answer(ServerMessage::nak(&renew).server(OTHER_SERVER)).assert_nothing();
+    bench.answer(ServerMessage::ack(&renew).server(OTHER_SERVER)).assert_nothing();
+    assert!(bench.answer(ServerMessage::ack(&renew)).renewed().is_some());
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn timers_follow_each_ack_not_the_first() {
     // kube-vip spec 6.4: kube-vip re-arms with the first lease's times.
     let mut bench = Bench::bound(LEASE_SECONDS);
     let renew = bench.sleep().only(MessageType::Request);
-    bench.answer(Answer::ack(&renew).lease(60));
+    bench.answer(ServerMessage::ack(&renew).lease(60));
     let before = bench.elapsed();
     bench.sleep().only(MessageType::Request);
     assert!((29.0..=30.0).contains(&(bench.elapsed() - before)));
@@ -166,9 +166,9 @@ fn the_longest_finite_lease_is_accepted() {
 fn a_missing_lease_time_counts_as_an_hour_and_is_reported() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let offer = Answer::offer(&discover).without(OptionCode::AddressLeaseTime);
+    let offer = ServerMessage::offer(&discover).without(OptionCode::AddressLeaseTime);
     let request = bench.answer(offer).only(MessageType::Request);
-    let outs = bench.answer(Answer::ack(&request).without(OptionCode::AddressLeaseTime));
+    let outs = bench.answer(ServerMessage::ack(&request).without(OptionCode::AddressLeaseTime));
     assert!(matches!(outs.reports()[..], [Report::NoLeaseTime { server: SERVER, .. }]));
     let outs = bench.input(Input::ProbeFree(ADDRESS));
     assert_eq!(outs.bound().expect("bound").remaining(bench.now), Some(seconds(3600.0)));
@@ -178,7 +178,7 @@ fn a_missing_lease_time_counts_as_an_hour_and_is_reported() {
 fn an_ack_with_a_lease_time_of_zero_is_no_ack() {
     let mut bench = Bench::bound(100);
     let renew = bench.sleep().only(MessageType::Request);
-    let outs = bench.answer(Answer::ack(&renew).lease(0));
+    let outs = bench.answer(ServerMessage::ack(&renew).lease(0));
     assert!(matches!(outs.reports()[..], [Report::UnusableReply { .. }]));
     bench.assert_state(State::Renewing, Some(ADDRESS));
 }
@@ -216,7 +216,7 @@ fn an_ack_that_comes_with_the_end_of_the_lease_comes_too_late() {
     let mut bench = Bench::bound(LEASE_SECONDS);
     let rebind = bench.sleep_until(State::Rebinding).sent().remove(0);
     bench.now = bench.began + seconds(3600.0);
-    let outs = bench.answer(Answer::ack(&rebind));
+    let outs = bench.answer(ServerMessage::ack(&rebind));
     assert!(outs.lost().is_some() && outs.renewed().is_none() && outs.bound().is_none(), "{outs:?}");
     bench.assert_state(State::Selecting, None);
 }
@@ -236,7 +236,7 @@ fn a_long_sleep_over_the_end_of_the_lease_is_noticed_by_whatever_wakes_us() {
 fn a_nak_loses_the_address_at_once_and_asks_for_it_again_at_once() {
     // kube-vip spec 6.4: kube-vip ignores the NAK of a renewal.
     let loses = |bench: &mut Bench, sent: &Sent| {
-        let outs = bench.answer(Answer::nak(sent));
+        let outs = bench.answer(ServerMessage::nak(sent));
         let reason = LostReason::Nak { server: SERVER, message: Some("lease not found".into()) };
         assert_eq!(outs.lost().expect("lost").1, &reason);
         assert_eq!(reason.to_string(), r#"DHCP server 10.0.0.1 refused the address (NAK): "lease not found""#);
@@ -256,15 +256,15 @@ fn a_nak_loses_the_address_at_once_and_asks_for_it_again_at_once() {
 fn naks_without_an_open_question_are_ignored() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    bench.answer(Answer::nak(&discover)).assert_nothing();
-    let request = bench.answer(Answer::offer(&discover)).only(MessageType::Request);
-    bench.answer(Answer::ack(&request));
-    bench.answer(Answer::nak(&request)).assert_nothing();
+    bench.answer(ServerMessage::nak(&discover)).assert_nothing();
+    let request = bench.answer(ServerMessage::offer(&discover)).only(MessageType::Request);
+    bench.answer(ServerMessage::ack(&request));
+    bench.answer(ServerMessage::nak(&request)).assert_nothing();
     bench.input(Input::ProbeFree(ADDRESS));
-    bench.answer(Answer::nak(&request)).assert_nothing();
+    bench.answer(ServerMessage::nak(&request)).assert_nothing();
     bench.assert_state(State::Bound, Some(ADDRESS));
     bench.input(Input::Release);
-    bench.answer(Answer::nak(&request)).assert_nothing();
+    bench.answer(ServerMessage::nak(&request)).assert_nothing();
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn a_renewal_that_changes_the_address_gives_up_the_old_one_and_probes_the_new() 
     // kube-vip spec 10.1 row 7: kube-vip publishes the new one and keeps announcing the old.
     let mut bench = Bench::bound(LEASE_SECONDS);
     let renew = bench.sleep().only(MessageType::Request);
-    let outs = bench.answer(Answer::ack(&renew).address(OTHER_ADDRESS));
+    let outs = bench.answer(ServerMessage::ack(&renew).address(OTHER_ADDRESS));
     let (lease, reason) = outs.lost().expect("lost");
     assert_eq!((lease.address, reason), (ADDRESS, &LostReason::AddressChanged { server: SERVER, to: OTHER_ADDRESS }));
     assert_eq!(outs.probe(), Some(OTHER_ADDRESS));
@@ -286,7 +286,7 @@ fn options_missing_from_a_renewal_keep_their_values() {
     let mask = DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0));
     bench.acquire(|answer| answer.option(mask.clone()));
     let renew = bench.sleep().only(MessageType::Request);
-    let outs = bench.answer(Answer::ack(&renew).without(OptionCode::ServerIdentifier));
+    let outs = bench.answer(ServerMessage::ack(&renew).without(OptionCode::ServerIdentifier));
     let lease = outs.renewed().expect("renewed");
     assert_eq!((lease.network, lease.server_id), (Some("10.0.0.100/24".parse().unwrap()), SERVER));
 }
@@ -295,8 +295,8 @@ fn options_missing_from_a_renewal_keep_their_values() {
 fn a_renewal_that_is_due_when_the_probe_ends_is_sent_at_once() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);
-    let request = bench.answer(Answer::offer(&discover).lease(2)).only(MessageType::Request);
-    bench.answer(Answer::ack(&request).lease(2));
+    let request = bench.answer(ServerMessage::offer(&discover).lease(2)).only(MessageType::Request);
+    bench.answer(ServerMessage::ack(&request).lease(2));
     bench.now += seconds(1.5);
     let outs = bench.input(Input::ProbeFree(ADDRESS));
     assert!(outs.bound().is_some());

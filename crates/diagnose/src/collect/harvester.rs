@@ -21,7 +21,7 @@ use crate::snapshot::{Snapshot, Trouble, TroubleKind, Unread};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The content of a cloud-config, with its origin.
-enum Found {
+enum CloudConfigSearch {
     Bytes(Vec<u8>, String),
     /// It should exist, but does not.
     Missing(String),
@@ -33,17 +33,17 @@ enum Found {
 
 pub async fn read(guest: &Client, asked: &CollectOptions, product: &Product, snapshot: &mut Snapshot) {
     let (bytes, origin) = match find(guest, asked, snapshot).await {
-        Found::Bytes(bytes, origin) => (bytes, origin),
-        Found::Missing(text) => {
+        CloudConfigSearch::Bytes(bytes, origin) => (bytes, origin),
+        CloudConfigSearch::Missing(text) => {
             snapshot.harvester = side("", TroubleKind::NoCredentials, text);
             return;
         }
-        Found::NoKey(text, origin) => {
+        CloudConfigSearch::NoKey(text, origin) => {
             snapshot.harvester = side("", TroubleKind::NoKey, text);
             snapshot.cloud_config = origin;
             return;
         }
-        Found::Elsewhere(why) => {
+        CloudConfigSearch::Elsewhere(why) => {
             snapshot.unread.push(Unread { what: "Harvester".to_owned(), why });
             return;
         }
@@ -118,7 +118,7 @@ async fn objects(client: &Client, asked: &CollectOptions, snapshot: &mut Snapsho
 
 /// Finds the cloud-config: from the flag; else, in the controller's own pod, from its command line; else from its
 /// Deployment.
-async fn find(guest: &Client, asked: &CollectOptions, snapshot: &Snapshot) -> Found {
+async fn find(guest: &Client, asked: &CollectOptions, snapshot: &Snapshot) -> CloudConfigSearch {
     if let Some(path) = &asked.cloud_config {
         return file(path);
     }
@@ -127,10 +127,12 @@ async fn find(guest: &Client, asked: &CollectOptions, snapshot: &Snapshot) -> Fo
     }
     let controller = facts::controllers(snapshot).next();
     let Some(deployment) = controller else {
-        return Found::Elsewhere("no Deployment of the cloud controller can be seen: give --cloud-config".to_owned());
+        return CloudConfigSearch::Elsewhere(
+            "no Deployment of the cloud controller can be seen: give --cloud-config".to_owned(),
+        );
     };
     let Some(mounted) = mounted::cloud_config(deployment) else {
-        return Found::Elsewhere(
+        return CloudConfigSearch::Elsewhere(
             "the cloud-config lies on the nodes: give --cloud-config with a copy of it".to_owned(),
         );
     };
@@ -138,19 +140,19 @@ async fn find(guest: &Client, asked: &CollectOptions, snapshot: &Snapshot) -> Fo
     let origin = format!("Secret {namespace}/{}", mounted.secret);
     match Api::<Secret>::namespaced(guest.clone(), &namespace).get_opt(&mounted.secret).await {
         Ok(Some(secret)) => match mounted.of(&secret.data.unwrap_or_default()) {
-            Ok(bytes) => Found::Bytes(bytes.to_vec(), origin),
-            Err(text) => Found::NoKey(format!("{origin} {text}"), origin),
+            Ok(bytes) => CloudConfigSearch::Bytes(bytes.to_vec(), origin),
+            Err(text) => CloudConfigSearch::NoKey(format!("{origin} {text}"), origin),
         },
-        Ok(None) => Found::Missing(format!("{origin}, which the cloud controller mounts, does not exist")),
-        Err(error) => Found::Elsewhere(format!("{origin}: {}; give --cloud-config", why(&error))),
+        Ok(None) => CloudConfigSearch::Missing(format!("{origin}, which the cloud controller mounts, does not exist")),
+        Err(error) => CloudConfigSearch::Elsewhere(format!("{origin}: {}; give --cloud-config", why(&error))),
     }
 }
 
-fn file(path: &Path) -> Found {
+fn file(path: &Path) -> CloudConfigSearch {
     let origin = path.display().to_string();
     match std::fs::read(path) {
-        Ok(bytes) => Found::Bytes(bytes, origin),
-        Err(error) => Found::Missing(format!("{origin}: {error}")),
+        Ok(bytes) => CloudConfigSearch::Bytes(bytes, origin),
+        Err(error) => CloudConfigSearch::Missing(format!("{origin}: {error}")),
     }
 }
 

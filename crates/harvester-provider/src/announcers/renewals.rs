@@ -10,7 +10,7 @@ pub const PATIENCE: Duration = Duration::from_mins(5);
 
 /// The result of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finding {
+pub enum RenewalState {
     /// Nothing can be concluded.
     Unknown,
     /// At least one Lease is being renewed.
@@ -49,7 +49,7 @@ impl Renewals {
     }
 
     /// Compares the Leases of a new check (name and `renewTime`) with those of the check before.
-    pub fn compare(&mut self, now: Instant, leases: BTreeMap<String, String>) -> Finding {
+    pub fn compare(&mut self, now: Instant, leases: BTreeMap<String, String>) -> RenewalState {
         self.checked = Some(now);
         let there: BTreeSet<String> = leases.keys().cloned().collect();
         for (name, renewal) in leases {
@@ -63,9 +63,9 @@ impl Renewals {
         // A Lease that was deleted is evidence only while no other one is renewed: nodes come and go.
         self.leases_seen.retain(|name, lease| there.contains(name) || !alive && lease.renewed.is_some());
         match (alive, self.leases_seen.values().any(|lease| lease.renewed.is_some())) {
-            (true, _) => Finding::Alive,
-            (false, true) => Finding::Missing,
-            (false, false) => Finding::Unknown,
+            (true, _) => RenewalState::Alive,
+            (false, true) => RenewalState::Missing,
+            (false, false) => RenewalState::Unknown,
         }
     }
 
@@ -96,31 +96,35 @@ mod tests {
     fn silence_is_missed_only_where_a_lease_was_seen_being_renewed() {
         let start = Instant::now();
         let mut renewals = Renewals::default();
-        assert_eq!(renewals.compare(start, leases(&[])), Finding::Unknown, "another announcer, without Leases");
+        assert_eq!(renewals.compare(start, leases(&[])), RenewalState::Unknown, "another announcer, without Leases");
         let left = [(LOCK, "long ago")];
         for minute in 0..30 {
-            assert_eq!(renewals.compare(start + MINUTE * minute, leases(&left)), Finding::Unknown, "left behind");
+            assert_eq!(renewals.compare(start + MINUTE * minute, leases(&left)), RenewalState::Unknown, "left behind");
         }
         let alive = start + MINUTE * 30;
-        assert_eq!(renewals.compare(alive, leases(&[(LOCK, "now")])), Finding::Alive);
-        assert_eq!(renewals.compare(alive + PATIENCE / 2, leases(&[(LOCK, "now")])), Finding::Alive, "a roll-out");
-        assert_eq!(renewals.compare(alive + PATIENCE, leases(&[(LOCK, "now")])), Finding::Missing);
-        assert_eq!(renewals.compare(alive + PATIENCE + MINUTE, leases(&[])), Finding::Missing, "it went with its node");
-        assert_eq!(renewals.compare(alive + PATIENCE * 2, leases(&[(LOCK, "later")])), Finding::Alive);
+        assert_eq!(renewals.compare(alive, leases(&[(LOCK, "now")])), RenewalState::Alive);
+        assert_eq!(renewals.compare(alive + PATIENCE / 2, leases(&[(LOCK, "now")])), RenewalState::Alive, "a roll-out");
+        assert_eq!(renewals.compare(alive + PATIENCE, leases(&[(LOCK, "now")])), RenewalState::Missing);
+        assert_eq!(
+            renewals.compare(alive + PATIENCE + MINUTE, leases(&[])),
+            RenewalState::Missing,
+            "it went with its node"
+        );
+        assert_eq!(renewals.compare(alive + PATIENCE * 2, leases(&[(LOCK, "later")])), RenewalState::Alive);
     }
 
     #[test]
     fn one_of_many_announcers_is_enough_and_nodes_that_are_gone_are_forgotten() {
         let start = Instant::now();
         let mut renewals = Renewals::default();
-        let mut found = Finding::Unknown;
+        let mut found = RenewalState::Unknown;
         for minute in 0..60 {
             let renewal = minute.to_string();
             let passing = format!("harvester-announcer-{}", minute / 3);
             let both = leases(&[("harvester-announcer-stays", &renewal), (&passing, &renewal)]);
             found = renewals.compare(start + MINUTE * minute, both);
         }
-        assert_eq!((found, renewals.leases_seen.len()), (Finding::Alive, 2));
+        assert_eq!((found, renewals.leases_seen.len()), (RenewalState::Alive, 2));
     }
 
     #[test]
@@ -131,8 +135,8 @@ mod tests {
         renewals.compare(start + MINUTE, leases(&[(LOCK, "2")]));
         (2..=60).for_each(|minute| renewals.failed_check(start + MINUTE * minute));
         let back = start + MINUTE * 60;
-        assert_eq!(renewals.compare(back + MINUTE, leases(&[(LOCK, "2")])), Finding::Alive);
-        assert_eq!(renewals.compare(back + PATIENCE, leases(&[(LOCK, "2")])), Finding::Missing);
+        assert_eq!(renewals.compare(back + MINUTE, leases(&[(LOCK, "2")])), RenewalState::Alive);
+        assert_eq!(renewals.compare(back + PATIENCE, leases(&[(LOCK, "2")])), RenewalState::Missing);
     }
 
     #[test]
@@ -147,7 +151,7 @@ mod tests {
                 renewals.failed_check(now);
                 return false;
             }
-            renewals.compare(now, leases(&[(LOCK, "2")])) == Finding::Missing
+            renewals.compare(now, leases(&[(LOCK, "2")])) == RenewalState::Missing
         });
         assert!(missed.is_some_and(|minute| minute <= 10), "{missed:?}");
     }
@@ -159,8 +163,8 @@ mod tests {
         renewals.compare(start, leases(&[(LOCK, "1")]));
         renewals.compare(start + MINUTE, leases(&[(LOCK, "2")]));
         let late = start + Duration::from_hours(1);
-        assert_eq!(renewals.compare(late, leases(&[(LOCK, "2")])), Finding::Missing);
+        assert_eq!(renewals.compare(late, leases(&[(LOCK, "2")])), RenewalState::Missing);
         renewals.failed_check(late + MINUTE);
-        assert_eq!(renewals.compare(late + MINUTE * 2, leases(&[(LOCK, "2")])), Finding::Missing);
+        assert_eq!(renewals.compare(late + MINUTE * 2, leases(&[(LOCK, "2")])), RenewalState::Missing);
     }
 }

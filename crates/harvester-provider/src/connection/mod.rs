@@ -32,7 +32,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use file::{CloudConfigFile, FileCheck};
 use metrics::LinkMetrics;
-use proof::Found;
+use proof::CandidateCheck;
 use report::{Report, Reporter};
 
 /// How often the file is checked. The kubelet itself needs up to a minute to update a changed Secret in a volume.
@@ -283,20 +283,20 @@ impl Follower {
         };
         let same = proof::is_same_place(&self.used, &candidate.config);
         let (found, proven) =
-            if same { (Found::Ours, self.proven.clone()) } else { self.prove(&candidate, &all).await };
+            if same { (CandidateCheck::Ours, self.proven.clone()) } else { self.prove(&candidate, &all).await };
         let server = &all[0].server;
         let text = match found {
-            Found::Ours => {
+            CandidateCheck::Ours => {
                 self.use_it(candidate.config, all, proven, file);
                 return None;
             }
-            Found::Strange(count) => format!(
+            CandidateCheck::Strange(count) => format!(
                 "none of this cluster's Nodes runs on one of the {count} virtual machines in namespace {} of Harvester \
                  at {server}. If it is the file of another Harvester, put the right one in its place. If the machines \
                  were moved there, restart the controller and run `harvester-cloud-provider identity confirm`",
                 candidate.config.namespace
             ),
-            Found::NoAnswer(error) => format!(
+            CandidateCheck::NoAnswer(error) => format!(
                 "it names another place than before, and Harvester at {server} could not be asked for this cluster's \
                  virtual machines: {error}. It is tried again, at least every {} s",
                 ASK_EVERY.as_secs()
@@ -310,17 +310,18 @@ impl Follower {
 
     /// Asks which endpoints lead to this cluster's machines. One proven endpoint is enough, unless the first endpoint
     /// answers with other machines only. Endpoints that prove nothing are left out.
-    async fn prove(&self, candidate: &Candidate, all: &[Endpoint]) -> (Found, Vec<String>) {
+    async fn prove(&self, candidate: &Candidate, all: &[Endpoint]) -> (CandidateCheck, Vec<String>) {
         let (expected, namespace) = ((self.machines)(), &candidate.config.namespace);
         let first = proof::prove(&all[0], &self.settings, namespace, &expected).await;
-        let mut proven: Vec<String> = (first == Found::Ours).then(|| all[0].server.clone()).into_iter().collect();
+        let mut proven: Vec<String> =
+            (first == CandidateCheck::Ours).then(|| all[0].server.clone()).into_iter().collect();
         for endpoint in all.iter().skip(1).filter(|_| self.all_contexts && !expected.is_empty()) {
-            if proof::prove(endpoint, &self.settings, namespace, &expected).await == Found::Ours {
+            if proof::prove(endpoint, &self.settings, namespace, &expected).await == CandidateCheck::Ours {
                 proven.push(endpoint.server.clone());
             }
         }
-        let any = !proven.is_empty() && !matches!(first, Found::Strange(_));
-        (if any { Found::Ours } else { first }, proven)
+        let any = !proven.is_empty() && !matches!(first, CandidateCheck::Strange(_));
+        (if any { CandidateCheck::Ours } else { first }, proven)
     }
 
     fn use_it(&mut self, config: CloudConfig, mut all: Vec<Endpoint>, proven: Vec<String>, file: &CloudConfigFile) {
@@ -343,7 +344,7 @@ impl Follower {
         let Some(all) = endpoints(&self.used).await.ok().filter(|_| !expected.is_empty()) else { return };
         let mut proven = self.proven.clone();
         for endpoint in all.iter().filter(|endpoint| !self.proven.contains(&endpoint.server)) {
-            if proof::prove(endpoint, &self.settings, &self.used.namespace, &expected).await == Found::Ours {
+            if proof::prove(endpoint, &self.settings, &self.used.namespace, &expected).await == CandidateCheck::Ours {
                 proven.push(endpoint.server.clone());
             }
         }

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 /// The result of the check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum CandidateCheck {
     /// Machines of this cluster are there, or this cluster has no machines yet.
     Ours,
     /// The namespace has this many machines, and none of them belongs to this cluster.
@@ -39,27 +39,33 @@ pub(super) async fn prove(
     settings: &Settings,
     namespace: &str,
     expected: &BTreeSet<String>,
-) -> Found {
+) -> CandidateCheck {
     if expected.is_empty() {
-        return Found::Ours;
+        return CandidateCheck::Ours;
     }
     let client = match connect(endpoint.config.clone(), &settings.clone().retries(false)) {
         Ok(client) => client,
-        Err(error) => return Found::NoAnswer(chain(&error)),
+        Err(error) => return CandidateCheck::NoAnswer(chain(&error)),
     };
     let machines: Api<VirtualMachine> = Api::namespaced(client, namespace);
     match tokio::time::timeout(PATIENCE, machines.list_metadata(&ListParams::default())).await {
         Ok(Ok(machines)) => {
             judge(machines.items.iter().filter_map(|machine| machine.metadata.uid.as_deref()), expected)
         }
-        Ok(Err(error)) => Found::NoAnswer(chain(&error)),
-        Err(_) => Found::NoAnswer(format!("{} has not answered for {} s", endpoint.server, PATIENCE.as_secs())),
+        Ok(Err(error)) => CandidateCheck::NoAnswer(chain(&error)),
+        Err(_) => {
+            CandidateCheck::NoAnswer(format!("{} has not answered for {} s", endpoint.server, PATIENCE.as_secs()))
+        }
     }
 }
 
-fn judge<'a>(found: impl Iterator<Item = &'a str>, expected: &BTreeSet<String>) -> Found {
+fn judge<'a>(found: impl Iterator<Item = &'a str>, expected: &BTreeSet<String>) -> CandidateCheck {
     let found: Vec<&str> = found.collect();
-    if found.iter().any(|uid| expected.contains(*uid)) { Found::Ours } else { Found::Strange(found.len()) }
+    if found.iter().any(|uid| expected.contains(*uid)) {
+        CandidateCheck::Ours
+    } else {
+        CandidateCheck::Strange(found.len())
+    }
 }
 
 #[cfg(test)]
@@ -102,9 +108,9 @@ current-context: c
     #[test]
     fn one_machine_by_its_uid_proves_it_and_names_prove_nothing() {
         let expected = ["a".to_owned(), "b".to_owned()].into();
-        assert_eq!(judge(["x", "b"].into_iter(), &expected), Found::Ours);
-        assert_eq!(judge(["x", "y"].into_iter(), &expected), Found::Strange(2));
-        assert_eq!(judge([].into_iter(), &expected), Found::Strange(0));
+        assert_eq!(judge(["x", "b"].into_iter(), &expected), CandidateCheck::Ours);
+        assert_eq!(judge(["x", "y"].into_iter(), &expected), CandidateCheck::Strange(2));
+        assert_eq!(judge([].into_iter(), &expected), CandidateCheck::Strange(0));
     }
 
     /// A server that gives this answer, once.
@@ -142,7 +148,7 @@ current-context: c
             let server = server(code, &body);
             let endpoint = Endpoint { config: kube::Config::new(server.parse().unwrap()), server };
             let found = prove(&endpoint, &settings, "guests", &["a".to_owned()].into()).await;
-            assert_eq!(found == Found::Ours, taken, "{code}: {found:?}");
+            assert_eq!(found == CandidateCheck::Ours, taken, "{code}: {found:?}");
         }
     }
 
@@ -155,6 +161,6 @@ current-context: c
         let endpoint = Endpoint { server: "https://10.0.0.1:6443".into(), config: config.unwrap() };
         let product = runtime::Product { name: "test", metrics_prefix: "test", version: "1" };
         let settings = Settings::new("harvester", &product);
-        assert_eq!(prove(&endpoint, &settings, "guests", &BTreeSet::new()).await, Found::Ours);
+        assert_eq!(prove(&endpoint, &settings, "guests", &BTreeSet::new()).await, CandidateCheck::Ours);
     }
 }

@@ -15,7 +15,7 @@ use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::list::{Garbage, Kind, count_ours, list};
-use super::restore::{Seen, keep_confirmed, look_back};
+use super::restore::{GarbageView, keep_confirmed, look_back};
 use super::summary::summary;
 use super::sweep::Sweep;
 use crate::config::{GarbageConfig, GarbageMode, LoadBalancerConfig};
@@ -163,9 +163,9 @@ impl Collector {
             tokio::select! {
                 _ = ticks.tick() => {}
                 Some(_) = touched.next() =>
-                    if self.asked() == told.asked && self.identity.spoken() == progress.heard { continue },
+                    if self.asked() == told.asked && self.identity.last_confirmed() == progress.heard { continue },
                 // The word that ends a safe mode is seen in the record while the safe mode still lasts.
-                Ok(()) = holds.changed() => if self.identity.spoken() == progress.heard { continue },
+                Ok(()) = holds.changed() => if self.identity.last_confirmed() == progress.heard { continue },
                 // Only to write down what was confirmed: what is collected keeps its pace.
                 () = until(progress.again) => writes_only = true,
                 () = changed(&mut self.watched) => {
@@ -250,19 +250,19 @@ impl Collector {
             events.warning(&record::reference(uid), "GarbageNotDeleted", &text);
             tokio::time::Instant::now()
         });
-        self.identity.spoken().is_some_and(|word| word >= since)
+        self.identity.last_confirmed().is_some_and(|confirmed| confirmed >= since)
     }
 
     /// Writes down which load balancers an operator has confirmed to be lost since the last time. What fails is tried
     /// again soon.
     async fn remember(&self, garbage: &[Garbage], progress: &mut Progress) {
-        let (spoken, record) = (self.identity.spoken(), self.sources.record.get(&NAME.to_owned()));
+        let (confirmed, record) = (self.identity.last_confirmed(), self.sources.record.get(&NAME.to_owned()));
         let known = record.map(|record| record.confirmed_lost.clone()).unwrap_or_default();
-        let seen =
-            Seen { just_confirmed: spoken != progress.heard, settled: progress.sweep.is_settled(Instant::now()) };
+        let settled = progress.sweep.is_settled(Instant::now());
+        let seen = GarbageView { just_confirmed: confirmed != progress.heard, settled };
         let done = keep_confirmed(garbage, seen, &known, &self.requests).await;
         if done {
-            progress.heard = spoken;
+            progress.heard = confirmed;
         }
         progress.again = (!done).then(|| tokio::time::Instant::now() + TRY_AGAIN);
     }
@@ -279,7 +279,7 @@ impl Collector {
         let new = std::mem::replace(&mut progress.troubles, troubles) != troubles;
         if new {
             progress.sweep.trouble(Instant::now());
-            progress.heard = self.identity.spoken();
+            progress.heard = self.identity.last_confirmed();
         }
         new
     }

@@ -67,7 +67,7 @@ pub async fn look_back(garbage: &[Garbage], identity: &Identity, requests: &Requ
 
 /// What is known of the view in which garbage was found.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen {
+pub struct GarbageView {
     /// An operator has just confirmed what is seen now.
     pub just_confirmed: bool,
     /// The view has settled: what it does not show is not there.
@@ -77,7 +77,12 @@ pub struct Seen {
 /// Keeps in the record which load balancers an operator has confirmed to be lost by a restore, so that the next leader
 /// does not suspect the same restore again. `known`: what the record says. What is no garbage any more leaves the
 /// record, but not because of a view that may be incomplete. Returns false if it has to be tried again.
-pub async fn keep_confirmed(garbage: &[Garbage], seen: Seen, known: &BTreeSet<String>, requests: &Requests) -> bool {
+pub async fn keep_confirmed(
+    garbage: &[Garbage],
+    seen: GarbageView,
+    known: &BTreeSet<String>,
+    requests: &Requests,
+) -> bool {
     let uids = |garbage: &Garbage| garbage.lb.uid.clone();
     let mut lost = BTreeSet::new();
     if seen.just_confirmed && garbage.iter().any(|garbage| made_at(garbage).is_some()) {
@@ -180,7 +185,7 @@ mod tests {
         let first = [made("a", "101", Kind::Ours), made("b", "99", Kind::Ours)];
         let guest = guest("100", None);
         let requests = requests(&guest);
-        let seen = Seen { just_confirmed: true, settled: true };
+        let seen = GarbageView { just_confirmed: true, settled: true };
         assert!(keep_confirmed(&first, seen, &BTreeSet::new(), &requests).await);
         assert_eq!(guest.writes().last().unwrap().body["data"], json!({CONFIRMED_LOST: "uid-a\n"}));
         for (sentence, garbage, expected) in [
@@ -210,12 +215,12 @@ mod tests {
         ] {
             let lines = confirmed.iter().fold(String::new(), |lines, uid| lines + uid + "\n");
             let guest = guest("100", Some(lines.as_str()).filter(|lines| !lines.is_empty()));
-            let seen = Seen { just_confirmed, settled: true };
+            let seen = GarbageView { just_confirmed, settled: true };
             assert!(keep_confirmed(&garbage, seen, &known(confirmed), &requests(&guest)).await);
             assert_eq!(written(&guest), expected.map(str::to_owned).into_iter().collect::<Vec<_>>(), "{sentence}");
         }
         let away = Scenario::answering(|_| (500, Scenario::status(500, "InternalError", "etcd")));
-        let seen = Seen { just_confirmed: true, settled: true };
+        let seen = GarbageView { just_confirmed: true, settled: true };
         assert!(!keep_confirmed(&[a], seen, &known(&[]), &requests(&away)).await, "it is tried again");
     }
 
@@ -230,7 +235,7 @@ mod tests {
             ("a word about what is known", vec![a.clone()], true, "uid-a\nuid-b\n", None),
         ] {
             let guest = guest("100", Some(confirmed));
-            let seen = Seen { just_confirmed, settled: false };
+            let seen = GarbageView { just_confirmed, settled: false };
             let known = confirmed.lines().map(str::to_owned).collect();
             assert!(keep_confirmed(&garbage, seen, &known, &requests(&guest)).await);
             assert_eq!(written(&guest), expected.map(str::to_owned).into_iter().collect::<Vec<_>>(), "{sentence}");

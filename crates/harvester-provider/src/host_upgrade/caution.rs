@@ -23,13 +23,13 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    window: Option<Window>,
+    window: Option<SuspensionWindow>,
     webhook: Option<Instant>,
 }
 
 /// Why deletions and similar actions are suspended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Window {
+pub struct SuspensionWindow {
     /// The reason in words, for logs and Events.
     pub why: Arc<str>,
     /// True if there is a sign of an upgrade. False if the only sign is that the host's API does not answer.
@@ -48,7 +48,7 @@ impl Caution {
     }
 
     /// The window, if one is open.
-    pub fn window(&self) -> Option<Window> {
+    pub fn window(&self) -> Option<SuspensionWindow> {
         self.state().window.clone()
     }
 
@@ -83,7 +83,7 @@ impl Caution {
     }
 
     /// Sets or ends the suspension.
-    pub fn set(&self, window: Option<Window>) {
+    pub fn set(&self, window: Option<SuspensionWindow>) {
         self.state().window = window;
     }
 

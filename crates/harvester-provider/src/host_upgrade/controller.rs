@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use super::caution::Caution;
 use super::cooperation::UpgradeState;
 use super::decide::HostUpgrade;
-use super::facts::{Facts, PlanView, machines, newest};
+use super::facts::{PlanView, UpgradeFacts, machines, newest};
 use super::shown::{NodeStatus, Reason, message};
 use super::signals::PlanCaches;
 use super::{show, status};
@@ -213,11 +213,11 @@ impl Controller {
         self.caution.set(self.upgrade.suspended());
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> UpgradeFacts {
         let Sources { nodes, vms, vmis, plans, watched, .. } = &self.sources;
         let silent = watched.borrow().error.as_ref().map(|(since, _)| since.elapsed().as_secs());
         let known = plans.plans.all().into_iter().chain(plans.upgrades.all());
-        Facts {
+        UpgradeFacts {
             plan: newest(known),
             machines: if vms.is_synced() && vmis.is_synced() && self.are_plans_known() {
                 machines(&nodes.all(), &vms.all(), &vmis.all())
@@ -245,7 +245,7 @@ impl Controller {
         plans.plans.is_synced() && plans.upgrades.is_synced() || self.began.elapsed() >= FIRST_LISTS
     }
 
-    fn publish(&self, facts: &Facts, known: bool) {
+    fn publish(&self, facts: &UpgradeFacts, known: bool) {
         let power = facts.machines.iter().map(|machine| (machine.node.clone(), machine.power));
         let open = self.upgrade.suspended().is_some_and(|window| window.upgrade);
         let seen = UpgradeState { known, open, nodes: self.upgrade.nodes.clone(), power: power.collect() };

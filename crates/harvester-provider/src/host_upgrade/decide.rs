@@ -6,7 +6,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
 pub use super::course::Course;
-use super::facts::{Facts, MachineFacts, PlanView, Power, Progress};
+use super::facts::{MachineFacts, PlanView, Power, Progress, UpgradeFacts};
 use super::machine_context::MachineContext;
 use super::shown::{NodeStatus, Reason, message, span};
 
@@ -23,7 +23,7 @@ const LONGEST: i64 = 24 * 3600;
 
 /// An open window: a time in which an upgrade, or silence of the host, suspends actions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Window {
+pub struct UpgradeWindow {
     /// When it opened.
     pub opened: i64,
     /// What opened it, in words.
@@ -77,7 +77,7 @@ pub struct Step {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostUpgrade {
     /// The open window.
-    pub window: Option<Window>,
+    pub window: Option<UpgradeWindow>,
     /// Status by name of the Node: all Nodes that ever had something to show.
     pub nodes: BTreeMap<String, NodeStatus>,
     /// By name of the Node, while a window is open.
@@ -90,13 +90,13 @@ pub struct HostUpgrade {
 
 impl HostUpgrade {
     /// What is suspended, and why; `None` while nothing is.
-    pub fn suspended(&self) -> Option<super::caution::Window> {
+    pub fn suspended(&self) -> Option<super::caution::SuspensionWindow> {
         let window = self.window.as_ref().filter(|window| !window.spent)?;
-        Some(super::caution::Window { why: window.cause.as_str().into(), upgrade: window.upgrade })
+        Some(super::caution::SuspensionWindow { why: window.cause.as_str().into(), upgrade: window.upgrade })
     }
 
     /// Evaluates the facts at the time `now`.
-    pub fn step(&mut self, now: i64, facts: &Facts) -> Step {
+    pub fn step(&mut self, now: i64, facts: &UpgradeFacts) -> Step {
         let mut step = Step::default();
         let plan = facts.plan.as_deref();
         let inferred = self.inferred(now, facts);
@@ -121,7 +121,7 @@ impl HostUpgrade {
     /// The host that is being emptied, concluded from its machines. One machine that is being evacuated is enough. So
     /// are two machines that leave, or are off although they should run; while the host's webhooks fail, one of these
     /// suffices.
-    fn inferred(&self, now: i64, facts: &Facts) -> Option<String> {
+    fn inferred(&self, now: i64, facts: &UpgradeFacts) -> Option<String> {
         if let Some(machine) = facts.machines.iter().find(|machine| machine.evacuating && !machine.host.is_empty()) {
             return Some(machine.host.clone());
         }
@@ -154,7 +154,7 @@ impl HostUpgrade {
         self.nodes.get(&machine.node).map_or(machine.labelled_host.as_str(), |known| known.host.as_str())
     }
 
-    fn window(&mut self, now: i64, facts: &Facts, call: Option<(String, bool)>, step: &mut Step) {
+    fn window(&mut self, now: i64, facts: &UpgradeFacts, call: Option<(String, bool)>, step: &mut Step) {
         let signals = signals(facts);
         let Some(window) = &mut self.window else {
             let Some((cause, upgrade)) = call else { return };
@@ -212,7 +212,7 @@ impl HostUpgrade {
         }
     }
 
-    fn open(&mut self, now: i64, facts: &Facts, cause: String, upgrade: bool, signals: u64, step: &mut Step) {
+    fn open(&mut self, now: i64, facts: &UpgradeFacts, cause: String, upgrade: bool, signals: u64, step: &mut Step) {
         if upgrade {
             let message = format!(
                 "{cause}. The address of this Service stays; connections may end when a node moves or is shut down, \
@@ -235,7 +235,7 @@ impl HostUpgrade {
             };
             self.courses.insert(machine.node.clone(), course);
         }
-        self.window = Some(Window {
+        self.window = Some(UpgradeWindow {
             opened: now,
             cause,
             changed: now,
@@ -246,7 +246,7 @@ impl HostUpgrade {
         });
     }
 
-    fn close(&mut self, now: i64, facts: &Facts, step: &mut Step) {
+    fn close(&mut self, now: i64, facts: &UpgradeFacts, step: &mut Step) {
         let Some(window) = self.window.take() else { return };
         step.resync = true;
         if window.upgrade {
@@ -271,7 +271,7 @@ impl HostUpgrade {
         }
     }
 
-    fn report_of(&self, now: i64, window: &Window, facts: &Facts) -> String {
+    fn report_of(&self, now: i64, window: &UpgradeWindow, facts: &UpgradeFacts) -> String {
         let (title, phase) = match &self.plan {
             Some((title, phase, _)) => (title.as_str(), phase.as_str()),
             None => ("an upgrade whose plan could not be read", "over"),
@@ -340,7 +340,7 @@ impl HostUpgrade {
 }
 
 /// What opens a window, in words, and whether it is an upgrade.
-fn call(facts: &Facts, inferred: Option<&str>) -> Option<(String, bool)> {
+fn call(facts: &UpgradeFacts, inferred: Option<&str>) -> Option<(String, bool)> {
     if let Some(plan) = facts.plan.as_ref().filter(|plan| plan.progress == Progress::Running) {
         return Some((format!("Harvester's hosts are being upgraded ({})", plan.title()), true));
     }
@@ -355,7 +355,7 @@ fn call(facts: &Facts, inferred: Option<&str>) -> Option<(String, bool)> {
 }
 
 /// Hash of the signals, which changes when one of them does.
-fn signals(facts: &Facts) -> u64 {
+fn signals(facts: &UpgradeFacts) -> u64 {
     let mut hasher = DefaultHasher::new();
     if let Some(plan) = &facts.plan {
         (&plan.uid, &plan.phase, plan.progress as u8, &plan.hosts).hash(&mut hasher);

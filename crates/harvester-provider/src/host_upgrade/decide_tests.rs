@@ -35,7 +35,7 @@ fn node(machine: &Machine) -> Arc<NodeView> {
 }
 
 /// The facts of a snapshot, `silent` since so many seconds.
-fn facts(snapshot: &Snapshot, silent: Option<i64>) -> Facts {
+fn facts(snapshot: &Snapshot, silent: Option<i64>) -> UpgradeFacts {
     let nodes: Vec<_> = snapshot.machines.iter().map(node).collect();
     let vm = |machine: &Machine| {
         let mut object = render::vm(machine);
@@ -53,7 +53,12 @@ fn facts(snapshot: &Snapshot, silent: Option<i64>) -> Facts {
     let upgrade =
         snapshot.upgrade.clone().and_then(|plan| PlanView::of_upgrade(&serde_json::from_value(plan).unwrap()));
     let known = plan.into_iter().chain(upgrade).filter(|_| snapshot.rights).map(Arc::new);
-    Facts { plan: newest(known), machines: machines(&nodes, &vms, &vmis), silent_seconds: silent, webhooks_fail: false }
+    UpgradeFacts {
+        plan: newest(known),
+        machines: machines(&nodes, &vms, &vmis),
+        silent_seconds: silent,
+        webhooks_fail: false,
+    }
 }
 
 /// What a replay has cost and told.
@@ -221,7 +226,7 @@ fn one_machine_off_or_moving_is_no_upgrade_unless_webhooks_fail_too() {
     upgrade.step(0, &facts(&before, None));
     upgrade.step(10, &facts(&snapshot, None));
     assert_eq!(upgrade.suspended(), None);
-    let webhooks = Facts { webhooks_fail: true, ..facts(&snapshot, None) };
+    let webhooks = UpgradeFacts { webhooks_fail: true, ..facts(&snapshot, None) };
     upgrade.step(20, &webhooks);
     assert!(upgrade.suspended().is_some());
     let mut upgrade = HostUpgrade::default();
@@ -235,7 +240,7 @@ fn one_machine_off_or_moving_is_no_upgrade_unless_webhooks_fail_too() {
             ended: None,
             failed: false,
         });
-        Facts { webhooks_fail: true, ..facts(&snapshot, None) }
+        UpgradeFacts { webhooks_fail: true, ..facts(&snapshot, None) }
     };
     upgrade.step(30, &migrating);
     assert!(upgrade.suspended().is_some());
@@ -243,9 +248,9 @@ fn one_machine_off_or_moving_is_no_upgrade_unless_webhooks_fail_too() {
 
 /// The first snapshot of `two-machines-off` without a plan, and two machines of one host off: stopped by somebody, or
 /// ended from inside.
-fn two_off(power: Power) -> (Facts, Facts) {
+fn two_off(power: Power) -> (UpgradeFacts, UpgradeFacts) {
     let all = snapshots("two-machines-off");
-    let before = Facts { plan: None, ..facts(&Snapshot { plan: None, ..all[0].clone() }, None) };
+    let before = UpgradeFacts { plan: None, ..facts(&Snapshot { plan: None, ..all[0].clone() }, None) };
     let mut off = before.clone();
     for machine in off.machines.iter_mut().take(2) {
         (machine.power, machine.host) = (power, String::new());
@@ -298,7 +303,7 @@ fn machines_that_have_been_off_for_half_an_hour_open_no_window_and_a_window_forg
     };
     upgrade.step(0, &one);
     // A window of silence opens and closes meanwhile.
-    let silent = Facts { silent_seconds: Some(40), ..one.clone() };
+    let silent = UpgradeFacts { silent_seconds: Some(40), ..one.clone() };
     upgrade.step(600, &silent);
     assert!(upgrade.suspended().is_some());
     upgrade.step(610, &one);
@@ -326,7 +331,7 @@ fn everything_is_looked_at_again_when_a_window_is_spent_or_a_silence_ends() {
     assert!(!upgrade.step(STALE + 10, &facts(&all[0], None)).resync, "once");
     let (calm, _) = two_off(Power::Off);
     let mut upgrade = HostUpgrade::default();
-    upgrade.step(0, &Facts { silent_seconds: Some(SILENT), ..calm.clone() });
+    upgrade.step(0, &UpgradeFacts { silent_seconds: Some(SILENT), ..calm.clone() });
     assert!(upgrade.suspended().is_some() && !upgrade.step(10, &calm).resync);
     assert!(upgrade.step(SETTLES + 10, &calm).resync);
 }
@@ -337,7 +342,7 @@ fn a_silence_is_written_down_as_no_upgrade_and_its_end_too_and_a_new_process_doe
     let mut upgrade = HostUpgrade::default();
     upgrade.step(0, &calm);
     assert_eq!(news(&upgrade, None), None, "there was never anything to tell");
-    upgrade.step(100, &Facts { silent_seconds: Some(SILENT), ..calm.clone() });
+    upgrade.step(100, &UpgradeFacts { silent_seconds: Some(SILENT), ..calm.clone() });
     let written = news(&upgrade, None).unwrap();
     let status: serde_json::Value = serde_json::from_str(&written["status.json"]).unwrap();
     assert_eq!((&status["window"]["suspended"], &status["window"]["upgrade"]), (&true.into(), &false.into()));
@@ -346,7 +351,7 @@ fn a_silence_is_written_down_as_no_upgrade_and_its_end_too_and_a_new_process_doe
     // A new process finds the host silent, and has to wait itself until that is long enough.
     upgrade = restore(&written, 110);
     for second in 0..=60 {
-        let silent = Facts { silent_seconds: (second > 3).then(|| second - 3), ..Facts::default() };
+        let silent = UpgradeFacts { silent_seconds: (second > 3).then(|| second - 3), ..UpgradeFacts::default() };
         assert!(!upgrade.step(110 + second, &silent).resync);
         assert!(upgrade.suspended().is_some_and(|window| !window.upgrade), "second {second}");
     }
@@ -378,7 +383,7 @@ fn a_controller_that_restarts_does_not_make_a_stale_plan_look_fresh() {
         let now = hour * 3600;
         upgrade = restore(&data(&upgrade), now);
         // The lists come one after the other.
-        upgrade.step(now, &Facts::default());
+        upgrade.step(now, &UpgradeFacts::default());
         upgrade.step(now + 1, &facts(&all[0], None));
         assert_eq!(upgrade.suspended().is_some(), hour < 4, "hour {hour}");
     }

@@ -184,7 +184,7 @@ pub struct MachineFacts {
 
 /// All facts that the decision uses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Facts {
+pub struct UpgradeFacts {
     /// The decisive plan, if one can be read.
     pub plan: Option<Arc<PlanView>>,
     /// Machines of the cluster's Nodes.

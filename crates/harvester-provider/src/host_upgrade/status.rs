@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::decide::{Course, HostUpgrade, Window};
+use super::decide::{Course, HostUpgrade, UpgradeWindow};
 use super::facts::Progress;
 use super::shown::{Expect, NodeStatus, Reason};
 
@@ -56,7 +56,7 @@ fn summary(upgrade: &HostUpgrade) -> String {
     }
 }
 
-fn spent(window: &Window) -> &'static str {
+fn spent(window: &UpgradeWindow) -> &'static str {
     if window.spent { "; it has lasted for too long, nothing is suspended" } else { "" }
 }
 
@@ -67,7 +67,7 @@ fn time(seconds: i64) -> String {
 fn json(upgrade: &HostUpgrade) -> Value {
     let mut all = Map::new();
     if let Some(window) = &upgrade.window {
-        let Window { opened, cause, changed, spent, upgrade: known, .. } = window;
+        let UpgradeWindow { opened, cause, changed, spent, upgrade: known, .. } = window;
         let window = json!({"opened": time(*opened), "changed": time(*changed), "cause": cause, "suspended": !spent,
             "upgrade": known});
         all.insert("window".to_owned(), window);
@@ -111,7 +111,7 @@ pub fn restore(data: &BTreeMap<String, String>, now: i64) -> HostUpgrade {
     let seconds = |value: &Value| Some(value.as_str()?.parse::<Timestamp>().ok()?.as_second().min(now));
     let entries = |value: &Value| value.as_object().cloned().unwrap_or_default();
     let window = all.get("window").and_then(|window| {
-        Some(Window {
+        Some(UpgradeWindow {
             opened: seconds(&window["opened"])?,
             cause: text(&window["cause"]),
             changed: seconds(&window["changed"])?,

@@ -61,14 +61,14 @@ impl Source {
 
 /// The decided name and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision {
+pub struct NameDecision {
     /// The name in use from now on.
     pub name: ClusterName,
     /// Where the name comes from.
     pub source: Source,
 }
 
-impl Decision {
+impl NameDecision {
     /// Whether the name should be written to the record. The default name identifies no cluster; if it were recorded,
     /// the first real name would count as a change. A name that no object can have is a mistake to correct, not to
     /// record.
@@ -85,20 +85,20 @@ impl Decision {
 
 /// Decides the name. The sources, first to last: the record, the label of this cluster's objects, the flag, the label
 /// that all machines agree on, the default.
-pub fn decide(clues: &Clues) -> Decision {
+pub fn decide(clues: &Clues) -> NameDecision {
     if let Some(name) = clues.remembered.clone().filter(|name| !name.is_default()) {
-        return Decision { name, source: Source::Remembered };
+        return NameDecision { name, source: Source::Remembered };
     }
     if let Some(name) = most_frequent(&clues.adopted, clues.flag.as_ref()) {
-        return Decision { name, source: Source::Adopted };
+        return NameDecision { name, source: Source::Adopted };
     }
     let flag = clues.flag.clone().unwrap_or_else(|| ClusterName::from_record("kubernetes"));
     if !flag.is_default() {
-        return Decision { name: flag, source: Source::Flag };
+        return NameDecision { name: flag, source: Source::Flag };
     }
     match agreed(&clues.machines) {
-        Some(name) => Decision { name, source: Source::Machines },
-        None => Decision { name: flag, source: Source::Default },
+        Some(name) => NameDecision { name, source: Source::Machines },
+        None => NameDecision { name: flag, source: Source::Default },
     }
 }
 
@@ -165,13 +165,13 @@ mod tests {
                 flag: Some(name(flag)),
                 machines: machines(vms),
             };
-            assert_eq!(decide(&clues), Decision { name: name(expected), source }, "{sentence}");
+            assert_eq!(decide(&clues), NameDecision { name: name(expected), source }, "{sentence}");
         }
     }
 
     #[test]
     fn a_name_is_remembered_once_and_a_default_one_never() {
-        let decision = |text, source| Decision { name: name(text), source };
+        let decision = |text, source| NameDecision { name: name(text), source };
         assert!(decision("prod", Source::Flag).is_to_be_remembered());
         assert!(decision("prod", Source::Adopted).is_to_be_remembered());
         assert!(!decision("prod", Source::Remembered).is_to_be_remembered());
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn only_a_flag_that_is_not_followed_is_talked_about() {
-        let decision = |source| Decision { name: name("prod"), source };
+        let decision = |source| NameDecision { name: name("prod"), source };
         assert!(decision(Source::Remembered).differs_from(&name("kubernetes")));
         assert!(decision(Source::Adopted).differs_from(&name("prod2")));
         assert!(!decision(Source::Remembered).differs_from(&name("prod")));

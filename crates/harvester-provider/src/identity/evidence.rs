@@ -7,7 +7,7 @@ use cloud_provider::view::{NodeView, Ready};
 use harvester_api::keys;
 use harvester_api::names::ClusterName;
 
-use super::judge::{Life, NodeFact};
+use super::judge::{KubeletLiveness, NodeFact};
 use crate::instances::view::{VmView, VmiView};
 
 /// The facts about each Node. `own`: the Node that this process runs on. `lives`: whether its kubelet was seen alive.
@@ -34,11 +34,11 @@ pub fn node_facts(
             seen: vm.is_some(),
             namesake: namesake.map(str::to_owned),
             label: label.map(|label| ClusterName::from_record(label)),
-            life: match node.ready {
-                _ if own == Some(node.name.as_str()) => Life::Own,
-                Some(Ready::True | Ready::False) if lives(&node.name) => Life::Lives,
-                Some(Ready::True | Ready::False) => Life::Reports,
-                _ => Life::Silent,
+            kubelet: match node.ready {
+                _ if own == Some(node.name.as_str()) => KubeletLiveness::Own,
+                Some(Ready::True | Ready::False) if lives(&node.name) => KubeletLiveness::Lives,
+                Some(Ready::True | Ready::False) => KubeletLiveness::Reports,
+                _ => KubeletLiveness::Silent,
             },
         }
     });
@@ -71,13 +71,17 @@ mod tests {
         let vms = [vm("vm-1", "u1"), vm("b", "u2")].map(Arc::new);
         let facts = node_facts(&nodes, &vms, &[Arc::new(labelled)], Some("c"), |name| name == "a" || name == "b");
         let fact = |index: usize| {
-            let NodeFact { machine, seen, namesake, label, life, .. } = &facts[index];
-            (machine.as_deref(), *seen, namesake.as_deref(), label.as_ref().map(ClusterName::as_str), *life)
+            let NodeFact { machine, seen, namesake, label, kubelet, .. } = &facts[index];
+            (machine.as_deref(), *seen, namesake.as_deref(), label.as_ref().map(ClusterName::as_str), *kubelet)
         };
         assert_eq!(facts.len(), 4, "a Node that goes says nothing");
-        assert_eq!(fact(0), (Some("u1"), true, None, Some("prod"), Life::Lives));
-        assert_eq!(fact(1), (Some("gone"), false, Some("u2"), None, Life::Silent));
-        assert_eq!(fact(2), (None, false, None, None, Life::Own));
-        assert_eq!(fact(3), (None, false, None, None, Life::Reports), "no network plugin yet, and yet a kubelet");
+        assert_eq!(fact(0), (Some("u1"), true, None, Some("prod"), KubeletLiveness::Lives));
+        assert_eq!(fact(1), (Some("gone"), false, Some("u2"), None, KubeletLiveness::Silent));
+        assert_eq!(fact(2), (None, false, None, None, KubeletLiveness::Own));
+        assert_eq!(
+            fact(3),
+            (None, false, None, None, KubeletLiveness::Reports),
+            "no network plugin yet, and yet a kubelet"
+        );
     }
 }

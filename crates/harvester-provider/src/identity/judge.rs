@@ -10,13 +10,13 @@ mod cards;
 
 use harvester_api::names::ClusterName;
 
-pub use cards::{Word, confirmed_card, next_card};
+pub use cards::{OperatorConfirmation, confirmed_card, next_card};
 
 use super::card::Card;
 
 /// Whether the kubelet of a Node is known to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Life {
+pub enum KubeletLiveness {
     /// Not known: a restored snapshot contains Nodes whose machines no longer belong to this cluster.
     Silent,
     /// Its Node says so, ready or not: without a network plugin no Node is ready. In a restored snapshot this is old,
@@ -42,7 +42,7 @@ pub struct NodeFact {
     /// The cluster name in the label of the machine, or of the namesake if there is no machine.
     pub label: Option<ClusterName>,
     /// Whether its kubelet runs.
-    pub life: Life,
+    pub kubelet: KubeletLiveness,
 }
 
 impl NodeFact {
@@ -64,7 +64,7 @@ impl NodeFact {
 
 /// All facts that are compared.
 #[derive(Debug, Clone)]
-pub struct Facts<'a> {
+pub struct IdentityFacts<'a> {
     /// The card in the record.
     pub card: Option<&'a Card>,
     /// The name in use, from the record or from proven objects of this cluster. `None` if it is unknown, or identifies
@@ -113,7 +113,7 @@ impl Contradiction {
 
 /// The result of the comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum IdentityVerdict {
     /// The facts agree; this is the new card.
     Normal(Card),
     /// There was no card before; this is the first one.
@@ -141,15 +141,15 @@ fn copy(name: &ClusterName) -> String {
 }
 
 /// Compares card, cloud-config, flag and machines.
-pub fn judge(facts: &Facts<'_>) -> Verdict {
+pub fn judge(facts: &IdentityFacts<'_>) -> IdentityVerdict {
     let contradiction = foreign_record(facts).or_else(|| nowhere(facts));
     if let Some(contradiction) = contradiction {
-        return Verdict::SafeMode(contradiction);
+        return IdentityVerdict::SafeMode(contradiction);
     }
     // A copy of a cluster may run its controller before its own kubelet has registered. All Nodes in the snapshot are
     // those of the original then.
     if let Some(name) = facts.unregistered.filter(|_| !facts.card.is_some_and(|card| card.outside)) {
-        return Verdict::Undecided(format!(
+        return IdentityVerdict::Undecided(format!(
             "this process runs on Node {name} (NODE_NAME), and no such Node is registered: on which machine this \
              cluster runs is not known. If NODE_NAME is wrong, correct it. If this controller runs outside the \
              cluster, run `{CONFIRM}`: the record then says so"
@@ -157,19 +157,19 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
     }
     match facts.card.filter(|card| !card.machines.is_empty()) {
         Some(card) => match continuity(facts, card) {
-            None => Verdict::Normal(next_card(facts)),
+            None => IdentityVerdict::Normal(next_card(facts)),
             Some(doubt) => doubt,
         },
         None => match without_card(facts) {
-            Some(contradiction) => Verdict::SafeMode(contradiction),
-            None if facts.card.is_some() => Verdict::Normal(next_card(facts)),
-            None => Verdict::New(next_card(facts)),
+            Some(contradiction) => IdentityVerdict::SafeMode(contradiction),
+            None if facts.card.is_some() => IdentityVerdict::Normal(next_card(facts)),
+            None => IdentityVerdict::New(next_card(facts)),
         },
     }
 }
 
 /// The record was copied from another cluster, for example by GitOps or a backup tool.
-fn foreign_record(facts: &Facts<'_>) -> Option<Contradiction> {
+fn foreign_record(facts: &IdentityFacts<'_>) -> Option<Contradiction> {
     let card = facts.card.filter(|card| !card.cluster_uid.is_empty())?;
     let uid = facts.cluster_uid.filter(|uid| *uid != card.cluster_uid)?;
     let other = facts.name.is_some_and(|name| name != facts.flag) && !facts.flag.is_default();
@@ -189,7 +189,7 @@ fn foreign_record(facts: &Facts<'_>) -> Option<Contradiction> {
 
 /// No machine is where the cloud-config points to: it is another Harvester or another namespace, or the machines were
 /// moved.
-fn nowhere(facts: &Facts<'_>) -> Option<Contradiction> {
+fn nowhere(facts: &IdentityFacts<'_>) -> Option<Contradiction> {
     let declared = |node: &NodeFact| facts.card.is_some_and(|card| node.is_absent(card));
     let members: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.machine.is_some() && !declared(node)).collect();
     let confirmed = |node: &&&NodeFact| facts.card.is_some_and(|card| node.is_known(card));
@@ -225,27 +225,29 @@ fn nowhere(facts: &Facts<'_>) -> Option<Contradiction> {
 
 /// Reasons to doubt that the machines in the card still belong to this cluster. Machines of a cluster are replaced one
 /// by one; in a copy all of them are different.
-fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
+fn continuity(facts: &IdentityFacts<'_>, card: &Card) -> Option<IdentityVerdict> {
     let (known, strangers): (Vec<&NodeFact>, Vec<&NodeFact>) =
         facts.nodes.iter().partition(|node| node.is_known(card) || node.is_absent(card));
-    if known.iter().any(|node| node.life == Life::Own) {
+    if known.iter().any(|node| node.kubelet == KubeletLiveness::Own) {
         return None;
     }
     // A Node whose provider ID names a machine that is not visible is no evidence.
     let strangers: Vec<&NodeFact> =
         strangers.into_iter().filter(|node| node.there().is_some() || node.machine.is_none()).collect();
     if let Some(contradiction) = another_cluster(facts, &known, &strangers) {
-        return Some(Verdict::SafeMode(contradiction));
+        return Some(IdentityVerdict::SafeMode(contradiction));
     }
     // Seen from outside, or before its own machines have registered, a restored snapshot looks like the original.
     // Therefore the kubelet of a known Node has to be seen alive.
-    let alive = |nodes: &[&NodeFact]| nodes.iter().map(|node| node.life).max().unwrap_or(Life::Silent);
+    let alive = |nodes: &[&NodeFact]| nodes.iter().map(|node| node.kubelet).max().unwrap_or(KubeletLiveness::Silent);
     match (alive(&known), alive(&strangers)) {
-        (Life::Lives | Life::Own, _) => None,
-        (Life::Silent, Life::Reports | Life::Lives | Life::Own) if facts.settled => {
-            Some(Verdict::SafeMode(replaced(card, &known, &strangers)))
+        (KubeletLiveness::Lives | KubeletLiveness::Own, _) => None,
+        (KubeletLiveness::Silent, KubeletLiveness::Reports | KubeletLiveness::Lives | KubeletLiveness::Own)
+            if facts.settled =>
+        {
+            Some(IdentityVerdict::SafeMode(replaced(card, &known, &strangers)))
         }
-        (Life::Reports | Life::Silent, _) => Some(Verdict::Undecided(format!(
+        (KubeletLiveness::Reports | KubeletLiveness::Silent, _) => Some(IdentityVerdict::Undecided(format!(
             "it is not known yet whether the {} machines in the record are still those of this cluster: no kubelet of \
              them was seen to report since this process started, as in a restored snapshot. One that lives is seen \
              within 5 minutes. If this cluster was restored on new machines and the old ones are gone for good, run \
@@ -256,20 +258,24 @@ fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
 }
 
 /// Nodes whose reports should be read while the verdict is open: some on machines in the card that seem to be alive.
-pub fn worth_asking(facts: &Facts<'_>) -> Vec<String> {
+pub fn worth_asking(facts: &IdentityFacts<'_>) -> Vec<String> {
     let card = facts.card.filter(|card| facts.unregistered.is_none() || card.outside);
     let known = facts.nodes.iter().filter(|node| card.is_some_and(|card| node.is_known(card) || node.is_absent(card)));
-    known.filter(|node| node.life == Life::Reports).take(MOST_ASKED).map(|node| node.name.clone()).collect()
+    known
+        .filter(|node| node.kubelet == KubeletLiveness::Reports)
+        .take(MOST_ASKED)
+        .map(|node| node.name.clone())
+        .collect()
 }
 
 /// New Nodes run on machines with the label of another cluster, and the flag says the same: this is a copy, or the
 /// cluster was renamed. If the machines in the record have that label too, all machines were merely relabelled.
-fn another_cluster(facts: &Facts<'_>, known: &[&NodeFact], strangers: &[&NodeFact]) -> Option<Contradiction> {
+fn another_cluster(facts: &IdentityFacts<'_>, known: &[&NodeFact], strangers: &[&NodeFact]) -> Option<Contradiction> {
     let name = facts.name?;
     let ours = |label: &ClusterName| label == name || known.iter().any(|node| node.label.as_ref() == Some(label));
     let other = strangers.iter().find_map(|node| {
         let label = node.label.as_ref().filter(|label| !ours(label))?;
-        (label == facts.flag || node.life == Life::Own).then_some((*node, label))
+        (label == facts.flag || node.kubelet == KubeletLiveness::Own).then_some((*node, label))
     });
     other.map(|(node, label)| named_otherwise(name, label, node))
 }
@@ -299,7 +305,8 @@ fn replaced(card: &Card, known: &[&NodeFact], strangers: &[&NodeFact]) -> Contra
         }
         names.join(", ")
     };
-    let alive: Vec<&NodeFact> = strangers.iter().copied().filter(|node| node.life > Life::Silent).collect();
+    let alive: Vec<&NodeFact> =
+        strangers.iter().copied().filter(|node| node.kubelet > KubeletLiveness::Silent).collect();
     let silent = if known.is_empty() { String::new() } else { format!(" (Nodes {})", names(known)) };
     Contradiction {
         reason: "MachinesReplaced",
@@ -321,7 +328,7 @@ fn replaced(card: &Card, known: &[&NodeFact], strangers: &[&NodeFact]) -> Contra
 
 /// The record has no card: it was written by an earlier version, or the Go provider ran before. Then only names can be
 /// compared, and the label on the machines decides.
-fn without_card(facts: &Facts<'_>) -> Option<Contradiction> {
+fn without_card(facts: &IdentityFacts<'_>) -> Option<Contradiction> {
     let name = facts.name?;
     if facts.flag.is_default() || facts.flag == name {
         return None;

@@ -30,11 +30,11 @@ use progress::Progress;
 use words::not_allowed;
 
 use super::Identity;
-use super::decide::{Clues, Decision, Source, decide};
+use super::decide::{Clues, NameDecision, Source, decide};
 use super::evidence::node_facts;
-use super::judge::{Facts, Verdict, judge, worth_asking};
+use super::judge::{IdentityFacts, IdentityVerdict, judge, worth_asking};
 use super::proof::{cluster_of, is_proven, service_uid};
-use super::record::{self, NAME, NAMESPACE, Note, Record, Records};
+use super::record::{self, NAME, NAMESPACE, Record, RecordNote, Records};
 use crate::config::OwnNode;
 use crate::instances::view::{VmCache, VmiCache};
 use crate::load_balancers::own_writes::LbCache;
@@ -53,9 +53,9 @@ const TRY_AGAIN: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// Pause when the right is missing: an administrator has to grant it.
 const WITHOUT_RIGHT: Duration = Duration::from_mins(10);
-/// The longest pause while an operator waits for his word to be followed. Whoever grants the right then has no other
-/// way to say so: the same word once more does not change the record.
-const WORD_WAITS: Duration = Duration::from_secs(10);
+/// The longest pause while an operator waits for his confirmation to be followed. Whoever grants the right then has no
+/// other way to say so: the same confirmation once more does not change the record.
+const CONFIRMATION_WAITS: Duration = Duration::from_secs(10);
 
 /// Shortest time between two writes of the record for machines that come and go.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
@@ -146,7 +146,7 @@ impl Keeper {
                 () = until(again) => {}
                 () = until(settles) => {}
                 () = until(forgets) => {}
-                () = until(progress.word_at.take()) => {}
+                () = until(progress.confirmation_at.take()) => {}
                 () = until(progress.kubelets.due()) => progress.kubelets.ask(&self.records.client).await,
             }
         }
@@ -155,13 +155,13 @@ impl Keeper {
     /// Evaluates once for a preview: the name and the hold are taken into use, but nothing is written. Returns what the
     /// record does not contain yet. The settling time counts as over, and kubelets as seen to report, as for a
     /// leader that has run for a while.
-    pub async fn foresee(&self, events: &Recorder) -> (Decision, Option<Note>) {
+    pub async fn foresee(&self, events: &Recorder) -> (NameDecision, Option<RecordNote>) {
         let record = self.first_look().await;
         let mut progress = Progress::new(self.read_cluster_uid().await, record.is_none());
         (progress.since, progress.kubelets.all) = (Instant::now().checked_sub(SETTLED), true);
         let found = record.unwrap_or_default();
         // Only the leader acts on an operator's confirmation.
-        let found = Record { word: None, ..found };
+        let found = Record { confirmation: None, ..found };
         // Before the look, after which this process remembers the name without a source.
         let decision = self.decide(&found).await;
         let note = self.look(&found, &mut progress, events).await;
@@ -170,17 +170,17 @@ impl Keeper {
 
     /// Judges the facts, applies and reports the result, and returns what has to be written to the record. `None`: no
     /// judgement is possible yet.
-    async fn look(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<Note> {
+    async fn look(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<RecordNote> {
         if let Some(stamp) = found.restore_suspected {
             self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
         }
-        progress.told_word.take_if(|_| found.word.is_none());
+        progress.told_confirmation.take_if(|_| found.confirmation.is_none());
         let note = self.judged(found, progress, events).await;
         let restore_suspected = self.suspected(found, progress, events);
-        note.map(|note| Note { restore_suspected, ..note })
+        note.map(|note| RecordNote { restore_suspected, ..note })
     }
 
-    async fn judged(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<Note> {
+    async fn judged(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<RecordNote> {
         let decision = self.decide(found).await;
         self.sources.nodes.wait_synced().await;
         if found.card.is_none() {
@@ -200,16 +200,18 @@ impl Keeper {
         }
         let since = *progress.since.get_or_insert_with(Instant::now);
         let place = &self.place;
+        let own = place.own_node.as_ref();
+        let unseen = own.filter(|own| own.told && self.sources.nodes.get(&own.name).is_none());
         let facts = node_facts(
             &nodes,
             &self.sources.vms.all(),
             &self.sources.vmis.all(),
-            place.own_node.as_ref().map(|own| own.name.as_str()),
+            own.map(|own| own.name.as_str()),
             |node| progress.kubelets.lives(node),
         );
         let service_uid = service_uid(&self.sources.services);
         let known = [Source::Remembered, Source::Adopted].contains(&decision.source) && !decision.name.is_default();
-        let facts = Facts {
+        let facts = IdentityFacts {
             card: found.card.as_ref(),
             name: Some(&decision.name).filter(|_| known),
             flag: self.identity.flag(),
@@ -221,33 +223,31 @@ impl Keeper {
             nodes: &facts,
             machines: self.sources.vms.len(),
             settled: since.elapsed() >= SETTLED,
-            unregistered: place
-                .own_node
-                .as_ref()
-                .filter(|own| own.told && self.sources.nodes.get(&own.name).is_none())
-                .map(|own| own.name.as_str()),
+            unregistered: unseen.map(|own| own.name.as_str()),
         };
         // While the record cannot be written, a confirmation is not followed: it would stay in the record and be
         // followed again and again.
-        if let Some(word) = &found.word {
-            let (note, text) = Self::follow(word, &facts, &decision);
+        if let Some(confirmation) = &found.confirmation {
+            let (note, text) = Self::follow(confirmation, &facts, &decision);
             if progress.may_write(&note) {
-                if progress.told_word.as_ref() != Some(word) {
+                if progress.told_confirmation.as_ref() != Some(confirmation) {
                     tracing::info!("{text}");
                     events.normal(&record::reference(None), "IdentityConfirmed", &text);
-                    progress.told_word = Some(word.clone());
-                    // Once: a word that is spoken anew would also cover what nobody has seen yet.
+                    progress.told_confirmation = Some(confirmation.clone());
+                    // Once: a confirmation that is given anew would also cover what nobody has seen yet.
                     self.identity.confirm();
                 }
                 return Some(note);
             }
-            progress.word_at = Some(progress.not_before(&note));
+            progress.confirmation_at = Some(progress.not_before(&note));
         }
         progress.kubelets.watch(Vec::new());
         let note = match judge(&facts) {
-            Verdict::Normal(card) | Verdict::New(card) => Some(self.go_on(card, &decision, found, progress, events)),
-            Verdict::SafeMode(contradiction) => Some(self.stop(contradiction, found, progress, events)),
-            Verdict::Undecided(message) => {
+            IdentityVerdict::Normal(card) | IdentityVerdict::New(card) => {
+                Some(self.go_on(card, &decision, found, progress, events))
+            }
+            IdentityVerdict::SafeMode(contradiction) => Some(self.stop(contradiction, found, progress, events)),
+            IdentityVerdict::Undecided(message) => {
                 // A process that was sure of the identity before has no reason to doubt.
                 if self.identity.name().is_none() {
                     progress.kubelets.watch(worth_asking(&facts));
@@ -307,7 +307,7 @@ impl Keeper {
 
     /// Decides the name. Waits only for the caches that the decision needs: with a record, Harvester may be
     /// unreachable.
-    async fn decide(&self, record: &Record) -> Decision {
+    async fn decide(&self, record: &Record) -> NameDecision {
         let flag = Some(self.identity.flag().clone());
         let known = self.identity.name().filter(|name| !name.is_default());
         // If the record was deleted, the name that this process already uses stays.
@@ -315,7 +315,7 @@ impl Keeper {
         if remembered.is_none()
             && let Some(name) = known
         {
-            return Decision { name, source: Source::Adopted };
+            return NameDecision { name, source: Source::Adopted };
         }
         let mut clues = Clues { remembered, flag, ..Clues::default() };
         if clues.remembered.as_ref().is_none_or(ClusterName::is_default) {

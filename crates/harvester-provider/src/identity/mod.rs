@@ -35,7 +35,7 @@ use crate::config::LoadBalancerConfig;
 
 /// The doubt that the last judgement of the facts left.
 #[derive(Debug, Clone, Default)]
-pub enum Doubt {
+pub enum IdentityDoubt {
     /// Nothing was judged yet.
     #[default]
     NotJudged,
@@ -53,8 +53,8 @@ pub struct Identity {
     card: Arc<watch::Sender<Option<Arc<Card>>>>,
     hold: Arc<watch::Sender<Option<Arc<Hold>>>>,
     /// The result of the last judgement, independent of a pause.
-    doubt: Arc<Mutex<Doubt>>,
-    word: Arc<watch::Sender<Option<Instant>>>,
+    doubt: Arc<Mutex<IdentityDoubt>>,
+    confirmed_at: Arc<watch::Sender<Option<Instant>>>,
     suspicion: Arc<Mutex<Option<Suspicion>>>,
 }
 
@@ -62,7 +62,7 @@ impl Identity {
     /// An identity whose name is not known yet; `flag` is the name from the command line.
     pub fn unknown(flag: ClusterName) -> Self {
         let (name, card, hold) = (Arc::default(), Arc::default(), Arc::default());
-        Self { flag, name, card, hold, doubt: Arc::default(), word: Arc::default(), suspicion: Arc::default() }
+        Self { flag, name, card, hold, doubt: Arc::default(), confirmed_at: Arc::default(), suspicion: Arc::default() }
     }
 
     /// An identity with this name.
@@ -137,14 +137,14 @@ impl Identity {
     /// Records the result of a judgement. `doubt`: the facts contradict each other or do not suffice, so nothing may be
     /// written. `None`: the facts agree. A pause by the user stays in force either way.
     pub fn judged(&self, doubt: Option<Hold>, paused: bool) {
-        *self.doubt.lock() = doubt.clone().map_or(Doubt::No, |hold| Doubt::Of(Arc::new(hold)));
+        *self.doubt.lock() = doubt.clone().map_or(IdentityDoubt::No, |hold| IdentityDoubt::Of(Arc::new(hold)));
         if !paused {
             self.set_hold(doubt);
         }
     }
 
     /// The doubt that the last judgement left.
-    pub fn doubt(&self) -> Doubt {
+    pub fn doubt(&self) -> IdentityDoubt {
         self.doubt.lock().clone()
     }
 
@@ -155,24 +155,24 @@ impl Identity {
 
     /// Records that an operator has just confirmed the cluster, its Harvester, and the objects there.
     pub fn confirm(&self) {
-        self.word.send_replace(Some(Instant::now()));
+        self.confirmed_at.send_replace(Some(Instant::now()));
     }
 
     /// Time of the last confirmation by an operator.
-    pub fn spoken(&self) -> Option<Instant> {
-        *self.word.borrow()
+    pub fn last_confirmed(&self) -> Option<Instant> {
+        *self.confirmed_at.borrow()
     }
 
     /// The receiver changes with each confirmation by an operator.
-    pub fn words(&self) -> watch::Receiver<Option<Instant>> {
-        self.word.subscribe()
+    pub fn confirmations(&self) -> watch::Receiver<Option<Instant>> {
+        self.confirmed_at.subscribe()
     }
 
     /// Records that a Service vanished although it had the controller's finalizer. Returns the time stamp for the
     /// record.
     pub fn service_vanished(&self, wall: Timestamp, now: Instant) -> Timestamp {
         let mut known = self.suspicion.lock();
-        let suspicion = Suspicion::vanished(*known, self.spoken(), wall, now);
+        let suspicion = Suspicion::vanished(*known, self.last_confirmed(), wall, now);
         *known = Some(suspicion);
         suspicion.stamp
     }
@@ -188,7 +188,7 @@ impl Identity {
     /// has confirmed the state since.
     pub fn restore_suspected(&self, now: Instant) -> Option<(Timestamp, Instant)> {
         let known = (*self.suspicion.lock())?;
-        let end = known.end(self.spoken()).filter(|end| now < *end)?;
+        let end = known.end(self.last_confirmed()).filter(|end| now < *end)?;
         Some((known.stamp, end))
     }
 
@@ -257,7 +257,7 @@ mod tests {
         identity.confirm();
         tokio::time::advance(Duration::from_secs(1)).await;
         identity.service_vanished(Timestamp::now(), Instant::now());
-        assert!(suspected(Duration::from_hours(23)), "the word is older");
+        assert!(suspected(Duration::from_hours(23)), "the confirmation is older");
         assert!(!suspected(RESTORE_SUSPECTED));
         tokio::time::advance(Duration::from_secs(1)).await;
         identity.confirm();

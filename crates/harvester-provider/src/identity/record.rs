@@ -9,7 +9,7 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt};
 
 use super::card::Card;
-use super::judge::Word;
+use super::judge::OperatorConfirmation;
 
 /// Namespace of the ConfigMap.
 pub const NAMESPACE: &str = "kube-system";
@@ -27,13 +27,13 @@ pub const RESTORE_SUSPECTED: &str = "restore-suspected";
 /// Key of the UIDs of load balancers whose Services a restore of etcd has lost for good, as an operator has confirmed,
 /// one per line. They are garbage, and are no evidence of another restore. Each object is named, not the revision that
 /// the newest one has: after the restore etcd counts through the same revisions again, and an object that is made then,
-/// and lost by a second restore, would be covered by a word that was spoken before it existed.
+/// and lost by a second restore, would be covered by a confirmation that was given before it existed.
 pub const CONFIRMED_LOST: &str = "confirmed-lost";
 /// Key of the pause. With `"true"` the whole controller observes and reports, and writes nothing.
 pub const PAUSED: &str = "paused";
-/// Annotation with an operator's confirmation of the identity, see [`parse_word`]. The leader removes it after it has
-/// acted on it.
-pub const WORD: &str = "cloudprovider.harvesterhci.io/identity";
+/// Annotation with an operator's confirmation of the identity, see [`parse_confirmation`]. The leader removes it after
+/// it has acted on it.
+pub const CONFIRMATION: &str = "cloudprovider.harvesterhci.io/identity";
 /// Key of the LoadBalancers that were left behind at a user's request, one per line (decision 12).
 pub const POSSIBLE_ORPHANS: &str = "possible-orphans";
 
@@ -89,19 +89,23 @@ pub struct Record {
     pub confirmed_lost: BTreeSet<String>,
     /// `paused`.
     pub paused: bool,
-    /// Annotation [`WORD`].
-    pub word: Option<Word>,
+    /// Annotation [`CONFIRMATION`].
+    pub confirmation: Option<OperatorConfirmation>,
 }
 
 /// Parses an operator's confirmation: `confirm`, `rename NAME`, or `copy NAME`.
-pub fn parse_word(text: &str) -> Option<Word> {
+pub fn parse_confirmation(text: &str) -> Option<OperatorConfirmation> {
     let mut words = text.split_whitespace();
     let (verb, name, end) = (words.next()?, words.next(), words.next());
     let name = name.map(ClusterName::from_record);
     match (verb, name, end) {
-        ("confirm", None, None) => Some(Word::Confirm),
-        ("rename", Some(name), None) if name.can_name_objects() && !name.is_default() => Some(Word::Rename(name)),
-        ("copy", Some(name), None) if name.can_name_objects() && !name.is_default() => Some(Word::Copy(name)),
+        ("confirm", None, None) => Some(OperatorConfirmation::Confirm),
+        ("rename", Some(name), None) if name.can_name_objects() && !name.is_default() => {
+            Some(OperatorConfirmation::Rename(name))
+        }
+        ("copy", Some(name), None) if name.can_name_objects() && !name.is_default() => {
+            Some(OperatorConfirmation::Copy(name))
+        }
         _ => None,
     }
 }
@@ -122,7 +126,7 @@ impl From<&ConfigMap> for Record {
             restore_suspected: text(RESTORE_SUSPECTED).and_then(|stamp| stamp.trim().parse().ok()),
             confirmed_lost: text(CONFIRMED_LOST).map(|lines| uids(lines)).unwrap_or_default(),
             paused: text(PAUSED).is_some_and(|paused| paused.trim() == "true"),
-            word: config_map.annotations().get(WORD).and_then(|word| parse_word(word)),
+            confirmation: config_map.annotations().get(CONFIRMATION).and_then(|text| parse_confirmation(text)),
         }
     }
 }
@@ -141,7 +145,7 @@ pub fn reference(uid: Option<String>) -> ObjectReference {
 
 /// The content that the record should have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Note {
+pub struct RecordNote {
     /// `cluster-name`; `None`: unchanged.
     pub name: Option<ClusterName>,
     /// `identity`; `None`: unchanged.
@@ -154,7 +158,7 @@ pub struct Note {
     pub followed: bool,
 }
 
-impl Note {
+impl RecordNote {
     /// Whether the record has to be written.
     pub fn is_news_to(&self, record: &Record) -> bool {
         self.followed
@@ -194,7 +198,7 @@ impl Records {
     }
 
     /// Writes the note to the record and returns the record after that.
-    pub async fn write(&self, note: &Note) -> Result<Record, RecordError> {
+    pub async fn write(&self, note: &RecordNote) -> Result<Record, RecordError> {
         self.change(|config_map| {
             let data = config_map.data.get_or_insert_default();
             let mut set =
@@ -213,7 +217,7 @@ impl Records {
             if note.followed
                 && let Some(annotations) = &mut config_map.metadata.annotations
             {
-                annotations.remove(WORD);
+                annotations.remove(CONFIRMATION);
             }
         })
         .await
@@ -258,10 +262,14 @@ impl Records {
         .await
     }
 
-    /// Writes an operator's confirmation for the leader; see [`parse_word`].
-    pub async fn ask(&self, word: &str) -> Result<Record, RecordError> {
+    /// Writes an operator's confirmation for the leader; see [`parse_confirmation`].
+    pub async fn ask(&self, confirmation: &str) -> Result<Record, RecordError> {
         self.change(|config_map| {
-            config_map.metadata.annotations.get_or_insert_default().insert(WORD.to_owned(), word.to_owned());
+            config_map
+                .metadata
+                .annotations
+                .get_or_insert_default()
+                .insert(CONFIRMATION.to_owned(), confirmation.to_owned());
         })
         .await
     }

@@ -33,10 +33,10 @@ impl Suspicion {
         Self { stamp, heard: now, until: now + RESTORE_SUSPECTED.saturating_sub(age) }
     }
 
-    /// The suspicion after a Service has vanished just now. `word`: when an operator has last confirmed the state. What
-    /// vanishes after that is another restore.
-    pub fn vanished(known: Option<Self>, word: Option<Instant>, wall: Timestamp, now: Instant) -> Self {
-        let unconfirmed = known.filter(|known| word.is_none_or(|word| word < known.heard));
+    /// The suspicion after a Service has vanished just now. `confirmed`: when an operator has last confirmed the state.
+    /// What vanishes after that is another restore.
+    pub fn vanished(known: Option<Self>, confirmed: Option<Instant>, wall: Timestamp, now: Instant) -> Self {
+        let unconfirmed = known.filter(|known| confirmed.is_none_or(|confirmed| confirmed < known.heard));
         let together = unconfirmed.filter(|known| now.saturating_duration_since(known.heard) < TOGETHER);
         let fresh = together.filter(|known| known.until.saturating_duration_since(now) + TOGETHER > RESTORE_SUSPECTED);
         fresh.unwrap_or_else(|| Self::new(wall, wall, now))
@@ -49,8 +49,8 @@ impl Suspicion {
     }
 
     /// When the suspicion ends; `None` if an operator has confirmed the state since.
-    pub fn end(self, word: Option<Instant>) -> Option<Instant> {
-        word.is_none_or(|word| word < self.heard).then_some(self.until)
+    pub fn end(self, confirmed: Option<Instant>) -> Option<Instant> {
+        confirmed.is_none_or(|confirmed| confirmed < self.heard).then_some(self.until)
     }
 }
 
@@ -86,7 +86,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let suspicion = Suspicion::vanished(None, None, wall, now + second);
         assert_eq!(suspicion.end(Some(now + second)), None);
-        assert!(suspicion.end(Some(now)).is_some(), "the word is older");
+        assert!(suspicion.end(Some(now)).is_some(), "the confirmation is older");
         let later = Suspicion::vanished(Some(suspicion), None, wall + TOGETHER, now + second + TOGETHER);
         assert!(later.end(Some(now + second)).is_some(), "another restore");
     }

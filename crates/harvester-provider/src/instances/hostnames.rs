@@ -16,7 +16,7 @@ pub const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// answer, because thousands of Nodes may join at once.
 #[derive(Debug, Default)]
 pub struct Hostnames {
-    answers: BTreeMap<String, Answer>,
+    answers: BTreeMap<String, HostnameAnswer>,
     /// VMs by the host name that they report, and by its first label; in lower case.
     called: BTreeMap<String, BTreeSet<String>>,
     /// How many requests are not answered yet.
@@ -26,7 +26,7 @@ pub struct Hostnames {
 }
 
 #[derive(Debug)]
-struct Answer {
+struct HostnameAnswer {
     /// The UID of the instance that the answer belongs to; it changes with each start.
     vmi_uid: String,
     outcome: Outcome,
@@ -183,7 +183,7 @@ impl Hostnames {
             }
             Outcome::Failed(_) => {}
         }
-        self.answers.insert(ask.vm.clone(), Answer { vmi_uid: ask.vmi_uid.clone(), outcome });
+        self.answers.insert(ask.vm.clone(), HostnameAnswer { vmi_uid: ask.vmi_uid.clone(), outcome });
     }
 
     fn forget(&mut self, vm: &str) {

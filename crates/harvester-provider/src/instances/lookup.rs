@@ -28,7 +28,7 @@ pub struct Machines<'a> {
 
 /// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum MachineMatch {
     /// The machine.
     Vm(Arc<VmView>),
     /// Guest agents have to be asked first (empty: the requests are under way).
@@ -41,15 +41,15 @@ pub enum Found {
 
 /// Searches by provider ID, then by host names of guest agents, then by name. No agent is asked without `hostnames`,
 /// nor for a Node whose provider ID names a missing VM: that machine is gone, or was restored under its old name.
-pub fn find(node: &NodeView, machines: Machines<'_>, hostnames: Option<&mut Hostnames>, now: Instant) -> Found {
+pub fn find(node: &NodeView, machines: Machines<'_>, hostnames: Option<&mut Hostnames>, now: Instant) -> MachineMatch {
     let uid = vm_uid(node);
     if let Some(vm) = uid.and_then(|uid| machines.vms.iter().find(|vm| vm.uid == uid)) {
-        return Found::Vm(Arc::clone(vm));
+        return MachineMatch::Vm(Arc::clone(vm));
     }
     let index = Index::new(machines);
     let same_name = index.vm(&node.name).filter(|vm| index.may_be(vm, node)).cloned();
     let Some(hostnames) = hostnames.filter(|_| uid.is_none()) else {
-        return same_name.map_or(Found::Nobody(None), Found::Vm);
+        return same_name.map_or(MachineMatch::Nobody(None), MachineMatch::Vm);
     };
 
     let candidates: Vec<&VmiView> = machines
@@ -60,10 +60,10 @@ pub fn find(node: &NodeView, machines: Machines<'_>, hostnames: Option<&mut Host
         .filter(|vmi| index.vm(&vmi.name).is_some_and(|vm| index.may_be(vm, node)))
         .collect();
     match hostnames.resolve(&node.name, same_name.is_some(), &candidates, now) {
-        Resolution::Vm(name) => index.vm(&name).cloned().map_or(Found::Nobody(None), Found::Vm),
-        Resolution::Ask(asks) => Found::Asking(asks),
-        Resolution::Ambiguous(names) => Found::Ambiguous(names),
-        Resolution::Nobody(again) => Found::Nobody(again),
+        Resolution::Vm(name) => index.vm(&name).cloned().map_or(MachineMatch::Nobody(None), MachineMatch::Vm),
+        Resolution::Ask(asks) => MachineMatch::Asking(asks),
+        Resolution::Ambiguous(names) => MachineMatch::Ambiguous(names),
+        Resolution::Nobody(again) => MachineMatch::Nobody(again),
     }
 }
 
@@ -195,15 +195,15 @@ mod tests {
             let now = Instant::now();
             for _ in 0..5 {
                 match find(node, machines, Some(&mut book), now) {
-                    Found::Vm(vm) => return vm.name.clone(),
-                    Found::Asking(asks) => {
+                    MachineMatch::Vm(vm) => return vm.name.clone(),
+                    MachineMatch::Asking(asks) => {
                         for ask in asks {
                             let name = self.says.iter().find(|(vm, _)| *vm == ask.vm).map(|(_, name)| *name);
                             book.answered(&ask, name, now);
                         }
                     }
-                    Found::Ambiguous(names) => return format!("one of {names:?}"),
-                    Found::Nobody(_) => return "nobody".into(),
+                    MachineMatch::Ambiguous(names) => return format!("one of {names:?}"),
+                    MachineMatch::Nobody(_) => return "nobody".into(),
                 }
             }
             panic!("never found");
@@ -263,8 +263,8 @@ mod tests {
         let farm = farm(&["a"], &[("a", "x")]);
         let cluster = ClusterName::from_record("demo");
         let machines = Machines { cluster: &cluster, vms: &farm.vms, vmis: &farm.vmis, bound: &farm.bound };
-        assert!(matches!(find(&node("a", None), machines, None, Instant::now()), Found::Vm(_)));
-        assert_eq!(find(&node("b", None), machines, None, Instant::now()), Found::Nobody(None));
+        assert!(matches!(find(&node("a", None), machines, None, Instant::now()), MachineMatch::Vm(_)));
+        assert_eq!(find(&node("b", None), machines, None, Instant::now()), MachineMatch::Nobody(None));
     }
 
     /// W-08.

@@ -1,6 +1,6 @@
 //! Decides whether a machine is switched off (harvester-side.md 9.1; W-27). Pure.
 
-use cloud_provider::provider::{Power, Standing};
+use cloud_provider::provider::{MachineState, Power};
 use harvester_api::virtual_machine::PrintableStatus;
 use harvester_api::virtual_machine_instance::Phase;
 
@@ -22,15 +22,15 @@ pub fn power(vm: &VmView, vmi: Option<&VmiView>) -> Power {
 
 /// The state of a machine whose Node does not answer. When a host has just died, Harvester reports its machines as
 /// running for some minutes.
-pub fn standing(vm: &VmView, vmi: Option<&VmiView>) -> Standing {
+pub fn standing(vm: &VmView, vmi: Option<&VmiView>) -> MachineState {
     let ended = vmi.is_none_or(|vmi| vmi.phase == Phase::Ended);
     match vm.status {
-        PrintableStatus::Stopped if ended => Standing::Off,
-        PrintableStatus::Paused => Standing::Still("paused"),
-        PrintableStatus::Migrating => Standing::Still("being migrated"),
-        _ if vmi.is_some_and(|vmi| vmi.migrating) => Standing::Still("being migrated"),
-        PrintableStatus::Running => Standing::Running,
-        _ => Standing::Unknown,
+        PrintableStatus::Stopped if ended => MachineState::Off,
+        PrintableStatus::Paused => MachineState::Still("paused"),
+        PrintableStatus::Migrating => MachineState::Still("being migrated"),
+        _ if vmi.is_some_and(|vmi| vmi.migrating) => MachineState::Still("being migrated"),
+        PrintableStatus::Running => MachineState::Running,
+        _ => MachineState::Unknown,
     }
 }
 
@@ -48,15 +48,15 @@ mod tests {
         };
         let (runs, moves, ended) = (vmi(Phase::Running, false), vmi(Phase::Running, true), vmi(Phase::Ended, false));
         for (status, vmi, expected) in [
-            (PrintableStatus::Running, Some(&runs), Standing::Running),
-            (PrintableStatus::Running, Some(&moves), Standing::Still("being migrated")),
-            (PrintableStatus::Migrating, Some(&runs), Standing::Still("being migrated")),
-            (PrintableStatus::Paused, Some(&runs), Standing::Still("paused")),
-            (PrintableStatus::Stopped, None, Standing::Off),
-            (PrintableStatus::Stopped, Some(&ended), Standing::Off),
-            (PrintableStatus::Stopped, Some(&runs), Standing::Unknown),
-            (PrintableStatus::Stopping, Some(&runs), Standing::Unknown),
-            (PrintableStatus::Unknown, None, Standing::Unknown),
+            (PrintableStatus::Running, Some(&runs), MachineState::Running),
+            (PrintableStatus::Running, Some(&moves), MachineState::Still("being migrated")),
+            (PrintableStatus::Migrating, Some(&runs), MachineState::Still("being migrated")),
+            (PrintableStatus::Paused, Some(&runs), MachineState::Still("paused")),
+            (PrintableStatus::Stopped, None, MachineState::Off),
+            (PrintableStatus::Stopped, Some(&ended), MachineState::Off),
+            (PrintableStatus::Stopped, Some(&runs), MachineState::Unknown),
+            (PrintableStatus::Stopping, Some(&runs), MachineState::Unknown),
+            (PrintableStatus::Unknown, None, MachineState::Unknown),
         ] {
             let mut vm = build::vm("a", "u");
             vm.status = status;

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::node::{INSTANCE_TYPE, is_uninitialized};
 use cloud_provider::provider::{
-    Existence, Hold, InstanceMetadata, Instances, NodeWake, Power, ProviderError, Standing,
+    Existence, Hold, InstanceMetadata, Instances, MachineState, NodeWake, Power, ProviderError,
 };
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use futures::stream::{BoxStream, StreamExt, select_all};
@@ -304,23 +304,23 @@ impl Instances for HarvesterInstances {
         }
     }
 
-    async fn standing(&self, node: &NodeView) -> Standing {
+    async fn standing(&self, node: &NodeView) -> MachineState {
         // A replica that does not lead has no cache. The machine then usually has the Node's name, and the comparison
         // of UIDs below detects if not.
         let name = self.vm(node).map_or_else(|_| node.name.clone(), |vm| vm.name.clone());
         match self.requests.read(&name).await {
             Ok(Some((vm, vmi))) if Some(vm.uid.as_str()) == vm_uid(node) => standing(&vm, vmi.as_ref()),
-            Ok(_) | Err(_) => Standing::Unknown,
+            Ok(_) | Err(_) => MachineState::Unknown,
         }
     }
 
-    fn cached_standing(&self, node: &NodeView) -> Standing {
+    fn cached_standing(&self, node: &NodeView) -> MachineState {
         if self.steady_since().is_none() {
-            return Standing::Unknown;
+            return MachineState::Unknown;
         }
         match self.vm(node) {
             Ok(vm) if Some(vm.uid.as_str()) == vm_uid(node) => standing(&vm, self.vmis.get(&vm.name).as_deref()),
-            Ok(_) | Err(_) => Standing::Unknown,
+            Ok(_) | Err(_) => MachineState::Unknown,
         }
     }
 

@@ -199,7 +199,8 @@ async fn a_provider_id_that_a_machine_has_needs_no_full_search() {
 async fn while_deletions_are_suspended_nobody_asks_whether_a_machine_is_gone() {
     let lab = lab(&[running("vm-1", None)], "x");
     let gone = node("gone", Some("harvester://uid-gone"), false);
-    let window = crate::host_upgrade::caution::Window { why: "hosts are being upgraded".into(), upgrade: true };
+    let window =
+        crate::host_upgrade::caution::SuspensionWindow { why: "hosts are being upgraded".into(), upgrade: true };
     lab.instances.caution.set(Some(window));
     for _ in 0..3 {
         let Existence::Unknown(why) = lab.instances.existence(&gone).await else { panic!("deletions are suspended") };

@@ -18,19 +18,19 @@ pub const ASK_AGAIN: Duration = Duration::from_mins(1);
 /// Who has not asked for so long is paused or held, and no part of what is seen now.
 const ASKS_NO_MORE: Duration = Duration::from_mins(5);
 
-/// For so long a human's word counts.
-const WORD_LASTS: Duration = Duration::from_mins(10);
+/// For so long an operator's confirmation counts.
+const CONFIRMATION_LASTS: Duration = Duration::from_mins(10);
 
 /// What a Service is answered that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum BreakerAnswer {
     /// It may go on.
     Yes,
     /// It may go on if all that is decided on is read once more, and is as it was.
     Confirmed,
     /// It asks again after this time.
     Later(Duration),
-    /// Nothing without a human's word: so many addresses would change.
+    /// Nothing without an operator's confirmation: so many addresses would change.
     No(usize),
 }
 
@@ -51,25 +51,25 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// May this Service be changed unasked? `all`: how many addresses are served. `word`: when a human last said that
-    /// all is as it is to be.
-    pub fn ask(&mut self, service: &ServiceKey, all: usize, word: Option<Instant>, now: Instant) -> Answer {
+    /// May this Service be changed unasked? `all`: how many addresses are served. `confirmed`: when a human last said
+    /// that all is as it is to be.
+    pub fn ask(&mut self, service: &ServiceKey, all: usize, confirmed: Option<Instant>, now: Instant) -> BreakerAnswer {
         if self.granted.contains(service) {
-            return Answer::Yes;
+            return BreakerAnswer::Yes;
         }
         self.asking.retain(|_, (_, last)| now.saturating_duration_since(*last) < ASKS_NO_MORE);
         let (since, last) = self.asking.entry(service.clone()).or_insert((now, now));
         *last = now;
         let since = *since;
-        if word.is_some_and(|word| now.saturating_duration_since(word) < WORD_LASTS) {
-            return Answer::Yes;
+        if confirmed.is_some_and(|confirmed| now.saturating_duration_since(confirmed) < CONFIRMATION_LASTS) {
+            return BreakerAnswer::Yes;
         }
         let rest = SECOND_LOOK.saturating_sub(now.saturating_duration_since(since));
         match allowed(self.recent.count(now), self.asking.len(), all) {
-            Allowed::Yes => Answer::Yes,
-            Allowed::Confirmed if rest.is_zero() => Answer::Confirmed,
-            Allowed::Confirmed => Answer::Later(rest),
-            Allowed::No => Answer::No(self.asking.len()),
+            Allowed::Yes => BreakerAnswer::Yes,
+            Allowed::Confirmed if rest.is_zero() => BreakerAnswer::Confirmed,
+            Allowed::Confirmed => BreakerAnswer::Later(rest),
+            Allowed::No => BreakerAnswer::No(self.asking.len()),
         }
     }
 
@@ -99,13 +99,14 @@ mod tests {
 
     /// Of `all` Services so many ask, one after the other, and again after two seconds; how many are changed in the
     /// end?
-    fn changed(breaker: &mut Breaker, all: usize, ask: usize, word: Option<Instant>) -> usize {
+    fn changed(breaker: &mut Breaker, all: usize, ask: usize, confirmed: Option<Instant>) -> usize {
         let start = Instant::now();
         let mut left: Vec<ServiceKey> = (0..ask).map(|number| key(&format!("default/web-{number}"))).collect();
         for round in 0..4 {
             let now = start + SECOND_LOOK * round;
             left.retain(|service| {
-                let goes = matches!(breaker.ask(service, all, word, now), Answer::Yes | Answer::Confirmed);
+                let goes =
+                    matches!(breaker.ask(service, all, confirmed, now), BreakerAnswer::Yes | BreakerAnswer::Confirmed);
                 if goes {
                     breaker.changed(service, now);
                 }
@@ -150,8 +151,8 @@ mod tests {
     fn a_humans_word_lets_them_all_go_for_a_while() {
         let mut breaker = Breaker::default();
         assert_eq!(changed(&mut breaker, 30, 20, None), 3);
-        let (now, old) = (Instant::now() + SECOND_LOOK * 4, Instant::now().checked_sub(WORD_LASTS));
-        assert_eq!(breaker.ask(&key("default/web-9"), 30, old, now), Answer::No(17));
+        let (now, old) = (Instant::now() + SECOND_LOOK * 4, Instant::now().checked_sub(CONFIRMATION_LASTS));
+        assert_eq!(breaker.ask(&key("default/web-9"), 30, old, now), BreakerAnswer::No(17));
         assert_eq!(changed(&mut breaker, 30, 20, Some(Instant::now())), 20);
     }
 
@@ -159,10 +160,10 @@ mod tests {
     fn who_waits_for_its_turn_counts_once() {
         let (mut breaker, now) = (Breaker::default(), Instant::now());
         for _ in 0..9 {
-            assert_eq!(breaker.ask(&key("default/web"), 5, None, now), Answer::Yes);
+            assert_eq!(breaker.ask(&key("default/web"), 5, None, now), BreakerAnswer::Yes);
             breaker.changed(&key("default/web"), now);
         }
-        assert_eq!(breaker.ask(&key("default/other"), 5, None, now), Answer::Yes);
+        assert_eq!(breaker.ask(&key("default/other"), 5, None, now), BreakerAnswer::Yes);
         breaker.done(&key("default/web"));
         assert_eq!(breaker.recent.count(now), 1);
     }
@@ -174,7 +175,7 @@ mod tests {
         let services: Vec<ServiceKey> = (0..3).map(|number| key(&format!("default/web-{number}"))).collect();
         for step in ["create", "publish"] {
             for service in &services {
-                assert_eq!(breaker.ask(service, 9, None, now), Answer::Yes, "{step} {service}");
+                assert_eq!(breaker.ask(service, 9, None, now), BreakerAnswer::Yes, "{step} {service}");
                 breaker.changed(service, now);
                 breaker.over(service);
             }
@@ -183,7 +184,11 @@ mod tests {
             breaker.done(service);
         }
         assert_eq!((breaker.recent.count(now), breaker.granted.len()), (3, 0));
-        assert_ne!(breaker.ask(&services[0], 9, None, now), Answer::Yes, "another loss of the same is another one");
+        assert_ne!(
+            breaker.ask(&services[0], 9, None, now),
+            BreakerAnswer::Yes,
+            "another loss of the same is another one"
+        );
     }
 
     /// It was paused, or may not be written for another reason.
@@ -193,8 +198,8 @@ mod tests {
         for number in 0..10 {
             breaker.ask(&key(&format!("default/web-{number}")), 15, None, now);
         }
-        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), Answer::No(10));
-        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now + ASKS_NO_MORE), Answer::Yes);
+        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), BreakerAnswer::No(10));
+        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now + ASKS_NO_MORE), BreakerAnswer::Yes);
     }
 
     #[test]
@@ -203,8 +208,8 @@ mod tests {
         for number in 0..10 {
             breaker.ask(&key(&format!("default/web-{number}")), 15, None, now);
         }
-        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), Answer::No(10));
+        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), BreakerAnswer::No(10));
         (1..10).for_each(|number| breaker.over(&key(&format!("default/web-{number}"))));
-        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), Answer::Yes);
+        assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), BreakerAnswer::Yes);
     }
 }

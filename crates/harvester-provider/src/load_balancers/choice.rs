@@ -143,7 +143,7 @@ pub fn read(service: &ServiceView) -> Result<(Source, Option<IpAddr>), ChoiceErr
 /// The owner of an address that no Service may request. (An address that belongs to another Service leads to
 /// `AddressTaken`.)
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Holder {
+pub enum AddressHolder {
     /// The Harvester API: a node that announced this address would cut itself and its pods off from Harvester.
     #[error("that of the Harvester API")]
     Harvester,
@@ -164,16 +164,16 @@ pub fn holder(
     harvester: &str,
     nodes: &[Arc<NodeView>],
     services: &[Arc<ServiceView>],
-) -> Option<Holder> {
+) -> Option<AddressHolder> {
     let url = runtime::client::server_url(harvester);
     let host = url.as_ref().and_then(|url| url.host()).map(|host| host.trim_matches(['[', ']']));
     if host.and_then(|host| host.parse::<IpAddr>().ok()).is_some_and(|host| host.to_canonical() == address) {
-        return Some(Holder::Harvester);
+        return Some(AddressHolder::Harvester);
     }
     let node = nodes.iter().find(|node| node_addresses(node).contains(&address));
     let service = || services.iter().find(|service| service.cluster_ips.contains(&address));
-    node.map(|node| Holder::Node(node.name.clone()))
-        .or_else(|| service().map(|service| Holder::ClusterIp(service.key.clone())))
+    node.map(|node| AddressHolder::Node(node.name.clone()))
+        .or_else(|| service().map(|service| AddressHolder::ClusterIp(service.key.clone())))
 }
 
 /// The addresses of a machine, without names.

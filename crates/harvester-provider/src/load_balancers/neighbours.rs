@@ -36,14 +36,14 @@ struct Index {
 type Pairs<K> = BTreeSet<(K, ServiceKey)>;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Facts {
+struct NeighbourFacts {
     primary: Option<ServiceKey>,
     group: Option<Group>,
     addresses: BTreeSet<IpAddr>,
     wanted: Option<IpAddr>,
 }
 
-impl From<&ServiceView> for Facts {
+impl From<&ServiceView> for NeighbourFacts {
     fn from(service: &ServiceView) -> Self {
         Self {
             primary: named_primary(service).and_then(Result::ok),
@@ -121,7 +121,7 @@ impl Neighbours {
 
 impl Index {
     fn note(&mut self, key: ServiceKey, now: Option<Arc<ServiceView>>) {
-        let facts = |service: &Arc<ServiceView>| Facts::from(&**service);
+        let facts = |service: &Arc<ServiceView>| NeighbourFacts::from(&**service);
         let (old, new) = (
             self.seen.remove(&key).as_ref().map(facts).unwrap_or_default(),
             now.as_ref().map(facts).unwrap_or_default(),
@@ -138,7 +138,7 @@ impl Index {
         if let Some(address) = old.wanted {
             self.by_static.remove(&(address, key.clone()));
         }
-        let Some(now) = now.filter(|_| new != Facts::default()) else { return };
+        let Some(now) = now.filter(|_| new != NeighbourFacts::default()) else { return };
         self.by_primary.extend(new.primary.map(|primary| (primary, key.clone())));
         self.by_group.extend(new.group.map(|group| (group, key.clone())));
         self.by_address.extend(new.addresses.into_iter().map(|address| (address, key.clone())));

@@ -21,7 +21,7 @@ use futures::StreamExt;
 use harvester_api::load_balancer::LoadBalancer;
 use prometheus_client::registry::Registry;
 use runtime::error::chain;
-use runtime::scenario::{Scenario, Seen};
+use runtime::scenario::{ReceivedRequest, Scenario};
 use serde_json::{Value, json};
 
 use super::super::booking;
@@ -143,14 +143,14 @@ impl Lab {
     }
 
     /// The requests since the last call, as `METHOD resource`.
-    fn sent(&self) -> Vec<Seen> {
+    fn sent(&self) -> Vec<ReceivedRequest> {
         let seen = self.server.requests();
         self.server.clear();
         seen
     }
 
     /// The same without what only reads.
-    fn written(&self) -> Vec<Seen> {
+    fn written(&self) -> Vec<ReceivedRequest> {
         self.sent().into_iter().filter(|seen| seen.method != "GET").collect()
     }
 
@@ -185,7 +185,7 @@ fn watched() -> watch::Receiver<Status> {
     watch::Sender::default().subscribe()
 }
 
-fn methods(seen: &[Seen]) -> Vec<&str> {
+fn methods(seen: &[ReceivedRequest]) -> Vec<&str> {
     seen.iter().map(|seen| seen.method.as_str()).collect()
 }
 
@@ -205,7 +205,7 @@ fn live(name: &str, is_going: bool) -> Value {
     })
 }
 
-fn answer(request: &Seen, stored: &mut BTreeMap<String, Value>, conflicts: &mut usize) -> (u16, Value) {
+fn answer(request: &ReceivedRequest, stored: &mut BTreeMap<String, Value>, conflicts: &mut usize) -> (u16, Value) {
     if request.path.starts_with(SERVICES) {
         assert_eq!(request.method, "PATCH");
         let kind = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata"});

@@ -82,14 +82,14 @@ mod tests {
     use super::super::build::{config, key, service};
     use super::super::choice::Source;
     use super::super::desired::new_object;
-    use super::super::plan::Verdict;
+    use super::super::plan::PlanVerdict;
     use super::super::service_patch::{ServicePatch, publish, share};
     use super::*;
 
     const IP: &str = "10.0.0.1";
 
     fn plan(actions: Vec<Action>) -> Plan {
-        Plan { actions, verdict: Verdict::Ready }
+        Plan { actions, verdict: PlanVerdict::Ready }
     }
 
     fn publisher(under_way: &UnderWay, only_static: bool) -> Option<&str> {

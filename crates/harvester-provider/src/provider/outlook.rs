@@ -18,7 +18,7 @@ use super::HarvesterProvider;
 use crate::config::remedy;
 use crate::identity::card::Card;
 use crate::identity::decide::Source;
-use crate::identity::record::{self, Note};
+use crate::identity::record::{self, RecordNote};
 
 /// How long both APIs may take for their first lists.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -124,7 +124,7 @@ async fn settled(
 }
 
 /// The write for what the record does not contain yet.
-fn write_of(note: &Note) -> Write {
+fn write_of(note: &RecordNote) -> Write {
     let mut data = Map::new();
     let mut set = |key: &str, value: Option<String>| drop(value.map(|value| data.insert(key.to_owned(), value.into())));
     set(record::CLUSTER_NAME, note.name.as_ref().map(ToString::to_string));

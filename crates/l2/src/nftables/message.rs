@@ -104,7 +104,7 @@ fn push(bytes: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32, family: u8, r
 
 /// A message of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum KernelReply {
     /// The result of the request with this number; the errno if it failed.
     Acknowledged(u32, Result<(), i32>),
     /// An object in answer to the request with this number, or this many elements of a set.
@@ -114,7 +114,7 @@ pub(super) enum Answer {
 }
 
 /// All messages of one datagram from the kernel; a damaged message ends the list.
-pub(super) fn answers(mut datagram: &[u8]) -> Vec<Answer> {
+pub(super) fn answers(mut datagram: &[u8]) -> Vec<KernelReply> {
     const NLMSG_ERROR: u16 = 2;
     const NLMSG_DONE: u16 = 3;
     const ELEMENTS: u16 = SUBSYSTEM << 8 | NEW_ELEMENT;
@@ -128,11 +128,14 @@ pub(super) fn answers(mut datagram: &[u8]) -> Vec<Answer> {
             NLMSG_ERROR => {
                 let Some(code) = body.first_chunk::<4>() else { break };
                 let code = i32::from_ne_bytes(*code);
-                all.push(Answer::Acknowledged(sequence, if code == 0 { Ok(()) } else { Err(code.saturating_neg()) }));
+                all.push(KernelReply::Acknowledged(
+                    sequence,
+                    if code == 0 { Ok(()) } else { Err(code.saturating_neg()) },
+                ));
             }
-            NLMSG_DONE => all.push(Answer::Done(sequence)),
-            ELEMENTS => all.push(Answer::Objects(sequence, count_elements(body))),
-            _ => all.push(Answer::Objects(sequence, 1)),
+            NLMSG_DONE => all.push(KernelReply::Done(sequence)),
+            ELEMENTS => all.push(KernelReply::Objects(sequence, count_elements(body))),
+            _ => all.push(KernelReply::Objects(sequence, 1)),
         }
         let Some(rest) = datagram.get(length.next_multiple_of(4)..) else { break };
         datagram = rest;
@@ -192,7 +195,7 @@ mod tests {
         message[8..12].copy_from_slice(&12_u32.to_ne_bytes());
         message[16..].copy_from_slice(&(-2_i32).to_ne_bytes());
         let twice = [message.clone(), message].concat();
-        assert_eq!(answers(&twice), [Answer::Acknowledged(12, Err(2)); 2]);
+        assert_eq!(answers(&twice), [KernelReply::Acknowledged(12, Err(2)); 2]);
     }
 
     #[test]
@@ -206,7 +209,7 @@ mod tests {
         end[4..6].copy_from_slice(&3_u16.to_ne_bytes());
         end[8..12].copy_from_slice(&7_u32.to_ne_bytes());
         let datagram = [message(NEW_ELEMENT, elements), message(6, Attributes::new().text(1, "table")), end].concat();
-        assert_eq!(answers(&datagram), [Answer::Objects(7, 3), Answer::Objects(7, 1), Answer::Done(7)]);
+        assert_eq!(answers(&datagram), [KernelReply::Objects(7, 3), KernelReply::Objects(7, 1), KernelReply::Done(7)]);
     }
 
     /// The length that a message says it has, with each attribute list inside it as long as it says: what is left over

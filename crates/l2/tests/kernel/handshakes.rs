@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, icmpv4, icmpv6};
-use l2::handshake::{Answer, Handshake, PORTS, Reply, parse_frame};
+use l2::handshake::{Handshake, PORTS, Reply, SynAnswer, parse_frame};
 use l2::{PacketSocket, Traffic};
 
 use crate::lan::{FAR, Lan, NEAR, PATIENCE, SILENCE, Side, eventually, on_a_lan};
@@ -39,7 +39,7 @@ fn served(near: &Side, far: &Side, vip: &str, traffic: Traffic) -> (TcpListener,
     (listener, PacketSocket::open(near.index, traffic).expect("socket"))
 }
 
-async fn asked(socket: &PacketSocket, asks: &Handshake) -> Option<Answer> {
+async fn asked(socket: &PacketSocket, asks: &Handshake) -> Option<SynAnswer> {
     socket.send(&asks.syn()).await.expect("send");
     let frame = tokio::time::timeout(SILENCE * 5, socket.next::<512>()).await.ok()?.expect("receive");
     let reply = parse_frame(&frame).expect("an answer");
@@ -66,14 +66,14 @@ fn a_port_that_somebody_serves_accepts_one_that_nobody_does_refuses_and_a_strang
             let (_listener, socket) = served(&near, &far, vip, traffic);
             let stranger = if traffic == Traffic::Handshake { "192.0.2.77" } else { "2001:db8::77" };
             for (number, vip, port, expected) in [
-                (0, vip, 80, Some(Answer::Accepted)),
-                (1, vip, 81, Some(Answer::Refused)),
+                (0, vip, 80, Some(SynAnswer::Accepted)),
+                (1, vip, 81, Some(SynAnswer::Refused)),
                 (2, stranger, 80, None),
-                (255, vip, 80, Some(Answer::Accepted)),
+                (255, vip, 80, Some(SynAnswer::Accepted)),
             ] {
                 let asks = handshake(ours, vip, port, number);
                 assert_eq!(asked(&socket, &asks).await, expected, "{vip} {port}");
-                if expected == Some(Answer::Accepted) {
+                if expected == Some(SynAnswer::Accepted) {
                     socket.send(&asks.reset()).await.expect("send");
                 }
             }
@@ -88,7 +88,7 @@ fn the_asking_kernel_ends_what_it_knows_nothing_of_even_without_our_reset() {
         addresses(&near, &far).await;
         for (ours, vip, traffic) in BOTH {
             let (_listener, socket) = served(&near, &far, vip, traffic);
-            assert_eq!(asked(&socket, &handshake(ours, vip, 80, 7)).await, Some(Answer::Accepted));
+            assert_eq!(asked(&socket, &handshake(ours, vip, 80, 7)).await, Some(SynAnswer::Accepted));
             eventually("nothing is left half open", async || half_open(&near, &far) == 0).await;
         }
     });

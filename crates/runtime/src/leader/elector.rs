@@ -66,7 +66,7 @@ pub enum Action {
 #[derive(Debug)]
 pub struct Elector {
     config: LeaderConfig,
-    seen: Option<Seen>,
+    seen: Option<SeenLease>,
     leading: Option<Leading>,
     ended: bool,
     /// Since when a request is under way.
@@ -84,7 +84,7 @@ pub struct Elector {
 }
 
 #[derive(Debug)]
-struct Seen {
+struct SeenLease {
     record: Record,
     version: String,
     changed: Instant,
@@ -280,7 +280,7 @@ impl Elector {
             (Some(seen), Some(new)) if seen.record == new.record => seen.changed + outage,
             _ => now,
         };
-        self.seen = observation.map(|Observation { record, version }| Seen { record, version, changed });
+        self.seen = observation.map(|Observation { record, version }| SeenLease { record, version, changed });
         let foreign = self
             .seen
             .as_ref()
@@ -315,7 +315,7 @@ impl Elector {
     /// When other replicas may take the Lease if it does not change. If the holder's host is reported as silent, two
     /// missed renewals suffice: these are two independent signs. A holder that is alive nevertheless finds another
     /// holder in the Lease at its next renewal.
-    fn expiry(&self, seen: &Seen) -> Instant {
+    fn expiry(&self, seen: &SeenLease) -> Instant {
         let host = seen.record.holder.rsplit_once('_').map_or(seen.record.holder.as_str(), |(host, _)| host);
         let missed = self.config.timing.retry_period.mul_f64(MISSED);
         let patience = if self.silent.contains(host) { missed } else { seen.record.lease_duration };

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::{OnLoss, Timing};
 use super::*;
 use crate::log_lines::Lines;
-use crate::scenario::{Scenario, Seen};
+use crate::scenario::{ReceivedRequest, Scenario};
 
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
@@ -46,7 +46,7 @@ impl Server {
     }
 }
 
-fn listed(seen: &Seen, lease: Option<&Value>, granted: &AtomicBool) -> (u16, Value) {
+fn listed(seen: &ReceivedRequest, lease: Option<&Value>, granted: &AtomicBool) -> (u16, Value) {
     match lease {
         Some(lease) if seen.query.contains("watch=true") && granted.swap(false, Ordering::Relaxed) => {
             (200, json!({"type": "MODIFIED", "object": lease}))
@@ -62,7 +62,7 @@ fn listed(seen: &Seen, lease: Option<&Value>, granted: &AtomicBool) -> (u16, Val
     }
 }
 
-fn answer(seen: &Seen, lease: &mut Option<Value>) -> (u16, Value) {
+fn answer(seen: &ReceivedRequest, lease: &mut Option<Value>) -> (u16, Value) {
     let version = |lease: &Value| lease["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     let next = lease.as_ref().map_or(1, |lease| version(lease).parse::<u64>().unwrap() + 1);
     let stored = |lease: &mut Option<Value>| {

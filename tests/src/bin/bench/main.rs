@@ -80,7 +80,7 @@ fn run(cli: &Cli) -> Result<bool> {
         Effort { runs: 10, quiet: Duration::from_mins(1) }
     };
     let runtime = tokio::runtime::Runtime::new().context("failed to make a runtime")?;
-    let mut found: Vec<parts::Found> = Vec::new();
+    let mut found: Vec<parts::PartResult> = Vec::new();
     let limits = LIMITS.into_iter().map(|(name, kind)| (name, kind, None));
     for (name, kind, quick) in PARTS.into_iter().map(|(name, kind, quick)| (name, kind, Some(quick))).chain(limits) {
         let usual = quick.is_some_and(|quick| quick || !cli.quick) && name.starts_with("ccm-") == cli.ccm;

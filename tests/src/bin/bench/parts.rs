@@ -100,7 +100,7 @@ pub struct Effort {
 
 /// What a part found.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Found {
+pub struct PartResult {
     /// The part.
     pub part: String,
     /// What could not be measured, and why.
@@ -141,10 +141,14 @@ pub struct Found {
     pub figures: Vec<Figure>,
 }
 
-/// Runs one part. It never fails as a whole: what could not be measured is in [`Found::failures`].
-pub async fn run(name: &str, kind: Kind, effort: Effort, ccm_args: &[String]) -> Found {
-    let mut found =
-        Found { part: name.to_owned(), load: report::load(), ccm_args: ccm_args.to_vec(), ..Found::default() };
+/// Runs one part. It never fails as a whole: what could not be measured is in [`PartResult::failures`].
+pub async fn run(name: &str, kind: Kind, effort: Effort, ccm_args: &[String]) -> PartResult {
+    let mut found = PartResult {
+        part: name.to_owned(),
+        load: report::load(),
+        ccm_args: ccm_args.to_vec(),
+        ..PartResult::default()
+    };
     let begin = std::time::Instant::now();
     say(format!("{name}: load {:.1}", found.load));
     if let Err(error) = Box::pin(measure(kind, effort, &mut found)).await {
@@ -154,12 +158,12 @@ pub async fn run(name: &str, kind: Kind, effort: Effort, ccm_args: &[String]) ->
     found
 }
 
-fn fail(found: &mut Found, what: &str, error: &anyhow::Error) {
+fn fail(found: &mut PartResult, what: &str, error: &anyhow::Error) {
     say(format!("FAILED: {what}: {error:#}"));
     found.failures.push(format!("{what}: {error:#}"));
 }
 
-async fn measure(kind: Kind, effort: Effort, found: &mut Found) -> Result<()> {
+async fn measure(kind: Kind, effort: Effort, found: &mut PartResult) -> Result<()> {
     if let Kind::Ccm(case) = kind {
         let args = found.ccm_args.clone();
         return Box::pin(ccm::measure(case, &args, &mut found.figures)).await;
@@ -195,7 +199,7 @@ async fn services(
     bed: BedBuilder,
     (count, ipam, variant): (usize, &'static str, Variant),
     effort: Effort,
-    found: &mut Found,
+    found: &mut PartResult,
 ) -> Result<()> {
     let bed = match variant {
         Variant::RealHost => bed.harvester_flag("--profile=real"),
@@ -239,7 +243,7 @@ async fn after(
     count: usize,
     addresses: &[std::net::IpAddr],
     effort: Effort,
-    found: &mut Found,
+    found: &mut PartResult,
 ) -> Result<()> {
     bench.standby().start().context("failed to start a second cloud controller manager")?;
     bench.wait_until_ccm_is_ready(&bench.standby()).await?;

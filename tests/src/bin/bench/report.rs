@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::creation::Creation;
 use crate::failover::Failover;
 use crate::figures::{Quantiles, megabytes};
-use crate::parts::Found;
+use crate::parts::PartResult;
 use crate::requests::Counts;
 use crate::restarts::{AnnouncerRestart, AtRest, CcmRestart, Handover};
 use crate::steady::Steady;
@@ -174,14 +174,14 @@ fn seconds(ms: u64) -> f64 {
 }
 
 /// Writes `report.json`.
-pub fn write(path: &Path, quick: bool, found: &[Found]) -> Result<()> {
+pub fn write(path: &Path, quick: bool, found: &[PartResult]) -> Result<()> {
     #[derive(Serialize)]
     struct Report<'a> {
         ok: bool,
         quick: bool,
         processors: usize,
         kernel: String,
-        parts: &'a [Found],
+        parts: &'a [PartResult],
     }
     let report = Report {
         ok: found.iter().all(|found| found.failures.is_empty()),

@@ -6,7 +6,7 @@ use e2e::Bed;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
-use crate::found::Found;
+use crate::found::CaseResult;
 
 /// What is done to the owner, or to all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,8 +100,8 @@ pub struct Run {
 }
 
 /// Runs it on a bed of its own.
-pub async fn measure(case: &Case, runs: usize, outage: Duration) -> Found<Run> {
-    let mut found = Found::begin(case.name, case.title);
+pub async fn measure(case: &Case, runs: usize, outage: Duration) -> CaseResult<Run> {
+    let mut found = CaseResult::begin(case.name, case.title);
     let nodes = if case.fault == Fault::TerminateAlone { 1 } else { 3 };
     let bed = Bed::builder()
         .nodes(nodes)

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// What was played, and what each run of it gave.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Found<R> {
+pub struct CaseResult<R> {
     /// Its name.
     pub case: String,
     /// For people.
@@ -15,7 +15,7 @@ pub struct Found<R> {
     pub failures: Vec<String>,
 }
 
-impl<R> Found<R> {
+impl<R> CaseResult<R> {
     /// Nothing yet.
     pub fn begin(case: &str, title: &str) -> Self {
         eprintln!("{case}: {title}");

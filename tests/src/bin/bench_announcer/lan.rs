@@ -1,13 +1,13 @@
 //! A LAN that lies, and many at once: the faults that tests hold to their limits, played some times over.
 
 use anyhow::{Context, Result};
-use e2e::lan_faults::{Seen, groups, late_writes, strangers, upgrade};
+use e2e::lan_faults::{ObservedOutage, groups, late_writes, strangers, upgrade};
 use e2e::vip::{all_well, three_nodes};
 use e2e::{Bed, Case as Place};
 use serde::{Deserialize, Serialize};
 
 use crate::cases::ms;
-use crate::found::Found;
+use crate::found::CaseResult;
 
 /// What is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +68,8 @@ pub struct Watched {
     pub double_ms: Option<f64>,
 }
 
-impl From<&Seen> for Watched {
-    fn from(seen: &Seen) -> Self {
+impl From<&ObservedOutage> for Watched {
+    fn from(seen: &ObservedOutage) -> Self {
         let report = &seen.report;
         Self {
             what: seen.what.clone(),
@@ -102,9 +102,9 @@ pub async fn measure(
     (name, title, fault): (&str, &str, Fault),
     runs: usize,
     outage: u64,
-    mut keep: impl FnMut(&Found<Run>) -> Result<()>,
+    mut keep: impl FnMut(&CaseResult<Run>) -> Result<()>,
 ) -> Result<()> {
-    let mut found = Found::begin(name, title);
+    let mut found = CaseResult::begin(name, title);
     let builder = if fault == Fault::Upgrade { upgrade::bed() } else { three_nodes() };
     let bed = builder.start().await.with_context(|| name.to_owned())?;
     for number in 1..=runs {
@@ -129,7 +129,7 @@ pub async fn measure(
 }
 
 async fn play(bed: &Bed, place: &Place<'_>, fault: Fault, outage: u64) -> Result<Run> {
-    let one = |seen: Seen| vec![seen];
+    let one = |seen: ObservedOutage| vec![seen];
     let seen = match fault {
         Fault::Hypervisor => one(groups::a_hypervisor_is_lost(bed, place, 188).await?),
         Fault::Minority => one(groups::a_minority_is_cut_off(bed, place, 186).await?),
@@ -148,7 +148,7 @@ async fn play(bed: &Bed, place: &Place<'_>, fault: Fault, outage: u64) -> Result
 }
 
 /// As a table in Markdown.
-pub fn print(found: &[Found<Run>]) {
+pub fn print(found: &[CaseResult<Run>]) {
     println!("\n| a LAN that lies | n | bound, ms | gap ms, median (max) | lost, max | connections broken |");
     println!("| --- | --- | --- | --- | --- | --- |");
     for one in found {

@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 
 use crate::cases::CASES;
-use crate::found::Found;
+use crate::found::CaseResult;
 use crate::lan::FAULTS;
 use crate::report::Report;
 
@@ -105,7 +105,7 @@ fn run(cli: &Cli) -> Result<usize> {
         report.write(&cli.report)?;
     }
     for fault in FAULTS.into_iter().filter(|(name, ..)| wanted(name)) {
-        let mut keep = |found: &Found<lan::Run>| {
+        let mut keep = |found: &CaseResult<lan::Run>| {
             report.played(found);
             report.write(&cli.report)
         };

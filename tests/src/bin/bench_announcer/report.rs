@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::at_rest::{self, AtRest};
 use crate::cases::Run;
 use crate::false_verdicts::FalseVerdicts;
-use crate::found::Found;
+use crate::found::CaseResult;
 use crate::lan;
 use crate::lost_node::{self, Row};
 use crate::many::Many;
@@ -25,10 +25,10 @@ pub struct Report {
     /// Of the machine.
     pub cores: usize,
     /// Cases.
-    pub cases: Vec<Found<Run>>,
+    pub cases: Vec<CaseResult<Run>>,
     /// A LAN that lies.
     #[serde(default)]
-    pub lan: Vec<Found<lan::Run>>,
+    pub lan: Vec<CaseResult<lan::Run>>,
     /// 200 addresses.
     pub many: Option<Many>,
     /// DHCP leases over their life.
@@ -79,7 +79,7 @@ impl Report {
     }
 
     /// More runs of a case.
-    pub fn add(&mut self, found: Found<Run>) {
+    pub fn add(&mut self, found: CaseResult<Run>) {
         match self.cases.iter_mut().find(|case| case.case == found.case) {
             Some(case) => {
                 case.runs.extend(found.runs);
@@ -90,7 +90,7 @@ impl Report {
     }
 
     /// What a fault has shown so far.
-    pub fn played(&mut self, found: &Found<lan::Run>) {
+    pub fn played(&mut self, found: &CaseResult<lan::Run>) {
         self.lan.retain(|one| one.case != found.case);
         self.lan.push(found.clone());
     }

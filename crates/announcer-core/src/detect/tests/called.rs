@@ -5,11 +5,11 @@ use super::*;
 /// What was said of addresses that somebody else answers for: when, and who.
 fn taken(lan: &Lan) -> Vec<(Duration, Vec<(IpAddr, Mac)>)> {
     let said = lan.verdicts.iter().filter_map(|(at, verdict)| match verdict {
-        Verdict::Silent { vips, taken, .. } => {
+        OwnerVerdict::Silent { vips, taken, .. } => {
             assert_eq!(vips, &[], "nobody answers for it, it is said");
             Some((*at, taken.iter().map(|(vip, by)| (vip.address, *by)).collect()))
         }
-        Verdict::Answers { .. } => None,
+        OwnerVerdict::Answers { .. } => None,
     });
     said.collect()
 }
@@ -48,8 +48,8 @@ fn an_owner_that_never_answered_a_unicast_question_is_not_said_to_have_been_hear
         .verdicts
         .iter()
         .filter_map(|(_, verdict)| match verdict {
-            Verdict::Silent { heard, .. } => Some(*heard),
-            Verdict::Answers { .. } => None,
+            OwnerVerdict::Silent { heard, .. } => Some(*heard),
+            OwnerVerdict::Answers { .. } => None,
         })
         .collect();
     assert_eq!(heard, [false].into());
@@ -64,7 +64,7 @@ fn an_owner_that_answers_again_itself_ends_the_suspicion() {
     lan.holders.insert(vip(5), [mac(2)].into());
     lan.run(Duration::from_secs(3));
     let said = lan.verdicts.last().map(|(_, verdict)| verdict);
-    assert_eq!(said, Some(&Verdict::Answers { owner: name(2), vip: vip(5) }));
+    assert_eq!(said, Some(&OwnerVerdict::Answers { owner: name(2), vip: vip(5) }));
     let before = lan.verdicts.len();
     lan.run(Duration::from_secs(20));
     assert_eq!(lan.verdicts.len(), before);

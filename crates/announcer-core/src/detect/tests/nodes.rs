@@ -13,8 +13,8 @@ fn lan() -> Lan {
     lan
 }
 
-fn silent(finding: &Finding) -> bool {
-    matches!(finding, Finding::Silent { .. })
+fn silent(finding: &NodeFinding) -> bool {
+    matches!(finding, NodeFinding::Silent { .. })
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn a_node_without_addresses_is_found_silent_as_soon_as_an_owner_and_without_a_br
     let (at, found) = lan.findings[0].clone();
     assert_eq!(
         found,
-        Finding::Silent { node: name(2), address: vip(12), gateway: true, witnesses: 1 },
+        NodeFinding::Silent { node: name(2), address: vip(12), gateway: true, witnesses: 1 },
         "the gateway was heard meanwhile"
     );
     let after = at.saturating_sub(dead);
@@ -38,7 +38,7 @@ fn a_node_without_addresses_is_found_silent_as_soon_as_an_owner_and_without_a_br
     assert!(lan.verdicts.is_empty(), "nothing is taken over for that");
     lan.holders.get_mut(&vip(12)).unwrap().insert(mac(2));
     lan.run(Duration::from_secs(1));
-    assert_eq!(lan.findings.last().unwrap().1, Finding::Answers { node: name(2) });
+    assert_eq!(lan.findings.last().unwrap().1, NodeFinding::Answers { node: name(2) });
 }
 
 /// Node 2 owns an address, node 3 is first in line and this node second.

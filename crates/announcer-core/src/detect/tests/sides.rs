@@ -5,8 +5,8 @@ use super::*;
 /// The last verdict that somebody is silent: on the clients' side, for certain, hosts beside members.
 fn last(lan: &Lan) -> Option<(bool, bool, u8)> {
     lan.verdicts.iter().rev().find_map(|(_, verdict)| match verdict {
-        Verdict::Silent { side, certain, outside, .. } => Some((*side == Side::Greater, *certain, *outside)),
-        Verdict::Answers { .. } => None,
+        OwnerVerdict::Silent { side, certain, outside, .. } => Some((*side == Side::Greater, *certain, *outside)),
+        OwnerVerdict::Answers { .. } => None,
     })
 }
 
@@ -99,9 +99,9 @@ fn each_address_that_answers_again_is_reported_though_another_one_is_still_missi
     lan.verdicts.clear();
     lan.holders.insert(vip(5), [mac(2)].into());
     lan.run(ms(200));
-    let answers: Vec<&Verdict> = lan.verdicts.iter().map(|(_, verdict)| verdict).collect();
-    assert!(answers.contains(&&Verdict::Answers { owner: name(2), vip: vip(5) }), "{answers:?}");
-    assert!(!answers.contains(&&Verdict::Answers { owner: name(2), vip: vip(6) }), "{answers:?}");
+    let answers: Vec<&OwnerVerdict> = lan.verdicts.iter().map(|(_, verdict)| verdict).collect();
+    assert!(answers.contains(&&OwnerVerdict::Answers { owner: name(2), vip: vip(5) }), "{answers:?}");
+    assert!(!answers.contains(&&OwnerVerdict::Answers { owner: name(2), vip: vip(6) }), "{answers:?}");
 }
 
 /// Its card got another MAC under the same record: what was reported is taken back all the same.
@@ -117,7 +117,11 @@ fn an_owner_that_answers_from_a_new_card_is_reported_to_answer() {
     lan.detector.watch(lan.now, &[moved]);
     lan.holders.insert(vip(5), [mac(12)].into());
     lan.run(ms(200));
-    assert!(lan.verdicts.iter().any(|(_, verdict)| matches!(verdict, Verdict::Answers { .. })), "{:?}", lan.verdicts);
+    assert!(
+        lan.verdicts.iter().any(|(_, verdict)| matches!(verdict, OwnerVerdict::Answers { .. })),
+        "{:?}",
+        lan.verdicts
+    );
 }
 
 #[test]
@@ -143,7 +147,7 @@ fn what_the_card_beneath_a_macvlan_answers_is_no_sign_of_it() {
     lan.run(Duration::from_secs(1));
     lan.holders.insert(vip(5), [mac(2)].into());
     lan.run(ms(240));
-    let Some((_, Verdict::Silent { taken, .. })) = lan.verdicts.first() else { panic!("{:?}", lan.verdicts) };
+    let Some((_, OwnerVerdict::Silent { taken, .. })) = lan.verdicts.first() else { panic!("{:?}", lan.verdicts) };
     assert_eq!(taken.len(), 1);
 }
 

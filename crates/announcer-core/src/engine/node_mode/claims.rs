@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use super::super::{Action, Engine, Heard};
-use crate::claim::{self, ClaimSecret, Judgement, Won};
+use crate::claim::{self, ClaimSecret, Judgement, TakenOverVip};
 use crate::frames::Frame;
 use crate::ownership::Owners;
 use crate::ownership::node::{LostVip, Term};
@@ -72,7 +72,7 @@ impl Engine {
                 .owner_record(&former_owner.service)
                 .is_some_and(|owner_record| owner_record.host == self.config.node_name);
             let Some(view) = self.services.get(&former_owner.service).filter(|_| ours) else { continue };
-            let won = Won {
+            let won = TakenOverVip {
                 address: carrier.net.addr(),
                 mac: carrier.mac,
                 loser_mac: former_owner.mac,

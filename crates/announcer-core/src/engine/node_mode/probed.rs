@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use super::super::Engine;
 use super::Action;
 use crate::ownership::Owners;
-use crate::prober::{Finding, Outcome, PERSISTS, Targets};
+use crate::prober::{Outcome, PERSISTS, ProbeFinding, Targets};
 use crate::reason::Reason;
 
 /// The results of the probes.
@@ -48,7 +48,7 @@ impl Services {
     }
 
     /// Takes in a finding. Returns what to report, if anything: whether it is a warning, and the reason.
-    fn note(&mut self, finding: &Finding, others_know: bool) -> Option<(bool, Reason)> {
+    fn note(&mut self, finding: &ProbeFinding, others_know: bool) -> Option<(bool, Reason)> {
         let at = finding.target.at;
         if self.asked.get(&at).is_none_or(|target| target.service != finding.target.service) {
             return None;
@@ -70,7 +70,7 @@ impl Engine {
     }
 
     /// Takes in a finding. It does not lead to a plan; the card shows it with its next renewal.
-    pub(in crate::engine) fn probed(&mut self, finding: &Finding) {
+    pub(in crate::engine) fn probed(&mut self, finding: &ProbeFinding) {
         let Owners::Node(cluster) = &self.ownership else { return };
         let others_know = cluster.members().any(|(_, card)| card.probed.is_unserved(&finding.target.at));
         if let Some((warning, reason)) = self.node_mode.probed.note(finding, others_know) {
@@ -81,8 +81,8 @@ impl Engine {
 }
 
 /// Text for the author of the Service.
-fn text(finding: &Finding, me: &str) -> String {
-    let Finding { target, outcome, failures } = finding;
+fn text(finding: &ProbeFinding, me: &str) -> String {
+    let ProbeFinding { target, outcome, failures } = finding;
     let (address, port, owner) = (target.at.ip(), target.at.port(), &target.owner);
     let asked = format!("asked {failures} times in a row by node {me}");
     match outcome {
@@ -133,8 +133,8 @@ mod tests {
         services
     }
 
-    fn finding(first: bool, outcome: Outcome, failures: u32) -> Finding {
-        Finding { target: target(first), outcome, failures }
+    fn finding(first: bool, outcome: Outcome, failures: u32) -> ProbeFinding {
+        ProbeFinding { target: target(first), outcome, failures }
     }
 
     #[test]

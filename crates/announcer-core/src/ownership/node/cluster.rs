@@ -9,7 +9,7 @@ use l2_types::Mac;
 
 use super::asking::Asking;
 use super::decide::QuestionState;
-use super::facts::Facts;
+use super::facts::ApiFacts;
 use super::hand_overs::HandOvers;
 use super::member::Fitness;
 use super::owner_records::{Learnt, OwnerRecords, Recipient};
@@ -17,7 +17,7 @@ use super::silence::Silences;
 use super::swaps::{Change, PendingSwaps};
 use super::timing::TOLD_AFTER;
 use super::unable::Unable;
-use super::{Card, ForeignLock, Member, NodeFacts, OwnerRecord, Term, Verdict};
+use super::{Card, ForeignLock, Member, NodeFacts, OwnerRecord, OwnerVerdict, Term};
 use crate::frames::{Frame, Heard};
 use crate::ownership::{Owner, Ownership};
 use crate::screen::Machine;
@@ -48,7 +48,7 @@ pub(super) struct Assignment {
 #[derive(Debug)]
 pub struct Cluster {
     pub(super) me: String,
-    pub(super) facts: Facts,
+    pub(super) facts: ApiFacts,
     /// This node's own card as it is now.
     pub(super) card: Card,
     /// Since when this node has a defect.
@@ -75,7 +75,7 @@ impl Cluster {
     /// Starts without any knowledge. `lease` is the duration of our own membership Lease.
     pub fn new(me: String, lease: Duration) -> Self {
         Self {
-            facts: Facts::new(me.clone(), lease),
+            facts: ApiFacts::new(me.clone(), lease),
             me,
             card: Card::default(),
             unwell_since: None,
@@ -202,7 +202,7 @@ impl Cluster {
     }
 
     /// Takes in a verdict of the detector.
-    pub fn verdict(&mut self, now: Instant, verdict: Verdict) {
+    pub fn verdict(&mut self, now: Instant, verdict: OwnerVerdict) {
         self.silences.note(now, verdict);
     }
 

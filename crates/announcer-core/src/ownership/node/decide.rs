@@ -2,12 +2,12 @@
 
 use super::OwnerRecord;
 use super::candidates::Candidates;
-use super::silence::Silence;
+use super::silence::OwnerSilence;
 use crate::detect::landmarks::Side;
 
 /// State of the node that the record names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holder {
+pub enum OwnerState {
     /// Its membership Lease is renewed, or this node cannot tell because of the API.
     Alive,
     /// Its Lease was unchanged for its whole duration while the API was well.
@@ -57,9 +57,9 @@ pub struct Case<'a> {
     /// This node is not excluded and has an interface for the group.
     pub keeps: bool,
     /// State of the node in the record.
-    pub holder: Holder,
+    pub holder: OwnerState,
     /// What the detector found, if the owner is silent.
-    pub silent: Option<Silence>,
+    pub silent: Option<OwnerSilence>,
     /// The owner hears many more hosts than this node does, and its Lease is valid.
     pub outheard: bool,
     /// The owner has answered this node neither under its record nor shortly before, and its Lease and card say that it
@@ -174,35 +174,37 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
     match (case.silent, case.holder) {
         // A duplicate, proxy ARP, or a fabric that answers for dead hosts. Such a host is no owner, so its answers stop
         // blocking the take-over.
-        (Some(Silence { taken: Some(_), side, heard, .. }), Holder::Alive) if case.others_had_their_time => {
+        (Some(OwnerSilence { taken: Some(_), side, heard, .. }), OwnerState::Alive) if case.others_had_their_time => {
             // An owner that hears hosts is reached by unicast, by all but this node.
             let lost = if case.in_its_name { case.outdone } else { !case.outheard };
             if heard && side == Side::Greater && lost { Step::Take(THOUGH_IT_RENEWS) } else { Step::Rest }
         }
-        (Some(Silence { taken: Some(_), .. }), _) if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
-        (Some(Silence { taken: Some(_), .. }), _) => Step::Rest,
-        (Some(Silence { side: Side::Greater, .. }), _) if !case.outheard && !case.unreached => {
+        (Some(OwnerSilence { taken: Some(_), .. }), _) if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
+        (Some(OwnerSilence { taken: Some(_), .. }), _) => Step::Rest,
+        (Some(OwnerSilence { side: Side::Greater, .. }), _) if !case.outheard && !case.unreached => {
             Step::Take("its node does not answer any more")
         }
-        (Some(Silence { side: Side::Lesser, .. }), _) if case.outdone => {
+        (Some(OwnerSilence { side: Side::Lesser, .. }), _) if case.outdone => {
             Step::Take("its node does not answer here, and hears fewer hosts than this one")
         }
         // decisions.md 24: this node itself may be cut off, also from clients, unless the API shows that the owner is.
         // A node that hears no host at all lets nodes go first that hear some.
-        (Some(Silence { side: Side::Alone, .. }), _) if case.candidates.len() > 1 && !case.others_had_their_time => {
+        (Some(OwnerSilence { side: Side::Alone, .. }), _)
+            if case.candidates.len() > 1 && !case.others_had_their_time =>
+        {
             Step::Rest
         }
-        (Some(_), Holder::Expired) => Step::Take("its node does not answer any more and its Lease has expired"),
+        (Some(_), OwnerState::Expired) => Step::Take("its node does not answer any more and its Lease has expired"),
         // The group has no address yet, so the owner cannot be silent and two nodes cannot both answer.
-        (None, Holder::Expired | Holder::Unseen) if !case.addressed && rank == 0 => {
+        (None, OwnerState::Expired | OwnerState::Unseen) if !case.addressed && rank == 0 => {
             Step::Take("its node's Lease has expired")
         }
         // The detector has no interface to ask, so the whole LAN is asked. Otherwise the addresses would stay on a dead
         // node.
-        (_, Holder::Unseen) if rank == 0 => ask(case, "its node's Lease has expired, and nobody answers for it"),
+        (_, OwnerState::Unseen) if rank == 0 => ask(case, "its node's Lease has expired, and nobody answers for it"),
         // Wait until the Lease of that node has had time to appear: our broadcast question looks on the wire as if a
         // stranger wanted the address.
-        (_, Holder::Absent) if rank == 0 && case.vacant_long_enough => {
+        (_, OwnerState::Absent) if rank == 0 && case.vacant_long_enough => {
             ask(case, if owner.is_empty() { GIVEN_UP } else { "its node is gone" })
         }
         _ => Step::Rest,
@@ -260,7 +262,7 @@ impl<'a> Case<'a> {
             rank: owner_record.and_then(|owner_record| candidates.rank(&owner_record.host, me, |_| None)),
             candidates,
             keeps: true,
-            holder: Holder::Alive,
+            holder: OwnerState::Alive,
             silent: None,
             outheard: false,
             unreached: false,

@@ -13,7 +13,7 @@ use crate::network::Network;
 
 /// A membership Lease, and when this node saw it change.
 #[derive(Debug)]
-struct Seen {
+struct SeenMember {
     member: Member,
     changed: Instant,
     /// The interfaces on the current card, followed by those of earlier cards. A node whose cable fails just before its
@@ -30,11 +30,11 @@ fn remember(known: Vec<CardLink>, card: &[CardLink]) -> Vec<CardLink> {
 
 /// What the API server has said about nodes.
 #[derive(Debug)]
-pub struct Facts {
+pub struct ApiFacts {
     me: String,
     /// Duration of our own Lease.
     duration: Duration,
-    members: BTreeMap<String, Seen>,
+    members: BTreeMap<String, SeenMember>,
     nodes: BTreeMap<String, NodeFacts>,
     readiness: Readiness,
     /// `Some(false)`: this node has no right to read Nodes.
@@ -49,7 +49,7 @@ pub struct Facts {
     pub api_servers: BTreeSet<IpAddr>,
 }
 
-impl Facts {
+impl ApiFacts {
     pub fn new(me: String, duration: Duration) -> Self {
         Self {
             me,
@@ -89,7 +89,7 @@ impl Facts {
         let since = before.as_ref().filter(|_| !changed).map_or(now, |seen| seen.changed);
         let links = remember(before.map(|seen| seen.links).unwrap_or_default(), &member.card.links);
         let own = node == self.me;
-        self.members.insert(node, Seen { member, changed: since, links });
+        self.members.insert(node, SeenMember { member, changed: since, links });
         !(same && was_fresh) || (own && expired != self.expired(now))
     }
 

@@ -4,8 +4,8 @@
 //! The interfaces between this module and the other parts of the engine:
 //!
 //! * The failure detector (`detect`) gets [`Targets`], the owners that this node has to watch, whenever they change. It
-//!   returns [`Verdict`]s. Arming (R5), confirmation (R3), the landmarks (R4) and the self-check (R2) belong to the
-//!   detector. This module decides what follows from a verdict.
+//!   returns [`OwnerVerdict`]s. Arming (R5), confirmation (R3), the landmarks (R4) and the self-check (R2) belong to
+//!   the detector. This module decides what follows from a verdict.
 //! * The claims (`claim`) get the MAC, address and term of each former owner after a take-over; they are repeated until
 //!   that MAC is silent. They return the term of each claim whose tag was valid.
 //! * The API gets a compare-and-swap of one Service's record, and this node's own membership Lease.
@@ -52,7 +52,7 @@ pub(crate) use round::{Review, ReviewContext};
 pub(crate) use swaps::Change;
 pub(crate) use timing::HAND_OVER_LINGER;
 
-pub(crate) use crate::detect::verdict::{Target, Targets, Verdict, Watched};
+pub(crate) use crate::detect::verdict::{OwnerVerdict, Target, Targets, Watched};
 use crate::view::{ServiceKey, Uid};
 use crate::vip_id::VipId;
 

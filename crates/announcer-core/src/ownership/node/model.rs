@@ -22,8 +22,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use l2_types::Mac;
 
 use super::candidates::{Candidates, Penalties};
-use super::decide::{Case, Holder, Step, decide};
-use super::silence::Silence;
+use super::decide::{Case, OwnerState, Step, decide};
+use super::silence::OwnerSilence;
 use super::{OwnerRecord, Swap, Term};
 use crate::detect::landmarks::{Before, Side};
 use crate::view::Uid;
@@ -177,7 +177,7 @@ impl World {
     }
 
     /// What the detector of `n` says of an owner that does not answer.
-    fn silence(&self, bound: Bound, n: usize, owner: usize) -> Silence {
+    fn silence(&self, bound: Bound, n: usize, owner: usize) -> OwnerSilence {
         let others: BTreeSet<usize> = (0..bound.nodes).filter(|other| *other != n && *other != owner).collect();
         let all = others.iter().map(|other| mac(*other)).chain(Self::hosts(bound, false)).collect();
         let hosts = Self::hosts(bound, self.nodes[n].cut);
@@ -185,10 +185,10 @@ impl World {
         let heard = others.iter().filter(|other| self.hear_each_other(n, **other)).map(|other| mac(*other));
         let found: BTreeSet<Mac> = heard.chain(hosts).collect();
         if bound.blind {
-            return Silence { taken: None, side: Side::Greater, certain: true, heard: true, last: None, outside };
+            return OwnerSilence { taken: None, side: Side::Greater, certain: true, heard: true, last: None, outside };
         }
         let before = Before::of(bound.gateway.then_some((GATEWAY_ADDRESS, GATEWAY)), all);
-        Silence {
+        OwnerSilence {
             taken: None,
             side: before.side(&found),
             certain: before.is_certain(&found),
@@ -211,7 +211,7 @@ impl World {
         decide(&Case {
             holding: node.has,
             keeps: !node.excluded,
-            holder: if self.nodes[owner].lease == 0 { Holder::Alive } else { Holder::Expired },
+            holder: if self.nodes[owner].lease == 0 { OwnerState::Alive } else { OwnerState::Expired },
             silent,
             in_its_name: false,
             outheard: silent.is_some_and(|silent| silent.is_outheard(theirs)),

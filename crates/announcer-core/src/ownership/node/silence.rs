@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use l2_types::Mac;
 
-use super::{OwnerRecord, Term, Verdict};
+use super::{OwnerRecord, OwnerVerdict, Term};
 use crate::detect::landmarks::Side;
 
 /// What the last burst showed for one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Silence {
+pub struct OwnerSilence {
     /// The other MAC that answers for the address.
     pub taken: Option<Mac>,
     /// On which side of the LAN this node is.
@@ -35,7 +35,7 @@ fn is_many_more(more: u8, hosts: u8) -> bool {
     more > hosts.saturating_mul(OUTHEARD)
 }
 
-impl Silence {
+impl OwnerSilence {
     /// The opposite: this node hears so many more hosts than the owner.
     pub fn hears_many_more(self, theirs: u8) -> bool {
         is_many_more(self.outside, theirs)
@@ -51,32 +51,32 @@ impl Silence {
 
 /// One silent address: since when, under which term, and what the last burst showed.
 #[derive(Debug)]
-struct Found {
+struct SilentAddress {
     since: Instant,
     term: Term,
-    silence: Silence,
+    silence: OwnerSilence,
 }
 
 /// Silent owners with their silent addresses.
 #[derive(Debug, Default)]
-pub struct Silences(BTreeMap<String, BTreeMap<IpAddr, Found>>);
+pub struct Silences(BTreeMap<String, BTreeMap<IpAddr, SilentAddress>>);
 
 impl Silences {
     /// Takes in a verdict of the detector.
-    pub fn note(&mut self, now: Instant, verdict: Verdict) {
+    pub fn note(&mut self, now: Instant, verdict: OwnerVerdict) {
         match verdict {
-            Verdict::Silent { owner, vips, taken, side, certain, heard, last, outside } => {
+            OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside } => {
                 let known = self.0.entry(owner).or_default();
                 let free = vips.into_iter().map(|vip| (vip, None));
                 for (vip, taken) in free.chain(taken.into_iter().map(|(vip, by)| (vip, Some(by)))) {
                     let before = known.get(&vip.address).filter(|found| found.term == vip.term);
                     let since = before.map_or(now, |found| found.since);
                     let last = before.map_or(last, |found| found.silence.last);
-                    let silence = Silence { taken, side, certain, heard, last, outside };
-                    known.insert(vip.address, Found { since, term: vip.term, silence });
+                    let silence = OwnerSilence { taken, side, certain, heard, last, outside };
+                    known.insert(vip.address, SilentAddress { since, term: vip.term, silence });
                 }
             }
-            Verdict::Answers { owner, vip } => {
+            OwnerVerdict::Answers { owner, vip } => {
                 if let Some(known) = self.0.get_mut(&owner) {
                     known.remove(&vip);
                 }
@@ -84,7 +84,11 @@ impl Silences {
         }
     }
 
-    fn found<'a>(&'a self, record: &'a OwnerRecord, addresses: &'a [IpAddr]) -> impl Iterator<Item = &'a Found> {
+    fn found<'a>(
+        &'a self,
+        record: &'a OwnerRecord,
+        addresses: &'a [IpAddr],
+    ) -> impl Iterator<Item = &'a SilentAddress> {
         let known = self.0.get(&record.host).into_iter();
         let found = known.flat_map(move |known| addresses.iter().filter_map(|address| known.get(address)));
         // Under a newer record the owner must first be heard again (R5).
@@ -92,7 +96,7 @@ impl Silences {
     }
 
     /// The finding about these addresses that justifies a take-over most, if the owner is silent for one of them.
-    pub fn of(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<Silence> {
+    pub fn of(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<OwnerSilence> {
         let found = self.found(record, addresses).map(|found| found.silence);
         found.max_by_key(|silence| (silence.taken.is_none(), silence.side))
     }
@@ -131,8 +135,8 @@ mod tests {
         OwnerRecord { host: "node-2".into(), term: Term(term) }
     }
 
-    fn silent(vips: Vec<Watched>, taken: Vec<(Watched, Mac)>) -> Verdict {
-        Verdict::Silent {
+    fn silent(vips: Vec<Watched>, taken: Vec<(Watched, Mac)>) -> OwnerVerdict {
+        OwnerVerdict::Silent {
             owner: "node-2".into(),
             vips,
             taken,
@@ -155,7 +159,7 @@ mod tests {
         };
         assert_eq!((by(&[taken]), by(&[taken, free]), by(&[other])), (Some(Some(THIEF)), Some(None), None));
         assert_eq!((silences.since("node-2"), silences.since("node-3")), (Some(now), None));
-        silences.note(now, Verdict::Answers { owner: "node-2".into(), vip: free.address });
+        silences.note(now, OwnerVerdict::Answers { owner: "node-2".into(), vip: free.address });
         assert_eq!(silences.of(&record(4), &[free.address]), None, "though another one is still missing");
         assert!(silences.of(&record(4), &[taken.address]).is_some());
         silences.retain(&BTreeSet::from([("node-2".to_owned(), free.address)]));
@@ -180,14 +184,15 @@ mod tests {
         for (certain, outside, theirs, outheard) in
             [(true, 1, 8, false), (false, 1, 8, true), (false, 4, 8, false), (false, 0, 1, true), (false, 0, 0, false)]
         {
-            let silence = Silence { taken: None, side: Side::Greater, certain, heard: true, last: None, outside };
+            let silence = OwnerSilence { taken: None, side: Side::Greater, certain, heard: true, last: None, outside };
             assert_eq!(silence.is_outheard(theirs), outheard, "{silence:?} {theirs}");
         }
     }
 
     #[test]
     fn more_than_twice_as_many_hosts_are_many_more() {
-        let silence = Silence { taken: None, side: Side::Greater, certain: true, heard: false, last: None, outside: 5 };
+        let silence =
+            OwnerSilence { taken: None, side: Side::Greater, certain: true, heard: false, last: None, outside: 5 };
         for (theirs, many_more) in [(0, true), (2, true), (3, false), (9, false)] {
             assert_eq!(silence.hears_many_more(theirs), many_more, "{theirs}");
         }

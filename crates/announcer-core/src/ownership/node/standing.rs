@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::candidates::{Candidates, Penalties};
-use super::decide::{Case, Holder, Step, decide};
+use super::decide::{Case, OwnerState, Step, decide};
 use super::member::{CardLink, Fitness, link_towards};
 use super::reach::{Reach, addresses, can_ask, chosen, link_of, wants_ipv6};
 use super::round::{ReviewContext, Round, Standing, Succession};
@@ -83,13 +83,13 @@ impl Cluster {
     }
 
     /// State of the node that the record names.
-    pub(super) fn holder(&self, round: &Round<'_>, standing: &Standing<'_>) -> Holder {
+    pub(super) fn holder(&self, round: &Round<'_>, standing: &Standing<'_>) -> OwnerState {
         match &standing.owner_record {
-            Some(owner_record) if self.facts.card(&owner_record.host).is_none() => Holder::Absent,
-            Some(owner_record) if !self.facts.is_expired(round.now, &owner_record.host) => Holder::Alive,
-            Some(owner_record) if self.towards(round, standing, &owner_record.host).is_none() => Holder::Unseen,
-            Some(_) => Holder::Expired,
-            None => Holder::Alive,
+            Some(owner_record) if self.facts.card(&owner_record.host).is_none() => OwnerState::Absent,
+            Some(owner_record) if !self.facts.is_expired(round.now, &owner_record.host) => OwnerState::Alive,
+            Some(owner_record) if self.towards(round, standing, &owner_record.host).is_none() => OwnerState::Unseen,
+            Some(_) => OwnerState::Expired,
+            None => OwnerState::Alive,
         }
     }
 
@@ -119,8 +119,13 @@ impl Cluster {
     }
 
     /// Since when the group has no owner. `None`: it has one, or it is too early to tell.
-    pub(super) fn vacant_since(&self, round: &Round<'_>, standing: &Standing<'_>, holder: Holder) -> Option<Instant> {
-        let unowned = standing.owner_record.is_none() || holder == Holder::Absent;
+    pub(super) fn vacant_since(
+        &self,
+        round: &Round<'_>,
+        standing: &Standing<'_>,
+        holder: OwnerState,
+    ) -> Option<Instant> {
+        let unowned = standing.owner_record.is_none() || holder == OwnerState::Absent;
         (unowned && !standing.holding && !round.unsettled && round.yield_at.is_none())
             .then(|| self.vacant.get(&standing.primary().key).copied().unwrap_or(round.now))
     }
@@ -145,7 +150,7 @@ impl Cluster {
         &self,
         round: &Round<'_>,
         standing: &Standing<'_>,
-        holder: Holder,
+        holder: OwnerState,
         elsewhere: Option<&(String, Instant)>,
     ) -> (Owner, Step) {
         let Round { now, context, .. } = *round;

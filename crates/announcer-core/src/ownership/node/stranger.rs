@@ -7,9 +7,9 @@ use std::time::Instant;
 use l2_types::Mac;
 
 use super::Cluster;
-use super::decide::{DESPITE_A_STRANGER, Holder, QuestionState, Step, THOUGH_IT_RENEWS};
+use super::decide::{DESPITE_A_STRANGER, OwnerState, QuestionState, Step, THOUGH_IT_RENEWS};
 use super::round::{Round, Standing, Wake};
-use super::silence::Silence;
+use super::silence::OwnerSilence;
 use super::timing::{CARD_IS_LATE, STRANGERS_TIME, TOLD_AFTER};
 use crate::detect::profile::GRACE;
 use crate::reason::Reason;
@@ -17,7 +17,7 @@ use crate::view::ServiceKey;
 
 impl Cluster {
     /// What the detector found about the owner of a group, if that owner is silent.
-    pub(super) fn silence(&self, standing: &Standing<'_>) -> Option<Silence> {
+    pub(super) fn silence(&self, standing: &Standing<'_>) -> Option<OwnerSilence> {
         let addresses: Vec<_> = standing.addresses().collect();
         self.silences.of(standing.owner_record.as_ref()?, &addresses)
     }
@@ -29,7 +29,7 @@ impl Cluster {
 
     /// Whether most probably this node has lost the clients, and not the silent owner, whose Lease is valid
     /// (decisions.md 24). An owner that does not say how many hosts it hears gives no evidence.
-    pub(super) fn is_outheard(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
+    pub(super) fn is_outheard(&self, round: &Round<'_>, standing: &Standing<'_>, silent: OwnerSilence) -> bool {
         self.card_counts(round, standing)
             && self.owner_hears(round, standing).is_some_and(|theirs| silent.is_outheard(theirs))
     }
@@ -54,7 +54,7 @@ impl Cluster {
     /// Whether the LAN most probably keeps this node and the owner apart (private VLAN, isolated ports), so that the
     /// silence proves nothing: the owner has not answered under its record, nor shortly before, and lives. An owner
     /// that lives renews its Lease, and an owner that is cut off says on its card that it hears no host, or few.
-    pub(super) fn is_unreached(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
+    pub(super) fn is_unreached(&self, round: &Round<'_>, standing: &Standing<'_>, silent: OwnerSilence) -> bool {
         let Some((owner_record, since)) = standing.owner_record.as_ref().zip(self.silent_since(standing)) else {
             return false;
         };
@@ -90,7 +90,7 @@ impl Cluster {
 
     /// The opposite case: the silent owner still renews its Lease, and its newer card says that it hears fewer hosts
     /// than this node. Then the clients are on this side, even if more nodes are on the other.
-    pub(super) fn is_outdone(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
+    pub(super) fn is_outdone(&self, round: &Round<'_>, standing: &Standing<'_>, silent: OwnerSilence) -> bool {
         let Some(owner_record) = &standing.owner_record else { return false };
         let since = self.silent_since(standing).zip(self.facts.renewed_at(&owner_record.host));
         since.is_some_and(|(silent, renewed)| renewed >= silent + TOLD_AFTER)
@@ -109,23 +109,23 @@ impl Cluster {
         &self,
         round: &Round<'_>,
         standing: &Standing<'_>,
-        holder: Holder,
+        holder: OwnerState,
     ) -> Option<Instant> {
         let key = &standing.primary().key;
         let since = match (&standing.owner_record, holder) {
             // This node does not know the MAC of an unseen owner, so the owner itself may be the one that answers.
-            (Some(_), Holder::Unseen) => return None,
+            (Some(_), OwnerState::Unseen) => return None,
             // The owner renews its Lease and does not answer. It is treated as if its Lease had ended when it fell
             // silent. A renewal must have been seen since then: a node that does not see the API does not see a new
             // owner either.
-            (Some(owner_record), Holder::Alive) => {
+            (Some(owner_record), OwnerState::Alive) => {
                 let (silent, renewed) = (self.silent_since(standing)?, self.facts.renewed_at(&owner_record.host)?);
                 let seen = renewed >= silent + TOLD_AFTER && self.facts.in_touch(round.now);
                 seen.then_some(silent + self.facts.lease())?
             }
-            (Some(owner_record), Holder::Expired) => self.facts.expired_since(round.now, &owner_record.host)?,
+            (Some(owner_record), OwnerState::Expired) => self.facts.expired_since(round.now, &owner_record.host)?,
             // A Lease that is gone or was never known would have expired by then.
-            (None, _) | (_, Holder::Absent) => *self.vacant.get(key)? + self.facts.lease(),
+            (None, _) | (_, OwnerState::Absent) => *self.vacant.get(key)? + self.facts.lease(),
         };
         // A member that has lost the API may be an owner that this node does not know of.
         let by = self.answered_by(key).and_then(|mac| self.facts.member_of(mac));
@@ -148,7 +148,7 @@ impl Cluster {
         &self,
         round: &Round<'_>,
         standing: &Standing<'_>,
-        holder: Holder,
+        holder: OwnerState,
         step: &Step,
         wake: &mut Wake,
     ) -> Vec<(ServiceKey, Reason, String)> {
@@ -168,7 +168,7 @@ impl Cluster {
         let member = self.facts.member_of(mac);
         let in_its_name = self.in_its_name(standing, mac);
         // A member may have taken it a moment ago, by a record that has not come here yet.
-        let successor = holder == Holder::Alive && member.is_some() && !in_its_name;
+        let successor = holder == OwnerState::Alive && member.is_some() && !in_its_name;
         if !takes && (first != Some(0) || owner.is_none() || successor) {
             return Vec::new();
         }
@@ -180,10 +180,10 @@ impl Cluster {
             format!(
                 "address {addresses}: its owner {owner} is silent{}, so node {} takes it, although {who} answers for \
                  it too. {remedy}",
-                if holder == Holder::Alive { " though it renews its Lease" } else { " and its Lease has run out" },
+                if holder == OwnerState::Alive { " though it renews its Lease" } else { " and its Lease has run out" },
                 self.me
             )
-        } else if holder == Holder::Unseen {
+        } else if holder == OwnerState::Unseen {
             format!(
                 "address {addresses}: the Lease of its owner {owner} has run out, and {who} answers for it. Nobody \
                  takes it while that lasts: it may be {owner}, which was never seen in this LAN. {remedy}"

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use runtime::scenario::{Scenario, Seen};
+use runtime::scenario::{ReceivedRequest, Scenario};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -19,13 +19,13 @@ struct Guest {
     stolen: Arc<AtomicBool>,
     /// Writes to the Service are not answered.
     hangs: Arc<AtomicBool>,
-    log: Arc<Mutex<Vec<(Instant, Seen)>>>,
+    log: Arc<Mutex<Vec<(Instant, ReceivedRequest)>>>,
 }
 
 impl Guest {
     fn new() -> Self {
         let (stolen, hangs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let log: Arc<Mutex<Vec<(Instant, Seen)>>> = Arc::default();
+        let log: Arc<Mutex<Vec<(Instant, ReceivedRequest)>>> = Arc::default();
         let scenario = Scenario::answering({
             let (stolen, hangs, log) = (Arc::clone(&stolen), Arc::clone(&hangs), Arc::clone(&log));
             let lease = Mutex::new(Value::Null);
@@ -54,7 +54,7 @@ impl Guest {
     }
 }
 
-fn answer(seen: &Seen, lease: &mut Value, stolen: bool) -> (u16, Value) {
+fn answer(seen: &ReceivedRequest, lease: &mut Value, stolen: bool) -> (u16, Value) {
     let list = |kind: &str, items: Value| {
         (200, json!({"kind": kind, "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": items}))
     };

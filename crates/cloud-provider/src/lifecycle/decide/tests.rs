@@ -5,22 +5,29 @@ fn with(ready: Option<Ready>) -> NodeView {
     NodeView { ready, provider_id: Some("harvester://vm".into()), ..node("n") }
 }
 
-fn gone() -> Answer {
-    Answer { existence: Some(Existence::Gone("404 for guests/n".into())), power: None }
+fn gone() -> CloudAnswers {
+    CloudAnswers { existence: Some(Existence::Gone("404 for guests/n".into())), power: None }
 }
 
-fn exists(power: Power) -> Answer {
-    Answer { existence: Some(Existence::Exists), power: Some(power) }
+fn exists(power: Power) -> CloudAnswers {
+    CloudAnswers { existence: Some(Existence::Exists), power: Some(power) }
 }
 
-fn unknown() -> Answer {
-    Answer { existence: Some(Existence::Unknown("no answer".into())), power: None }
+fn unknown() -> CloudAnswers {
+    CloudAnswers { existence: Some(Existence::Unknown("no answer".into())), power: None }
 }
 
-fn run(node: &NodeView, answers: impl IntoIterator<Item = Answer>) -> Action {
-    let mut memory = NodeState::default();
-    let decide = |answer| decide(node, answer, &mut memory, at(Instant::now(), None));
-    answers.into_iter().map(decide).last().unwrap()
+/// One pass: what was decided is remembered.
+fn pass(node: &NodeView, answers: CloudAnswers, history: &mut MachineHistory, circumstances: Circumstances) -> Action {
+    let decision = decide(node, answers, history, circumstances);
+    *history = decision.history;
+    decision.action
+}
+
+fn run(node: &NodeView, answers: impl IntoIterator<Item = CloudAnswers>) -> Action {
+    let mut history = MachineHistory::default();
+    let look = |answers| pass(node, answers, &mut history, at(Instant::now(), None));
+    answers.into_iter().map(look).last().unwrap()
 }
 
 fn at(now: Instant, out_of_service_after: Option<Duration>) -> Circumstances {
@@ -60,19 +67,19 @@ fn a_node_that_was_never_initialised_is_never_deleted() {
 
 #[test]
 fn a_node_that_was_registered_anew_starts_from_nothing() {
-    let mut memory = NodeState::default();
-    decide(&with(Some(Ready::False)), gone(), &mut memory, at(Instant::now(), None));
+    let mut history = MachineHistory::default();
+    pass(&with(Some(Ready::False)), gone(), &mut history, at(Instant::now(), None));
     let anew = NodeView { uid: Uid("another".into()), ..with(Some(Ready::False)) };
-    assert!(matches!(decide(&anew, gone(), &mut memory, at(Instant::now(), None)), Action::Watch(_)));
+    assert!(matches!(pass(&anew, gone(), &mut history, at(Instant::now(), None)), Action::Watch(_)));
 }
 
 #[test]
 fn becoming_ready_takes_the_suspicion_back() {
-    let mut memory = NodeState::default();
-    decide(&with(Some(Ready::False)), gone(), &mut memory, at(Instant::now(), None));
-    decide(&with(Some(Ready::True)), Answer::default(), &mut memory, at(Instant::now(), None));
+    let mut history = MachineHistory::default();
+    pass(&with(Some(Ready::False)), gone(), &mut history, at(Instant::now(), None));
+    pass(&with(Some(Ready::True)), CloudAnswers::default(), &mut history, at(Instant::now(), None));
     assert!(matches!(
-        decide(&with(Some(Ready::False)), gone(), &mut memory, at(Instant::now(), None)),
+        pass(&with(Some(Ready::False)), gone(), &mut history, at(Instant::now(), None)),
         Action::Watch(_)
     ));
 }
@@ -95,7 +102,7 @@ fn a_machine_that_is_off_marks_its_node_until_the_node_is_ready() {
 #[test]
 fn h9_a_replica_that_knows_nothing_lifts_the_shutdown_taint_of_a_node_that_is_ready() {
     let back = NodeView { taints: vec![shutdown()], ..with(Some(Ready::True)) };
-    assert_eq!(run(&back, [Answer::default()]), Action::SetTaints(Vec::new()));
+    assert_eq!(run(&back, [CloudAnswers::default()]), Action::SetTaints(Vec::new()));
 }
 
 #[test]
@@ -103,9 +110,9 @@ fn a_machine_that_was_off_for_long_is_out_of_service_if_that_is_wanted_and_until
     let after = Duration::from_mins(5);
     let start = Instant::now();
     let mut off = NodeView { taints: vec![shutdown()], ..with(Some(Ready::Unknown)) };
-    let mut memory = NodeState::default();
+    let mut history = MachineHistory::default();
     let mut look = |node: &NodeView, power, wanted, seconds| {
-        decide(node, exists(power), &mut memory, at(start + Duration::from_secs(seconds), wanted))
+        pass(node, exists(power), &mut history, at(start + Duration::from_secs(seconds), wanted))
     };
     assert_eq!(look(&off, Power::Off, Some(after), 0), Action::Nothing);
     assert_eq!(look(&off, Power::Off, Some(after), 299), Action::Nothing);
@@ -132,7 +139,7 @@ fn what_a_cache_says_while_it_is_out_of_date_counts_for_nothing() {
     let after = Duration::from_secs(15);
     let start = Instant::now();
     let off = NodeView { taints: vec![shutdown()], ..with(Some(Ready::Unknown)) };
-    let mut memory = NodeState::default();
+    let mut history = MachineHistory::default();
     let mut look = |seconds, steady: Option<u64>| {
         let instant = |seconds| start + Duration::from_secs(seconds);
         let circumstances = Circumstances {
@@ -140,7 +147,7 @@ fn what_a_cache_says_while_it_is_out_of_date_counts_for_nothing() {
             steady_since: steady.map(instant),
             now: instant(seconds),
         };
-        decide(&off, exists(Power::Off), &mut memory, circumstances)
+        pass(&off, exists(Power::Off), &mut history, circumstances)
     };
     assert_eq!(look(0, Some(0)), Action::Nothing);
     assert_eq!(look(10, None), Action::Nothing, "the API is away");
@@ -156,11 +163,11 @@ fn what_a_cache_says_while_it_is_out_of_date_counts_for_nothing() {
 fn a_node_is_deleted_on_proofs_that_the_watches_have_not_failed_between() {
     let start = Instant::now();
     let lost = with(Some(Ready::Unknown));
-    let mut memory = NodeState::default();
+    let mut history = MachineHistory::default();
     let mut look = |seconds, steady: Option<u64>| {
         let instant = |seconds| start + Duration::from_secs(seconds);
         let (steady_since, now) = (steady.map(instant), instant(seconds));
-        decide(&lost, gone(), &mut memory, Circumstances { out_of_service_after: None, steady_since, now })
+        pass(&lost, gone(), &mut history, Circumstances { out_of_service_after: None, steady_since, now })
     };
     assert!(matches!(look(0, Some(0)), Action::Watch(_)));
     assert_eq!(look(5, None), Action::Nothing, "the API is away");
@@ -185,37 +192,37 @@ fn a_machine_that_runs_again_is_taken_back_when_the_cloud_says_so_itself() {
 fn after_a_refusal_a_node_rests_for_longer_each_time_until_it_is_ready_or_another_one() {
     let start = Instant::now();
     let lost = with(Some(Ready::Unknown));
-    let mut memory = NodeState::default();
+    let mut history = MachineHistory::default();
     for (times, seconds) in [(1, 30), (2, 60), (3, 120), (4, 240), (7, 1920), (8, 3600), (20, 3600)] {
-        while memory.refused.as_ref().map_or(0, |refused| refused.times) < times {
-            decide(&lost, gone(), &mut memory, at(start, None));
-            memory.refuse(start);
+        while history.refused.as_ref().map_or(0, |refused| refused.times) < times {
+            pass(&lost, gone(), &mut history, at(start, None));
+            history.refuse(start);
         }
         let pause = Duration::from_secs(seconds);
-        assert!(memory.rests(&lost, start + pause - Duration::from_secs(1)), "{times}");
-        assert!(!memory.rests(&lost, start + pause), "{times}");
+        assert!(history.rests(&lost, start + pause - Duration::from_secs(1)), "{times}");
+        assert!(!history.rests(&lost, start + pause), "{times}");
     }
-    assert!(!memory.rests(&with(Some(Ready::True)), start), "its taints are lifted at once");
-    assert!(!memory.rests(&NodeView { uid: Uid("other".into()), ..lost.clone() }, start));
-    assert_eq!(decide(&lost, gone(), &mut memory, at(start, None)), Action::Watch("404 for guests/n".into()));
+    assert!(!history.rests(&with(Some(Ready::True)), start), "its taints are lifted at once");
+    assert!(!history.rests(&NodeView { uid: Uid("other".into()), ..lost.clone() }, start));
+    assert_eq!(pass(&lost, gone(), &mut history, at(start, None)), Action::Watch("404 for guests/n".into()));
 }
 
 #[test]
 fn a_taint_of_the_same_key_and_another_effect_is_another_taint() {
     let mut view = with(Some(Ready::True));
     view.taints = vec![Taint { effect: "NoExecute".into(), ..shutdown() }];
-    assert_eq!(run(&view, [Answer::default()]), Action::Nothing);
+    assert_eq!(run(&view, [CloudAnswers::default()]), Action::Nothing);
 }
 
 #[test]
 fn the_cloud_is_asked_no_more_than_needed() {
-    let empty = Answer::default();
+    let empty = CloudAnswers::default();
     assert_eq!(next_question(&with(Some(Ready::True)), &empty), None);
     assert_eq!(next_question(&NodeView { deleting: true, ..with(None) }, &empty), None);
     assert_eq!(next_question(&with(None), &empty), Some(Question::Existence));
     assert_eq!(next_question(&with(None), &gone()), None);
     assert_eq!(next_question(&with(None), &unknown()), None);
-    let there = Answer { existence: Some(Existence::Exists), power: None };
+    let there = CloudAnswers { existence: Some(Existence::Exists), power: None };
     assert_eq!(next_question(&with(None), &there), Some(Question::Power));
     assert_eq!(next_question(&with(None), &exists(Power::On)), None);
 }

@@ -10,7 +10,7 @@ const DUID: &[u8] = b"client";
 
 /// A server's reply to a message of the client.
 #[derive(Clone, Copy)]
-struct Answer<'a> {
+struct ServerMessage6<'a> {
     kind: MessageType,
     server: &'a [u8],
     /// Address and its valid lifetime; T1 and T2 are a half and four fifths of it.
@@ -20,8 +20,8 @@ struct Answer<'a> {
     longest_wait: Option<u32>,
 }
 
-const REPLY: Answer<'static> =
-    Answer { kind: MessageType::Reply, server: SERVER, address: None, status: None, longest_wait: None };
+const REPLY: ServerMessage6<'static> =
+    ServerMessage6 { kind: MessageType::Reply, server: SERVER, address: None, status: None, longest_wait: None };
 
 struct Bench {
     client: Client,
@@ -54,7 +54,7 @@ impl Bench {
     fn bound() -> Self {
         let mut bench = Self::new(config());
         bench.feed(Input::Start);
-        bench.answer(Answer { kind: MessageType::Advertise, ..grant(1, 100) });
+        bench.answer(ServerMessage6 { kind: MessageType::Advertise, ..grant(1, 100) });
         bench.answer(grant(1, 100));
         bench.feed(Input::ProbeFree(ip(1)));
         assert_eq!(bench.client.state(), State::Bound);
@@ -81,7 +81,7 @@ impl Bench {
     }
 
     /// The server answers the last message.
-    fn answer(&mut self, answer: Answer<'_>) {
+    fn answer(&mut self, answer: ServerMessage6<'_>) {
         let mut message = Message::new_with_id(answer.kind, self.last().xid());
         let status = |status| DhcpOption::StatusCode(StatusCode { status, msg: "its words".into() });
         let mut inner = DhcpOptions::new();
@@ -140,12 +140,12 @@ impl Bench {
     }
 }
 
-fn grant(last: u16, valid: u32) -> Answer<'static> {
-    Answer { address: Some((ip(last), valid)), ..REPLY }
+fn grant(last: u16, valid: u32) -> ServerMessage6<'static> {
+    ServerMessage6 { address: Some((ip(last), valid)), ..REPLY }
 }
 
-fn fault(status: Status) -> Answer<'static> {
-    Answer { status: Some(status), ..REPLY }
+fn fault(status: Status) -> ServerMessage6<'static> {
+    ServerMessage6 { status: Some(status), ..REPLY }
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn four_messages_and_a_probe_bind_an_address() {
     assert_eq!(bench.last().msg_type(), MessageType::Solicit);
     let Some(DhcpOption::IANA(association)) = bench.last().opts().get(OptionCode::IANA) else { panic!("no IA_NA") };
     assert!(matches!(association.opts.get(OptionCode::IAAddr), Some(DhcpOption::IAAddr(wish)) if wish.addr == ip(9)));
-    bench.answer(Answer { kind: MessageType::Advertise, ..grant(1, 100) });
+    bench.answer(ServerMessage6 { kind: MessageType::Advertise, ..grant(1, 100) });
     assert_eq!(bench.last().msg_type(), MessageType::Request);
     assert_eq!(bench.last().opts().get(OptionCode::ServerId), Some(&DhcpOption::ServerId(SERVER.to_vec())));
     bench.answer(grant(1, 100));
@@ -170,12 +170,12 @@ fn answers_to_other_questions_and_of_other_servers_do_not_count() {
     bench.feed(Input::Start);
     bench.answer(grant(1, 100));
     assert_eq!(bench.client.state(), State::Selecting, "no advertisement");
-    bench.answer(Answer { kind: MessageType::Advertise, ..grant(1, 100) });
-    bench.answer(Answer { server: b"another", ..grant(1, 100) });
+    bench.answer(ServerMessage6 { kind: MessageType::Advertise, ..grant(1, 100) });
+    bench.answer(ServerMessage6 { server: b"another", ..grant(1, 100) });
     assert_eq!(bench.client.state(), State::Requesting);
     let mut bench = Bench::bound();
     bench.pass(51);
-    bench.answer(Answer { server: b"another", ..grant(1, 100) });
+    bench.answer(ServerMessage6 { server: b"another", ..grant(1, 100) });
     assert_eq!(bench.client.state(), State::Renewing);
     bench.sent.push(Message::new_with_id(MessageType::Renew, [0xff; 3]));
     bench.answer(grant(1, 100));
@@ -193,7 +193,7 @@ fn the_lease_is_renewed_at_t1_with_its_server_and_rebound_at_t2_with_any() {
     assert!(bench.last().opts().get(OptionCode::ServerId).is_none());
     let renews = bench.kinds().iter().filter(|kind| **kind == MessageType::Renew).count();
     assert!((2..6).contains(&renews), "{renews}");
-    bench.answer(Answer { server: b"another", ..grant(1, 100) });
+    bench.answer(ServerMessage6 { server: b"another", ..grant(1, 100) });
     assert!(matches!(bench.said.last(), Some(Output::Renewed(lease)) if lease.server == b"another"));
     bench.pass(48);
     assert_eq!(bench.client.state(), State::Bound, "T1 counts from the new one");
@@ -252,14 +252,14 @@ fn an_address_that_is_taken_back_or_exchanged_is_lost_at_once() {
 fn a_server_without_addresses_is_told_and_asked_less_and_less() {
     let mut bench = Bench::new(config());
     bench.feed(Input::Start);
-    bench.answer(Answer { kind: MessageType::Advertise, ..fault(Status::NoAddrsAvail) });
+    bench.answer(ServerMessage6 { kind: MessageType::Advertise, ..fault(Status::NoAddrsAvail) });
     assert_eq!(bench.said, [Output::Report(Report::Refused { message: "its words".into() })]);
     bench.pass(600);
     assert!((8..20).contains(&bench.sent.len()), "{}", bench.sent.len());
     // One that offers and then refuses does not make us spin.
     for _ in 0..50 {
         if bench.client.state() == State::Selecting {
-            bench.answer(Answer { kind: MessageType::Advertise, ..grant(1, 100) });
+            bench.answer(ServerMessage6 { kind: MessageType::Advertise, ..grant(1, 100) });
             bench.answer(fault(Status::UnspecFail));
         }
         bench.pass(1);
@@ -271,7 +271,7 @@ fn a_server_without_addresses_is_told_and_asked_less_and_less() {
 fn an_address_in_use_is_declined_and_another_one_asked_for_later() {
     let mut bench = Bench::new(config());
     bench.feed(Input::Start);
-    bench.answer(Answer { kind: MessageType::Advertise, ..grant(1, 100) });
+    bench.answer(ServerMessage6 { kind: MessageType::Advertise, ..grant(1, 100) });
     bench.answer(grant(1, 100));
     bench.feed(Input::ProbeConflict { address: ip(1), mac: Mac::from([2, 0, 0, 0, 0, 9]) });
     assert_eq!(bench.last().msg_type(), MessageType::Decline);
@@ -288,8 +288,8 @@ fn a_server_says_how_long_to_wait_between_two_solicits_at_most() {
     for (named, longest) in [(None, 64), (Some(59), 64), (Some(600), 600), (Some(60), 60), (Some(86_401), 64)] {
         let mut bench = Bench::new(config());
         bench.feed(Input::Start);
-        let nothing_left = Answer { kind: MessageType::Advertise, ..fault(Status::NoAddrsAvail) };
-        bench.answer(Answer { longest_wait: named, ..nothing_left });
+        let nothing_left = ServerMessage6 { kind: MessageType::Advertise, ..fault(Status::NoAddrsAvail) };
+        bench.answer(ServerMessage6 { longest_wait: named, ..nothing_left });
         bench.pass(6000);
         let before = bench.sent.len();
         bench.pass(20 * longest);
@@ -370,7 +370,7 @@ proptest! {
         bench.feed(Input::Start);
         for (event, seconds) in events {
             match event {
-                0 | 1 => bench.answer(Answer { kind: MessageType::Advertise, ..grant(1, 60) }),
+                0 | 1 => bench.answer(ServerMessage6 { kind: MessageType::Advertise, ..grant(1, 60) }),
                 2 | 3 => bench.answer(grant(1, 60)),
                 4 => bench.answer(grant(2, 30)),
                 5 => bench.answer(fault(Status::NoBinding)),

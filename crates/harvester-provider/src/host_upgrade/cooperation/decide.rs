@@ -16,7 +16,7 @@ pub const HANDS_OVER: i64 = 10;
 
 /// The facts of one Node that the decision depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct Case<'a> {
+pub struct CooperationCase<'a> {
     /// Unix seconds.
     pub now: i64,
     /// Longest duration of a drain, in seconds.
@@ -37,7 +37,7 @@ pub struct Case<'a> {
 
 /// What the upgrade does with the machine of the Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum MachineMove {
     /// The machine stays where it is.
     Stays,
     /// The machine moves to another host.
@@ -50,7 +50,7 @@ enum Fate {
 
 /// The decision for one Node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Decision {
+pub struct CooperationDecision {
     /// The merge patch of the Node, and the change that its Event reports.
     pub patch: Option<(Value, Change)>,
     /// Whether pods are evicted now.
@@ -71,16 +71,16 @@ pub enum Change {
     },
 }
 
-impl Case<'_> {
-    fn fate(&self) -> Fate {
-        let Some(status) = self.status.filter(|_| self.wanted) else { return Fate::Stays };
+impl CooperationCase<'_> {
+    fn machine_move(&self) -> MachineMove {
+        let Some(status) = self.status.filter(|_| self.wanted) else { return MachineMove::Stays };
         match (status.reason, status.expect) {
             // A machine that is already off has nothing to hand over.
-            (Reason::PreDraining | Reason::LiveMigrating, _) if self.power == Power::Off => Fate::Away,
-            (Reason::PreDraining, Expect::Shutdown) => Fate::GoesOff,
-            (Reason::PreDraining | Reason::LiveMigrating, _) => Fate::Moves,
-            (Reason::ShutDown | Reason::Rebooting | Reason::Restoring, _) => Fate::Away,
-            (Reason::Pending | Reason::Paused | Reason::Failed | Reason::UpToDate, _) => Fate::Stays,
+            (Reason::PreDraining | Reason::LiveMigrating, _) if self.power == Power::Off => MachineMove::Away,
+            (Reason::PreDraining, Expect::Shutdown) => MachineMove::GoesOff,
+            (Reason::PreDraining | Reason::LiveMigrating, _) => MachineMove::Moves,
+            (Reason::ShutDown | Reason::Rebooting | Reason::Restoring, _) => MachineMove::Away,
+            (Reason::Pending | Reason::Paused | Reason::Failed | Reason::UpToDate, _) => MachineMove::Stays,
         }
     }
 
@@ -105,19 +105,21 @@ impl Case<'_> {
     }
 
     /// Decides what is done for the Node.
-    pub fn decide(&self) -> Decision {
-        match self.fate() {
-            Fate::Stays => self.take_back(),
-            Fate::Moves | Fate::GoesOff if !self.refuge && self.marked().is_none() => Decision::default(),
-            Fate::Moves if self.marked().is_none() => self.begin(false),
-            Fate::Away | Fate::Moves => Decision::default(),
-            Fate::GoesOff => self.drain(),
+    pub fn decide(&self) -> CooperationDecision {
+        match self.machine_move() {
+            MachineMove::Stays => self.take_back(),
+            MachineMove::Moves | MachineMove::GoesOff if !self.refuge && self.marked().is_none() => {
+                CooperationDecision::default()
+            }
+            MachineMove::Moves if self.marked().is_none() => self.begin(false),
+            MachineMove::Away | MachineMove::Moves => CooperationDecision::default(),
+            MachineMove::GoesOff => self.drain(),
         }
     }
 
-    fn take_back(&self) -> Decision {
+    fn take_back(&self) -> CooperationDecision {
         if (self.marked().is_none() && !self.ours()) || !self.is_back() {
-            return Decision::default();
+            return CooperationDecision::default();
         }
         // If an operator has uncordoned the Node in the meantime, that decision stands.
         let uncordoned = self.ours() && self.node.unschedulable;
@@ -125,20 +127,20 @@ impl Case<'_> {
         if uncordoned {
             patch["spec"] = json!({"unschedulable": null});
         }
-        Decision { patch: Some((patch, Change::TakenBack { uncordoned })), evict: false }
+        CooperationDecision { patch: Some((patch, Change::TakenBack { uncordoned })), evict: false }
     }
 
-    fn drain(&self) -> Decision {
+    fn drain(&self) -> CooperationDecision {
         let Some(since) = self.marked().filter(|_| self.ours() || self.node.unschedulable) else {
             // A Node that an operator has uncordoned during the drain is left alone.
-            return if self.ours() { Decision::default() } else { self.begin(true) };
+            return if self.ours() { CooperationDecision::default() } else { self.begin(true) };
         };
         let lasts = self.now - since;
         let handed_over = !self.announces || lasts >= HANDS_OVER;
-        Decision { patch: None, evict: self.node.unschedulable && handed_over && lasts < self.limit }
+        CooperationDecision { patch: None, evict: self.node.unschedulable && handed_over && lasts < self.limit }
     }
 
-    fn begin(&self, drain: bool) -> Decision {
+    fn begin(&self, drain: bool) -> CooperationDecision {
         let since = json!(Timestamp::from_second(self.now).unwrap_or_default().to_string());
         let cordon = drain && !self.node.unschedulable;
         let mut patch = self.patch(&since, &if cordon { json!("true") } else { Value::Null });
@@ -148,7 +150,10 @@ impl Case<'_> {
             // the version that was read.
             patch["metadata"]["resourceVersion"] = json!(self.node.resource_version);
         }
-        Decision { patch: Some((patch, if drain { Change::Drains } else { Change::HandsOver })), evict: false }
+        CooperationDecision {
+            patch: Some((patch, if drain { Change::Drains } else { Change::HandsOver })),
+            evict: false,
+        }
     }
 
     fn patch(&self, hand_over: &Value, cordoned: &Value) -> Value {
@@ -187,9 +192,9 @@ mod tests {
         NodeView { unschedulable, ready: Some(Ready::True), ..node }
     }
 
-    fn case<'a>(node: &'a NodeView, status: &'a NodeStatus) -> Case<'a> {
+    fn case<'a>(node: &'a NodeView, status: &'a NodeStatus) -> CooperationCase<'a> {
         let (status, power) = (Some(status), Power::On);
-        Case { now: NOW, limit: 300, wanted: true, node, status, power, refuge: true, announces: false }
+        CooperationCase { now: NOW, limit: 300, wanted: true, node, status, power, refuge: true, announces: false }
     }
 
     #[test]
@@ -208,12 +213,12 @@ mod tests {
         ] {
             let status = status(reason, expect);
             let usual = case(&fresh, &status);
-            let found = |case: Case<'_>| case.decide().patch.map(|(_, change)| change);
+            let found = |case: CooperationCase<'_>| case.decide().patch.map(|(_, change)| change);
             assert_eq!(found(usual), change, "{reason:?} {expect:?}");
             for (name, case) in [
-                ("not wanted", Case { wanted: false, ..usual }),
-                ("nobody could take it", Case { refuge: false, ..usual }),
-                ("off already", Case { power: Power::Off, ..usual }),
+                ("not wanted", CooperationCase { wanted: false, ..usual }),
+                ("nobody could take it", CooperationCase { refuge: false, ..usual }),
+                ("off already", CooperationCase { power: Power::Off, ..usual }),
             ] {
                 assert_eq!(found(case), None, "{name}: {reason:?} {expect:?}");
             }
@@ -248,9 +253,9 @@ mod tests {
             ("uncordoned by hand", &both, false, 0, false, false),
         ] {
             let node = node(annotations, unschedulable);
-            let case = Case { now: NOW + seconds, announces, ..case(&node, &off) };
-            assert_eq!(case.decide(), Decision { patch: None, evict: evicts }, "{name}");
-            assert!(!Case { wanted: false, ..case }.decide().evict, "{name}");
+            let case = CooperationCase { now: NOW + seconds, announces, ..case(&node, &off) };
+            assert_eq!(case.decide(), CooperationDecision { patch: None, evict: evicts }, "{name}");
+            assert!(!CooperationCase { wanted: false, ..case }.decide().evict, "{name}");
         }
     }
 
@@ -282,7 +287,7 @@ mod tests {
             ("nothing was done", node(&[], true), false, Power::On, Reason::UpToDate, None),
         ] {
             let status = status(reason, Expect::Shutdown);
-            let decision = Case { wanted, power, ..case(&node, &status) }.decide();
+            let decision = CooperationCase { wanted, power, ..case(&node, &status) }.decide();
             assert_eq!(decision.patch.as_ref().map(|(_, change)| *change), expected, "{name}");
             let Some((patch, Change::TakenBack { uncordoned })) = decision.patch else { continue };
             assert_eq!(patch["metadata"]["annotations"][cloudprovider::HAND_OVER], Value::Null, "{name}");

@@ -7,8 +7,8 @@
 
 mod at_risk;
 mod decide;
+mod held_nodes;
 mod pods;
-mod stay;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -31,9 +31,9 @@ use tokio::time::Instant;
 use super::facts::Power;
 use super::shown::{NodeStatus, Reason};
 use crate::identity::Identity;
-use decide::{Case, Change};
-use pods::{Fate, fate, key, listed};
-use stay::{Missing, Stay};
+use decide::{Change, CooperationCase};
+use held_nodes::{HeldNodes, Missing};
+use pods::{PodDrainStatus, drain_status, key, listed};
 
 /// Interval of the checks: deadlines pass although nothing changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -90,7 +90,7 @@ pub struct Cooperation {
     /// Hosts with a warning about too many etcd members.
     at_risk: at_risk::Warned,
     /// Nodes that stay cordoned because too little is known about them.
-    stay: Stay,
+    held: HeldNodes,
     /// Nodes whose last patch is recent or has failed, with the time of the next attempt.
     waits: HashMap<String, Instant>,
 }
@@ -112,7 +112,7 @@ impl Cooperation {
             limit: None,
             drains: HashMap::new(),
             at_risk: at_risk::Warned::default(),
-            stay: Stay::default(),
+            held: HeldNodes::default(),
             waits: HashMap::new(),
         }
     }
@@ -170,7 +170,7 @@ impl Cooperation {
         };
         let cordoned = nodes.iter().filter(|node| node.annotations.contains_key(cloudprovider::CORDONED));
         let waits = cordoned.filter_map(|node| Some((node.name.clone(), missing(node)?))).collect();
-        for (name, missing) in self.stay.look(Instant::now(), &waits) {
+        for (name, missing) in self.held.look(Instant::now(), &waits) {
             let Some(node) = nodes.iter().find(|node| node.name == name) else { continue };
             let message = format!(
                 "The node stays cordoned, as it was for the upgrade of its host: {}. It is uncordoned when its machine \
@@ -191,7 +191,7 @@ impl Cooperation {
             return;
         }
         let status = seen.nodes.get(name).filter(|status| status.uid == node.uid.0);
-        let case = Case {
+        let case = CooperationCase {
             now: Timestamp::now().as_second(),
             limit: self.limit.map_or(0, |limit| i64::try_from(limit.as_secs()).unwrap_or(i64::MAX)),
             wanted,
@@ -295,13 +295,13 @@ impl Cooperation {
         drain.left.clear();
         let mut ending = false;
         for pod in &pods {
-            match fate(pod) {
-                Fate::Belongs => {}
-                Fate::Ending => ending = true,
-                Fate::LocalData | Fate::Unmanaged => {
+            match drain_status(pod) {
+                PodDrainStatus::Belongs => {}
+                PodDrainStatus::Ending => ending = true,
+                PodDrainStatus::LocalData | PodDrainStatus::Unmanaged => {
                     drain.left.insert(key(pod));
                 }
-                Fate::Evicted => {
+                PodDrainStatus::Evicted => {
                     let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
                     match api.evict(&pod.name_any(), &EvictParams::default()).await {
                         Ok(_) => {

@@ -8,7 +8,7 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// What the drain does with a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
+pub enum PodDrainStatus {
     /// It is evicted.
     Evicted,
     /// It was evicted and is terminating.
@@ -22,7 +22,7 @@ pub enum Fate {
 }
 
 /// Decides what the drain does with this pod.
-pub fn fate(pod: &Pod) -> Fate {
+pub fn drain_status(pod: &Pod) -> PodDrainStatus {
     let metadata = &pod.metadata;
     let mirror = metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR));
     let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
@@ -37,15 +37,15 @@ pub fn fate(pod: &Pod) -> Fate {
         .into_iter()
         .any(|volume| volume.empty_dir.as_ref().is_some_and(|directory| directory.medium.as_deref() != Some("Memory")));
     if mirror || ended || owner.is_some_and(|owner| owner.kind == "DaemonSet" || owner.kind == "Node") {
-        Fate::Belongs
+        PodDrainStatus::Belongs
     } else if metadata.deletion_timestamp.is_some() {
-        Fate::Ending
+        PodDrainStatus::Ending
     } else if owner.is_none() {
-        Fate::Unmanaged
+        PodDrainStatus::Unmanaged
     } else if local {
-        Fate::LocalData
+        PodDrainStatus::LocalData
     } else {
-        Fate::Evicted
+        PodDrainStatus::Evicted
     }
 }
 
@@ -85,31 +85,35 @@ mod tests {
             |kind: &'static str| move |pod: &mut Value| pod["metadata"]["ownerReferences"][0]["kind"] = json!(kind);
         let volume = |volume: Value| move |pod: &mut Value| pod["spec"]["volumes"] = json!([volume]);
         for (name, pod, expected) in vec![
-            ("a Deployment's", pod(|_| {}), Fate::Evicted),
-            ("a StatefulSet's", pod(owner("StatefulSet")), Fate::Evicted),
-            ("a DaemonSet's", pod(owner("DaemonSet")), Fate::Belongs),
-            ("a static pod's mirror", pod(owner("Node")), Fate::Belongs),
+            ("a Deployment's", pod(|_| {}), PodDrainStatus::Evicted),
+            ("a StatefulSet's", pod(owner("StatefulSet")), PodDrainStatus::Evicted),
+            ("a DaemonSet's", pod(owner("DaemonSet")), PodDrainStatus::Belongs),
+            ("a static pod's mirror", pod(owner("Node")), PodDrainStatus::Belongs),
             (
                 "a mirror by its annotation",
                 pod(|pod| pod["metadata"]["annotations"] = json!({MIRROR: "x"})),
-                Fate::Belongs,
+                PodDrainStatus::Belongs,
             ),
-            ("an ended one", pod(|pod| pod["status"]["phase"] = json!("Succeeded")), Fate::Belongs),
+            ("an ended one", pod(|pod| pod["status"]["phase"] = json!("Succeeded")), PodDrainStatus::Belongs),
             (
                 "an ending one",
                 pod(|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
-                Fate::Ending,
+                PodDrainStatus::Ending,
             ),
-            ("made by hand", pod(|pod| pod["metadata"]["ownerReferences"] = json!([])), Fate::Unmanaged),
-            ("with local data", pod(volume(json!({"name": "v", "emptyDir": {}}))), Fate::LocalData),
-            ("with data in memory", pod(volume(json!({"name": "v", "emptyDir": {"medium": "Memory"}}))), Fate::Evicted),
+            ("made by hand", pod(|pod| pod["metadata"]["ownerReferences"] = json!([])), PodDrainStatus::Unmanaged),
+            ("with local data", pod(volume(json!({"name": "v", "emptyDir": {}}))), PodDrainStatus::LocalData),
+            (
+                "with data in memory",
+                pod(volume(json!({"name": "v", "emptyDir": {"medium": "Memory"}}))),
+                PodDrainStatus::Evicted,
+            ),
             (
                 "with a claim",
                 pod(volume(json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}}))),
-                Fate::Evicted,
+                PodDrainStatus::Evicted,
             ),
         ] {
-            assert_eq!(fate(&pod), expected, "{name}");
+            assert_eq!(drain_status(&pod), expected, "{name}");
         }
     }
 

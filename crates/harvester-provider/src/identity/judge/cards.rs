@@ -1,11 +1,11 @@
-//! The cards that follow from the facts, and from an operator's word. Pure.
+//! The cards that follow from the facts, and from an operator's confirmation. Pure.
 
 use std::collections::BTreeSet;
 
 use harvester_api::names::ClusterName;
 
 use super::super::card::Card;
-use super::{Facts, Life, NodeFact, foreign_record};
+use super::{IdentityFacts, KubeletLiveness, NodeFact, foreign_record};
 
 /// The card that follows from the facts. A machine is added with a Node that looks alive, and stays as long as its
 /// Node. A machine whose Node is known to be silent is never added.
@@ -13,20 +13,22 @@ use super::{Facts, Life, NodeFact, foreign_record};
 /// After a restore the Nodes of the snapshot look Ready until the Kubernetes controller manager has looked. So a
 /// machine may be added whose kubelet reports no more, or to another cluster, and an operator who speaks early confirms
 /// it. This does no harm, because a machine in the card proves nothing by itself:
-/// * `continuity` passes only on [`Life::Own`] or [`Life::Lives`] of a Node on a machine in the card. A kubelet that
-///   does not report here cannot have these, so the card without that machine would have passed as well.
+/// * `continuity` passes only on [`KubeletLiveness::Own`] or [`KubeletLiveness::Lives`] of a Node on a machine in the
+///   card. A kubelet that does not report here cannot have these, so the card without that machine would have passed as
+///   well.
 /// * Before another machine counts as gone, and before a changed cloud-config is used, it stands for the place and not
 ///   for the cluster. It came into the card because it was seen there, and the provider ID of its Node counts as much.
 ///
 /// To wait for a later report of each kubelet instead would cost requests for every Node, and a cluster would have no
 /// card meanwhile.
-pub fn next_card(facts: &Facts<'_>) -> Card {
+pub fn next_card(facts: &IdentityFacts<'_>) -> Card {
     let before = facts.card.cloned().unwrap_or_default();
     let members = facts.nodes.iter().filter(|node| node.machine.is_some());
     let machines: BTreeSet<String> = members
         .filter_map(|node| {
             let noted = |uid: &&String| before.machines.contains(*uid);
-            let seen = node.machine.as_ref().filter(|uid| node.seen && (node.life > Life::Silent || noted(uid)));
+            let seen =
+                node.machine.as_ref().filter(|uid| node.seen && (node.kubelet > KubeletLiveness::Silent || noted(uid)));
             seen.or_else(|| node.namesake.as_ref().filter(noted)).cloned()
         })
         .collect();
@@ -40,13 +42,13 @@ pub fn next_card(facts: &Facts<'_>) -> Card {
         // An absent machine is kept as long as such a Node exists and its machine does not become visible.
         absent: unseen(facts.nodes.iter()).filter(|uid| before.absent.contains(uid)).collect(),
         // Kept until the controller runs on a Node of this cluster.
-        outside: before.outside && !facts.nodes.iter().any(|node| node.life == Life::Own),
+        outside: before.outside && !facts.nodes.iter().any(|node| node.kubelet == KubeletLiveness::Own),
     }
 }
 
 /// A confirmation by an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Word {
+pub enum OperatorConfirmation {
     /// The cluster that runs here now is the one in the record.
     Confirm,
     /// The cluster has this name from now on, and keeps its load balancers.
@@ -56,16 +58,16 @@ pub enum Word {
 }
 
 /// The card that follows from a confirmation: it describes everything as it is here and now.
-pub fn confirmed_card(facts: &Facts<'_>, word: &Word) -> Card {
-    let alive: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.life > Life::Silent).collect();
+pub fn confirmed_card(facts: &IdentityFacts<'_>, confirmation: &OperatorConfirmation) -> Card {
+    let alive: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.kubelet > KubeletLiveness::Silent).collect();
     let nodes = if alive.is_empty() { facts.nodes.iter().collect() } else { alive };
     let before = facts.card.filter(|_| foreign_record(facts).is_none()).cloned().unwrap_or_default();
-    let names = match word {
-        Word::Confirm => before.names,
+    let names = match confirmation {
+        OperatorConfirmation::Confirm => before.names,
         // An empty set stays empty, because it stands for any name.
-        Word::Rename(_) if before.names.is_empty() => before.names,
-        Word::Rename(name) => before.names.into_iter().chain([name.to_string()]).collect(),
-        Word::Copy(name) => [name.to_string()].into(),
+        OperatorConfirmation::Rename(_) if before.names.is_empty() => before.names,
+        OperatorConfirmation::Rename(name) => before.names.into_iter().chain([name.to_string()]).collect(),
+        OperatorConfirmation::Copy(name) => [name.to_string()].into(),
     };
     Card {
         cluster_uid: facts.cluster_uid.unwrap_or_default().to_owned(),

@@ -9,25 +9,25 @@ fn name(text: &str) -> ClusterName {
 }
 
 /// A Node on the machine of its provider ID, which this Harvester has.
-fn on(node: &str, machine: &str, label: &str, life: Life) -> NodeFact {
+fn on(node: &str, machine: &str, label: &str, kubelet: KubeletLiveness) -> NodeFact {
     NodeFact {
         name: node.into(),
         machine: Some(machine.into()),
         seen: true,
         namesake: None,
         label: (!label.is_empty()).then(|| name(label)),
-        life,
+        kubelet,
     }
 }
 
 /// The same on a machine that this Harvester does not have.
-fn lost(node: &str, machine: &str, life: Life) -> NodeFact {
-    NodeFact { seen: false, label: None, ..on(node, machine, "", life) }
+fn lost(node: &str, machine: &str, kubelet: KubeletLiveness) -> NodeFact {
+    NodeFact { seen: false, label: None, ..on(node, machine, "", kubelet) }
 }
 
 /// A Node that has just registered, without a provider ID.
-fn new(node: &str, namesake: Option<&str>, label: &str, life: Life) -> NodeFact {
-    NodeFact { machine: None, seen: false, namesake: namesake.map(str::to_owned), ..on(node, "", label, life) }
+fn new(node: &str, namesake: Option<&str>, label: &str, kubelet: KubeletLiveness) -> NodeFact {
+    NodeFact { machine: None, seen: false, namesake: namesake.map(str::to_owned), ..on(node, "", label, kubelet) }
 }
 
 fn card(machines: &[&str]) -> Card {
@@ -57,7 +57,7 @@ struct Case<'a> {
 
 /// Cluster `prod` on machines `a`, `b` and `c`, all well.
 fn prod() -> Case<'static> {
-    let nodes = ["a", "b", "c"].map(|machine| on(machine, machine, "prod", Life::Lives)).to_vec();
+    let nodes = ["a", "b", "c"].map(|machine| on(machine, machine, "prod", KubeletLiveness::Lives)).to_vec();
     Case {
         card: Some(card(&["a", "b", "c"])),
         remembered: Some("prod"),
@@ -72,9 +72,9 @@ fn prod() -> Case<'static> {
 }
 
 impl Case<'_> {
-    fn with<R>(&self, then: impl FnOnce(&Facts<'_>) -> R) -> R {
+    fn with<R>(&self, then: impl FnOnce(&IdentityFacts<'_>) -> R) -> R {
         let (flag, remembered) = (name(self.flag), self.remembered.map(name));
-        then(&Facts {
+        then(&IdentityFacts {
             card: self.card.as_ref(),
             name: remembered.as_ref(),
             flag: &flag,
@@ -90,35 +90,36 @@ impl Case<'_> {
         })
     }
 
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> IdentityVerdict {
         self.with(judge)
     }
 
     /// In one word.
     fn word(&self) -> &'static str {
         match self.verdict() {
-            Verdict::Normal(_) => "Normal",
-            Verdict::New(_) => "New",
-            Verdict::SafeMode(contradiction) => contradiction.reason,
-            Verdict::Undecided(_) => "Undecided",
+            IdentityVerdict::Normal(_) => "Normal",
+            IdentityVerdict::New(_) => "New",
+            IdentityVerdict::SafeMode(contradiction) => contradiction.reason,
+            IdentityVerdict::Undecided(_) => "Undecided",
         }
     }
 }
 
-const SILENT: Life = Life::Silent;
-const READY: Life = Life::Reports;
-const LIVES: Life = Life::Lives;
-const OWN: Life = Life::Own;
+const SILENT: KubeletLiveness = KubeletLiveness::Silent;
+const READY: KubeletLiveness = KubeletLiveness::Reports;
+const LIVES: KubeletLiveness = KubeletLiveness::Lives;
+const OWN: KubeletLiveness = KubeletLiveness::Own;
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn what_happens_to_clusters_and_what_follows() {
     // In a snapshot the Nodes of the original stand beside those of the new machines; Ready until the controller
     // manager has looked.
-    let original = |life: Life| ["a", "b", "c"].map(|machine| on(machine, machine, "prod", life)).to_vec();
-    let copied = |old: Life, label: &str, new_life: Life| {
+    let original =
+        |kubelet: KubeletLiveness| ["a", "b", "c"].map(|machine| on(machine, machine, "prod", kubelet)).to_vec();
+    let copied = |old: KubeletLiveness, label: &str, new_kubelet: KubeletLiveness| {
         let mut nodes = original(old);
-        nodes.push(new("x1", Some("x"), label, new_life));
+        nodes.push(new("x1", Some("x"), label, new_kubelet));
         nodes
     };
     let unlabelled = |nodes: Vec<NodeFact>| -> Vec<NodeFact> {
@@ -318,24 +319,27 @@ fn what_happens_to_clusters_and_what_follows() {
 fn machines_that_are_replaced_one_at_a_time_never_trip_it() {
     let mut case = prod();
     for (place, successor) in ["d", "e", "f", "g"].into_iter().enumerate() {
-        let registers = new(successor, Some(successor), "prod", Life::Silent);
-        let steps =
-            [registers, on(successor, successor, "prod", Life::Silent), on(successor, successor, "prod", Life::Lives)];
+        let registers = new(successor, Some(successor), "prod", KubeletLiveness::Silent);
+        let steps = [
+            registers,
+            on(successor, successor, "prod", KubeletLiveness::Silent),
+            on(successor, successor, "prod", KubeletLiveness::Lives),
+        ];
         for step in steps {
             let nodes: Vec<NodeFact> =
                 case.nodes.iter().filter(|node| node.name != successor).cloned().chain([step]).collect();
             case.nodes = nodes;
-            let Verdict::Normal(card) = case.verdict() else { panic!("{successor}: {:?}", case.verdict()) };
+            let IdentityVerdict::Normal(card) = case.verdict() else { panic!("{successor}: {:?}", case.verdict()) };
             case.card = Some(card);
         }
         // The oldest machine is gone, its Node a moment later.
         let old = case.nodes.remove(0);
         let machine = old.machine.expect("it was a member");
-        let mut nodes = vec![lost(&old.name, &machine, Life::Silent)];
+        let mut nodes = vec![lost(&old.name, &machine, KubeletLiveness::Silent)];
         nodes.extend(case.nodes.clone());
         let gone = Case { nodes, card: case.card.clone(), ..prod() };
         assert_eq!(gone.word(), "Normal", "{place}");
-        let Verdict::Normal(card) = case.verdict() else { panic!("{place}") };
+        let IdentityVerdict::Normal(card) = case.verdict() else { panic!("{place}") };
         assert!(!card.machines.contains(&machine), "{place}");
         case.card = Some(card);
     }
@@ -346,11 +350,11 @@ fn machines_that_are_replaced_one_at_a_time_never_trip_it() {
 #[test]
 fn what_a_snapshot_merely_contains_never_comes_into_the_card() {
     let mut nodes = prod().nodes;
-    nodes.push(on("old", "old", "prod", Life::Silent));
-    let Verdict::Normal(card) = (Case { nodes, ..prod() }).verdict() else { panic!() };
+    nodes.push(on("old", "old", "prod", KubeletLiveness::Silent));
+    let IdentityVerdict::Normal(card) = (Case { nodes, ..prod() }).verdict() else { panic!() };
     assert!(!card.machines.contains("old"));
     let first = Case { card: None, nodes: vec![on("a", "a", "", READY), on("old", "old", "", SILENT)], ..prod() };
-    let Verdict::New(card) = first.verdict() else { panic!() };
+    let IdentityVerdict::New(card) = first.verdict() else { panic!() };
     assert_eq!(card.machines, ["a".to_owned()].into());
 }
 
@@ -358,24 +362,25 @@ fn what_a_snapshot_merely_contains_never_comes_into_the_card() {
 #[test]
 fn a_machine_that_came_into_the_card_because_its_node_looked_ready_lets_nothing_pass() {
     let mut passed = 0;
-    for true_life in [None, Some(SILENT), Some(READY), Some(LIVES), Some(OWN)] {
+    for true_kubelet in [None, Some(SILENT), Some(READY), Some(LIVES), Some(OWN)] {
         for stranger in [None, Some(SILENT), Some(READY), Some(LIVES), Some(OWN)] {
-            for (false_life, label) in [(SILENT, "prod"), (READY, "prod"), (READY, "prod2"), (READY, "")] {
+            for (false_kubelet, label) in [(SILENT, "prod"), (READY, "prod"), (READY, "prod2"), (READY, "")] {
                 for (settled, unregistered) in [(false, None), (true, None), (true, Some("x1"))] {
-                    let members = true_life.map(|life| on("a", "a", "prod", life));
+                    let members = true_kubelet.map(|kubelet| on("a", "a", "prod", kubelet));
                     let mut nodes: Vec<NodeFact> = members.into_iter().collect();
-                    nodes.push(on("old", "old", label, false_life));
-                    nodes.extend(stranger.map(|life| new("x1", Some("x"), "prod2", life)));
+                    nodes.push(on("old", "old", label, false_kubelet));
+                    nodes.extend(stranger.map(|kubelet| new("x1", Some("x"), "prod2", kubelet)));
                     let verdict = |machines: &[&str]| {
                         let card = Some(card(machines));
                         Case { card, nodes: nodes.clone(), settled, unregistered, flag: "prod2", ..prod() }.word()
                     };
-                    let what = format!("{true_life:?} {stranger:?} {false_life:?} {label} {settled} {unregistered:?}");
+                    let what =
+                        format!("{true_kubelet:?} {stranger:?} {false_kubelet:?} {label} {settled} {unregistered:?}");
                     let (right, wrong) = (verdict(&["a"]), verdict(&["a", "old"]));
                     if wrong == "Normal" {
                         passed += 1;
                         // A kubelet of this cluster was seen: it is no copy, whatever the labels say.
-                        assert!(true_life.is_some_and(|life| life >= LIVES), "{what}: before, it was {right}");
+                        assert!(true_kubelet.is_some_and(|kubelet| kubelet >= LIVES), "{what}: before, it was {right}");
                     }
                 }
             }
@@ -390,9 +395,9 @@ fn an_early_word_leaves_machines_of_the_original_in_the_card_and_the_next_copy_i
     let mut nodes = ["a", "b", "c"].map(|machine| on(machine, machine, "prod", READY)).to_vec();
     nodes.push(on("x", "x", "prod2", OWN));
     let early = Case { flag: "prod2", nodes, settled: false, ..prod() };
-    let card = early.with(|facts| confirmed_card(facts, &Word::Copy(name("prod2"))));
+    let card = early.with(|facts| confirmed_card(facts, &OperatorConfirmation::Copy(name("prod2"))));
     assert_eq!(card.machines.len(), 4);
-    let of = |machine: &str, label: &str, life| on(machine, machine, label, life);
+    let of = |machine: &str, label: &str, kubelet| on(machine, machine, label, kubelet);
     for (what, nodes, expected) in [
         ("it goes on", vec![of("a", "prod", SILENT), of("x", "prod2", OWN)], "Normal"),
         ("from outside, at once", vec![of("a", "prod", READY), of("x", "prod2", READY)], "Undecided"),
@@ -422,19 +427,37 @@ fn a_human_ends_each_contradiction_with_the_command_that_it_names() {
     };
     let moved = || NodeFact { namesake: Some("a2".into()), ..lost("a", "a", OWN) };
     for (what, case, word, remembered, names) in [
-        ("a copy", copy(), Word::Copy(name("prod2")), "prod2", &["prod2"][..]),
-        ("a real rename", copy(), Word::Rename(name("prod2")), "prod2", &["prod", "prod2"]),
-        ("a restore on new machines", Case { flag: "prod", ..copy() }, Word::Confirm, "prod", &["prod"]),
-        ("a move", Case { nodes: vec![moved()], namespace: "others", ..prod() }, Word::Confirm, "prod", &["prod"]),
-        ("a copied record", Case { cluster_uid: "mine", ..prod() }, Word::Copy(name("mine")), "mine", &["mine"]),
+        ("a copy", copy(), OperatorConfirmation::Copy(name("prod2")), "prod2", &["prod2"][..]),
+        ("a real rename", copy(), OperatorConfirmation::Rename(name("prod2")), "prod2", &["prod", "prod2"]),
+        (
+            "a restore on new machines",
+            Case { flag: "prod", ..copy() },
+            OperatorConfirmation::Confirm,
+            "prod",
+            &["prod"],
+        ),
+        (
+            "a move",
+            Case { nodes: vec![moved()], namespace: "others", ..prod() },
+            OperatorConfirmation::Confirm,
+            "prod",
+            &["prod"],
+        ),
+        (
+            "a copied record",
+            Case { cluster_uid: "mine", ..prod() },
+            OperatorConfirmation::Copy(name("mine")),
+            "mine",
+            &["mine"],
+        ),
     ] {
-        let Verdict::SafeMode(contradiction) = case.verdict() else { panic!("{what}: {:?}", case.verdict()) };
+        let IdentityVerdict::SafeMode(contradiction) = case.verdict() else { panic!("{what}: {:?}", case.verdict()) };
         assert!(contradiction.message().contains("harvester-cloud-provider identity "), "{what}");
         let card = case.with(|facts| confirmed_card(facts, &word));
         assert_eq!(card.names.iter().collect::<Vec<_>>(), names, "{what}");
         assert!(!(card.machines.contains("b") && what != "a copied record"), "{what}: a machine of the original");
         let after = Case { card: Some(card.clone()), remembered: Some(remembered), ..case };
-        let Verdict::Normal(next) = after.verdict() else { panic!("{what}: {:?}", after.verdict()) };
+        let IdentityVerdict::Normal(next) = after.verdict() else { panic!("{what}: {:?}", after.verdict()) };
         assert_eq!(next, card, "{what}: nothing more is to be written");
     }
 }
@@ -442,13 +465,13 @@ fn a_human_ends_each_contradiction_with_the_command_that_it_names() {
 /// A machine that was moved has another UID, and nothing tells that Node `node-1` is on VM `pool-x1`.
 #[test]
 fn what_a_human_has_said_to_be_absent_proves_nothing_until_it_is_seen_again() {
-    let moved = |life| vec![lost("node-1", "a", life), lost("node-2", "b", SILENT)];
+    let moved = |kubelet| vec![lost("node-1", "a", kubelet), lost("node-2", "b", SILENT)];
     let case = Case { nodes: moved(OWN), namespace: "others", ..prod() };
     assert_eq!(case.word(), "WrongNamespace");
-    let confirmed = case.with(|facts| confirmed_card(facts, &Word::Confirm));
+    let confirmed = case.with(|facts| confirmed_card(facts, &OperatorConfirmation::Confirm));
     assert_eq!(confirmed.absent, ["a".to_owned(), "b".to_owned()].into());
     let after = Case { card: Some(confirmed.clone()), ..case };
-    let Verdict::Normal(card) = after.verdict() else { panic!("{:?}", after.verdict()) };
+    let IdentityVerdict::Normal(card) = after.verdict() else { panic!("{:?}", after.verdict()) };
     assert_eq!(card, confirmed, "nothing more is to be written");
 
     // New Nodes come on machines that can be seen: from then on they prove the place, and a wrong file is noticed
@@ -456,7 +479,7 @@ fn what_a_human_has_said_to_be_absent_proves_nothing_until_it_is_seen_again() {
     let mut nodes = moved(SILENT);
     nodes.push(on("node-3", "d", "prod", OWN));
     let grown = Case { nodes, ..after };
-    let Verdict::Normal(card) = grown.verdict() else { panic!("{:?}", grown.verdict()) };
+    let IdentityVerdict::Normal(card) = grown.verdict() else { panic!("{:?}", grown.verdict()) };
     assert_eq!((&card.machines, &card.absent), (&["d".to_owned()].into(), &confirmed.absent));
     let mut nodes = moved(SILENT);
     nodes.push(lost("node-3", "d", OWN));
@@ -466,14 +489,14 @@ fn what_a_human_has_said_to_be_absent_proves_nothing_until_it_is_seen_again() {
     // A Node that goes takes its machine with it, and one that is seen again is absent no more.
     let nodes = vec![on("node-1", "a", "prod", READY), on("node-3", "d", "prod", OWN)];
     let back = Case { card: Some(card), nodes, ..prod() };
-    let Verdict::Normal(card) = back.verdict() else { panic!("{:?}", back.verdict()) };
+    let IdentityVerdict::Normal(card) = back.verdict() else { panic!("{:?}", back.verdict()) };
     assert_eq!((card.machines.len(), card.absent.len()), (2, 0));
 }
 
 #[test]
 fn each_contradiction_names_both_facts_values_and_what_to_do() {
     let text = |case: Case<'_>| match case.verdict() {
-        Verdict::SafeMode(contradiction) => contradiction.message(),
+        IdentityVerdict::SafeMode(contradiction) => contradiction.message(),
         other => panic!("{other:?}"),
     };
     let wrong = text(Case { nodes: vec![lost("a", "vm-a", READY)], authority: "other", ..prod() });
@@ -493,17 +516,17 @@ fn each_contradiction_names_both_facts_values_and_what_to_do() {
 fn a_controller_outside_its_cluster_is_confirmed_once_and_for_good() {
     let hosted = || Case { unregistered: Some("host-1"), ..prod() };
     assert_eq!(hosted().word(), "Undecided");
-    let confirmed = hosted().with(|facts| confirmed_card(facts, &Word::Confirm));
+    let confirmed = hosted().with(|facts| confirmed_card(facts, &OperatorConfirmation::Confirm));
     assert!(confirmed.outside);
     // After a restart, or on another host: nothing but the record is left of the word.
     for leader in ["host-1", "host-2"] {
         let case = Case { unregistered: Some(leader), card: Some(confirmed.clone()), ..prod() };
-        let Verdict::Normal(card) = case.verdict() else { panic!("{leader}: {:?}", case.verdict()) };
+        let IdentityVerdict::Normal(card) = case.verdict() else { panic!("{leader}: {:?}", case.verdict()) };
         assert_eq!(card, confirmed, "nothing more is to be written");
     }
     // What else is known of copies and wrong files counts as before.
     let with = |case: Case<'static>| Case { unregistered: Some("host-1"), card: Some(confirmed.clone()), ..case };
-    let old = |life: Life| ["a", "b", "c"].map(|machine| on(machine, machine, "prod", life)).to_vec();
+    let old = |kubelet: KubeletLiveness| ["a", "b", "c"].map(|machine| on(machine, machine, "prod", kubelet)).to_vec();
     let (silent, reports) = (|| old(SILENT), || old(READY));
     let mut replaced = silent();
     replaced.push(new("x1", Some("x"), "prod", READY));
@@ -523,8 +546,10 @@ fn a_controller_outside_its_cluster_is_confirmed_once_and_for_good() {
     }
     // The controller moves into the cluster: from then on a Node of its own that is missing counts again.
     let mut nodes = prod().nodes;
-    nodes[0].life = OWN;
-    let Verdict::Normal(inside) = (Case { card: Some(confirmed.clone()), nodes, ..prod() }).verdict() else { panic!() };
+    nodes[0].kubelet = OWN;
+    let IdentityVerdict::Normal(inside) = (Case { card: Some(confirmed.clone()), nodes, ..prod() }).verdict() else {
+        panic!()
+    };
     assert!(!inside.outside);
     assert_eq!(Case { unregistered: Some("x1"), card: Some(inside), ..prod() }.word(), "Undecided");
 }

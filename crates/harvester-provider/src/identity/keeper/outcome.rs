@@ -6,11 +6,11 @@ use std::sync::Arc;
 use cloud_provider::provider::Hold;
 use runtime::events::Recorder;
 
-use super::super::Doubt;
+use super::super::IdentityDoubt;
 use super::super::card::Card;
-use super::super::decide::Decision;
-use super::super::judge::{Contradiction, Facts, Word, confirmed_card};
-use super::super::record::{self, NAME, NAMESPACE, Note, Record};
+use super::super::decide::NameDecision;
+use super::super::judge::{Contradiction, IdentityFacts, OperatorConfirmation, confirmed_card};
+use super::super::record::{self, NAME, NAMESPACE, Record, RecordNote};
 use super::words::{mismatch, not_followed};
 use super::{Keeper, PAUSED, Progress};
 
@@ -19,11 +19,11 @@ impl Keeper {
     pub(super) fn go_on(
         &self,
         mut card: Card,
-        decision: &Decision,
+        decision: &NameDecision,
         found: &Record,
         progress: &mut Progress,
         events: &Recorder,
-    ) -> Note {
+    ) -> RecordNote {
         self.name_load_balancers(&mut card, decision, found);
         self.identity.set_card(card.clone());
         self.adopt(decision, found, events);
@@ -44,12 +44,12 @@ impl Keeper {
         self.metrics.safe_mode.set(0);
         self.identity.judged(None, self.is_paused(found));
         let name = decision.is_to_be_remembered().then(|| decision.name.clone());
-        Note { name, card: Some(card), ..Note::default() }
+        RecordNote { name, card: Some(card), ..RecordNote::default() }
     }
 
     /// Sets the names under which load balancers belong to this cluster. The first card has the names of the load
     /// balancers that its Services have.
-    fn name_load_balancers(&self, card: &mut Card, decision: &Decision, found: &Record) {
+    fn name_load_balancers(&self, card: &mut Card, decision: &NameDecision, found: &Record) {
         if found.card.is_none() {
             card.names.extend(self.adopted().iter().map(ToString::to_string));
         }
@@ -71,7 +71,7 @@ impl Keeper {
         record: &Record,
         progress: &mut Progress,
         events: &Recorder,
-    ) -> Note {
+    ) -> RecordNote {
         let contradiction = match progress.told.take() {
             Some(told) if told.reason == found.reason => told,
             _ => {
@@ -90,16 +90,20 @@ impl Keeper {
         // If a former process wrote the same contradiction, its text is kept.
         let reason = |text: &String| text.split(':').next().map(str::to_owned);
         let known = record.safe_mode.clone().filter(|text| reason(text) == safe_mode.as_ref().and_then(reason));
-        Note { safe_mode: known.or(safe_mode), ..Note::default() }
+        RecordNote { safe_mode: known.or(safe_mode), ..RecordNote::default() }
     }
 
     /// What an operator's confirmation writes to the record, and the text about it; with the next evaluation the facts
     /// agree.
-    pub(super) fn follow(word: &Word, facts: &Facts<'_>, decision: &Decision) -> (Note, String) {
-        let mut card = confirmed_card(facts, word);
-        let name = match word {
-            Word::Confirm => decision.name.clone(),
-            Word::Rename(name) | Word::Copy(name) => name.clone(),
+    pub(super) fn follow(
+        confirmation: &OperatorConfirmation,
+        facts: &IdentityFacts<'_>,
+        decision: &NameDecision,
+    ) -> (RecordNote, String) {
+        let mut card = confirmed_card(facts, confirmation);
+        let name = match confirmation {
+            OperatorConfirmation::Confirm => decision.name.clone(),
+            OperatorConfirmation::Rename(name) | OperatorConfirmation::Copy(name) => name.clone(),
         };
         if !card.names.is_empty() {
             card.names.insert(name.to_string());
@@ -113,7 +117,7 @@ impl Keeper {
             if card.names.is_empty() { "any name".to_owned() } else { format!("{:?}", card.names) }
         );
         let name = (!name.is_default()).then_some(name);
-        (Note { name, card: Some(card), followed: true, ..Note::default() }, text)
+        (RecordNote { name, card: Some(card), followed: true, ..RecordNote::default() }, text)
     }
 
     pub(super) fn is_paused(&self, record: &Record) -> bool {
@@ -133,15 +137,15 @@ impl Keeper {
         } else if self.identity.hold().is_some_and(|hold| hold.reason == PAUSED) {
             // A doubt that existed before the pause still exists.
             let doubt = match self.identity.doubt() {
-                Doubt::Of(hold) => Some(Arc::unwrap_or_clone(hold)),
-                Doubt::NotJudged | Doubt::No => None,
+                IdentityDoubt::Of(hold) => Some(Arc::unwrap_or_clone(hold)),
+                IdentityDoubt::NotJudged | IdentityDoubt::No => None,
             };
             self.identity.set_hold(doubt);
         }
     }
 
     /// Takes the name into use and reports it.
-    fn adopt(&self, decision: &Decision, record: &Record, events: &Recorder) {
+    fn adopt(&self, decision: &NameDecision, record: &Record, events: &Recorder) {
         let before = self.identity.name();
         let flag = self.identity.flag();
         let differs = decision.differs_from(flag);

@@ -6,9 +6,9 @@ use cloud_provider::damping::Damper;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::super::judge::{Contradiction, Word};
+use super::super::judge::{Contradiction, OperatorConfirmation};
 use super::super::kubelets::Kubelets;
-use super::super::record::Note;
+use super::super::record::RecordNote;
 use super::TRY_AGAIN;
 
 /// State that lasts between two evaluations.
@@ -23,11 +23,11 @@ pub(super) struct Progress {
     pub(super) not_before: Instant,
     pub(super) pause: Duration,
     /// Writes that another writer undoes.
-    pub(super) damper: Damper<Note>,
+    pub(super) damper: Damper<RecordNote>,
     /// When an operator's confirmation that has to wait may be followed.
-    pub(super) word_at: Option<Instant>,
+    pub(super) confirmation_at: Option<Instant>,
     /// The confirmation which is still in the record, once it was told and counts.
-    pub(super) told_word: Option<Word>,
+    pub(super) told_confirmation: Option<OperatorConfirmation>,
     pub(super) kubelets: Kubelets,
     /// When Nodes and machines first were known.
     pub(super) since: Option<Instant>,
@@ -47,8 +47,8 @@ impl Progress {
             not_before: Instant::now(),
             pause: TRY_AGAIN,
             damper: Damper::default(),
-            word_at: None,
-            told_word: None,
+            confirmation_at: None,
+            told_confirmation: None,
             kubelets: Kubelets::default(),
             since: None,
             told: None,
@@ -58,7 +58,7 @@ impl Progress {
 
     /// When this may be written. What follows an operator's confirmation waits only if the last write failed, or
     /// another writer undoes it.
-    pub(super) fn not_before(&self, note: &Note) -> Instant {
+    pub(super) fn not_before(&self, note: &RecordNote) -> Instant {
         let now = Instant::now();
         let at_once = note.followed && !self.failing;
         let rested = now + self.damper.rest(note, now).unwrap_or_default();
@@ -66,7 +66,7 @@ impl Progress {
     }
 
     /// Whether this may be written now.
-    pub(super) fn may_write(&self, note: &Note) -> bool {
+    pub(super) fn may_write(&self, note: &RecordNote) -> bool {
         self.not_before(note) <= Instant::now()
     }
 

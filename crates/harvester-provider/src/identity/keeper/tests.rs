@@ -1,9 +1,9 @@
 //! The keeper against a scripted API server.
 
+mod confirmation;
 mod outside;
 mod restore;
 mod undone;
-mod word;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use prometheus_client::registry::Registry;
@@ -406,7 +406,7 @@ async fn a_copy_is_held_from_the_first_moment_and_becomes_a_cluster_of_its_own_b
     settle().await;
     {
         let mut object = object.lock();
-        object["metadata"]["annotations"] = json!({record::WORD: "copy prod2"});
+        object["metadata"]["annotations"] = json!({record::CONFIRMATION: "copy prod2"});
         let shown: ConfigMap = serde_json::from_value(object.clone()).unwrap();
         lab.sources.record.apply(NAME.into(), Record::from(&shown));
     }
@@ -417,7 +417,7 @@ async fn a_copy_is_held_from_the_first_moment_and_becomes_a_cluster_of_its_own_b
     settle().await;
     let object = object.lock();
     assert_eq!((&object["data"]["cluster-name"], object["data"].get("safe-mode")), (&json!("prod2"), None));
-    assert_eq!(object["metadata"]["annotations"].get(record::WORD), None);
+    assert_eq!(object["metadata"]["annotations"].get(record::CONFIRMATION), None);
     assert_eq!(lab.told(), ["SafeMode", "IdentityConfirmed", "ClusterNameNotChanged", "SafeModeEnded"]);
 }
 

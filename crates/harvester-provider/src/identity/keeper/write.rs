@@ -8,14 +8,14 @@ use runtime::events::Recorder;
 use runtime::refusal;
 use tokio::time::Instant;
 
-use super::super::record::{self, NAME, NAMESPACE, Note, Record};
+use super::super::record::{self, NAME, NAMESPACE, Record, RecordNote};
 use super::progress::Progress;
 use super::words::{not_allowed, not_yet};
-use super::{Keeper, LONGEST_PAUSE, TRY_AGAIN, WITHOUT_RIGHT, WORD_WAITS, WRITE_EVERY};
+use super::{CONFIRMATION_WAITS, Keeper, LONGEST_PAUSE, TRY_AGAIN, WITHOUT_RIGHT, WRITE_EVERY};
 
 impl Keeper {
     /// Writes the note and returns the record after that. A write that fails is tried again, with growing pauses.
-    pub(super) async fn write(&self, note: &Note, progress: &mut Progress, events: &Recorder) -> Option<Record> {
+    pub(super) async fn write(&self, note: &RecordNote, progress: &mut Progress, events: &Recorder) -> Option<Record> {
         // An API server that has just started may refuse for a moment, which need not be reported. While attempts fail,
         // the pauses between them make that wait unnecessary.
         let sent = if progress.failing {
@@ -32,7 +32,7 @@ impl Keeper {
                     );
                 }
                 if note.followed {
-                    progress.told_word = None;
+                    progress.told_confirmation = None;
                 }
                 progress.failing = false;
                 (progress.not_before, progress.pause) = (Instant::now() + WRITE_EVERY, TRY_AGAIN);
@@ -52,7 +52,7 @@ impl Keeper {
                     not_yet(&error, told);
                     LONGEST_PAUSE
                 };
-                let longest = if note.followed { WORD_WAITS } else { longest };
+                let longest = if note.followed { CONFIRMATION_WAITS } else { longest };
                 progress.not_before = Instant::now() + progress.pause.min(longest);
                 progress.pause = (progress.pause * 2).min(longest);
                 None

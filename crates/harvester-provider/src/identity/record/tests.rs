@@ -13,32 +13,35 @@ fn server(there: Option<Value>) -> Scenario {
     })
 }
 
-fn named(name: &str) -> Note {
-    Note { name: Some(ClusterName::from_record(name)), ..Note::default() }
+fn named(name: &str) -> RecordNote {
+    RecordNote { name: Some(ClusterName::from_record(name)), ..RecordNote::default() }
 }
 
 #[tokio::test]
 async fn a_card_comes_and_a_safe_mode_and_a_word_that_was_followed_go() {
     let card = Card { cluster_uid: "u".into(), ..Card::default() };
     let mut there = config_map(&json!({"cluster-name": "prod", "safe-mode": "x"}));
-    there["metadata"]["annotations"] = json!({WORD: "confirm", "other": "y"});
+    there["metadata"]["annotations"] = json!({CONFIRMATION: "confirm", "other": "y"});
     let found = Record::from(&serde_json::from_value::<ConfigMap>(there.clone()).unwrap());
-    assert_eq!((found.word, found.safe_mode.as_deref(), found.paused), (Some(Word::Confirm), Some("x"), false));
+    assert_eq!(
+        (found.confirmation, found.safe_mode.as_deref(), found.paused),
+        (Some(OperatorConfirmation::Confirm), Some("x"), false)
+    );
     let server = server(Some(there));
-    let note = Note { card: Some(card.clone()), followed: true, ..Note::default() };
+    let note = RecordNote { card: Some(card.clone()), followed: true, ..RecordNote::default() };
     let written = Records::new(server.client()).write(&note).await.unwrap();
-    assert_eq!((written.card, written.safe_mode, written.word), (Some(card), None, None));
+    assert_eq!((written.card, written.safe_mode, written.confirmation), (Some(card), None, None));
     assert_eq!(server.writes()[0].body["metadata"]["annotations"], json!({"other": "y"}));
-    assert!(note.is_news_to(&Record::default()) && !Note::default().is_news_to(&Record::default()));
+    assert!(note.is_news_to(&Record::default()) && !RecordNote::default().is_news_to(&Record::default()));
 }
 
 #[test]
 fn a_word_is_one_of_three_and_names_are_names() {
-    let rename = |name: &str| Some(Word::Rename(ClusterName::from_record(name)));
+    let rename = |name: &str| Some(OperatorConfirmation::Rename(ClusterName::from_record(name)));
     for (text, expected) in [
-        ("confirm", Some(Word::Confirm)),
+        ("confirm", Some(OperatorConfirmation::Confirm)),
         (" rename  prod2 ", rename("prod2")),
-        ("copy prod2", Some(Word::Copy(ClusterName::from_record("prod2")))),
+        ("copy prod2", Some(OperatorConfirmation::Copy(ClusterName::from_record("prod2")))),
         ("confirm it", None),
         ("rename", None),
         ("rename My_Cluster", None),
@@ -46,7 +49,7 @@ fn a_word_is_one_of_three_and_names_are_names() {
         ("rename a b", None),
         ("", None),
     ] {
-        assert_eq!(parse_word(text), expected, "{text:?}");
+        assert_eq!(parse_confirmation(text), expected, "{text:?}");
     }
 }
 

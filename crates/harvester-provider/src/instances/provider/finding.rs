@@ -11,7 +11,7 @@ use harvester_api::names::ClusterName;
 use harvester_api::virtual_machine_instance::Phase;
 
 use super::super::hostnames::{ASK_AGAIN, Resolution};
-use super::super::lookup::{Found, Machines, find, vm_uid};
+use super::super::lookup::{MachineMatch, Machines, find, vm_uid};
 use super::super::view::{VmView, VmiCache};
 use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY};
 
@@ -19,7 +19,7 @@ impl HarvesterInstances {
     /// Handles the usual cases without a full search, because thousands of Nodes may join at once, and are refreshed
     /// together: a provider ID that a machine has, and a machine with the Node's name if no agent contradicts. `None`: a
     /// full search is needed.
-    fn find_plainly(&self, node: &NodeView, memory: &mut InstanceState) -> Option<Found> {
+    fn find_plainly(&self, node: &NodeView, memory: &mut InstanceState) -> Option<MachineMatch> {
         if memory.swept.is_none_or(|swept| swept.elapsed() > SWEEP_EVERY) {
             return None;
         }
@@ -28,7 +28,7 @@ impl HarvesterInstances {
             // refreshed. Most machines are called like their Node; the UID proves it.
             let name = memory.bound.get(uid).map_or(&node.name, |binding| &binding.vm);
             let vm = self.vms.get(name).filter(|vm| vm.uid == uid);
-            return vm.or_else(|| self.vms.all().into_iter().find(|vm| vm.uid == uid)).map(Found::Vm);
+            return vm.or_else(|| self.vms.all().into_iter().find(|vm| vm.uid == uid)).map(MachineMatch::Vm);
         }
         let vm = self.vms.get(&node.name)?;
         let vmi = self.vmis.get(&node.name).filter(|vmi| vmi.phase == Phase::Running && !vmi.deleting)?;
@@ -39,14 +39,14 @@ impl HarvesterInstances {
             return None;
         }
         match memory.hostnames.resolve(&node.name, true, &[vmi.as_ref()], Instant::now()) {
-            Resolution::Vm(_) => Some(Found::Vm(vm)),
-            Resolution::Ask(asks) => Some(Found::Asking(asks)),
+            Resolution::Vm(_) => Some(MachineMatch::Vm(vm)),
+            Resolution::Ask(asks) => Some(MachineMatch::Asking(asks)),
             Resolution::Ambiguous(_) | Resolution::Nobody(_) => None,
         }
     }
 
     /// Searches all machines.
-    fn find_among_all(&self, node: &NodeView, memory: &mut InstanceState) -> Found {
+    fn find_among_all(&self, node: &NodeView, memory: &mut InstanceState) -> MachineMatch {
         let (vms, vmis) = (self.vms.all(), self.vmis.all());
         memory.swept = Some(Instant::now());
         memory.bound.retain(|_, binding| binding.seen.elapsed() < NODE_LASTS);
@@ -65,18 +65,18 @@ impl HarvesterInstances {
         self.lists().map_err(ProviderError::new)?;
         let name = &node.name;
         Err(match self.find(node) {
-            Found::Vm(vm) => return Ok(vm),
+            MachineMatch::Vm(vm) => return Ok(vm),
             // Each answer, or its absence, wakes the Nodes that wait for it.
-            Found::Asking(_) => ProviderError::new(format!(
+            MachineMatch::Asking(_) => ProviderError::new(format!(
                 "the VM of node {name} is not known yet: asking guest agents for their host names"
             ))
             .under_way(ASK_AGAIN),
-            Found::Ambiguous(vms) => ProviderError::new(format!(
+            MachineMatch::Ambiguous(vms) => ProviderError::new(format!(
                 "the VM of node {name} is not clear: VMs {} in namespace {} all report this host name",
                 vms.join(", "),
                 self.namespace
             )),
-            Found::Nobody(again) => ProviderError {
+            MachineMatch::Nobody(again) => ProviderError {
                 longest_pause: again,
                 ..ProviderError::new(format!(
                     "no VM for node {name}: none in namespace {} has the UID of its provider ID, reports this host \
@@ -87,12 +87,12 @@ impl HarvesterInstances {
         })
     }
 
-    fn find(&self, node: &NodeView) -> Found {
+    fn find(&self, node: &NodeView) -> MachineMatch {
         let mut memory = self.memory();
         let found = self.find_plainly(node, &mut memory);
         let found = found.unwrap_or_else(|| self.find_among_all(node, &mut memory));
         match &found {
-            Found::Vm(vm) => {
+            MachineMatch::Vm(vm) => {
                 memory.unresolved.remove(&node.name);
                 memory.found.insert(vm.name.clone(), node.name.clone());
                 // Only a provider ID is certain enough to exclude other Nodes from this machine.
@@ -101,12 +101,12 @@ impl HarvesterInstances {
                     memory.bound.insert(vm.uid.clone(), binding);
                 }
             }
-            Found::Asking(_) | Found::Ambiguous(_) | Found::Nobody(_) => {
+            MachineMatch::Asking(_) | MachineMatch::Ambiguous(_) | MachineMatch::Nobody(_) => {
                 memory.unresolved.insert(node.name.clone(), Instant::now());
             }
         }
         drop(memory);
-        if let Found::Asking(asks) = &found {
+        if let MachineMatch::Asking(asks) = &found {
             for ask in asks {
                 // The receiver lives as long as `run`. A request that is never answered counts as unanswered.
                 let _ = self.asks.send(ask.clone());

@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use finalizer::Finalizer;
-use scheduler::{Scheduler, Seen};
+use scheduler::{ObjectState, Scheduler};
 pub use scheduler::{Turn, Work};
 
 use super::view::LbView;
@@ -121,7 +121,7 @@ impl Pacer {
     /// Reports what the watch shows: this object, or none.
     pub fn seen(&self, name: &str, lb: Option<&LbView>) {
         self.change(|state, now| {
-            state.scheduler.seen(now, name, lb.map_or(Seen::Gone, seen));
+            state.scheduler.seen(now, name, lb.map_or(ObjectState::Gone, seen));
             state.finalizer.seen(now, name, lb);
         });
     }
@@ -176,16 +176,16 @@ impl Pacer {
     }
 }
 
-fn seen(lb: &LbView) -> Seen {
+fn seen(lb: &LbView) -> ObjectState {
     match &lb.ready {
-        Some(ready) if ready.status && lb.usable_address.is_some() => Seen::Ready,
+        Some(ready) if ready.status && lb.usable_address.is_some() => ObjectState::Ready,
         Some(ready) if !ready.status => match NotReady::classify(&ready.message) {
-            NotReady::Transient => Seen::Collided,
+            NotReady::Transient => ObjectState::Collided,
             NotReady::NoAllocator | NotReady::NoMatchingPool | NotReady::PoolExhausted | NotReady::Other => {
-                Seen::Refused
+                ObjectState::Refused
             }
         },
-        _ => Seen::Working,
+        _ => ObjectState::Working,
     }
 }
 

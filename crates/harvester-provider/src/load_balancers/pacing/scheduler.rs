@@ -48,7 +48,7 @@ pub enum Turn {
 
 /// The state of an object, as the watch shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub enum ObjectState {
     /// The host has not finished.
     Working,
     /// The host's workers collided (`fail to reserve`, `duplicate allocation`). The host continues by itself.
@@ -191,20 +191,20 @@ impl Scheduler {
     }
 
     /// Processes what the watch shows of an object.
-    pub fn seen(&mut self, now: Instant, name: &str, seen: Seen) {
+    pub fn seen(&mut self, now: Instant, name: &str, seen: ObjectState) {
         match seen {
-            Seen::Working => return,
-            Seen::Collided => return self.window.narrow(),
-            Seen::Ready | Seen::Refused | Seen::Gone => {}
+            ObjectState::Working => return,
+            ObjectState::Collided => return self.window.narrow(),
+            ObjectState::Ready | ObjectState::Refused | ObjectState::Gone => {}
         }
-        if matches!(seen, Seen::Ready | Seen::Gone) {
+        if matches!(seen, ObjectState::Ready | ObjectState::Gone) {
             self.tried.remove(name);
         }
         let Some(place) = self.under_way.get(name) else { return };
-        if !place.sent || place.delete && seen != Seen::Gone {
+        if !place.sent || place.delete && seen != ObjectState::Gone {
             return;
         }
-        let done = if place.delete { Seen::Gone } else { Seen::Ready };
+        let done = if place.delete { ObjectState::Gone } else { ObjectState::Ready };
         if seen == done {
             self.window.finished(now, now.saturating_duration_since(place.since), place.load);
         }

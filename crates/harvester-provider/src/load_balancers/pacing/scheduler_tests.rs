@@ -33,7 +33,7 @@ impl Desk {
         self.scheduler.wants_only(self.now, &key(&format!("default/{service}")), &names);
     }
 
-    fn seen(&mut self, name: &str, seen: Seen) {
+    fn seen(&mut self, name: &str, seen: ObjectState) {
         self.scheduler.seen(self.now, name, seen);
     }
 
@@ -48,7 +48,7 @@ impl Desk {
             self.sent(&under_way);
             self.pass(each_ms);
             let delete = self.scheduler.under_way[&under_way].delete;
-            self.seen(&under_way, if delete { Seen::Gone } else { Seen::Ready });
+            self.seen(&under_way, if delete { ObjectState::Gone } else { ObjectState::Ready });
             let Some(next) = self.called().pop() else { return order };
             order.push(next.clone());
             under_way = next;
@@ -64,9 +64,9 @@ fn one_at_a_time_and_the_next_one_is_called_when_the_host_is_done() {
     assert_eq!(desk.ask("c", Work::CreateNew), Turn::NotYet { ahead: 2 });
     assert_eq!(desk.ask("c", Work::CreateNew), Turn::NotYet { ahead: 2 }, "asking again changes nothing");
     desk.sent("a");
-    desk.seen("a", Seen::Working);
+    desk.seen("a", ObjectState::Working);
     assert!(desk.called().is_empty());
-    desk.seen("a", Seen::Ready);
+    desk.seen("a", ObjectState::Ready);
     assert_eq!(desk.called(), ["b"]);
     assert_eq!(desk.ask("b", Work::CreateNew), Turn::Now);
 }
@@ -165,13 +165,13 @@ fn a_place_is_free_after_five_seconds_or_when_the_host_refuses_or_the_request_fa
     assert_eq!(desk.called(), [""; 0]);
     desk.sent("a");
     assert_eq!(desk.scheduler.deadline(), Some(desk.now + PLACE));
-    desk.seen("a", Seen::Collided);
+    desk.seen("a", ObjectState::Collided);
     desk.pass(4_999);
     assert_eq!(desk.called(), [""; 0]);
     desk.pass(1);
     assert_eq!(desk.called(), ["b"]);
     desk.sent("b");
-    desk.seen("b", Seen::Refused);
+    desk.seen("b", ObjectState::Refused);
     assert_eq!(desk.called(), ["c"]);
     desk.scheduler.give_back(desk.now, "c");
     assert_eq!(desk.called(), ["d"]);
@@ -219,7 +219,7 @@ fn a_service_that_changes_its_mind_gives_back_every_turn_but_those_it_still_want
     desk.wants_only("web", &["p2"]);
     assert_eq!(desk.ask("next", Work::CreateNew), Turn::NotYet { ahead: 2 });
     desk.sent("busy");
-    desk.seen("busy", Seen::Ready);
+    desk.seen("busy", ObjectState::Ready);
     assert_eq!(desk.called(), ["web"]);
     desk.wants_only("web", &["p3"]);
     assert_eq!(desk.called(), ["next"], "who was called for something else frees the place at once");
@@ -231,9 +231,9 @@ fn a_deletion_holds_its_place_until_the_object_is_gone() {
     assert_eq!(desk.ask("a", Work::Delete), Turn::Now);
     desk.ask("b", Work::Delete);
     desk.sent("a");
-    desk.seen("a", Seen::Ready);
+    desk.seen("a", ObjectState::Ready);
     assert_eq!(desk.called(), [""; 0]);
-    desk.seen("a", Seen::Gone);
+    desk.seen("a", ObjectState::Gone);
     assert_eq!(desk.called(), ["b"]);
 }
 
@@ -247,7 +247,7 @@ fn a_fast_host_is_used_sixteen_at_a_time() {
         let name = format!("s{n:02}");
         desk.sent(&name);
         desk.pass(30);
-        desk.seen(&name, Seen::Ready);
+        desk.seen(&name, ObjectState::Ready);
     }
     assert_eq!(desk.scheduler.window(), 16);
     assert_eq!(desk.called().len(), 9 + 16);

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::host_model::{Host, Lb, Name, Pace, Shown};
 use super::random::Random;
-use super::scheduler::{Scheduler, Seen, Turn, Work};
+use super::scheduler::{ObjectState, Scheduler, Turn, Work};
 use crate::load_balancers::build::key;
 
 /// Alarm: the scheduler's deadline. Others are names of objects whose request arrives at the API.
@@ -146,18 +146,18 @@ impl Cluster {
 
     fn look(&mut self, name: Name, lb: Option<Lb>) {
         let seen = match &lb {
-            None => Seen::Gone,
+            None => ObjectState::Gone,
             Some(lb) => match &lb.ready {
-                None => Seen::Working,
-                Some(Ok(_)) => Seen::Ready,
-                Some(Err(_)) => Seen::Collided,
+                None => ObjectState::Working,
+                Some(Ok(_)) => ObjectState::Ready,
+                Some(Err(_)) => ObjectState::Collided,
             },
         };
         self.preset |= lb.as_ref().is_some_and(|lb| lb.finalizer) && self.without.contains(&name);
         self.scheduler.seen(self.now(), &name.to_string(), seen);
         let done = match self.wanted.get(&name) {
-            Some(Work::Delete) => seen == Seen::Gone,
-            _ => seen == Seen::Ready,
+            Some(Work::Delete) => seen == ObjectState::Gone,
+            _ => seen == ObjectState::Ready,
         };
         if done {
             self.done.entry(name).or_insert(self.host.now);

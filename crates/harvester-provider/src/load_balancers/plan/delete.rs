@@ -17,7 +17,7 @@ use super::super::sharing;
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::object::foreign;
-use super::{Refusal, object};
+use super::{PlanRefusal, object};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::is_handed_over;
 
@@ -49,7 +49,7 @@ pub enum DeletePlan {
     /// Wait, with a reason for the metrics.
     Waiting(Waiting, WaitReason),
     /// Refuse: the object must not be deleted by this Service.
-    Refused(Refusal),
+    Refused(PlanRefusal),
 }
 
 /// Everything that the deletion of one of a Service's objects depends on.

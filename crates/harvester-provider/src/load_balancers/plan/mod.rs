@@ -21,10 +21,10 @@ use harvester_api::load_balancer::LoadBalancer;
 
 pub use delete::{DeletePlan, Leaving, abandoned, delete};
 pub use moving::{name_in_pool, needs_object, next_object};
-pub use refusal::Refusal;
+pub use refusal::PlanRefusal;
 
 use super::booking::Ages;
-use super::choice::Holder;
+use super::choice::AddressHolder;
 use super::desired::Change;
 use super::network::interface_for;
 use super::service_patch::ServicePatch;
@@ -67,7 +67,7 @@ pub struct World<'a> {
     /// Another Service whose reconciliation is about to publish that address.
     pub address_claimed: Option<ServiceKey>,
     /// The Node or ClusterIP that has the static address which this Service requests but does not have yet.
-    pub address_holder: Option<Holder>,
+    pub address_holder: Option<AddressHolder>,
     /// Set to the limit if the cluster has as many load balancers as it may have.
     pub quota_reached: Option<usize>,
     /// How long the Service has shown an address that no announcer serves.
@@ -129,50 +129,50 @@ pub struct Plan {
     /// The requests, in this order.
     pub actions: Vec<Action>,
     /// The result, if all actions succeed.
-    pub verdict: Verdict,
+    pub verdict: PlanVerdict,
 }
 
 /// What to report about the Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PlanVerdict {
     /// The address is published.
     Ready,
     /// The address is published, but the user requested more than that.
-    Served(Refusal),
+    Served(PlanRefusal),
     /// Something else has to happen first; with a reason for the metrics.
     Waiting(Waiting, WaitReason),
     /// The request of the user cannot be fulfilled.
-    Refused(Refusal),
+    Refused(PlanRefusal),
 }
 
-impl From<Refusal> for Verdict {
-    fn from(refusal: Refusal) -> Self {
+impl From<PlanRefusal> for PlanVerdict {
+    fn from(refusal: PlanRefusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
 impl Plan {
-    fn only(verdict: impl Into<Verdict>) -> Self {
+    fn only(verdict: impl Into<PlanVerdict>) -> Self {
         Self { actions: Vec::new(), verdict: verdict.into() }
     }
 }
 
-fn wait(message: String, reason: WaitReason) -> Verdict {
-    Verdict::Waiting(Waiting { reason: reason.word(), message, needs_user: false, retry_after: None }, reason)
+fn wait(message: String, reason: WaitReason) -> PlanVerdict {
+    PlanVerdict::Waiting(Waiting { reason: reason.word(), message, needs_user: false, retry_after: None }, reason)
 }
 
-fn user_wait(message: String, reason: WaitReason) -> Verdict {
-    Verdict::Waiting(Waiting { reason: reason.word(), message, needs_user: true, retry_after: None }, reason)
+fn user_wait(message: String, reason: WaitReason) -> PlanVerdict {
+    PlanVerdict::Waiting(Waiting { reason: reason.word(), message, needs_user: true, retry_after: None }, reason)
 }
 
 /// Plans for a Service that wants a load balancer (ccm.md 3.4).
 pub fn ensure(service: &ServiceView, world: &World<'_>) -> Plan {
     let interface = match interface_for(service, world.mapping) {
         Ok(interface) => interface,
-        Err(error) => return Plan::only(Refusal::from(error)),
+        Err(error) => return Plan::only(PlanRefusal::from(error)),
     };
     match &world.primary {
-        Err(error) => Plan::only(Refusal::from(error.clone())),
+        Err(error) => Plan::only(PlanRefusal::from(error.clone())),
         Ok(Some(primary)) => secondary::ensure(service, primary, world),
         Ok(None) => primary::ensure(service, interface.as_deref(), world),
     }

@@ -21,7 +21,7 @@ use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::delete::still_booking;
 use super::object::{foreign, over_quota, used_by_static, without_address, wrong_family};
-use super::{Action, Plan, Verdict, World, object, wait};
+use super::{Action, Plan, PlanVerdict, World, object, wait};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::unique_in_pool;
 
@@ -67,7 +67,7 @@ pub(super) fn step(
             if let Some(verdict) = used_by_static(service, source, next, world) {
                 Plan { actions: Vec::new(), verdict: prefixed(&moves, verdict) }
             } else if let Some(refusal) = wrong_family(service, source, next) {
-                Plan { actions: Vec::new(), verdict: Verdict::Served(refusal) }
+                Plan { actions: Vec::new(), verdict: PlanVerdict::Served(refusal) }
             } else if let Some(address) = &next.usable_address {
                 let patch = publish(service, address, interface);
                 Plan { actions: vec![Action::Patch(patch)], verdict: wait(moves, WaitReason::Allocation) }
@@ -102,11 +102,11 @@ fn begin(service: &ServiceView, lb: &LbView, source: &Source, name: &str, moves:
     Plan { actions: vec![Action::Create(Box::new(object))], verdict: wait(moves.to_owned(), WaitReason::Allocation) }
 }
 
-fn prefixed(moves: &str, verdict: Verdict) -> Verdict {
+fn prefixed(moves: &str, verdict: PlanVerdict) -> PlanVerdict {
     match verdict {
-        Verdict::Waiting(waiting, reason) => {
+        PlanVerdict::Waiting(waiting, reason) => {
             let message = format!("{moves}: {}", waiting.message);
-            Verdict::Waiting(Waiting { message, ..waiting }, reason)
+            PlanVerdict::Waiting(Waiting { message, ..waiting }, reason)
         }
         other => other,
     }
@@ -137,10 +137,10 @@ fn half_moved<'a>(service: &'a ServiceView, lb: &'a LbView, world: &'a World<'_>
 }
 
 /// The wait state, if a deletion of this object now would leak its address.
-fn booking(lb: &LbView, world: &World<'_>) -> Option<Verdict> {
+fn booking(lb: &LbView, world: &World<'_>) -> Option<PlanVerdict> {
     match when(lb, world.ages.of(lb)) {
         When::Now { .. } => None,
-        When::In(rest) => Some(Verdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking)),
+        When::In(rest) => Some(PlanVerdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking)),
     }
 }
 

@@ -13,7 +13,7 @@ use super::super::host_words::{self, Resend};
 use super::super::network::wanted_network;
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
-use super::{Refusal, Verdict, World};
+use super::{PlanRefusal, PlanVerdict, World};
 use crate::config::LoadBalancerConfig;
 
 /// Interval at which a Service checks whether another one with a static address still uses the address that was
@@ -24,21 +24,25 @@ const STATIC_INTERVAL: Duration = Duration::from_secs(30);
 const QUOTA_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The refusal, if the object's labels name another Service.
-pub(super) fn foreign(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<Refusal> {
+pub(super) fn foreign(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<PlanRefusal> {
     let (namespace, name) = lb.service()?;
     if (namespace, name) == (service.key.namespace.as_str(), service.key.name.as_str()) {
         return None;
     }
     let owner = format!("{namespace}/{name}");
-    Some(Refusal::Foreign { lb: format!("{}/{}", config.namespace, lb.name), owner, service: service.key.to_string() })
+    Some(PlanRefusal::Foreign {
+        lb: format!("{}/{}", config.namespace, lb.name),
+        owner,
+        service: service.key.to_string(),
+    })
 }
 
 /// The refusal, if the network has changed. Only an existing and different copy of the network counts: objects from
 /// before v0.2.7 have none (W-01).
-pub(super) fn network_changed(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<Refusal> {
+pub(super) fn network_changed(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<PlanRefusal> {
     let found = lb.annotations.get(cloudprovider::LB_NETWORK)?;
     let wanted = wanted_network(service);
-    (wanted != found).then(|| Refusal::NetworkChanged {
+    (wanted != found).then(|| PlanRefusal::NetworkChanged {
         service: service.key.to_string(),
         lb: format!("{}/{}", config.namespace, lb.name),
         wanted: wanted.to_owned(),
@@ -48,7 +52,7 @@ pub(super) fn network_changed(service: &ServiceView, lb: &LbView, config: &LoadB
 
 /// Why there is no address yet, and whether to send the object again. `then`: the sentence about what follows when
 /// there is an address.
-pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Option<Resend>, Verdict) {
+pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Option<Resend>, PlanVerdict) {
     let config = world.config;
     let told = host_words::no_address(lb, (config.cluster_name.as_str(), &config.namespace), then, world.ages.of(lb));
     let mut waiting = told.waiting;
@@ -56,7 +60,7 @@ pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Op
     if let (Some(resend), None) = (told.resend, due) {
         waiting.retry_after = Some(resend.interval().saturating_sub(world.idle.unwrap_or_default()));
     }
-    (due, Verdict::Waiting(waiting, told.reason))
+    (due, PlanVerdict::Waiting(waiting, told.reason))
 }
 
 /// Harvester has allocated an address that another Service has: a static one, or one whose allocation Harvester has
@@ -66,7 +70,7 @@ pub(super) fn used_by_static(
     source: &Source,
     lb: &LbView,
     world: &World<'_>,
-) -> Option<Verdict> {
+) -> Option<PlanVerdict> {
     let (Source::Pool(_), Some(address), Some(by)) = (source, &lb.usable_address, &world.address_user) else {
         return None;
     };
@@ -80,25 +84,25 @@ pub(super) fn used_by_static(
     );
     let reason = WaitReason::AddressTaken;
     let waiting = Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(STATIC_INTERVAL) };
-    Some(Verdict::Waiting(waiting, reason))
+    Some(PlanVerdict::Waiting(waiting, reason))
 }
 
 /// The host ignores families and allocates what the pool has.
-pub(super) fn wrong_family(service: &ServiceView, source: &Source, lb: &LbView) -> Option<Refusal> {
+pub(super) fn wrong_family(service: &ServiceView, source: &Source, lb: &LbView) -> Option<PlanRefusal> {
     let booked = lb.usable_address.as_ref().filter(|_| matches!(source, Source::Pool(_)))?.parse::<IpAddr>().ok()?;
     let wrong = !service.families.is_empty() && !service.families.contains(&Family::from(booked));
-    wrong.then(|| Refusal::WrongFamily { service: service.key.clone(), booked, families: service.families.clone() })
+    wrong.then(|| PlanRefusal::WrongFamily { service: service.key.clone(), booked, families: service.families.clone() })
 }
 
 /// The wait state for a cluster that has reached its limit of load balancers.
-pub(super) fn over_quota(limit: usize) -> Verdict {
+pub(super) fn over_quota(limit: usize) -> PlanVerdict {
     let message = format!(
         "this cluster may have {limit} load balancers and has them (--max-load-balancers): delete a Service that needs \
          no address, share one with annotation {}, or raise the limit",
         cloudprovider::PRIMARY_SERVICE
     );
     let reason = WaitReason::Quota;
-    Verdict::Waiting(
+    PlanVerdict::Waiting(
         Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(QUOTA_INTERVAL) },
         reason,
     )

@@ -22,7 +22,7 @@ use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::delete::still_booking;
 use super::object::{foreign, network_changed, over_quota, used_by_static, without_address, wrong_family};
-use super::{Action, Plan, Refusal, UNSERVED, Verdict, World, key, moving, user_wait, wait};
+use super::{Action, Plan, PlanRefusal, PlanVerdict, UNSERVED, World, key, moving, user_wait, wait};
 
 /// Time for another Service's PATCH.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
@@ -30,16 +30,16 @@ const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &World<'_>) -> Plan {
     let (source, asked) = match choice::read(service) {
         Ok(choice) => choice,
-        Err(error) => return Plan::only(Refusal::from(error)),
+        Err(error) => return Plan::only(PlanRefusal::from(error)),
     };
     if let (Source::Static(address), Some(by)) = (&source, &world.address_user) {
-        return Plan::only(Refusal::AddressTaken { address: *address, by: by.clone() });
+        return Plan::only(PlanRefusal::AddressTaken { address: *address, by: by.clone() });
     }
     if let Some(by) = &world.address_claimed {
         return Plan::only(claimed(service, by));
     }
     if let (Source::Static(address), Some(holder)) = (&source, &world.address_holder) {
-        return Plan::only(Refusal::AddressHeld { address: *address, holder: holder.clone() });
+        return Plan::only(PlanRefusal::AddressHeld { address: *address, holder: holder.clone() });
     }
     let Some(lb) = world.lb else { return create(service, &source, world) };
     if let Some(plan) = unusable(service, lb, &source, world) {
@@ -79,16 +79,16 @@ fn serve(
             actions.push(Action::Patch(patch));
         }
         actions.extend(moving::superseded(service, lb, world));
-        let trouble = clash_with_sharer(service, world).map(|clash| Verdict::from(Refusal::from(clash)));
+        let trouble = clash_with_sharer(service, world).map(|clash| PlanVerdict::from(PlanRefusal::from(clash)));
         let otherwise = || {
             let other = wrong_family(service, source, lb).or_else(|| network_not_kept(service, lb));
             let other = other.or_else(|| not_as_asked(source, asked, &ip));
-            other.or_else(|| single_stack(service, source)).map(Verdict::Served)
+            other.or_else(|| single_stack(service, source)).map(PlanVerdict::Served)
         };
         trouble
             .or_else(|| unserved(service, source, &ip, interface, world))
             .or_else(otherwise)
-            .unwrap_or(Verdict::Ready)
+            .unwrap_or(PlanVerdict::Ready)
     } else {
         match source.pool() {
             // The object has no address that could be lost.
@@ -140,11 +140,11 @@ fn leases(service: &ServiceView) -> String {
 }
 
 /// The refusal, if the host replaced the requested network by another one (harvester-side.md 8.5).
-fn network_not_kept(service: &ServiceView, lb: &LbView) -> Option<Refusal> {
+fn network_not_kept(service: &ServiceView, lb: &LbView) -> Option<PlanRefusal> {
     if lb.effective_ipam() != "pool" || lb.keeps_network()? {
         return None;
     }
-    Some(Refusal::NetworkNotKept {
+    Some(PlanRefusal::NetworkNotKept {
         service: service.key.clone(),
         wanted: wanted_network(service).to_owned(),
         found: lb.annotation(loadbalancer::NETWORK).to_owned(),
@@ -152,9 +152,9 @@ fn network_not_kept(service: &ServiceView, lb: &LbView) -> Option<Refusal> {
 }
 
 /// The refusal, if the Service has two families but the source provides only one.
-fn single_stack(service: &ServiceView, source: &Source) -> Option<Refusal> {
+fn single_stack(service: &ServiceView, source: &Source) -> Option<PlanRefusal> {
     let both = service.families.len() > 1;
-    (both && *source != Source::Dhcp).then(|| Refusal::SingleStack {
+    (both && *source != Source::Dhcp).then(|| PlanRefusal::SingleStack {
         service: service.key.clone(),
         required: service.requires_both_families,
         word: source.word(),
@@ -164,11 +164,11 @@ fn single_stack(service: &ServiceView, source: &Source) -> Option<Refusal> {
 
 /// The wait state while an earlier Service publishes the same address. It succeeds or fails, and the next
 /// reconciliation decides accordingly.
-fn claimed(service: &ServiceView, by: &ServiceKey) -> Verdict {
+fn claimed(service: &ServiceView, by: &ServiceKey) -> PlanVerdict {
     let message = format!("service {by} is about to publish the address that service {} asks for", service.key);
     let reason = WaitReason::Allocation;
     let waiting = Waiting { reason: reason.word(), message, needs_user: false, retry_after: Some(CLAIM_PAUSE) };
-    Verdict::Waiting(waiting, reason)
+    PlanVerdict::Waiting(waiting, reason)
 }
 
 /// The verdict for an address that is allocated and published, but that no announcer serves.
@@ -178,7 +178,7 @@ fn unserved(
     ip: &str,
     interface: Option<&str>,
     world: &World<'_>,
-) -> Option<Verdict> {
+) -> Option<PlanVerdict> {
     world.unserved.filter(|since| *since > UNSERVED)?;
     let message = if service.annotations.get(kube_vip::IGNORE) == Some("true") {
         format!(
@@ -202,15 +202,15 @@ fn unserved(
     Some(user_wait(message, WaitReason::Unserved))
 }
 
-fn not_as_asked(source: &Source, asked: Option<IpAddr>, booked: &str) -> Option<Refusal> {
+fn not_as_asked(source: &Source, asked: Option<IpAddr>, booked: &str) -> Option<PlanRefusal> {
     let asked = asked.filter(|asked| matches!(source, Source::Pool(_)) && booked.parse() != Ok(*asked))?;
-    Some(Refusal::NotAsAsked { asked, booked: booked.to_owned() })
+    Some(PlanRefusal::NotAsAsked { asked, booked: booked.to_owned() })
 }
 
 fn create(service: &ServiceView, source: &Source, world: &World<'_>) -> Plan {
     let cluster = &world.config.cluster_name;
     if !cluster.can_name_objects() {
-        return Plan::only(Refusal::ClusterName(cluster.clone()));
+        return Plan::only(PlanRefusal::ClusterName(cluster.clone()));
     }
     // A Service that is already served continues: one missing address is no reason to lose the other.
     if let Some(refusal) =
@@ -256,7 +256,7 @@ fn unusable(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'
         let found = lb.effective_ipam().to_owned();
         // The move has ended; the current address stays.
         let actions = moving::given_up(service, lb, world);
-        let refusal = Refusal::IpamChanged { lb: key(world), found, wanted: source.word() };
+        let refusal = PlanRefusal::IpamChanged { lb: key(world), found, wanted: source.word() };
         return Some(Plan { actions, verdict: refusal.into() });
     }
     network_changed(service, lb, world.config).map(Plan::only)
@@ -279,7 +279,7 @@ fn make_anew(service: &ServiceView, lb: &LbView, source: &Source, world: &World<
             let message = format!("load balancer {} is created again with IPAM {}", key(world), source.word());
             Plan { actions, verdict: wait(message, WaitReason::Terminating) }
         }
-        When::In(rest) => Plan::only(Verdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking)),
+        When::In(rest) => Plan::only(PlanVerdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking)),
     }
 }
 

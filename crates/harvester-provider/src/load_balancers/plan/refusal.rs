@@ -7,14 +7,14 @@ use cloud_provider::view::{Family, ServiceKey};
 use harvester_api::keys::cloudprovider;
 use harvester_api::names::ClusterName;
 
-use super::super::choice::{ChoiceError, Holder};
+use super::super::choice::{AddressHolder, ChoiceError};
 use super::super::network::NetworkError;
 use super::super::quoted::Quoted;
 use super::super::sharing::ShareError;
 
 /// Something that the user has to change. A retry is pointless until then, or until the Service is woken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum PlanRefusal {
     /// An annotation with an unusable value.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
@@ -54,7 +54,7 @@ pub enum Refusal {
         /// The address in the annotation.
         address: IpAddr,
         /// The owner of the address.
-        holder: Holder,
+        holder: AddressHolder,
     },
     /// The host does not change the mode of an object (harvester-side.md 5.2 F).
     #[error(
@@ -158,7 +158,7 @@ pub enum Refusal {
     Share(#[from] ShareError),
 }
 
-impl Refusal {
+impl PlanRefusal {
     /// The remark for a Service that is served nevertheless.
     pub fn remark(&self) -> Remark {
         // With `PreferDualStack` one family is sufficient.

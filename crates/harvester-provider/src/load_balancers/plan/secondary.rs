@@ -11,13 +11,13 @@ use super::super::sharing::{self, PortClash, ShareError, first_clash};
 use super::super::wait_reason::WaitReason;
 use super::delete::{still_booking, still_used};
 use super::object::{foreign, network_changed};
-use super::{Action, Plan, Refusal, Verdict, World, user_wait};
+use super::{Action, Plan, PlanRefusal, PlanVerdict, World, user_wait};
 
 /// Plans for the secondary (ccm.md 3.6).
 pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &World<'_>) -> Plan {
     if !sharing::may_share(service, primary, world.config.share_across_namespaces) {
         let (primary, namespace) = (primary.key.clone(), service.key.namespace.clone());
-        return Plan::only(Refusal::Share(ShareError::NoConsent { primary, namespace }));
+        return Plan::only(PlanRefusal::Share(ShareError::NoConsent { primary, namespace }));
     }
     if primary.deleting {
         let text = format!("primary service {} is being deleted: name another one, or make it again", primary.key);
@@ -43,7 +43,7 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
     };
     if let Some((port, by)) = first_clash(service, world.occupants) {
         let (primary, secondary) = (primary.key.clone(), service.key.clone());
-        return Plan::only(Refusal::Share(
+        return Plan::only(PlanRefusal::Share(
             Box::new(PortClash { primary, secondary, port, by, shares_by: sharing::shares_by(service) }).into(),
         ));
     }
@@ -73,10 +73,10 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
             When::In(rest) => {
                 return Plan {
                     actions,
-                    verdict: Verdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking),
+                    verdict: PlanVerdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking),
                 };
             }
         }
     }
-    Plan { actions, verdict: Verdict::Ready }
+    Plan { actions, verdict: PlanVerdict::Ready }
 }

@@ -6,7 +6,7 @@ use cloud_provider::provider::ProviderError;
 use runtime::error::{api_code, chain, is_denied};
 
 use super::super::apply::RequestError;
-use super::super::plan::Refusal;
+use super::super::plan::PlanRefusal;
 use super::super::wait_reason::WaitReason;
 use crate::config::{lacks_rights, remedy};
 
@@ -72,6 +72,6 @@ pub(super) fn failed(error: RequestError) -> ProviderError {
     ProviderError { source: Some(source), reason, longest_pause, ..ProviderError::new(message) }
 }
 
-pub(super) fn refused(refusal: &Refusal) -> ProviderError {
+pub(super) fn refused(refusal: &PlanRefusal) -> ProviderError {
     ProviderError::new(refusal.to_string()).permanent().because(refusal.word())
 }

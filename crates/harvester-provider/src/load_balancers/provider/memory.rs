@@ -150,7 +150,7 @@ impl ProviderState {
     }
 
     /// Stores what was seen and decided. From here on, a secondary that is about to be patched occupies its ports.
-    pub(super) fn decided(&mut self, service: &ServiceView, seen: Seen<'_>, plan: &Plan) {
+    pub(super) fn decided(&mut self, service: &ServiceView, seen: DecisionInputs<'_>, plan: &Plan) {
         let now = seen.now.monotonic;
         let waits = waits(seen.lb);
         self.object(seen.name, |object| object.sent = waits.then(|| object.sent.unwrap_or(now)));
@@ -285,7 +285,7 @@ impl ProviderState {
 }
 
 /// The inputs of a decision, as far as they are stored.
-pub(super) struct Seen<'a> {
+pub(super) struct DecisionInputs<'a> {
     pub(super) name: &'a str,
     pub(super) lb: Option<&'a LbView>,
     pub(super) unserved: Option<Unserved>,

@@ -40,7 +40,7 @@ use super::network::wanted_network;
 use super::own_writes::{LbCache, Objects, PatchedServices};
 use super::owned::{Owned, Owners};
 use super::pacing::Pacer;
-use super::plan::{self, Action, Plan, Verdict};
+use super::plan::{self, Action, Plan, PlanVerdict};
 use super::spelling::misspelt;
 use super::wait_reason::WaitReason;
 use crate::config::{LoadBalancerConfig, remedy};
@@ -272,7 +272,7 @@ impl HarvesterLoadBalancers {
                     Ok(Done::Seen) => changed = true,
                     Ok(Done::Unseen) => {}
                     Ok(Done::NotYet(waiting, reason)) => {
-                        not_yet = Some(Verdict::Waiting(waiting, reason));
+                        not_yet = Some(PlanVerdict::Waiting(waiting, reason));
                         break;
                     }
                     Ok(Done::DecideAnew) => {
@@ -294,19 +294,19 @@ impl HarvesterLoadBalancers {
             }
             let verdict = not_yet.unwrap_or(verdict);
             let reason = match &verdict {
-                Verdict::Waiting(_, reason) => Some(*reason),
-                Verdict::Refused(_) => Some(WaitReason::User),
-                Verdict::Ready | Verdict::Served(_) => None,
+                PlanVerdict::Waiting(_, reason) => Some(*reason),
+                PlanVerdict::Refused(_) => Some(WaitReason::User),
+                PlanVerdict::Ready | PlanVerdict::Served(_) => None,
             };
             self.metrics.waits(&service.key, reason);
-            if matches!(verdict, Verdict::Ready | Verdict::Served(_)) {
+            if matches!(verdict, PlanVerdict::Ready | PlanVerdict::Served(_)) {
                 self.breaker.lock().done(&service.key);
             }
             return match verdict {
-                Verdict::Ready => Ok(Ensured::Ready { changed, remark: misspelt(&current.annotations) }),
-                Verdict::Served(less) => Ok(Ensured::Ready { changed, remark: Some(less.remark()) }),
-                Verdict::Waiting(waiting, _) => Ok(Ensured::Waiting(waiting)),
-                Verdict::Refused(refusal) => Err(refused(&refusal)),
+                PlanVerdict::Ready => Ok(Ensured::Ready { changed, remark: misspelt(&current.annotations) }),
+                PlanVerdict::Served(less) => Ok(Ensured::Ready { changed, remark: Some(less.remark()) }),
+                PlanVerdict::Waiting(waiting, _) => Ok(Ensured::Waiting(waiting)),
+                PlanVerdict::Refused(refusal) => Err(refused(&refusal)),
             };
         }
         let message = format!("load balancer {}/{name} changes faster than it can be read", self.given.namespace);

@@ -9,13 +9,13 @@ use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::keys::cloudprovider::CLUSTER_UID;
 use harvester_api::keys::kube_vip;
 
-use super::super::choice::{self, Holder, Source};
+use super::super::choice::{self, AddressHolder, Source};
 use super::super::owned::Owned;
 use super::super::plan::{self, Plan, World};
 use super::super::sharing;
 use super::super::view::LbView;
 use super::HarvesterLoadBalancers;
-use super::memory::{Now, ProviderState, Seen};
+use super::memory::{DecisionInputs, Now, ProviderState};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::{cluster_of, is_proven};
 
@@ -91,11 +91,11 @@ impl HarvesterLoadBalancers {
 
     /// The Node, ClusterIP or gateway that has the static address which this Service requests. If the Service is
     /// already served at the address it keeps it: its clients know the address, and taking it away would help no one.
-    pub(super) fn address_holder(&self, service: &ServiceView) -> Option<Holder> {
+    pub(super) fn address_holder(&self, service: &ServiceView) -> Option<AddressHolder> {
         let address = choice::static_address(service).filter(|address| !service.ingress.contains(address))?;
         let gateway = || self.lbs.all().into_iter().find(|lb| lb.gateway == Some(address));
         choice::holder(address, &self.given.server, &self.nodes.all(), &self.services.all())
-            .or_else(|| gateway().map(|lb| Holder::Gateway(lb.name.clone())))
+            .or_else(|| gateway().map(|lb| AddressHolder::Gateway(lb.name.clone())))
     }
 
     /// The limit, if one more load balancer would exceed it. Two kinds count besides those in the watch: objects that
@@ -170,7 +170,7 @@ impl HarvesterLoadBalancers {
         };
         let plan = plan::ensure(service, &world);
         let primary = shared.as_ref().map(|primary| &primary.key);
-        memory.decided(service, Seen { name, lb: lb.as_deref(), unserved, primary, now }, &plan);
+        memory.decided(service, DecisionInputs { name, lb: lb.as_deref(), unserved, primary, now }, &plan);
         plan
     }
 

@@ -6,7 +6,7 @@ use cloud_provider::view::ServiceView;
 use serde_json::{Value, json};
 
 use super::super::desired::{self, Change};
-use super::super::plan::{self, Action, DeletePlan, Plan, Verdict};
+use super::super::plan::{self, Action, DeletePlan, Plan, PlanVerdict};
 use super::{HarvesterLoadBalancers, Now, refused, soon};
 
 impl HarvesterLoadBalancers {
@@ -28,10 +28,10 @@ impl HarvesterLoadBalancers {
             actions.into_iter().map(|action| self.write_of(service, &owned.name, action)).collect();
         let changed = !writes.is_empty();
         let answer = match verdict {
-            Verdict::Ready => Ok(Ensured::ready(changed)),
-            Verdict::Served(less) => Ok(Ensured::Ready { changed, remark: Some(less.remark()) }),
-            Verdict::Waiting(waiting, _) => Ok(Ensured::Waiting(waiting)),
-            Verdict::Refused(refusal) => Err(refused(&refusal)),
+            PlanVerdict::Ready => Ok(Ensured::ready(changed)),
+            PlanVerdict::Served(less) => Ok(Ensured::Ready { changed, remark: Some(less.remark()) }),
+            PlanVerdict::Waiting(waiting, _) => Ok(Ensured::Waiting(waiting)),
+            PlanVerdict::Refused(refusal) => Err(refused(&refusal)),
         };
         (writes, answer)
     }

@@ -60,9 +60,9 @@ fn told_before(service: &ServiceView) -> Duration {
 
 /// Since when Services are not served at an address, and whether they were woken for that.
 #[derive(Debug, Default)]
-struct Seen(HashMap<(ServiceKey, String), (Instant, bool)>);
+struct UnservedSince(HashMap<(ServiceKey, String), (Instant, bool)>);
 
-impl Seen {
+impl UnservedSince {
     /// The Services that have waited too long now, each once.
     fn late(&mut self, now: Instant, unserved: BTreeSet<(ServiceKey, String)>) -> Vec<ServiceKey> {
         self.0.retain(|one, _| unserved.contains(one));
@@ -85,7 +85,7 @@ pub(super) fn wakes(services: ServiceCache) -> impl Stream<Item = ServiceKey> {
         tokio::time::sleep(EVERY).await;
         Some(((), ()))
     });
-    let mut seen = Seen::default();
+    let mut seen = UnservedSince::default();
     ticks.flat_map(move |()| {
         let unserved = services.all().into_iter().filter(|service| is_unserved(service));
         let unserved = unserved.map(|service| (service.key.clone(), shown(&service).to_owned())).collect();
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn a_service_is_woken_once_when_nobody_serves_it_for_too_long() {
         let start = Instant::now();
-        let mut seen = Seen::default();
+        let mut seen = UnservedSince::default();
         let web = || BTreeSet::from([(key("default/web"), "10.0.0.1".to_owned())]);
         let none = BTreeSet::new;
         assert_eq!(seen.late(start, web()), []);
@@ -125,7 +125,7 @@ mod tests {
         let same = Unserved::of(&showing("10.0.0.1"), Some(first), start);
         assert!(same.elapsed(start) > UNSERVED);
         assert!(Unserved::of(&showing("10.0.0.2"), Some(same), start).elapsed(start) < UNSERVED);
-        let mut seen = Seen::default();
+        let mut seen = UnservedSince::default();
         let one = |address: &str| BTreeSet::from([(key("default/web"), address.to_owned())]);
         let late = UNSERVED + Duration::from_secs(1);
         assert_eq!((seen.late(start, one("10.0.0.1")), seen.late(start + late, one("10.0.0.1")).len()), (vec![], 1));

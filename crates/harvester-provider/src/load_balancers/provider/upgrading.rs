@@ -7,7 +7,7 @@ use cloud_provider::view::ServiceView;
 use harvester_api::keys::kube_vip;
 use runtime::error::chain;
 
-use crate::host_upgrade::caution::Window;
+use crate::host_upgrade::caution::SuspensionWindow;
 
 /// Pause between attempts: a host that is being upgraded refuses for minutes at a time.
 const PAUSE: Duration = Duration::from_secs(15);
@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_secs(15);
 /// The wait state of a Service with an address during an upgrade of the hosts. Anything wrong with its load balancer
 /// may be caused by the upgrade, and is handled afterwards. A host that merely does not answer suspends nothing, and
 /// cannot be asked anyway.
-pub(super) fn served(service: &ServiceView, window: Option<Window>) -> Option<Waiting> {
+pub(super) fn served(service: &ServiceView, window: Option<SuspensionWindow>) -> Option<Waiting> {
     let window = window.filter(|window| window.upgrade)?;
     let served = !service.ingress.is_empty() && service.annotations.contains_key(kube_vip::LOADBALANCER_IPS);
     served.then(|| Waiting {
@@ -29,7 +29,7 @@ pub(super) fn served(service: &ServiceView, window: Option<Window>) -> Option<Wa
 /// Turns a failure during an upgrade of the hosts into a wait state: it is no news for the user of a new Service.
 pub(super) fn patiently(
     result: Result<Ensured, ProviderError>,
-    window: Option<Window>,
+    window: Option<SuspensionWindow>,
 ) -> Result<Ensured, ProviderError> {
     match (result, window.filter(|window| window.upgrade)) {
         (Err(error), Some(window)) if !error.permanent => Ok(Ensured::Waiting(Waiting {
@@ -51,8 +51,8 @@ pub(super) fn is_webhook_failure(error: &ProviderError) -> bool {
 mod tests {
     use super::*;
 
-    fn window(upgrade: bool) -> Window {
-        Window { why: "hosts are being upgraded".into(), upgrade }
+    fn window(upgrade: bool) -> SuspensionWindow {
+        SuspensionWindow { why: "hosts are being upgraded".into(), upgrade }
     }
 
     #[test]

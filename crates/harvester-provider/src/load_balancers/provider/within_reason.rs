@@ -1,5 +1,5 @@
 //! Changes that nobody asked for are made within reason: few at once, many after a second look, most of them not
-//! without a human's word. What is unasked for says [`super::super::unasked`], how much of it goes at once
+//! without an operator's confirmation. What is unasked for says [`super::super::unasked`], how much of it goes at once
 //! [`super::super::breaker`].
 
 use cloud_provider::provider::{ProviderError, Waiting};
@@ -7,7 +7,7 @@ use cloud_provider::view::ServiceView;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::super::breaker::{ASK_AGAIN, Answer, served_addresses};
+use super::super::breaker::{ASK_AGAIN, BreakerAnswer, served_addresses};
 use super::super::plan::Action;
 use super::super::unasked::is_unasked;
 use super::super::wait_reason::WaitReason;
@@ -27,20 +27,20 @@ impl HarvesterLoadBalancers {
             return Ok(None);
         }
         let all = served_addresses(self.services.all().iter().map(AsRef::as_ref));
-        let answer = self.breaker.lock().ask(&service.key, all, self.identity.spoken(), Instant::now());
+        let answer = self.breaker.lock().ask(&service.key, all, self.identity.last_confirmed(), Instant::now());
         let (message, needs_user, retry_after) = match answer {
-            Answer::Yes => {
+            BreakerAnswer::Yes => {
                 self.breaker.lock().changed(&service.key, Instant::now());
                 return Ok(None);
             }
-            Answer::Confirmed => {
+            BreakerAnswer::Confirmed => {
                 if !self.is_still_so(service, name).await? {
                     return Ok(Some(Done::DecideAnew));
                 }
                 self.breaker.lock().changed(&service.key, Instant::now());
                 return Ok(None);
             }
-            Answer::Later(rest) => {
+            BreakerAnswer::Later(rest) => {
                 let message = format!(
                     "load balancers of several Services have changed on Harvester within a minute, {}/{name} among \
                      them: it is looked at once more before another address is published",
@@ -48,7 +48,7 @@ impl HarvesterLoadBalancers {
                 );
                 (message, false, Some(rest))
             }
-            Answer::No(count) => {
+            BreakerAnswer::No(count) => {
                 let message = format!(
                     "load balancers of {count} of {all} served addresses are missing on Harvester or have another \
                      address, {}/{name} among them: nothing is changed, because a wrong view of Harvester would look \

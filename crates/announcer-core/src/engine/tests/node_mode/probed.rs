@@ -1,7 +1,7 @@
 //! Services that this node asks as a client would: which, and what becomes of the answers.
 
 use super::*;
-use crate::prober::{Finding, Outcome, Target};
+use crate::prober::{Outcome, ProbeFinding, Target};
 
 const PROBES: &[(&str, &str)] = &[("vip_probe", "true")];
 const NO_PROBES: &[(&str, &str)] = &[];
@@ -13,7 +13,7 @@ fn asked(cluster: &Cluster) -> Vec<(String, bool)> {
 
 fn found(cluster: &mut Cluster, outcome: Outcome, failures: u32) {
     let target: Target = cluster.node.probed.values().next().expect("somebody is asked").clone();
-    cluster.node.feed(Input::Probed(Finding { target, outcome, failures }));
+    cluster.node.feed(Input::Probed(ProbeFinding { target, outcome, failures }));
 }
 
 #[test]

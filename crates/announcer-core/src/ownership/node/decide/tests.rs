@@ -18,8 +18,8 @@ fn case<'a>(me: &'a str, owner_record: Option<&'a OwnerRecord>) -> Case<'a> {
 }
 
 #[allow(clippy::unnecessary_wraps)] // as the case has it
-fn silent(side: Side) -> Option<Silence> {
-    Some(Silence { taken: None, side, certain: false, heard: true, last: None, outside: 0 })
+fn silent(side: Side) -> Option<OwnerSilence> {
+    Some(OwnerSilence { taken: None, side, certain: false, heard: true, last: None, outside: 0 })
 }
 
 fn owner_record(host: &str) -> OwnerRecord {
@@ -31,19 +31,19 @@ fn only_silence_on_the_wire_takes_an_address_from_its_owner() {
     let owner_record = owner_record("node-1");
     let (greater, lesser, alone) = (silent(Side::Greater), silent(Side::Lesser), silent(Side::Alone));
     for (silent, holder, me, takes) in [
-        (None, Holder::Alive, "node-2", false),
+        (None, OwnerState::Alive, "node-2", false),
         // R8: the wire wins.
-        (None, Holder::Expired, "node-2", false),
-        (None, Holder::Unseen, "node-2", false),
-        (greater, Holder::Alive, "node-2", true),
+        (None, OwnerState::Expired, "node-2", false),
+        (None, OwnerState::Unseen, "node-2", false),
+        (greater, OwnerState::Alive, "node-2", true),
         // The second in line has waited for K + 3 periods: its verdict counts too.
-        (greater, Holder::Alive, "node-3", true),
+        (greater, OwnerState::Alive, "node-3", true),
         // decisions.md 24.
-        (lesser, Holder::Alive, "node-2", false),
-        (lesser, Holder::Expired, "node-2", true),
-        (alone, Holder::Alive, "node-2", false),
+        (lesser, OwnerState::Alive, "node-2", false),
+        (lesser, OwnerState::Expired, "node-2", true),
+        (alone, OwnerState::Alive, "node-2", false),
         // Others may hear more.
-        (alone, Holder::Expired, "node-2", false),
+        (alone, OwnerState::Expired, "node-2", false),
     ] {
         let step = decide(&Case { holder, silent, ..case(me, Some(&owner_record)) });
         assert_eq!(matches!(step, Step::Take(_)), takes, "{silent:?} {holder:?} {me}");
@@ -53,7 +53,8 @@ fn only_silence_on_the_wire_takes_an_address_from_its_owner() {
 #[test]
 fn who_hears_nobody_takes_it_after_those_that_do() {
     let owner_record = owner_record("node-1");
-    let alone = Case { silent: silent(Side::Alone), holder: Holder::Expired, ..case("node-2", Some(&owner_record)) };
+    let alone =
+        Case { silent: silent(Side::Alone), holder: OwnerState::Expired, ..case("node-2", Some(&owner_record)) };
     let only = candidates(&["node-2"]);
     for (name, case, takes) in [
         ("others may hear more", alone.clone(), false),
@@ -67,7 +68,7 @@ fn who_hears_nobody_takes_it_after_those_that_do() {
 #[test]
 fn an_owner_that_hears_more_hosts_keeps_it_until_its_lease_has_run_out() {
     let owner_record = owner_record("node-1");
-    for (holder, takes) in [(Holder::Alive, false), (Holder::Expired, true)] {
+    for (holder, takes) in [(OwnerState::Alive, false), (OwnerState::Expired, true)] {
         let step = decide(&Case {
             holder,
             silent: silent(Side::Greater),
@@ -81,8 +82,8 @@ fn an_owner_that_hears_more_hosts_keeps_it_until_its_lease_has_run_out() {
 #[test]
 fn an_owner_that_lives_and_was_never_heard_keeps_it_until_its_lease_has_run_out() {
     let owner_record = owner_record("node-1");
-    for (holder, takes) in [(Holder::Alive, false), (Holder::Expired, true)] {
-        let silent = silent(Side::Greater).map(|silence| Silence { heard: false, last: None, ..silence });
+    for (holder, takes) in [(OwnerState::Alive, false), (OwnerState::Expired, true)] {
+        let silent = silent(Side::Greater).map(|silence| OwnerSilence { heard: false, last: None, ..silence });
         let step = decide(&Case { holder, silent, unreached: true, ..case("node-2", Some(&owner_record)) });
         assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?}");
     }
@@ -100,11 +101,11 @@ fn an_owner_that_lives_and_hears_fewer_hosts_loses_it_though_more_nodes_are_with
 #[test]
 fn the_veto_of_a_stranger_ends() {
     let owner_record = owner_record("node-1");
-    let taken = silent(Side::Greater).map(|silence| Silence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
+    let taken = silent(Side::Greater).map(|silence| OwnerSilence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
     for over in [false, true] {
-        let watched = Case { silent: taken, holder: Holder::Expired, ..case("node-2", Some(&owner_record)) };
+        let watched = Case { silent: taken, holder: OwnerState::Expired, ..case("node-2", Some(&owner_record)) };
         let asked =
-            Case { asked: QuestionState::Answered, holder: Holder::Unseen, ..case("node-2", Some(&owner_record)) };
+            Case { asked: QuestionState::Answered, holder: OwnerState::Unseen, ..case("node-2", Some(&owner_record)) };
         for case in [watched, asked] {
             let step = decide(&Case { others_had_their_time: over, ..case });
             assert_eq!(step, if over { Step::Take(DESPITE_A_STRANGER) } else { Step::Rest });
@@ -122,14 +123,15 @@ fn the_veto_of_a_stranger_ends_too_while_the_silent_owner_renews_its_lease_but_o
         (Side::Lesser, false, true, false),
         (Side::Alone, false, true, false),
     ] {
-        let taken = silent(side).map(|silence| Silence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
+        let taken = silent(side).map(|silence| OwnerSilence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
         let case = Case { silent: taken, outheard, ..case("node-2", Some(&owner_record)) };
         let step = decide(&Case { others_had_their_time: over, ..case });
         assert_eq!(step == Step::Take(THOUGH_IT_RENEWS), takes, "{side:?} {outheard} {over}");
     }
     // The owner's own MAC answers broadcasts: only this node may not reach it by unicast.
     for (outdone, takes) in [(false, false), (true, true)] {
-        let taken = silent(Side::Greater).map(|silence| Silence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
+        let taken =
+            silent(Side::Greater).map(|silence| OwnerSilence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
         let case = Case { silent: taken, in_its_name: true, outdone, ..case("node-2", Some(&owner_record)) };
         let step = decide(&Case { others_had_their_time: true, ..case });
         assert_eq!(step == Step::Take(THOUGH_IT_RENEWS), takes, "{outdone}");
@@ -143,11 +145,11 @@ fn the_veto_of_a_stranger_ends_too_while_the_silent_owner_renews_its_lease_but_o
 fn what_has_no_address_yet_follows_the_lease_of_its_owner() {
     let owner_record = owner_record("node-1");
     for (holder, me, takes) in [
-        (Holder::Alive, "node-2", false),
-        (Holder::Expired, "node-2", true),
-        (Holder::Unseen, "node-2", true),
-        (Holder::Expired, "node-3", false),
-        (Holder::Unseen, "node-3", false),
+        (OwnerState::Alive, "node-2", false),
+        (OwnerState::Expired, "node-2", true),
+        (OwnerState::Unseen, "node-2", true),
+        (OwnerState::Expired, "node-3", false),
+        (OwnerState::Unseen, "node-3", false),
     ] {
         let step = decide(&Case { holder, addressed: false, ..case(me, Some(&owner_record)) });
         assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?} {me}");
@@ -166,7 +168,7 @@ fn a_node_that_may_not_have_it_takes_nothing_over() {
 #[test]
 fn an_owner_that_cannot_be_watched_is_asked_for_by_broadcast_by_the_first_in_line() {
     let owner_record = owner_record("node-1");
-    for holder in [Holder::Absent, Holder::Unseen] {
+    for holder in [OwnerState::Absent, OwnerState::Unseen] {
         let step =
             |me, asked| decide(&Case { holder, asked, vacant_long_enough: true, ..case(me, Some(&owner_record)) });
         assert_eq!(step("node-2", QuestionState::NotYet), Step::Ask, "{holder:?}");
@@ -176,7 +178,7 @@ fn an_owner_that_cannot_be_watched_is_asked_for_by_broadcast_by_the_first_in_lin
         assert_eq!(step("node-3", QuestionState::Silence), Step::Rest, "{holder:?}");
     }
     // Its Lease may not have come yet.
-    let fresh = Case { holder: Holder::Absent, ..case("node-2", Some(&owner_record)) };
+    let fresh = Case { holder: OwnerState::Absent, ..case("node-2", Some(&owner_record)) };
     assert_eq!(decide(&fresh), Step::Rest);
 }
 
@@ -256,7 +258,7 @@ fn in_safe_mode_only_what_nobody_answers_for_is_taken_and_nothing_new() {
     let dead = Case {
         safe_mode: true,
         silent: silent(Side::Greater),
-        holder: Holder::Expired,
+        holder: OwnerState::Expired,
         ..case("node-2", Some(&owner_record))
     };
     let new = Case { safe_mode: true, ..case("node-2", None) };

@@ -15,9 +15,9 @@ impl Clock {
     }
 }
 
-fn facts() -> (Facts, Clock) {
+fn facts() -> (ApiFacts, Clock) {
     let clock = Clock(Instant::now());
-    let mut facts = Facts::new("node-1".into(), LEASE);
+    let mut facts = ApiFacts::new("node-1".into(), LEASE);
     for node in ["node-1", "node-2"] {
         facts.member(clock.at(0), node.into(), member(0));
     }

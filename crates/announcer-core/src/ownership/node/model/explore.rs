@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use super::{Bound, Event, HIGHEST_TERM, World};
 
 /// What leads to each state first, and how many steps it takes.
-type Seen = HashMap<World, (Option<(usize, Event)>, usize)>;
+type Predecessors = HashMap<World, (Option<(usize, Event)>, usize)>;
 
 #[derive(Debug, Default)]
-struct Found {
+struct Explored {
     states: usize,
     depth: usize,
 }
@@ -42,16 +42,16 @@ fn events(bound: Bound) -> (Vec<Event>, Vec<Event>) {
 }
 
 /// Every state that can be reached, each looked at.
-fn explore(bound: Bound) -> Found {
+fn explore(bound: Bound) -> Explored {
     let (steps, faults) = events(bound);
     let recoveries =
         |event: &Event| matches!(event, Event::Split(0) | Event::PowerBack(_) | Event::Restart(_) | Event::ApiBack(_));
     let heal: Vec<Event> = faults.iter().copied().filter(recoveries).chain(steps.iter().copied()).collect();
     let start = World::new(bound);
-    let mut seen: Seen = HashMap::from([(start.clone(), (None, 0))]);
+    let mut seen: Predecessors = HashMap::from([(start.clone(), (None, 0))]);
     let mut order = vec![start];
     let mut queue = VecDeque::from([0_usize]);
-    let mut found = Found::default();
+    let mut found = Explored::default();
     while let Some(index) = queue.pop_front() {
         let world = order[index].clone();
         let depth = seen[&world].1;
@@ -82,7 +82,7 @@ fn explore(bound: Bound) -> Found {
 }
 
 /// How it came to this.
-fn story(seen: &Seen, order: &[World], index: usize) -> String {
+fn story(seen: &Predecessors, order: &[World], index: usize) -> String {
     let mut lines = vec![format!("{:#?}", order[index])];
     let mut at = index;
     while let Some((before, event)) = seen[&order[at]].0 {

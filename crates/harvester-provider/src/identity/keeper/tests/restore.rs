@@ -49,7 +49,7 @@ async fn a_humans_word_ends_the_suspicion_also_for_the_next_leader() {
     settle().await;
     {
         let mut object = object.lock();
-        object["metadata"]["annotations"] = json!({record::WORD: "confirm"});
+        object["metadata"]["annotations"] = json!({record::CONFIRMATION: "confirm"});
         let shown: ConfigMap = serde_json::from_value(object.clone()).unwrap();
         lab.sources.record.apply(NAME.into(), Record::from(&shown));
     }

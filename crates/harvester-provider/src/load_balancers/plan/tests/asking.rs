@@ -73,7 +73,7 @@ fn a_pool_that_is_not_named_any_more_is_taken_back_from_an_object_without_an_add
     assert_eq!(super::plan(&web(), &[], &[("default/web", &booking)]).actions, [], "the host may be booking in it");
     let serving = LbView { wanted_pool: Some("edge".into()), booked_pool: Some("edge".into()), ..ready_lb() };
     let kept = super::plan(&served(), &[], &[("default/web", &serving)]);
-    assert_eq!(kept, Plan { actions: vec![], verdict: Verdict::Ready }, "an address that serves stays");
+    assert_eq!(kept, Plan { actions: vec![], verdict: PlanVerdict::Ready }, "an address that serves stays");
 }
 
 /// It used to be neither told nor left.
@@ -97,7 +97,7 @@ fn a_static_address_of_a_family_that_the_service_does_not_have_is_refused_before
     let web = service("default/web").short(&[("ipam", "static"), ("want", "fd00::7")]);
     let plan = plan(&web.families(&[Family::V4]).done(), &[], &[]);
     assert_eq!(plan.actions, []);
-    let Verdict::Refused(refused) = &plan.verdict else { panic!("{plan:?}") };
+    let PlanVerdict::Refused(refused) = &plan.verdict else { panic!("{plan:?}") };
     assert_eq!(refused.word(), "WrongAnnotation");
 }
 
@@ -132,7 +132,7 @@ fn a_static_address_is_the_users_and_the_hosts_record_is_left_alone() {
     let noted = super::plan(&served, &[], &[("default/web", &dhcp_lb())]);
     let [Action::Update { changes, .. }] = noted.actions.as_slice() else { panic!("{noted:?}") };
     assert_eq!(changes[0], Change::Address("10.0.0.7".into()));
-    assert_eq!(noted.verdict, Verdict::Ready);
+    assert_eq!(noted.verdict, PlanVerdict::Ready);
 }
 
 #[test]
@@ -147,11 +147,14 @@ fn a_static_address_that_another_service_has_is_refused_by_its_name() {
 fn a_static_address_of_a_node_or_of_the_cluster_is_refused_by_its_name() {
     for (holder, expected) in [
         (
-            Holder::Node("worker-1".into()),
+            AddressHolder::Node("worker-1".into()),
             "address 10.0.0.7 is that of node worker-1: name another one in annotation \
              cloudprovider.harvesterhci.io/ip, an address of the network that is in no pool",
         ),
-        (Holder::ClusterIp(key("default/db")), "address 10.0.0.7 is the ClusterIP of service default/db: name another"),
+        (
+            AddressHolder::ClusterIp(key("default/db")),
+            "address 10.0.0.7 is the ClusterIP of service default/db: name another",
+        ),
     ] {
         let situation = Situation { address_holder: Some(holder), ..Situation::default() };
         let plan = situation.plan(&static_web("10.0.0.7"), &[], &[]);
@@ -206,8 +209,12 @@ fn a_network_that_the_host_did_not_keep_is_told_and_the_address_served() {
     let (word, text, warning) = remark(&told);
     assert_eq!((word, warning), ("NetworkNotKept", true));
     assert!(text.contains("network guests/data was asked for") && text.contains("has put guests/mgmt"), "{text}");
-    assert_eq!(plan(&served, &[], &[("default/web", &lb("guests/data"))]).verdict, Verdict::Ready);
-    assert_eq!(plan(&super::served(), &[], &[("default/web", &ready_lb())]).verdict, Verdict::Ready, "none asked for");
+    assert_eq!(plan(&served, &[], &[("default/web", &lb("guests/data"))]).verdict, PlanVerdict::Ready);
+    assert_eq!(
+        plan(&super::served(), &[], &[("default/web", &ready_lb())]).verdict,
+        PlanVerdict::Ready,
+        "none asked for"
+    );
 }
 
 /// harvester-side.md 0: no released host books two addresses for one load balancer.
@@ -266,7 +273,7 @@ fn leases_are_asked_for_in_the_families_and_the_order_of_the_service() {
     let shown = |families: &[Family], more: &[(&str, &str)]| {
         let web = service("default/web").short(&[("ipam", "dhcp")]).short(more).families(families);
         let plan = plan(&web.done(), &[], &[("default/web", &dhcp_lb())]);
-        assert_eq!(plan.verdict, Verdict::Ready);
+        assert_eq!(plan.verdict, PlanVerdict::Ready);
         match plan.actions.as_slice() {
             [Action::Patch(patch)] => patch.annotations[kube_vip::LOADBALANCER_IPS].clone().unwrap_or_default(),
             other => panic!("{other:?}"),
@@ -306,7 +313,7 @@ fn an_address_that_the_pool_did_not_give_is_reported_and_the_booked_one_served()
     assert_eq!((word, warning), ("AddressNotAsAsked", true));
     assert!(text.starts_with(&format!("address 10.0.0.7 was asked for, Harvester booked {IP}")), "{text}");
     let as_asked = super::plan(&asked(IP), &[], &[("default/web", &ready_lb())]);
-    assert_eq!(as_asked.verdict, Verdict::Ready);
+    assert_eq!(as_asked.verdict, PlanVerdict::Ready);
 }
 
 #[test]
@@ -328,5 +335,5 @@ fn a_cluster_that_has_all_its_load_balancers_gets_no_further_one_and_loses_none(
     assert_eq!(plan.actions, []);
     let told = waiting(&plan);
     assert!(told.needs_user && told.retry_after.is_some() && told.message.contains("may have 5"), "{told:?}");
-    assert_eq!(situation().plan(&served(), &[], &[("default/web", &ready_lb())]).verdict, Verdict::Ready);
+    assert_eq!(situation().plan(&served(), &[], &[("default/web", &ready_lb())]).verdict, PlanVerdict::Ready);
 }

@@ -29,7 +29,7 @@ struct Situation<'a> {
     age: Duration,
     others: &'a [Arc<LbView>],
     address_user: Option<ServiceKey>,
-    address_holder: Option<Holder>,
+    address_holder: Option<AddressHolder>,
     quota_reached: Option<usize>,
     unserved: Option<Duration>,
     cluster_name: Option<harvester_api::names::ClusterName>,
@@ -96,21 +96,21 @@ impl Situation<'_> {
 
 /// What a Service hears that is served otherwise than it asked for: reason, text, whether it is a warning.
 fn remark(plan: &Plan) -> (&'static str, String, bool) {
-    let Verdict::Served(less) = &plan.verdict else { panic!("nothing to remark: {plan:?}") };
+    let PlanVerdict::Served(less) = &plan.verdict else { panic!("nothing to remark: {plan:?}") };
     let remark = less.remark();
     (remark.reason, remark.message, remark.warning)
 }
 
 fn refusal(plan: &Plan) -> String {
     match &plan.verdict {
-        Verdict::Refused(refusal) => refusal.to_string(),
+        PlanVerdict::Refused(refusal) => refusal.to_string(),
         other => panic!("not refused: {other:?}"),
     }
 }
 
 fn waiting(plan: &Plan) -> &Waiting {
     match &plan.verdict {
-        Verdict::Waiting(waiting, _) => waiting,
+        PlanVerdict::Waiting(waiting, _) => waiting,
         other => panic!("not waiting: {other:?}"),
     }
 }
@@ -132,7 +132,7 @@ fn ready_lb() -> LbView {
 fn a_restart_over_a_healthy_service_writes_nothing() {
     assert_eq!(
         plan(&served(), &[], &[("default/web", &ready_lb())]),
-        Plan { actions: vec![], verdict: Verdict::Ready }
+        Plan { actions: vec![], verdict: PlanVerdict::Ready }
     );
 }
 
@@ -217,13 +217,13 @@ fn an_object_from_before_v0_2_7_is_accepted_and_gets_its_frozen_network_once() {
     let mut old = ready_lb();
     old.annotations.remove(cloudprovider::LB_NETWORK);
     let plan = plan(&service, &[], &[("default/web", &old)]);
-    assert_eq!(plan.verdict, Verdict::Ready);
+    assert_eq!(plan.verdict, PlanVerdict::Ready);
     let [Action::Update { changes, .. }] = plan.actions.as_slice() else { panic!("{plan:?}") };
     assert_eq!(changes, &[Change::Annotation(cloudprovider::LB_NETWORK, "a/b".into())]);
     // Once: it is there from then on, and only another one is a change.
     old.annotations.insert(cloudprovider::LB_NETWORK, "a/b");
     let again = self::plan(&service, &[], &[("default/web", &old)]);
-    assert!(again.actions.is_empty() && !matches!(again.verdict, Verdict::Refused(_)), "{again:?}");
+    assert!(again.actions.is_empty() && !matches!(again.verdict, PlanVerdict::Refused(_)), "{again:?}");
     old.annotations.insert(cloudprovider::LB_NETWORK, "a/other");
     let differs = self::plan(&service, &[], &[("default/web", &old)]);
     assert!(refusal(&differs).contains("a/other"), "{differs:?}");
@@ -272,7 +272,7 @@ fn the_address_is_published_as_soon_as_the_object_is_ready_and_before_its_finali
     let plan = plan(&web(), &[], &[("default/web", &ready)]);
     let [Action::Patch(patch)] = plan.actions.as_slice() else { panic!("{plan:?}") };
     assert_eq!(patch.body("u"), json!({"metadata": {"uid": "u", "annotations": {"kube-vip.io/loadbalancerIPs": IP}}}));
-    assert_eq!(plan.verdict, Verdict::Ready);
+    assert_eq!(plan.verdict, PlanVerdict::Ready);
 }
 
 /// Decision 5.
@@ -291,7 +291,7 @@ fn the_mailbox_is_written_once_after_finalizer_and_ingress() {
     let plan = plan(&served(), &[], &[("default/web", &lb(true, None))]);
     let [Action::Update { changes, .. }] = plan.actions.as_slice() else { panic!("{plan:?}") };
     assert_eq!(changes, &[Change::Address(IP.into())]);
-    assert_eq!(plan.verdict, Verdict::Ready);
+    assert_eq!(plan.verdict, PlanVerdict::Ready);
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn an_address_that_nobody_serves_becomes_the_users_trouble_after_a_minute() {
         let situation = Situation { unserved: Some(Duration::from_secs(seconds)), ..Situation::default() };
         situation.plan(&published, &[], &[("default/web", &LbView { address: None, ..ready_lb() })])
     };
-    assert_eq!(after(60), Plan { actions: vec![], verdict: Verdict::Ready });
+    assert_eq!(after(60), Plan { actions: vec![], verdict: PlanVerdict::Ready });
     let late = after(61);
     assert_eq!(late.actions, []);
     assert!(waiting(&late).needs_user && waiting(&late).message.starts_with(&format!("address {IP} is published")));
@@ -368,7 +368,7 @@ fn the_interface_gate_holds_up_new_services_only() {
     lb.annotations.insert(cloudprovider::LB_NETWORK, "a/gone");
     assert_eq!(
         situation.plan(&served, &[], &[("default/web", &lb)]),
-        Plan { actions: vec![], verdict: Verdict::Ready }
+        Plan { actions: vec![], verdict: PlanVerdict::Ready }
     );
 }
 
@@ -401,7 +401,7 @@ fn nobody_joins_a_primary_that_gives_its_address_up() {
     let plan = plan(&applicant.done(), &[flipped.clone()], &[]);
     assert!(plan.actions.is_empty() && waiting(&plan).needs_user, "{plan:?}");
     let joined = secondary("default/web2").ports(&["TCP/443"]).short(&[("ip", IP)]).label("default.web").done();
-    assert_eq!(self::plan(&joined, &[flipped], &[]).verdict, Verdict::Ready);
+    assert_eq!(self::plan(&joined, &[flipped], &[]).verdict, PlanVerdict::Ready);
 }
 
 #[test]

@@ -198,7 +198,7 @@ impl Model {
         for (key, service) in &self.services {
             let plan = self.plan(key);
             assert!(plan.actions.is_empty(), "{key}: {plan:?}");
-            if plan.verdict != Verdict::Ready {
+            if plan.verdict != PlanVerdict::Ready {
                 continue;
             }
             let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).expect("it is ready");

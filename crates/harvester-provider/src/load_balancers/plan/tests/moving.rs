@@ -55,7 +55,7 @@ fn the_new_address_is_there_before_the_old_one_goes() {
     let over = step(&served, &ready_next(), &[old_lb()]);
     let [Action::Delete { name, leaks: false, .. }] = over.actions.as_slice() else { panic!("{over:?}") };
     assert_eq!(*name, old_lb().name);
-    assert_eq!(step(&served, &ready_next(), &[]), Plan { actions: vec![], verdict: Verdict::Ready });
+    assert_eq!(step(&served, &ready_next(), &[]), Plan { actions: vec![], verdict: PlanVerdict::Ready });
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn whoever_changes_their_mind_keeps_the_address_and_the_other_is_given_back() {
     let plan = step(&back, &old_lb(), &[ready_next()]);
     let [Action::Delete { name, .. }] = plan.actions.as_slice() else { panic!("{plan:?}") };
     assert_eq!(name, "lb-next");
-    assert_eq!(plan.verdict, Verdict::Ready);
+    assert_eq!(plan.verdict, PlanVerdict::Ready);
 }
 
 fn asks_for(pool: &str) -> ServiceView {
@@ -183,7 +183,7 @@ fn sharers_have_moved_before_the_old_address_goes() {
 #[test]
 fn a_service_in_the_named_pool_does_not_move() {
     let stays = service("default/web").short(&[("ip", IP), ("ippool", "old")]).ingress(IP).done();
-    assert_eq!(step(&stays, &old_lb(), &[]), Plan { actions: vec![], verdict: Verdict::Ready });
+    assert_eq!(step(&stays, &old_lb(), &[]), Plan { actions: vec![], verdict: PlanVerdict::Ready });
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn a_secondary_gets_its_primarys_address_and_no_object() {
             "annotations": {"kube-vip.io/loadbalancerIPs": IP},
             "labels": {"cloudprovider.harvesterhci.io/primary-service": "default.web"}}})
     );
-    assert_eq!(plan.verdict, Verdict::Ready);
+    assert_eq!(plan.verdict, PlanVerdict::Ready);
 }
 
 #[test]
@@ -57,14 +57,14 @@ fn a_secondary_may_not_take_a_port_of_its_primary_or_of_another_secondary() {
         );
     }
     let udp = secondary("default/udp").ports(&["UDP/80", "UDP/443"]).done();
-    assert_eq!(plan(&udp, &[served(), joined], &[]).verdict, Verdict::Ready);
+    assert_eq!(plan(&udp, &[served(), joined], &[]).verdict, PlanVerdict::Ready);
 }
 
 /// W-20: an applicant that is refused itself does not stand in the way of others.
 #[test]
 fn a_secondary_that_has_not_joined_holds_no_port() {
     let applicant = secondary("default/a").ports(&["TCP/80", "TCP/443"]).done();
-    assert_eq!(plan(&secondary("default/b").done(), &[served(), applicant], &[]).verdict, Verdict::Ready);
+    assert_eq!(plan(&secondary("default/b").done(), &[served(), applicant], &[]).verdict, PlanVerdict::Ready);
 }
 
 /// W-20, the other direction.

@@ -1,13 +1,13 @@
-//! An operator's word that cannot be followed at once.
+//! An operator's confirmation that cannot be followed at once.
 
 use super::*;
 
-/// The right is granted while the word waits for it. To say the same once more would not change the record.
+/// The right is granted while the confirmation waits for it. To say the same once more would not change the record.
 #[tokio::test(start_paused = true)]
 async fn a_word_that_waits_for_a_right_is_followed_within_seconds_of_the_grant_and_told_once() {
     let mut object = remembered("prod").1;
     object["data"]["identity"] = card("prod", &["vm-a"]).to_text().into();
-    object["metadata"]["annotations"] = json!({record::WORD: "confirm"});
+    object["metadata"]["annotations"] = json!({record::CONFIRMATION: "confirm"});
     let there = Arc::new(parking_lot::Mutex::new((object, false)));
     let answer = Arc::clone(&there);
     let server = Scenario::answering(move |request| {
@@ -23,14 +23,14 @@ async fn a_word_that_waits_for_a_right_is_followed_within_seconds_of_the_grant_a
     });
     let mut lab = Lab::on(server, "prod", None, &[node("x", "vm-x", true)], &[vm("x", "vm-x")]);
     tokio::time::sleep(Duration::from_mins(1)).await;
-    // What is found after it was spoken is not covered by it, however often the write is tried.
-    let spoken = lab.identity.spoken();
-    assert!(spoken.is_some());
+    // What is found after it was given is not covered by it, however often the write is tried.
+    let confirmed_at = lab.identity.last_confirmed();
+    assert!(confirmed_at.is_some());
     tokio::time::sleep(Duration::from_mins(30)).await;
-    assert_eq!(lab.identity.spoken(), spoken);
+    assert_eq!(lab.identity.last_confirmed(), confirmed_at);
     there.lock().1 = true;
-    tokio::time::sleep(WORD_WAITS + Duration::from_secs(1)).await;
-    assert_eq!(there.lock().0["metadata"]["annotations"].get(record::WORD), None);
+    tokio::time::sleep(CONFIRMATION_WAITS + Duration::from_secs(1)).await;
+    assert_eq!(there.lock().0["metadata"]["annotations"].get(record::CONFIRMATION), None);
     let confirmed = lab.told().into_iter().filter(|reason| reason == "IdentityConfirmed").count();
     assert_eq!((confirmed, lab.name().await), (1, "prod".to_owned()));
 }

@@ -33,11 +33,11 @@ impl Missing {
 
 /// The waiting Nodes: since when each waits, and whether it was reported.
 #[derive(Debug, Default)]
-pub struct Stay {
+pub struct HeldNodes {
     nodes: BTreeMap<String, (Instant, bool)>,
 }
 
-impl Stay {
+impl HeldNodes {
     /// Updates the waiting Nodes. `held` are the cordoned Nodes without a decision, each with the reason. Returns those
     /// to be reported now: once, until a decision about the Node was possible again.
     pub fn look(&mut self, now: Instant, held: &BTreeMap<String, Missing>) -> Vec<(String, Missing)> {
@@ -65,7 +65,7 @@ mod tests {
         let held = BTreeMap::from([("n".to_owned(), Missing::Lists)]);
         let told = vec![("n".to_owned(), Missing::Lists)];
         let none = BTreeMap::new();
-        let mut stay = Stay::default();
+        let mut nodes = HeldNodes::default();
         for (seconds, held, expected) in [
             (0, &held, vec![]),
             (59, &held, vec![]),
@@ -75,7 +75,7 @@ mod tests {
             (620, &held, vec![]),
             (680, &held, told),
         ] {
-            assert_eq!(stay.look(at(seconds), held), expected, "{seconds}");
+            assert_eq!(nodes.look(at(seconds), held), expected, "{seconds}");
         }
     }
 }

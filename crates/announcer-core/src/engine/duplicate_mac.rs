@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::vip::{Announcing, Twin, Vip};
+use super::vip::{Announcing, DuplicateMac, Vip};
 use crate::claim::tag;
 use crate::frames::{Frame, Heard};
 use crate::plan::VipId;
@@ -20,7 +20,7 @@ const MEMBER: Duration = Duration::from_mins(1);
 impl Engine {
     /// Takes in an announcement with the MAC of a lease that is ours by the record, while this node sends no
     /// announcements.
-    pub(super) fn notice_twin(&mut self, now: Instant, frame: &Frame) {
+    pub(super) fn notice_duplicate_mac(&mut self, now: Instant, frame: &Frame) {
         let Frame { link, address, mac, what, payload, .. } = frame;
         let ours = |vip: &Vip| vip.source.dhcp4().is_some_and(|dhcp| dhcp.mac == *mac) && vip.is_up();
         let there = |vip: &Vip| vip.place == Some(*link) || vip.carrier.is_some_and(|carrier| carrier.link == *link);
@@ -30,16 +30,16 @@ impl Engine {
         let confirmed = self.is_confirmed(&self.vips[&id].members);
         let Some(vip) = self.vips.get_mut(&id) else { return };
         if tag::is_tagged(payload.as_ref()) {
-            vip.twin = Some(Twin::Member(now));
+            vip.duplicate_mac = Some(DuplicateMac::Member(now));
             return;
         }
         // Some switches send our own frames back.
         if vip.announcing != Announcing::Silent || !confirmed || self.shutdown.has_begun() {
             return;
         }
-        match vip.twin {
-            Some(Twin::Member(at)) if now < at + MEMBER => {}
-            Some(Twin::Heard(at)) if (at + AGAIN..at + MEMBER).contains(&now) => {
+        match vip.duplicate_mac {
+            Some(DuplicateMac::Member(at)) if now < at + MEMBER => {}
+            Some(DuplicateMac::Heard(at)) if (at + AGAIN..at + MEMBER).contains(&now) => {
                 let text = format!(
                     "MAC {mac} of this Service's lease is used by another host as well, which announces {address} with \
                      it: switches send the traffic of one to the other. Look for a copy of this Service in another \
@@ -48,8 +48,8 @@ impl Engine {
                 );
                 self.tell_members(now, &id, Reason::AddressConflict, &text);
             }
-            Some(Twin::Heard(at)) if now < at + AGAIN => {}
-            _ => vip.twin = Some(Twin::Heard(now)),
+            Some(DuplicateMac::Heard(at)) if now < at + AGAIN => {}
+            _ => vip.duplicate_mac = Some(DuplicateMac::Heard(now)),
         }
     }
 }
