@@ -326,6 +326,12 @@ fn two_nodes_that_hear_everybody_but_each_other_do_not_take_an_address_from_each
     keeps_its_promises(40_000_086, ElectionMode::Node);
 }
 
+/// Its card lacked the second interface, and another process read no other one.
+#[test]
+fn a_node_whose_process_started_while_the_api_was_away_is_no_stranger_on_its_second_card() {
+    keeps_its_promises(40_010_903, ElectionMode::Node);
+}
+
 #[test]
 fn an_owner_that_was_heard_shortly_before_its_record_and_is_cut_off_loses_its_address_after_five_seconds() {
     keeps_its_promises(40_000_779, ElectionMode::Node);

@@ -172,10 +172,10 @@ impl Engine {
                 || left.has(found)
                 || network.is_ours_without_mark(found, config.fence())
         };
-        let hears = self.node_mode.detector.hears(now);
-        let silent = self.node_mode.nodes.on_card();
+        let (hears, silent) = (self.node_mode.detector.hears(now), self.node_mode.nodes.on_card());
+        let carrying = network.carrying(|found| found.is_ours() || left_over(found));
         let card = |used: &BTreeSet<u32>| {
-            let links = card_links(network, |index| used.contains(&index));
+            let links = card_links(network, |index| used.contains(&index) || carrying.contains(&index));
             let hears = card::hears(network, &links, &hears);
             let occupied = network.occupied(&links, |found| observer.is_removed(found) || left_over(found));
             Card { links, serving, leaving, hears, occupied, silent: silent.clone(), ..Card::default() }

@@ -1,5 +1,6 @@
 //! `node` mode: one engine, with the other nodes, the API and the wire played by the tests.
 
+mod cards;
 mod claims;
 mod ending;
 mod evidence;
