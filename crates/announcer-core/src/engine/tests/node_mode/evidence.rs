@@ -186,6 +186,29 @@ fn each_renewal_says_whom_this_node_hears_by_then_and_that_it_hears_nobody() {
     }
 }
 
+/// Eight of them are landmarks. The others ask for somebody and answer, as clients do.
+#[test]
+fn fellow_nodes_are_not_said_to_be_other_hosts_however_many_there_are() {
+    let nodes =
+        ["node-1", "node-2", "node-3", "node-4", "node-5", "node-6", "node-7", "node-8", "node-9", "node-a", "node-b"];
+    for count in [3, 9, 10, 11] {
+        let nodes = &nodes[..count];
+        let mut cluster = Cluster::new(nodes, &[seated("web", "10.0.0.200", "node-1", 4)]);
+        for _ in 0..20 {
+            cluster.renew(nodes);
+            for node in &nodes[1..] {
+                let own = card(node).links[0].addresses[0].addr().to_string();
+                cluster.node.heard(2, &own, mac(node), Heard::Claim);
+                cluster.answers(node, &own);
+            }
+            gateway_answers(&mut cluster);
+            cluster.node.pass_ms(1000);
+        }
+        let said = cluster.node.cards.last().unwrap().hears.get("eth0").copied();
+        assert_eq!(said, Some(1), "the gateway beside {} nodes", count - 1);
+    }
+}
+
 /// Nodes of the version before go by the names alone and leave node-5 to node-1; by hypervisors node-1 is not among the
 /// first two.
 #[test]
