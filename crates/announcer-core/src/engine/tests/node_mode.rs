@@ -10,6 +10,7 @@ mod handed_over;
 mod healed;
 mod ipv6;
 mod leases;
+mod lent;
 mod newcomers;
 mod peers;
 mod probed;
