@@ -16,6 +16,7 @@ mod peers;
 mod probed;
 mod refused;
 mod rest;
+mod rotation;
 mod storm;
 mod strangers;
 mod vacant;
