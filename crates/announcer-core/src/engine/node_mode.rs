@@ -231,7 +231,12 @@ impl Engine {
         self.node_mode.unannounced = review.unannounced;
         self.probe(review.probes);
         for (key, reason, text) in review.told {
-            self.out.warn(now, &key, reason, &text);
+            // A network that keeps nodes apart may be meant to.
+            if reason == Reason::OwnerNotHeard {
+                self.out.remind(now, &key, reason, &text);
+            } else {
+                self.out.warn(now, &key, reason, &text);
+            }
         }
     }
 

@@ -73,6 +73,7 @@ impl Cluster {
             let (owner, step) = self.judge(&round, &standing, holder, elsewhere.as_ref());
             self.judged_anew_at(&standing).for_each(|at| wake.at(at));
             review.told.extend(self.tell_strangers(&round, &standing, holder, &step, &mut wake));
+            review.told.extend(self.tell_unreached(&round, &standing, holder, &mut wake));
             let waits = context.config.fail_back || self.hand_overs.lent.contains_key(&standing.primary().key);
             let misplaced = elsewhere.filter(|_| waits && standing.is_of(&self.me));
             looks.push(GroupReview { standing, owner, step, misplaced });

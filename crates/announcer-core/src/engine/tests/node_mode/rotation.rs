@@ -91,7 +91,7 @@ impl Two {
     }
 }
 
-/// An entry is added, and the first one is removed ten minutes later. Kubelets show a changed Secret within two minutes.
+/// An entry is added, and the first one is removed ten minutes later. Kubelets show that within two minutes.
 #[test]
 fn while_keys_are_exchanged_each_claim_is_believed_at_once_and_the_owner_serves() {
     let changes = [(60, 0, &[OLD, NEW][..]), (150, 1, &[OLD, NEW][..]), (660, 1, &[NEW][..]), (750, 0, &[NEW][..])];
