@@ -288,7 +288,7 @@ impl Engine {
         let due = self.records.take_due(now) | self.yielded.take_due(now);
         self.out.replan_if(due);
         self.node_mode_timers(now);
-        self.write_card(now);
+        self.renew_card(now);
         self.stop_timer(now);
     }
 

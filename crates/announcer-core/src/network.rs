@@ -265,6 +265,13 @@ impl Network {
             .filter(move |(own, _)| !except(own))
     }
 
+    /// Interfaces with an address for which `is_vip` holds. An address on a macvlan counts for the interface beneath.
+    pub fn carrying(&self, is_vip: impl Fn(&Address) -> bool) -> BTreeSet<u32> {
+        let vips = self.addresses.iter().filter(|address| is_vip(address));
+        let on: BTreeSet<u32> = vips.map(|address| address.interface).collect();
+        on.into_iter().map(|index| self.parent_of(index).unwrap_or(index)).collect()
+    }
+
     /// Whether an earlier announcer or kube-vip has left `address` here for a Service. It needs the form of a VIP, and
     /// `is_on_record` must say that a record has put it on this node. The form alone is not enough: the VIP of a
     /// control plane and addresses of other daemons have it too.

@@ -15,6 +15,8 @@ pub enum Reason {
     CannotAnnounce,
     /// No node is without a defect; the least bad one announces it.
     NoHealthyNode,
+    /// The owner lives, and the node that would succeed it does not hear it.
+    OwnerNotHeard,
     /// The policy is Local, and the node that announces has no endpoint.
     NoLocalEndpoint,
     /// It is announced, and connections to it get no answer or are refused.
@@ -44,6 +46,7 @@ impl Reason {
             Self::AnnotationIgnored => "AnnotationIgnored",
             Self::CannotAnnounce => "CannotAnnounce",
             Self::NoHealthyNode => "NoHealthyNode",
+            Self::OwnerNotHeard => "OwnerNotHeard",
             Self::NoLocalEndpoint => "NoLocalEndpoint",
             Self::AddressNotServed => "AddressNotServed",
             Self::AddressServedAgain => "AddressServedAgain",
@@ -76,6 +79,7 @@ mod tests {
             Reason::AnnotationIgnored,
             Reason::CannotAnnounce,
             Reason::NoHealthyNode,
+            Reason::OwnerNotHeard,
             Reason::NoLocalEndpoint,
             Reason::AddressNotServed,
             Reason::AddressServedAgain,

@@ -282,6 +282,31 @@ fn while_all_nodes_are_not_ready_and_when_they_come_back_nothing_moves() {
     }
 }
 
+/// How often six addresses move while one node of three is not ready for half a minute, and when it is well again.
+fn moves_of_six_while_not_ready(seed: u64, node: usize) -> u64 {
+    let mut scenario = Scenario::of(seed, ElectionMode::Node);
+    (scenario.nodes, scenario.loss, scenario.refusals, scenario.fail_back) = (3, 0.0, 0.0, false);
+    scenario.services = vec![Wish { address: Address::V4, local: None }; 6];
+    scenario.hosts.clear();
+    let (at, lasts) = (Duration::from_secs(20), Duration::from_secs(30));
+    scenario.faults = vec![Fault { at, lasts, kind: Kind::NotReady(node) }];
+    scenario.calm = at + lasts;
+    // A minute until the first one goes back, and two seconds for each of the others.
+    scenario.deletion = scenario.calm + Duration::from_secs(100);
+    scenario.end = scenario.deletion + Duration::from_secs(20);
+    let outcome = run(&scenario, None, true);
+    assert_eq!(outcome.violation, None, "{}", outcome.trace.join("\n"));
+    outcome.moves
+}
+
+#[test]
+fn what_a_node_had_that_was_not_ready_moves_twice_there_and_back() {
+    for seed in 0..3 {
+        let moves: Vec<u64> = (0..3).map(|node| moves_of_six_while_not_ready(seed, node)).collect();
+        assert_eq!(moves.iter().sum::<u64>(), 12, "seed {seed}: {moves:?} moves");
+    }
+}
+
 #[test]
 fn no_stranger_makes_an_owner_withdraw() {
     for seed in 0..2 {
@@ -324,6 +349,12 @@ fn on_a_lan_that_keeps_nodes_apart_or_answers_for_others_no_seed_breaks_a_promis
 #[test]
 fn two_nodes_that_hear_everybody_but_each_other_do_not_take_an_address_from_each_other_for_ever() {
     keeps_its_promises(40_000_086, ElectionMode::Node);
+}
+
+/// Its card lacked the second interface, and another process read no other one.
+#[test]
+fn a_node_whose_process_started_while_the_api_was_away_is_no_stranger_on_its_second_card() {
+    keeps_its_promises(40_010_903, ElectionMode::Node);
 }
 
 #[test]

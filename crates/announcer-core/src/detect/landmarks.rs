@@ -57,6 +57,19 @@ pub(crate) struct Landmark {
     pub who: LandmarkKind,
 }
 
+/// What the cluster knows of the hosts on the LAN.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Neighbourhood {
+    /// The gateway, some of the members, the API servers.
+    pub named: Vec<Landmark>,
+    /// The interfaces on which further hosts are found.
+    pub links: BTreeSet<u32>,
+    /// MACs of all members, of which `named` has only some. A member is never counted as another host.
+    pub members: BTreeSet<Mac>,
+    /// Addresses that make no host: VIPs, which move from node to node, and addresses of members.
+    pub excluded: BTreeSet<IpAddr>,
+}
+
 /// On which side of the LAN this node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
@@ -151,23 +164,25 @@ impl Entry {
 pub(super) struct Landmarks {
     known: BTreeMap<(u32, IpAddr), Entry>,
     links: BTreeSet<u32>,
-    /// VIPs, which move from node to node.
-    vips: BTreeSet<IpAddr>,
-    /// MACs of members; a question from one of them does not make it a host.
+    /// See [`Neighbourhood`]. A question from one of these MACs or addresses does not show a host.
     members: BTreeSet<Mac>,
+    excluded: BTreeSet<IpAddr>,
 }
 
 impl Landmarks {
-    /// Sets the named landmarks, the interfaces on which hosts are found, and the VIPs.
-    pub fn name(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, vips: BTreeSet<IpAddr>) {
-        (self.links, self.vips) = (links, vips);
+    /// Sets what the cluster knows of the LAN.
+    pub fn name(&mut self, now: Instant, neighbourhood: &Neighbourhood) {
+        let Neighbourhood { named, links, members, excluded } = neighbourhood;
+        self.links.clone_from(links);
+        self.excluded.clone_from(excluded);
         let is_member = |landmark: &&Landmark| matches!(landmark.who, LandmarkKind::Member(_));
-        self.members = named.iter().filter(is_member).filter_map(|landmark| landmark.mac).collect();
+        let named_members = named.iter().filter(is_member).filter_map(|landmark| landmark.mac);
+        self.members = members.iter().copied().chain(named_members).collect();
+        let (members, excluded) = (&self.members, &self.excluded);
         let named: BTreeMap<(u32, IpAddr), &Landmark> =
             named.iter().map(|landmark| ((landmark.link, landmark.address), landmark)).collect();
-        let (links, vips, members) = (&self.links, &self.vips, &self.members);
         self.known.retain(|(link, address), entry| {
-            let host = entry.who == LandmarkKind::Host && links.contains(link) && !vips.contains(address);
+            let host = entry.who == LandmarkKind::Host && links.contains(link) && !excluded.contains(address);
             let stays = host && entry.mac.is_none_or(|mac| !members.contains(&mac));
             stays || named.contains_key(&(*link, *address))
         });
@@ -214,7 +229,7 @@ impl Landmarks {
         }
         let is_host = !frame.to_us
             && self.links.contains(&frame.link)
-            && !self.vips.contains(&frame.address)
+            && !self.excluded.contains(&frame.address)
             && !self.members.contains(&frame.mac)
             && !frame.address.is_unspecified();
         let hosts =

@@ -21,13 +21,12 @@ pub(crate) mod verdict;
 mod vip;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 pub use ask::Ask;
-pub(crate) use landmarks::Landmark;
 use landmarks::Landmarks;
+pub(crate) use landmarks::Neighbourhood;
 pub use profile::{ParseProfileError, Profile, Timers};
 use verdict::{OwnerVerdict, Target};
 use watch::Watch;
@@ -130,10 +129,9 @@ impl Detector {
         }
     }
 
-    /// Sets the landmarks, which tell on which side of the LAN this node is. On `links` further hosts are found. `vips`
-    /// are no landmarks, because they move from node to node.
-    pub fn landmarks(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, vips: BTreeSet<IpAddr>) {
-        self.landmarks.name(now, named, links, vips);
+    /// Sets what the cluster knows of the LAN. Its landmarks tell on which side of the LAN this node is.
+    pub fn landmarks(&mut self, now: Instant, neighbourhood: &Neighbourhood) {
+        self.landmarks.name(now, neighbourhood);
     }
 
     /// How many hosts that are not members this node hears, by interface.

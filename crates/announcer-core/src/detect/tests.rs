@@ -2,10 +2,11 @@ mod called;
 mod sides;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use proptest::prelude::*;
 
-use super::landmarks::{LandmarkKind, Side};
+use super::landmarks::{Landmark, LandmarkKind, Side};
 use super::*;
 use crate::ownership::node::{Term, Watched};
 use l2_types::Mac;
@@ -46,6 +47,11 @@ fn gateway() -> Landmark {
     Landmark { link: LINK, address: GATEWAY, mac: Some(GATEWAY_MAC), who: LandmarkKind::Gateway }
 }
 
+/// The cluster knows of these landmarks.
+fn around(landmarks: &[Landmark]) -> Neighbourhood {
+    Neighbourhood { named: landmarks.to_vec(), links: [LINK].into(), ..Neighbourhood::default() }
+}
+
 /// A LAN in which who has what is a table, and answers come at once or never.
 struct Lan {
     start: Instant,
@@ -77,7 +83,7 @@ impl Lan {
         let start = Instant::now();
         let mut detector = Detector::new(start, profile.into());
         detector.watch(start, targets);
-        detector.landmarks(start, &[gateway()], [LINK].into(), BTreeSet::new());
+        detector.landmarks(start, &around(&[gateway()]));
         let mut holders: BTreeMap<IpAddr, BTreeSet<Mac>> = BTreeMap::new();
         holders.insert(GATEWAY, [GATEWAY_MAC].into());
         for vip in targets.iter().flat_map(|target| &target.vips) {
@@ -280,7 +286,7 @@ fn a_landmark_counts_only_if_it_answers_in_the_same_burst_and_not_for_a_suspecte
     let mut lan = Lan::new(&[target(2, 0, &[5])]);
     // The gateway itself is a VIP of the suspected owner.
     let landmark = Landmark { address: vip(5), mac: None, ..gateway() };
-    lan.detector.landmarks(lan.now, &[landmark], [LINK].into(), BTreeSet::new());
+    lan.detector.landmarks(lan.now, &around(&[landmark]));
     lan.run(Duration::from_secs(1));
     lan.heard(GATEWAY, GATEWAY_MAC, Heard::Answer);
     lan.kill(2);
@@ -291,7 +297,7 @@ fn a_landmark_counts_only_if_it_answers_in_the_same_burst_and_not_for_a_suspecte
 #[test]
 fn another_owner_that_answers_is_a_landmark_too() {
     let mut lan = Lan::new(&[target(2, 0, &[5]), target(3, 0, &[6])]);
-    lan.detector.landmarks(lan.now, &[], [LINK].into(), BTreeSet::new());
+    lan.detector.landmarks(lan.now, &around(&[]));
     lan.run(Duration::from_secs(1));
     lan.kill(2);
     lan.run(ms(240));
@@ -469,7 +475,7 @@ fn who_is_not_watched_any_more_is_forgotten_in_the_middle_of_a_burst() {
     lan.run(ms(60));
     assert_eq!(lan.silent(), [(name(2), vec![vip(6)], true)]);
     lan.detector.watch(lan.now, &[]);
-    lan.detector.landmarks(lan.now, &[], BTreeSet::new(), BTreeSet::new());
+    lan.detector.landmarks(lan.now, &Neighbourhood::default());
     assert_eq!(lan.detector.deadline(), None);
 }
 
@@ -498,7 +504,7 @@ fn with_hosts(hosts: &[u8]) -> Lan {
         lan.hosts.insert(vip(*host));
         lan.holders.insert(vip(*host), [mac(*host)].into());
     }
-    lan.detector.landmarks(lan.now, &named, [LINK].into(), BTreeSet::new());
+    lan.detector.landmarks(lan.now, &around(&named));
     lan.run(Duration::from_secs(1));
     lan
 }

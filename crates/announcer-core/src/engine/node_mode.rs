@@ -24,7 +24,7 @@ use changes::OwnerChanges;
 use super::{Action, Engine, Observations, Phase, Vip};
 use crate::claim::{self, ClaimKeys, Claims, Judge};
 use crate::config::Config;
-use crate::detect::{self, Ask, Detector, Landmark, Timers};
+use crate::detect::{self, Ask, Detector, Neighbourhood, Timers};
 use crate::frames::Frame;
 use crate::network::{Family, Network};
 use crate::node_watch::{NodeFinding, NodeWatch};
@@ -38,14 +38,6 @@ use crate::view::{ServiceKey, is_on_record};
 
 /// Consecutive refusals of an address or its macvlan by the kernel after which another node may be better.
 const REFUSALS: u32 = 4;
-
-/// The landmarks with their interfaces, and the VIPs, which are no landmarks.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-struct Landmarks {
-    named: Vec<Landmark>,
-    links: BTreeSet<u32>,
-    vips: BTreeSet<IpAddr>,
-}
 
 /// The state of `node` mode beside ownership: the failure detector, claims in both directions, changes of owner to
 /// report, this node's card. Unused in the other modes.
@@ -63,7 +55,7 @@ pub(super) struct NodeMode {
     node_targets: Targets,
     /// How long a node has been silent when the detector reports it.
     silent_for: Duration,
-    landmarks: Landmarks,
+    neighbourhood: Neighbourhood,
     links: BTreeSet<(u32, Family)>,
     /// Interfaces without an IPv6 source, from which no host can be asked about an IPv6 address; logged once.
     mute: BTreeSet<u32>,
@@ -91,7 +83,7 @@ impl NodeMode {
             safe_mode: false,
             node_targets: Targets::new(),
             silent_for: timers.period * timers.patience(0) + timers.confirm,
-            landmarks: Landmarks::default(),
+            neighbourhood: Neighbourhood::default(),
             links: BTreeSet::new(),
             mute: BTreeSet::new(),
             serving: false,
@@ -115,8 +107,9 @@ impl NodeMode {
 
     pub fn links(&self) -> impl Iterator<Item = (u32, Family)> + '_ {
         // The interfaces of landmarks too, because their answers are needed in every burst.
-        let named = self.landmarks.named.iter().map(|landmark| (landmark.link, Family::of(landmark.address)));
-        self.links.iter().copied().chain(named)
+        let named = self.neighbourhood.named.iter();
+        let links = named.map(|landmark| (landmark.link, Family::of(landmark.address)));
+        self.links.iter().copied().chain(links)
     }
 }
 
@@ -172,10 +165,10 @@ impl Engine {
                 || left.has(found)
                 || network.is_ours_without_mark(found, config.fence())
         };
-        let hears = self.node_mode.detector.hears(now);
-        let silent = self.node_mode.nodes.on_card();
+        let (hears, silent) = (self.node_mode.detector.hears(now), self.node_mode.nodes.on_card());
+        let carrying = network.carrying(|found| found.is_ours() || left_over(found));
         let card = |used: &BTreeSet<u32>| {
-            let links = card_links(network, |index| used.contains(&index));
+            let links = card_links(network, |index| used.contains(&index) || carrying.contains(&index));
             let hears = card::hears(network, &links, &hears);
             let occupied = network.occupied(&links, |found| observer.is_removed(found) || left_over(found));
             Card { links, serving, leaving, hears, occupied, silent: silent.clone(), ..Card::default() }
@@ -238,7 +231,12 @@ impl Engine {
         self.node_mode.unannounced = review.unannounced;
         self.probe(review.probes);
         for (key, reason, text) in review.told {
-            self.out.warn(now, &key, reason, &text);
+            // A network that keeps nodes apart may be meant to.
+            if reason == Reason::OwnerNotHeard {
+                self.out.remind(now, &key, reason, &text);
+            } else {
+                self.out.warn(now, &key, reason, &text);
+            }
         }
     }
 
@@ -256,15 +254,14 @@ impl Engine {
         self.node_mode.mute = mute;
     }
 
-    /// Updates the landmarks of each interface that carries VIPs.
+    /// Updates what the detector knows of the LAN of each interface that carries VIPs.
     fn name_landmarks(&mut self, now: Instant, vips: BTreeSet<IpAddr>) {
         let (Owners::Node(cluster), Some(network)) = (&self.ownership, self.observer.network()) else { return };
         let links: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
-        let landmarks = Landmarks { named: cluster.landmarks(now, network, &links), links, vips };
-        if landmarks != self.node_mode.landmarks {
-            self.node_mode.landmarks.clone_from(&landmarks);
-            let Landmarks { named, links, vips } = landmarks;
-            self.node_mode.detector.landmarks(now, &named, links, vips);
+        let neighbourhood = cluster.neighbourhood(now, network, links, vips);
+        if neighbourhood != self.node_mode.neighbourhood {
+            self.node_mode.detector.landmarks(now, &neighbourhood);
+            self.node_mode.neighbourhood = neighbourhood;
         }
     }
 

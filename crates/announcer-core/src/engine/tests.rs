@@ -57,6 +57,8 @@ pub(super) struct Node {
     /// Swaps that were asked for and not answered yet.
     pub swaps: Vec<(ServiceKey, Swap)>,
     pub cards: Vec<Card>,
+    /// Claims, as their recipients hear them.
+    pub claims: Vec<Frame>,
     /// Whom to ask as a client would.
     pub probed: crate::prober::Targets,
     pub campaigns: Vec<BTreeSet<LeaseKey>>,
@@ -80,6 +82,7 @@ impl Node {
             listening: BTreeSet::new(),
             swaps: Vec::new(),
             cards: Vec::new(),
+            claims: Vec::new(),
             probed: crate::prober::Targets::new(),
             campaigns: Vec::new(),
             clients: BTreeMap::new(),
@@ -161,8 +164,10 @@ impl Node {
                         let to = if ask.to == Mac::BROADCAST { "everybody".to_owned() } else { ask.to.to_string() };
                         self.note(&format!("ask {} {} {to}", self.kernel.name(ask.link), ask.address));
                     }
-                    Action::Claim { link, address, to, .. } => {
+                    Action::Claim { link, mac, address, to, payload } => {
                         self.note(&format!("claim {} {address} {to}", self.kernel.name(link)));
+                        let (what, payload) = (Heard::Claim, Some(payload));
+                        self.claims.push(Frame { link, address, mac, what, to_us: true, payload });
                     }
                     Action::Record(key, record) => {
                         self.note(&format!("record {} {}", key.name, summary(&record)));

@@ -187,3 +187,15 @@ fn the_macvlan_of_a_dhcp_service_carries_no_other_address() {
     let wish = InterfaceWish::Named("vip-0badcafe".into());
     assert!(matches!(network.choose(&wish, &config(&[]), None), Err(InterfaceError::Missing { .. })));
 }
+
+#[test]
+fn an_address_on_a_macvlan_is_carried_by_the_interface_beneath_it() {
+    let mut network = network();
+    network.links.push(macvlan(9, "vip-0badcafe", 3, Some("uid")));
+    let ours = |network: &Network| network.carrying(Address::is_ours);
+    assert_eq!(ours(&network), BTreeSet::new());
+    network.addresses.push(own_address(9, "10.1.0.5/32"));
+    assert_eq!(ours(&network), BTreeSet::from([3]));
+    network.addresses.push(own_address(2, "10.0.0.5/32"));
+    assert_eq!(ours(&network), BTreeSet::from([2, 3]));
+}

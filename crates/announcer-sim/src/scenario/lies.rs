@@ -75,14 +75,15 @@ fn pair(rng: &mut SmallRng, scenario: &mut Scenario, at: Duration, lasts: Durati
     }
 }
 
-/// At least half of the Nodes, within a second, and back one after another.
+/// At least half of the Nodes, within a second, and back one after another. All are back by [`LATEST`].
 fn many_not_ready(rng: &mut SmallRng, scenario: &mut Scenario, at: Duration, lasts: Duration) {
+    let (fall, rise) = (1_000, 5_000);
+    let lasts = lasts.min(LATEST.saturating_sub(at + Duration::from_millis(fall + rise)));
     let spared = rng.random_range(0..scenario.nodes);
     let half = scenario.nodes.div_ceil(2);
     for n in (0..scenario.nodes).filter(|n| *n != spared).take(half) {
-        let fault =
-            Fault { at: at + millis(rng, 0, 1_000), lasts: lasts + millis(rng, 0, 5_000), kind: Kind::NotReady(n) };
-        scenario.faults.push(fault);
+        let at = at + millis(rng, 0, fall);
+        scenario.faults.push(Fault { at, lasts: lasts + millis(rng, 0, rise), kind: Kind::NotReady(n) });
     }
 }
 
@@ -99,4 +100,18 @@ fn stranger(rng: &mut SmallRng, scenario: &mut Scenario) {
     };
     let at = millis(rng, 0, 45_000);
     scenario.faults.push(Fault { at, lasts: millis(rng, 300, 20_000).min(LATEST.saturating_sub(at)), kind });
+}
+
+#[cfg(test)]
+mod tests {
+    use announcer_core::ElectionMode;
+
+    use super::*;
+
+    #[test]
+    fn nodes_that_are_not_ready_are_ready_again_when_faults_are_over() {
+        let lasts_longer = |fault: &Fault| matches!(fault.kind, Kind::NotReady(_)) && fault.end() > LATEST;
+        let shows = |seed: &u64| Scenario::of(*seed, ElectionMode::Node).faults.iter().any(lasts_longer);
+        assert_eq!((LIES..LIES + 2000).find(shows), None);
+    }
 }

@@ -21,6 +21,8 @@ const BACK_OFF: Duration = Duration::from_secs(66);
 /// An address that moved because its node was not well goes back when the node has been well for a minute. If many
 /// nodes were not well, it takes another minute.
 const RETURN: Duration = Duration::from_secs(135);
+/// One address goes back every two seconds, so many take longer than that.
+const RETURN_EACH: Duration = Duration::from_secs(2);
 /// An address goes back when its home has been well for a minute, and in touch with the others.
 const FAIL_BACK: Duration = Duration::from_secs(80);
 
@@ -102,7 +104,8 @@ impl Scenario {
         let back_off = if scenario.fail_back { back_off + FAIL_BACK } else { back_off };
         let ill = |fault: &Fault| matches!(fault.kind, Kind::ProxyIll(_) | Kind::NotReady(_) | Kind::AllNotReady);
         let moved = mode == ElectionMode::Node && scenario.faults.iter().any(ill);
-        let back_off = if moved { back_off.max(RETURN) } else { back_off };
+        let all_return = Duration::from_mins(2) + RETURN_EACH * u32::try_from(scenario.services.len()).expect("few");
+        let back_off = if moved { back_off.max(RETURN).max(all_return) } else { back_off };
         scenario.deletion =
             scenario.calm + Duration::from_secs(2 * lease[0]).max(CONFLICT + MARGIN).max(back_off) + REST;
         // Services are deleted while a process is down: the next one finds what nobody wants any more.

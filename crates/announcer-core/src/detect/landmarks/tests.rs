@@ -20,6 +20,12 @@ fn member(last: u8) -> Landmark {
     named(last, LandmarkKind::Member(format!("node-{last}")))
 }
 
+/// The cluster knows of these landmarks on interface 3, and that these addresses make no host.
+fn around(named: &[Landmark], excluded: &[IpAddr]) -> Neighbourhood {
+    let excluded = excluded.iter().copied().collect();
+    Neighbourhood { named: named.to_vec(), links: BTreeSet::from([3]), excluded, ..Neighbourhood::default() }
+}
+
 fn frame(last: u8, to_us: bool) -> Frame {
     Frame { link: 3, address: address(last), mac: mac(last), what: Heard::Answer, to_us, payload: None }
 }
@@ -55,7 +61,7 @@ fn more_than_half_of_those_heard_before_and_the_gateway_are_the_clients_side() {
 fn landmarks_are_asked_now_and_then_and_those_that_never_answer_seldom() {
     let (mut landmarks, start) = (Landmarks::default(), Instant::now());
     let gateway = Landmark { mac: None, ..named(254, LandmarkKind::Gateway) };
-    landmarks.name(start, &[member(2), gateway], BTreeSet::from([3]), BTreeSet::new());
+    landmarks.name(start, &around(&[member(2), gateway], &[]));
     let mut asked: BTreeMap<IpAddr, Vec<u64>> = BTreeMap::new();
     for second in 0..180 {
         let now = start + Duration::from_secs(second);
@@ -75,8 +81,7 @@ fn landmarks_are_asked_now_and_then_and_those_that_never_answer_seldom() {
 #[test]
 fn whoever_asks_for_somebody_is_a_host_and_stays_one_for_as_long_as_it_answers() {
     let (mut landmarks, start) = (Landmarks::default(), Instant::now());
-    let vips = BTreeSet::from([address(50)]);
-    landmarks.name(start, &[member(2)], BTreeSet::from([3]), vips);
+    landmarks.name(start, &around(&[member(2)], &[address(50)]));
     let mut spoken: Vec<Frame> = (100..120).map(|last| frame(last, false)).collect();
     let vip = Frame { address: address(50), ..frame(200, false) };
     let other_address_of_a_member = Frame { mac: mac(2), ..frame(201, false) };
@@ -108,7 +113,7 @@ fn a_client_that_asks_for_a_vip_in_the_ordinary_way_is_a_host() {
     let asked = Arp::who_has(mac(77), client, vip).frame(Mac::BROADCAST);
     let announced = Arp::announcement_request(mac(2), vip).frame(Mac::BROADCAST);
     let (mut landmarks, now) = (Landmarks::default(), Instant::now());
-    landmarks.name(now, &[member(2)], BTreeSet::from([3]), BTreeSet::from([vip.into()]));
+    landmarks.name(now, &around(&[member(2)], &[vip.into()]));
     for frame in [asked, announced] {
         landmarks.on_frame(now, &crate::frames::read(3, &frame).unwrap());
     }
@@ -127,7 +132,7 @@ fn the_owner_and_what_stands_with_it_is_left_out_of_what_was_heard_before() {
     let (mut landmarks, now) = (Landmarks::default(), Instant::now());
     let api_on_1 = Landmark { mac: Some(mac(1)), ..named(9, LandmarkKind::ApiServer) };
     let named = [member(1), member(2), member(3), api_on_1, named(254, LandmarkKind::Gateway)];
-    landmarks.name(now, &named, BTreeSet::from([3]), BTreeSet::new());
+    landmarks.name(now, &around(&named, &[]));
     for heard in [1, 2, 3, 254] {
         landmarks.on_frame(now, &frame(heard, true));
     }
@@ -141,4 +146,31 @@ fn the_owner_and_what_stands_with_it_is_left_out_of_what_was_heard_before() {
     assert_eq!(before(&["node-1"], &[254]), macs(&[2, 3]));
     let later = landmarks.before(now + FORGOTTEN, 3, &BTreeSet::new(), &BTreeSet::new());
     assert_eq!(later, Before::default(), "it was too long ago");
+}
+
+/// Of the members at most eight are landmarks. All of them ask for somebody and answer, as clients do.
+#[test]
+fn members_are_no_other_hosts_however_many_there_are() {
+    for count in [2, 8, 9, 40] {
+        let (mut landmarks, now) = (Landmarks::default(), Instant::now());
+        let members: Vec<u8> = (2..2 + count).collect();
+        let named: Vec<Landmark> = members.iter().take(8).map(|last| member(*last)).collect();
+        // The second address of one of them has a MAC that no card names.
+        let second = Frame { mac: mac(200), ..frame(201, false) };
+        let mut neighbourhood = around(&named, &[second.address]);
+        // One process was heard before its card was read.
+        let early = frame(members[usize::from(count) - 1], false);
+        landmarks.name(now, &neighbourhood);
+        landmarks.on_frame(now, &early);
+        neighbourhood.members = macs(&members);
+        landmarks.name(now, &neighbourhood);
+        let asked = members.iter().map(|last| frame(*last, false)).chain([second, frame(100, false)]);
+        for asked in asked {
+            landmarks.on_frame(now, &asked);
+            landmarks.on_frame(now, &Frame { to_us: true, ..asked });
+        }
+        assert_eq!(landmarks.outside(now), BTreeMap::from([(3, 1)]), "beside {count} members there is one client");
+        let outside: Vec<u8> = (2..=200).filter(|last| landmarks.is_outside(3, mac(*last))).collect();
+        assert_eq!(outside, [100], "{count} members");
+    }
 }

@@ -61,8 +61,22 @@ pub(super) fn hears(network: &Network, links: &[CardLink], heard: &BTreeMap<u32,
 }
 
 impl Engine {
-    /// Renews our Lease with the current card, if that is due.
+    /// Renews our Lease, if that is due. The first card is written after a review ([`Engine::write_card`]).
+    pub(in crate::engine) fn renew_card(&mut self, now: Instant) {
+        if self.node_mode.written.last.is_some() {
+            self.write_card(now);
+        }
+    }
+
+    /// Writes what the last review put on the card, if that is due.
+    ///
+    /// The first card waits until Services, Leases and Nodes are known. A card that is written before lacks interfaces,
+    /// and may be the only one that another node reads. That node would take an answer from such an interface for a
+    /// stranger's. Until then the card of the process before this one stands.
     pub(in crate::engine) fn write_card(&mut self, now: Instant) {
+        if self.unknown().is_some() {
+            return;
+        }
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         if self.node_mode.written.due(cluster.card()).is_none_or(|at| at <= now) {
             // The last review may be old, and the renewal claims that the card is current.

@@ -1,5 +1,6 @@
 //! `node` mode: one engine, with the other nodes, the API and the wire played by the tests.
 
+mod cards;
 mod claims;
 mod ending;
 mod evidence;
@@ -9,11 +10,13 @@ mod handed_over;
 mod healed;
 mod ipv6;
 mod leases;
+mod lent;
 mod newcomers;
 mod peers;
 mod probed;
 mod refused;
 mod rest;
+mod rotation;
 mod storm;
 mod strangers;
 mod vacant;

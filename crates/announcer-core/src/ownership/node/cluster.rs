@@ -11,7 +11,6 @@ use super::asking::Asking;
 use super::decide::QuestionState;
 use super::facts::ApiFacts;
 use super::hand_overs::HandOvers;
-use super::member::Fitness;
 use super::owner_records::{Learnt, OwnerRecords, Recipient};
 use super::silence::Silences;
 use super::swaps::{Change, PendingSwaps};
@@ -273,23 +272,14 @@ impl Cluster {
             // stops serving.
             self.hand_overs.lingering.remove(key);
             if owner_record.host == self.me && regained {
-                if let Some(from) = before.as_ref().filter(|from| self.is_unwell(now, from)) {
-                    self.hand_overs.lent.insert(key.clone(), from.clone());
+                if let Some(from) = &before {
+                    self.hand_overs.came.insert(key.clone(), (from.clone(), now));
                 }
                 let change = Change { key: key.clone(), from: before, why: "it was handed over", silent: None };
                 self.swaps.changes.push(change);
             }
         }
         self.asking.remove(key);
-    }
-
-    /// Whether `node` has a defect while its announcer is not ending.
-    fn is_unwell(&self, now: Instant, node: &str) -> bool {
-        let card = self.facts.card(node);
-        card.is_some_and(|card| {
-            let fitness = self.facts.fitness(now, node, card);
-            matches!(fitness, Fitness::Fit(defects) if !defects.to_keep().is_none())
-        })
     }
 
     /// Takes in a record that the watch has shown.

@@ -197,6 +197,12 @@ impl ApiFacts {
         others.flat_map(|(_, seen)| &seen.links).any(|link| link.mac == mac)
     }
 
+    /// The MACs of all interfaces that other members have or had.
+    pub fn macs_of_members(&self) -> BTreeSet<l2_types::Mac> {
+        let others = self.members.iter().filter(|(node, _)| **node != self.me);
+        others.flat_map(|(_, seen)| &seen.links).map(|link| link.mac).collect()
+    }
+
     /// Whether a member has or had an interface of this name. Earlier cards count, because an interface may be down
     /// only for a moment.
     pub fn is_link_of_member(&self, name: &str) -> bool {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::member::{link_towards, own_addresses};
 use super::{Cluster, place};
-use crate::detect::landmarks::{Landmark, LandmarkKind};
+use crate::detect::landmarks::{Landmark, LandmarkKind, Neighbourhood};
 use crate::network::Network;
 
 /// Members that are asked on each interface. Each node picks different ones, so that in a large cluster every member is
@@ -14,9 +14,24 @@ use crate::network::Network;
 const MEMBERS: usize = 8;
 
 impl Cluster {
+    /// What this node knows of the hosts on the interfaces `links`; `vips`: all addresses that Services want.
+    pub fn neighbourhood(
+        &self,
+        now: Instant,
+        network: &Network,
+        links: BTreeSet<u32>,
+        mut vips: BTreeSet<IpAddr>,
+    ) -> Neighbourhood {
+        // A second interface of a member in this LAN may not be on its card, and its address is.
+        vips.extend(self.facts.own_addresses().map(|(_, net)| net.addr()));
+        vips.extend(self.facts.occupied().map(|(.., address)| address));
+        let named = self.landmarks(now, network, &links);
+        Neighbourhood { named, links, members: self.facts.macs_of_members(), excluded: vips }
+    }
+
     /// The landmarks on the interfaces `links`. Members with an expired Lease are left out, because their silence
     /// proves nothing.
-    pub fn landmarks(&self, now: Instant, network: &Network, links: &BTreeSet<u32>) -> Vec<Landmark> {
+    fn landmarks(&self, now: Instant, network: &Network, links: &BTreeSet<u32>) -> Vec<Landmark> {
         let mut landmarks = Vec::new();
         for link in links {
             let mut there: BTreeMap<IpAddr, Landmark> = BTreeMap::new();

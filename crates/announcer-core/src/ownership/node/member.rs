@@ -55,8 +55,8 @@ pub(super) fn own_addresses(network: &Network, index: u32) -> Vec<IpNet> {
     addresses
 }
 
-/// This node's interfaces as they stand on its card. Pods' interfaces and our own macvlans are left out, because they
-/// carry no VIPs.
+/// This node's interfaces as they stand on its card: those for which `used` holds, and that of the default route. Pods'
+/// interfaces and our own macvlans are left out, because they carry no VIPs.
 pub fn card_links(network: &Network, used: impl Fn(u32) -> bool) -> Vec<CardLink> {
     network
         .links

@@ -35,6 +35,7 @@ mod swapping;
 mod swaps;
 mod timing;
 mod unable;
+mod unreached;
 mod vacant;
 mod watchers;
 

@@ -10,7 +10,7 @@ use super::member::{Defects, Fitness};
 use super::owner_records::Recipient;
 use super::reach::{addresses, link_of, vips};
 use super::round::{Review, ReviewContext, Round, Standing, Succession, Wake};
-use super::timing::{FAIL_BACK_AFTER, GIVE_BACK_PAUSE, MEMBERS_SETTLE, PASS_OVER, START_GRACE};
+use super::timing::{DEFECT_IS_LATE, FAIL_BACK_AFTER, GIVE_BACK_PAUSE, MEMBERS_SETTLE, PASS_OVER, START_GRACE};
 use super::{Cluster, LostVip, OwnerRecord, Target, Watched};
 use crate::network::Network;
 use crate::ownership::Owner;
@@ -73,6 +73,7 @@ impl Cluster {
             let (owner, step) = self.judge(&round, &standing, holder, elsewhere.as_ref());
             self.judged_anew_at(&standing).for_each(|at| wake.at(at));
             review.told.extend(self.tell_strangers(&round, &standing, holder, &step, &mut wake));
+            review.told.extend(self.tell_unreached(&round, &standing, holder, &mut wake));
             let waits = context.config.fail_back || self.hand_overs.lent.contains_key(&standing.primary().key);
             let misplaced = elsewhere.filter(|_| waits && standing.is_of(&self.me));
             looks.push(GroupReview { standing, owner, step, misplaced });
@@ -100,6 +101,27 @@ impl Cluster {
                 self.learn_from_watch(now, view, &OwnerRecord { host: host.clone(), term });
             }
         }
+        self.note_lent(now);
+    }
+
+    /// Notes which groups came here because the node that handed them over has a defect.
+    fn note_lent(&mut self, now: Instant) {
+        for (key, (from, at)) in std::mem::take(&mut self.hand_overs.came) {
+            if self.is_unwell(now, &from) {
+                self.hand_overs.lent.insert(key, from);
+            } else if now < at + DEFECT_IS_LATE {
+                self.hand_overs.came.insert(key, (from, at));
+            }
+        }
+    }
+
+    /// Whether `node` has a defect while its announcer is not ending.
+    fn is_unwell(&self, now: Instant, node: &str) -> bool {
+        let card = self.facts.card(node);
+        card.is_some_and(|card| {
+            let fitness = self.facts.fitness(now, node, card);
+            matches!(fitness, Fitness::Fit(defects) if !defects.to_keep().is_none())
+        })
     }
 
     /// Notes the groups whose addresses this node cannot set. Returns the messages for their authors.

@@ -22,7 +22,8 @@ impl Cluster {
         self.silences.of(standing.owner_record.as_ref()?, &addresses)
     }
 
-    fn silent_since(&self, standing: &Standing<'_>) -> Option<Instant> {
+    /// When the last address of a group fell silent, if its owner is silent.
+    pub(super) fn silent_since(&self, standing: &Standing<'_>) -> Option<Instant> {
         let addresses: Vec<_> = standing.addresses().collect();
         self.silences.latest(standing.owner_record.as_ref()?, &addresses)
     }

@@ -26,6 +26,9 @@ pub(super) const MEMBERS_SETTLE: Duration = Duration::from_secs(3);
 pub(super) const FAIL_BACK_AFTER: Duration = Duration::from_mins(1);
 /// Pause between two groups that are given back.
 pub(super) const GIVE_BACK_PAUSE: Duration = Duration::from_secs(2);
+/// How long after a hand-over the defect that caused it may become known here. The record comes by another watch than
+/// the Node and the Lease, and each node counts by its own clock how long a Node has not been ready.
+pub(super) const DEFECT_IS_LATE: Duration = Duration::from_secs(5);
 /// How long each candidate waits for the one before it to take a group without an owner. That candidate may be dead
 /// while its Lease is still valid.
 pub(super) const PASS_OVER: Duration = Duration::from_secs(2);

@@ -154,6 +154,40 @@ fn an_owner_that_was_never_heard_keeps_its_address_while_it_renews_its_lease_and
     }
 }
 
+/// Isolated ports, or an uplink that the owner lost before this process could hear it: no node can tell.
+#[test]
+fn that_an_owner_lives_and_is_not_heard_is_told_once_by_the_first_in_line() {
+    for (name, owner, hears, renews, told) in [
+        ("it hears hosts", "node-3", 2, true, true),
+        ("another node comes first", "node-2", 2, true, false),
+        ("it hears nobody, and loses it", "node-3", 0, true, false),
+        ("it is dead, and loses it", "node-3", 2, false, false),
+    ] {
+        let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", owner, 4)]);
+        cluster.member(owner, hearing(owner, hears));
+        let mut since = None;
+        for second in 1..=60 {
+            cluster.renew(&ALL.map(|node| if node == owner { "node-1" } else { node }));
+            if renews && second % 4 == 0 {
+                cluster.member(owner, hearing(owner, hears));
+            }
+            pass(&mut cluster, 1000, &[], true);
+            since = since.or(cluster.node.reasons().contains(&"OwnerNotHeard").then_some(second));
+        }
+        // It is suspected after 5 s, and a Lease is waited for.
+        assert_eq!(since, told.then_some(19), "{name}: {:?}", cluster.node.told);
+        let texts: Vec<&str> = cluster.node.told.iter().map(|(_, tell)| tell.text.as_str()).collect();
+        let [text] = &texts[..] else {
+            assert!(!told, "{name}: once: {texts:?}");
+            continue;
+        };
+        for part in ["10.0.0.5", "node-3 renews its Lease", "node-1", "uplink of node-3", "private VLAN"] {
+            assert!(text.contains(part), "{name}: {part:?} is missing in {text}");
+        }
+        assert_eq!(cluster.node.swaps, [], "{name}");
+    }
+}
+
 /// The other nodes are with the owner, the gateway is here, and both sides see the API.
 #[test]
 fn an_owner_whose_card_does_not_say_whom_it_hears_is_not_believed_to_hear_nobody() {
@@ -183,6 +217,29 @@ fn each_renewal_says_whom_this_node_hears_by_then_and_that_it_hears_nobody() {
             pass(&mut cluster, 5000, &[], hears);
         }
         assert_eq!(said(&cluster), Some(u8::from(hears)));
+    }
+}
+
+/// Eight of them are landmarks. The others ask for somebody and answer, as clients do.
+#[test]
+fn fellow_nodes_are_not_said_to_be_other_hosts_however_many_there_are() {
+    let nodes =
+        ["node-1", "node-2", "node-3", "node-4", "node-5", "node-6", "node-7", "node-8", "node-9", "node-a", "node-b"];
+    for count in [3, 9, 10, 11] {
+        let nodes = &nodes[..count];
+        let mut cluster = Cluster::new(nodes, &[seated("web", "10.0.0.200", "node-1", 4)]);
+        for _ in 0..20 {
+            cluster.renew(nodes);
+            for node in &nodes[1..] {
+                let own = card(node).links[0].addresses[0].addr().to_string();
+                cluster.node.heard(2, &own, mac(node), Heard::Claim);
+                cluster.answers(node, &own);
+            }
+            gateway_answers(&mut cluster);
+            cluster.node.pass_ms(1000);
+        }
+        let said = cluster.node.cards.last().unwrap().hears.get("eth0").copied();
+        assert_eq!(said, Some(1), "the gateway beside {} nodes", count - 1);
     }
 }
 

@@ -75,3 +75,56 @@ fn endpoint_slices_that_change_nothing_cost_no_plan() {
     }
     assert_eq!(plans, 1);
 }
+
+/// node-1 serves so many addresses, and the others know it.
+fn owner_of_many(count: u64) -> Cluster {
+    let mut cluster = Cluster::new(&["node-1"], &[]);
+    for node in ["node-2", "node-3"] {
+        cluster.node.feed(Input::Node(node.into(), Some(FACTS)));
+        cluster.member(node, Card { term: Term(count), ..card(node) });
+    }
+    let now = cluster.node.now;
+    for number in 0..count {
+        let address = format!("10.0.{}.{}", 1 + number / 250, 1 + number % 250);
+        let view = seated(&format!("{number:03}x"), &address, "node-1", number + 1);
+        cluster.node.engine.handle(now, Input::Service(view.key.clone(), Some(Box::new(view))));
+    }
+    cluster.node.tick();
+    cluster.quiet(5000, &[], &["node-1"]);
+    cluster
+}
+
+/// Its process was kept waiting for so long beyond the moment at which it extends its addresses.
+fn stand_still(cluster: &mut Cluster, late: Duration) {
+    let due = cluster.node.engine.refresh.deadline();
+    cluster.node.pass(due - cluster.node.now - Duration::from_millis(1));
+    cluster.node.log.clear();
+    cluster.node.now = due + late;
+    cluster.node.tick();
+    cluster.node.pass_ms(1000);
+}
+
+/// Each probe is a broadcast, which every host of the LAN receives. So a sixteenth of the addresses is asked about at a
+/// time, three times within 30 ms, and all of them within half a second.
+#[test]
+fn an_owner_that_stood_still_asks_about_a_thousand_addresses_in_sixteen_turns_and_announces_none() {
+    const COUNT: usize = 1000;
+    for (late, probes) in [(NODE_PAUSE, 0), (NODE_PAUSE + Duration::from_millis(10), 3 * COUNT)] {
+        let mut cluster = owner_of_many(COUNT as u64);
+        assert_eq!(cluster.node.kernel.own().len(), COUNT);
+        stand_still(&mut cluster, late);
+        let mut sent: BTreeMap<u64, usize> = BTreeMap::new();
+        for line in &cluster.node.log {
+            let (at, what) = line.split_once(' ').unwrap();
+            assert!(!what.starts_with("announce"), "{late:?}: {line}");
+            if what.starts_with("probe") {
+                *sent.entry(at.parse().unwrap()).or_default() += 1;
+            }
+        }
+        assert_eq!(sent.values().sum::<usize>(), probes, "{late:?}");
+        assert!(sent.values().all(|at_once| *at_once <= COUNT.div_ceil(16)), "{late:?}: {sent:?}");
+        let first = sent.keys().next().copied().unwrap_or_default();
+        assert!(sent.keys().all(|at| at - first < 500), "{late:?}: {sent:?}");
+        assert_eq!(cluster.node.kernel.own().len(), COUNT, "{late:?}: nobody else answers, so all are kept");
+    }
+}

@@ -1,0 +1,151 @@
+//! What a node hands over because it is not well goes back to it when it is well; and what does not move at all.
+
+use super::*;
+
+fn name(number: u8) -> String {
+    format!("web{number}")
+}
+
+fn address(number: u8) -> String {
+    format!("10.0.0.{}", 50 + number)
+}
+
+fn has(cluster: &Cluster, number: u8) -> bool {
+    cluster.node.kernel.has("eth0", &format!("{}/32", address(number)))
+}
+
+fn ready(cluster: &mut Cluster, node: &str, ready: bool) {
+    cluster.node.feed(Input::Node(node.to_owned(), Some(NodeFacts { ready, ..FACTS })));
+}
+
+/// node-2 answers for the first `count` addresses, as far as they are not here, and everybody renews.
+fn pass(cluster: &mut Cluster, count: u8, milliseconds: u64) {
+    let elsewhere: Vec<String> = (0..count).filter(|number| !has(cluster, *number)).map(address).collect();
+    let answering: Vec<(&str, &str)> = elsewhere.iter().map(|address| ("node-2", address.as_str())).collect();
+    cluster.quiet(milliseconds, &answering, &ALL);
+}
+
+/// node-2 was not ready for ten seconds, and has handed node-1 what it had.
+fn lent(count: u8) -> Cluster {
+    let views: Vec<ServiceView> =
+        (0..count).map(|number| seated(&name(number), &address(number), "node-2", 1 + u64::from(number))).collect();
+    let mut cluster = Cluster::new(&ALL, &views);
+    ready(&mut cluster, "node-2", false);
+    pass(&mut cluster, count, 10_500);
+    for number in 0..count {
+        cluster.shows(&name(number), "node-1", 100 + u64::from(number));
+    }
+    pass(&mut cluster, count, 1000);
+    assert!((0..count).all(|number| has(&cluster, number)), "{:?}", cluster.node.kernel.own());
+    cluster.node.log.clear();
+    cluster
+}
+
+/// For so long the API accepts what node-1 gives away, and its new owner claims it.
+fn give(cluster: &mut Cluster, count: u8, time: Duration) {
+    let end = cluster.node.now + time;
+    while cluster.node.now < end {
+        pass(cluster, count, 25);
+        while let Some((key, swap)) = cluster.node.swaps.last().cloned() {
+            cluster.won();
+            let number = (0..count).find(|number| name(*number) == key.name).unwrap();
+            cluster.claims("node-2", &address(number), &key.name, swap.owner_record.term.0);
+        }
+    }
+}
+
+/// When node-1 gave something away, in milliseconds since then, and to whom.
+fn given(cluster: &Cluster, since: Instant) -> Vec<(u64, String)> {
+    let since = u64::try_from((since - cluster.node.start).as_millis()).unwrap();
+    let swaps = cluster.node.log.iter().filter_map(|line| line.split_once(" swap "));
+    swaps
+        .map(|(at, what)| {
+            let at: u64 = at.parse().unwrap();
+            (at - since, what.split(' ').nth(1).unwrap().to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn what_came_from_a_node_that_was_not_well_goes_back_one_by_one_when_it_has_been_well_for_a_minute() {
+    let mut cluster = lent(5);
+    ready(&mut cluster, "node-2", true);
+    let well = cluster.node.now;
+    give(&mut cluster, 5, Duration::from_secs(80));
+    let given = given(&cluster, well);
+    assert_eq!(given.len(), 5, "{given:?}");
+    assert!(given.iter().all(|(_, to)| to == "node-2"), "{given:?}");
+    assert!((60_000..60_100).contains(&given[0].0), "{given:?}");
+    assert!(given.windows(2).all(|pair| (2000..2100).contains(&(pair[1].0 - pair[0].0))), "{given:?}");
+    assert!((0..5).all(|number| !has(&cluster, number)), "{:?}", cluster.node.kernel.own());
+}
+
+#[test]
+fn nothing_goes_back_while_many_nodes_are_not_ready_nor_for_a_minute_after_that() {
+    let mut cluster = lent(3);
+    ready(&mut cluster, "node-2", true);
+    give(&mut cluster, 3, Duration::from_secs(30));
+    for node in ALL {
+        ready(&mut cluster, node, false);
+        give(&mut cluster, 3, Duration::from_millis(500));
+    }
+    give(&mut cluster, 3, Duration::from_mins(2));
+    // With the second of the three not many are left.
+    ready(&mut cluster, "node-1", true);
+    give(&mut cluster, 3, Duration::from_secs(3));
+    ready(&mut cluster, "node-2", true);
+    let well = cluster.node.now;
+    assert_eq!(given(&cluster, cluster.node.start), [], "not yet");
+    give(&mut cluster, 3, Duration::from_secs(3));
+    ready(&mut cluster, "node-3", true);
+    give(&mut cluster, 3, Duration::from_secs(130));
+    let given = given(&cluster, well);
+    // A minute of rest, and another one in which its home is well.
+    assert!((120_000..120_100).contains(&given[0].0), "{given:?}");
+    assert_eq!(given.len(), 3, "{given:?}");
+}
+
+#[test]
+fn when_many_nodes_are_not_ready_together_an_owner_gives_nothing_away_then_or_later() {
+    for nodes in [&["node-1", "node-2", "node-3"][..], &["node-3", "node-2", "node-1"], &["node-1", "node-2"]] {
+        let mut cluster = owner(&ALL);
+        for node in nodes {
+            ready(&mut cluster, node, false);
+            cluster.quiet(500, &[], &ALL);
+        }
+        cluster.quiet(60_000, &[], &ALL);
+        for node in nodes {
+            ready(&mut cluster, node, true);
+            cluster.quiet(3000, &[], &ALL);
+        }
+        cluster.quiet(200_000, &[], &ALL);
+        assert!(cluster.node.swaps.is_empty() && cluster.has(), "{nodes:?}: {:?}", cluster.node.swaps);
+    }
+}
+
+/// The record comes by another watch than the Lease with the card.
+#[test]
+fn it_is_lent_also_where_its_defect_becomes_known_after_the_record() {
+    for (name, before, after, returns) in [
+        ("known before the record", true, false, true),
+        ("known a moment later", false, true, true),
+        ("its node was well", false, false, false),
+    ] {
+        let mut cluster = Cluster::new(&ALL, &[seated("web0", "10.0.0.50", "node-2", 4)]);
+        pass(&mut cluster, 1, 1000);
+        let ill = |cluster: &mut Cluster| cluster.member("node-2", Card { serving: false, ..card("node-2") });
+        if before {
+            ill(&mut cluster);
+        }
+        cluster.shows("web0", "node-1", 5);
+        cluster.node.pass_ms(200);
+        if after {
+            ill(&mut cluster);
+        }
+        cluster.quiet(5000, &[], &["node-1", "node-3"]);
+        assert!(has(&cluster, 0), "{name}");
+        cluster.quiet(62_000, &[], &ALL);
+        let to: Vec<&str> = cluster.node.swaps.iter().map(|(_, swap)| swap.owner_record.host.as_str()).collect();
+        assert_eq!(to, if returns { vec!["node-2"] } else { vec![] }, "{name}");
+    }
+}

@@ -1,0 +1,54 @@
+//! An owner that lives and that this node cannot hear keeps its address ([`Cluster::is_unreached`]). The LAN may keep
+//! the two nodes apart on purpose. The owner may also have lost its uplink, and hear only hosts on its side of it. No
+//! node can tell the one from the other, so the author of the Service is told. Pure.
+
+use super::Cluster;
+use super::decide::Holder;
+use super::round::{Round, Standing, Wake};
+use super::timing::TOLD_AFTER;
+use crate::detect::landmarks::Side;
+use crate::reason::Reason;
+use crate::view::ServiceKey;
+
+impl Cluster {
+    /// Messages for the authors of a group that this node leaves to its owner only because the owner renews its Lease.
+    /// The first successor tells. Another one may be on the owner's side of a broken uplink too, and hear it.
+    pub(super) fn tell_unreached(
+        &self,
+        round: &Round<'_>,
+        standing: &Standing<'_>,
+        holder: Holder,
+        wake: &mut Wake,
+    ) -> Vec<(ServiceKey, Reason, String)> {
+        let owner = standing.owner_record.as_ref().map(|record| record.host.as_str());
+        let (Some(owner), Some(silent), Some(since)) = (owner, self.silence(standing), self.silent_since(standing))
+        else {
+            return Vec::new();
+        };
+        let takes =
+            silent.taken.is_none() && silent.side == Side::Greater && !self.is_outheard(round, standing, silent);
+        let tells = takes && self.rank(standing, owner) == Some(0) && self.is_unreached(round, standing, silent);
+        if !tells || holder != Holder::Alive || round.context.stopping || round.context.safe_mode {
+            return Vec::new();
+        }
+        if round.now < since + TOLD_AFTER {
+            wake.at(since + TOLD_AFTER);
+            return Vec::new();
+        }
+        // A node that does not see the API leaves the owner alone as well, but knows of no renewal.
+        let renews = self.facts.renewed_at(owner).is_some_and(|renewed| renewed >= since);
+        if !renews || !self.facts.in_touch(round.now) {
+            return Vec::new();
+        }
+        let addresses: Vec<String> = standing.addresses().map(|address| address.to_string()).collect();
+        let text = format!(
+            "address {}: its owner {owner} renews its Lease and says that it hears hosts, and node {}, which comes \
+             next, gets no answer from it and leaves it the address. Look at the uplink of {owner} (port, cable, \
+             VLAN): without it clients get no answer either. Where isolated ports or a private VLAN keep nodes apart \
+             on purpose nothing is wrong, and {owner} is succeeded only when it stops renewing its Lease",
+            addresses.join(", "),
+            self.me
+        );
+        standing.members.iter().map(|view| (view.key.clone(), Reason::OwnerNotHeard, text.clone())).collect()
+    }
+}
