@@ -42,6 +42,8 @@ ALONE = {"installed", "newcomer", "node_loss", "testbed-nodes"}
 # These wait for time-outs nearly all the time: so many of their tests run at once, each on a bed of its own. Beds cost something also while
 # they wait, and those of two such programs would take all of two cores: these programs run one after the other, beside others.
 WAITING = {"survival": 6, "impaired": 4, "failover": 4, "faults": 4, "host_upgrade": 4}
+# These wait as well, but on benches of two network namespaces, which cost nothing meanwhile: they run beside anything.
+THREADS = {**WAITING, "announcer-node": 8}
 # Per cent of the time that somebody waits for a processor, below which one program more may run; seconds that the last one has had by then to
 # start its beds, kilobytes that are free.
 IDLE, SETTLED, SPARE = 5, 20, 6_000_000
@@ -95,8 +97,8 @@ class Program:
 
     def start(self, environment):
         words = self.command or [CARGO, "test", "--locked", "--workspace", "--doc", "--no-fail-fast"]
-        if self.name in WAITING:
-            environment = {**environment, "RUST_TEST_THREADS": str(WAITING[self.name])}
+        if self.name in THREADS:
+            environment = {**environment, "RUST_TEST_THREADS": str(THREADS[self.name])}
         self.began = time.time()
         self.process = test_programs.start(ROOT, words, cwd=self.directory, env=environment, stdout=self.log.open("wb"))
 
