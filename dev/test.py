@@ -184,9 +184,13 @@ def known_durations():
     return known if isinstance(known, dict) else {}
 
 
-def keep_durations(durations):
-    """A run of some programs says nothing about the others. Those that are no longer there are never asked for."""
-    (OUT / "durations.json").write_text(json.dumps({**known_durations(), **durations}, indent=1, sort_keys=True) + "\n")
+def keep_durations(ended, found):
+    """A run of some programs says nothing about the others, and the end of one that was stopped nothing about itself. Those that are no longer
+    there are dropped."""
+    names = {program.name for program in found}
+    durations = {program.name: round(program.seconds, 1) for program in ended if not program.problems}
+    kept = {name: seconds for name, seconds in {**known_durations(), **durations}.items() if name in names}
+    (OUT / "durations.json").write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 
 def in_order(chosen):
@@ -347,12 +351,11 @@ def main():
     ended, left = run(in_order(chosen), jobs, limit, clock, environment, meter)
     run_again(ended, records(file), limit, clock, environment)
 
-    durations = {program.name: round(program.seconds, 1) for program in ended}
-    keep_durations(durations)
+    keep_durations(ended, found)
     print("\ndurations")
-    for name, seconds in sorted(durations.items(), key=lambda one: -one[1]):
-        if seconds >= 1:
-            print(f"  {seconds:6.0f} s  {name}")
+    for program in sorted(ended, key=lambda program: -program.seconds):
+        if program.seconds >= 1:
+            print(f"  {program.seconds:6.0f} s  {program.name}")
     journal = records(file)
     tell_figures(journal)
     unexplained = tell_retries(journal)

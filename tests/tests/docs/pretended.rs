@@ -79,13 +79,13 @@ impl Pretended {
     }
 
     /// What an earlier run has left about how long programs take.
-    pub fn knows_durations(&self, known: &str) {
+    fn knows_durations(&self, known: &str) {
         std::fs::create_dir_all(self.0.join("test")).unwrap();
         std::fs::write(self.0.join("test/durations.json"), known).unwrap();
     }
 
     /// What is known of it now.
-    pub fn durations(&self) -> serde_json::Value {
+    fn durations(&self) -> serde_json::Value {
         let text = std::fs::read_to_string(self.0.join("test/durations.json")).unwrap();
         serde_json::from_str(&text).unwrap()
     }
@@ -108,4 +108,21 @@ impl Drop for Pretended {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+#[test]
+fn how_long_programs_take_is_known_of_those_that_did_not_run_and_of_none_that_is_gone() {
+    if e2e::skip() {
+        return;
+    }
+    let pretended = Pretended::new("durations");
+    pretended.knows_durations(r#"{"one-lib": 61.5, "three-lib": 62.5, "two-lib": 900, "gone-lib": 9}"#);
+    // One of its tests has no result: so much less time did it take.
+    pretended.say("three", "test a ... ok");
+    let said = pretended.run_of(&["two-lib", "three-lib"]);
+    assert!(said.ends_with("\n2 passed, 1 failed\n"), "{said}");
+    let durations = pretended.durations();
+    assert!(durations["one-lib"] == 61.5 && durations["three-lib"] == 62.5, "{durations}");
+    let two = durations["two-lib"].as_f64();
+    assert!(two.is_some_and(|seconds| seconds < 900.0) && durations.get("gone-lib").is_none(), "{durations}");
 }
