@@ -9,8 +9,8 @@ time. Anything else (charts, scripts, `plain` ones) is replaced in the copy for 
 without. WORDs choose rows, files or tests that contain one, --unit the tests beside the code; --check only looks whether each text is
 found and each row names the tests.
 
-What came of each mutation and test is kept in docs/data/mutations.json, with the commit it was tried on: a run of some replaces what it
-has tried, and drops what dev/mutations.toml no longer has.
+What came of each mutation and test is kept in docs/data/mutations.json, with the commit it was tried on and the date, and for each row when
+all of it was last shown: a run of some replaces what it has tried, and drops what dev/mutations.toml no longer has.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from datetime import datetime, timezone
 from pathlib import Path
 
 # What is imported leaves nothing in the tree.
@@ -221,9 +222,19 @@ class Results:
         """Written at once, because a whole run takes long and may be ended."""
         self.tried[mutation.digest, test] = {
             "mutation": mutation.digest, "rows": mutation.rows, "file": mutation.file, "replaced": mutation.old.strip().splitlines()[0],
-            "test": test, "noticed": failure is None, "commit": self.commit}
+            "test": test, "noticed": failure is None, "commit": self.commit,
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
         there = [self.tried.get((mutation.digest, test)) for mutation, test in self.wanted]
-        RESULTS.write_text(json.dumps({"tried": [one for one in there if one]}, indent=1) + "\n")
+        rows = sorted({row for mutation, _ in self.wanted for row in mutation.rows})
+        data = {"rows": [self.row(row) for row in rows], "tried": [one for one in there if one]}
+        RESULTS.write_text(json.dumps(data, indent=1) + "\n")
+
+    def row(self, row):
+        """What its tests have noticed of what they should, and since when all of it is shown; no date where something is not."""
+        wanted = [(mutation.digest, test) for mutation, test in self.wanted if row in mutation.rows]
+        noticed = [self.tried[one] for one in wanted if one in self.tried and self.tried[one]["noticed"]]
+        oldest = min(noticed, key=lambda one: one["date"]) if len(noticed) == len(wanted) else {"commit": None, "date": None}
+        return {"row": row, "noticed": len(noticed), "of": len(wanted), "commit": oldest["commit"], "date": oldest["date"]}
 
 
 def main():
