@@ -9,8 +9,8 @@ counts such tests, and more than three of them fail the run.
 --unit runs what lies beside the code and the documents' examples, --e2e the programs in tests/tests; without either, all of them. NAMEs
 choose programs. Variables:
 
-  E2E_JOBS       programs at a time (2, and one more while these leave the processors idle); those that put whole nodes on the machine
-                 have it for themselves
+  E2E_JOBS       programs at a time (2); more while these have fewer tests left than there are processors, or leave the processors idle.
+                 Those that put whole nodes on the machine have it for themselves
   TEST_LIMIT     seconds for one program (900), after which it is ended and its unfinished tests are named
   TEST_DEADLINE  seconds since the epoch at which everything ends, and what is left is named
   HCP_BINARY     the binary that end-to-end tests drive; without it the debug build
@@ -32,27 +32,31 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 
 import programs as test_programs
-from machine import Meter, build, conditions
+from machine import Meter, build, busy_since, conditions, times
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "test"
 CARGO = os.environ.get("CARGO", "cargo")
 # Kubelets and containerd on a machine that does something else lose their races; nobody shares it with these.
-ALONE = {"installed", "newcomer", "node_loss", "testbed-nodes"}
+ALONE = {"installed", "newcomer", "node_loss", "testbed-nodes", "conformance"}
 # These wait for time-outs nearly all the time: so many of their tests run at once, each on a bed of its own. Beds cost something also while
 # they wait, and those of two such programs would take all of two cores: these programs run one after the other, beside others.
 WAITING = {"survival": 6, "impaired": 4, "failover": 4, "faults": 4, "host_upgrade": 4}
-# These wait as well, but on benches of two network namespaces, which cost nothing meanwhile: they run beside anything.
-THREADS = {**WAITING, "announcer-node": 8}
+# These wait as well, but on benches of two network namespaces, which cost nothing meanwhile; on one bed for each test, three in all; or for
+# one another, on two beds of which each has tests of its own. They run beside anything.
+THREADS = {**WAITING, "announcer-node": 8, "identity_roads": 3, "rights": 3, "harvester_hosts": 7}
+# So many tests of a program run at a time, unless it stands above.
+PROCESSORS = len(os.sched_getaffinity(0))
 # Per cent of the time that somebody waits for a processor, below which one program more may run; seconds that the last one has had by then to
 # start its beds, kilobytes that are free.
-IDLE, SETTLED, SPARE = 5, 20, 6_000_000
+IDLE, SETTLED, SPARE = 10, 20, 6_000_000
 # What failed is tried again if processes were kept waiting for so long in a second of that test itself (milliseconds, as in
 # tests/src/watch.rs), so many tests at most, and has to pass so many times.
 EXPLAINS_MS, MOST_AGAIN, AGAIN = 150, 3, 2
 # The longest first, so that no core is idle at the end; what the last run of each took is better known (target/test/durations.json).
-LONG = ["impaired", "host_upgrade", "announcer-sim-sabotage", "failover", "bad_input", "installed", "node_loss", "newcomer", "announcer-sim-seeds",
-        "rollout", "faults", "asking", "handover", "survival", "chart_live", "chaos", "harvester-sim-real_api_server", "testbed-hosts"]
+LONG = ["impaired", "host_upgrade", "failover", "survival", "faults", "asking", "handover", "health", "harvester_hosts", "writes", "rights", "probed",
+        "harvester-sim-real_api_server", "bad_input", "identity_roads", "modes", "identity", "rollout", "doctor", "chaos", "chart_live", "safe_mode",
+        "announcer-sim-sabotage", "go_provider", "chart", "dhcp", "host_state", "announcer-node", "node_loss", "newcomer", "installed"]
 # A weakness of the Go provider, a defect of the reference chart, a promise about an upgrade of the host.
 ROW = re.compile(r"(W-|D-|H)\d{1,2}")
 RESULT = re.compile(r"\btest (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)")
@@ -80,6 +84,8 @@ class Program:
         self.name, self.command, self.directory, self.end_to_end = name, command, directory, end_to_end
         self.log = OUT / f"{name}.log"
         self.listed, self.ignored, self.again, self.kept_waiting_ms = [], set(), [], 0
+        # How much of the log has been read, and how many results stood in it.
+        self.began, self.read, self.done = None, 0, 0
 
     def name_in_journal(self):
         """Its file, by which tests call it that write something down."""
@@ -99,13 +105,27 @@ class Program:
         words = self.command or [CARGO, "test", "--locked", "--workspace", "--doc", "--no-fail-fast"]
         if self.name in THREADS:
             environment = {**environment, "RUST_TEST_THREADS": str(THREADS[self.name])}
-        self.began = time.time()
+        self.began, self.times_before = time.time(), times()
         self.process = test_programs.start(ROOT, words, cwd=self.directory, env=environment, stdout=self.log.open("wb"))
+
+    def results(self, said):
+        """Test to what became of it, from what the program says."""
+        found = RESULT.findall(said)
+        return dict(found) if self.command else {f"doc {n}": result for n, (_, result) in enumerate(found)}
+
+    def at_a_time(self):
+        """How many of its tests keep the processors busy, or would: as many as there are processors, or as are left."""
+        if self.command is None:
+            return PROCESSORS
+        size = self.log.stat().st_size if self.began else 0
+        if size != self.read:
+            self.read, self.done = size, len(self.results(self.log.read_text(errors="replace")))
+        return max(1, min(PROCESSORS, len(self.listed) - self.done))
 
     def judge(self, problem=None):
         """What became of each test. `problem` is why it was ended."""
         said = self.log.read_text(errors="replace")
-        results = dict(RESULT.findall(said)) if self.command else {f"doc {n}": r for n, r in enumerate(r for _, r in RESULT.findall(said))}
+        results = self.results(said)
         self.seconds = time.time() - self.began
         self.proven = {name.rsplit("::", 1)[-1] for name, result in results.items() if result == "ok"}
         self.passed = sum(result == "ok" for result in results.values())
@@ -200,19 +220,38 @@ def in_order(chosen):
 
 
 def is_idle():
-    """Whether one program more disturbs nobody: for ten seconds hardly anybody has waited for a processor, and there is memory for beds."""
+    """Whether one program more disturbs nobody: for ten seconds hardly anybody has waited for a processor."""
     try:
-        waited = float(re.search(r"some avg10=([\d.]+)", Path("/proc/pressure/cpu").read_text())[1])
-        free = int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1])
+        return float(re.search(r"some avg10=([\d.]+)", Path("/proc/pressure/cpu").read_text())[1]) < IDLE
     except (OSError, TypeError):
         return False
-    return waited < IDLE and free > SPARE
 
 
-def following(queue, running):
-    """The first that may run beside these."""
+def has_memory():
+    """For the beds of one program more."""
+    try:
+        return int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1]) > SPARE
+    except (OSError, TypeError):
+        return False
+
+
+def following(queue, running, jobs):
+    """The first that may run beside these; None: they are enough. `jobs` programs of which each has a test for every processor are as many
+    tests as the machine is given; where they have fewer, others take their places."""
+    if not running:
+        return next(iter(queue), None)
+    if any(program.name in ALONE for program in running):
+        return None
     waits = any(program.name in WAITING for program in running)
-    return next((program for program in queue if not (waits and program.name in WAITING)), None)
+    beside = [program for program in queue if program.name not in ALONE and not (waits and program.name in WAITING)]
+    if len(running) < jobs:
+        return next(iter(beside), None)
+    # One at a time is meant so.
+    if jobs == 1 or time.time() - running[-1].began < SETTLED or not has_memory():
+        return None
+    room = jobs * PROCESSORS - sum(program.at_a_time() for program in running)
+    fits = next((program for program in beside if program.at_a_time() <= room), None)
+    return fits or (next(iter(beside), None) if len(running) < 2 * jobs and is_idle() else None)
 
 
 def run(queue, jobs, limit, clock, environment, meter):
@@ -220,12 +259,8 @@ def run(queue, jobs, limit, clock, environment, meter):
     total, ended, running, first = len(queue), [], [], time.time()
     while queue or running:
         while not clock.is_over():
-            program = following(queue, running)
+            program = following(queue, running, jobs)
             if not program:
-                break
-            alone = running and (program.name in ALONE or running[0].name in ALONE)
-            settled = running and time.time() - running[-1].began > SETTLED
-            if alone or len(running) > jobs or len(running) == jobs and (jobs == 1 or not settled or not is_idle()):
                 break
             queue.remove(program)
             program.start(environment)
@@ -248,7 +283,7 @@ def run(queue, jobs, limit, clock, environment, meter):
                 print(program.log.read_text(errors="replace"))
             verdict = f"FAILED, {'; '.join(program.broken + program.problems)}" if program.failed else f"ok, {program.passed} passed"
             print(f"== {program.name}: {verdict}; {program.seconds:.0f} s, {len(ended)} of {total}, {now - first:.0f} s in all;"
-                  f" processes waited up to {program.kept_waiting_ms} ms", flush=True)
+                  f" processes waited up to {program.kept_waiting_ms} ms, processors {busy_since(program.times_before):.0f} % busy", flush=True)
     return ended, queue
 
 

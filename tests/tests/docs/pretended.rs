@@ -126,3 +126,42 @@ fn how_long_programs_take_is_known_of_those_that_did_not_run_and_of_none_that_is
     let two = durations["two-lib"].as_f64();
     assert!(two.is_some_and(|seconds| seconds < 900.0) && durations.get("gone-lib").is_none(), "{durations}");
 }
+
+/// Two programs of two tests each are as many tests as two processors are given.
+#[test]
+fn a_program_with_one_test_left_makes_room_for_another_one() {
+    const SCRIPT: &str = r#"
+import sys, types
+sys.dont_write_bytecode = True
+sys.path.insert(0, "dev")
+import test as runner
+
+runner.PROCESSORS, runner.has_memory, idle = 2, lambda: True, False
+runner.is_idle = lambda: idle
+def program(name, tests):
+    return types.SimpleNamespace(name=name, began=0, at_a_time=lambda: min(2, tests))
+def next_of(queue, running, jobs=2):
+    found = runner.following([program(*one) for one in queue], [program(*one) for one in running], jobs)
+    return found and found.name
+
+queue = [("long", 9), ("short", 1), ("node_loss", 1)]
+assert next_of(queue, []) == "long"
+assert next_of(queue, [("a", 9)]) == "long"
+assert next_of(queue, [("a", 9), ("b", 9)]) is None
+assert next_of(queue, [("a", 9), ("b", 1)]) == "short"
+assert next_of(queue, [("a", 1), ("b", 1)]) == "long"
+assert next_of(queue, [("a", 1), ("b", 1), ("c", 1), ("d", 1)]) is None
+assert next_of(queue, [("a", 1)], jobs=1) is None
+# Whole nodes have the machine for themselves, and of those that wait there is one.
+assert next_of(queue[2:], [("a", 1)]) is None and next_of(queue[2:], []) == "node_loss"
+assert next_of(queue, [("node_loss", 1)]) is None
+assert next_of([("faults", 6), ("short", 1)], [("impaired", 12)]) == "short"
+idle = True
+assert next_of(queue, [("a", 9), ("b", 9)]) == "long"
+assert next_of(queue, [("a", 9), ("b", 9), ("c", 9), ("d", 9)]) is None
+runner.has_memory = lambda: False
+assert next_of(queue, [("a", 1), ("b", 1)]) is None
+"#;
+    let output = Command::new("python3").args(["-c", SCRIPT]).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
