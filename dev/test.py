@@ -14,6 +14,8 @@ choose programs. Variables:
   TEST_LIMIT     seconds for one program (900), after which it is ended and its unfinished tests are named
   TEST_DEADLINE  seconds since the epoch at which everything ends, and what is left is named
   HCP_BINARY     the binary that end-to-end tests drive; without it the debug build
+  HCP_CONFORMANCE  1 wants Kubernetes' own quickest tests about load balancers (`make test` gets their programs then), 0 leaves them out;
+                 without it they run where the programs are there, and what is left out is told
   HCP_SEED       what simulation, chaos and fuzzing begin from; it comes from the commit
 
 Output of programs that pass, and all figures, are in target/test/. The last line is "N passed (N of them when they ran again), N failed".
@@ -22,6 +24,7 @@ Output of programs that pass, and all figures, are in target/test/. The last lin
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +40,9 @@ from machine import Meter, build, busy_since, conditions, times
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "test"
 CARGO = os.environ.get("CARGO", "cargo")
+# What Kubernetes' own tests need (dev/tools.sh --conformance), what has become of them, and in how many seconds the quick ones have passed.
+SUITE, SUITE_PACKAGES = ("e2e.test", "agnhost", "coredns"), ("nc", "wget")
+SUITE_TABLE, SUITE_QUICK = ROOT / "docs/data/conformance.json", 10
 # Kubelets and containerd on a machine that does something else lose their races; nobody shares it with these.
 ALONE = {"installed", "newcomer", "node_loss", "testbed-nodes", "conformance"}
 # These wait for time-outs nearly all the time: so many of their tests run at once, each on a bed of its own. Beds cost something also while
@@ -80,6 +86,9 @@ class Clock:
 class Program:
     """A test program: what cargo has built, or the examples in the documentation of the code."""
 
+    # With this the test library ends where a test has failed, and with nothing else.
+    failure = 101
+
     def __init__(self, name, command, directory, end_to_end):
         self.name, self.command, self.directory, self.end_to_end = name, command, directory, end_to_end
         self.log = OUT / f"{name}.log"
@@ -106,7 +115,10 @@ class Program:
         if self.name in THREADS:
             environment = {**environment, "RUST_TEST_THREADS": str(THREADS[self.name])}
         self.began, self.times_before = time.time(), times()
-        self.process = test_programs.start(ROOT, words, cwd=self.directory, env=environment, stdout=self.log.open("wb"))
+        self.process = self.spawn(words, cwd=self.directory, env=environment, stdout=self.log.open("wb"))
+
+    def spawn(self, words, **more):
+        return test_programs.start(ROOT, words, **more)
 
     def results(self, said):
         """Test to what became of it, from what the program says."""
@@ -133,8 +145,7 @@ class Program:
         # A test that is not there and one that was skipped look alike to whoever reads a sum.
         self.missing = [name for name in self.listed if name not in results]
         self.problems = [problem] if problem else []
-        # The test library ends with 101 where a test has failed, and with nothing else.
-        if self.process.returncode and not (self.broken and self.process.returncode == 101) and not problem:
+        if self.process.returncode and not (self.broken and self.process.returncode == self.failure) and not problem:
             self.problems.append(f"exit status {self.process.returncode}")
         unexpected = {name for name, result in results.items() if result == "ignored"} - self.ignored
         if self.command and unexpected:
@@ -168,6 +179,44 @@ class Program:
         else:
             print(log.read_text(errors="replace"))
         return passes
+
+
+class Conformance(Program):
+    """Kubernetes' own tests about load balancers, on the demo's bed, which makes and removes what it needs by itself."""
+
+    failure = 1
+    DEMO, ROW = OUT.parent / "debug/demo", re.compile(r"\d+/\d+ (\w+) +\d+ s  (.+)  \(\d+ running")
+
+    def __init__(self):
+        self.table = OUT / "conformance/table.json"
+        words = ["conformance", f"--quick={SUITE_QUICK}", f"--table={self.table}", f"--output={self.table.parent}"]
+        super().__init__("conformance", [str(self.DEMO), *words], ROOT, True)
+
+    @classmethod
+    def lacks(cls):
+        """Why it cannot run here, if so."""
+        if os.environ.get("HCP_CONFORMANCE") == "0":
+            return "HCP_CONFORMANCE is 0"
+        tools = Path(os.environ.get("HCP_TOOLS", "/nonexistent"))
+        lacking = [name for name in SUITE if not os.access(tools / name, os.X_OK)] + [name for name in SUITE_PACKAGES if not shutil.which(name)]
+        if lacking:
+            return f"no {', no '.join(lacking)}; HCP_CONFORMANCE=1 makes `make test` get them, which takes some minutes once"
+        if not os.environ.get("HCP_BINARY") or not cls.DEMO.exists():
+            return f"HCP_BINARY names no static binary, or there is no {cls.DEMO}"
+        return None
+
+    def list(self):
+        rows = json.loads(SUITE_TABLE.read_text())["rows"]
+        self.listed = [row["name"] for row in rows if row["result"] == "passed" and row["seconds"] <= SUITE_QUICK]
+
+    def spawn(self, words, **more):
+        # What is kept in the tree is written by `make conformance`.
+        self.table.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(SUITE_TABLE, self.table)
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True, **more)
+
+    def results(self, said):
+        return {name: "ok" if result == "passed" else "FAILED" for result, name in self.ROW.findall(said)}
 
 
 def programs():
@@ -372,6 +421,11 @@ def main():
     environment = {**os.environ, "HCP_REQUIRE_ROOT": "1", "HCP_JOURNAL": str(file), "HCP_SEED": seed}
 
     found = programs()
+    left_out = Conformance.lacks()
+    if not left_out:
+        found.append(Conformance())
+    elif "conformance" in names:
+        sys.exit(f"test: conformance: {left_out}")
     unknown = names - {program.name for program in found}
     if unknown:
         sys.exit(f"test: no such program: {', '.join(sorted(unknown))}; there are {', '.join(sorted(program.name for program in found))}")
@@ -382,6 +436,10 @@ def main():
     print(f"test: {listed} tests in {len(chosen)} programs, {jobs} at a time; seed {seed} (HCP_SEED={seed} repeats it)", flush=True)
     origin = {**conditions(), "commit": build(ROOT), "quick": False, "command": "make test"}
     file.write_text(json.dumps({"kind": "run", "whole": len(chosen) == len(found), "origin": origin}) + "\n")
+    # Of a choice of programs nobody expects them.
+    left_out = left_out if "--e2e" in kinds and not names else None
+    if left_out:
+        print(f"test: Kubernetes' own tests are left out: {left_out}", flush=True)
     meter = Meter()
     ended, left = run(in_order(chosen), jobs, limit, clock, environment, meter)
     run_again(ended, records(file), limit, clock, environment)
@@ -406,6 +464,10 @@ def main():
         print(f"FAILED: no time was left for {', '.join(program.name for program in left)}")
     failed = sum(program.failed for program in ended) + sum(max(1, len(program.listed)) for program in left)
     failed += len(unexplained) + len(unproven)
+    if left_out:
+        missed = os.environ.get("HCP_CONFORMANCE") == "1"
+        failed += missed
+        print(f"{'FAILED: ' if missed else ''}Kubernetes' own tests were left out: {left_out}")
     again = sum(len(program.again) for program in ended)
     line = f"{sum(program.passed for program in ended)} passed{f' ({again} of them when they ran again)' if again else ''}, {failed} failed"
     (OUT / "sum").write_text(line + "\n")

@@ -253,6 +253,7 @@ fn one_command_runs_every_test() {
     let whole = pretended.run_of(&[]);
     let missed = "FAILED row W-48: its test one_command_runs_every_test has not passed";
     assert!(whole.contains(missed) && whole.contains("rows: "), "{whole}");
+    assert!(whole.contains("\nKubernetes' own tests were left out: no e2e.test, "), "{whole}");
     // A program that ends well without a word about one of its tests, and a retry that nothing explains.
     pretended.say("three", "test a ... ok");
     let told = pretended.run();
