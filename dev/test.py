@@ -462,6 +462,8 @@ def main():
         print(f"FAILED row {row}: its test {name} has not passed")
     if left:
         print(f"FAILED: no time was left for {', '.join(program.name for program in left)}")
+    if len(chosen) == len(found):
+        print("dev/figures.py tests keeps what clients saw in this run in docs/performance.md")
     failed = sum(program.failed for program in ended) + sum(max(1, len(program.listed)) for program in left)
     failed += len(unexplained) + len(unproven)
     if left_out:
