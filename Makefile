@@ -120,8 +120,8 @@ fuzz: ## feed hostile frames to everything that reads from the wire, a minute ea
 	@cargo build --locked --profile tools -p fuzz && \
 	  $(OUT)/tools/fuzz $(ARGS)
 
-tools: ## get etcd, Kubernetes and Debian packages for demo and tests
-	@dev/tools.sh >/dev/null
+tools: ## get etcd, Kubernetes and Debian packages for demo and tests (HCP_CONFORMANCE=1: what Kubernetes' own tests need, too)
+	@dev/tools.sh $(if $(filter 1,$(HCP_CONFORMANCE)),--conformance) >/dev/null
 
 fmt: ## format the code
 	@cargo fmt --all

@@ -93,6 +93,11 @@ def held(value, bound):
     return "" if bound is None or value < bound else " **missed**"
 
 
+def late(runs):
+    """Answers that came only after a retransmission, of all runs; figures of older builds do not know."""
+    return str(sum(run["late"] for run in runs)) if all("late" in run for run in runs) else ""
+
+
 def peer(data, name):
     return data.peers[name]["text"] if name else ""
 
@@ -127,9 +132,9 @@ def announcer(data):
             if runs[0]["http_ms"] is not None:
                 gap += f"; first HTTP reply {middle([run['http_ms'] for run in runs])}"
             wrong = " **missed**" if bound.endswith("0 lost") and any(run["lost"] for run in runs) else ""
-            return [bound, str(len(runs)), gap, lost + wrong, s(max(run["double_ms"] for run in runs)), peer(data, name)]
+            return [bound, str(len(runs)), gap, lost + wrong, s(max(run["double_ms"] for run in runs)), peer(data, name), late(runs)]
         return [f"announcer-{case}"], cells, title
-    heads = ["case", "bound (median)", "runs", "gap, median (max)", "lost, median (max)", "two answer, max", "kube-vip 1.2.3, measured elsewhere"]
+    heads = ["case", "bound (median)", "runs", "gap, median (max)", "lost, median (max)", "two answer, max", "kube-vip 1.2.3, measured elsewhere", "late"]
     return table(data, "announcer", heads, [row(*line) for line in ANNOUNCER])
 
 
@@ -166,7 +171,8 @@ def lan(data):
                         gaps = [one["gap_ms"] for one in seen]
                         return middle(gaps) + held(median_low(gaps), bound)
                     each = [(f"{what.split(', ', 1)[-1]}: " if len(clients) > 1 else "") + gap(seen) for what, seen in clients.items()]
-                    out.append([title, f"< {s(bound)}", f"{len(runs)}{failed}", "; ".join(each), how])
+                    of_all = [one for seen in clients.values() for one in seen]
+                    out.append([title, f"< {s(bound)}", f"{len(runs)}{failed}", "; ".join(each), how, late(of_all)])
                     continue
                 seen = [one for these in clients.values() for one in these]
                 lost = sum(one["lost"] for one in seen)
@@ -174,7 +180,7 @@ def lan(data):
                 opened, broken = sum(run["open"] for run in runs), sum(run["broken"] for run in runs)
                 if opened:
                     text = f"{broken} of {opened} connections reset{' **missed**' if broken else ''}, {text}"
-                out.append([title, "0 lost" if not opened else "0 reset, 0 lost", f"{len(runs)}{failed}", text, how])
+                out.append([title, "0 lost" if not opened else "0 reset, 0 lost", f"{len(runs)}{failed}", text, how, late(seen)])
             return out
         return [f"announcer-{case}"], cells, title
     rows = [row(*line) for line in LAN]
@@ -182,7 +188,7 @@ def lan(data):
     left = [f"No run has been kept for this page yet of {', '.join(missing)}; `make figures ARGS='--only announcer-{LAN[0][0]}'` takes one."] if missing else []
     if len(missing) == len(LAN):
         return left
-    lines = table(data, "lan", ["what", "bound (median)", "runs", "without an answer, median (max)", "how"], rows)
+    lines = table(data, "lan", ["what", "bound (median)", "runs", "without an answer, median (max)", "how", "late"], rows)
     return lines + (["", *left] if left else [])
 
 
@@ -230,10 +236,10 @@ def lost_node(data):
             served = [run["served_ms"] for run in runs if run["served_ms"] is not None]
             again = middle(served) + held(max(served), 6000) if served else ""
             out.append([row["title"], bound, str(len(runs)), middle(lasted) + held(max(lasted), 1000 * longest),
-                        middle(worst, str) + (held(max(worst), most - 1) if most else ""), again, middle([run["traffic_ms"] for run in runs])])
+                        middle(worst, str) + (held(max(worst), most - 1) if most else ""), again, middle([run["traffic_ms"] for run in runs]), late(runs)])
         return out or None
     heads = ["what is lost", "bound", "runs", "requests missed for, median (max)", "missed by one client", "a new Service is served after",
-             "back: traffic after its pods are ready"]
+             "back: traffic after its pods are ready", "late"]
     if data.report("announcer-lost-node") is None:
         return ["No run has been kept for this page yet: `make figures ARGS='--only announcer-lost-node'` takes one."]
     fewest = min(len(row["runs"]) for row in data.report("announcer-lost-node")["lost_node"])
@@ -289,7 +295,8 @@ def demo(data):
     def outage(key):
         def cells(report):
             found = inner(report).get(key)
-            return found and [f"{s(found['gap_ms'])} ({found['lost']} of {found['sent']} requests lost)" if found["lost"] else f"0 of {found['sent']} requests lost",
+            slow = f", {found['late']} answered late" if "late" in (found or {}) else ""
+            return found and [f"{s(found['gap_ms'])} ({found['lost']} of {found['sent']} requests lost{slow})" if found["lost"] else f"0 of {found['sent']} requests lost{slow}",
                               f"one run; the prober itself stood still for {s(found['prober_stall_ms'])} of it" if found["lost"] else "one run"]
         return cells
     def processes(report):
@@ -353,17 +360,28 @@ def simulation(data):
 
 def tests(data):
     """What clients saw while `make test` broke things: the outages that come nearest to their bounds, or are the longest."""
+    if data.report("tests") is None:
+        return ["No run has been kept for this page yet: `dev/figures.py tests`, after a `make test` of everything, takes it from what that run has left."]
+
+    def near(line):
+        bound = line["bound_ms"]
+        share = line["outage_ms"] / bound if bound else float("inf") if bound == 0 and line["lost"] else 0
+        return -share, -line["outage_ms"]
+
     def cells(report):
-        def weight(line):
-            return -(line["outage_ms"] / line["bound_ms"] if line["bound_ms"] else 0), -line["outage_ms"]
         out = []
-        for line in sorted(report["watches"], key=weight)[:20]:
-            bound = f"< {line['bound_ms']} ms" if line["bound_ms"] else "none"
-            out.append([f"{line['what']} (`{line['program'].rsplit('-', 1)[0]}`)", bound, f"{line['outage_ms']} ms ({line['gap_ms']} ms)",
-                        f"{line['lost']} of {line['sent']}", str(line["late"])])
+        for line in sorted(report["watches"], key=near)[:20]:
+            bound = {None: "none", 0: "0 lost"}.get(line["bound_ms"], f"< {s(line['bound_ms'] or 0)}")
+            wrong = held(line["outage_ms"], line["bound_ms"]) if line["bound_ms"] or line["lost"] else ""
+            out.append([f"{line['what']} (`{line['program'].rsplit('-', 1)[0]}`)", bound, f"{s(line['outage_ms'])} ({s(line['gap_ms'])}){wrong}",
+                        f"{line['lost']} of {line['sent']:,}", str(line["late"])])
         return out or None
-    return table(data, "tests", ["a client that asks every 10 ms, while", "bound", "outage without the machine's stalls (gap)", "lost", "late"],
-                 [(["tests"], cells, "")])
+    watches = data.report("tests")["watches"]
+    count = {field: sum(line[field] for line in watches) for field in ("sent", "lost", "late")}
+    lines = table(data, "tests", ["what happened, and in which program", "bound", "outage without the machine's stalls (gap)", "lost", "late"],
+                  [(["tests"], cells, "")])
+    return lines + ["", f"In all {len(watches)} clients sent {count['sent']:,} requests; {count['lost']:,} were lost, and {count['late']:,} were answered late, the latest after"
+                    f" {s(max((line['latest_ms'] for line in watches), default=0))}."]
 
 
 def peers(data):
@@ -377,6 +395,10 @@ def readme(data):
         creation = [report["parts"][0]["creation"]["reply"] for report in (untuned, tuned)]
         return [f"{peer(data, 'pool')}, on a {data.peers['pool']['conditions']}", f"{s(creation[0]['median_ms'])} with kube-proxy as it is shipped, which pauses for 1 s between two updates;"
                 f" {s(creation[1]['median_ms'])} where it pauses for 0.1 s"]
+    def writes(report):
+        figures = {figure["what"].split(" (")[0]: figure for figure in report["parts"][0]["figures"]}
+        both = [figures[f"writes per Service, {where}"] for where in ("guest", "Harvester")]
+        return [" / ".join(figure["go_provider"].replace("-", " to ") for figure in both), " / ".join(f"{figure['value']:g}" for figure in both)]
     def hundred(report):
         value = next(f["value"] for part in report["parts"] for f in part["figures"] if f["what"].endswith("100 Services at once, all published"))
         return [peer(data, "real-100"), f"{value:.0f} s"]
@@ -395,7 +417,7 @@ def readme(data):
     rows = [
         (["bench-pool-1-default-proxy", "bench-pool-1"], first_reply, "new pool Service to first reply"),
         (["ccm-real"], hundred, "100 Services at once, at the pace of a real host"),
-        text("writes per Service by the provider, guest / Harvester", "7 to 11 / 8 to 13", "3 / 2"),
+        (["ccm-one"], writes, "writes per Service by the provider, guest / Harvester"),
         text("restart with healthy Services", "writes each object again", "writes nothing"),
         text("while Harvester is slow or away", "a worker sleeps up to 10 s, then deletes the load balancer", "no worker sleeps, nothing is deleted on failure"),
         text("why is it pending?", "an error chain", "the host's own reason and what to do, as an Event and a condition"),
@@ -412,5 +434,14 @@ def readme(data):
     return table(data, "readme", ["", "Go provider 0.2.7 + kube-vip 1.2.3, measured elsewhere", "this"], rows)
 
 
-TABLES = {"readme": readme, "origin": taken, "demo": demo, "services": services, "announcer": announcer, "lan": lan, "200-vips": vips, "lost-node": lost_node, "long": long_runs,
+def demo_time(data):
+    """How long the demo takes where everything is built."""
+    if "demo" not in data.steps:
+        return ["How long the demo takes has not been measured yet; `make figures ARGS='--only demo'` does."]
+    origin = data.steps["demo"]["origin"]
+    return [f"Where everything is built the demo takes {s(1000 * origin['seconds'], 0)} on {origin['machine']['cores']} cores (commit {origin['commit']},"
+            f" {origin['date'][:10]}). The first run builds Kubernetes from source, which takes far longer, and says how long is left."]
+
+
+TABLES = {"readme": readme, "demo-time": demo_time, "origin": taken, "demo": demo, "services": services, "announcer": announcer, "lan": lan, "200-vips": vips, "lost-node": lost_node, "long": long_runs,
           "tests": tests, "simulation": simulation, "ccm": ccm, "peers": peers}

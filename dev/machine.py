@@ -9,13 +9,23 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 
+def times():
+    """Of all processors, in ticks since the start of the machine: all time, and that in which they had nothing to do."""
+    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return sum(fields), fields[3] + fields[4]
+
+
+def busy_since(before):
+    """Per cent of the processors' time since then."""
+    (all0, idle0), (all1, idle1) = before, times()
+    return 100 * (1 - (idle1 - idle0) / max(1, all1 - all0))
+
+
 def busy_percent(seconds=2.0):
     """What the processors do now: an average over a minute would tell of what ran before."""
-    def times():
-        fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-        return sum(fields), fields[3] + fields[4]
-    (all0, idle0), _, (all1, idle1) = times(), time.sleep(seconds), times()
-    return round(100 * (1 - (idle1 - idle0) / max(1, all1 - all0)), 1)
+    before = times()
+    time.sleep(seconds)
+    return round(busy_since(before), 1)
 
 
 def build(root):
@@ -49,7 +59,7 @@ class Meter(threading.Thread):
     def __init__(self):
         super().__init__(daemon=True)
         self.late = []
-        self.begun, self.stolen_before = time.time(), stolen()
+        self.begun, self.stolen_before, self.times_before = time.time(), stolen(), times()
         self.start()
 
     def run(self):
@@ -66,4 +76,5 @@ class Meter(threading.Thread):
     def said(self):
         sum_of_late = sum(late for _, late in list(self.late))
         return (f"a thread that slept was late by up to {self.worst_ms(0)} ms, by {sum_of_late:.0f} s in all of {time.time() - self.begun:.0f} s;"
-                f" the hypervisor took {stolen() - self.stolen_before:.0f} s of {os.cpu_count()} processors")
+                f" the hypervisor took {stolen() - self.stolen_before:.0f} s of {os.cpu_count()} processors,"
+                f" which were busy for {busy_since(self.times_before):.0f} % of the time")

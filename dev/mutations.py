@@ -7,10 +7,10 @@ dev/mutations.toml names each: rows of docs/compatibility.md or docs/packaging.m
 In a copy of the tree (target/mutations) every replaced piece of Rust is built once, beside what it replaces: HCP_MUTATION chooses at run
 time. Anything else (charts, scripts, `plain` ones) is replaced in the copy for as long as its tests run. Each test first has to pass
 without. WORDs choose rows, files or tests that contain one, --unit the tests beside the code; --check only looks whether each text is
-found and each row names the tests.
+found, each row names the tests, and each test is there once.
 
-What came of each mutation and test is kept in docs/data/mutations.json, with the commit it was tried on: a run of some replaces what it
-has tried, and drops what dev/mutations.toml no longer has.
+What came of each mutation and test is kept in docs/data/mutations.json, with the commit it was tried on and the date, and for each row when
+all of it was last shown: a run of some replaces what it has tried, and drops what dev/mutations.toml no longer has.
 """
 
 import hashlib
@@ -22,6 +22,8 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections import Counter
+from datetime import datetime, timezone
 from pathlib import Path
 
 # What is imported leaves nothing in the tree.
@@ -86,8 +88,17 @@ def rows_of_documents():
     return rows
 
 
+def functions():
+    """How often one is declared, by name, where tests are built from: beside the code and in the end-to-end programs."""
+    files = [*(ROOT / "crates").glob("*/src/**/*.rs"), *(ROOT / "tests/tests").rglob("*.rs")]
+    return Counter(name for path in files for name in re.findall(r"\bfn (\w+)\(", path.read_text()))
+
+
 def problems(mutations):
-    rows = rows_of_documents()
+    rows, declared = rows_of_documents(), functions()
+    for test in sorted({test for mutation in mutations for test in mutation.tests}):
+        if declared[test] != 1:
+            yield f"{test} is declared {declared[test]} times, not once"
     for mutation in mutations:
         problem = mutation.problem((ROOT / mutation.file).read_text())
         if problem:
@@ -136,7 +147,8 @@ def build(tests):
     selection += [word for home in sorted(homes - {None}) for word in ("--test", home)]
     print("mutations: building what they are tried on", flush=True)
     beds = any("Bed::" in path.read_text() for home in homes - {None} for path in (ROOT / "tests/tests").glob(f"{home}.rs"))
-    calls = [["build", "--bin", BINARY.name]] if beds else []
+    # What a bed runs of ours, too: cargo builds for a test only the programs of its own package.
+    calls = [["build", *(word for name in (BINARY.name, "harvester-sim") for word in ("--bin", name))]] if beds else []
     calls += [["test", "--no-run", "--message-format=json-render-diagnostics", *selection]]
     for call in calls:
         # Of what is in the way of a choice the compiler complains, too.
@@ -162,7 +174,8 @@ def build(tests):
 def passes(command, limit, mutation=""):
     """Whether the test passes; what it said."""
     words, directory = command
-    environment = {**os.environ, "HCP_REQUIRE_ROOT": "1", "HCP_BINARY": str(BINARY), "HCP_MUTATION": mutation}
+    # What a script without one of its checks leaves behind, such as an image, is not taken for that of `make image`.
+    environment = {**os.environ, "HCP_REQUIRE_ROOT": "1", "HCP_BINARY": str(BINARY), "HCP_MUTATION": mutation, "CARGO_TARGET_DIR": str(BUILT)}
     process = programs.start(COPY, words, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True, errors="replace")
     try:
         said, _ = process.communicate(timeout=limit)
@@ -221,9 +234,19 @@ class Results:
         """Written at once, because a whole run takes long and may be ended."""
         self.tried[mutation.digest, test] = {
             "mutation": mutation.digest, "rows": mutation.rows, "file": mutation.file, "replaced": mutation.old.strip().splitlines()[0],
-            "test": test, "noticed": failure is None, "commit": self.commit}
+            "test": test, "noticed": failure is None, "commit": self.commit,
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
         there = [self.tried.get((mutation.digest, test)) for mutation, test in self.wanted]
-        RESULTS.write_text(json.dumps({"tried": [one for one in there if one]}, indent=1) + "\n")
+        rows = sorted({row for mutation, _ in self.wanted for row in mutation.rows})
+        data = {"rows": [self.row(row) for row in rows], "tried": [one for one in there if one]}
+        RESULTS.write_text(json.dumps(data, indent=1) + "\n")
+
+    def row(self, row):
+        """What its tests have noticed of what they should, and since when all of it is shown; no date where something is not."""
+        wanted = [(mutation.digest, test) for mutation, test in self.wanted if row in mutation.rows]
+        noticed = [self.tried[one] for one in wanted if one in self.tried and self.tried[one]["noticed"]]
+        oldest = min(noticed, key=lambda one: one["date"]) if len(noticed) == len(wanted) else {"commit": None, "date": None}
+        return {"row": row, "noticed": len(noticed), "of": len(wanted), "commit": oldest["commit"], "date": oldest["date"]}
 
 
 def main():

@@ -9,11 +9,13 @@ counts such tests, and more than three of them fail the run.
 --unit runs what lies beside the code and the documents' examples, --e2e the programs in tests/tests; without either, all of them. NAMEs
 choose programs. Variables:
 
-  E2E_JOBS       programs at a time (2, and one more while these leave the processors idle); those that put whole nodes on the machine
-                 have it for themselves
+  E2E_JOBS       programs at a time (2); more while these have fewer tests left than there are processors, or leave the processors idle.
+                 Those that put whole nodes on the machine have it for themselves
   TEST_LIMIT     seconds for one program (900), after which it is ended and its unfinished tests are named
   TEST_DEADLINE  seconds since the epoch at which everything ends, and what is left is named
   HCP_BINARY     the binary that end-to-end tests drive; without it the debug build
+  HCP_CONFORMANCE  1 wants Kubernetes' own quickest tests about load balancers (`make test` gets their programs then), 0 leaves them out;
+                 without it they run where the programs are there, and what is left out is told
   HCP_SEED       what simulation, chaos and fuzzing begin from; it comes from the commit
 
 Output of programs that pass, and all figures, are in target/test/. The last line is "N passed (N of them when they ran again), N failed".
@@ -22,6 +24,7 @@ Output of programs that pass, and all figures, are in target/test/. The last lin
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,25 +35,34 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 
 import programs as test_programs
-from machine import Meter, build, conditions
+from machine import Meter, build, busy_since, conditions, times
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "test"
 CARGO = os.environ.get("CARGO", "cargo")
+# What Kubernetes' own tests need (dev/tools.sh --conformance), what has become of them, and in how many seconds the quick ones have passed.
+SUITE, SUITE_PACKAGES = ("e2e.test", "agnhost", "coredns"), ("nc", "wget")
+SUITE_TABLE, SUITE_QUICK = ROOT / "docs/data/conformance.json", 10
 # Kubelets and containerd on a machine that does something else lose their races; nobody shares it with these.
-ALONE = {"installed", "newcomer", "node_loss", "testbed-nodes"}
+ALONE = {"installed", "newcomer", "node_loss", "testbed-nodes", "conformance"}
 # These wait for time-outs nearly all the time: so many of their tests run at once, each on a bed of its own. Beds cost something also while
 # they wait, and those of two such programs would take all of two cores: these programs run one after the other, beside others.
 WAITING = {"survival": 6, "impaired": 4, "failover": 4, "faults": 4, "host_upgrade": 4}
+# These wait as well, but on benches of two network namespaces, which cost nothing meanwhile; on one bed for each test, three in all; or for
+# one another, on two beds of which each has tests of its own. They run beside anything.
+THREADS = {**WAITING, "announcer-node": 8, "identity_roads": 3, "rights": 3, "harvester_hosts": 7}
+# So many tests of a program run at a time, unless it stands above.
+PROCESSORS = len(os.sched_getaffinity(0))
 # Per cent of the time that somebody waits for a processor, below which one program more may run; seconds that the last one has had by then to
 # start its beds, kilobytes that are free.
-IDLE, SETTLED, SPARE = 5, 20, 6_000_000
+IDLE, SETTLED, SPARE = 10, 20, 6_000_000
 # What failed is tried again if processes were kept waiting for so long in a second of that test itself (milliseconds, as in
 # tests/src/watch.rs), so many tests at most, and has to pass so many times.
 EXPLAINS_MS, MOST_AGAIN, AGAIN = 150, 3, 2
 # The longest first, so that no core is idle at the end; what the last run of each took is better known (target/test/durations.json).
-LONG = ["impaired", "host_upgrade", "announcer-sim-sabotage", "failover", "bad_input", "installed", "node_loss", "newcomer", "announcer-sim-seeds",
-        "rollout", "faults", "asking", "handover", "survival", "chart_live", "chaos", "harvester-sim-real_api_server", "testbed-hosts"]
+LONG = ["impaired", "host_upgrade", "failover", "survival", "faults", "asking", "handover", "health", "harvester_hosts", "writes", "rights", "probed",
+        "harvester-sim-real_api_server", "bad_input", "identity_roads", "modes", "identity", "rollout", "doctor", "chaos", "chart_live", "safe_mode",
+        "announcer-sim-sabotage", "go_provider", "chart", "dhcp", "host_state", "announcer-node", "node_loss", "newcomer", "installed"]
 # A weakness of the Go provider, a defect of the reference chart, a promise about an upgrade of the host.
 ROW = re.compile(r"(W-|D-|H)\d{1,2}")
 RESULT = re.compile(r"\btest (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)")
@@ -74,10 +86,15 @@ class Clock:
 class Program:
     """A test program: what cargo has built, or the examples in the documentation of the code."""
 
+    # With this the test library ends where a test has failed, and with nothing else.
+    failure = 101
+
     def __init__(self, name, command, directory, end_to_end):
         self.name, self.command, self.directory, self.end_to_end = name, command, directory, end_to_end
         self.log = OUT / f"{name}.log"
         self.listed, self.ignored, self.again, self.kept_waiting_ms = [], set(), [], 0
+        # How much of the log has been read, and how many results stood in it.
+        self.began, self.read, self.done = None, 0, 0
 
     def name_in_journal(self):
         """Its file, by which tests call it that write something down."""
@@ -95,15 +112,32 @@ class Program:
 
     def start(self, environment):
         words = self.command or [CARGO, "test", "--locked", "--workspace", "--doc", "--no-fail-fast"]
-        if self.name in WAITING:
-            environment = {**environment, "RUST_TEST_THREADS": str(WAITING[self.name])}
-        self.began = time.time()
-        self.process = test_programs.start(ROOT, words, cwd=self.directory, env=environment, stdout=self.log.open("wb"))
+        if self.name in THREADS:
+            environment = {**environment, "RUST_TEST_THREADS": str(THREADS[self.name])}
+        self.began, self.times_before = time.time(), times()
+        self.process = self.spawn(words, cwd=self.directory, env=environment, stdout=self.log.open("wb"))
+
+    def spawn(self, words, **more):
+        return test_programs.start(ROOT, words, **more)
+
+    def results(self, said):
+        """Test to what became of it, from what the program says."""
+        found = RESULT.findall(said)
+        return dict(found) if self.command else {f"doc {n}": result for n, (_, result) in enumerate(found)}
+
+    def at_a_time(self):
+        """How many of its tests keep the processors busy, or would: as many as there are processors, or as are left."""
+        if self.command is None:
+            return PROCESSORS
+        size = self.log.stat().st_size if self.began else 0
+        if size != self.read:
+            self.read, self.done = size, len(self.results(self.log.read_text(errors="replace")))
+        return max(1, min(PROCESSORS, len(self.listed) - self.done))
 
     def judge(self, problem=None):
         """What became of each test. `problem` is why it was ended."""
         said = self.log.read_text(errors="replace")
-        results = dict(RESULT.findall(said)) if self.command else {f"doc {n}": r for n, r in enumerate(r for _, r in RESULT.findall(said))}
+        results = self.results(said)
         self.seconds = time.time() - self.began
         self.proven = {name.rsplit("::", 1)[-1] for name, result in results.items() if result == "ok"}
         self.passed = sum(result == "ok" for result in results.values())
@@ -111,8 +145,7 @@ class Program:
         # A test that is not there and one that was skipped look alike to whoever reads a sum.
         self.missing = [name for name in self.listed if name not in results]
         self.problems = [problem] if problem else []
-        # The test library ends with 101 where a test has failed, and with nothing else.
-        if self.process.returncode and not (self.broken and self.process.returncode == 101) and not problem:
+        if self.process.returncode and not (self.broken and self.process.returncode == self.failure) and not problem:
             self.problems.append(f"exit status {self.process.returncode}")
         unexpected = {name for name, result in results.items() if result == "ignored"} - self.ignored
         if self.command and unexpected:
@@ -146,6 +179,44 @@ class Program:
         else:
             print(log.read_text(errors="replace"))
         return passes
+
+
+class Conformance(Program):
+    """Kubernetes' own tests about load balancers, on the demo's bed, which makes and removes what it needs by itself."""
+
+    failure = 1
+    DEMO, ROW = OUT.parent / "debug/demo", re.compile(r"\d+/\d+ (\w+) +\d+ s  (.+)  \(\d+ running")
+
+    def __init__(self):
+        self.table = OUT / "conformance/table.json"
+        words = ["conformance", f"--quick={SUITE_QUICK}", f"--table={self.table}", f"--output={self.table.parent}"]
+        super().__init__("conformance", [str(self.DEMO), *words], ROOT, True)
+
+    @classmethod
+    def lacks(cls):
+        """Why it cannot run here, if so."""
+        if os.environ.get("HCP_CONFORMANCE") == "0":
+            return "HCP_CONFORMANCE is 0"
+        tools = Path(os.environ.get("HCP_TOOLS", "/nonexistent"))
+        lacking = [name for name in SUITE if not os.access(tools / name, os.X_OK)] + [name for name in SUITE_PACKAGES if not shutil.which(name)]
+        if lacking:
+            return f"no {', no '.join(lacking)}; HCP_CONFORMANCE=1 makes `make test` get them, which takes some minutes once"
+        if not os.environ.get("HCP_BINARY") or not cls.DEMO.exists():
+            return f"HCP_BINARY names no static binary, or there is no {cls.DEMO}"
+        return None
+
+    def list(self):
+        rows = json.loads(SUITE_TABLE.read_text())["rows"]
+        self.listed = [row["name"] for row in rows if row["result"] == "passed" and row["seconds"] <= SUITE_QUICK]
+
+    def spawn(self, words, **more):
+        # What is kept in the tree is written by `make conformance`.
+        self.table.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(SUITE_TABLE, self.table)
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True, **more)
+
+    def results(self, said):
+        return {name: "ok" if result == "passed" else "FAILED" for result, name in self.ROW.findall(said)}
 
 
 def programs():
@@ -182,9 +253,13 @@ def known_durations():
     return known if isinstance(known, dict) else {}
 
 
-def keep_durations(durations):
-    """A run of some programs says nothing about the others. Those that are no longer there are never asked for."""
-    (OUT / "durations.json").write_text(json.dumps({**known_durations(), **durations}, indent=1, sort_keys=True) + "\n")
+def keep_durations(ended, found):
+    """A run of some programs says nothing about the others, and the end of one that was stopped nothing about itself. Those that are no longer
+    there are dropped."""
+    names = {program.name for program in found}
+    durations = {program.name: round(program.seconds, 1) for program in ended if not program.problems}
+    kept = {name: seconds for name, seconds in {**known_durations(), **durations}.items() if name in names}
+    (OUT / "durations.json").write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 
 def in_order(chosen):
@@ -194,19 +269,38 @@ def in_order(chosen):
 
 
 def is_idle():
-    """Whether one program more disturbs nobody: for ten seconds hardly anybody has waited for a processor, and there is memory for beds."""
+    """Whether one program more disturbs nobody: for ten seconds hardly anybody has waited for a processor."""
     try:
-        waited = float(re.search(r"some avg10=([\d.]+)", Path("/proc/pressure/cpu").read_text())[1])
-        free = int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1])
+        return float(re.search(r"some avg10=([\d.]+)", Path("/proc/pressure/cpu").read_text())[1]) < IDLE
     except (OSError, TypeError):
         return False
-    return waited < IDLE and free > SPARE
 
 
-def following(queue, running):
-    """The first that may run beside these."""
+def has_memory():
+    """For the beds of one program more."""
+    try:
+        return int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1]) > SPARE
+    except (OSError, TypeError):
+        return False
+
+
+def following(queue, running, jobs):
+    """The first that may run beside these; None: they are enough. `jobs` programs of which each has a test for every processor are as many
+    tests as the machine is given; where they have fewer, others take their places."""
+    if not running:
+        return next(iter(queue), None)
+    if any(program.name in ALONE for program in running):
+        return None
     waits = any(program.name in WAITING for program in running)
-    return next((program for program in queue if not (waits and program.name in WAITING)), None)
+    beside = [program for program in queue if program.name not in ALONE and not (waits and program.name in WAITING)]
+    if len(running) < jobs:
+        return next(iter(beside), None)
+    # One at a time is meant so.
+    if jobs == 1 or time.time() - running[-1].began < SETTLED or not has_memory():
+        return None
+    room = jobs * PROCESSORS - sum(program.at_a_time() for program in running)
+    fits = next((program for program in beside if program.at_a_time() <= room), None)
+    return fits or (next(iter(beside), None) if len(running) < 2 * jobs and is_idle() else None)
 
 
 def run(queue, jobs, limit, clock, environment, meter):
@@ -214,12 +308,8 @@ def run(queue, jobs, limit, clock, environment, meter):
     total, ended, running, first = len(queue), [], [], time.time()
     while queue or running:
         while not clock.is_over():
-            program = following(queue, running)
+            program = following(queue, running, jobs)
             if not program:
-                break
-            alone = running and (program.name in ALONE or running[0].name in ALONE)
-            settled = running and time.time() - running[-1].began > SETTLED
-            if alone or len(running) > jobs or len(running) == jobs and (jobs == 1 or not settled or not is_idle()):
                 break
             queue.remove(program)
             program.start(environment)
@@ -242,7 +332,7 @@ def run(queue, jobs, limit, clock, environment, meter):
                 print(program.log.read_text(errors="replace"))
             verdict = f"FAILED, {'; '.join(program.broken + program.problems)}" if program.failed else f"ok, {program.passed} passed"
             print(f"== {program.name}: {verdict}; {program.seconds:.0f} s, {len(ended)} of {total}, {now - first:.0f} s in all;"
-                  f" processes waited up to {program.kept_waiting_ms} ms", flush=True)
+                  f" processes waited up to {program.kept_waiting_ms} ms, processors {busy_since(program.times_before):.0f} % busy", flush=True)
     return ended, queue
 
 
@@ -331,6 +421,11 @@ def main():
     environment = {**os.environ, "HCP_REQUIRE_ROOT": "1", "HCP_JOURNAL": str(file), "HCP_SEED": seed}
 
     found = programs()
+    left_out = Conformance.lacks()
+    if not left_out:
+        found.append(Conformance())
+    elif "conformance" in names:
+        sys.exit(f"test: conformance: {left_out}")
     unknown = names - {program.name for program in found}
     if unknown:
         sys.exit(f"test: no such program: {', '.join(sorted(unknown))}; there are {', '.join(sorted(program.name for program in found))}")
@@ -341,16 +436,19 @@ def main():
     print(f"test: {listed} tests in {len(chosen)} programs, {jobs} at a time; seed {seed} (HCP_SEED={seed} repeats it)", flush=True)
     origin = {**conditions(), "commit": build(ROOT), "quick": False, "command": "make test"}
     file.write_text(json.dumps({"kind": "run", "whole": len(chosen) == len(found), "origin": origin}) + "\n")
+    # Of a choice of programs nobody expects them.
+    left_out = left_out if "--e2e" in kinds and not names else None
+    if left_out:
+        print(f"test: Kubernetes' own tests are left out: {left_out}", flush=True)
     meter = Meter()
     ended, left = run(in_order(chosen), jobs, limit, clock, environment, meter)
     run_again(ended, records(file), limit, clock, environment)
 
-    durations = {program.name: round(program.seconds, 1) for program in ended}
-    keep_durations(durations)
+    keep_durations(ended, found)
     print("\ndurations")
-    for name, seconds in sorted(durations.items(), key=lambda one: -one[1]):
-        if seconds >= 1:
-            print(f"  {seconds:6.0f} s  {name}")
+    for program in sorted(ended, key=lambda program: -program.seconds):
+        if program.seconds >= 1:
+            print(f"  {program.seconds:6.0f} s  {program.name}")
     journal = records(file)
     tell_figures(journal)
     unexplained = tell_retries(journal)
@@ -364,8 +462,14 @@ def main():
         print(f"FAILED row {row}: its test {name} has not passed")
     if left:
         print(f"FAILED: no time was left for {', '.join(program.name for program in left)}")
+    if len(chosen) == len(found):
+        print("dev/figures.py tests keeps what clients saw in this run in docs/performance.md")
     failed = sum(program.failed for program in ended) + sum(max(1, len(program.listed)) for program in left)
     failed += len(unexplained) + len(unproven)
+    if left_out:
+        missed = os.environ.get("HCP_CONFORMANCE") == "1"
+        failed += missed
+        print(f"{'FAILED: ' if missed else ''}Kubernetes' own tests were left out: {left_out}")
     again = sum(len(program.again) for program in ended)
     line = f"{sum(program.passed for program in ended)} passed{f' ({again} of them when they ran again)' if again else ''}, {failed} failed"
     (OUT / "sum").write_text(line + "\n")

@@ -210,7 +210,7 @@ async fn an_owner_that_is_stopped_hands_over_and_leaves_nothing() {
     assert_eq!(after, [0, 0], "settings of the interface are put back");
     let successor = pair.moved_from(pair.owner).await;
     let [given, leased] = probes;
-    only_what_was_under_way_was_lost("hand-over, static", given).unwrap();
+    only_what_was_under_way_was_lost("hand-over, static", 1, given).unwrap();
     // Its MAC goes with it: what a switch sends to the old port until it has learned the new one is lost, not refused.
     at_most(ORDERLY, "hand-over, DHCP", [leased]).unwrap();
 

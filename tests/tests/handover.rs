@@ -103,7 +103,7 @@ async fn a_long_lived_connection_ends_at_once_when_its_address_moves_and_is_made
         let anew = connect(&bed, &vip);
         let pod = Some(third.node.as_str());
         assert_eq!((connection.answered_by().as_deref(), anew.answered_by().as_deref()), (pod, pod));
-        only_what_was_under_way_was_lost("new connections meanwhile", watch).unwrap();
+        only_what_was_under_way_was_lost("new connections meanwhile", 1, watch).unwrap();
         assert_eq!(anew.broken(), None, "{anew}");
         vip.is_deleted().await;
     }

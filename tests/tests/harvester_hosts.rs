@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use e2e::bed::POOL;
+use e2e::product::BINARY_VARIABLE;
 use e2e::watch::let_it_happen;
 use e2e::{Bed, Case, NodeSketch, PATIENCE, Shared, VM_NAMESPACE, service, wait_for};
 use harvester_api::cloud_config::{self, CloudConfig};
@@ -214,12 +215,25 @@ async fn a_busy_api_with_an_old_cache_costs_time_and_nothing_else() {
     deleted(&case, &["again", "stays"]).await;
 }
 
+/// What is shipped needs no loader, which would bring other code for names with it. A debug build, which a test by hand
+/// drives, does.
+fn assert_static_if_shipped() {
+    let Ok(binary) = std::env::var(BINARY_VARIABLE) else {
+        eprintln!("{BINARY_VARIABLE} names no binary: whether what is shipped resolves names is not seen here");
+        return;
+    };
+    let headers = Command::new("readelf").args(["--wide", "--program-headers", &binary]).output().unwrap();
+    let headers = String::from_utf8(headers.stdout).unwrap();
+    assert!(headers.contains(" LOAD ") && !headers.contains("INTERP"), "{binary} is not static: {headers}");
+}
+
 /// In the image there is neither `nsswitch.conf` nor a library to load: the program resolves names with what is in it.
 #[tokio::test]
 async fn a_harvester_that_is_known_by_its_name_is_found_once_dns_answers() {
     if e2e::skip() {
         return;
     }
+    assert_static_if_shipped();
     let (_alone, bed) = alone("1.8").await;
     let case = bed.case("name").await.unwrap();
     let text = bed.fresh_cloud_config().unwrap();

@@ -117,7 +117,7 @@ async fn each_service_has_a_lease_of_its_own_that_is_handed_on_and_lost_alone() 
     bed.wait_for_mac(*address, &successor.mac()).await.unwrap();
     assert_eq!(lease.holder().await.as_deref(), Some(successor.name()));
     web.reply(*address, 80).await.unwrap();
-    watch::only_what_was_under_way_was_lost("orderly end", probe).unwrap();
+    watch::only_what_was_under_way_was_lost("orderly end", 1, probe).unwrap();
     for (.., address) in &services {
         assert_eq!(bed.wait_for_owner(*address).await.unwrap(), other, "it has both now");
     }

@@ -7,20 +7,18 @@ use std::sync::Arc;
 
 use anyhow::ensure;
 use e2e::watch::{let_it_happen, nothing_was_lost, nothing_was_written, one_of_three};
-use e2e::{Bed, Case, Exposed, Mark, Shared, service, wait_for};
+use e2e::{Bed, Beds, Case, Exposed, Mark, service, wait_for};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use testbed::{Probe, Traffic};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::MutexGuard;
 
-static BED: Shared<Bed> = Shared::new();
-/// These tests count the writes of the whole product: one at a time.
-static ALONE: Mutex<()> = Mutex::const_new(());
+// These tests count the writes of the whole product, by the audit logs of their bed: one at a time on each.
+static BEDS: Beds = Beds::new();
 
 async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
-    let guard = ALONE.lock().await;
-    (guard, BED.get(|| Bed::builder().start()).await.unwrap())
+    BEDS.alone(|| Bed::builder().start()).await.unwrap()
 }
 
 async fn cost_of_a_new_service(ipam: &str, announcer_writes: usize) {
@@ -249,7 +247,6 @@ async fn a_restart_of_an_announcer_that_owns_nothing_writes_nothing_and_loses_no
     if e2e::skip() {
         return;
     }
-    let _alone = ALONE.lock().await;
     // In `node` mode every announcer owns something, and one that ends hands it over.
     let bed = Bed::builder().announcer_env("election_mode", "global").start().await.unwrap();
     let case = bed.case("announcer-idle").await.unwrap();
@@ -271,7 +268,6 @@ async fn a_restart_of_the_only_announcer_writes_nothing_and_loses_no_reply() {
     if e2e::skip() {
         return;
     }
-    let _alone = ALONE.lock().await;
     let bed = Bed::builder().nodes(1).start().await.unwrap();
     let case = bed.case("announcer-only").await.unwrap();
     let healthy = Healthy::new(&case).await;

@@ -79,13 +79,13 @@ impl Pretended {
     }
 
     /// What an earlier run has left about how long programs take.
-    pub fn knows_durations(&self, known: &str) {
+    fn knows_durations(&self, known: &str) {
         std::fs::create_dir_all(self.0.join("test")).unwrap();
         std::fs::write(self.0.join("test/durations.json"), known).unwrap();
     }
 
     /// What is known of it now.
-    pub fn durations(&self) -> serde_json::Value {
+    fn durations(&self) -> serde_json::Value {
         let text = std::fs::read_to_string(self.0.join("test/durations.json")).unwrap();
         serde_json::from_str(&text).unwrap()
     }
@@ -97,7 +97,10 @@ impl Pretended {
     pub fn run_of(&self, programs: &[&str]) -> String {
         let mut runner = Command::new(root().join("dev/test.py"));
         runner.args(programs).env("CARGO", self.0.join("cargo")).env("CARGO_TARGET_DIR", &self.0);
-        let output = runner.env_remove("HCP_JOURNAL").output().unwrap();
+        // Tools and shipped binary are pretended as well, or not there.
+        let path = format!("{}:{}", self.0.display(), std::env::var("PATH").unwrap());
+        runner.env("PATH", path).env("HCP_TOOLS", &self.0).env("HCP_BINARY", self.0.join("one"));
+        let output = runner.env_remove("HCP_JOURNAL").env_remove("HCP_CONFORMANCE").output().unwrap();
         let told = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.success(), told.ends_with(" 0 failed\n"), "{told}");
         told
@@ -108,4 +111,85 @@ impl Drop for Pretended {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+#[test]
+fn how_long_programs_take_is_known_of_those_that_did_not_run_and_of_none_that_is_gone() {
+    if e2e::skip() {
+        return;
+    }
+    let pretended = Pretended::new("durations");
+    pretended.knows_durations(r#"{"one-lib": 61.5, "three-lib": 62.5, "two-lib": 900, "gone-lib": 9}"#);
+    // One of its tests has no result: so much less time did it take.
+    pretended.say("three", "test a ... ok");
+    let said = pretended.run_of(&["two-lib", "three-lib"]);
+    assert!(said.ends_with("\n2 passed, 1 failed\n"), "{said}");
+    let durations = pretended.durations();
+    assert!(durations["one-lib"] == 61.5 && durations["three-lib"] == 62.5, "{durations}");
+    let two = durations["two-lib"].as_f64();
+    assert!(two.is_some_and(|seconds| seconds < 900.0) && durations.get("gone-lib").is_none(), "{durations}");
+}
+
+/// Two programs of two tests each are as many tests as two processors are given.
+#[test]
+fn a_program_with_one_test_left_makes_room_for_another_one() {
+    const SCRIPT: &str = r#"
+import sys, types
+sys.dont_write_bytecode = True
+sys.path.insert(0, "dev")
+import test as runner
+
+runner.PROCESSORS, runner.has_memory, idle = 2, lambda: True, False
+runner.is_idle = lambda: idle
+def program(name, tests):
+    return types.SimpleNamespace(name=name, began=0, at_a_time=lambda: min(2, tests))
+def next_of(queue, running, jobs=2):
+    found = runner.following([program(*one) for one in queue], [program(*one) for one in running], jobs)
+    return found and found.name
+
+queue = [("long", 9), ("short", 1), ("node_loss", 1)]
+assert next_of(queue, []) == "long"
+assert next_of(queue, [("a", 9)]) == "long"
+assert next_of(queue, [("a", 9), ("b", 9)]) is None
+assert next_of(queue, [("a", 9), ("b", 1)]) == "short"
+assert next_of(queue, [("a", 1), ("b", 1)]) == "long"
+assert next_of(queue, [("a", 1), ("b", 1), ("c", 1), ("d", 1)]) is None
+assert next_of(queue, [("a", 1)], jobs=1) is None
+# Whole nodes have the machine for themselves, and of those that wait there is one.
+assert next_of(queue[2:], [("a", 1)]) is None and next_of(queue[2:], []) == "node_loss"
+assert next_of(queue, [("node_loss", 1)]) is None
+assert next_of([("faults", 6), ("short", 1)], [("impaired", 12)]) == "short"
+idle = True
+assert next_of(queue, [("a", 9), ("b", 9)]) == "long"
+assert next_of(queue, [("a", 9), ("b", 9), ("c", 9), ("d", 9)]) is None
+runner.has_memory = lambda: False
+assert next_of(queue, [("a", 1), ("b", 1)]) is None
+"#;
+    let output = Command::new("python3").args(["-c", SCRIPT]).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn kubernetes_own_quick_tests_run_where_their_programs_are_there() {
+    if e2e::skip() {
+        return;
+    }
+    let pretended = Pretended::new("suite");
+    for program in ["e2e.test", "agnhost", "coredns", "nc", "wget"] {
+        pretended.script(program, "");
+    }
+    std::fs::create_dir_all(pretended.0.join("debug")).unwrap();
+    let kept = std::fs::read(root().join("docs/data/conformance.json")).unwrap();
+    for (of_one, status, told) in [("passed", 0, " passed, 0 failed\n"), ("failed", 1, " passed, 1 failed\n")] {
+        let word = format!("(if .name | contains(\"status lifecycle\") then \"{of_one}\" else \"passed\" end)");
+        let row = format!("\"  1.0 s   1/9 \\({word})     1 s  \\(.name)  (0 running, about 0 min left)\"");
+        let quick = format!(".rows[] | select(.result == \"passed\" and .seconds <= 10) | {row}");
+        let table = "for word; do case $word in --table=*) table=${word#--table=} ;; esac; done";
+        pretended.script("debug/demo", &format!("{table}\njq -r '{quick}' \"$table\"\nexit {status}"));
+        let said = pretended.run_of(&["conformance"]);
+        assert!(said.ends_with(told) && !said.contains("listed, and no result"), "{said}");
+        assert_eq!(said.contains("== conformance: ok, "), status == 0, "{said}");
+    }
+    // Only who asks for them writes down what has become of them.
+    assert_eq!(std::fs::read(root().join("docs/data/conformance.json")).unwrap(), kept);
 }

@@ -93,8 +93,8 @@ pub fn nothing_was_lost(what: &str, (probe, answerers): (Probe, Answerers)) -> R
     moved_quickly(what, &answerers)
 }
 
-pub fn only_what_was_under_way_was_lost(what: &str, (probe, answerers): (Probe, Answerers)) -> Result<()> {
-    watch::only_what_was_under_way_was_lost(what, probe)?;
+pub fn only_what_was_under_way_was_lost(what: &str, moves: u64, (probe, answerers): (Probe, Answerers)) -> Result<()> {
+    watch::only_what_was_under_way_was_lost(what, moves, probe)?;
     moved_quickly(what, &answerers)
 }
 

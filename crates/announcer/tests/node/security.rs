@@ -192,7 +192,7 @@ fn the_table_reads_well() {
             "ip daddr @vips4 jump vip4",
             "ip6 daddr @vips6 jump vip6",
             "ip saddr . ip daddr @own4 accept",
-            "ip6 saddr . ip6 daddr @own6 accept",
+            "meta l4proto tcp ip6 saddr . ip6 daddr @own6 accept",
             "ip daddr . meta l4proto . th dport @ports4 accept",
             "ip6 daddr . meta l4proto . th dport @ports6 accept",
             "icmp type echo-request accept",

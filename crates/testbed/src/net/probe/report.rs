@@ -18,6 +18,11 @@ pub struct ProbeReport {
     pub lost: u64,
     /// From the start to the sending of the first and of the last of them.
     pub lost_between: Option<(Duration, Duration)>,
+    /// At so few moments all of them were under way: what happens once costs what is under way at one moment.
+    pub lost_moments: u64,
+    /// So many of them, at most, were sent before their moment was over only because the machine kept processes
+    /// waiting.
+    pub lost_explained: u64,
     /// From the start to the first answer.
     pub first_answer: Option<Duration>,
     /// The longest time between two answers that follow each other, counted at the client; an open end counts as well.
@@ -67,10 +72,28 @@ impl fmt::Display for ProbeReport {
             self.longest_stall.as_millis(),
             self.answered_by
         )?;
+        if self.lost > 0 {
+            write!(f, ", lost at {} moments, {} by stalls", self.lost_moments, self.lost_explained)?;
+        }
         if let Some(failure) = &self.last_failure {
             write!(f, ", last failure: {failure}")?;
         }
         Ok(())
+    }
+}
+
+/// Requests that were under way at one moment, and were lost.
+struct Together {
+    /// The first of them had met its fate.
+    moment: Instant,
+    first: Instant,
+    last: Instant,
+    count: u64,
+}
+
+impl Together {
+    fn add(&mut self, sent: Instant, at: Instant) {
+        (self.first, self.last, self.count) = (self.first.min(sent), self.last.max(at), self.count + 1);
     }
 }
 
@@ -90,6 +113,7 @@ pub(super) fn summarize(journal: &Journal, machine: &Stalls, end: Instant, optio
         }
     };
     let mut last_answer_at = None;
+    let mut lost = Vec::<Together>::new();
     for (sent, at, fate) in &journal.fates {
         match fate {
             Ok(answer) => {
@@ -111,9 +135,19 @@ pub(super) fn summarize(journal: &Journal, machine: &Stalls, end: Instant, optio
                 let (first, last) = report.lost_between.unwrap_or((after, after));
                 // In order of fate, which is not the one in which they were sent.
                 report.lost_between = Some((first.min(after), last.max(after)));
+                match lost.last_mut() {
+                    Some(these) if *sent <= these.moment => these.add(*sent, *at),
+                    _ => lost.push(Together { moment: *at, first: *sent, last: *at, count: 1 }),
+                }
                 report.last_failure = Some(failure.clone());
             }
         }
+    }
+    for these in &lost {
+        let stalled = machine.within(these.first, these.last, &journal.stalls);
+        let sent_meanwhile = stalled.as_millis() / options.interval.as_millis().max(1);
+        report.lost_moments += 1;
+        report.lost_explained += u64::try_from(sent_meanwhile).unwrap_or(u64::MAX).min(these.count);
     }
     // Without a loss there is no gap, only the pace of the prober and of the machine. At the end, answers still under
     // way do not count.

@@ -48,6 +48,33 @@ fn a_report_tells_when_requests_were_sent_that_were_lost() {
     }
 }
 
+/// In order of fate, as a journal has them.
+#[test]
+fn what_is_lost_at_once_was_under_way_at_one_moment_and_stalls_explain_how_much() {
+    let start = Instant::now();
+    let at = |ms| start + Duration::from_millis(ms);
+    let report = |losses: &[(u64, u64)], stalls: &[(u64, u64)]| {
+        let lost = |(sent, back): &(u64, u64)| (at(*sent), at(*back), Err("reset".to_owned()));
+        let fates: Vec<_> = losses.iter().map(lost).collect();
+        let journal = Journal { sends: fates.len() as u64, fates, ..Journal::new(start) };
+        let machine = Stalls::of(stalls.iter().map(|(from, to)| (at(*from), at(*to))).collect(), Vec::new());
+        let report = summarize(&journal, &machine, at(100), ProbeOptions::default());
+        (report.lost_moments, report.lost_explained)
+    };
+    for (losses, moments) in [
+        (vec![], 0),
+        (vec![(10, 15)], 1),
+        (vec![(20, 35), (10, 40), (30, 45)], 1),
+        (vec![(10, 15), (20, 25)], 2),
+        (vec![(10, 25), (20, 45), (40, 50)], 2),
+    ] {
+        assert_eq!(report(&losses, &[]), (moments, 0), "{losses:?}");
+    }
+    // One every 10 ms, while nobody had a turn for 30 ms; no more than there were.
+    assert_eq!(report(&[(10, 45), (20, 45), (30, 45), (40, 46)], &[(12, 42)]), (1, 3));
+    assert_eq!(report(&[(40, 80)], &[(0, 80)]), (1, 1));
+}
+
 #[test]
 fn a_silence_that_lasts_to_the_end_is_a_gap() {
     let (journal, start) = journal(&[(5, true), (1100, false), (3000, false)]);
