@@ -57,7 +57,7 @@ impl Membership {
     fn perform(&self, wall: Timestamp, act: Option<MembershipAct<u64>>, out: &mut Requests) {
         match act {
             Some(MembershipAct::Read(id)) => {
-                out.push((Purpose::Membership(id), Request::ReadMember(self.node.clone())))
+                out.push((Purpose::Membership(id), Request::ReadMember(self.node.clone())));
             }
             Some(MembershipAct::Write(id, version, card)) => {
                 let member = Member { renewal: wall.to_string(), duration: self.duration, card: *card };

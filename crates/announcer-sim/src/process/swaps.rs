@@ -56,7 +56,7 @@ impl Swapper {
         for act in self.swaps.acts() {
             match act {
                 SwapAct::Send { id, key, ask: SwapRequest::Read, .. } => {
-                    out.push((Purpose::Swap(id), Request::ReadService(key)))
+                    out.push((Purpose::Swap(id), Request::ReadService(key)));
                 }
                 SwapAct::Send { id, key, ask: SwapRequest::Write(version, swap), .. } => {
                     out.push((Purpose::Swap(id), Request::Sit(key, version, swap)));

@@ -337,8 +337,8 @@ mod tests {
         let asks = |vm: &str| Resolution::Ask(vec![AgentRequest { vm: vm.into(), vmi_uid: vmi(vm).uid }]);
         // Both agents were asked and gave no answer; `y` two seconds after `x`.
         for (x_connected, y_connected, after, expected) in [
-            (true, true, second * 3, Resolution::Nobody(Some(ASK_AGAIN - second * 3))),
-            (false, true, second * 3, Resolution::Nobody(Some(ASK_AGAIN - second))),
+            (true, true, second * 3, Resolution::Nobody(Some(ASK_AGAIN.saturating_sub(second * 3)))),
+            (false, true, second * 3, Resolution::Nobody(Some(ASK_AGAIN.saturating_sub(second)))),
             (false, false, second * 3, Resolution::Nobody(None)),
             (false, true, ASK_AGAIN, Resolution::Nobody(Some(second * 2))),
             (true, false, ASK_AGAIN, asks("x")),

@@ -3,7 +3,7 @@
 //! node can tell the one from the other, so the author of the Service is told. Pure.
 
 use super::Cluster;
-use super::decide::Holder;
+use super::decide::OwnerState;
 use super::round::{Round, Standing, Wake};
 use super::timing::TOLD_AFTER;
 use crate::detect::landmarks::Side;
@@ -17,7 +17,7 @@ impl Cluster {
         &self,
         round: &Round<'_>,
         standing: &Standing<'_>,
-        holder: Holder,
+        holder: OwnerState,
         wake: &mut Wake,
     ) -> Vec<(ServiceKey, Reason, String)> {
         let owner = standing.owner_record.as_ref().map(|record| record.host.as_str());
@@ -28,7 +28,7 @@ impl Cluster {
         let takes =
             silent.taken.is_none() && silent.side == Side::Greater && !self.is_outheard(round, standing, silent);
         let tells = takes && self.rank(standing, owner) == Some(0) && self.is_unreached(round, standing, silent);
-        if !tells || holder != Holder::Alive || round.context.stopping || round.context.safe_mode {
+        if !tells || holder != OwnerState::Alive || round.context.stopping || round.context.safe_mode {
             return Vec::new();
         }
         if round.now < since + TOLD_AFTER {

@@ -97,7 +97,7 @@ fn owner_of_many(count: u64) -> Cluster {
 /// Its process was kept waiting for so long beyond the moment at which it extends its addresses.
 fn stand_still(cluster: &mut Cluster, late: Duration) {
     let due = cluster.node.engine.refresh.deadline();
-    cluster.node.pass(due - cluster.node.now - Duration::from_millis(1));
+    cluster.node.pass(due.duration_since(cluster.node.now).saturating_sub(Duration::from_millis(1)));
     cluster.node.log.clear();
     cluster.node.now = due + late;
     cluster.node.tick();
