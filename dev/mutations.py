@@ -147,7 +147,7 @@ def build(tests):
     selection += [word for home in sorted(homes - {None}) for word in ("--test", home)]
     print("mutations: building what they are tried on", flush=True)
     beds = any("Bed::" in path.read_text() for home in homes - {None} for path in (ROOT / "tests/tests").glob(f"{home}.rs"))
-    # What a bed runs of ours, too: cargo builds for a test only the programs of its own package.
+    # A bed runs harvester-sim as well; cargo builds for a test only the programs of the test's own package.
     calls = [["build", *(word for name in (BINARY.name, "harvester-sim") for word in ("--bin", name))]] if beds else []
     calls += [["test", "--no-run", "--message-format=json-render-diagnostics", *selection]]
     for call in calls:
@@ -174,7 +174,7 @@ def build(tests):
 def passes(command, limit, mutation=""):
     """Whether the test passes; what it said."""
     words, directory = command
-    # What a script without one of its checks leaves behind, such as an image, is not taken for that of `make image`.
+    # A mutated script may write an image or an archive: into a directory of its own, where `make image` does not find it.
     environment = {**os.environ, "HCP_REQUIRE_ROOT": "1", "HCP_BINARY": str(BINARY), "HCP_MUTATION": mutation, "CARGO_TARGET_DIR": str(BUILT)}
     process = programs.start(COPY, words, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True, errors="replace")
     try:

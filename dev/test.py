@@ -48,8 +48,8 @@ ALONE = {"installed", "newcomer", "node_loss", "testbed-nodes", "conformance"}
 # These wait for time-outs nearly all the time: so many of their tests run at once, each on a bed of its own. Beds cost something also while
 # they wait, and those of two such programs would take all of two cores: these programs run one after the other, beside others.
 WAITING = {"survival": 6, "impaired": 4, "failover": 4, "faults": 4, "host_upgrade": 4}
-# These wait as well, but on benches of two network namespaces, which cost nothing meanwhile; on one bed for each test, three in all; or for
-# one another, on two beds of which each has tests of its own. They run beside anything.
+# These wait as well, and disturb nobody meanwhile: announcer-node has benches of two network namespaces; rights and identity_roads have one bed
+# for each test; the tests of harvester_hosts wait for one another on two beds.
 THREADS = {**WAITING, "announcer-node": 8, "identity_roads": 3, "rights": 3, "harvester_hosts": 7}
 # So many tests of a program run at a time, unless it stands above.
 PROCESSORS = len(os.sched_getaffinity(0))

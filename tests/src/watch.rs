@@ -57,7 +57,7 @@ pub fn nothing_was_lost(what: &str, probes: impl IntoIterator<Item = Probe>) -> 
 
 /// Ends the watch: only what was under way when the address moved, so many times at most, may have lost its answer.
 /// kube-proxy's translation of a connection stays behind on the node where it began, so the next node refuses it: that
-/// is why this is not [`nothing_was_lost`]. More than three at a time are under way only on a machine that stalls.
+/// is why this is not [`nothing_was_lost`]. More than three in all are under way only on a machine that stalls.
 pub fn only_what_was_under_way_was_lost(what: &str, moves: u64, probe: Probe) -> Result<()> {
     let report = end(what, probe, Some(ORDERLY))?;
     ensure!(report.lost_moments <= moves, "{what}, more than {moves} moves: {report}");

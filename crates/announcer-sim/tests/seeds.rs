@@ -351,7 +351,7 @@ fn two_nodes_that_hear_everybody_but_each_other_do_not_take_an_address_from_each
     keeps_its_promises(40_000_086, ElectionMode::Node);
 }
 
-/// Its card lacked the second interface, and another process read no other one.
+/// The first card of that process lacked the second interface, and a node that started later read no other card of it.
 #[test]
 fn a_node_whose_process_started_while_the_api_was_away_is_no_stranger_on_its_second_card() {
     keeps_its_promises(40_010_903, ElectionMode::Node);

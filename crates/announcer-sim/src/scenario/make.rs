@@ -21,7 +21,7 @@ const BACK_OFF: Duration = Duration::from_secs(66);
 /// An address that moved because its node was not well goes back when the node has been well for a minute. If many
 /// nodes were not well, it takes another minute.
 const RETURN: Duration = Duration::from_secs(135);
-/// One address goes back every two seconds, so many take longer than that.
+/// Addresses go back one by one, at this pause: many of them need longer than [`RETURN`].
 const RETURN_EACH: Duration = Duration::from_secs(2);
 /// An address goes back when its home has been well for a minute, and in touch with the others.
 const FAIL_BACK: Duration = Duration::from_secs(80);

@@ -20,8 +20,9 @@ use crate::snapshot::{Snapshot, Trouble, TroubleKind, Unread};
 /// Time-out for everything that is read there.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The content of a cloud-config, with its origin.
+/// Where the search for the cloud-config has ended.
 enum CloudConfigSearch {
+    /// Its content, and where it was found.
     Bytes(Vec<u8>, String),
     /// It should exist, but does not.
     Missing(String),

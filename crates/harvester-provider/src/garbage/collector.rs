@@ -69,7 +69,7 @@ struct Progress {
     sweep: Sweep,
     /// How often an API had failed when the garbage was last looked at.
     troubles: u64,
-    /// The last word of an operator that was written down.
+    /// The last confirmation by an operator that was written down.
     heard: Option<tokio::time::Instant>,
     /// When to try to write it down again.
     again: Option<tokio::time::Instant>,
@@ -164,7 +164,7 @@ impl Collector {
                 _ = ticks.tick() => {}
                 Some(_) = touched.next() =>
                     if self.asked() == told.asked && self.identity.last_confirmed() == progress.heard { continue },
-                // The word that ends a safe mode is seen in the record while the safe mode still lasts.
+                // The confirmation that ends a safe mode is seen in the record while the safe mode still lasts.
                 Ok(()) = holds.changed() => if self.identity.last_confirmed() == progress.heard { continue },
                 // Only to write down what was confirmed: what is collected keeps its pace.
                 () = until(progress.again) => writes_only = true,

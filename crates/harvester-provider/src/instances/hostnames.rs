@@ -60,7 +60,8 @@ pub enum Resolution {
     /// More than one machine reports this host name.
     Ambiguous(Vec<String>),
     /// No machine reports this name. Connected agents that did not answer are asked again after this time; `None`: none
-    /// is. An agent that connects later is no reason to wait: its machine changes then, which wakes the Node.
+    /// is. An agent that connects later is no reason to wait: its machine changes then, which as a rule wakes the Node.
+    /// Where it does not, the back-off of a failed Node ends the wait.
     Nobody(Option<Duration>),
 }
 

@@ -273,7 +273,7 @@ impl Cluster {
             self.hand_overs.lingering.remove(key);
             if owner_record.host == self.me && regained {
                 if let Some(from) = &before {
-                    self.hand_overs.came.insert(key.clone(), (from.clone(), now));
+                    self.hand_overs.received.insert(key.clone(), (from.clone(), now));
                 }
                 let change = Change { key: key.clone(), from: before, why: "it was handed over", silent: None };
                 self.swaps.changes.push(change);

@@ -13,8 +13,9 @@ pub(super) struct HandOvers {
     pub lingering: BTreeMap<ServiceKey, Instant>,
     /// Own groups that belong to another node, and since when.
     pub misplaced: BTreeMap<ServiceKey, (String, Instant)>,
-    /// Groups that the named node has handed to this node, and when. Why it has may become known a moment later.
-    pub came: BTreeMap<ServiceKey, (String, Instant)>,
+    /// Groups that the named node has handed to this node, and when. The defect that was the reason may become known
+    /// later.
+    pub received: BTreeMap<ServiceKey, (String, Instant)>,
     /// Groups that came here because the named node had a defect; they go back to it.
     pub lent: BTreeMap<ServiceKey, String>,
     /// When a group was last given back.
@@ -36,7 +37,7 @@ impl HandOvers {
     ) {
         self.lingering.retain(|key, until| is_there(key) && now < *until);
         self.misplaced.retain(|key, _| is_there(key));
-        self.came.retain(|key, _| is_mine(key));
+        self.received.retain(|key, _| is_mine(key));
         self.lent.retain(|key, _| is_mine(key));
     }
 }

@@ -106,11 +106,15 @@ impl Cluster {
 
     /// Notes which groups came here because the node that handed them over has a defect.
     fn note_lent(&mut self, now: Instant) {
-        for (key, (from, at)) in std::mem::take(&mut self.hand_overs.came) {
+        for (key, (from, at)) in std::mem::take(&mut self.hand_overs.received) {
+            // The next review may come much later. A defect that began meanwhile is no reason for this hand-over.
+            if now >= at + DEFECT_IS_LATE {
+                continue;
+            }
             if self.is_unwell(now, &from) {
                 self.hand_overs.lent.insert(key, from);
-            } else if now < at + DEFECT_IS_LATE {
-                self.hand_overs.came.insert(key, (from, at));
+            } else {
+                self.hand_overs.received.insert(key, (from, at));
             }
         }
     }

@@ -35,8 +35,9 @@ impl Cluster {
             wake.at(since + TOLD_AFTER);
             return Vec::new();
         }
-        // A node that does not see the API leaves the owner alone as well, but knows of no renewal.
-        let renews = self.facts.renewed_at(owner).is_some_and(|renewed| renewed >= since);
+        // An owner that loses power renews until then: what counts is a renewal a while after it fell silent. A node
+        // that does not see the API leaves the owner alone as well, but knows of no renewal.
+        let renews = self.facts.renewed_at(owner).is_some_and(|renewed| renewed >= since + TOLD_AFTER);
         if !renews || !self.facts.in_touch(round.now) {
             return Vec::new();
         }
@@ -44,8 +45,8 @@ impl Cluster {
         let text = format!(
             "address {}: its owner {owner} renews its Lease and says that it hears hosts, and node {}, which comes \
              next, gets no answer from it and leaves it the address. Look at the uplink of {owner} (port, cable, \
-             VLAN): without it clients get no answer either. Where isolated ports or a private VLAN keep nodes apart \
-             on purpose nothing is wrong, and {owner} is succeeded only when it stops renewing its Lease",
+             VLAN): without it clients get no answer either. Where isolated ports, a private VLAN or a router keep \
+             nodes apart on purpose nothing is wrong, and {owner} is succeeded only when it stops renewing its Lease",
             addresses.join(", "),
             self.me
         );

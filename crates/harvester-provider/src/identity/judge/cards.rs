@@ -11,8 +11,8 @@ use super::{IdentityFacts, KubeletLiveness, NodeFact, foreign_record};
 /// Node. A machine whose Node is known to be silent is never added.
 ///
 /// After a restore the Nodes of the snapshot look Ready until the Kubernetes controller manager has looked. So a
-/// machine may be added whose kubelet reports no more, or to another cluster, and an operator who speaks early confirms
-/// it. This does no harm, because a machine in the card proves nothing by itself:
+/// machine may be added whose kubelet reports no more, or to another cluster, and an early confirmation by an operator
+/// covers it. This does no harm, because a machine in the card proves nothing by itself:
 /// * `continuity` passes only on [`KubeletLiveness::Own`] or [`KubeletLiveness::Lives`] of a Node on a machine in the
 ///   card. A kubelet that does not report here cannot have these, so the card without that machine would have passed as
 ///   well.

@@ -1,4 +1,5 @@
-//! Finds the machine of a Node: first without a scan of all machines, then with one. Results are remembered.
+//! Finds the machine of a Node: by provider ID or name where that is plain, else among all machines, with the answers
+//! of guest agents. Results are remembered.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
@@ -16,8 +17,8 @@ use super::super::view::{VmView, VmiCache};
 use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY};
 
 impl HarvesterInstances {
-    /// Handles the usual cases without a full search, because thousands of Nodes may join at once, and are refreshed
-    /// together: a provider ID that a machine has, and a machine with the Node's name if no agent contradicts. `None`: a
+    /// Handles the usual cases without a full search: a provider ID that a machine has, and a machine with the Node's
+    /// name that no agent contradicts. Thousands of Nodes may join at once, and all are refreshed together. `None`: a
     /// full search is needed.
     fn find_plainly(&self, node: &NodeView, memory: &mut InstanceState) -> Option<MachineMatch> {
         if memory.swept.is_none_or(|swept| swept.elapsed() > SWEEP_EVERY) {

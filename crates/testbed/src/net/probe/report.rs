@@ -18,10 +18,10 @@ pub struct ProbeReport {
     pub lost: u64,
     /// From the start to the sending of the first and of the last of them.
     pub lost_between: Option<(Duration, Duration)>,
-    /// At so few moments all of them were under way: what happens once costs what is under way at one moment.
+    /// Lost requests in groups, each of which was under way at one moment: the number of groups. One event makes one
+    /// group.
     pub lost_moments: u64,
-    /// So many of them, at most, were sent before their moment was over only because the machine kept processes
-    /// waiting.
+    /// How many of the lost ones, at most, were under way only because the machine kept processes waiting.
     pub lost_explained: u64,
     /// From the start to the first answer.
     pub first_answer: Option<Duration>,
