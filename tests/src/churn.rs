@@ -65,16 +65,23 @@ pub struct SafeModeOutcome {
     pub costs: Costs,
 }
 
+/// Waits until the record of this cluster has an identity card that names a machine.
+pub async fn wait_for_card(cluster: &Client) -> Result<()> {
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.clone(), "kube-system");
+    wait_for("a card with the machine", PATIENCE, || async {
+        let record = maps.get_opt("harvester-cloud-provider").await.map_err(|error| error.to_string())?;
+        let text = record.and_then(|record| record.data?.remove("identity")).unwrap_or_default();
+        let card: Value = serde_json::from_str(&text).unwrap_or_default();
+        let named = card["machines"].as_array().is_some_and(|machines| !machines.is_empty());
+        if named { Ok(()) } else { Err(text) }
+    })
+    .await
+}
+
 impl Bed {
     /// Waits until the record has an identity card that names a machine of this cluster.
     pub async fn wait_for_card(&self) -> Result<()> {
-        let maps: Api<ConfigMap> = Api::namespaced(self.client().await?, "kube-system");
-        wait_for("a card with the machine", PATIENCE, || async {
-            let record = maps.get_opt("harvester-cloud-provider").await.map_err(|error| error.to_string())?;
-            let card = record.and_then(|record| record.data?.remove("identity")).unwrap_or_default();
-            if card.is_empty() || card.contains("\"machines\":[]") { Err(card) } else { Ok(()) }
-        })
-        .await
+        wait_for_card(&self.client().await?).await
     }
 
     /// The machines are made anew under their old names, as by a restore of the host: none has the UID that its Node

@@ -173,6 +173,11 @@ async fn at_rest(count: usize) -> usize {
     })
     .await
     .unwrap_or_else(|_| panic!("{count} Services were not looked at: {}", metrics.encode()));
+    // A Service that had to wait keeps its retry, which comes once.
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let passes = looked();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(looked(), passes, "nothing is looked at again and again");
     assert_eq!(server.writes(), [], "all are healthy");
     assert!(events.try_recv().is_err(), "there is nothing to tell");
     let used = in_use() - before;

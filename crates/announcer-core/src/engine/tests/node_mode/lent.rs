@@ -149,3 +149,16 @@ fn it_is_lent_also_where_its_defect_becomes_known_after_the_record() {
         assert_eq!(to, if returns { vec!["node-2"] } else { vec![] }, "{name}");
     }
 }
+
+/// Reviews may be a minute apart. What becomes of the former owner meanwhile was not the reason for the hand-over.
+#[test]
+fn it_is_not_lent_where_its_former_owner_falls_ill_long_after_the_record() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web0", "10.0.0.50", "node-2", 4)]);
+    pass(&mut cluster, 1, 1000);
+    cluster.shows("web0", "node-1", 5);
+    cluster.node.pass_ms(40_000);
+    cluster.member("node-2", Card { serving: false, ..card("node-2") });
+    cluster.quiet(5000, &[], &["node-1", "node-3"]);
+    cluster.quiet(62_000, &[], &ALL);
+    assert!(has(&cluster, 0) && cluster.node.swaps.is_empty(), "{:?}", cluster.node.swaps);
+}
