@@ -57,7 +57,7 @@ pub struct Case<'a> {
     /// This node is not excluded and has an interface for the group.
     pub keeps: bool,
     /// State of the node in the record.
-    pub holder: OwnerState,
+    pub owner_state: OwnerState,
     /// What the detector found, if the owner is silent.
     pub silent: Option<OwnerSilence>,
     /// The owner hears many more hosts than this node does, and its Lease is valid.
@@ -98,6 +98,8 @@ pub struct Case<'a> {
 pub enum Step {
     /// Do nothing.
     Rest,
+    /// Leave the group to its owner, which is silent here, because it lives and the LAN may keep the two apart.
+    LeaveUnreached,
     /// Ask the LAN by broadcast for the addresses.
     Ask,
     /// Become the owner, for this reason.
@@ -171,7 +173,7 @@ fn give_to(to: Option<&str>, why: &'static str) -> Step {
 /// Another node is the owner. Only silence on the wire causes a take-over: an expired Lease alone moves nothing (R8).
 fn succeed(case: &Case<'_>, owner: &str) -> Step {
     let Some(rank) = case.rank.filter(|_| !case.stopping) else { return Step::Rest };
-    match (case.silent, case.holder) {
+    match (case.silent, case.owner_state) {
         // A duplicate, proxy ARP, or a fabric that answers for dead hosts. Such a host is no owner, so its answers stop
         // blocking the take-over.
         (Some(OwnerSilence { taken: Some(_), side, heard, .. }), OwnerState::Alive) if case.others_had_their_time => {
@@ -184,6 +186,7 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         (Some(OwnerSilence { side: Side::Greater, .. }), _) if !case.outheard && !case.unreached => {
             Step::Take("its node does not answer any more")
         }
+        (Some(OwnerSilence { side: Side::Greater, .. }), OwnerState::Alive) if !case.outheard => Step::LeaveUnreached,
         (Some(OwnerSilence { side: Side::Lesser, .. }), _) if case.outdone => {
             Step::Take("its node does not answer here, and hears fewer hosts than this one")
         }
@@ -262,7 +265,7 @@ impl<'a> Case<'a> {
             rank: owner_record.and_then(|owner_record| candidates.rank(&owner_record.host, me, |_| None)),
             candidates,
             keeps: true,
-            holder: OwnerState::Alive,
+            owner_state: OwnerState::Alive,
             silent: None,
             outheard: false,
             unreached: false,

@@ -211,7 +211,7 @@ impl World {
         decide(&Case {
             holding: node.has,
             keeps: !node.excluded,
-            holder: if self.nodes[owner].lease == 0 { OwnerState::Alive } else { OwnerState::Expired },
+            owner_state: if self.nodes[owner].lease == 0 { OwnerState::Alive } else { OwnerState::Expired },
             silent,
             in_its_name: false,
             outheard: silent.is_some_and(|silent| silent.is_outheard(theirs)),
@@ -228,7 +228,7 @@ impl World {
             return None;
         }
         let to = match self.step(bound, n) {
-            Step::Rest | Step::Ask => return None,
+            Step::Rest | Step::LeaveUnreached | Step::Ask => return None,
             Step::Take(_) => NAMES[n].to_owned(),
             Step::Give(to, _) => to,
         };

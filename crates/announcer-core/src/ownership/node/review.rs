@@ -52,8 +52,8 @@ impl Cluster {
         let mut watched: BTreeMap<Succession, Vec<Watched>> = BTreeMap::new();
         for (key, members) in &context.groups.members {
             let standing = self.standing(&round, key, members);
-            let holder = self.holder(&round, &standing);
-            if let Some(since) = self.vacant_since(&round, &standing, holder) {
+            let owner_state = self.owner_state(&round, &standing);
+            if let Some(since) = self.vacant_since(&round, &standing, owner_state) {
                 vacant.insert(standing.primary().key.clone(), since);
                 review.told.extend(self.tell_vacant(&round, &standing, since, &mut wake));
                 if standing.awaits_endpoint() && self.is_teller(&round, &standing) {
@@ -70,10 +70,10 @@ impl Cluster {
                 review.links.extend(standing.addresses().map(|address| (link, address.is_ipv4())));
             }
             let elsewhere = self.belongs_elsewhere(&round, &standing);
-            let (owner, step) = self.judge(&round, &standing, holder, elsewhere.as_ref());
+            let (owner, step) = self.judge(&round, &standing, owner_state, elsewhere.as_ref());
             self.judged_anew_at(&standing).for_each(|at| wake.at(at));
-            review.told.extend(self.tell_strangers(&round, &standing, holder, &step, &mut wake));
-            review.told.extend(self.tell_unreached(&round, &standing, holder, &mut wake));
+            review.told.extend(self.tell_strangers(&round, &standing, owner_state, &step, &mut wake));
+            review.told.extend(self.tell_unreached(&round, &standing, &step, &mut wake));
             let waits = context.config.fail_back || self.hand_overs.lent.contains_key(&standing.primary().key);
             let misplaced = elsewhere.filter(|_| waits && standing.is_of(&self.me));
             looks.push(GroupReview { standing, owner, step, misplaced });
@@ -251,7 +251,7 @@ impl Cluster {
                 }
             }
             let swap = match step {
-                Step::Rest => None,
+                Step::Rest | Step::LeaveUnreached => None,
                 Step::Ask => {
                     if let Some(link) = standing.link {
                         let addresses = standing.addresses().map(|address| (link, address)).collect();

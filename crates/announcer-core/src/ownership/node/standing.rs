@@ -83,7 +83,7 @@ impl Cluster {
     }
 
     /// State of the node that the record names.
-    pub(super) fn holder(&self, round: &Round<'_>, standing: &Standing<'_>) -> OwnerState {
+    pub(super) fn owner_state(&self, round: &Round<'_>, standing: &Standing<'_>) -> OwnerState {
         match &standing.owner_record {
             Some(owner_record) if self.facts.card(&owner_record.host).is_none() => OwnerState::Absent,
             Some(owner_record) if !self.facts.is_expired(round.now, &owner_record.host) => OwnerState::Alive,
@@ -123,9 +123,9 @@ impl Cluster {
         &self,
         round: &Round<'_>,
         standing: &Standing<'_>,
-        holder: OwnerState,
+        owner_state: OwnerState,
     ) -> Option<Instant> {
-        let unowned = standing.owner_record.is_none() || holder == OwnerState::Absent;
+        let unowned = standing.owner_record.is_none() || owner_state == OwnerState::Absent;
         (unowned && !standing.holding && !round.unsettled && round.yield_at.is_none())
             .then(|| self.vacant.get(&standing.primary().key).copied().unwrap_or(round.now))
     }
@@ -150,7 +150,7 @@ impl Cluster {
         &self,
         round: &Round<'_>,
         standing: &Standing<'_>,
-        holder: OwnerState,
+        owner_state: OwnerState,
         elsewhere: Option<&(String, Instant)>,
     ) -> (Owner, Step) {
         let Round { now, context, .. } = *round;
@@ -190,13 +190,13 @@ impl Cluster {
             rank: standing.owner_record.as_ref().and_then(|owner_record| self.rank(standing, &owner_record.host)),
             candidates: &standing.candidates,
             keeps: standing.keeps,
-            holder,
+            owner_state,
             silent,
             outheard: silent.is_some_and(|silent| self.is_outheard(round, standing, silent)),
             unreached: silent.is_some_and(|silent| self.is_unreached(round, standing, silent)),
             in_its_name: silent.and_then(|silent| silent.taken).is_some_and(|mac| self.in_its_name(standing, mac)),
             outdone: silent.is_some_and(|silent| self.is_outdone(round, standing, silent)),
-            others_had_their_time: self.strangers_until(round, standing, holder).is_some_and(|until| until <= now),
+            others_had_their_time: self.strangers_until(round, standing, owner_state).is_some_and(|until| until <= now),
             asked: self.asked(now, &primary.key),
             answered_by_member: self.answered_by(&primary.key).is_some_and(|mac| self.facts.member_of(mac).is_some()),
             stopping: context.stopping,

@@ -110,10 +110,10 @@ impl Cluster {
         &self,
         round: &Round<'_>,
         standing: &Standing<'_>,
-        holder: OwnerState,
+        owner_state: OwnerState,
     ) -> Option<Instant> {
         let key = &standing.primary().key;
-        let since = match (&standing.owner_record, holder) {
+        let since = match (&standing.owner_record, owner_state) {
             // This node does not know the MAC of an unseen owner, so the owner itself may be the one that answers.
             (Some(_), OwnerState::Unseen) => return None,
             // The owner renews its Lease and does not answer. It is treated as if its Lease had ended when it fell
@@ -149,11 +149,11 @@ impl Cluster {
         &self,
         round: &Round<'_>,
         standing: &Standing<'_>,
-        holder: OwnerState,
+        owner_state: OwnerState,
         step: &Step,
         wake: &mut Wake,
     ) -> Vec<(ServiceKey, Reason, String)> {
-        let until = self.strangers_until(round, standing, holder);
+        let until = self.strangers_until(round, standing, owner_state);
         let stranger = self.stranger(round, standing);
         if let Some(until) = until.filter(|_| self.silence(standing).is_some() || stranger.is_some()) {
             wake.at(until);
@@ -169,7 +169,7 @@ impl Cluster {
         let member = self.facts.member_of(mac);
         let in_its_name = self.in_its_name(standing, mac);
         // A member may have taken it a moment ago, by a record that has not come here yet.
-        let successor = holder == OwnerState::Alive && member.is_some() && !in_its_name;
+        let successor = owner_state == OwnerState::Alive && member.is_some() && !in_its_name;
         if !takes && (first != Some(0) || owner.is_none() || successor) {
             return Vec::new();
         }
@@ -181,10 +181,14 @@ impl Cluster {
             format!(
                 "address {addresses}: its owner {owner} is silent{}, so node {} takes it, although {who} answers for \
                  it too. {remedy}",
-                if holder == OwnerState::Alive { " though it renews its Lease" } else { " and its Lease has run out" },
+                if owner_state == OwnerState::Alive {
+                    " though it renews its Lease"
+                } else {
+                    " and its Lease has run out"
+                },
                 self.me
             )
-        } else if holder == OwnerState::Unseen {
+        } else if owner_state == OwnerState::Unseen {
             format!(
                 "address {addresses}: the Lease of its owner {owner} has run out, and {who} answers for it. Nobody \
                  takes it while that lasts: it may be {owner}, which was never seen in this LAN. {remedy}"

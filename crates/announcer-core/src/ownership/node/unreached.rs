@@ -3,10 +3,9 @@
 //! node can tell the one from the other, so the author of the Service is told. Pure.
 
 use super::Cluster;
-use super::decide::OwnerState;
+use super::decide::Step;
 use super::round::{Round, Standing, Wake};
 use super::timing::TOLD_AFTER;
-use crate::detect::landmarks::Side;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
 
@@ -17,18 +16,13 @@ impl Cluster {
         &self,
         round: &Round<'_>,
         standing: &Standing<'_>,
-        holder: OwnerState,
+        step: &Step,
         wake: &mut Wake,
     ) -> Vec<(ServiceKey, Reason, String)> {
         let owner = standing.owner_record.as_ref().map(|record| record.host.as_str());
-        let (Some(owner), Some(silent), Some(since)) = (owner, self.silence(standing), self.silent_since(standing))
-        else {
-            return Vec::new();
-        };
-        let takes =
-            silent.taken.is_none() && silent.side == Side::Greater && !self.is_outheard(round, standing, silent);
-        let tells = takes && self.rank(standing, owner) == Some(0) && self.is_unreached(round, standing, silent);
-        if !tells || holder != OwnerState::Alive || round.context.stopping || round.context.safe_mode {
+        let (Some(owner), Some(since)) = (owner, self.silent_since(standing)) else { return Vec::new() };
+        let first = self.rank(standing, owner) == Some(0);
+        if *step != Step::LeaveUnreached || !first || round.context.safe_mode {
             return Vec::new();
         }
         if round.now < since + TOLD_AFTER {

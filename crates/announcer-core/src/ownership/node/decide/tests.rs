@@ -30,7 +30,7 @@ fn owner_record(host: &str) -> OwnerRecord {
 fn only_silence_on_the_wire_takes_an_address_from_its_owner() {
     let owner_record = owner_record("node-1");
     let (greater, lesser, alone) = (silent(Side::Greater), silent(Side::Lesser), silent(Side::Alone));
-    for (silent, holder, me, takes) in [
+    for (silent, owner_state, me, takes) in [
         (None, OwnerState::Alive, "node-2", false),
         // R8: the wire wins.
         (None, OwnerState::Expired, "node-2", false),
@@ -45,8 +45,8 @@ fn only_silence_on_the_wire_takes_an_address_from_its_owner() {
         // Others may hear more.
         (alone, OwnerState::Expired, "node-2", false),
     ] {
-        let step = decide(&Case { holder, silent, ..case(me, Some(&owner_record)) });
-        assert_eq!(matches!(step, Step::Take(_)), takes, "{silent:?} {holder:?} {me}");
+        let step = decide(&Case { owner_state, silent, ..case(me, Some(&owner_record)) });
+        assert_eq!(matches!(step, Step::Take(_)), takes, "{silent:?} {owner_state:?} {me}");
     }
 }
 
@@ -54,7 +54,7 @@ fn only_silence_on_the_wire_takes_an_address_from_its_owner() {
 fn who_hears_nobody_takes_it_after_those_that_do() {
     let owner_record = owner_record("node-1");
     let alone =
-        Case { silent: silent(Side::Alone), holder: OwnerState::Expired, ..case("node-2", Some(&owner_record)) };
+        Case { silent: silent(Side::Alone), owner_state: OwnerState::Expired, ..case("node-2", Some(&owner_record)) };
     let only = candidates(&["node-2"]);
     for (name, case, takes) in [
         ("others may hear more", alone.clone(), false),
@@ -68,24 +68,25 @@ fn who_hears_nobody_takes_it_after_those_that_do() {
 #[test]
 fn an_owner_that_hears_more_hosts_keeps_it_until_its_lease_has_run_out() {
     let owner_record = owner_record("node-1");
-    for (holder, takes) in [(OwnerState::Alive, false), (OwnerState::Expired, true)] {
+    for (owner_state, takes) in [(OwnerState::Alive, false), (OwnerState::Expired, true)] {
         let step = decide(&Case {
-            holder,
+            owner_state,
             silent: silent(Side::Greater),
             outheard: true,
             ..case("node-2", Some(&owner_record))
         });
-        assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?}");
+        assert_eq!(matches!(step, Step::Take(_)), takes, "{owner_state:?}");
     }
 }
 
 #[test]
 fn an_owner_that_lives_and_was_never_heard_keeps_it_until_its_lease_has_run_out() {
     let owner_record = owner_record("node-1");
-    for (holder, takes) in [(OwnerState::Alive, false), (OwnerState::Expired, true)] {
+    for (owner_state, takes) in [(OwnerState::Alive, false), (OwnerState::Expired, true)] {
         let silent = silent(Side::Greater).map(|silence| OwnerSilence { heard: false, last: None, ..silence });
-        let step = decide(&Case { holder, silent, unreached: true, ..case("node-2", Some(&owner_record)) });
-        assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?}");
+        let step = decide(&Case { owner_state, silent, unreached: true, ..case("node-2", Some(&owner_record)) });
+        assert_eq!(matches!(step, Step::Take(_)), takes, "{owner_state:?}");
+        assert_eq!(step == Step::LeaveUnreached, !takes, "{owner_state:?}");
     }
 }
 
@@ -103,9 +104,12 @@ fn the_veto_of_a_stranger_ends() {
     let owner_record = owner_record("node-1");
     let taken = silent(Side::Greater).map(|silence| OwnerSilence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
     for over in [false, true] {
-        let watched = Case { silent: taken, holder: OwnerState::Expired, ..case("node-2", Some(&owner_record)) };
-        let asked =
-            Case { asked: QuestionState::Answered, holder: OwnerState::Unseen, ..case("node-2", Some(&owner_record)) };
+        let watched = Case { silent: taken, owner_state: OwnerState::Expired, ..case("node-2", Some(&owner_record)) };
+        let asked = Case {
+            asked: QuestionState::Answered,
+            owner_state: OwnerState::Unseen,
+            ..case("node-2", Some(&owner_record))
+        };
         for case in [watched, asked] {
             let step = decide(&Case { others_had_their_time: over, ..case });
             assert_eq!(step, if over { Step::Take(DESPITE_A_STRANGER) } else { Step::Rest });
@@ -144,15 +148,15 @@ fn the_veto_of_a_stranger_ends_too_while_the_silent_owner_renews_its_lease_but_o
 #[test]
 fn what_has_no_address_yet_follows_the_lease_of_its_owner() {
     let owner_record = owner_record("node-1");
-    for (holder, me, takes) in [
+    for (owner_state, me, takes) in [
         (OwnerState::Alive, "node-2", false),
         (OwnerState::Expired, "node-2", true),
         (OwnerState::Unseen, "node-2", true),
         (OwnerState::Expired, "node-3", false),
         (OwnerState::Unseen, "node-3", false),
     ] {
-        let step = decide(&Case { holder, addressed: false, ..case(me, Some(&owner_record)) });
-        assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?} {me}");
+        let step = decide(&Case { owner_state, addressed: false, ..case(me, Some(&owner_record)) });
+        assert_eq!(matches!(step, Step::Take(_)), takes, "{owner_state:?} {me}");
     }
 }
 
@@ -168,17 +172,17 @@ fn a_node_that_may_not_have_it_takes_nothing_over() {
 #[test]
 fn an_owner_that_cannot_be_watched_is_asked_for_by_broadcast_by_the_first_in_line() {
     let owner_record = owner_record("node-1");
-    for holder in [OwnerState::Absent, OwnerState::Unseen] {
+    for owner_state in [OwnerState::Absent, OwnerState::Unseen] {
         let step =
-            |me, asked| decide(&Case { holder, asked, vacant_long_enough: true, ..case(me, Some(&owner_record)) });
-        assert_eq!(step("node-2", QuestionState::NotYet), Step::Ask, "{holder:?}");
-        assert_eq!(step("node-2", QuestionState::Waiting), Step::Rest, "{holder:?}");
-        assert_eq!(step("node-2", QuestionState::Answered), Step::Rest, "{holder:?}");
-        assert!(matches!(step("node-2", QuestionState::Silence), Step::Take(_)), "{holder:?}");
-        assert_eq!(step("node-3", QuestionState::Silence), Step::Rest, "{holder:?}");
+            |me, asked| decide(&Case { owner_state, asked, vacant_long_enough: true, ..case(me, Some(&owner_record)) });
+        assert_eq!(step("node-2", QuestionState::NotYet), Step::Ask, "{owner_state:?}");
+        assert_eq!(step("node-2", QuestionState::Waiting), Step::Rest, "{owner_state:?}");
+        assert_eq!(step("node-2", QuestionState::Answered), Step::Rest, "{owner_state:?}");
+        assert!(matches!(step("node-2", QuestionState::Silence), Step::Take(_)), "{owner_state:?}");
+        assert_eq!(step("node-3", QuestionState::Silence), Step::Rest, "{owner_state:?}");
     }
     // Its Lease may not have come yet.
-    let fresh = Case { holder: OwnerState::Absent, ..case("node-2", Some(&owner_record)) };
+    let fresh = Case { owner_state: OwnerState::Absent, ..case("node-2", Some(&owner_record)) };
     assert_eq!(decide(&fresh), Step::Rest);
 }
 
@@ -258,7 +262,7 @@ fn in_safe_mode_only_what_nobody_answers_for_is_taken_and_nothing_new() {
     let dead = Case {
         safe_mode: true,
         silent: silent(Side::Greater),
-        holder: OwnerState::Expired,
+        owner_state: OwnerState::Expired,
         ..case("node-2", Some(&owner_record))
     };
     let new = Case { safe_mode: true, ..case("node-2", None) };
@@ -297,7 +301,7 @@ fn in_safe_mode_only_what_nobody_answers_for_is_taken_and_nothing_new() {
         ("what is here stays", Case { holding: true, ..new }, "take"),
     ] {
         let step = match decide(&case) {
-            Step::Rest => "rest",
+            Step::Rest | Step::LeaveUnreached => "rest",
             Step::Ask => "ask",
             Step::Take(_) => "take",
             Step::Give(..) => "give",
