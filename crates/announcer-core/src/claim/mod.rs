@@ -159,8 +159,8 @@ impl Claims {
 
     /// Starts to claim a VIP that this node has taken over from `former_owner`; there may be several former owners. For
     /// the same VIP the newer term replaces the older one.
-    pub fn begin(&mut self, now: Instant, former_owner: FormerOwner, won: &TakenOverVip) {
-        self.forget(won.address, |claimed| claimed.term != won.term);
+    pub fn begin(&mut self, now: Instant, former_owner: FormerOwner, taken_over: &TakenOverVip) {
+        self.forget(taken_over.address, |claimed| claimed.term != taken_over.term);
         let claiming = self.former_owners.entry(former_owner).or_insert_with(|| Claiming {
             vips: BTreeMap::new(),
             spell: None,
@@ -169,21 +169,21 @@ impl Claims {
             next_silent: now,
         });
         let claimed = Claimed {
-            uid: won.uid.clone(),
-            mac: won.mac,
-            loser_mac: won.loser_mac,
-            on_macvlan: won.on_macvlan,
-            term: won.term,
-            payload: tag::seal(&won.key, won.address, won.mac, won.term),
+            uid: taken_over.uid.clone(),
+            mac: taken_over.mac,
+            loser_mac: taken_over.loser_mac,
+            on_macvlan: taken_over.on_macvlan,
+            term: taken_over.term,
+            payload: tag::seal(&taken_over.key, taken_over.address, taken_over.mac, taken_over.term),
             known: false,
             unanswered: 0,
             has_answered: false,
             last: None,
             begun: now,
             settled: false,
-            suspected: won.suspected,
+            suspected: taken_over.suspected,
         };
-        claiming.vips.insert(won.address, claimed);
+        claiming.vips.insert(taken_over.address, claimed);
         claiming.next = claiming.next.min(now + FIRST);
     }
 

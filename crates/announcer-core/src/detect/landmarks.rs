@@ -171,7 +171,7 @@ pub(super) struct Landmarks {
 
 impl Landmarks {
     /// Sets what the cluster knows of the LAN.
-    pub fn name(&mut self, now: Instant, neighbourhood: &Neighbourhood) {
+    pub fn set_neighbourhood(&mut self, now: Instant, neighbourhood: &Neighbourhood) {
         let Neighbourhood { named, links, members, excluded } = neighbourhood;
         self.links.clone_from(links);
         self.excluded.clone_from(excluded);

@@ -130,8 +130,8 @@ impl Detector {
     }
 
     /// Sets what the cluster knows of the LAN. Its landmarks tell on which side of the LAN this node is.
-    pub fn landmarks(&mut self, now: Instant, neighbourhood: &Neighbourhood) {
-        self.landmarks.name(now, neighbourhood);
+    pub fn set_neighbourhood(&mut self, now: Instant, neighbourhood: &Neighbourhood) {
+        self.landmarks.set_neighbourhood(now, neighbourhood);
     }
 
     /// How many hosts that are not members this node hears, by interface.

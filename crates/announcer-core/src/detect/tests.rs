@@ -83,7 +83,7 @@ impl Lan {
         let start = Instant::now();
         let mut detector = Detector::new(start, profile.into());
         detector.watch(start, targets);
-        detector.landmarks(start, &around(&[gateway()]));
+        detector.set_neighbourhood(start, &around(&[gateway()]));
         let mut holders: BTreeMap<IpAddr, BTreeSet<Mac>> = BTreeMap::new();
         holders.insert(GATEWAY, [GATEWAY_MAC].into());
         for vip in targets.iter().flat_map(|target| &target.vips) {
@@ -286,7 +286,7 @@ fn a_landmark_counts_only_if_it_answers_in_the_same_burst_and_not_for_a_suspecte
     let mut lan = Lan::new(&[target(2, 0, &[5])]);
     // The gateway itself is a VIP of the suspected owner.
     let landmark = Landmark { address: vip(5), mac: None, ..gateway() };
-    lan.detector.landmarks(lan.now, &around(&[landmark]));
+    lan.detector.set_neighbourhood(lan.now, &around(&[landmark]));
     lan.run(Duration::from_secs(1));
     lan.heard(GATEWAY, GATEWAY_MAC, Heard::Answer);
     lan.kill(2);
@@ -297,7 +297,7 @@ fn a_landmark_counts_only_if_it_answers_in_the_same_burst_and_not_for_a_suspecte
 #[test]
 fn another_owner_that_answers_is_a_landmark_too() {
     let mut lan = Lan::new(&[target(2, 0, &[5]), target(3, 0, &[6])]);
-    lan.detector.landmarks(lan.now, &around(&[]));
+    lan.detector.set_neighbourhood(lan.now, &around(&[]));
     lan.run(Duration::from_secs(1));
     lan.kill(2);
     lan.run(ms(240));
@@ -475,7 +475,7 @@ fn who_is_not_watched_any_more_is_forgotten_in_the_middle_of_a_burst() {
     lan.run(ms(60));
     assert_eq!(lan.silent(), [(name(2), vec![vip(6)], true)]);
     lan.detector.watch(lan.now, &[]);
-    lan.detector.landmarks(lan.now, &Neighbourhood::default());
+    lan.detector.set_neighbourhood(lan.now, &Neighbourhood::default());
     assert_eq!(lan.detector.deadline(), None);
 }
 
@@ -504,7 +504,7 @@ fn with_hosts(hosts: &[u8]) -> Lan {
         lan.hosts.insert(vip(*host));
         lan.holders.insert(vip(*host), [mac(*host)].into());
     }
-    lan.detector.landmarks(lan.now, &around(&named));
+    lan.detector.set_neighbourhood(lan.now, &around(&named));
     lan.run(Duration::from_secs(1));
     lan
 }

@@ -198,7 +198,7 @@ impl Engine {
         self.note_changes(changes);
         let vips = review.vips.clone();
         self.follow(now, review);
-        self.name_landmarks(now, vips);
+        self.set_neighbourhood(now, vips);
         self.watch_nodes(now);
         self.note_losers();
         self.note_mute();
@@ -255,12 +255,12 @@ impl Engine {
     }
 
     /// Updates what the detector knows of the LAN of each interface that carries VIPs.
-    fn name_landmarks(&mut self, now: Instant, vips: BTreeSet<IpAddr>) {
+    fn set_neighbourhood(&mut self, now: Instant, vips: BTreeSet<IpAddr>) {
         let (Owners::Node(cluster), Some(network)) = (&self.ownership, self.observer.network()) else { return };
         let links: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
         let neighbourhood = cluster.neighbourhood(now, network, links, vips);
         if neighbourhood != self.node_mode.neighbourhood {
-            self.node_mode.detector.landmarks(now, &neighbourhood);
+            self.node_mode.detector.set_neighbourhood(now, &neighbourhood);
             self.node_mode.neighbourhood = neighbourhood;
         }
     }

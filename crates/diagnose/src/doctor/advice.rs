@@ -13,7 +13,7 @@ use crate::snapshot::Snapshot;
 /// The default name of the Secret that `generate-addon -o secret` prints.
 const SECRET: &str = "harvester-cloud-config";
 /// The namespace of that Secret, and the one that the documents install into.
-const NAMESPACE: &str = "kube-system";
+pub const NAMESPACE: &str = "kube-system";
 /// Shows the pools of Harvester.
 pub const LIST_POOLS: &str = "kubectl --kubeconfig harvester.yaml get ippools.loadbalancer.harvesterhci.io";
 
@@ -76,16 +76,16 @@ pub fn controller(snapshot: &Snapshot) -> (String, String) {
 /// begin with a blank.
 pub fn write_credentials(snapshot: &Snapshot, namespace: &str, flags: &str, note: &str) -> String {
     let mounted = snapshot.cloud_config.strip_prefix("Secret ").and_then(|secret| secret.split_once('/'));
-    let (place, secret) = match mounted {
-        Some((place, secret)) => (place.to_owned(), secret),
+    let (secret_namespace, secret) = match mounted {
+        Some((namespace, secret)) => (namespace.to_owned(), secret),
         None => (controller(snapshot).0, SECRET),
     };
     let secret = if secret == SECRET { String::new() } else { format!(" --secret-name {secret}") };
     // The manifest names its namespace, so that `kubectl apply -n` would refuse it.
-    let moved = if place == NAMESPACE {
+    let moved = if secret_namespace == NAMESPACE {
         String::new()
     } else {
-        format!(" | sed 's/namespace: {NAMESPACE}/namespace: {place}/'")
+        format!(" | sed 's/namespace: {NAMESPACE}/namespace: {secret_namespace}/'")
     };
     generate_addon(snapshot, namespace, &format!("{flags} -o secret{secret}{moved} | kubectl apply -f -"), note)
 }

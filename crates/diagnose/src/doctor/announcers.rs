@@ -53,7 +53,7 @@ fn nobody(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
     }
     let what = if members.is_empty() { "no announcer has ever run" } else { "no announcer renews its Lease" };
     let set = workload(snapshot);
-    let (namespace, name) = set.map_or(("kube-system".to_owned(), "kube-vip".to_owned()), |set| {
+    let (namespace, name) = set.map_or((advice::NAMESPACE.to_owned(), "kube-vip".to_owned()), |set| {
         (set.namespace().unwrap_or_default(), set.name_any())
     });
     let finding = Finding::error("announcer-missing", format!("DaemonSet {namespace}/{name}"))
@@ -89,7 +89,7 @@ fn workload(snapshot: &Snapshot) -> Option<&DaemonSet> {
 
 /// The command that restarts the announcer of a node.
 pub fn restart_on(snapshot: &Snapshot, node: &str) -> String {
-    let namespace = workload(snapshot).and_then(ResourceExt::namespace).unwrap_or_else(|| "kube-system".to_owned());
+    let namespace = workload(snapshot).and_then(ResourceExt::namespace).unwrap_or_else(|| advice::NAMESPACE.to_owned());
     format!(
         "kubectl -n {namespace} delete pod --field-selector spec.nodeName={node} -l app.kubernetes.io/name=kube-vip"
     )

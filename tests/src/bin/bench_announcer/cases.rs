@@ -5,8 +5,8 @@ use std::time::Duration;
 use e2e::Bed;
 use serde::{Deserialize, Serialize};
 
+use crate::case_result::CaseResult;
 use crate::experiment::Experiment;
-use crate::found::CaseResult;
 
 /// What is done to the owner, or to all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

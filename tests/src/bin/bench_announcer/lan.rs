@@ -6,8 +6,8 @@ use e2e::vip::{all_well, three_nodes};
 use e2e::{Bed, Case as Place};
 use serde::{Deserialize, Serialize};
 
+use crate::case_result::CaseResult;
 use crate::cases::ms;
-use crate::found::CaseResult;
 
 /// What is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

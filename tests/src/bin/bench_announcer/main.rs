@@ -5,10 +5,10 @@
 //! to standard output, everything to a JSON file. Figures are no tests: nothing here judges whether one is good.
 
 mod at_rest;
+mod case_result;
 mod cases;
 mod experiment;
 mod false_verdicts;
-mod found;
 mod lan;
 mod load;
 mod lost_node;
@@ -24,8 +24,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 
+use crate::case_result::CaseResult;
 use crate::cases::CASES;
-use crate::found::CaseResult;
 use crate::lan::FAULTS;
 use crate::report::Report;
 

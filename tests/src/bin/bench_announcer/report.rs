@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::at_rest::{self, AtRest};
+use crate::case_result::CaseResult;
 use crate::cases::Run;
 use crate::false_verdicts::FalseVerdicts;
-use crate::found::CaseResult;
 use crate::lan;
 use crate::lost_node::{self, Row};
 use crate::many::Many;

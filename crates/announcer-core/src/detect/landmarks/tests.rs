@@ -61,7 +61,7 @@ fn more_than_half_of_those_heard_before_and_the_gateway_are_the_clients_side() {
 fn landmarks_are_asked_now_and_then_and_those_that_never_answer_seldom() {
     let (mut landmarks, start) = (Landmarks::default(), Instant::now());
     let gateway = Landmark { mac: None, ..named(254, LandmarkKind::Gateway) };
-    landmarks.name(start, &around(&[member(2), gateway], &[]));
+    landmarks.set_neighbourhood(start, &around(&[member(2), gateway], &[]));
     let mut asked: BTreeMap<IpAddr, Vec<u64>> = BTreeMap::new();
     for second in 0..180 {
         let now = start + Duration::from_secs(second);
@@ -81,7 +81,7 @@ fn landmarks_are_asked_now_and_then_and_those_that_never_answer_seldom() {
 #[test]
 fn whoever_asks_for_somebody_is_a_host_and_stays_one_for_as_long_as_it_answers() {
     let (mut landmarks, start) = (Landmarks::default(), Instant::now());
-    landmarks.name(start, &around(&[member(2)], &[address(50)]));
+    landmarks.set_neighbourhood(start, &around(&[member(2)], &[address(50)]));
     let mut spoken: Vec<Frame> = (100..120).map(|last| frame(last, false)).collect();
     let vip = Frame { address: address(50), ..frame(200, false) };
     let other_address_of_a_member = Frame { mac: mac(2), ..frame(201, false) };
@@ -113,7 +113,7 @@ fn a_client_that_asks_for_a_vip_in_the_ordinary_way_is_a_host() {
     let asked = Arp::who_has(mac(77), client, vip).frame(Mac::BROADCAST);
     let announced = Arp::announcement_request(mac(2), vip).frame(Mac::BROADCAST);
     let (mut landmarks, now) = (Landmarks::default(), Instant::now());
-    landmarks.name(now, &around(&[member(2)], &[vip.into()]));
+    landmarks.set_neighbourhood(now, &around(&[member(2)], &[vip.into()]));
     for frame in [asked, announced] {
         landmarks.on_frame(now, &crate::frames::read(3, &frame).unwrap());
     }
@@ -132,7 +132,7 @@ fn the_owner_and_what_stands_with_it_is_left_out_of_what_was_heard_before() {
     let (mut landmarks, now) = (Landmarks::default(), Instant::now());
     let api_on_1 = Landmark { mac: Some(mac(1)), ..named(9, LandmarkKind::ApiServer) };
     let named = [member(1), member(2), member(3), api_on_1, named(254, LandmarkKind::Gateway)];
-    landmarks.name(now, &around(&named, &[]));
+    landmarks.set_neighbourhood(now, &around(&named, &[]));
     for heard in [1, 2, 3, 254] {
         landmarks.on_frame(now, &frame(heard, true));
     }
@@ -160,10 +160,10 @@ fn members_are_no_other_hosts_however_many_there_are() {
         let mut neighbourhood = around(&named, &[second.address]);
         // One process was heard before its card was read.
         let early = frame(members[usize::from(count) - 1], false);
-        landmarks.name(now, &neighbourhood);
+        landmarks.set_neighbourhood(now, &neighbourhood);
         landmarks.on_frame(now, &early);
         neighbourhood.members = macs(&members);
-        landmarks.name(now, &neighbourhood);
+        landmarks.set_neighbourhood(now, &neighbourhood);
         let asked = members.iter().map(|last| frame(*last, false)).chain([second, frame(100, false)]);
         for asked in asked {
             landmarks.on_frame(now, &asked);

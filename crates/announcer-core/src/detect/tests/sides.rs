@@ -20,7 +20,7 @@ fn with_strangers(hosts: &[u8]) -> Lan {
         lan.hosts.insert(vip(*host));
         lan.holders.insert(vip(*host), [mac(*host)].into());
     }
-    lan.detector.landmarks(lan.now, &around(&named));
+    lan.detector.set_neighbourhood(lan.now, &around(&named));
     lan.run(Duration::from_secs(1));
     lan
 }

@@ -72,7 +72,7 @@ impl Engine {
                 .owner_record(&former_owner.service)
                 .is_some_and(|owner_record| owner_record.host == self.config.node_name);
             let Some(view) = self.services.get(&former_owner.service).filter(|_| ours) else { continue };
-            let won = TakenOverVip {
+            let taken_over = TakenOverVip {
                 address: carrier.net.addr(),
                 mac: carrier.mac,
                 loser_mac: former_owner.mac,
@@ -85,7 +85,7 @@ impl Engine {
             self.node_mode.claims.begin(
                 now,
                 claim::FormerOwner { owner: former_owner.owner, link: former_owner.link },
-                &won,
+                &taken_over,
             );
         }
     }

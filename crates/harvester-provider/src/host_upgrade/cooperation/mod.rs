@@ -33,7 +33,7 @@ use super::shown::{NodeStatus, Reason};
 use crate::identity::Identity;
 use decide::{Change, CooperationCase};
 use held_nodes::{HeldNodes, Missing};
-use pods::{PodDrainStatus, drain_status, key, listed};
+use pods::{PodDrainAction, drain_action, key, listed};
 
 /// Interval of the checks: deadlines pass although nothing changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -295,13 +295,13 @@ impl Cooperation {
         drain.left.clear();
         let mut ending = false;
         for pod in &pods {
-            match drain_status(pod) {
-                PodDrainStatus::Belongs => {}
-                PodDrainStatus::Ending => ending = true,
-                PodDrainStatus::LocalData | PodDrainStatus::Unmanaged => {
+            match drain_action(pod) {
+                PodDrainAction::Belongs => {}
+                PodDrainAction::Ending => ending = true,
+                PodDrainAction::LocalData | PodDrainAction::Unmanaged => {
                     drain.left.insert(key(pod));
                 }
-                PodDrainStatus::Evicted => {
+                PodDrainAction::Evicted => {
                     let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
                     match api.evict(&pod.name_any(), &EvictParams::default()).await {
                         Ok(_) => {

@@ -8,7 +8,7 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// What the drain does with a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PodDrainStatus {
+pub enum PodDrainAction {
     /// It is evicted.
     Evicted,
     /// It was evicted and is terminating.
@@ -22,7 +22,7 @@ pub enum PodDrainStatus {
 }
 
 /// Decides what the drain does with this pod.
-pub fn drain_status(pod: &Pod) -> PodDrainStatus {
+pub fn drain_action(pod: &Pod) -> PodDrainAction {
     let metadata = &pod.metadata;
     let mirror = metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR));
     let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
@@ -37,15 +37,15 @@ pub fn drain_status(pod: &Pod) -> PodDrainStatus {
         .into_iter()
         .any(|volume| volume.empty_dir.as_ref().is_some_and(|directory| directory.medium.as_deref() != Some("Memory")));
     if mirror || ended || owner.is_some_and(|owner| owner.kind == "DaemonSet" || owner.kind == "Node") {
-        PodDrainStatus::Belongs
+        PodDrainAction::Belongs
     } else if metadata.deletion_timestamp.is_some() {
-        PodDrainStatus::Ending
+        PodDrainAction::Ending
     } else if owner.is_none() {
-        PodDrainStatus::Unmanaged
+        PodDrainAction::Unmanaged
     } else if local {
-        PodDrainStatus::LocalData
+        PodDrainAction::LocalData
     } else {
-        PodDrainStatus::Evicted
+        PodDrainAction::Evicted
     }
 }
 
@@ -85,35 +85,35 @@ mod tests {
             |kind: &'static str| move |pod: &mut Value| pod["metadata"]["ownerReferences"][0]["kind"] = json!(kind);
         let volume = |volume: Value| move |pod: &mut Value| pod["spec"]["volumes"] = json!([volume]);
         for (name, pod, expected) in vec![
-            ("a Deployment's", pod(|_| {}), PodDrainStatus::Evicted),
-            ("a StatefulSet's", pod(owner("StatefulSet")), PodDrainStatus::Evicted),
-            ("a DaemonSet's", pod(owner("DaemonSet")), PodDrainStatus::Belongs),
-            ("a static pod's mirror", pod(owner("Node")), PodDrainStatus::Belongs),
+            ("a Deployment's", pod(|_| {}), PodDrainAction::Evicted),
+            ("a StatefulSet's", pod(owner("StatefulSet")), PodDrainAction::Evicted),
+            ("a DaemonSet's", pod(owner("DaemonSet")), PodDrainAction::Belongs),
+            ("a static pod's mirror", pod(owner("Node")), PodDrainAction::Belongs),
             (
                 "a mirror by its annotation",
                 pod(|pod| pod["metadata"]["annotations"] = json!({MIRROR: "x"})),
-                PodDrainStatus::Belongs,
+                PodDrainAction::Belongs,
             ),
-            ("an ended one", pod(|pod| pod["status"]["phase"] = json!("Succeeded")), PodDrainStatus::Belongs),
+            ("an ended one", pod(|pod| pod["status"]["phase"] = json!("Succeeded")), PodDrainAction::Belongs),
             (
                 "an ending one",
                 pod(|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
-                PodDrainStatus::Ending,
+                PodDrainAction::Ending,
             ),
-            ("made by hand", pod(|pod| pod["metadata"]["ownerReferences"] = json!([])), PodDrainStatus::Unmanaged),
-            ("with local data", pod(volume(json!({"name": "v", "emptyDir": {}}))), PodDrainStatus::LocalData),
+            ("made by hand", pod(|pod| pod["metadata"]["ownerReferences"] = json!([])), PodDrainAction::Unmanaged),
+            ("with local data", pod(volume(json!({"name": "v", "emptyDir": {}}))), PodDrainAction::LocalData),
             (
                 "with data in memory",
                 pod(volume(json!({"name": "v", "emptyDir": {"medium": "Memory"}}))),
-                PodDrainStatus::Evicted,
+                PodDrainAction::Evicted,
             ),
             (
                 "with a claim",
                 pod(volume(json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}}))),
-                PodDrainStatus::Evicted,
+                PodDrainAction::Evicted,
             ),
         ] {
-            assert_eq!(drain_status(&pod), expected, "{name}");
+            assert_eq!(drain_action(&pod), expected, "{name}");
         }
     }
 
