@@ -299,10 +299,10 @@ impl NodeLoss {
             Some(said) => said,
             None if many => (MachineState::Unknown, false),
             None => {
-                let standing = tokio::time::timeout(ASK, self.instances.standing(node));
-                let (standing, upgrade) = tokio::join!(standing, self.requests.host_upgrade());
-                let cached = self.instances.cached_standing(node);
-                let machine = decide::settle(standing.unwrap_or(MachineState::Unknown), cached, case.former);
+                let answer = tokio::time::timeout(ASK, self.instances.machine_state(node));
+                let (answer, upgrade) = tokio::join!(answer, self.requests.host_upgrade());
+                let cached = self.instances.cached_machine_state(node);
+                let machine = decide::settle(answer.unwrap_or(MachineState::Unknown), cached, case.former);
                 case.former = Some(machine);
                 let upgrade = match upgrade {
                     Ok(upgrade) => upgrade,

@@ -168,12 +168,12 @@ pub trait Instances: Send + Sync + 'static {
 
     /// Asks the cloud directly about a machine that does not answer. Called in every replica, also in those that do not
     /// lead.
-    async fn standing(&self, _node: &NodeView) -> MachineState {
+    async fn machine_state(&self, _node: &NodeView) -> MachineState {
         MachineState::Unknown
     }
 
     /// The same as the caches have it; `Unknown` while they are not kept up to date.
-    fn cached_standing(&self, _node: &NodeView) -> MachineState {
+    fn cached_machine_state(&self, _node: &NodeView) -> MachineState {
         MachineState::Unknown
     }
 

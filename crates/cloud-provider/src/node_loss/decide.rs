@@ -174,7 +174,7 @@ pub struct LossFacts<'a> {
 /// What counts of the machine. An answer that did not come replaces neither what the caches show nor the former answer,
 /// where these ask for patience. That patience has an end ([`STILL`]).
 pub fn settle(answer: MachineState, cached: MachineState, former: Option<MachineState>) -> MachineState {
-    let is_still = |standing: &MachineState| matches!(standing, MachineState::Still(_));
+    let is_still = |state: &MachineState| matches!(state, MachineState::Still(_));
     match answer {
         MachineState::Unknown => [cached].into_iter().chain(former).find(is_still).unwrap_or(MachineState::Unknown),
         answer => answer,

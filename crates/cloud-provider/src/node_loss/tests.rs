@@ -41,7 +41,7 @@ impl Instances for Cloud {
     async fn power_now(&self, _: &NodeView) -> Power {
         Power::On
     }
-    async fn standing(&self, _: &NodeView) -> MachineState {
+    async fn machine_state(&self, _: &NodeView) -> MachineState {
         if self.asked.swap(true, Ordering::Relaxed) { self.later } else { self.first }
     }
     fn steady_since(&self) -> Option<Instant> {

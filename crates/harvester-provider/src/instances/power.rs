@@ -22,7 +22,7 @@ pub fn power(vm: &VmView, vmi: Option<&VmiView>) -> Power {
 
 /// The state of a machine whose Node does not answer. When a host has just died, Harvester reports its machines as
 /// running for some minutes.
-pub fn standing(vm: &VmView, vmi: Option<&VmiView>) -> MachineState {
+pub fn machine_state(vm: &VmView, vmi: Option<&VmiView>) -> MachineState {
     let ended = vmi.is_none_or(|vmi| vmi.phase == Phase::Ended);
     match vm.status {
         PrintableStatus::Stopped if ended => MachineState::Off,
@@ -60,7 +60,7 @@ mod tests {
         ] {
             let mut vm = build::vm("a", "u");
             vm.status = status;
-            assert_eq!(standing(&vm, vmi), expected, "{status:?} {vmi:?}");
+            assert_eq!(machine_state(&vm, vmi), expected, "{status:?} {vmi:?}");
         }
     }
 

@@ -31,7 +31,7 @@ use vips::ServiceVips;
 use super::addresses::{AddressRules, Addresses, node_addresses};
 use super::hostnames::{AgentRequest, Hostnames};
 use super::lookup::{judge, vm_uid};
-use super::power::{power, standing};
+use super::power::{machine_state, power};
 use super::requests::Requests;
 use super::view::{VmCache, VmView, VmiCache, VmiView};
 use crate::config::{ProviderConfig, remedy};
@@ -304,22 +304,22 @@ impl Instances for HarvesterInstances {
         }
     }
 
-    async fn standing(&self, node: &NodeView) -> MachineState {
+    async fn machine_state(&self, node: &NodeView) -> MachineState {
         // A replica that does not lead has no cache. The machine then usually has the Node's name, and the comparison
         // of UIDs below detects if not.
         let name = self.vm(node).map_or_else(|_| node.name.clone(), |vm| vm.name.clone());
         match self.requests.read(&name).await {
-            Ok(Some((vm, vmi))) if Some(vm.uid.as_str()) == vm_uid(node) => standing(&vm, vmi.as_ref()),
+            Ok(Some((vm, vmi))) if Some(vm.uid.as_str()) == vm_uid(node) => machine_state(&vm, vmi.as_ref()),
             Ok(_) | Err(_) => MachineState::Unknown,
         }
     }
 
-    fn cached_standing(&self, node: &NodeView) -> MachineState {
+    fn cached_machine_state(&self, node: &NodeView) -> MachineState {
         if self.steady_since().is_none() {
             return MachineState::Unknown;
         }
         match self.vm(node) {
-            Ok(vm) if Some(vm.uid.as_str()) == vm_uid(node) => standing(&vm, self.vmis.get(&vm.name).as_deref()),
+            Ok(vm) if Some(vm.uid.as_str()) == vm_uid(node) => machine_state(&vm, self.vmis.get(&vm.name).as_deref()),
             Ok(_) | Err(_) => MachineState::Unknown,
         }
     }
