@@ -18,7 +18,8 @@ const EVERY: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(2);
 /// Consecutive bad answers before kube-proxy counts as unhealthy: one that is being replaced is back in a moment.
 const PATIENCE: u32 = 4;
-/// If nothing listens (another proxy or a CNI does its work), a Node that was not ready has to be ready for this long.
+/// If nothing listens (another proxy or a CNI does its work), a Node that was not ready when this process began has to be
+/// ready for this long.
 const READY_FOR: Duration = Duration::from_secs(10);
 
 /// Answer of the health check.
@@ -52,7 +53,9 @@ struct Judge {
     bad: u32,
     listened: bool,
     serving: bool,
-    /// When the Node was last seen not to be ready.
+    /// The node has served while nothing listened.
+    settled: bool,
+    /// When the Node was last seen not to be ready, until then.
     unready: Option<Instant>,
 }
 
@@ -60,7 +63,7 @@ impl Judge {
     /// Whether kube-proxy counts as healthy. `ready`: state of the Node; `None`: unknown. Durations are measured here,
     /// because the Node's timestamps come from another clock.
     fn judge(&mut self, now: Instant, health: Health, ready: Option<bool>) -> bool {
-        if ready == Some(false) {
+        if ready == Some(false) && !self.settled {
             self.unready = Some(now);
         }
         self.serving = match health {
@@ -70,7 +73,13 @@ impl Judge {
                 true
             }
             // A kube-proxy that listened a moment ago is being replaced or has died.
-            Health::Absent if !self.listened => self.unready.is_none_or(|unready| now >= unready + READY_FOR),
+            // A node that starts may be unable to serve until it has been ready for a while. Later `Readiness` judges
+            // how ready it is: it has patience, and many Nodes that are not ready together do not count.
+            Health::Absent if !self.listened => {
+                let well = self.unready.is_none_or(|unready| now >= unready + READY_FOR);
+                self.settled |= well && ready == Some(true);
+                well
+            }
             Health::Bad | Health::Absent => {
                 self.bad += 1;
                 self.serving && self.bad < PATIENCE
@@ -124,12 +133,21 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_listens_a_node_that_was_not_ready_has_to_be_it_for_a_while() {
+    fn where_nobody_listens_a_node_that_was_ready_serves_until_others_judge() {
         let (mut judge, start) = (Judge::default(), Instant::now());
         let mut absent = |seconds, ready| judge.judge(start + Duration::from_secs(seconds), Health::Absent, ready);
         assert!(absent(0, None), "Nodes may not be read");
         assert!(absent(2, Some(true)), "ready since before this process, by whatever clock");
-        assert!(!absent(4, Some(false)) && !absent(13, Some(true)) && absent(14, Some(true)));
+        assert!(absent(4, Some(false)), "later it is for those to judge who know all Nodes");
+    }
+
+    #[test]
+    fn where_nobody_listens_a_node_that_starts_has_to_be_ready_for_a_while() {
+        let (mut judge, start) = (Judge::default(), Instant::now());
+        let mut absent = |seconds, ready| judge.judge(start + Duration::from_secs(seconds), Health::Absent, ready);
+        assert!(!absent(0, Some(false)) && !absent(9, Some(true)), "it has just become ready");
+        assert!(!absent(12, Some(false)) && !absent(21, Some(true)), "and again");
+        assert!(absent(22, Some(true)) && absent(40, Some(false)), "once it has served");
     }
 
     #[tokio::test]
