@@ -20,7 +20,7 @@ const FIRST: Duration = Duration::from_millis(10);
 const EVERY: Duration = Duration::from_secs(5);
 /// Interval for a landmark that has never answered [`MISSES`] questions.
 const SELDOM: Duration = Duration::from_mins(1);
-/// Consecutive questions without an answer after which a found host is dropped.
+/// Consecutive questions without an answer after which a found host is dropped and a former member does not count.
 const MISSES: u32 = 3;
 /// One of this many unanswered questions to a gateway is a broadcast.
 const REMOVED: u32 = 12;
@@ -38,10 +38,23 @@ pub(crate) enum LandmarkKind {
     Gateway,
     /// Another node of the cluster, by name.
     Member(String),
+    /// A node by name whose membership Lease expired long ago. Its announcer may have been removed from a machine that
+    /// goes on. No Lease tells when that machine fails, so it counts only while it answers.
+    FormerMember(String),
     /// An API server in this LAN.
     ApiServer,
     /// Any other host, found by its questions.
     Host,
+}
+
+impl LandmarkKind {
+    /// The name of a node that is or was a member.
+    fn node(&self) -> Option<&str> {
+        match self {
+            Self::Member(node) | Self::FormerMember(node) => Some(node),
+            Self::Gateway | Self::ApiServer | Self::Host => None,
+        }
+    }
 }
 
 /// A host that helps to tell on which side of the LAN this node is.
@@ -60,7 +73,7 @@ pub(crate) struct Landmark {
 /// What the cluster knows of the hosts on the LAN.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Neighbourhood {
-    /// The gateway, some of the members, the API servers.
+    /// The gateway, some of the members and former members, the API servers.
     pub named: Vec<Landmark>,
     /// The interfaces on which further hosts are found.
     pub links: BTreeSet<u32>,
@@ -175,7 +188,7 @@ impl Landmarks {
         let Neighbourhood { named, links, members, excluded } = neighbourhood;
         self.links.clone_from(links);
         self.excluded.clone_from(excluded);
-        let is_member = |landmark: &&Landmark| matches!(landmark.who, LandmarkKind::Member(_));
+        let is_member = |landmark: &&Landmark| landmark.who.node().is_some();
         let named_members = named.iter().filter(is_member).filter_map(|landmark| landmark.mac);
         self.members = members.iter().copied().chain(named_members).collect();
         let (members, excluded) = (&self.members, &self.excluded);
@@ -221,7 +234,7 @@ impl Landmarks {
                 (entry.answered, entry.unanswered) = (Some(now), 0);
                 entry.next = now + EVERY;
                 // The MAC of a member comes from its card.
-                if !matches!(entry.who, LandmarkKind::Member(_)) {
+                if entry.who.node().is_none() {
                     entry.mac = Some(frame.mac);
                 }
             }
@@ -253,8 +266,12 @@ impl Landmarks {
             if now < entry.next {
                 return true;
             }
-            if entry.who == LandmarkKind::Host && entry.unanswered >= MISSES {
-                return false;
+            if entry.unanswered >= MISSES {
+                match entry.who {
+                    LandmarkKind::Host => return false,
+                    LandmarkKind::FormerMember(_) => entry.answered = None,
+                    LandmarkKind::Gateway | LandmarkKind::Member(_) | LandmarkKind::ApiServer => {}
+                }
             }
             let unheard = entry.answered.is_none() && entry.unanswered >= MISSES;
             entry.next = now + if unheard { SELDOM } else { EVERY };
@@ -275,7 +292,7 @@ impl Landmarks {
 
     /// The landmarks that this node heard before on this interface, without the nodes `apart` and the MACs `macs`.
     pub fn before(&self, now: Instant, link: u32, apart: &BTreeSet<String>, macs: &BTreeSet<Mac>) -> Before {
-        let is_apart = |entry: &Entry| matches!(&entry.who, LandmarkKind::Member(node) if apart.contains(node));
+        let is_apart = |entry: &Entry| entry.who.node().is_some_and(|node| apart.contains(node));
         let there = || self.known.iter().filter(|((on, _), _)| *on == link).map(|(_, entry)| entry);
         let mut left_out = macs.clone();
         left_out.extend(there().filter(|entry| is_apart(entry)).filter_map(|entry| entry.mac));
@@ -319,9 +336,8 @@ impl Landmarks {
 
     /// Whether `mac` belongs to a landmark on this interface that is not a member.
     pub fn is_outside(&self, link: u32, mac: Mac) -> bool {
-        self.known.iter().any(|((on, _), entry)| {
-            *on == link && entry.mac == Some(mac) && !matches!(entry.who, LandmarkKind::Member(_))
-        }) && !self.members.contains(&mac)
+        let is_it = |entry: &Entry| entry.mac == Some(mac) && entry.who.node().is_none();
+        self.known.iter().any(|((on, _), entry)| *on == link && is_it(entry)) && !self.members.contains(&mac)
     }
 
     /// How many hosts that are not members this node hears, by interface.

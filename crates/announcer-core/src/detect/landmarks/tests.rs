@@ -174,3 +174,30 @@ fn members_are_no_other_hosts_however_many_there_are() {
         assert_eq!(outside, [100], "{count} members");
     }
 }
+
+/// Its announcer was removed, so no Lease tells when its machine fails.
+#[test]
+fn a_former_member_counts_while_it_answers_and_is_no_other_host() {
+    let (mut landmarks, start) = (Landmarks::default(), Instant::now());
+    let former = named(2, LandmarkKind::FormerMember("node-2".to_owned()));
+    landmarks.set_neighbourhood(start, &around(&[former, member(3)], &[address(2), address(3)]));
+    let before = |landmarks: &Landmarks, now: Instant, apart: &[&str]| {
+        let apart = apart.iter().map(|node| (*node).to_owned()).collect();
+        landmarks.before(now, 3, &apart, &BTreeSet::new()).all
+    };
+    assert_eq!(before(&landmarks, start, &[]), macs(&[]), "nobody has answered yet");
+    for last in [2, 3] {
+        landmarks.on_frame(start, &frame(last, true));
+    }
+    assert_eq!(before(&landmarks, start, &[]), macs(&[2, 3]));
+    assert_eq!(before(&landmarks, start, &["node-2"]), macs(&[3]), "it stands on the owner's hypervisor");
+    assert!(landmarks.outside(start).is_empty() && !landmarks.is_outside(3, mac(2)));
+    let mut now = start;
+    for _ in 0..=MISSES {
+        now += EVERY;
+        landmarks.due(now);
+    }
+    assert_eq!(before(&landmarks, now, &[]), macs(&[3]), "a silent member counts as lost until its Lease has expired");
+    landmarks.on_frame(now, &frame(2, true));
+    assert_eq!(before(&landmarks, now, &[]), macs(&[2, 3]), "it is back");
+}

@@ -273,7 +273,7 @@ impl Cluster {
             self.hand_overs.lingering.remove(key);
             if owner_record.host == self.me && regained {
                 if let Some(from) = &before {
-                    self.hand_overs.received.insert(key.clone(), (from.clone(), now));
+                    self.hand_overs.note_received(now, key, from);
                 }
                 let change = Change { key: key.clone(), from: before, why: "it was handed over", silent: None };
                 self.swaps.changes.push(change);
@@ -333,9 +333,9 @@ impl Cluster {
         let is_there = |key: &ServiceKey| services.contains_key(key);
         self.swaps.retain(now, is_there);
         self.asking.retain(|key, _| is_there(key));
-        let (records, me) = (&self.records, &self.me);
-        let is_mine = |key: &ServiceKey| records.get(key).is_some_and(|(_, owner_record)| owner_record.host == *me);
-        self.hand_overs.retain(now, is_there, is_mine);
+        let records = &self.records;
+        let owner = |key: &ServiceKey| records.get(key).map(|(_, owner_record)| owner_record.host.as_str());
+        self.hand_overs.retain(now, &self.me, is_there, owner);
     }
 
     /// When the next review is due without an event.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::member::{Fitness, Known, fitness, link_towards, links_towards};
 use super::readiness::Readiness;
-use super::timing::STALLED;
+use super::timing::{FORMER_AFTER, STALLED};
 use super::{Card, CardLink, ForeignLock, Member, NodeFacts};
 use crate::network::Network;
 
@@ -309,8 +309,10 @@ impl ApiFacts {
         let stalled = self.foreign.iter().map(|(_, changed)| *changed + STALLED).filter(|_| foreign.is_some());
         let echo = self.echoed.map(|echoed| echoed + self.duration);
         let readiness = self.readiness.deadline(now);
-        // Leases of other members expire when a renewal of our own proves it, so they need no timer.
-        readiness.into_iter().chain(foreign).chain(stalled).chain(echo).filter(|at| *at > now).min()
+        // Leases of other members expire when a renewal of our own proves it, so they need no timer before.
+        let expired = self.members.keys().filter_map(|node| self.expired_since(now, node));
+        let former = expired.map(|since| since + FORMER_AFTER);
+        readiness.into_iter().chain(foreign).chain(stalled).chain(echo).chain(former).filter(|at| *at > now).min()
     }
 
     /// The newest term on any card.

@@ -115,6 +115,10 @@ impl Cluster {
                 "this node handed the Service over to another node"
             );
             self.hand_overs.lingering.insert(key.clone(), now + HAND_OVER_LINGER);
+            // The new owner counts the group as lent on the same ground (`note_lent`).
+            if self.unwell_since.is_some() {
+                self.hand_overs.note_given(key, &owner_record.host);
+            }
         }
         // While the request is under way, its answer removes the entry.
         if failed {

@@ -14,6 +14,8 @@ pub(super) const SILENT_FOR: Duration = Duration::from_secs(1);
 pub(super) const STALLED: Duration = Duration::from_mins(1);
 /// How long this node goes on serving VIPs that a kube-vip has taken and does not answer for yet.
 pub(super) const FOREIGN_GRACE: Duration = Duration::from_secs(2);
+/// A member whose Lease has been expired for this long is taken for a host without an announcer.
+pub(super) const FORMER_AFTER: Duration = Duration::from_mins(1);
 /// How long a Node has to be not ready before it counts, by this node's clock.
 pub(super) const UNREADY_FOR: Duration = Duration::from_secs(10);
 /// After many Nodes were not ready together, none counts for this long, because they recover one by one.

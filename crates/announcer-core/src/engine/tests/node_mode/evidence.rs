@@ -261,3 +261,40 @@ fn beside_nodes_of_an_older_version_an_owner_is_watched_by_whom_either_version_n
         assert_eq!(!cluster.node.swaps.is_empty(), takes, "older {older}");
     }
 }
+
+/// For so long these answer when they are asked, and these renew.
+fn answer_when_asked(cluster: &mut Cluster, milliseconds: u64, answering: &[(&str, &str)], renewing: &[&str]) {
+    for step in 0..milliseconds / 5 {
+        if step % 1000 == 0 {
+            cluster.renew(renewing);
+        }
+        cluster.node.pass_ms(5);
+        let log = cluster.node.take_log();
+        for (node, address) in answering {
+            let asked = format!("ask eth0 {address} ");
+            if log.iter().any(|line| line.starts_with(&asked)) {
+                cluster.answers(node, address);
+            }
+        }
+    }
+}
+
+/// The announcer of node-2 was removed, and its Lease stays. No gateway answers, so no other host can tell.
+#[test]
+fn a_node_whose_announcer_was_removed_is_a_landmark_while_its_machine_answers() {
+    for (name, machine, while_it_dies, takes) in [
+        ("its machine goes on", true, true, true),
+        ("its machine was switched off long ago", false, false, false),
+        ("its machine is lost with the owner", true, false, false),
+    ] {
+        let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+        let answering = [("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")];
+        let answering = if machine { &answering[..] } else { &answering[..1] };
+        answer_when_asked(&mut cluster, 95_000, answering, &["node-1", "node-3"]);
+        assert_eq!(cluster.node.swaps, [], "{name}");
+        let answering = [("node-2", "10.0.0.2")];
+        let answering = if while_it_dies { &answering[..] } else { &[] };
+        answer_when_asked(&mut cluster, 400, answering, &["node-1"]);
+        assert_eq!(cluster.node.swaps.len(), usize::from(takes), "{name}");
+    }
+}

@@ -162,3 +162,67 @@ fn it_is_not_lent_where_its_former_owner_falls_ill_long_after_the_record() {
     cluster.quiet(62_000, &[], &ALL);
     assert!(has(&cluster, 0) && cluster.node.swaps.is_empty(), "{:?}", cluster.node.swaps);
 }
+
+/// `node` falls ill and hands web0 to node-1 under this term. For five seconds only the nodes `well` renew.
+fn receives(cluster: &mut Cluster, node: &str, term: u64, well: &[&str]) {
+    cluster.member(node, Card { serving: false, ..card(node) });
+    cluster.shows("web0", "node-1", term);
+    cluster.quiet(5000, &[], well);
+    assert!(has(cluster, 0), "from {node}");
+}
+
+/// node-1 falls ill and hands web0 to the returned node, which claims it. Then node-1 is well again.
+fn hands_on(cluster: &mut Cluster) -> String {
+    cluster.node.feed(Input::KubeProxy(false));
+    let record = cluster.node.swaps.last().expect("another node is better off").1.owner_record.clone();
+    cluster.won();
+    cluster.claims(&record.host, "10.0.0.50", "web0", record.term.0);
+    assert!(!has(cluster, 0), "{record:?}");
+    cluster.node.feed(Input::KubeProxy(true));
+    record.host
+}
+
+/// The nodes to which node-1 wants to give something.
+fn recipients(cluster: &Cluster) -> Vec<&str> {
+    cluster.node.swaps.iter().map(|(_, swap)| swap.owner_record.host.as_str()).collect()
+}
+
+/// The node that got it falls ill later. Its place was here all along.
+#[test]
+fn what_comes_back_from_the_node_that_got_it_stays() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web0", "10.0.0.50", "node-1", 4)]);
+    cluster.quiet(1000, &[], &ALL);
+    let to = hands_on(&mut cluster);
+    cluster.quiet(1000, &[(to.as_str(), "10.0.0.50")], &ALL);
+    let well: Vec<&str> = ALL.into_iter().filter(|node| *node != to).collect();
+    receives(&mut cluster, &to, 6, &well);
+    cluster.quiet(62_000, &[], &ALL);
+    assert!(has(&cluster, 0) && cluster.node.swaps.is_empty(), "{:?}", cluster.node.swaps);
+}
+
+#[test]
+fn what_was_given_back_is_lent_again_when_its_home_falls_ill_again() {
+    let both = ["node-1", "node-2"];
+    let mut cluster = Cluster::new(&both, &[seated("web0", "10.0.0.50", "node-2", 4)]);
+    cluster.quiet(1000, &[("node-2", "10.0.0.50")], &both);
+    receives(&mut cluster, "node-2", 5, &["node-1"]);
+    cluster.renew(&["node-2"]);
+    assert_eq!(hands_on(&mut cluster), "node-2");
+    cluster.quiet(1000, &[("node-2", "10.0.0.50")], &both);
+    receives(&mut cluster, "node-2", 7, &["node-1"]);
+    cluster.quiet(62_000, &[], &both);
+    assert_eq!(recipients(&cluster), ["node-2"]);
+}
+
+/// node-2 lends it to node-1, which falls ill too and passes it on to node-3.
+#[test]
+fn a_loan_that_was_passed_on_and_comes_back_goes_home() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web0", "10.0.0.50", "node-2", 4)]);
+    cluster.quiet(1000, &[("node-2", "10.0.0.50")], &ALL);
+    receives(&mut cluster, "node-2", 5, &["node-1", "node-3"]);
+    assert_eq!(hands_on(&mut cluster), "node-3", "node-2 is still ill");
+    cluster.quiet(1000, &[("node-3", "10.0.0.50")], &["node-1", "node-3"]);
+    receives(&mut cluster, "node-3", 7, &["node-1"]);
+    cluster.quiet(62_000, &[], &ALL);
+    assert_eq!(recipients(&cluster), ["node-2"]);
+}

@@ -34,6 +34,10 @@ fn a_lease_that_stands_for_its_duration_has_expired() {
     }
     assert!(facts.is_expired(clock.at(15), "node-2"));
     assert_eq!(facts.deadline(clock.at(14)), Some(clock.at(30)), "of our own");
+    for second in (20..=70).step_by(5) {
+        facts.member(clock.at(second), "node-1".into(), member(u32::try_from(second).unwrap()));
+    }
+    assert_eq!(facts.deadline(clock.at(70)), Some(clock.at(75)), "node-2 may be a host without an announcer by then");
 }
 
 #[test]
