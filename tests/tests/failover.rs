@@ -16,6 +16,8 @@ use vip::{Vip, at_most, nothing_was_lost, only_what_was_under_way_was_lost, seen
 #[path = "failover/many.rs"]
 mod many;
 mod vip;
+#[path = "failover/without_kube_proxy.rs"]
+mod without_kube_proxy;
 
 // These tests wait: for Leases, and for what should not happen.
 static BEDS: Beds<4> = Beds::new();

@@ -3,6 +3,8 @@
 //! once, and what need not move stays.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
+#[path = "impaired/minority.rs"]
+mod minority;
 #[path = "impaired/played.rs"]
 mod played;
 mod vip;
