@@ -16,8 +16,8 @@ FOLD := $(if $(filter x86_64,$(ARCH)),-C link-arg=-Wl$(,)--icf=all)
 RELEASE_FLAGS := -C target-feature=+crt-static -C force-unwind-tables=no -C link-arg=-Wl,-z,pack-relative-relocs $(FOLD)
 OUT := $(or $(CARGO_TARGET_DIR),target)
 BINARY := $(OUT)/$(TARGET)/release/harvester-cloud-provider
-# Everything is always built with one selection of packages: another one has other features of the dependencies, and compiles all of
-# them again. What is to run is chosen by the names of the tests.
+# Tests are always built with one selection of packages: another one has other features of the dependencies, and compiles all of
+# them again. What is to run is chosen by the names of the tests. Programs of the profiles release and tools are built alone.
 BUILD := cargo build --locked --workspace --all-targets
 # The demo's own programs need no optimisation, and are built in a third of the time without. CI has built everything by then, in one selection.
 DEMO_SELECTION ?= -p harvester-sim -p testbed --bins
@@ -102,7 +102,7 @@ image: release ## the image, as a docker-archive in target/, with checksums, the
 	@dev/tools.sh --packages && REVISION=$(COMMIT) RELEASE_FLAGS='$(RELEASE_FLAGS)' dev/image.sh $(BINARY)
 
 chart: ## the chart's archives and indexes in target/charts, for Helm and for Rancher's catalogue (LINE=109.1.0)
-	@# A desk with a Helm of its own needs nothing built for this.
+	@# A workstation with a Helm of its own needs nothing built for this.
 	@HELM=$${HELM:-$$(tools=$$(dev/tools.sh --print 2>/dev/null) && echo $$tools/helm3 || command -v helm || echo $$(dev/tools.sh)/helm3)} dev/chart.sh
 
 dashboard-png: ## docs/pictures/dashboard.png: the chart's dashboard over three minutes of a cluster that lives and suffers, as root

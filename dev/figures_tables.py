@@ -423,7 +423,7 @@ def readme(data):
         text("why is it pending?", "an error chain", "the host's own reason and what to do, as an Event and a condition"),
         (["announcer-power-loss"], power, "node loses power"),
         (["announcer-kill"], killed, "announcer killed"),
-        (["announcer-terminate"], ends, "announcer ends (upgrade, shutdown)"),
+        (["announcer-terminate"], ends, "announcer ends as its node leaves (`vip_handover=true`)"),
         text("load over the nodes", "one node has all addresses, unless `svc_election`", "spread, each with its own owner (`global` and `svc_election` exist, too)"),
         text("DHCP renewal", "fails with the shipped rights", "unicast from a packet socket, full RFC 2131; DHCPv6 where a Service asks for `::`"),
         text("ports of the node behind a VIP", "open with the shipped values", "closed (service security, on by default)"),

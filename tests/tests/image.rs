@@ -1,6 +1,6 @@
 //! What goes into the image: the list of its parts, what the script refuses, and that the same comes out twice. The
-//! image itself is built by
-//! `make image`, which holds its size, and by the demo, which runs it; `make release-check` compares two whole builds.
+//! image itself is built by `make image`, which holds its size, and by the demo, which runs it; `make release-check`
+//! compares two whole builds.
 
 use std::collections::BTreeSet;
 use std::path::Path;

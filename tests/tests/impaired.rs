@@ -84,8 +84,7 @@ fn mute(nic: &Nic) -> Result<Fault> {
 }
 
 /// To a node that hears no answers everybody is dead; it takes nothing over, because no witness answers it either. Both
-/// at a time: of the
-/// owner's two successors none is well.
+/// at a time: of the owner's two successors none is well.
 #[tokio::test]
 async fn standbys_that_hear_nobody_take_nothing_over() {
     if e2e::skip() {

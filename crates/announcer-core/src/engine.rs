@@ -67,6 +67,7 @@ use crate::view::{ServiceKey, ServiceView};
 /// A refresh this late means that the process or the machine was paused. Another node may have taken VIPs meanwhile
 /// (failover-protocol.md R6).
 const PAUSE: Duration = Duration::from_secs(2);
+/// The same in `node` mode, where other nodes act within a quarter of a second.
 const NODE_PAUSE: Duration = Duration::from_millis(250);
 
 /// Settings on the node for its VIPs, beside the addresses.

@@ -114,7 +114,7 @@ pub struct ServiceView {
     pub key: ServiceKey,
     /// `metadata.uid`.
     pub uid: Uid,
-    /// Age of the Service: creation time in seconds. The UID breaks ties.
+    /// `metadata.creationTimestamp` in Unix seconds; the older Service is the senior. The UID breaks ties.
     pub created: i64,
     /// The addresses that it asks for, the most important first.
     pub wanted: Vec<AddressRequest>,

@@ -16,8 +16,10 @@
 //!
 //! DHCP (in `node` mode): the real client, with what surrounds it up to its sockets
 //! ([`announcer_core::dhcp_session::Session`]), in virtual time; only the task around it, which moves frames, is
-//! replaced. The server is [`dhcp_sim::Server`]. Not simulated: DHCPv6, Services that share a lease, a stranger on a
-//! leased address, and service security.
+//! replaced. The server is [`dhcp_sim::Server`].
+//!
+//! Not simulated: DHCPv6, DHCP in modes `global` and `service`, Services that share a lease, a stranger on a leased
+//! address, service security.
 //!
 //! Never a dependency of what is shipped.
 

@@ -1,6 +1,5 @@
 //! Engines that are broken on purpose: one of the first seeds shows it, by the promise that the broken protection is
-//! there
-//! for. Which seed, and how many it took, is printed.
+//! there for. Which seed, and how many it took, is printed.
 
 use std::time::Duration;
 

@@ -165,8 +165,7 @@ fn a_lease_that_its_server_has_shortened_is_used_by_a_successor_no_longer_than_t
 }
 
 /// What these had shown was the model's: watches stood still for a fault that had not begun, and a DHCP server that
-/// refuses,
-/// gives away or is slow was not given the time that a silent one was given.
+/// refuses, gives away or is slow was not given the time that a silent one was given.
 #[test]
 fn a_hand_over_is_given_the_time_that_its_watch_and_its_lease_take() {
     for seed in [5_007_146, 5_015_793, 5_016_706] {

@@ -1,9 +1,11 @@
 //! A cloud controller manager framework: provider traits, and the service, node, node-lifecycle and node-loss
 //! controllers.
 //!
-//! This crate knows Kubernetes, but no particular cloud. Each controller has three steps: observe (a view made from a
-//! watch cache), decide (a pure function) and act (one place that sends requests, reports, and schedules the key
-//! again).
+//! This crate sends no request to a cloud; providers plug in through traits. Some reasons and messages, and two
+//! ConfigMaps that `node_loss` reads, bear Harvester's name.
+//!
+//! Each controller has three steps: observe (a view made from a watch cache), decide (a pure function) and act (one
+//! place that sends requests, reports, and schedules the key again).
 
 pub mod at_once;
 pub mod cache;

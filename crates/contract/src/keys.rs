@@ -70,37 +70,38 @@ pub mod cloudprovider {
         /// `"false"`: none does, whatever the announcers are told for all Services.
         pub const PROBE: &str = "cloudprovider.harvesterhci.io/probe";
 
-        /// Node: JSON array of addresses that are not to be shown.
+        /// Node: JSON array of addresses that are not shown as ExternalIP. An InternalIP is not filtered. The key has
+        /// no effect where `--node-ip-cidr` chooses the InternalIP.
         pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additional-internal-ips";
         /// Node, while hosts are being upgraded: the Harvester host that its machine runs on, which the label may not
         /// show before it is over.
-    pub const HOST_UPGRADE_HOST: &str = "cloudprovider.harvesterhci.io/host-upgrade-host";
-    /// Node, while hosts are being upgraded: state of its host, as Harvester stores it.
-    pub const HOST_UPGRADE_STATE: &str = "cloudprovider.harvesterhci.io/host-upgrade-state";
-    /// Node, while hosts are being upgraded: kind and name of the plan.
-    pub const HOST_UPGRADE_PLAN: &str = "cloudprovider.harvesterhci.io/host-upgrade-plan";
-    /// Node, while hosts are being upgraded: what becomes of its machine, `migrate`, `shutdown` or `none`.
-    pub const HOST_UPGRADE_EXPECT: &str = "cloudprovider.harvesterhci.io/host-upgrade-expect";
-    /// Taint of a Node whose host is being upgraded, with effect `PreferNoSchedule`, where that was asked for.
-    pub const HOST_MAINTENANCE: &str = "cloudprovider.harvesterhci.io/host-maintenance";
-    /// Node, from the cloud provider to the announcers: since when (RFC 3339) its machine is about to move or to be
-    /// shut down, so that it hands over what it announces and is the last to get anything. It excludes no node: the
-    /// least bad one serves.
-    pub const HAND_OVER: &str = "cloudprovider.harvesterhci.io/hand-over";
-    /// Node: the cloud provider has cordoned it before its machine is shut down, and uncordons it when the machine is
-    /// back.
-    pub const CORDONED: &str = "cloudprovider.harvesterhci.io/cordoned";
-    /// Label of a Node: the Harvester host that its machine runs on, for anti-affinity across physical machines.
+        pub const HOST_UPGRADE_HOST: &str = "cloudprovider.harvesterhci.io/host-upgrade-host";
+        /// Node, while hosts are being upgraded: state of its host, as Harvester stores it.
+        pub const HOST_UPGRADE_STATE: &str = "cloudprovider.harvesterhci.io/host-upgrade-state";
+        /// Node, while hosts are being upgraded: kind and name of the plan.
+        pub const HOST_UPGRADE_PLAN: &str = "cloudprovider.harvesterhci.io/host-upgrade-plan";
+        /// Node, while hosts are being upgraded: what becomes of its machine, `migrate`, `shutdown` or `none`.
+        pub const HOST_UPGRADE_EXPECT: &str = "cloudprovider.harvesterhci.io/host-upgrade-expect";
+        /// Taint of a Node whose host is being upgraded, with effect `PreferNoSchedule`, where that was asked for.
+        pub const HOST_MAINTENANCE: &str = "cloudprovider.harvesterhci.io/host-maintenance";
+        /// Node, from the cloud provider to the announcers: since when (RFC 3339) its machine is about to move or to be
+        /// shut down, so that it hands over what it announces and is the last to get anything. It excludes no node: the
+        /// least bad one serves.
+        pub const HAND_OVER: &str = "cloudprovider.harvesterhci.io/hand-over";
+        /// Node: the cloud provider has cordoned it before its machine is shut down, and uncordons it when the machine
+        /// is back.
+        pub const CORDONED: &str = "cloudprovider.harvesterhci.io/cordoned";
+        /// Label of a Node: the Harvester host that its machine runs on, for anti-affinity across physical machines.
         pub const HOST: &str = "cloudprovider.harvesterhci.io/host";
 
-        /// Service, of the announcer: since which change of owner `vipHost` stands, as a decimal number (decisions.md
-        /// 20).
+        /// Service, of the announcer: a decimal number that grows with each change of owner. It stands beside
+        /// `kube-vip.io/vipHost`, which names the owner.
         pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
-        /// Service, of the announcer: what a successor needs to go on with the DHCP lease (see `LeaseFacts`).
+        /// Service, of the announcer: what a successor needs to go on with the DHCP lease.
         pub const DHCP_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp-lease";
-        /// Service, of the announcer: the same for DHCPv6 (see `LeaseFacts6`).
+        /// Service, of the announcer: the same for DHCPv6.
         pub const DHCP6_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp6-lease";
-        /// Lease of a node, of the announcer: what the node says about itself (see `Card`).
+        /// Lease of a node, of the announcer: what the node says about itself.
         pub const CARD: &str = "cloudprovider.harvesterhci.io/announcer-card";
         /// Lease of a node, of the announcer: why the node cannot have macvlans, which addresses by DHCP need; absent
         /// where it can.
@@ -108,10 +109,11 @@ pub mod cloudprovider {
         /// Label of a node's Lease, of the announcer, `"true"`: the card names nodes that are silent. Nobody has to
         /// follow the Leases of a healthy cluster to hear of it.
         pub const SILENCE: &str = "cloudprovider.harvesterhci.io/reports-silence";
-        /// Lease of the cloud controller, of the cloud controller: the reason of its safe mode, while it is in it or
-        /// does not know yet whether the cluster is a copy. Announcers follow the Leases of that namespace anyway.
+        /// Lease of the cloud controller: the reason of its safe mode, while it is in it or does not know yet whether
+        /// the cluster is a copy. Announcers follow the Leases of that namespace anyway.
         pub const SAFE_MODE: &str = "cloudprovider.harvesterhci.io/safe-mode";
-        /// Lease of the cloud controller, of the cloud controller: the holder that stands for what the key above says.
+        /// Lease of the cloud controller: the replica that wrote `safe-mode`, which counts only while that replica
+        /// holds the Lease or nobody does.
         pub const SAFE_MODE_HOLDER: &str = "cloudprovider.harvesterhci.io/safe-mode-holder";
         /// ConfigMap `kube-system/harvester-cloud-provider`: a changed value makes the cloud provider look for garbage
         /// at once.

@@ -56,8 +56,7 @@ async fn two_hundred_addresses_at_once() {
     }
     let_it_happen(3).await;
     // A node that had no time to answer may be asked for by broadcast, and replaced; what is sent or written now and
-    // then at rest leaves
-    // no window quiet.
+    // then at rest leaves no window quiet.
     let rest = async || {
         let capture = bed.lan.client().capture("eth0", "arp and ether broadcast")?;
         let mark = bed.mark();

@@ -1,5 +1,5 @@
-//! The desk of somebody who follows the pages: a host that reaches both clusters, with the programs that the pages
-//! name.
+//! The workstation of somebody who follows the pages: a host that reaches both clusters, with the programs that the
+//! pages name.
 
 use std::fs::{create_dir_all, write};
 use std::os::unix::fs::symlink;

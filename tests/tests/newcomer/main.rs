@@ -1,7 +1,6 @@
 //! The pages, typed word for word on a cluster of three real nodes: README, `docs/install-rke2.md`,
-//! `docs/install-k3s.md`, parts of
-//! `docs/operations.md`, `docs/credentials.md`. RKE2 and K3s are not here; what they would do with their manifests is
-//! done by Helm, as their controller calls it.
+//! `docs/install-k3s.md`, parts of `docs/operations.md`, `docs/credentials.md`. RKE2 and K3s are not here; what they
+//! would do with their manifests is done by Helm, as their controller calls it.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 mod desk;
@@ -43,8 +42,7 @@ fn every_datagram_answered(what: &str, clients: &[(&str, Probe)], state: impl Fn
 }
 
 /// Replaces the credentials line by line as `docs/credentials.md` says, waiting where it says so: the pod reads the new
-/// ones, and the old
-/// ones are worth nothing afterwards.
+/// ones, and the old ones are worth nothing afterwards.
 async fn rotate(desk: &Desk) -> Result<()> {
     const SAVE: &str =
         "kubectl -n kube-system get secret harvester-cloud-config -o jsonpath='{.data.cloud-config}' | base64 -d >";

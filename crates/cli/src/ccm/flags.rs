@@ -89,10 +89,10 @@ pub struct Cloud {
     /// Requests to the guest cluster at once before --kube-api-qps counts; 0: one second's worth
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     pub kube_api_burst: u32,
-    /// Services reconciled at the same time: at least 16; a larger number is taken
+    /// Services reconciled at the same time; fewer than 16 count as 16
     #[arg(long, default_value_t = 1, value_parser = count)]
     pub concurrent_service_syncs: usize,
-    /// Nodes initialised at the same time: at least 16; a larger number is taken
+    /// Nodes initialised at the same time; fewer than 16 count as 16
     #[arg(long, default_value_t = 1, value_parser = count)]
     pub concurrent_node_syncs: usize,
     /// How often nodes that are not ready are compared with their virtual machines

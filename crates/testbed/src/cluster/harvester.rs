@@ -151,8 +151,7 @@ impl HarvesterSide {
     }
 
     /// The cloud-config of a guest cluster: a kubeconfig that works on hosts that joined, with the rights of
-    /// Harvester's
-    /// `harvesterhci.io:cloudprovider` role in `namespace`.
+    /// Harvester's `harvesterhci.io:cloudprovider` role in `namespace`.
     pub fn cloud_config(&self, namespace: &str, cluster: &str) -> Result<String> {
         let ca = self.ca_file().display().to_string();
         self.sim([

@@ -90,8 +90,7 @@ pub struct Clients {
 
 impl Clients {
     /// So many, each with a new connection every 10 ms and some open ones; all of them have answers. `place` tells
-    /// clients that live at
-    /// the same time apart.
+    /// clients that live at the same time apart.
     pub fn start(lan: &Lan, target: SocketAddr, count: u8, place: u8) -> Result<Self> {
         let numbers = (0..count).map(|number| FIRST + place + number);
         let hosts: Vec<Host> = numbers.map(|last| lan.add_host(&format!("user{last}"), last)).collect::<Result<_>>()?;

@@ -244,8 +244,7 @@ const PORTS: Range<u32> = 10_000..60_000;
 static NEXT_PORT: AtomicU32 = AtomicU32::new(0);
 
 /// Connects from a port that was not used lately. A connection that was never answered, because its pod is lost, stays
-/// in
-/// the node's table of connections for two minutes: one from the same port would be sent to the lost pod again.
+/// in the node's table of connections for two minutes: one from the same port would be sent to the lost pod again.
 async fn connect_afresh(target: SocketAddr) -> std::io::Result<TcpStream> {
     let any: IpAddr = if target.is_ipv4() { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() };
     loop {

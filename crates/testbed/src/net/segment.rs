@@ -101,8 +101,7 @@ impl Segment {
     }
 
     /// Adds an nftables rule of the `bridge` family to what this switch forwards, until the guard is dropped; for
-    /// example
-    /// `arp operation reply drop`, or `ip protocol udp udp dport 68 numgen random mod 10 < 5 drop`.
+    /// example `arp operation reply drop`, or `ip protocol udp udp dport 68 numgen random mod 10 < 5 drop`.
     pub fn fault(self: &Arc<Self>, rule: &str) -> Result<Fault> {
         let table = format!("fault{}", self.faults.fetch_add(1, Ordering::Relaxed));
         let script = [

@@ -1,9 +1,9 @@
 //! `chaos`: Services come and go on real API servers while both APIs, the stand-in for Harvester, the replicas of the
 //! cloud controller manager, the pool and the machines behave as on a bad day, the cloud-config is another Harvester's,
 //! a copy of the cluster is up beside it, somebody undoes what is written, or a node that lives is called silent. In
-//! the end every Service is at its
-//! address, nothing has leaked, and nothing was deleted that should be there; nothing was written to the other
-//! Harvester, nor by the copy. Exit status 1 if a rule was broken; the seed that is printed repeats the decisions.
+//! the end every Service is at its address, nothing has leaked, and nothing was deleted that should be there; nothing
+//! was written to the other Harvester, nor by the copy. Exit status 1 if a rule was broken; the seed that is printed
+//! repeats the decisions.
 
 mod false_reports;
 mod rng;

@@ -8,10 +8,10 @@
 //! dead process before its Lease runs out; a verdict of the detector is true when it is given; a card that counts for
 //! "hears fewer hosts" was written since the owner fell silent; an owner that can learn of its record answers before
 //! anybody suspects it (R5); and who suspects an owner has renewed its own Lease since it started, or since the API
-//! came
-//! back, which takes less than the five seconds of R5.
+//! came back, which takes less than the five seconds of R5.
 //!
-//! One fault in each run: with several, pauses between two take-overs count, which are not here yet.
+//! Unit tests take one fault; `make model` takes up to three with two nodes and up to two with three. How long a node
+//! pauses between two take-overs is not modelled.
 
 mod explore;
 mod promises;

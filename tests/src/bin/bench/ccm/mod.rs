@@ -1,7 +1,6 @@
 //! `bench --ccm`: the cloud controller alone, against its bounds. Real API servers and etcd, the stand-in for
 //! Harvester's controllers at three paces, no announcer and no kube-proxy: what is measured is the time until the
-//! address is *published*, that is written to
-//! `kube-vip.io/loadbalancerIPs`.
+//! address is *published*, that is written to `kube-vip.io/loadbalancerIPs`.
 
 mod creation;
 mod host;
