@@ -3,6 +3,8 @@
 //! proves nothing.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
+#[path = "docs/commands.rs"]
+mod commands;
 #[path = "docs/pretended.rs"]
 mod pretended;
 
@@ -11,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use e2e::documents::{Document, all as documents};
-use e2e::product;
 use testbed::programs::workspace as root;
 
 use crate::pretended::Pretended;
@@ -359,38 +360,4 @@ fn every_manifest_parses() {
         checked += 1;
     }
     assert!(checked > 3, "{checked} manifests");
-}
-
-#[test]
-fn every_flag_of_our_commands_exists() {
-    const PROGRAM: &str = "harvester-cloud-provider";
-    let help = |words: &[&str]| {
-        let output = Command::new(product::binary().unwrap()).args(words).arg("--help").output().unwrap();
-        assert!(output.status.success(), "{words:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let provider = help(&[]);
-    let commands = ["announcer", "generate-addon", "status", "doctor"].map(|word| (word, help(&[word])));
-    let mut checked = 0;
-    for document in documents() {
-        for block in document.blocks().into_iter().filter(|block| block.language == "sh") {
-            let joined = block.text.replace("\\\n", " ");
-            for line in joined.lines().map(str::trim).filter_map(|line| line.strip_prefix(PROGRAM)) {
-                let line = line.split(['#', '|', '>']).next().unwrap();
-                let words: Vec<&str> = line.split_whitespace().collect();
-                let known = words.first().and_then(|first| commands.iter().find(|(word, _)| word == first));
-                let text = known.map_or(&provider, |(_, text)| text);
-                for flag in words.iter().filter(|word| word.starts_with("--")) {
-                    let name = flag.split_once('=').map_or(*flag, |(name, _)| name);
-                    assert!(
-                        text.contains(name),
-                        "{}: `{PROGRAM}{line}` has {name}, which its --help does not know",
-                        block.place
-                    );
-                    checked += 1;
-                }
-            }
-        }
-    }
-    assert!(checked > 5, "{checked} flags");
 }
