@@ -328,6 +328,36 @@ fn the_check_of_dependencies_looks_for_known_vulnerabilities_or_says_that_it_did
     }
 }
 
+/// Nothing is got: the words are judged first, and `--print` only looks.
+#[test]
+fn the_script_that_gets_programs_takes_no_unknown_option_and_no_version_from_outside() {
+    let script = |words: &[&str]| {
+        let mut script = Command::new(root().join("dev/tools.sh"));
+        let output = script.args(words).env("K8S", "0.0.1").env("ETCD", "0.0.1").output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        (output.status.success(), said, String::from_utf8(output.stderr).unwrap())
+    };
+    for (words, told) in [("--conformence", "no option --conformence"), ("--demo --print", "one option")] {
+        let (passed, said, why) = script(&words.split(' ').collect::<Vec<_>>());
+        assert!(!passed && said.is_empty() && why.contains(told), "{words:?}: {said}{why}");
+    }
+    let (_, directory, _) = script(&["--print"]);
+    assert!(directory.contains("/tools-k8s") && !directory.contains("0.0.1"), "{directory}");
+}
+
+/// Make gives a variable that is set outside, and that it sets as well, its own value.
+#[test]
+fn variables_of_scripts_reach_them_through_make() {
+    for variable in ["OUT", "LINE", "HELM", "IMAGE", "IMAGE_LIMIT", "MDBOOK", "BUILDER_ID", "SOURCE_DATE_EPOCH"] {
+        let show = format!("--eval=show: ; @echo $${variable}");
+        let mut make = Command::new("make");
+        make.args(["--no-print-directory", show.as_str(), "show"]).current_dir(root());
+        let output = make.env_remove("MAKEFLAGS").env(variable, "7").output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said, "7\n", "{variable}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 #[test]
 fn a_version_that_its_authors_took_back_fails_the_check_of_dependencies() {
     let pretended = Pretended::empty("yanked");
