@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo conformance demo-down demo-programs test test-unit test-e2e docs docs-test sim model mutations fuzz chaos bench bench-ccm bench-announcer figures release release-check image chart dashboard-png tools fmt lint house deny clean
+.PHONY: help demo conformance demo-down demo-programs tools-programs test test-unit test-e2e docs docs-test sim model mutations fuzz chaos bench bench-ccm bench-announcer figures release release-check image chart dashboard-png tools fmt lint house deny clean
 
 , := ,
 ARCH := $(shell uname -m)
@@ -14,8 +14,9 @@ COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 # which rustc's own linker can, and that one it uses on x86_64 only.
 FOLD := $(if $(filter x86_64,$(ARCH)),-C link-arg=-Wl$(,)--icf=all)
 RELEASE_FLAGS := -C target-feature=+crt-static -C force-unwind-tables=no -C link-arg=-Wl,-z,pack-relative-relocs $(FOLD)
-OUT := $(or $(CARGO_TARGET_DIR),target)
-BINARY := $(OUT)/$(TARGET)/release/harvester-cloud-provider
+# Not OUT: make would hand its own value on to the scripts that take OUT from the environment.
+BUILT := $(or $(CARGO_TARGET_DIR),target)
+BINARY := $(BUILT)/$(TARGET)/release/harvester-cloud-provider
 # Tests are always built with one selection of packages: another one has other features of the dependencies, and compiles all of
 # them again. What is to run is chosen by the names of the tests. Programs of the profiles release and tools are built alone.
 BUILD := cargo build --locked --workspace --all-targets
@@ -32,18 +33,18 @@ demo: ## see the main job working on real components (KEEP=1 leaves it up), as r
 	@dev/tools.sh --packages
 	@dev/together.py --then 60 'etcd, Kubernetes, Helm=620=dev/tools.sh --demo' 'what is shipped=450=$(MAKE) --no-print-directory release' \
 	  'demo=215=$(MAKE) --no-print-directory demo-programs'
-	@HCP_TOOLS=$$(dev/tools.sh --demo) HCP_BINARY=$(BINARY) $(OUT)/debug/demo run $(if $(KEEP),--keep)
+	@HCP_TOOLS=$$(dev/tools.sh --demo) HCP_BINARY=$(BINARY) $(BUILT)/debug/demo run $(if $(KEEP),--keep)
 
 demo-programs:
 	@cargo build --locked $(DEMO_SELECTION)
 
 conformance: release ## Kubernetes' own end-to-end tests about load balancers, on the demo's bed, as root (ARGS='--only rolling', '--quick 60', '--list')
 	@tools=$$(dev/tools.sh --conformance) && $(MAKE) --no-print-directory demo-programs && \
-	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(OUT)/debug/demo conformance $(ARGS)
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(BUILT)/debug/demo conformance $(ARGS)
 
 demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
-	@test -x $(OUT)/debug/demo || $(MAKE) --no-print-directory demo-programs
-	@$(OUT)/debug/demo down
+	@test -x $(BUILT)/debug/demo || $(MAKE) --no-print-directory demo-programs
+	@$(BUILT)/debug/demo down
 
 test: tools release ## every test, as root; those of the whole product drive the binary that is shipped
 	@$(TESTS)
@@ -60,23 +61,27 @@ docs: ## the site of the documents, in target/book, with mdBook; follows each li
 docs-test: docs ## links, commands and manifests of the documents
 	@$(BUILD) -q && cargo test -q --locked --workspace --test docs
 
-bench: release ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md
-	@tools=$$(dev/tools.sh) && cargo build --locked --profile tools -p harvester-sim -p e2e --bins && \
-	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/tools/bench $(ARGS)
+# What benchmarks and figures run beside the product. One selection for all of them, for the reason at BUILD.
+tools-programs:
+	@cargo build --locked --profile tools -p harvester-sim -p e2e -p announcer-sim -p testbed --bins
+
+bench: release tools-programs ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md
+	@tools=$$(dev/tools.sh) && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(BUILT)/tools/bench $(ARGS)
 
 bench-ccm: ## measure the cloud controller alone against its bounds as root (ARGS='--quick', '--only ccm-real'); docs/performance.md
-	@$(MAKE) --no-print-directory bench ARGS='--ccm --report $(OUT)/bench/ccm.json $(ARGS)'
+	@$(MAKE) --no-print-directory bench ARGS='--ccm --report $(BUILT)/bench/ccm.json $(ARGS)'
 
 chaos: release ## break what can break around the cloud controller for CHAOS_SECONDS (600), as root; CHAOS_SEED repeats a run
 	@tools=$$(dev/tools.sh) && $(BUILD) && \
-	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/debug/chaos
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(BUILT)/debug/chaos
 
-bench-announcer: release ## measure fail-over in node mode and the cost of 200 addresses as root (ARGS='--only power-loss', '--soak 30', '--help')
-	@tools=$$(dev/tools.sh) && cargo build --locked --profile tools -p harvester-sim -p e2e --bins && \
-	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/tools/bench-announcer $(ARGS)
+bench-announcer: release tools-programs ## measure fail-over in node mode and the cost of 200 addresses as root (ARGS='--only power-loss', '--soak 30', '--help')
+	@tools=$$(dev/tools.sh) && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(BUILT)/tools/bench-announcer $(ARGS)
 
-figures: release ## every figure of docs/performance.md and README on an idle machine, as root (ARGS='--quick --minutes 40', '--list', '--only STEP')
-	@tools=$$(dev/tools.sh) && cargo build --locked --profile tools -p harvester-sim -p e2e -p announcer-sim -p testbed --bins && \
+figures: release tools-programs ## every figure of docs/performance.md and README on an idle machine, as root (ARGS='--quick --minutes 40', '--list', '--only STEP')
+	@tools=$$(dev/tools.sh) && \
 	  HCP_TOOLS=$$tools HCP_BINARY=$(abspath $(BINARY)) dev/figures.py measure $(ARGS)
 
 SEEDS ?= 10000
@@ -84,7 +89,7 @@ FROM ?= 0
 sim: ## simulate announcers under faults (SEEDS=100000 FROM=30000000 JOBS=1 MODE='global service node'); prints a shrunk trace of what fails
 	@cargo build --locked --profile tools -p announcer-sim --bin sim && \
 	  for mode in $(or $(MODE),global service node); do \
-	    $(OUT)/tools/sim --mode $$mode --from $(FROM) --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS)) $(ARGS) || exit 1; \
+	    $(BUILT)/tools/sim --mode $$mode --from $(FROM) --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS)) $(ARGS) || exit 1; \
 	  done
 
 model: ## every order of the steps of ownership, for two and three nodes and several faults (minutes); docs/announcer.md
@@ -108,9 +113,9 @@ chart: ## the chart's archives and indexes in target/charts, for Helm and for Ra
 dashboard-png: ## docs/pictures/dashboard.png: the chart's dashboard over three minutes of a cluster that lives and suffers, as root
 	@command -v rsvg-convert pngquant >/dev/null || apt-get install -q -y --no-install-recommends librsvg2-bin pngquant fonts-liberation
 	@tools=$$(dev/tools.sh) && $(BUILD) && \
-	  HCP_TOOLS=$$tools dev/private.sh $(OUT)/debug/dashboard --output $(OUT)/dashboard/data.json
-	@dev/dashboard.py $(OUT)/dashboard/data.json $(OUT)/dashboard/dashboard.svg
-	@rsvg-convert $(OUT)/dashboard/dashboard.svg | pngquant --strip 64 - >docs/pictures/dashboard.png
+	  HCP_TOOLS=$$tools dev/private.sh $(BUILT)/debug/dashboard --output $(BUILT)/dashboard/data.json
+	@dev/dashboard.py $(BUILT)/dashboard/data.json $(BUILT)/dashboard/dashboard.svg
+	@rsvg-convert $(BUILT)/dashboard/dashboard.svg | pngquant --strip 64 - >docs/pictures/dashboard.png
 	@ls -l docs/pictures/dashboard.png | awk '{print $$NF ": " $$5 " bytes"}'
 
 mutations: tools ## take out what rows of docs/compatibility.md promise, and see their tests fail, as root (ARGS='W-26 keeper.rs'; about 15 minutes)
@@ -118,7 +123,7 @@ mutations: tools ## take out what rows of docs/compatibility.md promise, and see
 
 fuzz: ## feed hostile frames to everything that reads from the wire, a minute each (ARGS="--seconds 600 --seed 7 --target ndp")
 	@cargo build --locked --profile tools -p fuzz && \
-	  $(OUT)/tools/fuzz $(ARGS)
+	  $(BUILT)/tools/fuzz $(ARGS)
 
 tools: ## get etcd, Kubernetes and Debian packages for demo and tests (HCP_CONFORMANCE=1: what Kubernetes' own tests need, too)
 	@dev/tools.sh $(if $(filter 1,$(HCP_CONFORMANCE)),--conformance) >/dev/null

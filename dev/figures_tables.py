@@ -55,7 +55,8 @@ def table(data, name, heads, rows):
                 out.append([row["cells"][0] + marks.of(text), *row["cells"][1:]])
             continue
         others = [data.steps[step]["origin"] for step in steps if data.steps[step]["origin"]["commit"] != data.commit]
-        mark = "".join(marks.of(condition(origin)) for origin in others[:1])
+        # A row of several steps has a mark for each other build that they are of.
+        mark = "".join(dict.fromkeys(marks.of(condition(origin)) for origin in others))
         for row in found if isinstance(found[0], list) else [[title, *found]]:
             out.append([row[0] + mark, *row[1:]])
     lines = ["| " + " | ".join(heads) + " |", "| " + " | ".join("---" for _ in heads) + " |"]

@@ -32,7 +32,9 @@ def build(root):
     """The commit, and whether something that is measured differs from it: documents and data do not count."""
     def git(*words):
         return subprocess.run(["git", *words], cwd=root, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", "crates", "tests", "charts", "Cargo.toml", "Cargo.lock")
+    # Flags, compiler and its wrapper change the binary as well as the code does.
+    measured = ["crates", "tests", "charts", "Cargo.toml", "Cargo.lock", "Makefile", "dev/rustc.sh", "rust-toolchain.toml"]
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", *measured)
     return (git("rev-parse", "--short=12", "HEAD") or "unknown") + ("-dirty" if changed else "")
 
 

@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 commit=$(git rev-parse HEAD 2>/dev/null || true)
-[ -z "$(git status --porcelain --untracked-files=no 2>/dev/null)" ] && clean=true || clean=false
+# Outside a repository git says nothing, too.
+if changes=$(git status --porcelain --untracked-files=no 2>/dev/null) && [ -z "$changes" ]; then clean=true; else clean=false; fi
 subjects=$(for file; do printf '%s\t%s\n' "$(sha256sum <"$file" | cut -c-64)" "${file##*/}"; done |
   jq -Rn '[inputs | split("\t") | {name: .[1], digest: {sha256: .[0]}}]')
 jq -n --argjson subject "$subjects" --arg version "$version" --arg commit "$commit" --argjson clean "$clean" \

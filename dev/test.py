@@ -65,7 +65,11 @@ LONG = ["impaired", "host_upgrade", "failover", "survival", "faults", "asking", 
         "announcer-sim-sabotage", "go_provider", "chart", "dhcp", "host_state", "announcer-node", "node_loss", "newcomer", "installed"]
 # A weakness of the Go provider, a defect of the reference chart, a promise about an upgrade of the host.
 ROW = re.compile(r"(W-|D-|H)\d{1,2}")
-RESULT = re.compile(r"\btest (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)")
+# An example of the documentation has the name "FILE - ITEM (line N)"; behind a name may stand how the test is run. An item such as
+# `Map<K, V>::get` has spaces in its name.
+RESULT = re.compile(r"\btest (\S+(?: - [^\n]*\(line \d+\))?)(?: - (?:should panic|compile(?: fail)?))? \.\.\. (ok|FAILED|ignored)")
+# What is said before the tests of a program, or the examples of a crate.
+RUNNING = re.compile(r"^running (\d+) tests?$", re.MULTILINE)
 
 
 class Clock:
@@ -122,8 +126,15 @@ class Program:
 
     def results(self, said):
         """Test to what became of it, from what the program says."""
-        found = RESULT.findall(said)
-        return dict(found) if self.command else {f"doc {n}": result for n, (_, result) in enumerate(found)}
+        return dict(RESULT.findall(said))
+
+    def lost_examples(self, said, results):
+        """What is wrong with the number of results, if so. To list examples means to compile them first, so nothing is listed; but before
+        those of a crate run, their number is said."""
+        begun = sum(int(number) for number in RUNNING.findall(said))
+        if not begun:
+            return "no example has run"
+        return f"{begun} examples were begun, and {len(results)} have a result" if begun != len(results) else None
 
     def at_a_time(self):
         """How many of its tests keep the processors busy, or would: as many as there are processors, or as are left."""
@@ -152,6 +163,8 @@ class Program:
             self.problems.append(f"ignored although they do not say so: {', '.join(sorted(unexpected))}")
         if self.missing:
             self.problems.append(f"listed, and no result: {', '.join(self.missing)}")
+        if self.command is None and not problem and (lost := self.lost_examples(said, results)):
+            self.problems.append(lost)
         self.count()
 
     def count(self):

@@ -13,16 +13,17 @@
 #   ${HCP_CACHE:-${XDG_CACHE_HOME:-~/.cache}/harvester-cloud-provider}/tools-<key>
 set -euo pipefail
 
-K8S=${K8S:-1.36.3}
-ETCD=${ETCD:-3.6.16}
+# Nobody sets these from outside: names such as ETCD stand in environments for other reasons, and tests are held to these versions.
+K8S=1.36.3
+ETCD=3.6.16
 # Rancher and K3s run Helm 3, people at a terminal the newest one: the chart is held to both.
-HELM3=${HELM3:-3.22.0}
-HELM4=${HELM4:-4.3.1}
+HELM3=3.22.0
+HELM4=4.3.1
 PACKAGES=(iproute2 nftables iptables conntrack dnsmasq-base iputils-arping tcpdump busybox openssl curl procps jq util-linux
   zsh fish containerd runc containernetworking-plugins buildah binutils gcc libc6-dev make ca-certificates git python3)
 KUBE=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl)
 # For make conformance. The version of CoreDNS that Kubernetes' own installer takes.
-COREDNS=${COREDNS:-1.14.2}
+COREDNS=1.14.2
 CONFORMANCE=(e2e.test agnhost "coredns-$COREDNS")
 CONFORMANCE_PACKAGES=(netcat-openbsd wget)
 # Daemons of which only the program is wanted: taken out of their Debian packages, so that nothing starts them.
@@ -36,6 +37,13 @@ DIR=$CACHE/tools-k8s$K8S-etcd$ETCD-$(uname -m)
 T0=$SECONDS
 say() { printf '%4ds  %s\n' "$((SECONDS - T0))" "$*" >&2; }
 die() { printf 'tools: %s\n' "$*" >&2; exit 1; }
+
+# A mistyped option would get everything, which takes many minutes.
+(( $# < 2 )) || die "it takes one option at most, and these are $#: $*"
+case ${1:-} in
+  '' | --demo | --conformance | --packages | --print) ;;
+  *) die "there is no option $1; there are --demo, --conformance, --packages and --print" ;;
+esac
 
 # memory GIGABYTES: as much is available.
 memory() { (( $(awk '/^MemAvailable/ {print int($2 / 1e6)}' /proc/meminfo) >= $1 )); }
@@ -78,6 +86,8 @@ take() {
   return 1
 }
 
+# What Go does, unless a call of build says otherwise.
+VERB=build
 # [VERB='test -c'] build LDFLAGS PACKAGE...: programs called as the last parts of their packages, in the module of the working directory. All at once: while
 # one is linked, which takes one processor, others are compiled. A heartbeat shows that it is alive.
 build() {
@@ -86,7 +96,7 @@ build() {
   say "${*##*/}: building from the Go module (takes some minutes)"
   mkdir -p "$new"
   # shellcheck disable=SC2086 # words of a verb
-  go ${VERB:-build} -mod=mod -trimpath -ldflags "-s -w $flags" -o "$new/" "$@" &
+  go $VERB -mod=mod -trimpath -ldflags "-s -w $flags" -o "$new/" "$@" &
   pid=$!
   while kill -0 "$pid" 2>/dev/null; do
     sleep 1

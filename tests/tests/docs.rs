@@ -3,6 +3,8 @@
 //! proves nothing.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
+#[path = "docs/commands.rs"]
+mod commands;
 #[path = "docs/pretended.rs"]
 mod pretended;
 
@@ -11,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use e2e::documents::{Document, all as documents};
-use e2e::product;
 use testbed::programs::workspace as root;
 
 use crate::pretended::Pretended;
@@ -327,6 +328,36 @@ fn the_check_of_dependencies_looks_for_known_vulnerabilities_or_says_that_it_did
     }
 }
 
+/// Nothing is got: the words are judged first, and `--print` only looks.
+#[test]
+fn the_script_that_gets_programs_takes_no_unknown_option_and_no_version_from_outside() {
+    let script = |words: &[&str]| {
+        let mut script = Command::new(root().join("dev/tools.sh"));
+        let output = script.args(words).env("K8S", "0.0.1").env("ETCD", "0.0.1").output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        (output.status.success(), said, String::from_utf8(output.stderr).unwrap())
+    };
+    for (words, told) in [("--conformence", "no option --conformence"), ("--demo --print", "one option")] {
+        let (passed, said, why) = script(&words.split(' ').collect::<Vec<_>>());
+        assert!(!passed && said.is_empty() && why.contains(told), "{words:?}: {said}{why}");
+    }
+    let (_, directory, _) = script(&["--print"]);
+    assert!(directory.contains("/tools-k8s") && !directory.contains("0.0.1"), "{directory}");
+}
+
+/// Make gives a variable that is set outside, and that it sets as well, its own value.
+#[test]
+fn variables_of_scripts_reach_them_through_make() {
+    for variable in ["OUT", "LINE", "HELM", "IMAGE", "IMAGE_LIMIT", "MDBOOK", "BUILDER_ID", "SOURCE_DATE_EPOCH"] {
+        let show = format!("--eval=show: ; @echo $${variable}");
+        let mut make = Command::new("make");
+        make.args(["--no-print-directory", show.as_str(), "show"]).current_dir(root());
+        let output = make.env_remove("MAKEFLAGS").env(variable, "7").output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said, "7\n", "{variable}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 #[test]
 fn a_version_that_its_authors_took_back_fails_the_check_of_dependencies() {
     let pretended = Pretended::empty("yanked");
@@ -359,38 +390,4 @@ fn every_manifest_parses() {
         checked += 1;
     }
     assert!(checked > 3, "{checked} manifests");
-}
-
-#[test]
-fn every_flag_of_our_commands_exists() {
-    const PROGRAM: &str = "harvester-cloud-provider";
-    let help = |words: &[&str]| {
-        let output = Command::new(product::binary().unwrap()).args(words).arg("--help").output().unwrap();
-        assert!(output.status.success(), "{words:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let provider = help(&[]);
-    let commands = ["announcer", "generate-addon", "status", "doctor"].map(|word| (word, help(&[word])));
-    let mut checked = 0;
-    for document in documents() {
-        for block in document.blocks().into_iter().filter(|block| block.language == "sh") {
-            let joined = block.text.replace("\\\n", " ");
-            for line in joined.lines().map(str::trim).filter_map(|line| line.strip_prefix(PROGRAM)) {
-                let line = line.split(['#', '|', '>']).next().unwrap();
-                let words: Vec<&str> = line.split_whitespace().collect();
-                let known = words.first().and_then(|first| commands.iter().find(|(word, _)| word == first));
-                let text = known.map_or(&provider, |(_, text)| text);
-                for flag in words.iter().filter(|word| word.starts_with("--")) {
-                    let name = flag.split_once('=').map_or(*flag, |(name, _)| name);
-                    assert!(
-                        text.contains(name),
-                        "{}: `{PROGRAM}{line}` has {name}, which its --help does not know",
-                        block.place
-                    );
-                    checked += 1;
-                }
-            }
-        }
-    }
-    assert!(checked > 5, "{checked} flags");
 }

@@ -75,6 +75,13 @@ fn the_provenance_names_what_was_made_and_of_what() {
     assert_eq!(of[1]["digest"]["sha256"], sum);
     let builder = said["predicate"]["runDetails"]["builder"]["id"].as_str().unwrap();
     assert!(builder.contains("unsigned"), "nobody is pretended to have signed it: {builder}");
+    // An unpacked archive has no repository that could say whether something was changed.
+    let outside = run(script("provenance.sh").arg(&lock).env("GIT_DIR", "/does/not/exist"));
+    assert!(outside.status.success(), "{}", text(&outside.stderr));
+    let said: Value = serde_json::from_slice(&outside.stdout).unwrap();
+    let definition = &said["predicate"]["buildDefinition"];
+    assert_eq!(definition["resolvedDependencies"][0]["digest"]["gitCommit"], "");
+    assert_eq!(definition["externalParameters"]["treeIsTheCommit"], false);
 }
 
 /// A version that its authors took back is named, and so is one of which the index says nothing.

@@ -2,62 +2,60 @@
 
 use std::fmt;
 
-/// `reason` of an Event. docs/announcer.md says when each is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
-    /// This node announces the Service from now on.
-    AddressAnnounced,
-    /// Another host uses or claims the address.
-    AddressConflict,
-    /// Annotations of kube-vip that have no effect.
-    AnnotationIgnored,
-    /// Something is wrong with the Service, its interface or the nodes.
-    CannotAnnounce,
-    /// No node is without a defect; the least bad one announces it.
-    NoHealthyNode,
-    /// The owner lives, and the node that would succeed it does not hear it.
-    OwnerNotHeard,
-    /// The policy is Local, and the node that announces has no endpoint.
-    NoLocalEndpoint,
-    /// It is announced, and connections to it get no answer or are refused.
-    AddressNotServed,
-    /// Connections to it are answered again.
-    AddressServedAgain,
-    /// The DHCP server has given another address than before.
-    DhcpAddressChanged,
-    /// The DHCP server offers another address than was requested.
-    DhcpOtherAddress,
-    /// No DHCP server answers.
-    DhcpNoAnswer,
-    /// The DHCP server refuses the request.
-    DhcpRefused,
-    /// The lease has ended.
-    DhcpLeaseLost,
-    /// Any other problem that a DHCP client reports.
-    DhcpTrouble,
+/// The enum with its texts, and `ALL` of it: what is added here is known to every reader of the list.
+macro_rules! reasons {
+    ($($(#[$comment:meta])* $name:ident => $text:literal,)+) => {
+        /// `reason` of an Event. docs/announcer.md says when each is told.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Reason {
+            $($(#[$comment])* $name,)+
+        }
+
+        impl Reason {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name),+];
+
+            /// The text in the Event.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)+
+                }
+            }
+        }
+    };
 }
 
-impl Reason {
-    /// The text in the Event.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AddressAnnounced => "AddressAnnounced",
-            Self::AddressConflict => "AddressConflict",
-            Self::AnnotationIgnored => "AnnotationIgnored",
-            Self::CannotAnnounce => "CannotAnnounce",
-            Self::NoHealthyNode => "NoHealthyNode",
-            Self::OwnerNotHeard => "OwnerNotHeard",
-            Self::NoLocalEndpoint => "NoLocalEndpoint",
-            Self::AddressNotServed => "AddressNotServed",
-            Self::AddressServedAgain => "AddressServedAgain",
-            Self::DhcpAddressChanged => "DHCPAddressChanged",
-            Self::DhcpOtherAddress => "DHCPOtherAddress",
-            Self::DhcpNoAnswer => "DHCPNoAnswer",
-            Self::DhcpRefused => "DHCPRefused",
-            Self::DhcpLeaseLost => "DHCPLeaseLost",
-            Self::DhcpTrouble => "DHCPTrouble",
-        }
-    }
+reasons! {
+    /// This node announces the Service from now on.
+    AddressAnnounced => "AddressAnnounced",
+    /// Another host uses or claims the address.
+    AddressConflict => "AddressConflict",
+    /// Annotations of kube-vip that have no effect.
+    AnnotationIgnored => "AnnotationIgnored",
+    /// Something is wrong with the Service, its interface or the nodes.
+    CannotAnnounce => "CannotAnnounce",
+    /// No node is without a defect; the least bad one announces it.
+    NoHealthyNode => "NoHealthyNode",
+    /// The owner lives, and the node that would succeed it does not hear it.
+    OwnerNotHeard => "OwnerNotHeard",
+    /// The policy is Local, and the node that announces has no endpoint.
+    NoLocalEndpoint => "NoLocalEndpoint",
+    /// It is announced, and connections to it get no answer or are refused.
+    AddressNotServed => "AddressNotServed",
+    /// Connections to it are answered again.
+    AddressServedAgain => "AddressServedAgain",
+    /// The DHCP server has given another address than before.
+    DhcpAddressChanged => "DHCPAddressChanged",
+    /// The DHCP server offers another address than was requested.
+    DhcpOtherAddress => "DHCPOtherAddress",
+    /// No DHCP server answers.
+    DhcpNoAnswer => "DHCPNoAnswer",
+    /// The DHCP server refuses the request.
+    DhcpRefused => "DHCPRefused",
+    /// The lease has ended.
+    DhcpLeaseLost => "DHCPLeaseLost",
+    /// Any other problem that a DHCP client reports.
+    DhcpTrouble => "DHCPTrouble",
 }
 
 impl fmt::Display for Reason {
@@ -73,23 +71,7 @@ mod tests {
     #[test]
     fn the_manual_names_every_reason() {
         let manual = include_str!("../../../docs/announcer.md");
-        for reason in [
-            Reason::AddressAnnounced,
-            Reason::AddressConflict,
-            Reason::AnnotationIgnored,
-            Reason::CannotAnnounce,
-            Reason::NoHealthyNode,
-            Reason::OwnerNotHeard,
-            Reason::NoLocalEndpoint,
-            Reason::AddressNotServed,
-            Reason::AddressServedAgain,
-            Reason::DhcpAddressChanged,
-            Reason::DhcpOtherAddress,
-            Reason::DhcpNoAnswer,
-            Reason::DhcpRefused,
-            Reason::DhcpLeaseLost,
-            Reason::DhcpTrouble,
-        ] {
+        for reason in Reason::ALL {
             assert!(manual.contains(&format!("`{reason}`")), "{reason}");
         }
     }

@@ -14,7 +14,7 @@ use announcer_core::view::{ServiceKey, ServiceView, Uid};
 use dhcp_sim::ClientId;
 use jiff::Timestamp;
 use kube::api::DynamicObject;
-use l2::Mac;
+use l2_types::Mac;
 use runtime::leader;
 use runtime::leader::elector::Observation;
 

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use announcer_core::engine::{Put, WireDone, WireOp};
 use announcer_core::network::{Network, alias, is_macvlan_of, lease_end, misfit, name_is_taken, noted, owner_in};
 use jiff::Timestamp;
-use l2::Mac;
-use l2::arp::{self, Arp};
-use l2::ndp::{self, Message, Ndp};
-use l2::netlink::{Address, AddressLifetime, InetConf, Link, LinkKind, MacvlanMode, OUR_ADDRESS_PROTOCOL, OperState};
+use l2_types::arp::{self, Arp};
+use l2_types::ndp::{self, Message, Ndp};
+use l2_types::{Address, AddressLifetime, InetConf, Link, LinkKind, Mac, MacvlanMode, OUR_ADDRESS_PROTOCOL, OperState};
 
 /// The router, which every node may ask whether it is heard at all.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);

@@ -35,7 +35,7 @@ use clients::Clients;
 use dhcp::{Dhcp, Refusal};
 use jiff::Timestamp;
 use judge::Judge;
-use l2::Mac;
+use l2_types::Mac;
 use node::Node;
 use queue::Queue;
 use rand::rngs::SmallRng;

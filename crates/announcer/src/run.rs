@@ -307,13 +307,30 @@ mod tests {
 
     #[test]
     fn an_explicit_kubeconfig_wins() {
-        let api = ApiConfig { kubeconfig: Some("/explicit".into()), ..ApiConfig::default() };
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join(".kube")).unwrap();
+        std::fs::write(home.path().join(".kube/config"), "").unwrap();
+        let api = ApiConfig {
+            kubeconfig: Some("/explicit".into()),
+            home: Some(home.path().to_owned()),
+            ..ApiConfig::default()
+        };
         assert_eq!(source(&api), Source::File("/explicit".into()));
+        // Otherwise a file that is there is taken; that of the machine comes first.
+        let found = source(&ApiConfig { kubeconfig: None, ..api });
+        let files = [PathBuf::from(ADMIN_KUBECONFIG), home.path().join(".kube/config")].map(Source::File);
+        assert!(files.contains(&found), "{found:?}");
     }
 
     #[test]
     fn the_lease_is_in_the_namespace_of_the_pod() {
-        assert_eq!(pod_namespace(Path::new("/does/not/exist"), "kube-system"), "kube-system");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("namespace");
+        assert_eq!(pod_namespace(&file, "kube-system"), "kube-system");
+        for (content, namespace) in [("guests\n", "guests"), ("", "kube-system"), ("\n", "kube-system")] {
+            std::fs::write(&file, content).unwrap();
+            assert_eq!(pod_namespace(&file, "kube-system"), namespace, "{content:?}");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use case::{CaseState, LossCase};
+use contract::leases::NAMESPACE;
 use decide::{Agreed, LossDoubt, LossFacts, LossVerdict, SeenReport};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -44,8 +45,6 @@ use crate::view::NodeView;
 
 /// Source component of the Events.
 const COMPONENT: &str = "node-loss";
-/// Namespace of the announcers' Leases.
-const NAMESPACE: &str = "kube-system";
 /// Time-out for the answer of the cloud.
 const ASK: Duration = Duration::from_millis(300);
 /// How long an answer of the cloud is valid. Then it is asked again; the pause doubles while the result stays the same.

@@ -1,5 +1,7 @@
 //! Names of the announcers' Leases, by which the cloud provider recognises whether any announcer is running.
 
+/// Namespace in which the cloud controller reads them: that of its own ConfigMaps.
+pub const NAMESPACE: &str = crate::config_maps::NAMESPACE;
 /// The Lease that a single announcer of all Services holds: kube-vip's, or this project's announcer in its place.
 pub const GLOBAL: &str = "plndr-svcs-lock";
 /// Prefix of the Lease of one Service (kube-vip spec 4); the name of the Service follows.

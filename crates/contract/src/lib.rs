@@ -3,11 +3,13 @@
 //! clock.
 //!
 //! [`keys`]: annotations and labels on Services, LoadBalancers, Nodes and Leases. [`leases`]: names of Leases.
+//! [`config_maps`]: names and keys of ConfigMaps.
 //! [`OwnerRecord`] and [`Term`]: the node that announces a Service. [`LeaseFacts`]: the state of a DHCP lease.
 //! [`Card`]: the report of a node about itself. [`joined`]: the order in which Services have joined an address.
 //! [`names`]: what Kubernetes accepts as a name. [`spelling`]: the likely meaning of a mistyped word.
 
 mod card;
+pub mod config_maps;
 mod dhcp_lease;
 pub mod joined;
 pub mod keys;

@@ -2,7 +2,10 @@
 
 use announcer_core::Config;
 use announcer_core::status::Listed;
+pub use contract::config_maps::record::{CLUSTER_NAME, IDENTITY, PAUSED, POSSIBLE_ORPHANS, SAFE_MODE};
+pub use contract::config_maps::{HOST_UPGRADE, RECORD};
 pub use contract::leases::MEMBER_PREFIX;
+use contract::{config_maps, leases};
 use harvester_api::keys;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
@@ -21,13 +24,6 @@ const WARNING: &str = "LoadBalancerWarning";
 pub const NODE_CONDITION: &str = "HarvesterHostMaintenance";
 /// Lease of the cloud controller.
 pub const CONTROLLER_LEASE: &str = "cloud-controller-manager";
-/// `ConfigMap` with the record of the cluster.
-pub const RECORD: &str = "harvester-cloud-provider";
-/// Its keys that forbid all writes: the reason of the safe mode, and the user's pause.
-pub const SAFE_MODE: &str = "safe-mode";
-pub const PAUSED: &str = "paused";
-/// `ConfigMap` with the state of host upgrades.
-pub const HOST_UPGRADE: &str = "harvester-host-upgrade";
 
 /// `namespace/name`.
 pub fn key(metadata: &ObjectMeta) -> String {
@@ -217,9 +213,14 @@ pub fn controller_flag(snapshot: &Snapshot, flag: &str) -> Option<String> {
     arguments.iter().rev().find_map(value)
 }
 
+/// The record, as the object of a finding.
+pub fn record() -> String {
+    format!("ConfigMap {}/{RECORD}", config_maps::NAMESPACE)
+}
+
 /// The identity card in the record; null if there is none, or nobody can read it.
 pub fn card(snapshot: &Snapshot) -> Value {
-    snapshot.config(RECORD, "identity").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    snapshot.config(RECORD, IDENTITY).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
 /// Whether the Deployment is not scaled to zero.
@@ -236,6 +237,6 @@ pub fn is_announcer(containers: &[Container]) -> bool {
 
 /// The announcers' status report.
 pub fn announced(config: &Config, snapshot: &Snapshot, now: Timestamp) -> announcer_core::status::Report {
-    let listed = Listed { services: &snapshot.services, leases: &snapshot.leases, namespace: "kube-system" };
+    let listed = Listed { services: &snapshot.services, leases: &snapshot.leases, namespace: leases::NAMESPACE };
     announcer_core::status::report(config, listed, now)
 }

@@ -8,9 +8,9 @@ use announcer_core::frames::{self, Heard};
 use announcer_core::ownership::node::Term;
 use announcer_core::view::Uid;
 use etherparse::PacketBuilder;
-use l2::Mac;
-use l2::arp::{self, Arp};
-use l2::ndp::{self, Ndp};
+use l2_types::Mac;
+use l2_types::arp::{self, Arp};
+use l2_types::ndp::{self, Ndp};
 
 const US: Mac = Mac::new([2, 0, 0, 0, 0, 1]);
 const THEM: Mac = Mac::new([2, 0, 0, 0, 0, 2]);

@@ -23,7 +23,7 @@ use cloud_provider::cache::ServiceCache;
 use cloud_provider::provider::Announced;
 use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::ServiceKey;
-use contract::leases::{GLOBAL as LOCK, MEMBER_PREFIX};
+use contract::leases::{GLOBAL as LOCK, MEMBER_PREFIX, NAMESPACE};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
@@ -35,7 +35,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::identity::keeper::RecordCache;
-use crate::identity::record::{self, NAME, NAMESPACE};
+use crate::identity::record::{self, NAME};
 use crate::metrics::Metrics;
 
 /// Interval of the checks. Announcers that stop cause no watch event, so the controller has to poll. The cost is one

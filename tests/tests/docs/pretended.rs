@@ -35,7 +35,10 @@ impl Pretended {
         let unit = |name: &str| artifact(name, "lib", pretended.0.join("crates").join(name));
         let all = [unit("one"), unit("two"), unit("three"), artifact("four", "test", root().join("tests"))];
         let built = all.map(|message| message.to_string()).join("\n");
-        pretended.script("cargo", &format!("case $* in *--doc*) ;; *) cat <<'END'\n{built}\nEND\n;; esac"));
+        let examples = pretended.examples();
+        let run = format!("cat '{}'", examples.display());
+        pretended.script("cargo", &format!("case $* in *--doc*) {run} ;; *) cat <<'END'\n{built}\nEND\n;; esac"));
+        pretended.say_of_examples("running 1 test\ntest crates/one/src/lib.rs - (line 9) ... ok\n");
         for name in ["one", "two", "three"] {
             // Where cargo would run them.
             std::fs::create_dir_all(pretended.0.join("crates").join(name)).unwrap();
@@ -54,6 +57,15 @@ impl Pretended {
     pub fn say(&self, name: &str, said: &str) {
         let listed = "*--ignored*) ;; *--list*) printf 'a: test\\nb: test\\n' ;;";
         self.script(name, &format!("case $* in {listed} *) printf '{said}\\n' ;; esac"));
+    }
+
+    fn examples(&self) -> PathBuf {
+        self.0.join("examples")
+    }
+
+    /// Cargo says that of the examples in the documentation of the code.
+    fn say_of_examples(&self, said: &str) {
+        std::fs::write(self.examples(), said).unwrap();
     }
 
     /// It says all, after a retry while the machine kept processes waiting for so long.
@@ -128,6 +140,31 @@ fn how_long_programs_take_is_known_of_those_that_did_not_run_and_of_none_that_is
     assert!(durations["one-lib"] == 61.5 && durations["three-lib"] == 62.5, "{durations}");
     let two = durations["two-lib"].as_f64();
     assert!(two.is_some_and(|seconds| seconds < 900.0) && durations.get("gone-lib").is_none(), "{durations}");
+}
+
+/// Nobody lists them, so their own words about how many there are have to fit.
+#[test]
+fn each_example_of_the_documentation_counts_and_none_at_all_is_a_failure() {
+    if e2e::skip() {
+        return;
+    }
+    let pretended = Pretended::new("examples");
+    // Two of one file, as cargo says them of two crates.
+    let first = "test crates/one/src/lib.rs - (line 9) ... ok\n";
+    let second = "test crates/one/src/lib.rs - Map<K, V>::get (line 20) - compile ... ok\n";
+    let third = "running 1 test\ntest crates/two/src/lib.rs - (line 9) ... ok\n";
+    let lost = "2 examples were begun, and 1 have a result";
+    for (said, sum, told) in [
+        (format!("running 2 tests\n{first}{second}\n{third}"), "\n3 passed, 0 failed\n", "examples: ok, 3 passed"),
+        (format!("running 2 tests\n{first}"), "\n1 passed, 1 failed\n", lost),
+        (format!("running 2 tests\n{first}{first}"), "\n1 passed, 1 failed\n", lost),
+        ("running 0 tests\n".to_owned(), "\n0 passed, 1 failed\n", "no example has run"),
+        (String::new(), "\n0 passed, 1 failed\n", "no example has run"),
+    ] {
+        pretended.say_of_examples(&said);
+        let whole = pretended.run_of(&["examples"]);
+        assert!(whole.ends_with(sum) && whole.contains(told), "{said:?}: {whole}");
+    }
 }
 
 /// Two programs of two tests each are as many tests as two processors are given.

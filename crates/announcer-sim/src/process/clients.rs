@@ -10,7 +10,7 @@ use announcer_core::dhcp_session::{DhcpAct, Happened, Session, session4};
 use announcer_core::engine::{ClientEvent, DhcpEvent, DhcpStart, Input};
 use announcer_core::view::Uid;
 use jiff::Timestamp;
-use l2::Mac;
+use l2_types::Mac;
 
 /// Frames that a client sends, and on which interface.
 type Sent = Vec<(u32, Vec<u8>)>;

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use announcer_core::frames::{self, Heard};
-use l2::Mac;
+use l2_types::Mac;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use announcer_core::frames;
 use announcer_core::network::Family;
-use l2::Mac;
-use l2::arp::Arp;
-use l2::ethernet::EthernetHeader;
+use l2_types::Mac;
+use l2_types::arp::Arp;
+use l2_types::ethernet::EthernetHeader;
 
 use super::{Event, World};
 use crate::kernel::{GATEWAY, LANS, Lan, RESIDENT, card, lan_of};
@@ -104,7 +104,7 @@ impl World<'_> {
         let mut replies = node.kernel.reply(lan, frame);
         if self.ipvs > 0
             && replies.is_empty()
-            && let Some(found) = l2::arp::parse_frame(frame)
+            && let Some(found) = l2_types::arp::parse_frame(frame)
             && found.arp.is_probe()
             && self.is_vip(found.arp.target_ip.into())
             && let Some(mac) = self.nodes[n].kernel.link(card(lan)).and_then(|link| link.mac)
@@ -145,7 +145,7 @@ impl World<'_> {
 
     /// Hosts that are no nodes: the gateway, and whoever uses somebody's address.
     fn others_answer(&mut self, lan: Lan, from: Option<usize>, frame: &[u8]) {
-        let Some(question) = l2::arp::parse_frame(frame).map(|found| found.arp) else { return };
+        let Some(question) = l2_types::arp::parse_frame(frame).map(|found| found.arp) else { return };
         // What the asker sends must get there.
         if !question.is_probe() || !from.is_some_and(|from| self.is_heard_outside(lan, from)) {
             return;
@@ -174,7 +174,7 @@ impl World<'_> {
 
     /// What a fabric remembers of the addresses of Services.
     fn fabric_sees(&mut self, frame: &[u8]) {
-        if let Some(found) = self.scenario.has_fabric().then(|| l2::arp::parse_frame(frame)).flatten()
+        if let Some(found) = self.scenario.has_fabric().then(|| l2_types::arp::parse_frame(frame)).flatten()
             && self.is_vip(found.arp.sender_ip.into())
         {
             self.fabric_saw.insert(found.arp.sender_ip, found.arp.sender_mac);

@@ -11,7 +11,7 @@ use announcer_core::frames::{self, Frame, Heard};
 use announcer_core::network::Family;
 use announcer_core::ownership::node::Card;
 use announcer_core::view::{ServiceKey, Uid};
-use l2::Mac;
+use l2_types::Mac;
 use rand::RngExt;
 
 use super::{Event, World};

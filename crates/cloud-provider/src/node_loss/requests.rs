@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use contract::config_maps::host_upgrade::STATUS;
+use contract::config_maps::record::{PAUSED, SAFE_MODE};
+use contract::config_maps::{HOST_UPGRADE, NAMESPACE, RECORD};
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -18,17 +21,6 @@ use super::plan::{Plan, PodView, SliceView, Tenants};
 const PARALLEL: usize = 16;
 /// Time-out; an API server that takes longer may itself be affected.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// ConfigMap with the controller's record, and its keys that forbid all writes. An operator and the leader write them
-/// (crate `harvester-provider`, `identity/record.rs`, which this crate does not depend on).
-const RECORD: (&str, &str) = ("kube-system", "harvester-cloud-provider");
-const PAUSED: &str = "paused";
-const SAFE_MODE: &str = "safe-mode";
-/// ConfigMap with the leader's state about an upgrade of the hosts (crate `harvester-provider`,
-/// `host_upgrade/status.rs`). The window in it closes with the end of the upgrade, even a failed one, and is marked as
-/// spent when it has lasted too long.
-const HOST_UPGRADE: (&str, &str) = ("kube-system", "harvester-host-upgrade");
-const STATUS: &str = "status.json";
 
 /// The outcome of a plan.
 #[derive(Debug, Default)]
@@ -72,7 +64,8 @@ impl Requests {
         )))
     }
 
-    /// Whether hosts are being upgraded, according to the leader's ConfigMap.
+    /// Whether hosts are being upgraded, according to the leader's ConfigMap. The window in it closes with the end of
+    /// the upgrade, even a failed one, and is marked as spent when it has lasted too long.
     pub async fn host_upgrade(&self) -> Result<bool, kube::Error> {
         let status = self.data(HOST_UPGRADE).await?.remove(STATUS).unwrap_or_default();
         let status: Value = serde_json::from_str(&status).unwrap_or_default();
@@ -82,8 +75,8 @@ impl Requests {
     }
 
     /// The data of a ConfigMap; empty if it does not exist or may not be read.
-    async fn data(&self, (namespace, name): (&str, &str)) -> Result<BTreeMap<String, String>, kube::Error> {
-        let api = Api::<ConfigMap>::namespaced(self.client.clone(), namespace);
+    async fn data(&self, name: &str) -> Result<BTreeMap<String, String>, kube::Error> {
+        let api = Api::<ConfigMap>::namespaced(self.client.clone(), NAMESPACE);
         let found = tokio::time::timeout(PATIENCE, api.get(name)).await.unwrap_or_else(|_| Err(too_late()));
         match found {
             Ok(found) => Ok(found.data.unwrap_or_default()),

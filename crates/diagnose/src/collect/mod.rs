@@ -13,6 +13,7 @@ mod validity;
 use std::fmt::Debug;
 use std::path::PathBuf;
 
+use contract::config_maps;
 use jiff::SignedDuration;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -105,7 +106,7 @@ async fn guest_config(asked: &CollectOptions) -> Result<Config, String> {
 }
 
 async fn guest(client: &Client, asked: &CollectOptions, snapshot: &mut Snapshot) {
-    let system = "kube-system";
+    let system = config_maps::NAMESPACE;
     snapshot.services = list(Api::all(client.clone()), "Services", "", &mut snapshot.unread).await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     match namespaces.get(system).await {

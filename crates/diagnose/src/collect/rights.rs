@@ -1,5 +1,6 @@
 //! Checks the rights of the accounts by access reviews of the API servers.
 
+use contract::config_maps;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
     SubjectAccessReviewSpec,
@@ -113,7 +114,7 @@ pub async fn guest(client: &Client, snapshot: &mut Snapshot) {
     let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
     for (account, needs, lease) in accounts {
         for need in needs {
-            let namespace = if need.3 { "kube-system" } else { "" };
+            let namespace = if need.3 { config_maps::NAMESPACE } else { "" };
             let spec = SubjectAccessReviewSpec {
                 user: Some(account.clone()),
                 resource_attributes: Some(ResourceAttributes {

@@ -29,7 +29,7 @@ fn generate_addon(snapshot: &Snapshot, namespace: &str, rest: &str, note: &str) 
     let recorded = card["namespace"].as_str().unwrap_or_default();
     let namespace = [namespace, recorded].into_iter().find(|one| !one.is_empty());
     let account = snapshot.account.as_ref().filter(|account| Some(account.namespace.as_str()) == namespace);
-    let whose = match snapshot.config(facts::RECORD, "cluster-name") {
+    let whose = match snapshot.config(facts::RECORD, facts::CLUSTER_NAME) {
         Some(name) if !name.is_empty() => format!("by custom {name}"),
         _ => "by custom the name of the cluster".to_owned(),
     };

@@ -15,7 +15,7 @@ use crate::snapshot::Snapshot;
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();
-    let name = snapshot.config(facts::RECORD, "cluster-name").unwrap_or_default();
+    let name = snapshot.config(facts::RECORD, facts::CLUSTER_NAME).unwrap_or_default();
     all.extend(labels(snapshot, name));
     all.extend(flag(snapshot, name));
     all.extend(load_balancers(snapshot, name));
@@ -209,7 +209,7 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
 }
 
 fn orphans(snapshot: &Snapshot) -> Option<Finding> {
-    let lines = snapshot.config(facts::RECORD, "possible-orphans")?;
+    let lines = snapshot.config(facts::RECORD, facts::POSSIBLE_ORPHANS)?;
     // A line begins with namespace and name. The remedy deletes, so nothing less than the whole name counts.
     let of = |line: &str, lb: &str| line.split([' ', ',']).next().and_then(|key| key.rsplit('/').next()) == Some(lb);
     let there = |line: &&str| snapshot.load_balancers.iter().any(|lb| of(line, &lb.name_any()));
@@ -217,7 +217,7 @@ fn orphans(snapshot: &Snapshot) -> Option<Finding> {
     let named = snapshot.load_balancers.iter().map(ResourceExt::name_any);
     let named: Vec<String> = named.filter(|name| left.iter().any(|line| of(line, name))).collect();
     (!left.is_empty()).then(|| {
-        Finding::warning("load-balancer-abandoned", "ConfigMap kube-system/harvester-cloud-provider")
+        Finding::warning("load-balancer-abandoned", facts::record())
             .what(format!("load balancers were left on Harvester at somebody's request: {}", left.join("; ")))
             .why("their addresses stay booked in the pool")
             .remedy(deletion(snapshot, &named.join(" ")))

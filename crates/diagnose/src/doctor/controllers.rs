@@ -1,6 +1,7 @@
 //! Checks the cloud controller: whether exactly one is installed and whether anything holds it; also the upgrade of
 //! hosts that it follows.
 
+use contract::config_maps::host_upgrade;
 use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::Value;
 
@@ -144,7 +145,7 @@ fn namespace(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMe
 fn safe_mode(snapshot: &Snapshot) -> Option<Finding> {
     let text = snapshot.config(facts::RECORD, facts::SAFE_MODE)?;
     Some(
-        Finding::error("safe-mode", "ConfigMap kube-system/harvester-cloud-provider")
+        Finding::error("safe-mode", facts::record())
             .what(format!("the cloud controller is in safe mode: {text}"))
             .why("no Service, Node or load balancer is changed until it is known which cluster this is")
             .remedy(advice::noted(
@@ -157,7 +158,7 @@ fn safe_mode(snapshot: &Snapshot) -> Option<Finding> {
 
 fn paused(snapshot: &Snapshot) -> Option<Finding> {
     facts::controller_is_paused(snapshot).then(|| {
-        Finding::warning("paused", "ConfigMap kube-system/harvester-cloud-provider")
+        Finding::warning("paused", facts::record())
             .what("the cloud controller is paused by key paused of this ConfigMap")
             .why("no Service gets an address and no new node is initialised; what is served goes on")
             .remedy(
@@ -168,7 +169,7 @@ fn paused(snapshot: &Snapshot) -> Option<Finding> {
 }
 
 fn upgrade(snapshot: &Snapshot) -> Option<Finding> {
-    let status: Value = serde_json::from_str(snapshot.config(facts::HOST_UPGRADE, "status.json")?).ok()?;
+    let status: Value = serde_json::from_str(snapshot.config(facts::HOST_UPGRADE, host_upgrade::STATUS)?).ok()?;
     let plan = status["plan"]["name"].as_str().unwrap_or_default().to_owned();
     let nodes = status["nodes"].as_object()?;
     let with = |reason: &str| {

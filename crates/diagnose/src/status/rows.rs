@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use contract::config_maps::host_upgrade;
 use harvester_api::ip_pool::IpPool;
 use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -197,7 +198,7 @@ fn service_row(snapshot: &Snapshot, service: &Service) -> ServiceRow {
             let paused = if facts::is_paused(service) {
                 Some(format!("annotation {} is true", cloudprovider::PAUSED))
             } else {
-                let key = || format!("key {} of ConfigMap kube-system/{} is true", facts::PAUSED, facts::RECORD);
+                let key = || format!("key {} of {} is true", facts::PAUSED, facts::record());
                 facts::controller_is_paused(snapshot).then(key)
             };
             let reason = if paused.is_some() { "Paused" } else { "NotBooked" };
@@ -282,8 +283,8 @@ fn node_row(snapshot: &Snapshot, node: &Node) -> NodeRow {
 }
 
 fn upgrade_row(snapshot: &Snapshot) -> Option<UpgradeRow> {
-    let summary = snapshot.config(facts::HOST_UPGRADE, "summary")?.to_owned();
-    let status: Value = serde_json::from_str(snapshot.config(facts::HOST_UPGRADE, "status.json")?).ok()?;
+    let summary = snapshot.config(facts::HOST_UPGRADE, host_upgrade::SUMMARY)?.to_owned();
+    let status: Value = serde_json::from_str(snapshot.config(facts::HOST_UPGRADE, host_upgrade::STATUS)?).ok()?;
     Some(UpgradeRow { summary, suspended: status["window"]["suspended"] == true })
 }
 

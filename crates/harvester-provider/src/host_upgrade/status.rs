@@ -10,14 +10,8 @@ use super::decide::{Course, HostUpgrade, UpgradeWindow};
 use super::facts::Progress;
 use super::shown::{Expect, NodeStatus, Reason};
 
-/// Namespace of the ConfigMap.
-pub const NAMESPACE: &str = "kube-system";
-/// Name of the ConfigMap.
-pub const NAME: &str = "harvester-host-upgrade";
-/// Key of the line for users.
-pub const SUMMARY: &str = "summary";
-/// Key of the JSON.
-pub const STATUS: &str = "status.json";
+pub use contract::config_maps::host_upgrade::{STATUS, SUMMARY};
+pub use contract::config_maps::{HOST_UPGRADE as NAME, NAMESPACE};
 
 /// The new data of the ConfigMap, given that it contains `written`; `None` if nothing has to be written. If there is
 /// nothing to report, the only write is the one that ends a window which `written` still shows as open.

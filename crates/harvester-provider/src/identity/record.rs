@@ -11,17 +11,10 @@ use kube::{Client, ResourceExt};
 use super::card::Card;
 use super::judge::OperatorConfirmation;
 
-/// Namespace of the ConfigMap.
-pub const NAMESPACE: &str = "kube-system";
-/// Name of the ConfigMap.
-pub const NAME: &str = "harvester-cloud-provider";
-/// Key of the cluster's name on Harvester. An operator who really wants another name writes it here.
-pub const CLUSTER_NAME: &str = "cluster-name";
-/// Key of the identity card.
-pub const IDENTITY: &str = "identity";
-/// Key of the reason why nothing is changed, while the controller is in safe mode. Announcers and users read it;
-/// writing it has no effect.
-pub const SAFE_MODE: &str = "safe-mode";
+pub use contract::config_maps::record::{CLUSTER_NAME, IDENTITY, PAUSED, POSSIBLE_ORPHANS, SAFE_MODE};
+pub use contract::config_maps::{NAMESPACE, RECORD as NAME};
+pub use contract::keys::cloudprovider::LIST_GARBAGE;
+
 /// Key of the time when a Service vanished as after a restore of etcd. No garbage is collected for a day after it.
 pub const RESTORE_SUSPECTED: &str = "restore-suspected";
 /// Key of the UIDs of load balancers whose Services a restore of etcd has lost for good, as an operator has confirmed,
@@ -29,15 +22,9 @@ pub const RESTORE_SUSPECTED: &str = "restore-suspected";
 /// the newest one has: after the restore etcd counts through the same revisions again, and an object that is made then,
 /// and lost by a second restore, would be covered by a confirmation that was given before it existed.
 pub const CONFIRMED_LOST: &str = "confirmed-lost";
-/// Key of the pause. With `"true"` the whole controller observes and reports, and writes nothing.
-pub const PAUSED: &str = "paused";
 /// Annotation with an operator's confirmation of the identity, see [`parse_confirmation`]. The leader removes it after
 /// it has acted on it.
 pub const CONFIRMATION: &str = "cloudprovider.harvesterhci.io/identity";
-/// Key of the LoadBalancers that were left behind at a user's request, one per line (decision 12).
-pub const POSSIBLE_ORPHANS: &str = "possible-orphans";
-
-pub use contract::keys::cloudprovider::LIST_GARBAGE;
 
 /// Limit of the lines, because a ConfigMap holds one megabyte; the oldest lines are removed first.
 const MOST_ORPHANS: usize = 500;

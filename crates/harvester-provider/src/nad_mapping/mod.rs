@@ -17,10 +17,8 @@ use crate::instances::view::VmiView;
 
 pub mod writer;
 
-/// Namespace of the ConfigMap.
-pub const NAMESPACE: &str = "kube-system";
-/// Name of the ConfigMap.
-pub const NAME: &str = "harvester-nad-mapping";
+pub use contract::config_maps::{NAD_MAPPING as NAME, NAMESPACE};
+
 /// The one key in its data.
 pub const KEY: &str = "interface-nad-mapping";
 
