@@ -26,6 +26,10 @@ pub const RECORD: &str = "harvester-cloud-provider";
 /// Its keys that forbid all writes: the reason of the safe mode, and the user's pause.
 pub const SAFE_MODE: &str = "safe-mode";
 pub const PAUSED: &str = "paused";
+/// Its key with the time of a suspected restore of etcd, and for how long in seconds the suspicion lasts from then.
+const RESTORE_SUSPECTED: (&str, i64) = ("restore-suspected", 24 * 60 * 60);
+/// Finalizer of the cloud controller on Services.
+const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 /// `ConfigMap` with the state of host upgrades.
 pub const HOST_UPGRADE: &str = "harvester-host-upgrade";
 
@@ -51,6 +55,14 @@ pub fn controller_is_paused(snapshot: &Snapshot) -> bool {
     snapshot.config(RECORD, PAUSED).is_some_and(|value| value.trim() == "true")
 }
 
+/// Since when a restore of etcd is suspected; `None` if none is, or if that is over. Meanwhile the cloud controller
+/// collects no garbage.
+pub fn restore_suspected(snapshot: &Snapshot) -> Option<Timestamp> {
+    let (key, lasts) = RESTORE_SUSPECTED;
+    let stamp = snapshot.config(RECORD, key)?.trim().parse().ok()?;
+    (since(snapshot, stamp) < lasts).then_some(stamp)
+}
+
 /// Whether its annotation pauses this Service.
 pub fn is_paused(service: &Service) -> bool {
     annotation(&service.metadata, keys::cloudprovider::PAUSED) == "true"
@@ -58,6 +70,11 @@ pub fn is_paused(service: &Service) -> bool {
 
 pub fn is_load_balancer(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
+}
+
+/// Whether the cloud controller has still to give up the load balancer of this Service.
+pub fn has_finalizer(service: &Service) -> bool {
+    service.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
 /// The load balancer class; empty if the Service has none.
