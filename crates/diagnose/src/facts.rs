@@ -24,6 +24,10 @@ const WARNING: &str = "LoadBalancerWarning";
 pub const NODE_CONDITION: &str = "HarvesterHostMaintenance";
 /// Lease of the cloud controller.
 pub const CONTROLLER_LEASE: &str = "cloud-controller-manager";
+/// Key of the record with the time of a suspected restore of etcd, and for how long in seconds the suspicion lasts.
+const RESTORE_SUSPECTED: (&str, i64) = ("restore-suspected", 24 * 60 * 60);
+/// Finalizer of the cloud controller on Services.
+const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 /// `namespace/name`.
 pub fn key(metadata: &ObjectMeta) -> String {
@@ -47,6 +51,14 @@ pub fn controller_is_paused(snapshot: &Snapshot) -> bool {
     snapshot.config(RECORD, PAUSED).is_some_and(|value| value.trim() == "true")
 }
 
+/// Since when a restore of etcd is suspected; `None` if none is, or if that is over. Meanwhile the cloud controller
+/// collects no garbage.
+pub fn restore_suspected(snapshot: &Snapshot) -> Option<Timestamp> {
+    let (key, lasts) = RESTORE_SUSPECTED;
+    let stamp = snapshot.config(RECORD, key)?.trim().parse().ok()?;
+    (since(snapshot, stamp) < lasts).then_some(stamp)
+}
+
 /// Whether its annotation pauses this Service.
 pub fn is_paused(service: &Service) -> bool {
     annotation(&service.metadata, keys::cloudprovider::PAUSED) == "true"
@@ -54,6 +66,11 @@ pub fn is_paused(service: &Service) -> bool {
 
 pub fn is_load_balancer(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
+}
+
+/// Whether the cloud controller has still to give up the load balancer of this Service.
+pub fn has_finalizer(service: &Service) -> bool {
+    service.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
 /// The load balancer class; empty if the Service has none.

@@ -6,6 +6,13 @@ use std::collections::BTreeMap;
 const ETCD: &str = "node-role.kubernetes.io/etcd";
 /// Label of Nodes that run the control plane. They also run etcd if no Node has the other label.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+/// The former name of [`CONTROL_PLANE`].
+const MASTER: &str = "node-role.kubernetes.io/master";
+
+/// Whether a Node may run a member of etcd; `has` tells which labels it has.
+pub fn may_be_member(has: impl Fn(&str) -> bool) -> bool {
+    [ETCD, CONTROL_PLANE, MASTER].into_iter().any(has)
+}
 
 /// The part of a Node that matters for the quorum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,5 +101,15 @@ mod tests {
         assert_eq!(at_risk(&spread.map(|(node, host, label)| member(node, host, label))), []);
         let workers = ["n1", "n2", "n3"].map(|node| member(node, "a", "node-role.kubernetes.io/worker"));
         assert_eq!(at_risk(&workers), []);
+    }
+
+    #[test]
+    fn each_label_of_a_server_tells_that_etcd_may_run_there() {
+        for (label, expected) in
+            [("etcd", true), ("control-plane", true), ("master", true), ("worker", false), ("etcd2", false)]
+        {
+            let label = format!("node-role.kubernetes.io/{label}");
+            assert_eq!(may_be_member(|key| key == label), expected, "{label}");
+        }
     }
 }

@@ -252,7 +252,7 @@ impl HarvesterProvider {
         tasks.spawn_endless("signals of host upgrades", signals.run());
         tasks.spawn_endless("reading anew", read_anew(returns, caution.resyncs(), anew));
         if let Some(writer) = self.writer {
-            tasks.spawn_endless("NAD mapping", writer.run());
+            tasks.spawn_endless("NAD mapping", writer.run(events.for_component(COMPONENT)));
         }
     }
 }

@@ -2,8 +2,10 @@
 //! those of other clusters under its name.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use harvester_api::keys::{cloudprovider, harvester};
+use harvester_api::keys::{cloudprovider, harvester, kube_vip};
+use harvester_api::load_balancer::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
@@ -12,6 +14,9 @@ use super::controllers::{IN_SAFE_MODE, identity};
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
+
+/// Without these objects every load balancer looks as if no Service had it.
+const SERVICES: &str = "Services";
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();
@@ -139,6 +144,13 @@ fn deletion(snapshot: &Snapshot, name: &str) -> String {
     if snapshot.config(facts::RECORD, facts::SAFE_MODE).is_some() {
         return format!("nothing here, it may be another cluster's: {IN_SAFE_MODE}");
     }
+    if let Some(stamp) = facts::restore_suspected(snapshot) {
+        return format!(
+            "nothing for 24 h from {stamp}: since then a restore of etcd is suspected, and another snapshot may bring \
+             its Service back (docs/backup.md). If no other is to come: {}, then call doctor again",
+            identity(snapshot, "confirm")
+        );
+    }
     format!(
         "kubectl --kubeconfig harvester.yaml -n {} delete loadbalancers.loadbalancer.harvesterhci.io {name}     # only \
          if no snapshot or copy of this cluster is in use",
@@ -146,15 +158,33 @@ fn deletion(snapshot: &Snapshot, name: &str) -> String {
     )
 }
 
+/// The addresses in these texts. A placeholder for DHCP is none.
+fn addresses<'a>(texts: impl IntoIterator<Item = &'a str>) -> BTreeSet<IpAddr> {
+    let parsed = texts.into_iter().flat_map(|text| text.split(',')).filter_map(|text| text.trim().parse().ok());
+    parsed.filter(|address: &IpAddr| !address.is_unspecified()).collect()
+}
+
+/// Whether a Service of type LoadBalancer shows the address of this object, or is served at it. Services that share an
+/// address have no object of their own, and the one that the object is named after may be gone, or of another type.
+fn serves(snapshot: &Snapshot, lb: &LoadBalancer) -> bool {
+    let booked = addresses([lb.allocated_ip(), lb.address()].into_iter().flatten());
+    snapshot.services.iter().filter(|service| facts::is_load_balancer(service)).any(|service| {
+        let told = facts::told(service);
+        let shown = facts::annotation(&service.metadata, kube_vip::LOADBALANCER_IPS);
+        !booked.is_disjoint(&addresses(told.iter().map(String::as_str).chain([shown])))
+    })
+}
+
 fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
     let ours = uids(snapshot);
-    if snapshot.cluster_uid.is_none() || name.is_empty() {
+    if snapshot.cluster_uid.is_none() || name.is_empty() || !snapshot.has_read(SERVICES) {
         return Vec::new();
     }
+    // The finalizer stays on a Service until the cloud controller has deleted its load balancer or handed it over.
     let services: BTreeSet<String> = snapshot
         .services
         .iter()
-        .filter(|service| facts::is_load_balancer(service))
+        .filter(|service| facts::is_load_balancer(service) || facts::has_finalizer(service))
         .map(|s| facts::key(&s.metadata))
         .collect();
     let mut all = Vec::new();
@@ -174,7 +204,7 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
             lb.label(cloudprovider::SERVICE_NAMESPACE).unwrap_or_default(),
             lb.label(cloudprovider::SERVICE_NAME).unwrap_or_default()
         );
-        if is_ours && !services.contains(&service) {
+        if is_ours && !services.contains(&service) && !serves(snapshot, lb) {
             let namespace = &snapshot.namespace;
             all.push(
                 Finding::warning("load-balancer-orphaned", format!("LoadBalancer {namespace}/{}", lb.name_any()))
@@ -209,13 +239,13 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
 }
 
 fn orphans(snapshot: &Snapshot) -> Option<Finding> {
-    let lines = snapshot.config(facts::RECORD, facts::POSSIBLE_ORPHANS)?;
+    let lines = snapshot.config(facts::RECORD, facts::POSSIBLE_ORPHANS).filter(|_| snapshot.has_read(SERVICES))?;
     // A line begins with namespace and name. The remedy deletes, so nothing less than the whole name counts.
     let of = |line: &str, lb: &str| line.split([' ', ',']).next().and_then(|key| key.rsplit('/').next()) == Some(lb);
-    let there = |line: &&str| snapshot.load_balancers.iter().any(|lb| of(line, &lb.name_any()));
-    let left: Vec<&str> = lines.lines().filter(there).collect();
-    let named = snapshot.load_balancers.iter().map(ResourceExt::name_any);
-    let named: Vec<String> = named.filter(|name| left.iter().any(|line| of(line, name))).collect();
+    let unused = snapshot.load_balancers.iter().filter(|lb| !serves(snapshot, lb));
+    let unused: Vec<String> = unused.map(ResourceExt::name_any).collect();
+    let left: Vec<&str> = lines.lines().filter(|line| unused.iter().any(|name| of(line, name))).collect();
+    let named: Vec<String> = unused.into_iter().filter(|name| left.iter().any(|line| of(line, name))).collect();
     (!left.is_empty()).then(|| {
         Finding::warning("load-balancer-abandoned", facts::record())
             .what(format!("load balancers were left on Harvester at somebody's request: {}", left.join("; ")))

@@ -1,6 +1,7 @@
 //! Checks the Nodes: whether their machines are known, whether they may take addresses, and whether any program on them
 //! takes a Service's address for the node's own.
 
+use harvester_api::quorum;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Container, Node};
 use kube::ResourceExt;
@@ -66,6 +67,31 @@ fn has_taint(node: &Node, key: &str) -> bool {
     taints.is_some_and(|taints| taints.iter().any(|taint| taint.key == key))
 }
 
+/// How a Node whose machine is not found is registered anew. A machine that was restored from a backup runs and serves:
+/// its Node is not deleted without a word about what goes with it.
+fn registration(node: &Node) -> String {
+    let name = node.name_any();
+    let anew = "its kubelet registers it anew when it is restarted; or correct the namespace in the cloud-config";
+    let server = quorum::may_be_member(|label| node.labels().contains_key(label));
+    match (server, facts::is_ready(node)) {
+        (true, true) => "leave this Node while it serves, or replace its machine: docs/backup.md says how. RKE2 and \
+                         K3s remove a member of etcd together with its Node, and that server does not start again \
+                         until its database is removed by hand"
+            .to_owned(),
+        (true, false) => format!(
+            "first see whether its machine runs under another UID: then bring it back, because RKE2 and K3s remove a \
+             member of etcd together with its Node, and that server does not start again until its database is \
+             removed by hand (docs/backup.md). If the machine is gone for good, and most of the other servers are \
+             Ready: kubectl delete node {name}"
+        ),
+        (false, true) => format!(
+            "kubectl drain {name} --ignore-daemonsets && kubectl delete node {name}     # it is Ready: its pods end \
+             with the Node, so they leave it before; {anew}"
+        ),
+        (false, false) => format!("kubectl delete node {name}     # {anew}"),
+    }
+}
+
 fn of(snapshot: &Snapshot, node: &Node) -> Vec<Finding> {
     let name = node.name_any();
     let object = format!("Node {name}");
@@ -94,10 +120,7 @@ fn of(snapshot: &Snapshot, node: &Node) -> Vec<Finding> {
                     "its machine was deleted, or restored from a backup under a new UID; its addresses and zone \
                     are not followed",
                 )
-                .remedy(format!(
-                    "kubectl delete node {name}     # its kubelet registers it anew when it is \
-                    restarted; or correct the namespace in the cloud-config"
-                )),
+                .remedy(registration(node)),
         );
     }
     if node.labels().contains_key(EXCLUDED) {

@@ -3,6 +3,7 @@
 mod addresses;
 mod advice;
 mod causes;
+mod orphans;
 mod surroundings;
 mod workloads;
 

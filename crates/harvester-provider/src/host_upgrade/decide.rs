@@ -98,6 +98,7 @@ impl HostUpgrade {
     /// Evaluates the facts at the time `now`.
     pub fn step(&mut self, now: i64, facts: &UpgradeFacts) -> Step {
         let mut step = Step::default();
+        self.reduce_to(now);
         let plan = facts.plan.as_deref();
         let inferred = self.inferred(now, facts);
         self.plan = plan.map(|plan| (plan.title(), plan.phase.clone(), plan.progress));
@@ -116,6 +117,19 @@ impl HostUpgrade {
             self.courses.retain(|name, _| there(name));
         }
         step
+    }
+
+    /// Reduces times in the future to `now`: the clock was set back since. Else nothing would be over before it shows
+    /// those times again.
+    fn reduce_to(&mut self, now: i64) {
+        if let Some(UpgradeWindow { opened, changed, called, .. }) = &mut self.window {
+            for time in [opened, changed, called] {
+                *time = now.min(*time);
+            }
+        }
+        for course in self.courses.values_mut() {
+            course.off = course.off.map(|since| since.min(now));
+        }
     }
 
     /// The host that is being emptied, concluded from its machines. One machine that is being evacuated is enough. So

@@ -374,6 +374,37 @@ fn a_plan_that_never_ends_suspends_nothing_after_a_day_whatever_it_does() {
     }
 }
 
+/// The leader's clock was six hours ahead, and NTP corrects it.
+#[test]
+fn a_clock_that_is_set_back_keeps_no_window_open_and_forgets_no_machine_that_is_off() {
+    let (calm, off) = two_off(Power::Off);
+    let ahead = 6 * 3600;
+    let mut upgrade = HostUpgrade::default();
+    upgrade.step(ahead, &UpgradeFacts { silent_seconds: Some(40), ..calm.clone() });
+    assert!(upgrade.suspended().is_some());
+    upgrade.step(0, &calm);
+    assert!(upgrade.suspended().is_some(), "half a minute has to pass");
+    assert!(upgrade.step(60, &calm).resync);
+    assert_eq!(upgrade.suspended(), None);
+
+    // An upgrade that goes on is stale as long after the correction as after its beginning.
+    let all = snapshots("paused");
+    let mut upgrade = HostUpgrade::default();
+    upgrade.step(ahead, &facts(&all[0], None));
+    upgrade.step(0, &facts(&all[0], None));
+    assert!(!upgrade.step(STALE - 1, &facts(&all[0], None)).resync);
+    assert!(upgrade.step(STALE, &facts(&all[0], None)).resync);
+    assert_eq!(upgrade.suspended(), None);
+
+    let mut upgrade = HostUpgrade::default();
+    upgrade.step(ahead, &off);
+    upgrade.step(0, &off);
+    assert!(upgrade.courses.values().all(|course| course.off.is_none_or(|since| since == 0)));
+    upgrade.step(600, &off);
+    upgrade.step(610, &calm);
+    assert!(upgrade.courses.values().any(|course| course.was_off == 610), "{:?}", upgrade.courses);
+}
+
 #[test]
 fn a_controller_that_restarts_does_not_make_a_stale_plan_look_fresh() {
     let all = snapshots("paused");

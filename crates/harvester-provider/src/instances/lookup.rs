@@ -126,8 +126,8 @@ pub fn judge(namespace: &str, name: &str, uid: &str, live: &Live) -> Existence {
     match live {
         Live::Named(found) if found == uid => Existence::Exists,
         Live::Named(found) => Existence::Unknown(format!(
-            "VirtualMachine {namespace}/{name} has UID {found}, the node's provider ID names {uid}: delete the Node if \
-             its machine was replaced"
+            "VirtualMachine {namespace}/{name} has UID {found}, the node's provider ID names {uid}: its machine was \
+             made anew, and doctor says what to do with the Node"
         )),
         Live::NotFound { uid_listed: Some(true), .. } => Existence::Exists,
         Live::NotFound { uid_listed: Some(false), canary: false } => Existence::Unknown(format!(

@@ -5,13 +5,17 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cloud_provider::damping::{Damper, undone};
+use cloud_provider::managed_fields::other_writer;
 use cloud_provider::preview::{Place, Target, Verb, Write};
 use harvester_api::names::ClusterName;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
 use runtime::cache::Touched;
+use runtime::events::Recorder;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{KEY, MappingSource, NAME, NAMESPACE, compute, value};
 use crate::identity::Identity;
@@ -35,6 +39,8 @@ pub struct Writer {
     vmis: VmiCache,
     mapping: MappingSource,
     metrics: Arc<Metrics>,
+    /// Values that another writer undoes.
+    damper: Damper<String>,
 }
 
 impl std::fmt::Debug for Writer {
@@ -52,11 +58,11 @@ impl Writer {
         mapping: MappingSource,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { client, cluster, vmis, mapping, metrics }
+        Self { client, cluster, vmis, mapping, metrics, damper: Damper::default() }
     }
 
     /// Follows the VMIs, and the ConfigMap itself, which others may change or delete.
-    pub async fn run(self) -> Infallible {
+    pub async fn run(mut self, events: Recorder) -> Infallible {
         let mut name = self.cluster.subscribe();
         let is_default = |name: &Option<ClusterName>| name.as_ref().is_some_and(ClusterName::is_default);
         if name.wait_for(Option::is_some).await.is_ok_and(|name| is_default(&name)) {
@@ -76,10 +82,14 @@ impl Writer {
             if holds.wait_for(Option::is_none).await.is_err() {
                 return std::future::pending().await;
             }
-            match self.sync().await {
-                Ok(()) => {
+            match self.sync(&events).await {
+                Ok(rest) => {
                     failing = false;
-                    touched(&mut machines, &mut config_map).await;
+                    let touched = touched(&mut machines, &mut config_map);
+                    match rest {
+                        Some(rest) => drop(tokio::time::timeout(rest, touched).await),
+                        None => touched.await,
+                    }
                 }
                 // Another writer was faster; its version is read at once.
                 Err(error) if runtime::error::is_conflict(&error) => tokio::time::sleep(DEBOUNCE).await,
@@ -121,40 +131,66 @@ impl Writer {
         })
     }
 
-    /// Writes the mapping if it differs from the ConfigMap.
-    pub async fn sync(&self) -> Result<(), WriteError> {
+    /// Writes the mapping if it differs from the ConfigMap. Returns how long the ConfigMap is left alone, if another
+    /// writer keeps undoing that.
+    pub async fn sync(&mut self, events: &Recorder) -> Result<Option<Duration>, WriteError> {
         let vmis = self.vmis.all();
-        let Some(mapping) = compute(&self.cluster.name_or_flag(), vmis.iter().map(Arc::as_ref)) else { return Ok(()) };
+        let mapping = compute(&self.cluster.name_or_flag(), vmis.iter().map(Arc::as_ref));
+        let Some(mapping) = mapping else { return Ok(None) };
         self.metrics.nad_mapping_networks.set(i64::try_from(mapping.len()).unwrap_or(i64::MAX));
         let wanted = value(&mapping);
         if self.mapping.is_known() && self.mapping.value().as_deref() == Some(&wanted) {
-            return Ok(());
+            return Ok(None);
+        }
+        if let Some(rest) = self.damper.rest(&wanted, Instant::now()) {
+            return Ok(Some(rest));
         }
         let config_maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
-        match config_maps.get_opt(NAME).await? {
+        let mut replaced = Vec::new();
+        let written = match config_maps.get_opt(NAME).await? {
             None => {
                 let metadata = ObjectMeta {
                     name: Some(NAME.to_owned()),
                     namespace: Some(NAMESPACE.to_owned()),
                     ..ObjectMeta::default()
                 };
-                let data = Some(BTreeMap::from([(KEY.to_owned(), wanted)]));
+                let data = Some(BTreeMap::from([(KEY.to_owned(), wanted.clone())]));
                 let config_map = ConfigMap { metadata, data, ..ConfigMap::default() };
-                config_maps.create(&PostParams::default(), &config_map).await?;
+                config_maps.create(&PostParams::default(), &config_map).await?
             }
             Some(config_map) if config_map.data.as_ref().and_then(|data| data.get(KEY)) == Some(&wanted) => {
-                return Ok(());
+                return Ok(None);
             }
             Some(mut config_map) => {
-                config_map.data.get_or_insert_default().insert(KEY.to_owned(), wanted);
-                config_maps.replace(NAME, &PostParams::default(), &config_map).await?;
+                // A write takes its fields over, so that the new version need not name who had them before.
+                replaced = config_map.metadata.managed_fields.clone().unwrap_or_default();
+                config_map.data.get_or_insert_default().insert(KEY.to_owned(), wanted.clone());
+                config_maps.replace(NAME, &PostParams::default(), &config_map).await?
             }
-        }
+        };
         tracing::info!(
             networks = mapping.len(),
             "the controller wrote the NAD mapping to ConfigMap {NAMESPACE}/{NAME}"
         );
-        Ok(())
+        if self.damper.repaired(wanted, Instant::now()) {
+            let by = other_writer(&replaced, &["data"]);
+            let text = undone(&format!("ConfigMap {NAMESPACE}/{NAME}"), by.as_deref(), &format!("the key {KEY}"));
+            tracing::warn!("{text}");
+            events.warning(&reference(written.metadata.uid), "UndoneByOthers", &text);
+        }
+        Ok(None)
+    }
+}
+
+/// The ConfigMap, for Events.
+fn reference(uid: Option<String>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("ConfigMap".into()),
+        namespace: Some(NAMESPACE.into()),
+        name: Some(NAME.into()),
+        uid,
+        ..ObjectReference::default()
     }
 }
 
@@ -210,8 +246,9 @@ mod tests {
         let cache = Cache::in_memory(|old, new| old != new, vmis.iter().map(|vmi| (vmi.name.clone(), vmi.clone())));
         let metrics = Arc::new(Metrics::register(&mut Registry::default()));
         let cluster = Identity::known("demo");
-        let writer = Writer::new(server.client(), cluster, cache, MappingSource::in_memory(watched), metrics);
-        writer.sync().await.unwrap();
+        let mut writer = Writer::new(server.client(), cluster, cache, MappingSource::in_memory(watched), metrics);
+        let (events, _told) = Recorder::to_channel("test");
+        assert_eq!(writer.sync(&events).await.unwrap(), None);
         server
     }
 
@@ -228,13 +265,56 @@ mod tests {
         let vmis = Cache::in_memory(|old, new| old != new, [("a".to_owned(), machine())]);
         let metrics = Arc::new(Metrics::register(&mut Registry::default()));
         let (cluster, mapping) = (Identity::known("kubernetes"), MappingSource::in_memory(None));
-        let running = tokio::spawn(Writer::new(server.client(), cluster, vmis.clone(), mapping, metrics).run());
+        let (events, _told) = Recorder::to_channel("test");
+        let running = tokio::spawn(Writer::new(server.client(), cluster, vmis.clone(), mapping, metrics).run(events));
         for minute in 0..10 {
             vmis.apply("a".to_owned(), VmiView { uid: minute.to_string(), ..machine() });
             tokio::time::sleep(Duration::from_mins(1)).await;
         }
         assert_eq!(log.count("no NAD mapping without a name for this cluster"), 1, "{}", log.text());
         assert_eq!(server.requests(), []);
+        running.abort();
+    }
+
+    /// Without damping: two writes per second, for ever.
+    #[tokio::test(start_paused = true)]
+    async fn who_undoes_the_mapping_is_answered_more_seldom_each_time_and_named_once() {
+        let theirs = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": NAME, "namespace": NAMESPACE, "uid": "u", "resourceVersion": "7",
+                "managedFields": [{"manager": "argocd-controller", "operation": "Update",
+                    "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:data": {}}}]},
+            "data": {KEY: ""}
+        });
+        let server = Scenario::answering(move |request| match request.method.as_str() {
+            "GET" => (200, theirs.clone()),
+            _ => (200, request.body.clone()),
+        });
+        let vmis = Cache::in_memory(|old, new| old != new, [("a".to_owned(), machine())]);
+        let mapping = MappingSource::in_memory(Some(NadMapping::Empty));
+        let metrics = Arc::new(Metrics::register(&mut Registry::default()));
+        let (events, mut told) = Recorder::to_channel("test");
+        let writer = Writer::new(server.client(), Identity::known("demo"), vmis.clone(), mapping.clone(), metrics);
+        let running = tokio::spawn(writer.run(events));
+        for _ in 0..3600 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            // The watch shows each write, and what undoes it.
+            mapping.cache.apply(NAME.to_owned(), known());
+            mapping.cache.apply(NAME.to_owned(), NadMapping::Empty);
+        }
+        let writes = server.writes().len();
+        assert!((6..30).contains(&writes), "{writes}");
+        let events: Vec<_> = std::iter::from_fn(|| told.try_recv().ok()).collect();
+        assert_eq!(events.iter().map(|event| event.reason.as_str()).collect::<Vec<_>>(), ["UndoneByOthers"]);
+        assert_eq!((events[0].object.name.as_deref(), events[0].object.uid.as_deref()), (Some(NAME), Some("u")));
+        let message = &events[0].message;
+        assert!(message.contains("\"argocd-controller\" (Update at 2026-01-01T00:00:00Z)"), "{message}");
+        // What is new is written at once.
+        let mut other = machine();
+        other.interfaces[0].interface_name = "enp9s0".into();
+        vmis.apply("a".to_owned(), other);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(server.writes().len(), writes + 1);
         running.abort();
     }
 

@@ -93,8 +93,16 @@ struct SwitchState {
     epoch: u64,
     /// Moves since the last answer.
     misses: usize,
+    /// When that answer came.
+    answered: Option<Instant>,
     /// When the other endpoints refused the same as the current one, or could not be reached.
     refused_alike: Option<Instant>,
+}
+
+impl SwitchState {
+    fn new(endpoints: Vec<Endpoint>, clients: Vec<Clients>, epoch: u64) -> Self {
+        Self { endpoints, clients, current: 0, epoch, misses: 0, answered: None, refused_alike: None }
+    }
 }
 
 /// The clients of one endpoint.
@@ -116,8 +124,7 @@ impl Switch {
     pub fn new(endpoints: Vec<Endpoint>, settings: Settings) -> Result<Self, ClientError> {
         let clients = clients(&endpoints, &settings)?;
         let server = endpoints[0].server.clone();
-        let state =
-            Mutex::new(SwitchState { endpoints, clients, current: 0, epoch: 0, misses: 0, refused_alike: None });
+        let state = Mutex::new(SwitchState::new(endpoints, clients, 0));
         let link = watch::Sender::new(Link { server, ..Link::default() });
         Ok(Self {
             inner: Arc::new(Inner {
@@ -143,8 +150,7 @@ impl Switch {
         let server = endpoints[0].server.clone();
         {
             let mut state = self.inner.state.lock();
-            let epoch = state.epoch + 1;
-            *state = SwitchState { endpoints, clients, current: 0, epoch, misses: 0, refused_alike: None };
+            *state = SwitchState::new(endpoints, clients, state.epoch + 1);
         }
         self.inner.link.send_modify(|link| {
             link.server = server;
@@ -195,15 +201,17 @@ impl Switch {
         let settings = Settings { connect_timeout: PROBE_PATIENCE, retry: false, ..self.inner.settings.clone() };
         let Ok(client) = connect(endpoint.config, &settings) else { return };
         let request = Request::get("/readyz").body(Body::empty()).expect("a constant path is a URI");
+        let asked = Instant::now();
+        let missed = |error: &str| self.missed(epoch, asked, error);
         match tokio::time::timeout(PROBE_PATIENCE, client.send(request)).await {
             // An ingress, or Rancher without its cluster, answers with another status.
             Ok(Ok(answer)) if answer.status() == StatusCode::OK || is_denied(answer.status().as_u16()) => {
                 self.prefer(index, &endpoint.server);
                 self.answered(answer.status());
             }
-            Ok(Ok(answer)) => self.missed(epoch, &format!("{} answered {}", endpoint.server, answer.status())),
-            Ok(Err(error)) => self.missed(epoch, &chain(&error)),
-            Err(_) => self.missed(epoch, &format!("{} does not answer", endpoint.server)),
+            Ok(Ok(answer)) => missed(&format!("{} answered {}", endpoint.server, answer.status())),
+            Ok(Err(error)) => missed(&chain(&error)),
+            Err(_) => missed(&format!("{} does not answer", endpoint.server)),
         }
     }
 
@@ -258,7 +266,10 @@ impl Switch {
     fn answered(&self, status: StatusCode) {
         let refused = status == StatusCode::UNAUTHORIZED;
         let mut returned = false;
-        self.inner.state.lock().misses = 0;
+        {
+            let mut state = self.inner.state.lock();
+            (state.misses, state.answered) = (0, Some(Instant::now()));
+        }
         self.inner.link.send_if_modified(|link| {
             let news = link.refused.is_some() != refused;
             if news {
@@ -278,10 +289,15 @@ impl Switch {
         }
     }
 
-    /// Records that the endpoint of this epoch does not answer: the next one becomes current.
-    fn missed(&self, epoch: u64, error: &str) {
+    /// Records that the endpoint of this epoch has not answered what was sent at `asked`: the next one becomes current.
+    /// If another request was answered since, the server is there, and only this one hangs, for example at a webhook
+    /// that the server calls. After an outage everything is listed anew, and what is under way is given up.
+    fn missed(&self, epoch: u64, asked: Instant, error: &str) {
         let (all, server) = {
             let mut state = self.inner.state.lock();
+            if state.answered.is_some_and(|answered| answered > asked) {
+                return;
+            }
             if state.epoch == epoch {
                 state.current = (state.current + 1) % state.endpoints.len();
                 state.epoch += 1;
@@ -308,7 +324,7 @@ impl Switch {
         loop {
             tries += 1;
             let mut ends = self.inner.ends.subscribe();
-            let (epoch, endpoints, client) = self.current(watching);
+            let (asked, (epoch, endpoints, client)) = (Instant::now(), self.current(watching));
             let again = copy(&request).filter(|_| tries < endpoints);
             let method = request.method().clone();
             // A separate component behind the API server answers these requests, or does not answer. That says nothing
@@ -348,7 +364,7 @@ impl Switch {
                     Ok(answer) => format!("answered {}", answer.status()),
                     Err(error) => chain(error),
                 };
-                self.missed(epoch, &text);
+                self.missed(epoch, asked, &text);
             }
             match again {
                 Some(copy) if harmless => request = copy,

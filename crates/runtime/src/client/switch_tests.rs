@@ -244,7 +244,7 @@ async fn mute_server(mute: usize) -> (SocketAddr, watch::Receiver<Vec<String>>) 
 async fn a_question_without_an_answer_does_not_hold_up_the_next_one() {
     let (address, mut seen) = mute_server(1).await;
     let switch = switch(vec![endpoint(address)]);
-    switch.missed(0, "no route to host");
+    switch.missed(0, Instant::now(), "no route to host");
     let over = tokio::spawn(switch.clone().watch_over());
     switch.link().wait_for(|link| link.away.is_none()).await.unwrap();
     let order = seen.wait_for(|seen| seen.len() >= 4).await.unwrap().clone();
@@ -259,12 +259,34 @@ async fn a_request_into_a_dead_wire_is_given_up_when_the_server_is_back() {
     let maps = maps(&switch);
     let write = tokio::spawn(async move { maps.create(&PostParams::default(), &ConfigMap::default()).await });
     seen.wait_for(|seen| *seen == ["1 is asked"]).await.unwrap();
-    switch.missed(0, "no route to host");
+    switch.missed(0, Instant::now(), "no route to host");
     assert!(!write.is_finished());
     switch.answered(StatusCode::OK);
     // Not a time-out: that would be ten seconds later, and say so.
     let error = write.await.unwrap().unwrap_err();
     assert!(chain(&error).contains("it is given up now that the server answers again"), "{}", chain(&error));
+}
+
+/// A webhook that the server calls for a write does not answer. That was an outage, after which everything was listed
+/// anew and all that was under way given up.
+#[tokio::test]
+async fn a_request_that_hangs_while_others_are_answered_is_no_outage() {
+    let (address, mut seen) = mute_server(1).await;
+    let request_timeout = Duration::from_secs(2);
+    let settings = Settings { retry: false, request_timeout, ..Settings::new("host", &Product::TEST) };
+    let switch = Switch::new(vec![endpoint(address)], settings).unwrap();
+    let (returns, maps) = (switch.returns(), maps(&switch));
+    let write = tokio::spawn(async move { maps.create(&PostParams::default(), &ConfigMap::default()).await });
+    seen.wait_for(|seen| *seen == ["1 is asked"]).await.unwrap();
+    let read = || Request::get("/readyz").body(Vec::new()).unwrap();
+    switch.client().request_text(read()).await.unwrap();
+    assert!(write.await.unwrap().is_err());
+    assert!(switch.link().borrow().away.is_none());
+    switch.client().request_text(read()).await.unwrap();
+    assert!(!returns.has_changed().unwrap());
+    // Nothing was answered since this one was sent.
+    switch.missed(0, Instant::now(), "no route to host");
+    assert!(switch.link().borrow().away.is_some());
 }
 
 #[tokio::test]

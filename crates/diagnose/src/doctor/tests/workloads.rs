@@ -98,7 +98,34 @@ fn a_file_that_looks_into_another_namespace_condemns_no_node() {
     assert_eq!(unrecorded.check, "machines-elsewhere");
     assert!(!unrecorded.what.contains("record") && !unrecorded.remedy.contains("delete"), "{unrecorded:?}");
     let one_of_two = only(node(|object| object["spec"]["providerID"] = json!("harvester://another")));
-    assert!(one_of_two.remedy.starts_with("kubectl delete node node2 "), "{one_of_two:?}");
+    assert_eq!(one_of_two.check, "node-without-machine");
+}
+
+/// k3s#3973, rancher/rke2#1874: with a server's Node goes its member of etcd, and the server does not start again. Two
+/// of three that were restored from a backup of Harvester under new UIDs serve as before.
+#[test]
+fn a_node_that_serves_or_may_be_a_member_of_etcd_is_not_deleted_without_a_word() {
+    let remedy = |role: &'static str, ready: &'static str| {
+        only(node(move |object| {
+            object["spec"]["providerID"] = json!("harvester://another");
+            object["status"]["conditions"][0]["status"] = json!(ready);
+            if !role.is_empty() {
+                object["metadata"]["labels"] = json!({format!("node-role.kubernetes.io/{role}"): "true"});
+            }
+        }))
+        .remedy
+    };
+    for role in ["etcd", "control-plane", "master"] {
+        let serves = remedy(role, "True");
+        assert!(!serves.contains("kubectl") && serves.contains("member of etcd"), "{role}: {serves}");
+        let silent = remedy(role, "Unknown");
+        assert!(silent.starts_with("first see whether its machine runs"), "{role}: {silent}");
+        assert!(silent.contains("member of etcd") && silent.ends_with("kubectl delete node node2"), "{role}: {silent}");
+    }
+    let serves = remedy("worker", "True");
+    assert!(serves.starts_with("kubectl drain node2 --ignore-daemonsets && kubectl delete node node2 "), "{serves}");
+    let lost = remedy("", "Unknown");
+    assert!(lost.starts_with("kubectl delete node node2 "), "{lost}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::node::reference;
-use cloud_provider::view::{NodeView, Ready};
+use cloud_provider::view::{NodeView, Ready, Taint};
 use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::jiff::Timestamp;
@@ -198,7 +198,7 @@ impl Cooperation {
             node,
             status,
             power: seen.power.get(name).copied().unwrap_or(Power::Unknown),
-            refuge: has_refuge(name, nodes, seen),
+            refuge: has_refuge(node, nodes, seen),
             announces: self.announces(name),
         };
         let decision = case.decide();
@@ -355,14 +355,23 @@ impl Cooperation {
     }
 }
 
-/// Whether another Node is ready, accepts pods, and has a machine that stays in place.
-fn has_refuge(name: &str, nodes: &[Arc<NodeView>], seen: &UpgradeState) -> bool {
-    nodes.iter().any(|node| {
-        let stays = seen.nodes.get(&node.name).is_none_or(|status| {
+/// Whether another Node is ready, accepts the pods of this one, and has a machine that stays in place.
+fn has_refuge(node: &NodeView, nodes: &[Arc<NodeView>], seen: &UpgradeState) -> bool {
+    nodes.iter().any(|other| {
+        let stays = seen.nodes.get(&other.name).is_none_or(|status| {
             matches!(status.reason, Reason::Pending | Reason::Paused | Reason::Failed | Reason::UpToDate)
         });
-        node.name != name && stays && node.ready == Some(Ready::True) && !node.unschedulable && !node.deleting
+        let open = other.ready == Some(Ready::True) && !other.unschedulable && !other.deleting;
+        other.name != node.name && stays && open && admits_pods_of(other, node)
     })
+}
+
+/// Whether `other` has no taint that keeps away pods which run on `node`. Their tolerations are not read: they tolerate
+/// what `node` itself has, and of no other taint is it known.
+fn admits_pods_of(other: &NodeView, node: &NodeView) -> bool {
+    let hard = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
+    let same = |one: &Taint, two: &Taint| (&one.key, &one.value, &one.effect) == (&two.key, &two.value, &two.effect);
+    other.taints.iter().filter(hard).all(|taint| node.taints.iter().any(|own| same(own, taint)))
 }
 
 #[cfg(test)]
