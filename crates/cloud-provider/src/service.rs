@@ -188,9 +188,7 @@ impl ServiceController {
             let current = memory.written.newest(self.cache.get(key));
             let remembered = memory.served.clone();
             let step = decide::decide(current.as_deref(), remembered.as_deref());
-            if step != Step::Nothing
-                && let Some(held) = hold::held(self.provider.as_ref(), current.as_deref(), remembered.as_deref())
-            {
+            if let Some(held) = self.held(&step, current.as_ref(), memory) {
                 return held;
             }
             match step {

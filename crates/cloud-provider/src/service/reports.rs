@@ -162,6 +162,13 @@ impl Reports {
         }
     }
 
+    /// The report that nothing may be written for a Service that is being deleted, as for a wait that needs the user.
+    pub(super) fn held(&mut self, now: Instant, hold: &str) -> Option<ServiceEvent> {
+        let text =
+            format!("{hold}. Until this ends, the load balancer, its address and the finalizer of the Service stay");
+        self.is_news(now, &text).then(|| Failing::Sync.tell(&format!("failed to delete load balancer: {text}")))
+    }
+
     /// The reports for a failed step. Every failure is reported; the recorder counts repetitions, and the back-off
     /// makes them rare. A refusal that lasts until the user changes something is reported like a wait: once, and again
     /// before Events expire.

@@ -1,5 +1,6 @@
 //! The controller against a scripted API server and a scripted provider: requests, Events and retries.
 
+mod held;
 mod scheduling;
 
 use std::collections::VecDeque;
@@ -26,7 +27,10 @@ struct Cloud {
     delete: Mutex<VecDeque<Result<Deleted, ProviderError>>>,
     calls: Mutex<Vec<String>>,
     wakes: Mutex<Option<mpsc::UnboundedReceiver<ServiceKey>>>,
-    held: std::sync::atomic::AtomicBool,
+    /// The reason of the hold.
+    held: Mutex<Option<&'static str>>,
+    /// What was to be deleted.
+    deleted: Mutex<Vec<ServiceView>>,
 }
 
 #[async_trait]
@@ -39,12 +43,13 @@ impl LoadBalancers for Cloud {
 
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
         self.calls.lock().push(format!("delete {} {}", service.key, service.uid));
+        self.deleted.lock().push(service.clone());
         self.delete.lock().pop_front().unwrap_or(Ok(Deleted::Gone { existed: false }))
     }
 
     fn hold(&self, _: &ServiceView) -> Option<Arc<Hold>> {
-        let held = self.held.load(std::sync::atomic::Ordering::Relaxed);
-        held.then(|| Arc::new(Hold { reason: "Test", message: "not now".into(), initialises_nodes: true }))
+        let reason = (*self.held.lock())?;
+        Some(Arc::new(Hold { reason, message: "not now".into(), initialises_nodes: true }))
     }
 
     fn wakes(&self) -> BoxStream<'static, ServiceKey> {
