@@ -98,6 +98,11 @@ impl Reports {
         self.ready
     }
 
+    /// Whether the start of a deletion was reported, and its end was not.
+    pub(super) fn is_deleting(&self) -> bool {
+        self.deleting
+    }
+
     /// The reports after the finalizer was written: the work begins.
     pub(super) fn began(&mut self) -> Vec<ServiceEvent> {
         self.working = true;

@@ -518,11 +518,37 @@ async fn a_service_with_a_class_is_never_touched() {
 
 #[tokio::test]
 async fn a_foreign_finalizer_of_the_same_name_stays_where_we_had_nothing() {
-    let test = Test::new([finalized(|view| (view.has_class, view.deleting) = (true, true))]);
+    let mut test = Test::new([finalized(|view| (view.has_class, view.deleting) = (true, true))]);
     test.pass().await;
     assert_eq!(test.calls(), ["delete default/web u1"]);
     assert_eq!(test.bodies(), Vec::<Value>::new());
-    test.will_delete([Ok(Deleted::Gone { existed: true })]);
-    test.pass().await;
+
+    // The first lists have not arrived, as after each start.
+    let waits = || Ok(Deleted::Waiting(waiting("not yet", None)));
+    test.will_delete([waits(), waits(), Err(ProviderError::new("away")), Ok(Deleted::Gone { existed: false })]);
+    for attempt in 1..=4 {
+        test.pass().await;
+        assert_eq!(test.calls(), ["delete default/web u1"], "{attempt}");
+        assert_eq!(test.bodies(), Vec::<Value>::new(), "{attempt}");
+    }
+    let begun = test.told().into_iter().filter(|told| told.starts_with("DeletingLoadBalancer")).count();
+    assert_eq!(begun, 1, "told once");
+    assert!(!test.controller.remembers(&service("default/web").key));
+
+    test.will_delete([waits(), Ok(Deleted::Gone { existed: true })]);
+    for _ in 0..2 {
+        test.pass().await;
+    }
     assert_eq!(test.bodies(), [json!({"metadata": released()})]);
+}
+
+#[tokio::test]
+async fn nothing_is_remembered_of_a_service_with_a_class_that_goes_while_its_deletion_waits() {
+    let test = Test::new([finalized(|view| (view.has_class, view.deleting) = (true, true))]);
+    test.will_delete([Ok(Deleted::Waiting(waiting("not yet", None)))]);
+    test.pass().await;
+    test.cache.remove(&service("default/web").key);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!(test.calls().len(), 1);
+    assert!(!test.controller.remembers(&service("default/web").key));
 }
