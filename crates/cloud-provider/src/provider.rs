@@ -26,6 +26,9 @@ pub struct Hold {
     pub initialises_nodes: bool,
 }
 
+/// Reason of a hold: a user has paused the controller, or the object.
+pub const PAUSED: &str = "Paused";
+
 /// Load balancers of one cloud, for `Service`s of type LoadBalancer.
 #[async_trait]
 pub trait LoadBalancers: Send + Sync + 'static {

@@ -188,14 +188,12 @@ impl ServiceController {
             let current = memory.written.newest(self.cache.get(key));
             let remembered = memory.served.clone();
             let step = decide::decide(current.as_deref(), remembered.as_deref());
-            if step != Step::Nothing
-                && let Some(held) = hold::held(self.provider.as_ref(), current.as_deref(), remembered.as_deref())
-            {
+            if let Some(held) = self.held(&step, current.as_ref(), memory) {
                 return held;
             }
             match step {
                 Step::Nothing => {
-                    memory.served = None;
+                    memory.nothing_is_left();
                     return Next::OnChange;
                 }
                 Step::Ensure { add_finalizer } => {
@@ -294,8 +292,9 @@ impl ServiceController {
     }
 
     async fn clean_up(&self, service: &Arc<ServiceView>, release: Release, memory: &mut ServiceState) -> Next {
-        // As above: if the Service vanishes before the cleanup is complete, this view is needed.
-        memory.served = Some(Arc::clone(service));
+        // As above: if the Service vanishes before the cleanup is complete, this view is needed. A remembered Service
+        // counts as this controller's, so one that may be another's is not remembered, however often it is tried.
+        memory.served = (release == Release::Ours).then(|| Arc::clone(service));
         let existed = match self.delete(service, Failing::Sync, memory).await {
             Ok(existed) => existed,
             Err(next) => return next,
@@ -314,7 +313,7 @@ impl ServiceController {
                 Next::OnChange
             }
             Err(error) => {
-                memory.served = Some(Arc::clone(service));
+                memory.served = remove_finalizer.then(|| Arc::clone(service));
                 self.failed(service, "failed to remove load balancer cleanup finalizer", &error, false, memory)
             }
         }

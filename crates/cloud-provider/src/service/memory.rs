@@ -26,7 +26,13 @@ pub(super) struct ServiceState {
 }
 
 impl ServiceState {
+    /// A deletion that waits for the cloud keeps the entry: it has been told.
     pub(super) fn is_empty(&self) -> bool {
-        self.served.is_none() && self.written.is_settled()
+        self.served.is_none() && self.written.is_settled() && !self.reports.is_deleting()
+    }
+
+    pub(super) fn nothing_is_left(&mut self) {
+        self.served = None;
+        self.reports = Reports::default();
     }
 }

@@ -98,6 +98,11 @@ impl Reports {
         self.ready
     }
 
+    /// Whether the start of a deletion was reported, and its end was not.
+    pub(super) fn is_deleting(&self) -> bool {
+        self.deleting
+    }
+
     /// The reports after the finalizer was written: the work begins.
     pub(super) fn began(&mut self) -> Vec<ServiceEvent> {
         self.working = true;
@@ -160,6 +165,13 @@ impl Reports {
                 tell
             }
         }
+    }
+
+    /// The report that nothing may be written for a Service that is being deleted, as for a wait that needs the user.
+    pub(super) fn held(&mut self, now: Instant, hold: &str) -> Option<ServiceEvent> {
+        let text =
+            format!("{hold}. Until this ends, the load balancer, its address and the finalizer of the Service stay");
+        self.is_news(now, &text).then(|| Failing::Sync.tell(&format!("failed to delete load balancer: {text}")))
     }
 
     /// The reports for a failed step. Every failure is reported; the recorder counts repetitions, and the back-off

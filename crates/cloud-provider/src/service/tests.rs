@@ -1,5 +1,6 @@
 //! The controller against a scripted API server and a scripted provider: requests, Events and retries.
 
+mod held;
 mod scheduling;
 
 use std::collections::VecDeque;
@@ -26,7 +27,10 @@ struct Cloud {
     delete: Mutex<VecDeque<Result<Deleted, ProviderError>>>,
     calls: Mutex<Vec<String>>,
     wakes: Mutex<Option<mpsc::UnboundedReceiver<ServiceKey>>>,
-    held: std::sync::atomic::AtomicBool,
+    /// The reason of the hold.
+    held: Mutex<Option<&'static str>>,
+    /// What was to be deleted.
+    deleted: Mutex<Vec<ServiceView>>,
 }
 
 #[async_trait]
@@ -39,12 +43,13 @@ impl LoadBalancers for Cloud {
 
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
         self.calls.lock().push(format!("delete {} {}", service.key, service.uid));
+        self.deleted.lock().push(service.clone());
         self.delete.lock().pop_front().unwrap_or(Ok(Deleted::Gone { existed: false }))
     }
 
     fn hold(&self, _: &ServiceView) -> Option<Arc<Hold>> {
-        let held = self.held.load(std::sync::atomic::Ordering::Relaxed);
-        held.then(|| Arc::new(Hold { reason: "Test", message: "not now".into(), initialises_nodes: true }))
+        let reason = (*self.held.lock())?;
+        Some(Arc::new(Hold { reason, message: "not now".into(), initialises_nodes: true }))
     }
 
     fn wakes(&self) -> BoxStream<'static, ServiceKey> {
@@ -513,11 +518,37 @@ async fn a_service_with_a_class_is_never_touched() {
 
 #[tokio::test]
 async fn a_foreign_finalizer_of_the_same_name_stays_where_we_had_nothing() {
-    let test = Test::new([finalized(|view| (view.has_class, view.deleting) = (true, true))]);
+    let mut test = Test::new([finalized(|view| (view.has_class, view.deleting) = (true, true))]);
     test.pass().await;
     assert_eq!(test.calls(), ["delete default/web u1"]);
     assert_eq!(test.bodies(), Vec::<Value>::new());
-    test.will_delete([Ok(Deleted::Gone { existed: true })]);
-    test.pass().await;
+
+    // The first lists have not arrived, as after each start.
+    let waits = || Ok(Deleted::Waiting(waiting("not yet", None)));
+    test.will_delete([waits(), waits(), Err(ProviderError::new("away")), Ok(Deleted::Gone { existed: false })]);
+    for attempt in 1..=4 {
+        test.pass().await;
+        assert_eq!(test.calls(), ["delete default/web u1"], "{attempt}");
+        assert_eq!(test.bodies(), Vec::<Value>::new(), "{attempt}");
+    }
+    let begun = test.told().into_iter().filter(|told| told.starts_with("DeletingLoadBalancer")).count();
+    assert_eq!(begun, 1, "told once");
+    assert!(!test.controller.remembers(&service("default/web").key));
+
+    test.will_delete([waits(), Ok(Deleted::Gone { existed: true })]);
+    for _ in 0..2 {
+        test.pass().await;
+    }
     assert_eq!(test.bodies(), [json!({"metadata": released()})]);
+}
+
+#[tokio::test]
+async fn nothing_is_remembered_of_a_service_with_a_class_that_goes_while_its_deletion_waits() {
+    let test = Test::new([finalized(|view| (view.has_class, view.deleting) = (true, true))]);
+    test.will_delete([Ok(Deleted::Waiting(waiting("not yet", None)))]);
+    test.pass().await;
+    test.cache.remove(&service("default/web").key);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!(test.calls().len(), 1);
+    assert!(!test.controller.remembers(&service("default/web").key));
 }

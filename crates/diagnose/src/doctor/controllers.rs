@@ -24,6 +24,9 @@ const INSTALL: &str = concat!(
 );
 /// The advice that comes first while the controller is in safe mode.
 pub const IN_SAFE_MODE: &str = "first end the safe mode, docs/backup.md says how";
+/// Ends the pause of the whole controller.
+pub const RESUME: &str = "kubectl -n kube-system patch configmap harvester-cloud-provider --type merge -p \
+                          '{\"data\":{\"paused\":null}}'";
 
 /// The command by which an administrator confirms the identity of the cluster, with these words.
 pub fn identity(snapshot: &Snapshot, words: &str) -> String {
@@ -161,10 +164,7 @@ fn paused(snapshot: &Snapshot) -> Option<Finding> {
         Finding::warning("paused", facts::record())
             .what("the cloud controller is paused by key paused of this ConfigMap")
             .why("no Service gets an address and no new node is initialised; what is served goes on")
-            .remedy(
-                "kubectl -n kube-system patch configmap harvester-cloud-provider --type merge -p \
-                 '{\"data\":{\"paused\":null}}'",
-            )
+            .remedy(RESUME)
     })
 }
 

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::events::{self, object};
 use super::finding::Finding;
-use super::{advice, announcers, endpoints, pools};
+use super::{advice, announcers, controllers, endpoints, pools};
 use crate::facts;
 use crate::reasons;
 use crate::snapshot::Snapshot;
@@ -85,7 +85,7 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
             Finding::warning("service-paused", object(service))
                 .what(format!("annotation {} is true", cloudprovider::PAUSED))
                 .why("the cloud controller changes nothing of it, and deletes nothing; what is served goes on")
-                .remedy(format!("kubectl -n {namespace} annotate service {name} {}-", cloudprovider::PAUSED)),
+                .remedy(resume(service)),
         );
     }
     if facts::annotation(&service.metadata, kube_vip::IGNORE) == "true" {
@@ -123,6 +123,11 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
 fn not_deleted(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
     let ago = facts::deleted_ago(snapshot, service).filter(|ago| *ago > facts::DELETION_TAKES)?;
     let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+    let (why, remedy) = held(snapshot, service).unwrap_or_else(|| {
+        let remedy =
+            format!("kubectl -n {namespace} describe service {name}     # its last Warning says what is in the way");
+        ("its load balancer and address on Harvester are not given back yet", remedy)
+    });
     Some(
         Finding::warning("service-not-deleted", object(service))
             .what(format!(
@@ -130,11 +135,32 @@ fn not_deleted(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
                 crate::table::age(ago),
                 service.finalizers().join(", ")
             ))
-            .why("its load balancer and address on Harvester are not given back yet")
-            .remedy(format!(
-                "kubectl -n {namespace} describe service {name}     # its last Warning says what is in the way"
-            )),
+            .why(why)
+            .remedy(remedy),
     )
+}
+
+/// What keeps the cloud controller from every deletion, and what ends that. The flag `--paused` is not seen from
+/// outside.
+fn held(snapshot: &Snapshot, service: &Service) -> Option<(&'static str, String)> {
+    if facts::controller_is_paused(snapshot) {
+        Some(("the cloud controller is paused: nothing is deleted before that ends", controllers::RESUME.to_owned()))
+    } else if snapshot.config(facts::RECORD, facts::SAFE_MODE).is_some() {
+        Some((
+            "the cloud controller is in safe mode: nothing is deleted before that ends",
+            controllers::IN_SAFE_MODE.to_owned(),
+        ))
+    } else if facts::is_paused(service) {
+        Some(("its annotation pauses it: nothing of it is deleted before that ends", resume(service)))
+    } else {
+        None
+    }
+}
+
+/// Ends the pause of this Service.
+fn resume(service: &Service) -> String {
+    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+    format!("kubectl -n {namespace} annotate service {name} {}-", cloudprovider::PAUSED)
 }
 
 /// The name of the check for a reason. Frequent reasons have their own; the others share one.

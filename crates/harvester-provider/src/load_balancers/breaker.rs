@@ -12,6 +12,9 @@ use tokio::time::Instant;
 /// Two looks are so far apart.
 const SECOND_LOOK: Duration = Duration::from_secs(2);
 
+/// After the first Service has asked, a process waits no longer than this for others that are to ask, too.
+const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(20);
+
 /// Who is refused asks again after this time: what has kept it may have ended.
 pub const ASK_AGAIN: Duration = Duration::from_mins(1);
 
@@ -48,6 +51,8 @@ pub struct Breaker {
     asking: BTreeMap<ServiceKey, (Instant, Instant)>,
     /// Services that may be changed, and may have to wait for their turn: they do not count twice.
     granted: BTreeSet<ServiceKey>,
+    /// When the first Service asked in this life, and until when nothing is granted from then on.
+    first_look: Option<(Instant, Instant)>,
 }
 
 impl Breaker {
@@ -58,11 +63,16 @@ impl Breaker {
             return BreakerAnswer::Yes;
         }
         self.asking.retain(|_, (_, last)| now.saturating_duration_since(*last) < ASKS_NO_MORE);
+        let begins = !self.asking.contains_key(service);
         let (since, last) = self.asking.entry(service.clone()).or_insert((now, now));
         *last = now;
         let since = *since;
         if confirmed.is_some_and(|confirmed| now.saturating_duration_since(confirmed) < CONFIRMATION_LASTS) {
             return BreakerAnswer::Yes;
+        }
+        let first_look = self.first_look(begins, now);
+        if !first_look.is_zero() {
+            return BreakerAnswer::Later(first_look);
         }
         let rest = SECOND_LOOK.saturating_sub(now.saturating_duration_since(since));
         match allowed(self.recent.count(now), self.asking.len(), all) {
@@ -71,6 +81,17 @@ impl Breaker {
             Allowed::Confirmed => BreakerAnswer::Later(rest),
             Allowed::No => BreakerAnswer::No(self.asking.len()),
         }
+    }
+
+    /// How long nothing is granted yet. Services ask one after the other, so the first ones are few, however many
+    /// follow. A new process does not know which Services the former one has refused: without this wait each restart
+    /// would let some more of them go. The wait ends when no further Service has begun to ask for [`SECOND_LOOK`].
+    fn first_look(&mut self, begins: bool, now: Instant) -> Duration {
+        let (first, end) = self.first_look.get_or_insert((now, now + SECOND_LOOK));
+        if begins && now < *end {
+            *end = (now + SECOND_LOOK).min(*first + LONGEST_FIRST_LOOK);
+        }
+        end.saturating_duration_since(now)
     }
 
     /// It is changed from now on.
@@ -97,14 +118,31 @@ mod tests {
     use super::super::build::{key, service};
     use super::*;
 
-    /// Of `all` Services so many ask, one after the other, and again after two seconds; how many are changed in the
-    /// end?
-    fn changed(breaker: &mut Breaker, all: usize, ask: usize, confirmed: Option<Instant>) -> usize {
-        let start = Instant::now();
-        let mut left: Vec<ServiceKey> = (0..ask).map(|number| key(&format!("default/web-{number}"))).collect();
+    fn webs(count: usize) -> Vec<ServiceKey> {
+        (0..count).map(|number| key(&format!("default/web-{number}"))).collect()
+    }
+
+    /// A breaker whose first look is over, and the time.
+    fn running() -> (Breaker, Instant) {
+        let (mut breaker, start) = (Breaker::default(), Instant::now());
+        let first = key("default/first");
+        assert_eq!(breaker.ask(&first, 1, None, start), BreakerAnswer::Later(SECOND_LOOK));
+        breaker.over(&first);
+        (breaker, start + SECOND_LOOK)
+    }
+
+    /// Of `all` Services these ask from `start` on, one after the other, and again after two seconds; who is left as it
+    /// is in the end?
+    fn left(
+        breaker: &mut Breaker,
+        start: Instant,
+        all: usize,
+        mut ask: Vec<ServiceKey>,
+        confirmed: Option<Instant>,
+    ) -> Vec<ServiceKey> {
         for round in 0..4 {
             let now = start + SECOND_LOOK * round;
-            left.retain(|service| {
+            ask.retain(|service| {
                 let goes =
                     matches!(breaker.ask(service, all, confirmed, now), BreakerAnswer::Yes | BreakerAnswer::Confirmed);
                 if goes {
@@ -113,7 +151,7 @@ mod tests {
                 !goes
             });
         }
-        ask - left.len()
+        ask
     }
 
     #[test]
@@ -121,7 +159,45 @@ mod tests {
         for (all, ask, expected) in
             [(1, 1, 1), (5, 3, 3), (5, 4, 3), (30, 4, 4), (30, 10, 10), (30, 11, 3), (300, 30, 30), (300, 200, 30)]
         {
-            assert_eq!(changed(&mut Breaker::default(), all, ask, None), expected, "{ask} of {all}");
+            let (mut breaker, start) = running();
+            let left = left(&mut breaker, start, all, webs(ask), None);
+            assert_eq!(ask - left.len(), expected, "{ask} of {all}");
+        }
+    }
+
+    /// Who was refused is forgotten with the process: each life let another tenth go, until the rest was less than a
+    /// third.
+    #[test]
+    fn no_restart_lets_go_who_was_refused_before() {
+        for (all, ask, expected) in [(5, 4, 0), (30, 11, 0), (300, 200, 0), (300, 30, 30), (30, 10, 10), (5, 3, 3)] {
+            let mut waiting = webs(ask);
+            for life in 1..=7 {
+                waiting = left(&mut Breaker::default(), Instant::now(), all, waiting, None);
+                assert_eq!(ask - waiting.len(), expected, "{ask} of {all} in life {life}");
+            }
+        }
+    }
+
+    /// There are thousands of Services, and both a process that begins and an API server are slow.
+    #[test]
+    fn a_process_that_begins_waits_until_nobody_begins_to_ask_any_more() {
+        let (mut breaker, start) = (Breaker::default(), Instant::now());
+        let services = webs(11);
+        for (service, second) in services.iter().zip(0..) {
+            let now = start + Duration::from_secs(second);
+            assert_eq!(breaker.ask(service, 30, None, now), BreakerAnswer::Later(SECOND_LOOK), "{second}");
+        }
+        let late = start + Duration::from_secs(10) + SECOND_LOOK;
+        assert_eq!(breaker.ask(&services[0], 30, None, late), BreakerAnswer::No(11));
+    }
+
+    #[test]
+    fn services_that_begin_to_ask_for_ever_keep_nobody_waiting_for_ever() {
+        let (mut breaker, start) = (Breaker::default(), Instant::now());
+        let end = LONGEST_FIRST_LOOK.as_secs();
+        for (service, second) in webs(30).iter().zip(0..) {
+            let answer = breaker.ask(service, 300, None, start + Duration::from_secs(second));
+            assert_eq!(matches!(answer, BreakerAnswer::Later(_)), second < end, "{second}: {answer:?}");
         }
     }
 
@@ -149,16 +225,19 @@ mod tests {
 
     #[test]
     fn a_humans_word_lets_them_all_go_for_a_while() {
-        let mut breaker = Breaker::default();
-        assert_eq!(changed(&mut breaker, 30, 20, None), 3);
-        let (now, old) = (Instant::now() + SECOND_LOOK * 4, Instant::now().checked_sub(CONFIRMATION_LASTS));
-        assert_eq!(breaker.ask(&key("default/web-9"), 30, old, now), BreakerAnswer::No(17));
-        assert_eq!(changed(&mut breaker, 30, 20, Some(Instant::now())), 20);
+        let (mut breaker, start) = running();
+        let waiting = left(&mut breaker, start, 30, webs(20), None);
+        assert_eq!(waiting.len(), 17);
+        let (now, old) = (start + SECOND_LOOK * 4, Instant::now().checked_sub(CONFIRMATION_LASTS));
+        assert_eq!(breaker.ask(&waiting[0], 30, old, now), BreakerAnswer::No(17));
+        assert_eq!(left(&mut breaker, start, 30, waiting, Some(start)), []);
+        let confirmed = Instant::now();
+        assert_eq!(left(&mut Breaker::default(), confirmed, 30, webs(20), Some(confirmed)), [], "also in a new life");
     }
 
     #[test]
     fn who_waits_for_its_turn_counts_once() {
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        let (mut breaker, now) = running();
         for _ in 0..9 {
             assert_eq!(breaker.ask(&key("default/web"), 5, None, now), BreakerAnswer::Yes);
             breaker.changed(&key("default/web"), now);
@@ -171,8 +250,8 @@ mod tests {
     /// The object is made, the next passes wait for its booking, and then the booking is published.
     #[test]
     fn a_repair_in_two_steps_counts_once() {
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
-        let services: Vec<ServiceKey> = (0..3).map(|number| key(&format!("default/web-{number}"))).collect();
+        let (mut breaker, now) = running();
+        let services = webs(3);
         for step in ["create", "publish"] {
             for service in &services {
                 assert_eq!(breaker.ask(service, 9, None, now), BreakerAnswer::Yes, "{step} {service}");
@@ -194,9 +273,9 @@ mod tests {
     /// It was paused, or may not be written for another reason.
     #[test]
     fn who_has_not_asked_for_long_does_not_count() {
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
-        for number in 0..10 {
-            breaker.ask(&key(&format!("default/web-{number}")), 15, None, now);
+        let (mut breaker, now) = running();
+        for service in webs(10) {
+            breaker.ask(&service, 15, None, now);
         }
         assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), BreakerAnswer::No(10));
         assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now + ASKS_NO_MORE), BreakerAnswer::Yes);
@@ -204,12 +283,12 @@ mod tests {
 
     #[test]
     fn who_asks_no_more_does_not_count() {
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
-        for number in 0..10 {
-            breaker.ask(&key(&format!("default/web-{number}")), 15, None, now);
+        let (mut breaker, now) = running();
+        for service in webs(10) {
+            breaker.ask(&service, 15, None, now);
         }
         assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), BreakerAnswer::No(10));
-        (1..10).for_each(|number| breaker.over(&key(&format!("default/web-{number}"))));
+        webs(10)[1..].iter().for_each(|service| breaker.over(service));
         assert_eq!(breaker.ask(&key("default/web-0"), 15, None, now), BreakerAnswer::Yes);
     }
 }

@@ -85,26 +85,3 @@ async fn stopping_ends_the_controller() {
     tokio::time::sleep(Duration::from_secs(700)).await;
     assert_eq!(test.calls(), Vec::<String>::new());
 }
-
-/// A new Service, one that is served, and one that is gone: nothing is written for them, the cloud is not called,
-/// nobody is told.
-#[tokio::test]
-async fn while_nothing_may_be_written_nothing_is_and_it_goes_on_afterwards() {
-    let mut test = Test::new([service("default/web")]);
-    let hold = |held| test.cloud.held.store(held, std::sync::atomic::Ordering::Relaxed);
-    hold(true);
-    assert_eq!(test.pass().await, Next::OnChange);
-    assert_eq!((test.calls(), test.scenario.writes().len()), (vec![], 0));
-    hold(false);
-    test.pass().await;
-    assert_eq!(test.calls().len(), 1);
-    let writes = test.scenario.writes().len();
-    hold(true);
-    test.cache.remove(&service("default/web").key);
-    assert!(matches!(test.pass().await, Next::After(_)), "nobody wakes a Service that is gone");
-    assert_eq!((test.calls(), test.scenario.writes().len()), (vec![], writes));
-    hold(false);
-    test.pass().await;
-    assert_eq!(test.calls(), ["delete default/web u1"]);
-    test.told();
-}

@@ -73,6 +73,32 @@ fn a_service_that_one_family_serves_is_not_said_to_have_no_address() {
     assert_eq!(nothing[0].severity, Severity::Error, "{nothing:?}");
 }
 
+/// Nothing is told on the Service itself in safe mode.
+#[test]
+fn a_deletion_that_waits_for_the_end_of_a_pause_or_of_safe_mode_is_said_to() {
+    let of = |more: &dyn Fn(&mut Snapshot), paused: &'static str| {
+        let mut snapshot = healthy::snapshot();
+        service(move |object| {
+            object["metadata"]["deletionTimestamp"] = json!("2026-01-01T11:50:00Z");
+            object["metadata"]["finalizers"] = json!(["service.kubernetes.io/load-balancer-cleanup"]);
+            object["metadata"]["annotations"]["cloudprovider.harvesterhci.io/paused"] = json!(paused);
+        })(&mut snapshot);
+        more(&mut snapshot);
+        let found = examine(&snapshot).findings;
+        let finding = found.into_iter().find(|finding| finding.check == "service-not-deleted");
+        finding.map(|finding| (finding.why, finding.remedy)).expect("a Service that does not go")
+    };
+    let nothing = |_: &mut Snapshot| {};
+    for ((why, remedy), cause, command) in [
+        (of(&nothing, "false"), "not given back yet", "describe service web"),
+        (of(&nothing, "true"), "annotation pauses it", "annotate service web cloudprovider.harvesterhci.io/paused-"),
+        (of(&record("paused", "true"), "true"), "the cloud controller is paused", "patch configmap"),
+        (of(&record("safe-mode", "WrongHarvester: x"), "true"), "in safe mode", "first end the safe mode"),
+    ] {
+        assert!(why.contains(cause) && remedy.contains(command), "{why}: {remedy}");
+    }
+}
+
 /// What nobody serves is explained by what the announcers have told of it last.
 #[test]
 fn where_nobody_serves_an_address_the_announcers_words_are_quoted() {

@@ -42,8 +42,8 @@ impl HarvesterLoadBalancers {
             }
             BreakerAnswer::Later(rest) => {
                 let message = format!(
-                    "load balancers of several Services have changed on Harvester within a minute, {}/{name} among \
-                     them: it is looked at once more before another address is published",
+                    "load balancer {}/{name} is missing on Harvester or has another address, and others may be so \
+                     too: all of them are looked at once more before another address is published",
                     self.given.namespace
                 );
                 (message, false, Some(rest))

@@ -43,6 +43,15 @@ pub(super) fn with_record(lab: Lab) -> (Scenario, Lab) {
     )
 }
 
+/// The controller tells of a pause, and of nothing else that holds it, on a Service that does not go.
+#[test]
+fn a_pause_has_the_reason_by_which_the_controller_knows_it() {
+    let mut web = service("default/web").done();
+    assert_eq!(paused(&web), None);
+    web.annotations.insert(PAUSED, "true");
+    assert_eq!(paused(&web).expect("a hold").reason, cloud_provider::provider::PAUSED);
+}
+
 #[tokio::test]
 async fn a_deletion_that_takes_long_names_its_escape_and_the_text_does_not_change() {
     let lab = Lab::new(vec![service("default/web").done()]);

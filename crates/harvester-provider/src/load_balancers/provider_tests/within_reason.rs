@@ -31,9 +31,18 @@ async fn ensure_all(lab: &Lab, services: &[ServiceView]) -> (usize, Vec<Waiting>
     (lab.written().iter().filter(|seen| seen.method == "POST").count(), told)
 }
 
+/// The first look after a start is over.
+async fn running_for_long(lab: &Lab) {
+    let first = key("default/first");
+    lab.provider.breaker.lock().ask(&first, 1, None, tokio::time::Instant::now());
+    lab.provider.breaker.lock().over(&first);
+    tokio::time::advance(Duration::from_secs(2)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_harvester_that_lost_its_load_balancers_gets_few_of_them_again_and_all_after_a_humans_word() {
     let (lab, services) = lost(12);
+    running_for_long(&lab).await;
     let (made, told) = ensure_all(&lab, &services).await;
     assert_eq!((made, told.len()), (3, 9));
     tokio::time::advance(Duration::from_secs(5)).await;
@@ -46,9 +55,37 @@ async fn a_harvester_that_lost_its_load_balancers_gets_few_of_them_again_and_all
     assert_eq!(made, 9);
 }
 
+/// The Services ask one after the other, and who was refused before is forgotten with the process.
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_starts_makes_none_before_all_have_asked_and_then_only_after_a_humans_word() {
+    let (lab, services) = lost(12);
+    let (made, told) = ensure_all(&lab, &services).await;
+    assert_eq!((made, told.len()), (0, 12));
+    assert!(told.iter().all(|waiting| !waiting.needs_user && waiting.retry_after.is_some()), "{told:?}");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let (made, told) = ensure_all(&lab, &services).await;
+    assert_eq!((made, told.len()), (0, 12));
+    assert!(told.iter().all(|waiting| waiting.needs_user), "{told:?}");
+    lab.provider.identity.confirm();
+    assert_eq!(ensure_all(&lab, &services).await, (12, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_lost_is_made_two_seconds_after_a_start_and_a_new_one_at_once() {
+    let (lab, services) = lost(1);
+    let new = service("default/new").short(&[("ipam", "dhcp")]).done();
+    lab.services.apply(new.key.clone(), new.clone());
+    let (made, told) = ensure_all(&lab, &[services[0].clone(), new]).await;
+    assert_eq!((made, told.len()), (1, 1), "{told:?}");
+    assert_eq!(told[0].retry_after, Some(Duration::from_secs(2)));
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(ensure_all(&lab, &services).await, (1, vec![]));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_few_more_are_made_after_a_second_look() {
     let (lab, services) = lost(30);
+    running_for_long(&lab).await;
     let (some, _) = services.split_at(5);
     let (made, told) = ensure_all(&lab, some).await;
     assert_eq!((made, told.len()), (3, 2));
