@@ -2,6 +2,7 @@
 
 mod cards;
 mod claims;
+mod default_route;
 mod ending;
 mod evidence;
 mod fail_back;
