@@ -261,10 +261,10 @@ impl Engine {
         counted
     }
 
-    /// What has to be read before anything can be decided: the Services, and the source of ownership. `None` if nothing
-    /// is missing.
+    /// What has to be read before anything can be decided: the Services, the source of ownership, and in `node` mode
+    /// the health of kube-proxy. `None` if nothing is missing.
     pub fn unknown(&self) -> Option<&'static str> {
-        if self.services.are_listed() { self.ownership.unknown() } else { Some("the Services") }
+        if self.services.are_listed() { self.ownership.unknown().or(self.unknown_here()) } else { Some("the Services") }
     }
 
     /// The last state of the election, in `global` mode.

@@ -1,11 +1,13 @@
 //! The state of the node's network in the kernel, and the choice of the interface for an address. Pure.
 
+mod default_route;
 mod macvlans;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
+pub(crate) use default_route::DefaultRoute;
 use ipnet::IpNet;
 use l2_types::{Address, AddressLifetime, Link, LinkKind, Mac};
 pub use macvlans::{
@@ -26,7 +28,7 @@ pub struct Network {
     pub links: Vec<Link>,
     /// All addresses.
     pub addresses: Vec<Address>,
-    /// Interface of the default route.
+    /// Interface of the default route. While that is being replaced, the last one counts for some seconds more.
     pub default_route: Option<u32>,
     /// Router of the default route.
     pub gateway: Option<IpAddr>,

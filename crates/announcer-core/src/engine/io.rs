@@ -63,7 +63,8 @@ pub enum Input {
     SafeMode(bool),
     /// `node` mode: the keys with which claims are made and checked, in the order of their names.
     ClaimKeys(Vec<ClaimSecret>),
-    /// Whether kube-proxy is healthy on this node, as far as the announcer can tell.
+    /// Whether kube-proxy is healthy on this node, as far as the announcer can tell. In `node` mode decisions wait for
+    /// the first word, for a limited time.
     KubeProxy(bool),
     /// Answer to an [`Action::AskKubelet`].
     Kubelet {

@@ -50,11 +50,13 @@ impl Engine {
                 self.out.extend(self.observer.ask_again(now));
             }
             WireDone::Extended(results) => {
-                self.refresh.answered();
+                let failed = results.iter().any(|(_, _, result)| result.is_err());
+                let lasting = self.refresh.answered(results);
                 // Almost always nothing failed; the map of carriers is built only for failures.
-                let failed: Vec<_> = results.into_iter().filter(|(_, _, result)| result.is_err()).collect();
-                if !failed.is_empty() {
-                    self.puts_done(now, failed);
+                if failed {
+                    self.puts_done(now, lasting);
+                    // An address or its interface may be gone, which a reading shows.
+                    self.observe(now);
                 }
             }
             WireDone::Put(results) => self.puts_done(now, results),

@@ -5,6 +5,7 @@
 mod card;
 mod changes;
 mod claims;
+mod kube_proxy;
 mod left;
 mod probed;
 
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use card::WrittenCard;
 use claims::Unclaimed;
+use kube_proxy::KubeProxy;
 use l2_types::{Address, Mac};
 use left::Left;
 use probed::Services;
@@ -59,7 +61,7 @@ pub(super) struct NodeMode {
     links: BTreeSet<(u32, Family)>,
     /// Interfaces without an IPv6 source, from which no host can be asked about an IPv6 address; logged once.
     mute: BTreeSet<u32>,
-    serving: bool,
+    kube_proxy: KubeProxy,
     probed: Services,
     written: WrittenCard,
     /// Services without an owner whose addresses this node writes to the status (decisions.md 33).
@@ -86,7 +88,7 @@ impl NodeMode {
             neighbourhood: Neighbourhood::default(),
             links: BTreeSet::new(),
             mute: BTreeSet::new(),
-            serving: false,
+            kube_proxy: KubeProxy::new(now),
             probed: Services::default(),
             written: WrittenCard::new(config.lease.duration),
             unannounced: BTreeSet::new(),
@@ -138,10 +140,6 @@ impl Engine {
         self.out.replan_if(std::mem::replace(&mut self.node_mode.safe_mode, yes) != yes);
     }
 
-    pub(super) fn kube_proxy(&mut self, healthy: bool) {
-        self.out.replan_if(std::mem::replace(&mut self.node_mode.serving, healthy) != healthy);
-    }
-
     pub(super) fn swapped(&mut self, now: Instant, key: &ServiceKey, asked: &Swap, swapped: Swapped) {
         self.node_mode.changes.swapped(&swapped);
         if let Swapped::Refused(why) = &swapped {
@@ -156,7 +154,7 @@ impl Engine {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         let used: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
         self.node_mode.left.note(network, &self.services);
-        let (serving, leaving) = (self.node_mode.serving, self.shutdown.has_begun());
+        let (serving, leaving) = (self.node_mode.kube_proxy.is_healthy(), self.shutdown.has_begun());
         let (services, config) = (&self.services, &self.config);
         let (observer, left) = (&self.observer, &self.node_mode.left);
         let left_over = |found: &Address| {
@@ -187,6 +185,7 @@ impl Engine {
             stopping: leaving,
             stays: self.shutdown.stays(),
             safe_mode: self.node_mode.safe_mode,
+            kube_proxy_known: self.node_mode.kube_proxy.is_known(),
         };
         let review = cluster.review(now, &context);
         let uses: BTreeSet<u32> = review.links.iter().map(|(link, _)| *link).collect();
@@ -336,6 +335,7 @@ impl Engine {
                 }
             }
         }
+        self.kube_proxy_timer(now);
         if self.node_mode.keys.take_due(now) {
             self.seal_anew(now);
         }
@@ -369,7 +369,8 @@ impl Engine {
         let Owners::Node(cluster) = &self.ownership else { return None };
         let card = self.observer.network().and_then(|_| self.node_mode.written.due(cluster.card()));
         let review = self.next_review();
-        self.node_mode.deadline().into_iter().chain(review).chain(card).min()
+        let proxy = self.node_mode.kube_proxy.deadline();
+        self.node_mode.deadline().into_iter().chain(review).chain(card).chain(proxy).min()
     }
 }
 

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use l2_types::Address;
 
 use super::{Action, WireOp};
-use crate::network::Network;
+use crate::network::{DefaultRoute, Network};
 
 /// Minimum time between two readings. Each pod that starts or ends changes links and routes.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -21,6 +21,7 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Observer {
     network: Option<Network>,
+    route: DefaultRoute,
     next: Instant,
     last: Instant,
     /// Number of the last requested reading; of the last answered one; of the first one that shows what happened while
@@ -50,6 +51,7 @@ impl Observer {
     pub fn new(now: Instant) -> Self {
         Self {
             network: None,
+            route: DefaultRoute::default(),
             next: now,
             last: now,
             asked: 0,
@@ -106,7 +108,7 @@ impl Observer {
     /// Takes in the result of a reading. `None`: it failed, and the previous network stays.
     pub fn answer(&mut self, now: Instant, result: Result<Network, String>) -> Option<Before> {
         self.in_flight = false;
-        let network = match result {
+        let mut network = match result {
             Ok(network) => network,
             Err(error) => {
                 tracing::warn!(
@@ -117,6 +119,10 @@ impl Observer {
                 return None;
             }
         };
+        if let Some(until) = self.route.settle(now, &mut network) {
+            // No event tells that the last default route does not count any more; a reading then shows what does.
+            self.next = self.next.min(until.max(self.last + PAUSE));
+        }
         let before = Before { network: self.network.replace(network), stale: self.is_stale() };
         self.answered = self.asked;
         let answered = self.answered;
@@ -205,6 +211,22 @@ mod tests {
         assert!(observer.answer(now + INTERVAL, Err("busy".into())).is_none());
         assert!(observer.network().is_some());
         assert_eq!(observer.deadline(), Some(now + INTERVAL + RETRY));
+    }
+
+    #[test]
+    fn a_default_route_that_is_gone_is_looked_for_again_when_the_last_one_does_not_count_any_more() {
+        let start = Instant::now();
+        let mut observer = answered(start);
+        let mut read = |seconds, default_route| {
+            let now = start + Duration::from_secs(seconds);
+            assert!(observer.ask(now).is_some());
+            observer.answer(now, Ok(Network { default_route, ..network() }));
+            let due = observer.deadline().expect("none is under way");
+            (observer.network().and_then(|network| network.default_route), due.duration_since(start).as_secs())
+        };
+        assert_eq!(read(20, None), (Some(2), 30));
+        assert_eq!(read(25, None), (Some(2), 30));
+        assert_eq!(read(30, None), (None, 90), "from then on at the usual interval");
     }
 
     #[test]

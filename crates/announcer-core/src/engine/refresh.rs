@@ -1,6 +1,9 @@
 //! Extends the lifetimes of addresses in the kernel once a second, and detects pauses of the process.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
 
 use super::{Action, Put, WireOp};
 
@@ -10,6 +13,13 @@ pub const REFRESH: Duration = Duration::from_secs(1);
 /// that a process which never learns the owner does not keep an address for ever. It is long enough for an API server
 /// to come back (decisions.md 26 uses the same time).
 const UNDECIDED_LIMIT: Duration = Duration::from_mins(5);
+/// How often in a row the kernel has to refuse the extension of an address before that counts as a refusal of the
+/// address. A single one may be a full buffer, which fails for all addresses of a datagram. The third request is sent
+/// before an address falls that was last extended a second before the first: it lives for 5 s in `node` mode.
+const PATIENCE: u32 = 3;
+
+/// The kernel's answers, by interface and address.
+type Answers = Vec<(u32, IpNet, Result<(), String>)>;
 
 /// The state of the extensions.
 #[derive(Debug)]
@@ -17,6 +27,8 @@ pub(super) struct Refresh {
     started: Instant,
     next: Instant,
     in_flight: bool,
+    /// Addresses of which the kernel has refused the last extension, and how often in a row.
+    refused: BTreeMap<(u32, IpNet), u32>,
     /// Addresses that were found missing, because their lifetime ended or another program removed them.
     fallen: u64,
 }
@@ -24,7 +36,7 @@ pub(super) struct Refresh {
 impl Refresh {
     /// The first extension is due at once.
     pub fn new(now: Instant) -> Self {
-        Self { started: now, next: now, in_flight: false, fallen: 0 }
+        Self { started: now, next: now, in_flight: false, refused: BTreeMap::new(), fallen: 0 }
     }
 
     /// When this process started.
@@ -58,9 +70,28 @@ impl Refresh {
         Some(Action::Wire(WireOp::Extend(puts)))
     }
 
-    /// The kernel has answered.
-    pub fn answered(&mut self) {
+    /// The kernel has answered. Returns the refusals that count: those of addresses that it has refused [`PATIENCE`]
+    /// times in a row. The other addresses are in the next request again.
+    pub fn answered(&mut self, answers: Answers) -> Answers {
         self.in_flight = false;
+        let before = std::mem::take(&mut self.refused);
+        let mut lasting = Vec::new();
+        for (link, net, result) in answers {
+            let Err(error) = result else { continue };
+            let times = before.get(&(link, net)).map_or(1, |times| times + 1);
+            if times < PATIENCE {
+                tracing::warn!(
+                    address = %net,
+                    error,
+                    times,
+                    "the kernel has not extended the lifetime of the address; the announcer tries again in a second"
+                );
+                self.refused.insert((link, net), times);
+            } else {
+                lasting.push((link, net, Err(error)));
+            }
+        }
+        lasting
     }
 
     /// Counts addresses that were found missing.
@@ -104,7 +135,20 @@ mod tests {
         assert!(!refresh.is_in_flight(), "nothing was asked for");
         assert!(refresh.extend(vec![put()]).is_some());
         assert_eq!(refresh.extend(vec![put()]), None);
-        refresh.answered();
+        refresh.answered(Vec::new());
         assert!(refresh.extend(vec![put()]).is_some());
+    }
+
+    #[test]
+    fn only_three_refusals_in_a_row_count_and_each_address_has_its_own() {
+        let mut refresh = Refresh::new(Instant::now());
+        let (one, other): (IpNet, IpNet) = ("10.0.0.5/32".parse().unwrap(), "10.0.0.6/32".parse().unwrap());
+        let refused = |net| (2, net, Err("no buffer space".to_owned()));
+        let both = || vec![refused(one), refused(other)];
+        assert_eq!((refresh.answered(both()), refresh.answered(both())), (Vec::new(), Vec::new()));
+        assert_eq!(refresh.answered(vec![refused(one), (2, other, Ok(()))]), [refused(one)]);
+        // Both are counted anew, the one because its refusal has had its consequences.
+        assert_eq!((refresh.answered(both()), refresh.answered(both())), (Vec::new(), Vec::new()));
+        assert_eq!(refresh.answered(both()), both());
     }
 }

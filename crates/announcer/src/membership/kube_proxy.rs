@@ -18,8 +18,8 @@ const EVERY: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(2);
 /// Consecutive bad answers before kube-proxy counts as unhealthy: one that is being replaced is back in a moment.
 const PATIENCE: u32 = 4;
-/// If nothing listens (another proxy or a CNI does its work), a Node that was not ready when this process began has to be
-/// ready for this long.
+/// If nothing listens (another proxy or a CNI does its work), a Node that was not ready when this process began has to
+/// be ready for this long.
 const READY_FOR: Duration = Duration::from_secs(10);
 
 /// Answer of the health check.
@@ -38,8 +38,9 @@ pub async fn watch(node: String, nodes: Cache<String, NodeView>, inputs: mpsc::U
     loop {
         let health = ask_all(&ADDRESSES).await;
         let ready = nodes.get(&node).map(|view| view.facts.ready);
-        let serving = judge.judge(Instant::now(), health, ready);
-        if told.replace(serving) != Some(serving) {
+        if let Some(serving) = judge.judge(Instant::now(), health, ready)
+            && told.replace(serving) != Some(serving)
+        {
             tracing::info!(?health, serving, "the announcer asked kube-proxy on this node for its health");
             let _ = inputs.send(Input::KubeProxy(serving));
         }
@@ -52,7 +53,8 @@ pub async fn watch(node: String, nodes: Cache<String, NodeView>, inputs: mpsc::U
 struct Judge {
     bad: u32,
     listened: bool,
-    serving: bool,
+    /// The verdict; `None`: there is none yet.
+    serving: Option<bool>,
     /// The node has served while nothing listened.
     settled: bool,
     /// When the Node was last seen not to be ready, until then.
@@ -60,9 +62,10 @@ struct Judge {
 }
 
 impl Judge {
-    /// Whether kube-proxy counts as healthy. `ready`: state of the Node; `None`: unknown. Durations are measured here,
-    /// because the Node's timestamps come from another clock.
-    fn judge(&mut self, now: Instant, health: Health, ready: Option<bool>) -> bool {
+    /// Whether kube-proxy counts as healthy; `None`: there were only a few bad answers since this process began. It may
+    /// have been replaced together with this process, and a verdict would move all addresses. `ready`: state of the
+    /// Node; `None`: unknown. Durations are measured here, because the Node's timestamps come from another clock.
+    fn judge(&mut self, now: Instant, health: Health, ready: Option<bool>) -> Option<bool> {
         if ready == Some(false) && !self.settled {
             self.unready = Some(now);
         }
@@ -70,7 +73,7 @@ impl Judge {
             Health::Good => {
                 self.bad = 0;
                 self.listened = true;
-                true
+                Some(true)
             }
             // A kube-proxy that listened a moment ago is being replaced or has died.
             // A node that starts may be unable to serve until it has been ready for a while. Later `Readiness` judges
@@ -78,11 +81,12 @@ impl Judge {
             Health::Absent if !self.listened => {
                 let well = self.unready.is_none_or(|unready| now >= unready + READY_FOR);
                 self.settled |= well && ready == Some(true);
-                well
+                self.bad = 0;
+                Some(well)
             }
             Health::Bad | Health::Absent => {
-                self.bad += 1;
-                self.serving && self.bad < PATIENCE
+                self.bad = self.bad.saturating_add(1);
+                if self.bad < PATIENCE { self.serving } else { Some(false) }
             }
         };
         self.serving
@@ -123,19 +127,37 @@ mod tests {
     #[test]
     fn a_kube_proxy_that_is_being_replaced_costs_nothing_and_one_that_stays_away_does() {
         let (mut judge, now) = (Judge::default(), Instant::now());
-        assert!(!Judge::default().judge(now, Health::Bad, None), "never seen well");
-        assert!(judge.judge(now, Health::Good, None));
+        assert_eq!(judge.judge(now, Health::Good, None), Some(true));
         for health in [Health::Absent, Health::Absent, Health::Bad] {
-            assert!(judge.judge(now, health, Some(true)));
+            assert_eq!(judge.judge(now, health, Some(true)), Some(true));
         }
-        assert!(!judge.judge(now, Health::Absent, Some(true)));
-        assert!(judge.judge(now, Health::Good, None));
+        assert_eq!(judge.judge(now, Health::Absent, Some(true)), Some(false));
+        assert_eq!(judge.judge(now, Health::Good, None), Some(true));
+    }
+
+    /// An upgrade may have replaced it together with the announcer, whose node has addresses.
+    #[test]
+    fn bad_answers_to_a_process_that_has_just_begun_are_a_verdict_only_when_there_are_four() {
+        let now = Instant::now();
+        let bad = |judge: &mut Judge| judge.judge(now, Health::Bad, Some(true));
+        let mut judge = Judge::default();
+        let answers: Vec<Option<bool>> = (0..6).map(|_| bad(&mut judge)).collect();
+        assert_eq!(answers, [None, None, None, Some(false), Some(false), Some(false)]);
+        for health in [Health::Good, Health::Absent] {
+            let mut judge = Judge::default();
+            assert_eq!((bad(&mut judge), bad(&mut judge)), (None, None));
+            assert_eq!(judge.judge(now, health, Some(true)), Some(true), "{health:?}");
+            assert_eq!((bad(&mut judge), bad(&mut judge)), (Some(true), Some(true)), "they are counted anew");
+        }
     }
 
     #[test]
     fn where_nobody_listens_a_node_that_was_ready_serves_until_others_judge() {
         let (mut judge, start) = (Judge::default(), Instant::now());
-        let mut absent = |seconds, ready| judge.judge(start + Duration::from_secs(seconds), Health::Absent, ready);
+        let mut absent = |seconds, ready| {
+            let verdict = judge.judge(start + Duration::from_secs(seconds), Health::Absent, ready);
+            verdict.expect("there is a verdict at once")
+        };
         assert!(absent(0, None), "Nodes may not be read");
         assert!(absent(2, Some(true)), "ready since before this process, by whatever clock");
         assert!(absent(4, Some(false)), "later it is for those to judge who know all Nodes");
@@ -144,7 +166,10 @@ mod tests {
     #[test]
     fn where_nobody_listens_a_node_that_starts_has_to_be_ready_for_a_while() {
         let (mut judge, start) = (Judge::default(), Instant::now());
-        let mut absent = |seconds, ready| judge.judge(start + Duration::from_secs(seconds), Health::Absent, ready);
+        let mut absent = |seconds, ready| {
+            let verdict = judge.judge(start + Duration::from_secs(seconds), Health::Absent, ready);
+            verdict.expect("there is a verdict at once")
+        };
         assert!(!absent(0, Some(false)) && !absent(9, Some(true)), "it has just become ready");
         assert!(!absent(12, Some(false)) && !absent(21, Some(true)), "and again");
         assert!(absent(22, Some(true)) && absent(40, Some(false)), "once it has served");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use l2_types::{Address, AddressLifetime, InetConf, LinkKind, MacvlanMode};
 
-use crate::engine::{WireDone, WireOp};
+use crate::engine::{Put, WireDone, WireOp};
 use crate::network::{Network, alias, fixtures, is_macvlan_of, name_is_taken, noted, owner_in, was_left_for};
 use crate::security::Protection;
 
@@ -15,6 +15,8 @@ pub struct FakeKernel {
     /// Every operation but `Observe`, as text.
     pub journal: Vec<String>,
     pub refuse: bool,
+    /// How many of the next requests to extend lifetimes fail, and change nothing.
+    pub failing_extensions: u32,
     pub protection: Protection,
     /// How often rules were asked for, and how often an address stood without them.
     pub protects: usize,
@@ -34,6 +36,7 @@ impl FakeKernel {
             deadlines: Vec::new(),
             journal: Vec::new(),
             refuse: false,
+            failing_extensions: 0,
             protection: Protection::default(),
             protects: 0,
             exposed: 0,
@@ -113,6 +116,11 @@ impl FakeKernel {
 
     pub fn perform(&mut self, now: Instant, op: WireOp) -> Option<WireDone> {
         match op {
+            WireOp::Extend(puts) if self.failing_extensions > 0 => {
+                self.failing_extensions -= 1;
+                let refused = |put: Put| (put.link, put.net, Err("no buffer space".to_owned()));
+                Some(WireDone::Extended(puts.into_iter().map(refused).collect()))
+            }
             WireOp::Extend(puts) => match self.perform(now, WireOp::Put(puts)) {
                 Some(WireDone::Put(results)) => Some(WireDone::Extended(results)),
                 other => other,

@@ -78,6 +78,37 @@ fn a_changed_interface_is_used_and_a_bad_one_is_told_by_name_and_withdraws() {
     }
 }
 
+/// A full buffer of the kernel, for instance, fails for all addresses of a datagram at once.
+#[test]
+fn an_address_whose_extension_fails_once_stays_and_is_extended_a_second_later() {
+    // The address lives for 3 s.
+    let short = [("vip_leaseduration", "5"), ("vip_renewdeadline", "3"), ("vip_retryperiod", "1")];
+    let mut node = Node::new(&short, network());
+    node.start_with(&[view("web", &["10.0.0.5"])], MINE);
+    node.pass_ms(2500);
+    node.take_log();
+    node.kernel.failing_extensions = 1;
+    node.pass(Duration::from_secs(6));
+    assert_eq!(node.kernel.failing_extensions, 0);
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+    assert_eq!(node.take_log(), Vec::<String>::new(), "it was never set again");
+    assert!(!node.reasons().contains(&"CannotAnnounce"), "{:?}", node.told);
+}
+
+#[test]
+fn an_address_whose_extension_fails_three_times_in_a_row_counts_as_refused() {
+    let mut node = Node::leading(&[view("web", &["10.0.0.5"])]);
+    node.pass_ms(2500);
+    node.kernel.failing_extensions = 3;
+    let is_up = |node: &Node| node.engine.status().iter().all(|vip| vip.up);
+    node.pass_ms(2000);
+    assert!(is_up(&node) && !node.reasons().contains(&"CannotAnnounce"), "twice: {:?}", node.told);
+    node.pass_ms(1000);
+    assert!(!is_up(&node) && node.reasons().contains(&"CannotAnnounce"), "{:?}", node.told);
+    node.pass_ms(6000);
+    assert!(is_up(&node) && node.kernel.has("eth0", "10.0.0.5/32"), "it is tried again");
+}
+
 fn local(nodes: &[&str]) -> Input {
     let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
     Input::Endpoints(ServiceKey::new("default", "web"), Some(nodes))

@@ -2,6 +2,7 @@
 
 mod cards;
 mod claims;
+mod default_route;
 mod ending;
 mod evidence;
 mod fail_back;
@@ -58,9 +59,14 @@ impl Cluster {
 
     fn with(env: &[(&str, &str)], nodes: &[&str], views: &[ServiceView]) -> Self {
         let env: Vec<(&str, &str)> = [("election_mode", "node")].iter().chain(env).copied().collect();
-        let mut cluster = Self { node: Node::new(&env, network()), renewals: 0 };
+        Self::start(Node::new(&env, network()), nodes, views, Some(true))
+    }
+
+    /// The process learns everything. `proxy`: what it hears of kube-proxy.
+    fn start(node: Node, nodes: &[&str], views: &[ServiceView], proxy: Option<bool>) -> Self {
+        let mut cluster = Self { node, renewals: 0 };
         cluster.node.tick();
-        cluster.node.feed(Input::KubeProxy(true));
+        proxy.into_iter().for_each(|healthy| cluster.node.feed(Input::KubeProxy(healthy)));
         for node in nodes {
             cluster.node.feed(Input::Node((*node).to_owned(), Some(FACTS)));
         }

@@ -319,6 +319,7 @@ fn what_is_not_known_yet_has_a_name_in_each_mode() {
                 ("the Services", Input::Synced),
                 ("the membership Leases of the announcers", Input::MembersSynced),
                 ("the Nodes", Input::NodesSynced { readable: true }),
+                ("whether kube-proxy is healthy", Input::KubeProxy(true)),
             ],
         ),
     ] {

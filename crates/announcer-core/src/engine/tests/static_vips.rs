@@ -266,6 +266,25 @@ fn an_interface_that_does_not_exist_is_told_and_used_when_it_appears() {
     assert_eq!(node.kernel.own(), ["eth9 10.0.0.5/32"]);
 }
 
+/// As `netplan apply` or a DHCP client leaves the node for a moment.
+#[test]
+fn a_default_route_that_is_being_replaced_takes_no_address_off() {
+    for other in [None, Some(3)] {
+        let mut node = Node::leading(&[view("web", &["10.0.0.5"])]);
+        node.pass_ms(2000);
+        node.take_log();
+        for default_route in [other, Some(2)] {
+            node.kernel.network.default_route = default_route;
+            node.feed(Input::NetworkChanged);
+            node.pass_ms(200);
+        }
+        node.pass(Duration::from_secs(20));
+        assert_eq!(node.take_log(), Vec::<String>::new(), "{other:?}");
+        assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+        assert!(!node.reasons().contains(&"CannotAnnounce"), "{:?}", node.told);
+    }
+}
+
 #[test]
 fn an_address_that_somebody_removes_is_back_at_once() {
     let mut node = Node::leading(&[view("web", &["10.0.0.5"])]);

@@ -34,7 +34,7 @@ impl Cluster {
         // missed the record.
         self.card.term = self.records.watched_term;
         let mut review = Review { told: self.note_unable(now, context), ..Review::default() };
-        let Some(known_since) = self.facts.known_since() else {
+        let Some(known_since) = self.facts.known_since().filter(|_| context.kube_proxy_known) else {
             self.facts_next = self.facts.deadline(now);
             self.next = self.own_deadline(now);
             return review;

@@ -21,6 +21,7 @@ use crate::view::{ServiceKey, ServiceView};
 
 /// The input of a review, beside the state of the cluster.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
 pub struct ReviewContext<'a> {
     /// The Services that the announcers of this cluster serve.
     pub services: &'a BTreeMap<ServiceKey, ServiceView>,
@@ -42,6 +43,8 @@ pub struct ReviewContext<'a> {
     pub stays: bool,
     /// The cloud controller is in safe mode.
     pub safe_mode: bool,
+    /// It is known whether kube-proxy on this node is healthy. Until then the node's own card says that it is not.
+    pub kube_proxy_known: bool,
 }
 
 /// The results of a review.

@@ -26,6 +26,7 @@ fn the_first_card_waits_for_all_that_it_depends_on_and_names_every_interface() {
     for last in learnt().map(|(name, _)| name) {
         let mut node = Node::new(&[("election_mode", "node"), AUTO], network());
         node.tick();
+        node.feed(Input::KubeProxy(true));
         let (late, others): (Vec<_>, Vec<_>) = learnt().into_iter().partition(|(name, _)| *name == last);
         others.into_iter().flat_map(|(_, inputs)| inputs).for_each(|input| node.feed(input));
         node.pass(Duration::from_secs(30));

@@ -83,6 +83,46 @@ fn a_process_that_is_replaced_on_its_node_hands_nothing_over() {
     }
 }
 
+/// A process whose node has the address of a former one, and nothing heard of kube-proxy yet. It may be replaced by the
+/// same upgrade, or be slow.
+fn next_process() -> Cluster {
+    let mut network = network();
+    network.addresses.push(crate::network::fixtures::own_address(2, "10.0.0.5/32"));
+    let node = Node::new(&[("election_mode", "node")], network);
+    Cluster::start(node, &ALL, &[seated("web", "10.0.0.5", "node-1", 4)], None)
+}
+
+/// A hand-over would reset every connection, and the way back a minute later would do so again.
+#[test]
+fn a_next_process_decides_nothing_and_writes_no_card_before_it_has_heard_of_kube_proxy() {
+    let mut cluster = next_process();
+    cluster.quiet(1000, &[], &ALL);
+    assert_eq!(cluster.node.engine.unknown(), Some("whether kube-proxy is healthy"));
+    assert_eq!((cluster.node.cards.len(), cluster.node.swaps.len()), (0, 0));
+    cluster.node.feed(Input::KubeProxy(true));
+    assert_eq!(cluster.node.engine.unknown(), None);
+    assert!(!cluster.node.cards.is_empty(), "at once");
+    cluster.quiet(10_000, &[], &ALL);
+    assert!(cluster.node.cards.iter().all(|card| card.serving), "{:?}", cluster.node.cards);
+    assert_eq!(cluster.node.swaps, []);
+    let log = cluster.node.take_log();
+    assert!(cluster.has() && !log.iter().any(|line| line.starts_with("remove")), "{log:?}");
+}
+
+#[test]
+fn a_kube_proxy_of_which_nothing_is_heard_for_ten_seconds_counts_as_ill_until_it_is_heard_of() {
+    let mut cluster = next_process();
+    cluster.quiet(9900, &[], &ALL);
+    assert_eq!((cluster.node.cards.len(), cluster.node.swaps.len()), (0, 0));
+    cluster.quiet(200, &[], &ALL);
+    let said = |cluster: &Cluster| cluster.node.cards.last().map(|card| card.serving);
+    assert_eq!(said(&cluster), Some(false));
+    assert!(cluster.node.swaps.iter().any(|(_, swap)| swap.owner_record.host != "node-1"), "others are better off");
+    cluster.node.feed(Input::KubeProxy(true));
+    cluster.quiet(100, &[], &ALL);
+    assert_eq!(said(&cluster), Some(true));
+}
+
 #[test]
 fn an_owner_whose_next_process_does_not_come_is_succeeded_when_its_kernel_drops_the_address() {
     let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
