@@ -33,7 +33,8 @@ use super::Identity;
 use super::decide::{Clues, NameDecision, Source, decide};
 use super::evidence::node_facts;
 use super::judge::{IdentityFacts, IdentityVerdict, judge, worth_asking};
-use super::proof::{cluster_of, is_proven, service_uid};
+use super::labels::{self, ProvenLabel};
+use super::proof::service_uid;
 use super::record::{self, NAME, NAMESPACE, Record, RecordNote, Records};
 use crate::config::OwnNode;
 use crate::instances::view::{VmCache, VmiCache};
@@ -175,9 +176,14 @@ impl Keeper {
             self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
         }
         progress.told_confirmation.take_if(|_| found.confirmation.is_none());
-        let note = self.judged(found, progress, events).await;
+        let (known, lost) = progress.with_card(found);
+        let note = match self.judged(&known, progress, events).await {
+            // Nothing follows from the facts yet, and the card goes back all the same.
+            None if lost.is_some() => Some(RecordNote { safe_mode: found.safe_mode.clone(), ..RecordNote::default() }),
+            note => note,
+        };
         let restore_suspected = self.suspected(found, progress, events);
-        note.map(|note| RecordNote { restore_suspected, ..note })
+        note.map(|note| RecordNote { card: note.card.or(lost), restore_suspected, ..note })
     }
 
     async fn judged(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<RecordNote> {
@@ -321,7 +327,7 @@ impl Keeper {
         if clues.remembered.as_ref().is_none_or(ClusterName::is_default) {
             self.sources.services.wait_synced().await;
             self.sources.lbs.wait_synced().await;
-            clues.adopted = self.adopted();
+            clues.adopted = labels::naming(&self.labels());
         }
         if clues.adopted.is_empty() && self.identity.flag().is_default() {
             self.sources.vmis.wait_synced().await;
@@ -331,13 +337,8 @@ impl Keeper {
         decide(&clues)
     }
 
-    fn adopted(&self) -> Vec<ClusterName> {
-        let lbs = self.sources.lbs.all();
-        let proven = lbs.iter().filter(|lb| {
-            let service = lb.service_key().and_then(|key| self.sources.services.get(&key));
-            service.is_some_and(|service| is_proven(lb, &service))
-        });
-        proven.filter_map(|lb| cluster_of(lb)).collect()
+    fn labels(&self) -> Vec<ProvenLabel> {
+        labels::proven(&self.sources.lbs.all(), |key| self.sources.services.get(key))
     }
 }
 

@@ -13,6 +13,7 @@ pub mod evidence;
 pub mod judge;
 pub mod keeper;
 mod kubelets;
+mod labels;
 pub mod proof;
 pub mod record;
 pub mod suspicion;

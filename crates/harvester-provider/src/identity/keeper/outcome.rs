@@ -10,6 +10,7 @@ use super::super::IdentityDoubt;
 use super::super::card::Card;
 use super::super::decide::NameDecision;
 use super::super::judge::{Contradiction, IdentityFacts, OperatorConfirmation, confirmed_card};
+use super::super::labels;
 use super::super::record::{self, NAME, NAMESPACE, Record, RecordNote};
 use super::words::{mismatch, not_followed};
 use super::{Keeper, PAUSED, Progress};
@@ -47,11 +48,11 @@ impl Keeper {
         RecordNote { name, card: Some(card), ..RecordNote::default() }
     }
 
-    /// Sets the names under which load balancers belong to this cluster. The first card has the names of the load
-    /// balancers that its Services have.
+    /// Sets the names under which load balancers belong to this cluster. The first card has the present one, and those
+    /// of load balancers whose addresses its Services show. What else is proven may be a copy's, or the original's.
     fn name_load_balancers(&self, card: &mut Card, decision: &NameDecision, found: &Record) {
         if found.card.is_none() {
-            card.names.extend(self.adopted().iter().map(ToString::to_string));
+            card.names.extend(labels::shown(&self.labels()));
         }
         let before = found.card.as_ref().is_some_and(|card| card.names.is_empty());
         if !before && !decision.name.is_default() {

@@ -1,6 +1,7 @@
 //! The keeper against a scripted API server.
 
 mod confirmation;
+mod lost_record;
 mod outside;
 mod restore;
 mod undone;
