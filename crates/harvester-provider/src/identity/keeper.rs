@@ -8,6 +8,7 @@ mod restore;
 mod words;
 mod write;
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +36,7 @@ use super::evidence::node_facts;
 use super::judge::{IdentityFacts, IdentityVerdict, judge, worth_asking};
 use super::labels::{self, ProvenLabel};
 use super::proof::service_uid;
-use super::record::{self, NAME, NAMESPACE, Record, RecordNote, Records};
+use super::record::{NAME, NAMESPACE, Record, RecordNote, Records};
 use crate::config::OwnNode;
 use crate::instances::view::{VmCache, VmiCache};
 use crate::load_balancers::own_writes::LbCache;
@@ -189,12 +190,14 @@ impl Keeper {
     async fn judged(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<RecordNote> {
         let decision = self.decide(found).await;
         self.sources.nodes.wait_synced().await;
-        if found.card.is_none() {
-            // The first card lists the names under which load balancers belong to this cluster. All names that its
-            // Services' load balancers have must be in it, or those would be lost.
+        // All names that load balancers of its Services have must be on such a card, or those would be lost.
+        let names = if gets_names(found) {
             self.sources.services.wait_synced().await;
             self.sources.lbs.wait_synced().await;
-        }
+            self.names_in_use(found, &decision)
+        } else {
+            BTreeSet::new()
+        };
         let nodes = self.sources.nodes.all();
         let needs_machines = nodes.iter().any(|node| node.provider_id.is_some())
             || found.card.as_ref().is_some_and(|card| !card.machines.is_empty());
@@ -215,13 +218,14 @@ impl Keeper {
             own.map(|own| own.name.as_str()),
             |node| progress.kubelets.lives(node),
         );
-        let service_uid = service_uid(&self.sources.services);
+        let (cluster_uid, service_uid) = (progress.cluster_uid.clone(), service_uid(&self.sources.services));
         let known = [Source::Remembered, Source::Adopted].contains(&decision.source) && !decision.name.is_default();
         let facts = IdentityFacts {
             card: found.card.as_ref(),
             name: Some(&decision.name).filter(|_| known),
             flag: self.identity.flag(),
-            cluster_uid: progress.cluster_uid.as_deref(),
+            names: &names,
+            cluster_uid: cluster_uid.as_deref(),
             service_uid: service_uid.as_deref(),
             namespace: &place.namespace,
             server: &place.server,
@@ -231,21 +235,8 @@ impl Keeper {
             settled: since.elapsed() >= SETTLED,
             unregistered: unseen.map(|own| own.name.as_str()),
         };
-        // While the record cannot be written, a confirmation is not followed: it would stay in the record and be
-        // followed again and again.
-        if let Some(confirmation) = &found.confirmation {
-            let (note, text) = Self::follow(confirmation, &facts, &decision);
-            if progress.may_write(&note) {
-                if progress.told_confirmation.as_ref() != Some(confirmation) {
-                    tracing::info!("{text}");
-                    events.normal(&record::reference(None), "IdentityConfirmed", &text);
-                    progress.told_confirmation = Some(confirmation.clone());
-                    // Once: a confirmation that is given anew would also cover what nobody has seen yet.
-                    self.identity.confirm();
-                }
-                return Some(note);
-            }
-            progress.confirmation_at = Some(progress.not_before(&note));
+        if let Some(note) = self.followed(&facts, &decision, found, progress, events) {
+            return Some(note);
         }
         progress.kubelets.watch(Vec::new());
         let note = match judge(&facts) {
@@ -328,6 +319,9 @@ impl Keeper {
             self.sources.services.wait_synced().await;
             self.sources.lbs.wait_synced().await;
             clues.adopted = labels::naming(&self.labels());
+            // What a copy of this cluster has made is proven, too, and may be more than what this one has.
+            let card = record.card.as_ref().filter(|card| !card.names.is_empty());
+            clues.adopted.retain(|name| card.is_none_or(|card| card.names.contains(name.as_str())));
         }
         if clues.adopted.is_empty() && self.identity.flag().is_default() {
             self.sources.vmis.wait_synced().await;
@@ -337,9 +331,29 @@ impl Keeper {
         decide(&clues)
     }
 
+    /// The names of this cluster for a card that has none: the present one, and those of load balancers whose addresses
+    /// its Services show. What else is proven may be a copy's, or the original's.
+    fn names_in_use(&self, found: &Record, decision: &NameDecision) -> BTreeSet<String> {
+        let mut names = labels::shown(&self.labels());
+        names.insert(decision.name.to_string());
+        // A card of an earlier version had no names where the cluster had a default one, or had one before it was
+        // renamed.
+        let earlier = found.card.as_ref().is_some_and(|card| card.names.is_empty());
+        if earlier || decision.name.is_default() {
+            names.extend(ClusterName::DEFAULTS.map(str::to_owned));
+        }
+        names
+    }
+
     fn labels(&self) -> Vec<ProvenLabel> {
         labels::proven(&self.sources.lbs.all(), |key| self.sources.services.get(key))
     }
+}
+
+/// Whether the next card gets names that are not in the record: a first one, one of an earlier version, and one that an
+/// operator confirms, because the record may be that of another cluster.
+fn gets_names(found: &Record) -> bool {
+    found.confirmation.is_some() || found.card.as_ref().is_none_or(|card| card.names.is_empty())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The keeper against a scripted API server.
 
 mod confirmation;
+mod default_name;
 mod lost_record;
 mod outside;
 mod restore;
@@ -204,7 +205,9 @@ async fn a_name_that_no_object_can_have_is_refused_told_once_and_written_over() 
 
 #[tokio::test]
 async fn after_a_start_with_a_mistyped_record_our_objects_tell_the_name_and_it_is_mended() {
-    let mut lab = Lab::start("prod", Some("prod"), remembered("Prod 2"));
+    let (code, mut mistyped) = remembered("Prod 2");
+    mistyped["data"]["identity"] = card("prod", &[]).to_text().into();
+    let mut lab = Lab::start("prod", Some("prod"), (code, mistyped));
     assert_eq!(lab.name().await, "prod");
     settle().await;
     assert_eq!(lab.told(), ["ClusterNameRefused"]);
