@@ -30,13 +30,13 @@ use news::{Changed, News};
 use progress::Progress;
 use words::not_allowed;
 
-use super::Identity;
 use super::decide::{Clues, NameDecision, Source, decide};
 use super::evidence::node_facts;
 use super::judge::{IdentityFacts, IdentityVerdict, judge, worth_asking};
 use super::labels::{self, ProvenLabel};
 use super::proof::service_uid;
 use super::record::{NAME, NAMESPACE, Record, RecordNote, Records};
+use super::{Identity, IdentityDoubt};
 use crate::config::OwnNode;
 use crate::instances::view::{VmCache, VmiCache};
 use crate::load_balancers::own_writes::LbCache;
@@ -245,9 +245,12 @@ impl Keeper {
             }
             IdentityVerdict::SafeMode(contradiction) => Some(self.stop(contradiction, found, progress, events)),
             IdentityVerdict::Undecided(message) => {
-                // A process that was sure of the identity before has no reason to doubt.
-                if self.identity.name().is_none() {
-                    progress.kubelets.watch(worth_asking(&facts));
+                // Outside the cluster, machines are replaced until none is left whose kubelet was seen to report. Until
+                // another one is, no new machine comes into the card.
+                progress.kubelets.watch(worth_asking(&facts));
+                // A process that was sure of the identity has no reason to doubt, unless a contradiction came after
+                // that. Once it is gone, also by an operator's word, this hold takes the place of its hold, and ends.
+                if self.identity.name().is_none() || matches!(self.identity.doubt(), IdentityDoubt::Of(_)) {
                     let hold = Hold { reason: NOT_KNOWN, message, initialises_nodes: true };
                     self.identity.judged(Some(hold), self.is_paused(found));
                 }

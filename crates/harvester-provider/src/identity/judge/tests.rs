@@ -346,6 +346,9 @@ fn machines_that_are_replaced_one_at_a_time_never_trip_it() {
     }
     let machines: Vec<&str> = case.card.as_ref().unwrap().machines.iter().map(String::as_str).collect();
     assert_eq!(machines, ["e", "f", "g"]);
+    // Seen from outside, nobody has seen a successor report yet: they are asked then.
+    case.nodes = case.nodes.into_iter().map(|node| NodeFact { kubelet: READY, ..node }).collect();
+    assert_eq!((case.word(), case.with(worth_asking)), ("Undecided", vec!["e".into(), "f".into(), "g".into()]));
 }
 
 #[test]
