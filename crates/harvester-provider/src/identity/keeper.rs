@@ -1,6 +1,7 @@
 //! The keeper finds out which cluster this is, and whether its record, its cloud-config and its machines agree. It
 //! writes the result to the record in the guest cluster, and follows changes of the record. Runs on the leader only.
 
+mod naming;
 mod news;
 mod outcome;
 mod progress;
@@ -15,7 +16,6 @@ use std::time::Duration;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::provider::Hold;
-use harvester_api::names::ClusterName;
 use k8s_openapi::jiff::Timestamp;
 use runtime::cache::Cache;
 use runtime::error::chain;
@@ -25,15 +25,16 @@ use runtime::refusal;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use naming::gets_names;
 pub(crate) use news::until;
 use news::{Changed, News};
+use outcome::pause;
 use progress::Progress;
 use words::not_allowed;
 
-use super::decide::{Clues, NameDecision, Source, decide};
+use super::decide::{NameDecision, Source};
 use super::evidence::node_facts;
 use super::judge::{IdentityFacts, IdentityVerdict, judge, worth_asking};
-use super::labels::{self, ProvenLabel};
 use super::proof::service_uid;
 use super::record::{NAME, NAMESPACE, Record, RecordNote, Records};
 use super::{Identity, IdentityDoubt};
@@ -65,6 +66,10 @@ const WRITE_EVERY: Duration = Duration::from_secs(2);
 /// After this time a Node whose kubelet does not run is no longer Ready: 50 s, plus the start of the Kubernetes
 /// controller manager.
 const SETTLED: Duration = Duration::from_secs(90);
+
+/// Services wait for so long until the record is read. Then their users are told what their load balancers wait for. A
+/// refusal at the start of an API server is waited out before.
+const UNREAD: Duration = Duration::from_secs(15);
 
 /// Reason of the hold at the start, while it is not known whether this cluster is a copy.
 pub const NOT_KNOWN: &str = "IdentityNotKnown";
@@ -119,13 +124,17 @@ pub struct Keeper {
 impl Keeper {
     /// Creates the keeper. It sends no request before [`Self::run`].
     pub fn new(identity: Identity, place: Place, sources: Sources, records: Records, metrics: Arc<Metrics>) -> Self {
+        // In force from the first moment: the record is read later, and a judgement needs Harvester.
+        if place.paused {
+            identity.set_hold(Some(pause()));
+        }
         Self { identity, place, sources, records, metrics }
     }
 
     /// Runs the keeper. Until the name is known, nothing is done for any Service.
     pub async fn run(self, events: Recorder) -> Infallible {
         let mut news = News::new(&self.sources);
-        let mut record = self.first_look().await;
+        let mut record = self.begin().await;
         let mut progress = Progress::new(self.read_cluster_uid().await, record.is_none());
         loop {
             let found = record.clone().unwrap_or_default();
@@ -158,14 +167,17 @@ impl Keeper {
     /// record does not contain yet. The settling time counts as over, and kubelets as seen to report, as for a
     /// leader that has run for a while.
     pub async fn foresee(&self, events: &Recorder) -> (NameDecision, Option<RecordNote>) {
-        let record = self.first_look().await;
+        let record = self.begin().await;
         let mut progress = Progress::new(self.read_cluster_uid().await, record.is_none());
         (progress.since, progress.kubelets.all) = (Instant::now().checked_sub(SETTLED), true);
         let found = record.unwrap_or_default();
         // Only the leader acts on an operator's confirmation.
         let found = Record { confirmation: None, ..found };
+        self.sources.services.wait_synced().await;
+        self.sources.lbs.wait_synced().await;
+        self.sources.vmis.wait_synced().await;
         // Before the look, after which this process remembers the name without a source.
-        let decision = self.decide(&found).await;
+        let decision = self.decide(&found).expect("all lists have arrived");
         let note = self.look(&found, &mut progress, events).await;
         (decision, note.filter(|note| note.is_news_to(&found)))
     }
@@ -188,16 +200,14 @@ impl Keeper {
     }
 
     async fn judged(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<RecordNote> {
-        let decision = self.decide(found).await;
-        self.sources.nodes.wait_synced().await;
         // All names that load balancers of its Services have must be on such a card, or those would be lost.
-        let names = if gets_names(found) {
-            self.sources.services.wait_synced().await;
-            self.sources.lbs.wait_synced().await;
-            self.names_in_use(found, &decision)
-        } else {
-            BTreeSet::new()
+        let decision = self.decide(found).filter(|_| !gets_names(found) || self.has_load_balancers());
+        let Some(decision) = decision else {
+            self.hold_if_paused(found);
+            return None;
         };
+        self.sources.nodes.wait_synced().await;
+        let names = if gets_names(found) { self.names_in_use(found, &decision) } else { BTreeSet::new() };
         let nodes = self.sources.nodes.all();
         let needs_machines = nodes.iter().any(|node| node.provider_id.is_some())
             || found.card.as_ref().is_some_and(|card| !card.machines.is_empty());
@@ -261,6 +271,25 @@ impl Keeper {
         note
     }
 
+    /// Takes the first look. What the record forbids is in force when Services need not wait for it any more.
+    async fn begin(&self) -> Option<Record> {
+        let mut look = std::pin::pin!(self.first_look());
+        let record = if let Ok(record) = tokio::time::timeout(UNREAD, &mut look).await {
+            record
+        } else {
+            tracing::warn!(
+                "ConfigMap {NAMESPACE}/{NAME} could not be read for {} s: whether it pauses the controller is not \
+                 known, and Services are told that their load balancers wait for it",
+                UNREAD.as_secs()
+            );
+            self.identity.await_record(false);
+            look.await
+        };
+        self.hold_as_recorded(&record.clone().unwrap_or_default());
+        self.identity.await_record(false);
+        record
+    }
+
     /// UID of Namespace `kube-system`; `None` if there is no right to read it.
     async fn read_cluster_uid(&self) -> Option<String> {
         loop {
@@ -304,59 +333,6 @@ impl Keeper {
             }
         }
     }
-
-    /// Decides the name. Waits only for the caches that the decision needs: with a record, Harvester may be
-    /// unreachable.
-    async fn decide(&self, record: &Record) -> NameDecision {
-        let flag = Some(self.identity.flag().clone());
-        let known = self.identity.name().filter(|name| !name.is_default());
-        // If the record was deleted, the name that this process already uses stays.
-        let remembered = record.cluster_name.clone();
-        if remembered.is_none()
-            && let Some(name) = known
-        {
-            return NameDecision { name, source: Source::Adopted };
-        }
-        let mut clues = Clues { remembered, flag, ..Clues::default() };
-        if clues.remembered.as_ref().is_none_or(ClusterName::is_default) {
-            self.sources.services.wait_synced().await;
-            self.sources.lbs.wait_synced().await;
-            clues.adopted = labels::naming(&self.labels());
-            // What a copy of this cluster has made is proven, too, and may be more than what this one has.
-            let card = record.card.as_ref().filter(|card| !card.names.is_empty());
-            clues.adopted.retain(|name| card.is_none_or(|card| card.names.contains(name.as_str())));
-        }
-        if clues.adopted.is_empty() && self.identity.flag().is_default() {
-            self.sources.vmis.wait_synced().await;
-            let vmis = self.sources.vmis.all();
-            clues.machines = vmis.iter().map(|vmi| vmi.guest_cluster().map(ClusterName::from_record)).collect();
-        }
-        decide(&clues)
-    }
-
-    /// The names of this cluster for a card that has none: the present one, and those of load balancers whose addresses
-    /// its Services show. What else is proven may be a copy's, or the original's.
-    fn names_in_use(&self, found: &Record, decision: &NameDecision) -> BTreeSet<String> {
-        let mut names = labels::shown(&self.labels());
-        names.insert(decision.name.to_string());
-        // A card of an earlier version had no names where the cluster had a default one, or had one before it was
-        // renamed.
-        let earlier = found.card.as_ref().is_some_and(|card| card.names.is_empty());
-        if earlier || decision.name.is_default() {
-            names.extend(ClusterName::DEFAULTS.map(str::to_owned));
-        }
-        names
-    }
-
-    fn labels(&self) -> Vec<ProvenLabel> {
-        labels::proven(&self.sources.lbs.all(), |key| self.sources.services.get(key))
-    }
-}
-
-/// Whether the next card gets names that are not in the record: a first one, one of an earlier version, and one that an
-/// operator confirms, because the record may be that of another cluster.
-fn gets_names(found: &Record) -> bool {
-    found.confirmation.is_some() || found.card.as_ref().is_none_or(|card| card.names.is_empty())
 }
 
 #[cfg(test)]

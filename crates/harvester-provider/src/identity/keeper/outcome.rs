@@ -11,7 +11,7 @@ use super::super::decide::NameDecision;
 use super::super::judge::{Contradiction, IdentityFacts, OperatorConfirmation, confirmed_card};
 use super::super::record::{self, NAME, NAMESPACE, Record, RecordNote};
 use super::words::{mismatch, not_followed};
-use super::{Keeper, PAUSED, Progress};
+use super::{Keeper, NOT_KNOWN, PAUSED, Progress};
 
 impl Keeper {
     /// Handles facts that agree.
@@ -136,19 +136,32 @@ impl Keeper {
         let paused = self.is_paused(record);
         self.metrics.paused.set(i64::from(paused));
         if paused {
-            let message = format!(
-                "the controller is paused by --paused or by {} in ConfigMap {NAMESPACE}/{NAME}: it observes and tells, \
-                 and writes nothing",
-                record::PAUSED
-            );
-            self.identity.set_hold(Some(Hold { reason: PAUSED, message, initialises_nodes: false }));
+            self.identity.set_hold(Some(pause()));
         } else if self.identity.hold().is_some_and(|hold| hold.reason == PAUSED) {
             // A doubt that existed before the pause still exists.
-            let doubt = match self.identity.doubt() {
-                IdentityDoubt::Of(hold) => Some(Arc::unwrap_or_clone(hold)),
-                IdentityDoubt::NotJudged | IdentityDoubt::No => None,
-            };
-            self.identity.set_hold(doubt);
+            self.identity.set_hold(self.doubt(record));
+        }
+    }
+
+    /// Holds what the record forbids, before anything is judged: that may take as long as Harvester is away.
+    pub(super) fn hold_as_recorded(&self, record: &Record) {
+        if !self.is_paused(record) {
+            self.identity.set_hold(self.doubt(record));
+        }
+        self.hold_if_paused(record);
+    }
+
+    /// The doubt of the last judgement. Before the first one it is that of a controller before this one, which has
+    /// left its safe mode in the record.
+    fn doubt(&self, record: &Record) -> Option<Hold> {
+        match self.identity.doubt() {
+            IdentityDoubt::Of(hold) => Some(Arc::unwrap_or_clone(hold)),
+            IdentityDoubt::No => None,
+            IdentityDoubt::NotJudged => record.safe_mode.as_ref().map(|text| {
+                let message =
+                    format!("a controller before this one was in safe mode, and nothing is judged yet: {text}");
+                Hold { reason: NOT_KNOWN, message, initialises_nodes: true }
+            }),
         }
     }
 
@@ -188,4 +201,14 @@ impl Keeper {
         }
         self.identity.set(decision.name.clone());
     }
+}
+
+/// The hold that a user asked for.
+pub(super) fn pause() -> Hold {
+    let message = format!(
+        "the controller is paused by --paused or by {} in ConfigMap {NAMESPACE}/{NAME}: it observes and tells, and \
+         writes nothing",
+        record::PAUSED
+    );
+    Hold { reason: PAUSED, message, initialises_nodes: false }
 }

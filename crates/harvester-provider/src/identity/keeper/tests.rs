@@ -1,5 +1,6 @@
 //! The keeper against a scripted API server.
 
+mod beginning;
 mod confirmation;
 mod default_name;
 mod lost_record;
@@ -7,6 +8,7 @@ mod outside;
 mod restore;
 mod undone;
 
+use harvester_api::names::ClusterName;
 use k8s_openapi::api::core::v1::ConfigMap;
 use prometheus_client::registry::Registry;
 use runtime::events::Entry;
@@ -60,6 +62,10 @@ impl Lab {
         object: Option<&str>,
         (nodes, vms): (&[NodeView], &[VmView]),
     ) -> Self {
+        Self::run(own_node, server, flag, Self::sources(object, nodes, vms), false)
+    }
+
+    fn sources(object: Option<&str>, nodes: &[NodeView], vms: &[VmView]) -> Sources {
         let web = build::service("default/web").done();
         let lbs = lb_cache();
         let objects = object.map(|cluster| {
@@ -81,11 +87,16 @@ impl Lab {
         };
         sources.nodes.replace(nodes.iter().map(|node| (node.name.clone(), node.clone())).collect());
         sources.vms.replace(vms.iter().map(|vm| (vm.name.clone(), vm.clone())).collect());
+        sources
+    }
+
+    fn run(own_node: Option<OwnNode>, server: Scenario, flag: &str, sources: Sources, paused: bool) -> Self {
         let identity = Identity::unknown(ClusterName::from_record(flag));
         let metrics = Arc::new(Metrics::register(&mut Registry::default()));
         let (recorder, events) = Recorder::to_channel("test");
         let records = Records::new(server.client());
-        let place = Place { namespace: "guests".into(), server: "https://h".into(), own_node, ..Place::default() };
+        let (namespace, url) = ("guests".to_owned(), "https://h".to_owned());
+        let place = Place { namespace, server: url, own_node, paused, ..Place::default() };
         let keeper = Keeper::new(identity.clone(), place, sources.clone(), records, Arc::clone(&metrics));
         tokio::spawn(keeper.run(recorder));
         Self { server, identity, sources, events, metrics }
