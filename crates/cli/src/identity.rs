@@ -172,7 +172,11 @@ fn shown(record: &Record) -> String {
     };
     line("name", record.cluster_name.as_ref().map(ClusterName::as_str).unwrap_or_default());
     if let Some(card) = &record.card {
-        let list = |values: &std::collections::BTreeSet<String>| values.iter().cloned().collect::<Vec<_>>().join(" ");
+        let list = |values: &std::collections::BTreeSet<String>| {
+            // A cluster without a name has the empty one, too.
+            let words = values.iter().map(String::as_str).filter(|value| !value.is_empty());
+            words.collect::<Vec<_>>().join(" ")
+        };
         line("cluster", &card.cluster_uid);
         line("namespace", &card.namespace);
         line("authority", &card.authority);

@@ -318,7 +318,8 @@ pub const REASONS: &[Reason] = &[
         "The record belongs to another cluster and was copied here.",
         "Run identity rename --copy."),
     reason("IdentityNotKnown", "ConfigMap", "reason of a hold",
-        "The cloud controller runs on a machine that the record does not name, and waits for a kubelet of those named.",
+        "The cloud controller waits for a kubelet of the machines that the record names, or has not judged yet what \
+        another one has left.",
         "Wait up to 5 minutes; see docs/backup.md."),
     reason("Paused", "ConfigMap", "reason of a hold",
         "The cloud controller, or this Service, is paused by a flag, a key or an annotation.",

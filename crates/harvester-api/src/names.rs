@@ -68,9 +68,12 @@ impl ClusterName {
         &self.0
     }
 
+    /// The names of a cluster that was given none.
+    pub const DEFAULTS: [&str; 2] = ["", "kubernetes"];
+
     /// Whether the name is empty or `kubernetes`, and so identifies no cluster.
     pub fn is_default(&self) -> bool {
-        matches!(self.0.as_str(), "" | "kubernetes")
+        Self::DEFAULTS.contains(&self.as_str())
     }
 
     /// Whether the API server accepts load balancers that are named after it, see [`ACCEPTED`](Self::ACCEPTED).

@@ -114,7 +114,7 @@ pub struct LoadBalancerConfig {
     pub cluster_uid: Option<String>,
     /// All UIDs that the load balancers of this cluster may carry.
     pub cluster_uids: Vec<String>,
-    /// Names of the clusters whose objects may belong to this one; empty: all names.
+    /// Names of the clusters whose objects may belong to this one. Empty before the card is known: all names.
     pub cluster_names: BTreeSet<String>,
     /// The largest number of load balancers that this cluster may have.
     pub max_load_balancers: Option<usize>,

@@ -16,8 +16,8 @@ pub struct Card {
     pub namespace: String,
     /// Fingerprint of the certificate authority of the Harvester API; empty if the cloud-config has none.
     pub authority: String,
-    /// Names under which load balancers belong to this cluster: the present one and former ones. Empty: any name, as
-    /// before there were cards.
+    /// Names under which load balancers belong to this cluster: the present one and former ones. Empty only on a card
+    /// of an earlier version, where it stood for any name; see [`next_card`](super::judge::next_card).
     pub names: BTreeSet<String>,
     /// UIDs of the virtual machines that this cluster's Nodes run on.
     pub machines: BTreeSet<String>,

@@ -8,6 +8,8 @@
 
 mod cards;
 
+use std::collections::BTreeSet;
+
 use harvester_api::names::ClusterName;
 
 pub use cards::{OperatorConfirmation, confirmed_card, next_card};
@@ -72,6 +74,8 @@ pub struct IdentityFacts<'a> {
     pub name: Option<&'a ClusterName>,
     /// `--cluster-name`.
     pub flag: &'a ClusterName,
+    /// The names under which this cluster has its load balancers, for a card that has none.
+    pub names: &'a BTreeSet<String>,
     /// UID of Namespace `kube-system`, if it may be read.
     pub cluster_uid: Option<&'a str>,
     /// UID of Service `default/kubernetes`.

@@ -1,6 +1,7 @@
 //! The keeper finds out which cluster this is, and whether its record, its cloud-config and its machines agree. It
 //! writes the result to the record in the guest cluster, and follows changes of the record. Runs on the leader only.
 
+mod naming;
 mod news;
 mod outcome;
 mod progress;
@@ -8,13 +9,13 @@ mod restore;
 mod words;
 mod write;
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::provider::Hold;
-use harvester_api::names::ClusterName;
 use k8s_openapi::jiff::Timestamp;
 use runtime::cache::Cache;
 use runtime::error::chain;
@@ -24,17 +25,19 @@ use runtime::refusal;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use naming::gets_names;
 pub(crate) use news::until;
 use news::{Changed, News};
+use outcome::pause;
 use progress::Progress;
 use words::not_allowed;
 
-use super::Identity;
-use super::decide::{Clues, NameDecision, Source, decide};
+use super::decide::{NameDecision, Source};
 use super::evidence::node_facts;
 use super::judge::{IdentityFacts, IdentityVerdict, judge, worth_asking};
-use super::proof::{cluster_of, is_proven, service_uid};
-use super::record::{self, NAME, NAMESPACE, Record, RecordNote, Records};
+use super::proof::service_uid;
+use super::record::{NAME, NAMESPACE, Record, RecordNote, Records};
+use super::{Identity, IdentityDoubt};
 use crate::config::OwnNode;
 use crate::instances::view::{VmCache, VmiCache};
 use crate::load_balancers::own_writes::LbCache;
@@ -63,6 +66,10 @@ const WRITE_EVERY: Duration = Duration::from_secs(2);
 /// After this time a Node whose kubelet does not run is no longer Ready: 50 s, plus the start of the Kubernetes
 /// controller manager.
 const SETTLED: Duration = Duration::from_secs(90);
+
+/// Services wait for so long until the record is read. Then their users are told what their load balancers wait for. A
+/// refusal at the start of an API server is waited out before.
+const UNREAD: Duration = Duration::from_secs(15);
 
 /// Reason of the hold at the start, while it is not known whether this cluster is a copy.
 pub const NOT_KNOWN: &str = "IdentityNotKnown";
@@ -117,13 +124,17 @@ pub struct Keeper {
 impl Keeper {
     /// Creates the keeper. It sends no request before [`Self::run`].
     pub fn new(identity: Identity, place: Place, sources: Sources, records: Records, metrics: Arc<Metrics>) -> Self {
+        // In force from the first moment: the record is read later, and a judgement needs Harvester.
+        if place.paused {
+            identity.set_hold(Some(pause()));
+        }
         Self { identity, place, sources, records, metrics }
     }
 
     /// Runs the keeper. Until the name is known, nothing is done for any Service.
     pub async fn run(self, events: Recorder) -> Infallible {
         let mut news = News::new(&self.sources);
-        let mut record = self.first_look().await;
+        let mut record = self.begin().await;
         let mut progress = Progress::new(self.read_cluster_uid().await, record.is_none());
         loop {
             let found = record.clone().unwrap_or_default();
@@ -156,14 +167,17 @@ impl Keeper {
     /// record does not contain yet. The settling time counts as over, and kubelets as seen to report, as for a
     /// leader that has run for a while.
     pub async fn foresee(&self, events: &Recorder) -> (NameDecision, Option<RecordNote>) {
-        let record = self.first_look().await;
+        let record = self.begin().await;
         let mut progress = Progress::new(self.read_cluster_uid().await, record.is_none());
         (progress.since, progress.kubelets.all) = (Instant::now().checked_sub(SETTLED), true);
         let found = record.unwrap_or_default();
         // Only the leader acts on an operator's confirmation.
         let found = Record { confirmation: None, ..found };
+        self.sources.services.wait_synced().await;
+        self.sources.lbs.wait_synced().await;
+        self.sources.vmis.wait_synced().await;
         // Before the look, after which this process remembers the name without a source.
-        let decision = self.decide(&found).await;
+        let decision = self.decide(&found).expect("all lists have arrived");
         let note = self.look(&found, &mut progress, events).await;
         (decision, note.filter(|note| note.is_news_to(&found)))
     }
@@ -175,20 +189,25 @@ impl Keeper {
             self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
         }
         progress.told_confirmation.take_if(|_| found.confirmation.is_none());
-        let note = self.judged(found, progress, events).await;
+        let (known, lost) = progress.with_card(found);
+        let note = match self.judged(&known, progress, events).await {
+            // Nothing follows from the facts yet, and the card goes back all the same.
+            None if lost.is_some() => Some(RecordNote { safe_mode: found.safe_mode.clone(), ..RecordNote::default() }),
+            note => note,
+        };
         let restore_suspected = self.suspected(found, progress, events);
-        note.map(|note| RecordNote { restore_suspected, ..note })
+        note.map(|note| RecordNote { card: note.card.or(lost), restore_suspected, ..note })
     }
 
     async fn judged(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<RecordNote> {
-        let decision = self.decide(found).await;
+        // All names that load balancers of its Services have must be on such a card, or those would be lost.
+        let decision = self.decide(found).filter(|_| !gets_names(found) || self.has_load_balancers());
+        let Some(decision) = decision else {
+            self.hold_if_paused(found);
+            return None;
+        };
         self.sources.nodes.wait_synced().await;
-        if found.card.is_none() {
-            // The first card lists the names under which load balancers belong to this cluster. All names that its
-            // Services' load balancers have must be in it, or those would be lost.
-            self.sources.services.wait_synced().await;
-            self.sources.lbs.wait_synced().await;
-        }
+        let names = if gets_names(found) { self.names_in_use(found, &decision) } else { BTreeSet::new() };
         let nodes = self.sources.nodes.all();
         let needs_machines = nodes.iter().any(|node| node.provider_id.is_some())
             || found.card.as_ref().is_some_and(|card| !card.machines.is_empty());
@@ -209,13 +228,14 @@ impl Keeper {
             own.map(|own| own.name.as_str()),
             |node| progress.kubelets.lives(node),
         );
-        let service_uid = service_uid(&self.sources.services);
+        let (cluster_uid, service_uid) = (progress.cluster_uid.clone(), service_uid(&self.sources.services));
         let known = [Source::Remembered, Source::Adopted].contains(&decision.source) && !decision.name.is_default();
         let facts = IdentityFacts {
             card: found.card.as_ref(),
             name: Some(&decision.name).filter(|_| known),
             flag: self.identity.flag(),
-            cluster_uid: progress.cluster_uid.as_deref(),
+            names: &names,
+            cluster_uid: cluster_uid.as_deref(),
             service_uid: service_uid.as_deref(),
             namespace: &place.namespace,
             server: &place.server,
@@ -225,21 +245,8 @@ impl Keeper {
             settled: since.elapsed() >= SETTLED,
             unregistered: unseen.map(|own| own.name.as_str()),
         };
-        // While the record cannot be written, a confirmation is not followed: it would stay in the record and be
-        // followed again and again.
-        if let Some(confirmation) = &found.confirmation {
-            let (note, text) = Self::follow(confirmation, &facts, &decision);
-            if progress.may_write(&note) {
-                if progress.told_confirmation.as_ref() != Some(confirmation) {
-                    tracing::info!("{text}");
-                    events.normal(&record::reference(None), "IdentityConfirmed", &text);
-                    progress.told_confirmation = Some(confirmation.clone());
-                    // Once: a confirmation that is given anew would also cover what nobody has seen yet.
-                    self.identity.confirm();
-                }
-                return Some(note);
-            }
-            progress.confirmation_at = Some(progress.not_before(&note));
+        if let Some(note) = self.followed(&facts, &decision, found, progress, events) {
+            return Some(note);
         }
         progress.kubelets.watch(Vec::new());
         let note = match judge(&facts) {
@@ -248,9 +255,12 @@ impl Keeper {
             }
             IdentityVerdict::SafeMode(contradiction) => Some(self.stop(contradiction, found, progress, events)),
             IdentityVerdict::Undecided(message) => {
-                // A process that was sure of the identity before has no reason to doubt.
-                if self.identity.name().is_none() {
-                    progress.kubelets.watch(worth_asking(&facts));
+                // Outside the cluster, machines are replaced until none is left whose kubelet was seen to report. Until
+                // another one is, no new machine comes into the card.
+                progress.kubelets.watch(worth_asking(&facts));
+                // A process that was sure of the identity has no reason to doubt, unless a contradiction came after
+                // that. Once it is gone, also by an operator's word, this hold takes the place of its hold, and ends.
+                if self.identity.name().is_none() || matches!(self.identity.doubt(), IdentityDoubt::Of(_)) {
                     let hold = Hold { reason: NOT_KNOWN, message, initialises_nodes: true };
                     self.identity.judged(Some(hold), self.is_paused(found));
                 }
@@ -259,6 +269,25 @@ impl Keeper {
         };
         self.hold_if_paused(found);
         note
+    }
+
+    /// Takes the first look. What the record forbids is in force when Services need not wait for it any more.
+    async fn begin(&self) -> Option<Record> {
+        let mut look = std::pin::pin!(self.first_look());
+        let record = if let Ok(record) = tokio::time::timeout(UNREAD, &mut look).await {
+            record
+        } else {
+            tracing::warn!(
+                "ConfigMap {NAMESPACE}/{NAME} could not be read for {} s: whether it pauses the controller is not \
+                 known, and Services are told that their load balancers wait for it",
+                UNREAD.as_secs()
+            );
+            self.identity.await_record(false);
+            look.await
+        };
+        self.hold_as_recorded(&record.clone().unwrap_or_default());
+        self.identity.await_record(false);
+        record
     }
 
     /// UID of Namespace `kube-system`; `None` if there is no right to read it.
@@ -303,41 +332,6 @@ impl Keeper {
                 }
             }
         }
-    }
-
-    /// Decides the name. Waits only for the caches that the decision needs: with a record, Harvester may be
-    /// unreachable.
-    async fn decide(&self, record: &Record) -> NameDecision {
-        let flag = Some(self.identity.flag().clone());
-        let known = self.identity.name().filter(|name| !name.is_default());
-        // If the record was deleted, the name that this process already uses stays.
-        let remembered = record.cluster_name.clone();
-        if remembered.is_none()
-            && let Some(name) = known
-        {
-            return NameDecision { name, source: Source::Adopted };
-        }
-        let mut clues = Clues { remembered, flag, ..Clues::default() };
-        if clues.remembered.as_ref().is_none_or(ClusterName::is_default) {
-            self.sources.services.wait_synced().await;
-            self.sources.lbs.wait_synced().await;
-            clues.adopted = self.adopted();
-        }
-        if clues.adopted.is_empty() && self.identity.flag().is_default() {
-            self.sources.vmis.wait_synced().await;
-            let vmis = self.sources.vmis.all();
-            clues.machines = vmis.iter().map(|vmi| vmi.guest_cluster().map(ClusterName::from_record)).collect();
-        }
-        decide(&clues)
-    }
-
-    fn adopted(&self) -> Vec<ClusterName> {
-        let lbs = self.sources.lbs.all();
-        let proven = lbs.iter().filter(|lb| {
-            let service = lb.service_key().and_then(|key| self.sources.services.get(&key));
-            service.is_some_and(|service| is_proven(lb, &service))
-        });
-        proven.filter_map(|lb| cluster_of(lb)).collect()
     }
 }
 

@@ -13,6 +13,7 @@ pub mod evidence;
 pub mod judge;
 pub mod keeper;
 mod kubelets;
+mod labels;
 pub mod proof;
 pub mod record;
 pub mod suspicion;
@@ -28,7 +29,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use card::Card;
+use keeper::NOT_KNOWN;
 use proof::service_uid;
+use record::{NAME, NAMESPACE};
 use suspicion::Suspicion;
 
 use crate::config::LoadBalancerConfig;
@@ -52,6 +55,8 @@ pub struct Identity {
     name: Arc<watch::Sender<Option<ClusterName>>>,
     card: Arc<watch::Sender<Option<Arc<Card>>>>,
     hold: Arc<watch::Sender<Option<Arc<Hold>>>>,
+    /// The hold of Services until the leader has read the record.
+    unread: Arc<watch::Sender<Option<Arc<Hold>>>>,
     /// The result of the last judgement, independent of a pause.
     doubt: Arc<Mutex<IdentityDoubt>>,
     confirmed_at: Arc<watch::Sender<Option<Instant>>>,
@@ -61,8 +66,16 @@ pub struct Identity {
 impl Identity {
     /// An identity whose name is not known yet; `flag` is the name from the command line.
     pub fn unknown(flag: ClusterName) -> Self {
-        let (name, card, hold) = (Arc::default(), Arc::default(), Arc::default());
-        Self { flag, name, card, hold, doubt: Arc::default(), confirmed_at: Arc::default(), suspicion: Arc::default() }
+        Self {
+            flag,
+            name: Arc::default(),
+            card: Arc::default(),
+            hold: Arc::default(),
+            unread: Arc::default(),
+            doubt: Arc::default(),
+            confirmed_at: Arc::default(),
+            suspicion: Arc::default(),
+        }
     }
 
     /// An identity with this name.
@@ -132,6 +145,29 @@ impl Identity {
             }
             news
         });
+    }
+
+    /// The reason why nothing may be written to Services, nor for them. Until the leader has read the record, it does
+    /// not know of a pause or a safe mode in it, and Services wait.
+    pub fn hold_of_services(&self) -> Option<Arc<Hold>> {
+        self.hold().or_else(|| self.unread.borrow().clone())
+    }
+
+    /// Begins or ends the time in which Services wait for the record.
+    pub fn await_record(&self, yes: bool) {
+        self.unread.send_if_modified(|unread| {
+            let news = unread.is_some() != yes;
+            *unread = yes.then(|| {
+                let message = format!("ConfigMap {NAMESPACE}/{NAME} is not read yet, and may forbid it");
+                Arc::new(Hold { reason: NOT_KNOWN, message, initialises_nodes: true })
+            });
+            news
+        });
+    }
+
+    /// The receiver changes when Services begin to wait for the record, and when they need not any more.
+    pub fn reads(&self) -> watch::Receiver<Option<Arc<Hold>>> {
+        self.unread.subscribe()
     }
 
     /// Records the result of a judgement. `doubt`: the facts contradict each other or do not suffice, so nothing may be

@@ -66,7 +66,9 @@ impl Cluster {
     fn start(node: Node, nodes: &[&str], views: &[ServiceView], proxy: Option<bool>) -> Self {
         let mut cluster = Self { node, renewals: 0 };
         cluster.node.tick();
-        proxy.into_iter().for_each(|healthy| cluster.node.feed(Input::KubeProxy(healthy)));
+        if let Some(healthy) = proxy {
+            cluster.node.feed(Input::KubeProxy(healthy));
+        }
         for node in nodes {
             cluster.node.feed(Input::Node((*node).to_owned(), Some(FACTS)));
         }

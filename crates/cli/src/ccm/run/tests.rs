@@ -19,6 +19,8 @@ struct Guest {
     stolen: Arc<AtomicBool>,
     /// Writes to the Service are not answered.
     hangs: Arc<AtomicBool>,
+    /// The answer to a GET of the record.
+    record: Arc<Mutex<(u16, Value)>>,
     log: Arc<Mutex<Vec<(Instant, ReceivedRequest)>>>,
 }
 
@@ -26,18 +28,23 @@ impl Guest {
     fn new() -> Self {
         let (stolen, hangs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let log: Arc<Mutex<Vec<(Instant, ReceivedRequest)>>> = Arc::default();
+        let record = Arc::new(Mutex::new((404, Scenario::status(404, "NotFound", "not found"))));
         let scenario = Scenario::answering({
             let (stolen, hangs, log) = (Arc::clone(&stolen), Arc::clone(&hangs), Arc::clone(&log));
+            let record = Arc::clone(&record);
             let lease = Mutex::new(Value::Null);
             move |seen| {
                 log.lock().push((Instant::now(), seen.clone()));
                 if hangs.load(Ordering::Relaxed) && seen.path.contains(SERVICE) {
                     return (0, Value::Null);
                 }
+                if seen.method == "GET" && seen.path.ends_with("/configmaps/harvester-cloud-provider") {
+                    return record.lock().clone();
+                }
                 answer(seen, &mut lease.lock(), stolen.load(Ordering::Relaxed))
             }
         });
-        Self { scenario, stolen, hangs, log }
+        Self { scenario, stolen, hangs, record, log }
     }
 
     /// When a request of this method and path was sent last.
@@ -188,4 +195,48 @@ async fn without_an_election_the_work_begins_and_ends_without_a_lease() {
     result.unwrap();
     assert_eq!(guest.last("GET", "/leases"), None);
     assert_eq!(guest.last("POST", "/leases"), None);
+}
+
+/// Harvester is away: no name of the cluster is known, and nothing is judged.
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_is_paused_touches_no_service_from_its_first_moment_on() {
+    let guest = Guest::new();
+    let (result, _) = run_beside(&guest, &["--paused"], async |stop| {
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        stop.cancel();
+    })
+    .await;
+    result.unwrap();
+    assert_eq!(guest.last("PATCH", SERVICE), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_safe_mode_of_a_controller_before_this_one_holds_services_before_anything_is_judged() {
+    let guest = Guest::new();
+    let identity = json!({"clusterUID": "u", "namespace": "guests", "names": ["prod"], "machines": ["vm-1"]});
+    let data = json!({"cluster-name": "prod", "identity": identity.to_string(), "safe-mode": "MachinesReplaced: all"});
+    let metadata = json!({"name": "harvester-cloud-provider", "namespace": "kube-system", "resourceVersion": "1"});
+    *guest.record.lock() = (200, json!({"metadata": metadata, "data": data}));
+    let (result, _) = run_beside(&guest, &[], async |stop| {
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        stop.cancel();
+    })
+    .await;
+    result.unwrap();
+    assert_eq!(guest.last("PATCH", SERVICE), None);
+}
+
+/// Whether it forbids to write is not known. But nobody would learn what a Service waits for.
+#[tokio::test(start_paused = true)]
+async fn services_wait_for_the_record_and_not_for_ever() {
+    let guest = Guest::new();
+    *guest.record.lock() = (0, Value::Null);
+    let (result, _) = run_beside(&guest, &[], async |stop| {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(guest.last("PATCH", SERVICE), None);
+        working(&guest).await;
+        stop.cancel();
+    })
+    .await;
+    result.unwrap();
 }

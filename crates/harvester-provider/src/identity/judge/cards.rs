@@ -21,6 +21,9 @@ use super::{IdentityFacts, KubeletLiveness, NodeFact, foreign_record};
 ///
 /// To wait for a later report of each kubelet instead would cost requests for every Node, and a cluster would have no
 /// card meanwhile.
+///
+/// A card without names gets those in use. An earlier version kept none for a cluster that has, or once had, a default
+/// name. All that is proven was its own then, also what a copy of it had made.
 pub fn next_card(facts: &IdentityFacts<'_>) -> Card {
     let before = facts.card.cloned().unwrap_or_default();
     let members = facts.nodes.iter().filter(|node| node.machine.is_some());
@@ -37,7 +40,7 @@ pub fn next_card(facts: &IdentityFacts<'_>) -> Card {
         former_uids: before.former_uids.into_iter().chain(facts.service_uid.map(str::to_owned)).collect(),
         namespace: facts.namespace.to_owned(),
         authority: facts.authority.map_or(before.authority, str::to_owned),
-        names: before.names,
+        names: known_names(before.names, facts),
         machines: if machines.is_empty() { before.machines } else { machines },
         // An absent machine is kept as long as such a Node exists and its machine does not become visible.
         absent: unseen(facts.nodes.iter()).filter(|uid| before.absent.contains(uid)).collect(),
@@ -62,11 +65,10 @@ pub fn confirmed_card(facts: &IdentityFacts<'_>, confirmation: &OperatorConfirma
     let alive: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.kubelet > KubeletLiveness::Silent).collect();
     let nodes = if alive.is_empty() { facts.nodes.iter().collect() } else { alive };
     let before = facts.card.filter(|_| foreign_record(facts).is_none()).cloned().unwrap_or_default();
+    let known = known_names(before.names, facts);
     let names = match confirmation {
-        OperatorConfirmation::Confirm => before.names,
-        // An empty set stays empty, because it stands for any name.
-        OperatorConfirmation::Rename(_) if before.names.is_empty() => before.names,
-        OperatorConfirmation::Rename(name) => before.names.into_iter().chain([name.to_string()]).collect(),
+        OperatorConfirmation::Confirm => known,
+        OperatorConfirmation::Rename(name) => known.into_iter().chain([name.to_string()]).collect(),
         OperatorConfirmation::Copy(name) => [name.to_string()].into(),
     };
     Card {
@@ -79,6 +81,11 @@ pub fn confirmed_card(facts: &IdentityFacts<'_>, confirmation: &OperatorConfirma
         absent: unseen(facts.nodes.iter().filter(|node| node.namesake.is_none())).collect(),
         outside: facts.unregistered.is_some(),
     }
+}
+
+/// The names on the card, or those in use where it has none.
+fn known_names(before: BTreeSet<String>, facts: &IdentityFacts<'_>) -> BTreeSet<String> {
+    if before.is_empty() { facts.names.clone() } else { before }
 }
 
 /// UIDs of machines in provider IDs of Nodes that Harvester does not show.

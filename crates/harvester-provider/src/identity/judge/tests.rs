@@ -78,6 +78,7 @@ impl Case<'_> {
             card: self.card.as_ref(),
             name: remembered.as_ref(),
             flag: &flag,
+            names: &BTreeSet::new(),
             cluster_uid: Some(self.cluster_uid).filter(|uid| !uid.is_empty()),
             service_uid: Some("service"),
             namespace: self.namespace,
@@ -345,6 +346,9 @@ fn machines_that_are_replaced_one_at_a_time_never_trip_it() {
     }
     let machines: Vec<&str> = case.card.as_ref().unwrap().machines.iter().map(String::as_str).collect();
     assert_eq!(machines, ["e", "f", "g"]);
+    // Seen from outside, nobody has seen a successor report yet: they are asked then.
+    case.nodes = case.nodes.into_iter().map(|node| NodeFact { kubelet: READY, ..node }).collect();
+    assert_eq!((case.word(), case.with(worth_asking)), ("Undecided", vec!["e".into(), "f".into(), "g".into()]));
 }
 
 #[test]
@@ -460,6 +464,35 @@ fn a_human_ends_each_contradiction_with_the_command_that_it_names() {
         let IdentityVerdict::Normal(next) = after.verdict() else { panic!("{what}: {:?}", after.verdict()) };
         assert_eq!(next, card, "{what}: nothing more is to be written");
     }
+}
+
+/// An earlier version kept no names for a cluster with the default name, and that stood for any name: a copy's, too.
+#[test]
+fn a_card_without_names_gets_those_in_use_and_what_a_human_says_is_added() {
+    let in_use: BTreeSet<String> = ["kubernetes".to_owned()].into();
+    let nameless = || Card { names: BTreeSet::new(), ..card(&["a", "b", "c"]) };
+    for card in [Some(nameless()), None] {
+        let case = Case { card, remembered: None, flag: "kubernetes", ..prod() };
+        case.with(|facts| {
+            let facts = IdentityFacts { names: &in_use, ..facts.clone() };
+            let (IdentityVerdict::Normal(next) | IdentityVerdict::New(next)) = judge(&facts) else { panic!() };
+            assert_eq!(next.names, in_use);
+            for (word, expected) in [
+                (OperatorConfirmation::Confirm, &["kubernetes"][..]),
+                (OperatorConfirmation::Rename(name("prod")), &["kubernetes", "prod"]),
+                (OperatorConfirmation::Copy(name("copied")), &["copied"]),
+            ] {
+                let names = confirmed_card(&facts, &word).names;
+                assert_eq!(names.iter().collect::<Vec<_>>(), expected, "{word:?}");
+            }
+        });
+    }
+    let copied = Case { cluster_uid: "mine", ..prod() };
+    copied.with(|facts| {
+        let facts = IdentityFacts { names: &in_use, ..facts.clone() };
+        let names = confirmed_card(&facts, &OperatorConfirmation::Confirm).names;
+        assert_eq!(names, in_use, "the names in the record are those of another cluster");
+    });
 }
 
 /// A machine that was moved has another UID, and nothing tells that Node `node-1` is on VM `pool-x1`.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cloud_provider::cache::ServiceCache;
 use futures::FutureExt;
 use runtime::cache::{Cache, Key, Touched};
 use runtime::reflect::Status;
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 
 use super::Sources;
 use crate::instances::view::{VmCache, VmiCache};
+use crate::load_balancers::own_writes::LbCache;
 
 /// Changes within this time are evaluated together.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -18,7 +20,7 @@ const DEBOUNCE: Duration = Duration::from_millis(200);
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Changed {
     Record,
-    Machines,
+    Facts,
 }
 
 /// Subscriptions to everything that the keeper compares.
@@ -28,6 +30,9 @@ pub(super) struct News {
     nodes: Touched<String>,
     vms: (VmCache, Touched<String>),
     vmis: (VmiCache, Touched<String>),
+    /// What a name and a first card need; whether the first list had arrived.
+    services: (ServiceCache, bool),
+    lbs: (LbCache, bool),
     machines: [watch::Receiver<Status>; 2],
 }
 
@@ -38,6 +43,8 @@ impl News {
             nodes: sources.nodes.subscribe(),
             vms: (sources.vms.clone(), sources.vms.subscribe()),
             vmis: (sources.vmis.clone(), sources.vmis.subscribe()),
+            services: (sources.services.clone(), sources.services.is_synced()),
+            lbs: (sources.lbs.clone(), sources.lbs.is_synced()),
             machines: sources.machines.clone(),
         }
     }
@@ -46,6 +53,8 @@ impl News {
         let [vms, vmis] = &mut self.machines;
         tokio::select! {
             Some(_) = self.record.next() => return Changed::Record,
+            () = first_list(&mut self.services) => return Changed::Facts,
+            () = first_list(&mut self.lbs) => return Changed::Facts,
             Some(_) = self.nodes.next() => {}
             Some(_) = self.vms.1.next() => {}
             Some(_) = self.vmis.1.next() => {}
@@ -58,8 +67,17 @@ impl News {
         while let Some(Some(_)) = self.nodes.next().now_or_never() {}
         while let Some(Some(_)) = self.vms.1.next().now_or_never() {}
         while let Some(Some(_)) = self.vmis.1.next().now_or_never() {}
-        Changed::Machines
+        Changed::Facts
     }
+}
+
+/// Completes once, when the first list has arrived, also if that was between two calls.
+async fn first_list<K: Key, V: Send + Sync + 'static>((cache, had_arrived): &mut (Cache<K, V>, bool)) {
+    if *had_arrived {
+        return std::future::pending().await;
+    }
+    cache.wait_synced().await;
+    *had_arrived = true;
 }
 
 /// Completes when the first list arrives. If it has already arrived, it never completes.

@@ -1,6 +1,5 @@
 //! Applies the verdict: takes the name and the card into use, reports, and returns what has to be written.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cloud_provider::provider::Hold;
@@ -12,7 +11,7 @@ use super::super::decide::NameDecision;
 use super::super::judge::{Contradiction, IdentityFacts, OperatorConfirmation, confirmed_card};
 use super::super::record::{self, NAME, NAMESPACE, Record, RecordNote};
 use super::words::{mismatch, not_followed};
-use super::{Keeper, PAUSED, Progress};
+use super::{Keeper, NOT_KNOWN, PAUSED, Progress};
 
 impl Keeper {
     /// Handles facts that agree.
@@ -24,7 +23,8 @@ impl Keeper {
         progress: &mut Progress,
         events: &Recorder,
     ) -> RecordNote {
-        self.name_load_balancers(&mut card, decision, found);
+        // A name that was written into the record by hand is on no card yet.
+        card.names.insert(decision.name.to_string());
         self.identity.set_card(card.clone());
         self.adopt(decision, found, events);
         if let Some(bad) = &found.bad_name
@@ -45,22 +45,6 @@ impl Keeper {
         self.identity.judged(None, self.is_paused(found));
         let name = decision.is_to_be_remembered().then(|| decision.name.clone());
         RecordNote { name, card: Some(card), ..RecordNote::default() }
-    }
-
-    /// Sets the names under which load balancers belong to this cluster. The first card has the names of the load
-    /// balancers that its Services have.
-    fn name_load_balancers(&self, card: &mut Card, decision: &NameDecision, found: &Record) {
-        if found.card.is_none() {
-            card.names.extend(self.adopted().iter().map(ToString::to_string));
-        }
-        let before = found.card.as_ref().is_some_and(|card| card.names.is_empty());
-        if !before && !decision.name.is_default() {
-            card.names.insert(decision.name.to_string());
-        }
-        // Without a cluster name, load balancers of any name may belong to this cluster, as before.
-        if decision.name.is_default() {
-            card.names = BTreeSet::new();
-        }
     }
 
     /// Handles facts that contradict each other. The same contradiction is reported and written once, even if its
@@ -93,9 +77,35 @@ impl Keeper {
         RecordNote { safe_mode: known.or(safe_mode), ..RecordNote::default() }
     }
 
+    /// What follows from an operator's confirmation, if there is one. While the record cannot be written, it is not
+    /// followed: it would stay in the record and be followed again and again.
+    pub(super) fn followed(
+        &self,
+        facts: &IdentityFacts<'_>,
+        decision: &NameDecision,
+        found: &Record,
+        progress: &mut Progress,
+        events: &Recorder,
+    ) -> Option<RecordNote> {
+        let confirmation = found.confirmation.as_ref()?;
+        let (note, text) = Self::follow(confirmation, facts, decision);
+        if !progress.may_write(&note) {
+            progress.confirmation_at = Some(progress.not_before(&note));
+            return None;
+        }
+        if progress.told_confirmation.as_ref() != Some(confirmation) {
+            tracing::info!("{text}");
+            events.normal(&record::reference(None), "IdentityConfirmed", &text);
+            progress.told_confirmation = Some(confirmation.clone());
+            // Once: a confirmation that is given anew would also cover what nobody has seen yet.
+            self.identity.confirm();
+        }
+        Some(note)
+    }
+
     /// What an operator's confirmation writes to the record, and the text about it; with the next evaluation the facts
     /// agree.
-    pub(super) fn follow(
+    fn follow(
         confirmation: &OperatorConfirmation,
         facts: &IdentityFacts<'_>,
         decision: &NameDecision,
@@ -105,16 +115,14 @@ impl Keeper {
             OperatorConfirmation::Confirm => decision.name.clone(),
             OperatorConfirmation::Rename(name) | OperatorConfirmation::Copy(name) => name.clone(),
         };
-        if !card.names.is_empty() {
-            card.names.insert(name.to_string());
-        }
+        card.names.insert(name.to_string());
         let text = format!(
             "an administrator has confirmed the identity of this cluster: name {:?}, {} machines in namespace {} of \
-            Harvester, load balancers of {}",
+            Harvester, load balancers of {:?}",
             name.as_str(),
             card.machines.len(),
             card.namespace,
-            if card.names.is_empty() { "any name".to_owned() } else { format!("{:?}", card.names) }
+            card.names
         );
         let name = (!name.is_default()).then_some(name);
         (RecordNote { name, card: Some(card), followed: true, ..RecordNote::default() }, text)
@@ -128,19 +136,32 @@ impl Keeper {
         let paused = self.is_paused(record);
         self.metrics.paused.set(i64::from(paused));
         if paused {
-            let message = format!(
-                "the controller is paused by --paused or by {} in ConfigMap {NAMESPACE}/{NAME}: it observes and tells, \
-                 and writes nothing",
-                record::PAUSED
-            );
-            self.identity.set_hold(Some(Hold { reason: PAUSED, message, initialises_nodes: false }));
+            self.identity.set_hold(Some(pause()));
         } else if self.identity.hold().is_some_and(|hold| hold.reason == PAUSED) {
             // A doubt that existed before the pause still exists.
-            let doubt = match self.identity.doubt() {
-                IdentityDoubt::Of(hold) => Some(Arc::unwrap_or_clone(hold)),
-                IdentityDoubt::NotJudged | IdentityDoubt::No => None,
-            };
-            self.identity.set_hold(doubt);
+            self.identity.set_hold(self.doubt(record));
+        }
+    }
+
+    /// Holds what the record forbids, before anything is judged: that may take as long as Harvester is away.
+    pub(super) fn hold_as_recorded(&self, record: &Record) {
+        if !self.is_paused(record) {
+            self.identity.set_hold(self.doubt(record));
+        }
+        self.hold_if_paused(record);
+    }
+
+    /// The doubt of the last judgement. Before the first one it is that of a controller before this one, which has
+    /// left its safe mode in the record.
+    fn doubt(&self, record: &Record) -> Option<Hold> {
+        match self.identity.doubt() {
+            IdentityDoubt::Of(hold) => Some(Arc::unwrap_or_clone(hold)),
+            IdentityDoubt::No => None,
+            IdentityDoubt::NotJudged => record.safe_mode.as_ref().map(|text| {
+                let message =
+                    format!("a controller before this one was in safe mode, and nothing is judged yet: {text}");
+                Hold { reason: NOT_KNOWN, message, initialises_nodes: true }
+            }),
         }
     }
 
@@ -180,4 +201,14 @@ impl Keeper {
         }
         self.identity.set(decision.name.clone());
     }
+}
+
+/// The hold that a user asked for.
+pub(super) fn pause() -> Hold {
+    let message = format!(
+        "the controller is paused by --paused or by {} in ConfigMap {NAMESPACE}/{NAME}: it observes and tells, and \
+         writes nothing",
+        record::PAUSED
+    );
+    Hold { reason: PAUSED, message, initialises_nodes: false }
 }

@@ -6,9 +6,10 @@ use cloud_provider::damping::Damper;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::super::card::Card;
 use super::super::judge::{Contradiction, OperatorConfirmation};
 use super::super::kubelets::Kubelets;
-use super::super::record::RecordNote;
+use super::super::record::{IDENTITY, NAME, NAMESPACE, Record, RecordNote};
 use super::TRY_AGAIN;
 
 /// State that lasts between two evaluations.
@@ -16,6 +17,10 @@ use super::TRY_AGAIN;
 pub(super) struct Progress {
     /// UID of Namespace `kube-system`.
     pub(super) cluster_uid: Option<String>,
+    /// The last card that the record had.
+    card: Option<Card>,
+    /// The record has lost it, which was logged.
+    card_is_lost: bool,
     /// An invalid name in the record that was reported.
     pub(super) refused: Option<String>,
     pub(super) failing: bool,
@@ -42,6 +47,8 @@ impl Progress {
     pub(super) fn new(cluster_uid: Option<String>, failing: bool) -> Self {
         Self {
             cluster_uid,
+            card: None,
+            card_is_lost: false,
             refused: None,
             failing,
             not_before: Instant::now(),
@@ -54,6 +61,24 @@ impl Progress {
             told: None,
             told_restore: None,
         }
+    }
+
+    /// The record with the last card that it had, and that card if the record has lost it. This process goes on with
+    /// that card. A first card would be made of what is there now: a copy would get the names of its original and the
+    /// original those of its copy, and one that is in safe mode would leave it.
+    pub(super) fn with_card(&mut self, found: &Record) -> (Record, Option<Card>) {
+        if found.card.is_some() {
+            self.card.clone_from(&found.card);
+        }
+        let lost = self.card.clone().filter(|_| found.card.is_none());
+        let told = std::mem::replace(&mut self.card_is_lost, lost.is_some());
+        if lost.is_some() && !told {
+            tracing::warn!(
+                "key {IDENTITY} of ConfigMap {NAMESPACE}/{NAME} is gone or cannot be read; the controller writes it \
+                again as it was"
+            );
+        }
+        (Record { card: self.card.clone(), ..found.clone() }, lost)
     }
 
     /// When this may be written. What follows an operator's confirmation waits only if the last write failed, or

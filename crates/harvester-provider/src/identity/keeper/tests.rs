@@ -1,10 +1,14 @@
 //! The keeper against a scripted API server.
 
+mod beginning;
 mod confirmation;
+mod default_name;
+mod lost_record;
 mod outside;
 mod restore;
 mod undone;
 
+use harvester_api::names::ClusterName;
 use k8s_openapi::api::core::v1::ConfigMap;
 use prometheus_client::registry::Registry;
 use runtime::events::Entry;
@@ -58,6 +62,10 @@ impl Lab {
         object: Option<&str>,
         (nodes, vms): (&[NodeView], &[VmView]),
     ) -> Self {
+        Self::run(own_node, server, flag, Self::sources(object, nodes, vms), false)
+    }
+
+    fn sources(object: Option<&str>, nodes: &[NodeView], vms: &[VmView]) -> Sources {
         let web = build::service("default/web").done();
         let lbs = lb_cache();
         let objects = object.map(|cluster| {
@@ -79,11 +87,16 @@ impl Lab {
         };
         sources.nodes.replace(nodes.iter().map(|node| (node.name.clone(), node.clone())).collect());
         sources.vms.replace(vms.iter().map(|vm| (vm.name.clone(), vm.clone())).collect());
+        sources
+    }
+
+    fn run(own_node: Option<OwnNode>, server: Scenario, flag: &str, sources: Sources, paused: bool) -> Self {
         let identity = Identity::unknown(ClusterName::from_record(flag));
         let metrics = Arc::new(Metrics::register(&mut Registry::default()));
         let (recorder, events) = Recorder::to_channel("test");
         let records = Records::new(server.client());
-        let place = Place { namespace: "guests".into(), server: "https://h".into(), own_node, ..Place::default() };
+        let (namespace, url) = ("guests".to_owned(), "https://h".to_owned());
+        let place = Place { namespace, server: url, own_node, paused, ..Place::default() };
         let keeper = Keeper::new(identity.clone(), place, sources.clone(), records, Arc::clone(&metrics));
         tokio::spawn(keeper.run(recorder));
         Self { server, identity, sources, events, metrics }
@@ -203,7 +216,9 @@ async fn a_name_that_no_object_can_have_is_refused_told_once_and_written_over() 
 
 #[tokio::test]
 async fn after_a_start_with_a_mistyped_record_our_objects_tell_the_name_and_it_is_mended() {
-    let mut lab = Lab::start("prod", Some("prod"), remembered("Prod 2"));
+    let (code, mut mistyped) = remembered("Prod 2");
+    mistyped["data"]["identity"] = card("prod", &[]).to_text().into();
+    let mut lab = Lab::start("prod", Some("prod"), (code, mistyped));
     assert_eq!(lab.name().await, "prod");
     settle().await;
     assert_eq!(lab.told(), ["ClusterNameRefused"]);

@@ -23,7 +23,7 @@ use super::delete::still_booking;
 use super::object::{foreign, over_quota, used_by_static, without_address, wrong_family};
 use super::{Action, Plan, PlanVerdict, World, object, wait};
 use crate::config::LoadBalancerConfig;
-use crate::identity::proof::unique_in_pool;
+use crate::identity::proof::{cluster_of, unique_in_pool};
 
 /// Name of the object that takes the Service's address from this pool, besides the one that serves.
 pub fn name_in_pool(config: &LoadBalancerConfig, service: &ServiceView, pool: &str) -> String {
@@ -144,12 +144,22 @@ fn booking(lb: &LbView, world: &World<'_>) -> Option<PlanVerdict> {
     }
 }
 
-/// Objects other than the serving one, whose address no other Service has.
+/// Whether the object has the name of this cluster, or that of the serving object, which has the former name for a
+/// moment after the cluster was renamed. A copy of this cluster has the same UIDs, so they do not prove an object well
+/// enough to give its address away.
+fn is_of_this_cluster(other: &LbView, lb: &LbView, config: &LoadBalancerConfig) -> bool {
+    let name = cluster_of(other);
+    name.is_some() && (name.as_ref() == Some(&config.cluster_name) || name == cluster_of(lb))
+}
+
+/// Objects of this cluster other than the serving one, whose address no other Service has.
 fn unused<'a>(service: &'a ServiceView, lb: &'a LbView, world: &'a World<'_>) -> impl Iterator<Item = &'a LbView> {
     let used = |lb: &LbView| world.sharers.iter().chain(world.users).any(|user| sharing::has_address_of(user, lb));
     let others = world.others.iter().map(Arc::as_ref);
     let others = others.filter(move |other| !other.terminating && other.name != lb.name && !used(other));
-    others.filter(|other| foreign(service, other, world.config).is_none())
+    others
+        .filter(|other| foreign(service, other, world.config).is_none())
+        .filter(|other| is_of_this_cluster(other, lb, world.config))
 }
 
 /// The deletions that the general rules allow now (decision 7).

@@ -355,7 +355,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
     }
 
     fn hold(&self, service: &ServiceView) -> Option<Arc<Hold>> {
-        self.identity.hold().or_else(|| paused(service))
+        self.identity.hold_of_services().or_else(|| paused(service))
     }
 
     fn preview(&self, service: &ServiceView) -> (Vec<Write>, Result<Ensured, ProviderError>) {

@@ -5,6 +5,7 @@ use harvester_api::keys::kube_vip;
 use harvester_api::names::ClusterName;
 
 use super::*;
+use crate::identity::card::Card;
 
 fn under(cluster: &str) -> String {
     let web = service("default/web").done();
@@ -73,6 +74,36 @@ async fn an_object_under_a_former_cluster_name_is_adopted_and_never_made_anew() 
         "the proof that the naming rule gave until now"
     );
     assert_eq!(sent[1].body["status"]["allocatedAddress"]["ip"], IP);
+}
+
+/// What a copy of the cluster has made for the Service: it has the UIDs of the original and a name of its own.
+fn of_the_copy() -> Value {
+    let mut object = go_object("copied", "10.20.4.2");
+    object["metadata"]["uid"] = json!("copied-1");
+    object["metadata"]["annotations"]["cloudprovider.harvesterhci.io/serviceUID"] = json!("uid-of-default-web");
+    object
+}
+
+/// A card of an earlier version, of a cluster that once had the default name: any name counts as its own.
+#[tokio::test]
+async fn a_load_balancer_of_a_copy_stays_although_it_is_proven_and_the_card_has_no_names() {
+    let lab = Lab::new(vec![served()]);
+    lab.provider.identity.set_card(Card::default());
+    store(&lab, go_object("demo", IP));
+    store(&lab, of_the_copy());
+    assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(false));
+    assert_eq!(lab.sent(), []);
+}
+
+#[tokio::test]
+async fn a_lost_load_balancer_is_made_anew_and_that_of_a_copy_is_not_taken_for_it() {
+    let lab = Lab::new(vec![served()]);
+    lab.provider.identity.set_card(Card { names: ["demo".to_owned()].into(), ..Card::default() });
+    store(&lab, of_the_copy());
+    lab.ensure().await.unwrap();
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["POST"]);
+    assert_eq!(sent[0].body["metadata"]["name"], under("demo").as_str());
 }
 
 /// Somebody deletes Service default/kubernetes, and the API server makes it anew.

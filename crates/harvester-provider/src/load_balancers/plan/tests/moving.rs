@@ -161,6 +161,31 @@ fn an_object_that_names_another_service_is_never_given_back() {
     assert_eq!(step(&stays, &old_lb(), &[foreign]).actions, []);
 }
 
+/// A copy of the cluster has the UIDs of its original, so each proves the load balancers of both.
+#[test]
+fn an_object_under_the_name_of_another_cluster_is_never_given_back() {
+    let under = |cluster: &str, mut lb: LbView| {
+        lb.labels.insert(cloudprovider::CLUSTER, cluster);
+        lb
+    };
+    let stays = || service("default/web").short(&[("ip", IP)]).ingress(IP).done();
+    let dhcp = || service("default/web").short(&[("ip", IP), ("ipam", "dhcp")]).ingress(IP).done();
+    for (what, service) in [("served", stays()), ("moving on", asks_for("third")), ("another mode", dhcp())] {
+        let deleted = |serving: &str, other: &str| {
+            let plan = step(&service, &under(serving, old_lb()), &[under(other, ready_next())]);
+            plan.actions.iter().any(|action| matches!(action, Action::Delete { .. }))
+        };
+        assert!(!deleted("demo", "copied"), "{what}");
+        assert!(deleted("demo", "demo"), "{what}");
+        assert!(deleted("former", "former"), "{what}: the cluster has just been renamed");
+        assert!(!deleted("former", "copied"), "{what}");
+    }
+    let unnamed = LbView { labels: Tags::default(), annotations: Tags::default(), ..ready_next() };
+    assert!(
+        !step(&stays(), &old_lb(), &[unnamed]).actions.iter().any(|action| matches!(action, Action::Delete { .. }))
+    );
+}
+
 #[test]
 fn sharers_have_moved_before_the_old_address_goes() {
     let served = service("default/web").short(&[("ip", NEW), ("ippool", "new")]).ingress(NEW).done();

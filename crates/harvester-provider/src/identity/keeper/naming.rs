@@ -1,0 +1,73 @@
+//! Collects what the name of the cluster, and the names on a new card, follow from.
+
+use std::collections::BTreeSet;
+
+use harvester_api::names::ClusterName;
+
+use super::super::decide::{Clues, NameDecision, Source, decide};
+use super::super::labels::{self, ProvenLabel};
+use super::super::record::Record;
+use super::Keeper;
+
+impl Keeper {
+    /// Decides the name; `None` until the lists have arrived that the decision needs. With a record, Harvester may be
+    /// unreachable.
+    pub(super) fn decide(&self, record: &Record) -> Option<NameDecision> {
+        let flag = self.identity.flag();
+        let known = self.identity.name().filter(|name| !name.is_default());
+        // If the record was deleted, the name that this process already uses stays.
+        let remembered = record.cluster_name.clone();
+        if remembered.is_none()
+            && let Some(name) = known
+        {
+            return Some(NameDecision { name, source: Source::Adopted });
+        }
+        let mut clues = Clues { remembered, flag: Some(flag.clone()), ..Clues::default() };
+        if clues.remembered.as_ref().is_none_or(ClusterName::is_default) {
+            if !self.has_load_balancers() {
+                return None;
+            }
+            clues.adopted = labels::naming(&self.labels());
+            // What a copy of this cluster has made is proven, too, and may be more than what this one has.
+            let card = record.card.as_ref().filter(|card| !card.names.is_empty());
+            clues.adopted.retain(|name| card.is_none_or(|card| card.names.contains(name.as_str())));
+            if clues.adopted.is_empty() && flag.is_default() {
+                if !self.sources.vmis.is_synced() {
+                    return None;
+                }
+                let vmis = self.sources.vmis.all();
+                clues.machines = vmis.iter().map(|vmi| vmi.guest_cluster().map(ClusterName::from_record)).collect();
+            }
+        }
+        Some(decide(&clues))
+    }
+
+    /// Whether the lists have arrived from which load balancers of this cluster are told.
+    pub(super) fn has_load_balancers(&self) -> bool {
+        self.sources.services.is_synced() && self.sources.lbs.is_synced()
+    }
+
+    /// The names of this cluster for a card that has none: the present one, and those of load balancers whose addresses
+    /// its Services show. What else is proven may be a copy's, or the original's.
+    pub(super) fn names_in_use(&self, found: &Record, decision: &NameDecision) -> BTreeSet<String> {
+        let mut names = labels::shown(&self.labels());
+        names.insert(decision.name.to_string());
+        // A card of an earlier version had no names where the cluster had a default one, or had one before it was
+        // renamed.
+        let earlier = found.card.as_ref().is_some_and(|card| card.names.is_empty());
+        if earlier || decision.name.is_default() {
+            names.extend(ClusterName::DEFAULTS.map(str::to_owned));
+        }
+        names
+    }
+
+    fn labels(&self) -> Vec<ProvenLabel> {
+        labels::proven(&self.sources.lbs.all(), |key| self.sources.services.get(key))
+    }
+}
+
+/// Whether the next card gets names that are not in the record: a first one, one of an earlier version, and one that an
+/// operator confirms, because the record may be that of another cluster.
+pub(super) fn gets_names(found: &Record) -> bool {
+    found.confirmation.is_some() || found.card.as_ref().is_none_or(|card| card.names.is_empty())
+}

@@ -1,0 +1,96 @@
+//! A cluster that was given no name, beside a copy that has one. All load balancers of the copy are proven to be the
+//! original's.
+
+use super::super::super::judge::OperatorConfirmation;
+use super::*;
+use crate::load_balancers::view::LbView;
+
+const IP: &str = "10.0.0.1";
+
+/// The load balancer of Service `default/web` under this name of the cluster.
+fn under(cluster: &str, address: &str) -> LbView {
+    let name = ClusterName::from_record(cluster).load_balancer_name("default", "web", "uid-of-default-web");
+    let mut lb = build::lb(&name).ready(address).done();
+    lb.labels.insert(harvester_api::keys::cloudprovider::CLUSTER, cluster);
+    lb
+}
+
+/// A cluster with this record, these load balancers, and a Service that is served at [`IP`].
+fn served(data: &Value, lbs: &[LbView]) -> Lab {
+    let mut object = remembered("kubernetes").1;
+    object["data"] = data.clone();
+    let object = parking_lot::Mutex::new(object);
+    let server = Scenario::answering(move |request| {
+        let mut object = object.lock();
+        if request.method != "GET" {
+            *object = request.body.clone();
+        }
+        (200, object.clone())
+    });
+    let lab = Lab::over(server, "kubernetes", None);
+    let web = build::service("default/web").short(&[("ip", IP)]).ingress(IP).done();
+    lab.sources.services.apply(web.key.clone(), web);
+    lab.sources.lbs.replace(lbs.iter().map(|lb| (lb.name.clone(), lb.clone())).collect());
+    lab
+}
+
+/// The card of an earlier version, on which no names stood for any.
+fn of_any_name() -> Card {
+    Card { names: BTreeSet::new(), ..card("", &[]) }
+}
+
+async fn names(lab: &Lab) -> (String, Vec<String>) {
+    let name = lab.name().await;
+    (name, lab.identity.card().expect("it is judged").names.iter().cloned().collect())
+}
+
+#[tokio::test]
+async fn it_owns_what_has_a_default_name_or_its_addresses_and_nothing_of_the_copys() {
+    let both = [under("kubernetes", IP), under("copied", "10.0.0.2")];
+    let former = [under("former", IP), under("copied", "10.0.0.2")];
+    let (earlier, known) = (of_any_name().to_text(), card("kubernetes", &[]).to_text());
+    for (what, data, lbs, name, expected) in [
+        ("a first card", json!({}), &both[..], "kubernetes", &["", "kubernetes"][..]),
+        ("a card of an earlier version", json!({"identity": earlier}), &both, "kubernetes", &["", "kubernetes"]),
+        (
+            "the same, renamed since",
+            json!({"identity": earlier, "cluster-name": "prod"}),
+            &both,
+            "prod",
+            &["", "kubernetes", "prod"],
+        ),
+        (
+            "the same, and its load balancer has a former name still",
+            json!({"identity": earlier, "cluster-name": "prod"}),
+            &former,
+            "prod",
+            &["", "former", "kubernetes", "prod"],
+        ),
+        ("its own load balancer is lost", json!({"identity": known}), &both[1..], "kubernetes", &["kubernetes"]),
+    ] {
+        let lab = served(&data, lbs);
+        let found = names(&lab).await;
+        assert_eq!(
+            (found.0.as_str(), found.1),
+            (name, expected.iter().map(|name| (*name).to_owned()).collect()),
+            "{what}"
+        );
+        settle().await;
+        let written = lab.server.writes().last().map(|seen| seen.body["data"]["identity"].clone());
+        let card = written.as_ref().and_then(Value::as_str).and_then(Card::from_text);
+        assert!(card.is_none_or(|card| card.names.iter().eq(expected)), "{what}: {written:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_human_who_names_it_adds_a_name_and_takes_none_away() {
+    let lab =
+        served(&json!({"identity": of_any_name().to_text()}), &[under("kubernetes", IP), under("copied", "10.0.0.2")]);
+    lab.name().await;
+    settle().await;
+    let confirmation = Some(OperatorConfirmation::Rename(ClusterName::from_record("prod")));
+    lab.sources.record.apply(NAME.into(), Record { card: Some(of_any_name()), confirmation, ..Record::default() });
+    let mut changes = lab.identity.subscribe();
+    changes.wait_for(|name| name.as_ref().is_some_and(|name| name.as_str() == "prod")).await.unwrap();
+    assert_eq!(names(&lab).await.1, ["", "kubernetes", "prod"]);
+}

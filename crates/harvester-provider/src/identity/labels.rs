@@ -1,0 +1,90 @@
+//! The cluster names on load balancers that are proven to be a Service's (decisions 11 and 41). Pure.
+//!
+//! A copy of a cluster has the UIDs of its original. So in each of the two, the load balancers of both are proven. Only
+//! the addresses tell them apart: a Service shows that of its own load balancer.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cloud_provider::view::{ServiceKey, ServiceView};
+use harvester_api::names::ClusterName;
+
+use super::proof::{cluster_of, is_proven};
+use crate::load_balancers::sharing::shows_address_of;
+use crate::load_balancers::view::LbView;
+
+/// The cluster name on a load balancer that is proven to be a Service's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProvenLabel {
+    service: ServiceKey,
+    cluster: ClusterName,
+    /// The Service shows the address of this load balancer.
+    shown: bool,
+}
+
+/// The names on all load balancers that are proven to be a Service's.
+pub fn proven(lbs: &[Arc<LbView>], find: impl Fn(&ServiceKey) -> Option<Arc<ServiceView>>) -> Vec<ProvenLabel> {
+    let label = |lb: &Arc<LbView>| {
+        let service = find(&lb.service_key()?).filter(|service| is_proven(lb, service))?;
+        let (cluster, shown) = (cluster_of(lb)?, shows_address_of(&service, lb));
+        Some(ProvenLabel { service: service.key.clone(), cluster, shown })
+    };
+    lbs.iter().filter_map(label).collect()
+}
+
+/// The names that say how this cluster is called, one for each load balancer. Where a Service shows the address of one
+/// of its load balancers, the others do not count: they may be those of a copy, or of the original.
+pub fn naming(found: &[ProvenLabel]) -> Vec<ClusterName> {
+    let showing: BTreeSet<&ServiceKey> = found.iter().filter(|label| label.shown).map(|label| &label.service).collect();
+    let counts = |label: &&ProvenLabel| label.shown || !showing.contains(&label.service);
+    found.iter().filter(counts).map(|label| label.cluster.clone()).collect()
+}
+
+/// The names under which Services of this cluster have the addresses that they show.
+pub fn shown(found: &[ProvenLabel]) -> BTreeSet<String> {
+    found.iter().filter(|label| label.shown).map(|label| label.cluster.to_string()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use harvester_api::keys::cloudprovider;
+
+    use super::super::super::load_balancers::build;
+    use super::*;
+
+    /// A load balancer of Service `default/web` under this name of the cluster.
+    fn under(cluster: &str, address: &str) -> Arc<LbView> {
+        let name = ClusterName::from_record(cluster).load_balancer_name("default", "web", "uid-of-default-web");
+        let mut lb = build::lb(&name).ready(address).done();
+        lb.labels.insert(cloudprovider::CLUSTER, cluster);
+        Arc::new(lb)
+    }
+
+    #[test]
+    fn a_service_that_shows_an_address_is_of_the_cluster_that_has_booked_it_and_of_no_other() {
+        let both = ["copied", "prod"];
+        for (what, shows, addresses, expected, expected_shown) in [
+            ("in the copy", "10.0.0.1", ["10.0.0.1", "10.0.0.2"], &both[..1], &both[..1]),
+            ("in the original", "10.0.0.2", ["10.0.0.1", "10.0.0.2"], &both[1..], &both[1..]),
+            ("before it has an address", "", ["10.0.0.1", "10.0.0.2"], &both[..], &[][..]),
+            ("a lease, which any of them may have", "0.0.0.0", ["0.0.0.0", "0.0.0.0"], &both[..], &[][..]),
+            ("an address that none of them has", "10.0.0.9", ["10.0.0.1", "10.0.0.2"], &both[..], &[][..]),
+        ] {
+            let web = Arc::new(build::service("default/web").short(&[("ip", shows)]).done());
+            let [copied, prod] = addresses;
+            let lbs = [under("copied", copied), under("prod", prod)];
+            let found = proven(&lbs, |key| (web.key == *key).then(|| Arc::clone(&web)));
+            assert_eq!(naming(&found).iter().map(ClusterName::as_str).collect::<Vec<_>>(), expected, "{what}");
+            assert_eq!(shown(&found).iter().map(String::as_str).collect::<Vec<_>>(), expected_shown, "{what}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_proven_names_nobody() {
+        let web = build::service("default/web").short(&[("ip", "10.0.0.1")]).done();
+        let uid = cloud_provider::view::Uid("another".into());
+        let successor = Arc::new(ServiceView { uid, ..web });
+        assert_eq!(proven(&[under("prod", "10.0.0.1")], |_| Some(Arc::clone(&successor))), []);
+        assert_eq!(proven(&[under("prod", "10.0.0.1")], |_| None), [], "no such Service");
+    }
+}
