@@ -1,5 +1,6 @@
 mod called;
 mod sides;
+mod unsent;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -72,6 +73,9 @@ struct Lan {
     answers_are_lost: bool,
     /// In whose name a fabric answers broadcasts.
     fabric: BTreeMap<IpAddr, Mac>,
+    /// How many questions our send queue takes at a time, and to whom it takes none.
+    queue: usize,
+    refused: BTreeSet<Mac>,
 }
 
 impl Lan {
@@ -102,6 +106,8 @@ impl Lan {
             hosts: BTreeSet::new(),
             answers_are_lost: false,
             fabric: BTreeMap::new(),
+            queue: usize::MAX,
+            refused: BTreeSet::new(),
         }
     }
 
@@ -125,7 +131,13 @@ impl Lan {
                 Output::Ask(ask) => asks.push(ask),
             }
         }
+        let mut sent = 0;
         for ask in asks {
+            if sent == self.queue || self.refused.contains(&ask.to) {
+                self.detector.not_sent(&ask);
+                continue;
+            }
+            sent += 1;
             // Landmarks are asked beside what the tests count.
             if self.is_vip(ask.address) {
                 self.asks.push((self.now - self.start, ask));
