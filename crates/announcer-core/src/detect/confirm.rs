@@ -1,5 +1,8 @@
 //! The confirmation burst (R3) with its landmarks (R4). Three broadcast questions go out about the suspected VIPs. At
 //! the same moments the landmarks are asked, to find out which hosts hear *this node*.
+//!
+//! Many VIPs are asked about in turns ([`crate::turns`]). A turn begins one step after the one before it, so that at
+//! most three are under way. The landmarks are asked beside the first turn. One outcome for all comes at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,6 +14,7 @@ use super::landmarks::{Before, Side};
 use super::profile::BURST;
 use super::{Ask, Context};
 use crate::frames::{Frame, Heard};
+use crate::turns::addresses_per_turn;
 
 /// How often a late timer of this process, or a question that was not sent, may postpone the end. A node without
 /// processor time must not take over anything, but a busy node must be able to some day.
@@ -49,6 +53,8 @@ impl Questions {
 pub(super) struct Suspect {
     mac: Mac,
     only_called: bool,
+    /// The number of its turn.
+    turn: u32,
     questions: Questions,
 }
 
@@ -56,7 +62,7 @@ impl Suspect {
     /// `only_called`: what is asked of everybody is answered in its name, and what is asked of itself never. So it is
     /// somebody else who answers.
     pub fn new(mac: Mac, only_called: bool) -> Self {
-        Self { mac, only_called, questions: Questions::ALL }
+        Self { mac, only_called, turn: 0, questions: Questions::ALL }
     }
 }
 
@@ -69,6 +75,8 @@ pub(super) struct Burst {
     owner: BTreeSet<Mac>,
     cards: BTreeSet<Mac>,
     owner_answers: bool,
+    /// The owner had answered nothing at all for a while when the burst began.
+    whole: bool,
     /// The landmarks that this node heard before the burst, and those that have answered since.
     before: Before,
     found: BTreeSet<Mac>,
@@ -76,10 +84,13 @@ pub(super) struct Burst {
     by_unicast: bool,
     landmarks: Questions,
     steps: u32,
+    /// The turn that began last, and how many there are.
+    turn: u32,
+    turns: u32,
     /// Steps by which the end was postponed.
     put_off: u32,
-    /// A question of the last step was not sent.
-    unsent: bool,
+    /// How many questions of the last step were not sent.
+    unsent: u32,
     next: Instant,
 }
 
@@ -112,15 +123,23 @@ pub(super) enum Step {
 }
 
 impl Burst {
-    /// `owner`: all MACs of the owner, and those of its cards. `found`: landmarks that answered a moment ago.
+    /// `owner`: all MACs of the owner, and those of its cards. `found`: landmarks that answered a moment ago. `whole`:
+    /// the owner is silent as a whole.
     pub fn begin(
         now: Instant,
-        suspects: BTreeMap<IpAddr, Suspect>,
+        mut suspects: BTreeMap<IpAddr, Suspect>,
         (owner, cards): (BTreeSet<Mac>, BTreeSet<Mac>),
         before: Before,
         found: BTreeSet<Mac>,
         by_unicast: bool,
+        whole: bool,
     ) -> Self {
+        let per_turn = addresses_per_turn(suspects.len());
+        let mut turn = 0;
+        for (index, suspect) in suspects.values_mut().enumerate() {
+            turn += u32::from(index > 0 && index % per_turn == 0);
+            suspect.turn = turn;
+        }
         Self {
             suspects,
             answered: BTreeSet::new(),
@@ -128,13 +147,16 @@ impl Burst {
             owner,
             cards,
             owner_answers: false,
+            whole,
             before,
             found,
             by_unicast,
             landmarks: Questions::ALL,
             steps: 0,
+            turn: 0,
+            turns: turn + 1,
             put_off: 0,
-            unsent: false,
+            unsent: 0,
             next: now,
         }
     }
@@ -149,6 +171,7 @@ impl Burst {
     }
 
     pub fn on_frame(&mut self, frame: &Frame) {
+        let heard_before = self.hears_owner();
         match (self.suspects.get(&frame.address), frame.what) {
             (_, Heard::Probe) => {}
             (Some(suspect), Heard::Answer)
@@ -169,6 +192,23 @@ impl Burst {
             }
             (None, _) => {}
         }
+        if self.whole && !heard_before && self.hears_owner() {
+            self.forget_missed();
+        }
+    }
+
+    /// Whether the owner has answered anything since the burst began.
+    fn hears_owner(&self) -> bool {
+        self.owner_answers || !self.answered.is_empty()
+    }
+
+    /// The owner answers again. It was away for a moment, in which it may have missed the turns that are over. So these
+    /// say nothing, and the addresses get no verdict.
+    fn forget_missed(&mut self) {
+        let (answered, taken) = (&self.answered, &self.taken);
+        self.suspects.retain(|address, Suspect { questions, .. }| {
+            questions.left > 0 || questions.open || answered.contains(address) || taken.contains_key(address)
+        });
     }
 
     /// An owner with two cards in this LAN may have the address on the other card. The MAC of a macvlan belongs to no
@@ -182,7 +222,7 @@ impl Burst {
         let Some(suspect) = self.suspects.get_mut(&ask.address) else { return };
         let to = if self.by_unicast { suspect.mac } else { Mac::BROADCAST };
         if ask.to == to {
-            self.unsent |= suspect.questions.take_back();
+            self.unsent += u32::from(suspect.questions.take_back());
         }
     }
 
@@ -190,8 +230,8 @@ impl Burst {
         // R2 holds here too: after a late timer answers may have been lost, so the last question is asked again.
         let patient = self.put_off < PATIENCE;
         let late = patient && self.steps > 0 && context.now - self.next > context.timers.tolerance();
-        self.put_off += u32::from(late || (patient && self.unsent));
-        self.unsent = false;
+        let refused = std::mem::take(&mut self.unsent) > 0;
+        self.put_off += u32::from(late || (patient && refused));
         let addresses = self.suspects.values_mut().map(|suspect| &mut suspect.questions);
         for questions in addresses.chain([&mut self.landmarks]) {
             if late {
@@ -199,9 +239,11 @@ impl Burst {
             }
             questions.open = false;
         }
-        if self.steps == BURST + self.put_off {
+        if self.steps == self.turns - 1 + BURST + self.put_off {
             return Step::Over(self.outcome(context));
         }
+        // What is asked again holds the next turn back, so that no more than three are ever under way.
+        self.turn += u32::from(self.steps > 0 && !late && !refused);
         self.steps += 1;
         self.next = context.now + context.timers.burst_gap();
         Step::Ask { asks: self.asks(context), late }
@@ -219,7 +261,7 @@ impl Burst {
         }
         for (address, suspect) in &mut self.suspects {
             let is_open = !self.answered.contains(address) && !self.taken.contains_key(address);
-            if is_open && suspect.questions.ask() {
+            if is_open && suspect.turn <= self.turn && suspect.questions.ask() {
                 let to = if by_unicast { suspect.mac } else { Mac::BROADCAST };
                 asks.push(Ask { link, address: *address, to });
             }
@@ -238,7 +280,7 @@ impl Burst {
         let mut known = context.landmarks.among(context.link, &self.found);
         known.extend(self.before.among(&self.found));
         let found = if known.is_empty() { self.found.clone() } else { known };
-        let sees_owner = self.owner_answers || !self.answered.is_empty();
+        let sees_owner = self.hears_owner();
         let is_outside =
             |mac: &&Mac| self.before.is_gateway(**mac) || context.landmarks.is_outside(context.link, **mac);
         let outside = found.iter().filter(is_outside).count();

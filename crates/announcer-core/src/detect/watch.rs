@@ -213,7 +213,8 @@ impl Watch {
         let by_unicast = self.subject == Subject::Node;
         self.silent_as_a_whole = self.silent >= context.timers.patience(0);
         let owner = (macs, self.cards.clone());
-        self.burst = Some(Burst::begin(context.now, suspects, owner, before, found, by_unicast));
+        let whole = self.silent_as_a_whole;
+        self.burst = Some(Burst::begin(context.now, suspects, owner, before, found, by_unicast, whole));
     }
 
     /// Asks the landmarks again that did not answer in the last burst. When they answer, the pauses end and the VIPs

@@ -2,7 +2,10 @@
 
 use super::*;
 
+/// As many as are asked about in one turn.
 const MANY: u8 = 32;
+/// Three questions, and three that are asked again.
+const BURST: Duration = ms(60);
 
 /// A LAN in which node 2 has so many VIPs, and dies now.
 fn dead_owner() -> Lan {
@@ -13,15 +16,14 @@ fn dead_owner() -> Lan {
     lan
 }
 
-/// For whom verdicts say that nobody answers. Each was asked three times in the 70 ms before: no burst of one turn takes
-/// longer.
-fn earned(lan: &Lan) -> BTreeSet<IpAddr> {
+/// For whom verdicts say that nobody answers. Each was asked three times within this time before: the longest burst.
+pub(super) fn earned(lan: &Lan, within: Duration) -> BTreeSet<IpAddr> {
     let mut silent = BTreeSet::new();
     for (at, verdict) in &lan.verdicts {
         let OwnerVerdict::Silent { vips, .. } = verdict else { panic!("{verdict:?}") };
         for vip in addresses(vips) {
             let to_all = lan.asks.iter().filter(|(_, ask)| ask.to == Mac::BROADCAST && ask.address == vip);
-            let asked = to_all.filter(|(sent, _)| sent < at && *sent + ms(70) >= *at).count();
+            let asked = to_all.filter(|(sent, _)| sent < at && *sent + within >= *at).count();
             assert!(asked >= 3, "{vip} at {at:?}: asked {asked} times");
             silent.insert(vip);
         }
@@ -36,7 +38,7 @@ fn what_a_full_queue_refuses_is_asked_again_before_the_burst_ends() {
     while lan.verdicts.is_empty() {
         lan.run(ms(1));
     }
-    assert_eq!(earned(&lan).len(), usize::from(MANY));
+    assert_eq!(earned(&lan, BURST).len(), usize::from(MANY));
     assert_eq!(lan.broadcasts(), 3 * usize::from(MANY), "nobody is asked more often");
     assert_eq!(lan.silent().len(), 1);
     assert!(lan.silent()[0].2, "the gateway was asked, too");
@@ -49,11 +51,11 @@ fn who_was_not_asked_is_not_silent_and_is_asked_in_the_next_burst() {
     while lan.verdicts.is_empty() {
         lan.run(ms(1));
     }
-    let first = earned(&lan).len();
+    let first = earned(&lan, BURST).len();
     assert!(first < usize::from(MANY), "the queue took too few questions for all: {first}");
     lan.queue = usize::MAX;
     lan.run(ms(200));
-    assert_eq!(earned(&lan).len(), usize::from(MANY));
+    assert_eq!(earned(&lan, BURST).len(), usize::from(MANY));
 }
 
 #[test]
@@ -61,7 +63,7 @@ fn a_queue_that_stays_full_keeps_no_address_from_its_verdict_for_ever() {
     let mut lan = dead_owner();
     lan.queue = 12;
     lan.run(Duration::from_secs(10));
-    assert_eq!(earned(&lan).len(), usize::from(MANY));
+    assert_eq!(earned(&lan, BURST).len(), usize::from(MANY));
 }
 
 /// Nothing leaves this node. Whether others are silent it does not know.
@@ -77,7 +79,7 @@ fn an_interface_that_sends_nothing_calls_nobody_silent() {
     assert!(after.unsent > 390, "each period one to the owner: {after:?}");
     lan.queue = usize::MAX;
     lan.run(ms(260));
-    assert_eq!(earned(&lan).len(), usize::from(MANY), "and then it finds the owner dead as soon as ever");
+    assert_eq!(earned(&lan, BURST).len(), usize::from(MANY), "and then it finds the owner dead as soon as ever");
 }
 
 #[test]
@@ -91,7 +93,7 @@ fn a_burst_that_cannot_be_sent_is_repeated_with_pauses_until_it_can() {
     assert_eq!((counters.refuted, counters.isolated), (0, 0), "it has shown nothing");
     lan.refused.clear();
     lan.run(ms(2300));
-    assert_eq!(earned(&lan).len(), usize::from(MANY));
+    assert_eq!(earned(&lan, BURST).len(), usize::from(MANY));
 }
 
 /// Nodes are asked by unicast alone, in the burst, too.
