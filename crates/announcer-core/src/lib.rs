@@ -45,6 +45,7 @@ mod seniority;
 pub mod status;
 pub mod successor;
 pub mod swap;
+mod turns;
 pub mod view;
 mod vip_id;
 

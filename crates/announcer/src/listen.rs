@@ -58,7 +58,7 @@ impl Listeners {
         }
     }
 
-    /// Sends a frame about `address`. A failure is only logged, because nothing depends on a single frame.
+    /// Sends a frame about `address`. Returns false if that failed, for instance because the send queue is full.
     pub fn send(&mut self, link: u32, address: IpAddr, frame: &[u8]) -> bool {
         let Some(socket) = self.socket(link, Family::of(address)) else { return false };
         match socket.try_send(frame) {
@@ -70,7 +70,7 @@ impl Listeners {
         }
     }
 
-    /// Sends a question whose answer is awaited.
+    /// Sends a question whose answer is awaited. Returns false if that failed: then no silence counts.
     pub fn ask(&mut self, link: u32, address: IpAddr, frame: &[u8]) -> bool {
         let sent = self.send(link, address, frame);
         if let Some(open) = self.open.get_mut(&(link, Family::of(address))) {

@@ -160,7 +160,8 @@ impl Metrics {
             probes: registry.make(
                 "hcp_announcer_probes",
                 "Questions to owners of VIPs that this node stands by for: asked, unanswered, late (put off, our \
-                own timer was late); confirmation bursts: burst, refuted, isolated (nobody answered us)",
+                own timer was late), unsent (refused by the network stack, asked again); confirmation bursts: \
+                burst, refuted, isolated (nobody answered us)",
             ),
             lateness: registry.make(
                 "hcp_announcer_worst_lateness_seconds",
@@ -194,6 +195,7 @@ impl Metrics {
             ("asked", probes.asked),
             ("unanswered", probes.unanswered),
             ("late", probes.late),
+            ("unsent", probes.unsent),
             ("burst", probes.bursts),
             ("refuted", probes.refuted),
             ("isolated", probes.isolated),

@@ -26,6 +26,7 @@ use crate::VipId;
 use crate::api_time::ApiTime;
 use crate::clients::Clients;
 use crate::clock;
+use crate::detect::Ask;
 use crate::dhcp_driver;
 use crate::engine::{Action, ClientStart, Engine, Input, REFRESH, Recorded, ServiceEvent, WireOp};
 use crate::frames;
@@ -91,6 +92,8 @@ impl Uids {
 
 struct Node {
     listeners: Listeners,
+    /// Questions of the last step that could not be sent.
+    unsent: Vec<Ask>,
     clients: Clients,
     wire: mpsc::UnboundedSender<WireOp>,
     uids: Uids,
@@ -131,6 +134,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     let kernel = tokio::spawn(perform(wire, requests, sender.clone()));
     let mut node = Node {
         listeners: Listeners::new(frames_tx),
+        unsent: Vec::new(),
         clients: Clients::default(),
         wire: ops,
         uids: Uids::default(),
@@ -207,15 +211,18 @@ impl Node {
     }
 
     /// Takes in all received frames before a timer is judged, even if this process had no processor time
-    /// (failover-protocol.md R1). Frames cost no plan, so all of them are taken.
+    /// (failover-protocol.md R1), and which questions were not sent. Frames cost no plan, so all of them are taken.
     fn take_frames(
-        &self,
+        &mut self,
         engine: &mut Engine,
         now: Instant,
         wake: Instant,
         frames: &mut mpsc::Receiver<Input>,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
+        for ask in self.unsent.drain(..) {
+            actions.extend(engine.handle(now, Input::NotSent(ask)));
+        }
         for _ in 0..FRAMES {
             let Ok(frame) = frames.try_recv() else { break };
             actions.extend(engine.handle(now, frame));
@@ -265,8 +272,9 @@ impl Node {
                 self.listeners.ask(link, address, &frames::probe(mac, address));
             }
             Action::Ask { mac, source, ask } => {
-                if let Some(frame) = frames::question(mac, source, ask.address, ask.to) {
-                    self.listeners.ask(ask.link, ask.address, &frame);
+                let frame = frames::question(mac, source, ask.address, ask.to);
+                if !frame.is_some_and(|frame| self.listeners.ask(ask.link, ask.address, &frame)) {
+                    self.unsent.push(ask);
                 }
             }
             Action::AskKubelet { node, address } => {

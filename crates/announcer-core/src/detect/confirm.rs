@@ -1,5 +1,8 @@
 //! The confirmation burst (R3) with its landmarks (R4). Three broadcast questions go out about the suspected VIPs. At
 //! the same moments the landmarks are asked, to find out which hosts hear *this node*.
+//!
+//! Many VIPs are asked about in turns ([`crate::turns`]). A turn begins one step after the one before it, so that at
+//! most three are under way. The landmarks are asked beside the first turn. One outcome for all comes at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,17 +14,56 @@ use super::landmarks::{Before, Side};
 use super::profile::BURST;
 use super::{Ask, Context};
 use crate::frames::{Frame, Heard};
+use crate::turns::addresses_per_turn;
 
-/// How often a late timer of this process may postpone the end. A node without processor time must not take over
-/// anything, but a busy node must be able to some day.
+/// How often a late timer of this process, or a question that was not sent, may postpone the end. A node without
+/// processor time must not take over anything, but a busy node must be able to some day.
 const PATIENCE: u32 = 3;
+
+/// The questions about one address, or those to the landmarks.
+#[derive(Debug, Clone, Copy)]
+struct Questions {
+    /// How many are still to be asked.
+    left: u32,
+    /// One was asked in the last step.
+    open: bool,
+}
+
+impl Questions {
+    /// None has been asked.
+    const ALL: Self = Self { left: BURST, open: false };
+
+    /// Asks the next one. Returns false if there is none.
+    fn ask(&mut self) -> bool {
+        self.open = self.left > 0;
+        self.left -= u32::from(self.open);
+        self.open
+    }
+
+    /// The question of the last step counts neither way, so it is asked again. Returns false if there was none.
+    fn take_back(&mut self) -> bool {
+        let open = std::mem::take(&mut self.open);
+        self.left += u32::from(open);
+        open
+    }
+}
 
 /// Who has to answer for an address that is put to the test.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Suspect {
-    pub mac: Mac,
-    /// What is asked of everybody is answered in its name, and what is asked of itself never: that is somebody else.
-    pub only_called: bool,
+    mac: Mac,
+    only_called: bool,
+    /// The number of its turn.
+    turn: u32,
+    questions: Questions,
+}
+
+impl Suspect {
+    /// `only_called`: what is asked of everybody is answered in its name, and what is asked of itself never. So it is
+    /// somebody else who answers.
+    pub fn new(mac: Mac, only_called: bool) -> Self {
+        Self { mac, only_called, turn: 0, questions: Questions::ALL }
+    }
 }
 
 #[derive(Debug)]
@@ -33,13 +75,22 @@ pub(super) struct Burst {
     owner: BTreeSet<Mac>,
     cards: BTreeSet<Mac>,
     owner_answers: bool,
+    /// The owner had answered nothing at all for a while when the burst began.
+    whole: bool,
     /// The landmarks that this node heard before the burst, and those that have answered since.
     before: Before,
     found: BTreeSet<Mac>,
     /// Only the MAC that has to answer is asked, not the whole LAN.
     by_unicast: bool,
-    rounds: u32,
+    landmarks: Questions,
+    steps: u32,
+    /// The turn that began last, and how many there are.
+    turn: u32,
+    turns: u32,
+    /// Steps by which the end was postponed.
     put_off: u32,
+    /// How many questions of the last step were not sent.
+    unsent: u32,
     next: Instant,
 }
 
@@ -48,6 +99,8 @@ pub(super) struct Burst {
 pub(super) struct Outcome {
     /// Addresses for which no host answered.
     pub silent: Vec<IpAddr>,
+    /// Addresses about which fewer questions could be sent than silence takes.
+    pub unasked: Vec<IpAddr>,
     /// Addresses for which another MAC than the owner's answered or sent a claim.
     pub taken: Vec<(IpAddr, Mac)>,
     /// The owner answers for these, or somebody in its name.
@@ -70,15 +123,23 @@ pub(super) enum Step {
 }
 
 impl Burst {
-    /// `owner`: all MACs of the owner, and those of its cards. `found`: landmarks that answered a moment ago.
+    /// `owner`: all MACs of the owner, and those of its cards. `found`: landmarks that answered a moment ago. `whole`:
+    /// the owner is silent as a whole.
     pub fn begin(
         now: Instant,
-        suspects: BTreeMap<IpAddr, Suspect>,
+        mut suspects: BTreeMap<IpAddr, Suspect>,
         (owner, cards): (BTreeSet<Mac>, BTreeSet<Mac>),
         before: Before,
         found: BTreeSet<Mac>,
         by_unicast: bool,
+        whole: bool,
     ) -> Self {
+        let per_turn = addresses_per_turn(suspects.len());
+        let mut turn = 0;
+        for (index, suspect) in suspects.values_mut().enumerate() {
+            turn += u32::from(index > 0 && index % per_turn == 0);
+            suspect.turn = turn;
+        }
         Self {
             suspects,
             answered: BTreeSet::new(),
@@ -86,11 +147,16 @@ impl Burst {
             owner,
             cards,
             owner_answers: false,
+            whole,
             before,
             found,
             by_unicast,
-            rounds: 0,
+            landmarks: Questions::ALL,
+            steps: 0,
+            turn: 0,
+            turns: turn + 1,
             put_off: 0,
+            unsent: 0,
             next: now,
         }
     }
@@ -105,6 +171,7 @@ impl Burst {
     }
 
     pub fn on_frame(&mut self, frame: &Frame) {
+        let heard_before = self.hears_owner();
         match (self.suspects.get(&frame.address), frame.what) {
             (_, Heard::Probe) => {}
             (Some(suspect), Heard::Answer)
@@ -125,6 +192,23 @@ impl Burst {
             }
             (None, _) => {}
         }
+        if self.whole && !heard_before && self.hears_owner() {
+            self.forget_missed();
+        }
+    }
+
+    /// Whether the owner has answered anything since the burst began.
+    fn hears_owner(&self) -> bool {
+        self.owner_answers || !self.answered.is_empty()
+    }
+
+    /// The owner answers again. It was away for a moment, in which it may have missed the turns that are over. So these
+    /// say nothing, and the addresses get no verdict.
+    fn forget_missed(&mut self) {
+        let (answered, taken) = (&self.answered, &self.taken);
+        self.suspects.retain(|address, Suspect { questions, .. }| {
+            questions.left > 0 || questions.open || answered.contains(address) || taken.contains_key(address)
+        });
     }
 
     /// An owner with two cards in this LAN may have the address on the other card. The MAC of a macvlan belongs to no
@@ -133,48 +217,76 @@ impl Burst {
         self.cards.contains(&expected) && self.cards.contains(&mac)
     }
 
+    /// Takes in that a question could not be sent. It is asked again in the next step.
+    pub fn not_sent(&mut self, ask: &Ask) {
+        let Some(suspect) = self.suspects.get_mut(&ask.address) else { return };
+        let to = if self.by_unicast { suspect.mac } else { Mac::BROADCAST };
+        if ask.to == to {
+            self.unsent += u32::from(suspect.questions.take_back());
+        }
+    }
+
     pub fn step(&mut self, context: &Context<'_>) -> Step {
         // R2 holds here too: after a late timer answers may have been lost, so the last question is asked again.
-        let late = self.rounds > 0 && self.put_off < PATIENCE && context.now - self.next > context.timers.tolerance();
-        if late {
-            self.put_off += 1;
-            self.rounds -= 1;
+        let patient = self.put_off < PATIENCE;
+        let late = patient && self.steps > 0 && context.now - self.next > context.timers.tolerance();
+        let refused = std::mem::take(&mut self.unsent) > 0;
+        self.put_off += u32::from(late || (patient && refused));
+        let addresses = self.suspects.values_mut().map(|suspect| &mut suspect.questions);
+        for questions in addresses.chain([&mut self.landmarks]) {
+            if late {
+                questions.take_back();
+            }
+            questions.open = false;
         }
-        if self.rounds == BURST {
+        if self.steps == self.turns - 1 + BURST + self.put_off {
             return Step::Over(self.outcome(context));
         }
-        self.rounds += 1;
+        // What is asked again holds the next turn back, so that no more than three are ever under way.
+        self.turn += u32::from(self.steps > 0 && !late && !refused);
+        self.steps += 1;
         self.next = context.now + context.timers.burst_gap();
+        Step::Ask { asks: self.asks(context), late }
+    }
+
+    fn asks(&mut self, context: &Context<'_>) -> Vec<Ask> {
+        let (link, by_unicast) = (context.link, self.by_unicast);
+        let mut asks = Vec::new();
+        // Once by unicast: another router may have taken over the gateway's address since it was asked last.
+        let gateway_is_there = self.landmarks.left == BURST || self.before.has_gateway(&self.found);
+        // They come first, because a full queue refuses what comes last.
+        if self.landmarks.ask() {
+            asks = context.landmarks.asks(link, gateway_is_there);
+            asks.retain(|ask| !self.suspects.contains_key(&ask.address));
+        }
+        for (address, suspect) in &mut self.suspects {
+            let is_open = !self.answered.contains(address) && !self.taken.contains_key(address);
+            if is_open && suspect.turn <= self.turn && suspect.questions.ask() {
+                let to = if by_unicast { suspect.mac } else { Mac::BROADCAST };
+                asks.push(Ask { link, address: *address, to });
+            }
+        }
+        asks
+    }
+
+    fn outcome(&self, context: &Context<'_>) -> Outcome {
         let open = self
             .suspects
             .iter()
             .filter(|(address, _)| !self.answered.contains(address) && !self.taken.contains_key(address));
-        let to = |mac| if self.by_unicast { mac } else { Mac::BROADCAST };
-        let questions =
-            open.map(|(address, suspect)| Ask { link: context.link, address: *address, to: to(suspect.mac) });
-        // Once by unicast: another router may have taken over the gateway's address since it was asked last.
-        let gateway_is_there = self.rounds == 1 || self.before.has_gateway(&self.found);
-        let landmarks = context.landmarks.asks(context.link, gateway_is_there).into_iter();
-        let landmarks = landmarks.filter(|ask| !self.suspects.contains_key(&ask.address));
-        Step::Ask { asks: questions.chain(landmarks).collect(), late }
-    }
-
-    fn outcome(&self, context: &Context<'_>) -> Outcome {
-        let silent = self
-            .suspects
-            .keys()
-            .filter(|address| !self.answered.contains(address) && !self.taken.contains_key(address));
+        let (asked, unasked): (Vec<_>, Vec<_>) = open.partition(|(_, suspect)| suspect.questions.left == 0);
         let taken = self.taken.iter().filter(|(address, _)| !self.answered.contains(address));
         // A node may answer for addresses with several MACs.
         let mut known = context.landmarks.among(context.link, &self.found);
         known.extend(self.before.among(&self.found));
         let found = if known.is_empty() { self.found.clone() } else { known };
-        let sees_owner = self.owner_answers || !self.answered.is_empty();
+        let sees_owner = self.hears_owner();
         let is_outside =
             |mac: &&Mac| self.before.is_gateway(**mac) || context.landmarks.is_outside(context.link, **mac);
         let outside = found.iter().filter(is_outside).count();
         Outcome {
-            silent: silent.copied().collect(),
+            silent: asked.into_iter().map(|(address, _)| *address).collect(),
+            unasked: unasked.into_iter().map(|(address, _)| *address).collect(),
             taken: taken.map(|(address, mac)| (*address, *mac)).collect(),
             refuted: self.answered.iter().copied().collect(),
             side: if sees_owner { Side::Greater } else { self.before.side(&found) },

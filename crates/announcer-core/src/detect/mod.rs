@@ -3,15 +3,16 @@
 //!
 //! * [`Detector`]: what it watches, what it heard, when it asks. One round per period over all owners, each owner asked
 //!   about one of its VIPs by a unicast question to the MAC that has to answer.
-//! * `watch.rs`: one owner on one interface: silent periods, whose turn it is, which VIPs are suspected.
+//! * `watch.rs`: one owner on one interface: silent periods, whose turn it is, which VIPs are suspected; and what
+//!   follows from a burst.
 //! * `vip.rs`: one of its addresses, and what was answered for it.
 //! * `confirm.rs`: the confirmation burst of an owner, by broadcast, beside it the landmarks.
 //! * `landmarks.rs`: who else is on the LAN, asked now and then.
 //!
 //! The rules: R1, all received frames go through [`Detector::on_frame`] before [`Detector::tick`] judges a timer, and a
-//! late tick delays the next one; R2, a question that was open at a late tick counts neither way; R3, no owner is
-//! called silent without a burst; R4, no verdict without the side of the LAN that this node is on; R5, no owner is
-//! suspected before it has answered under its record or has had the time to do so.
+//! late tick delays the next one; R2, a question that was open at a late tick, or was not sent, counts neither way; R3,
+//! no owner is called silent without a burst; R4, no verdict without the side of the LAN that this node is on; R5, no
+//! owner is suspected before it has answered under its record or has had the time to do so.
 
 mod ask;
 mod confirm;
@@ -60,6 +61,8 @@ pub struct Counters {
     pub isolated: u64,
     /// Judgements that were postponed because a timer of this process was late.
     pub late: u64,
+    /// Questions that could not be sent.
+    pub unsent: u64,
     /// The worst lateness of a timer of this process.
     pub worst_lateness: Duration,
 }
@@ -156,6 +159,15 @@ impl Detector {
                 });
             }
         }
+    }
+
+    /// Takes in that a question could not be sent, before [`Detector::tick`] judges a timer: who was not asked is not
+    /// silent (R2). For landmarks this changes nothing. They are asked three times in a burst, and one that is missed
+    /// only delays a take-over.
+    pub fn not_sent(&mut self, ask: &Ask) {
+        self.counters.unsent += 1;
+        let there = self.watches.iter_mut().filter(|((_, link, _), _)| *link == ask.link);
+        there.for_each(|(_, watch)| watch.not_sent(ask));
     }
 
     /// Judges what is due, and returns the questions to send and the findings.

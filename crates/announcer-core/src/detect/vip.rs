@@ -33,6 +33,8 @@ pub(super) struct Vip {
     pub rest_until: Option<Instant>,
     /// Bursts in a row that were answered for it. It has not answered a question to itself since the first of them.
     pub calls: u32,
+    /// Bursts in a row in which the questions about it could not be sent.
+    pub unasked: u32,
 }
 
 impl Vip {
@@ -50,6 +52,7 @@ impl Vip {
             verdicts: 0,
             rest_until: None,
             calls: 0,
+            unasked: 0,
         }
     }
 
@@ -76,6 +79,7 @@ impl Vip {
         self.misses = 0;
         self.verdicts = 0;
         self.rest_until = None;
+        self.unasked = 0;
         if !called {
             self.calls = 0;
         }

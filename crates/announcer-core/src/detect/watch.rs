@@ -1,4 +1,6 @@
-//! One owner on one interface, round by round.
+//! One owner on one interface, round by round; `watch/judge.rs`: what follows from a burst.
+
+mod judge;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,21 +8,17 @@ use std::time::{Duration, Instant};
 
 use l2_types::Mac;
 
-use super::confirm::{Burst, Outcome, Step, Suspect};
+use super::confirm::{Burst, Step, Suspect};
 use super::landmarks::{Before, Side};
-use super::verdict::{OwnerVerdict, Target, Watched};
+use super::verdict::{Target, Watched};
 use super::vip::{ONLY_CALLS, Vip};
 use super::{Ask, Context, Counters, Output, Subject};
 use crate::frames::{Frame, Heard};
-use crate::node_watch::NodeFinding;
 
 /// Pause after a verdict before the same VIP is tested again; it doubles with each verdict. The test is repeated
 /// because the take-over may have failed while the API was down, or this node was cut off. The pause limits the
 /// broadcasts.
 const FIRST_REST: Duration = Duration::from_millis(500);
-const LONGEST_REST: u32 = 5;
-/// The same limit for a VIP for which another host answers.
-const LONGEST_TAKEN_REST: u32 = 2;
 /// How often landmarks that missed a burst are asked again while the owner stays silent; routers rate-limit ARP.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// How long an answer of such a landmark counts for a burst that begins later.
@@ -215,7 +213,8 @@ impl Watch {
         let by_unicast = self.subject == Subject::Node;
         self.silent_as_a_whole = self.silent >= context.timers.patience(0);
         let owner = (macs, self.cards.clone());
-        self.burst = Some(Burst::begin(context.now, suspects, owner, before, found, by_unicast));
+        let whole = self.silent_as_a_whole;
+        self.burst = Some(Burst::begin(context.now, suspects, owner, before, found, by_unicast, whole));
     }
 
     /// Asks the landmarks again that did not answer in the last burst. When they answer, the pauses end and the VIPs
@@ -257,6 +256,18 @@ impl Watch {
         }
     }
 
+    /// Takes in that a question could not be sent. It counts neither way, as after a late timer (R2).
+    pub fn not_sent(&mut self, ask: &Ask) {
+        let last = self.last == Some(ask.address);
+        // A question to everybody belongs to the burst.
+        if let Some(vip) = self.vips.get_mut(&ask.address).filter(|vip| last && vip.mac == ask.to) {
+            vip.asked = false;
+        }
+        if let Some(burst) = &mut self.burst {
+            burst.not_sent(ask);
+        }
+    }
+
     /// Whether the owner was heard before and has answered nothing for so many periods.
     pub fn is_silent(&self, periods: u32) -> bool {
         self.silent >= periods && self.vips.values().any(|vip| vip.heard)
@@ -276,9 +287,7 @@ impl Watch {
                 let patience = vip.patience(context);
                 (node_armed && self.silent >= patience) || (armed(vip) && vip.misses >= patience)
             })
-            .map(|(address, vip)| {
-                (*address, Suspect { mac: vip.mac, only_called: self.calls.max(vip.calls) >= ONLY_CALLS })
-            })
+            .map(|(address, vip)| (*address, Suspect::new(vip.mac, self.calls.max(vip.calls) >= ONLY_CALLS)))
             .collect()
     }
 
@@ -316,71 +325,5 @@ impl Watch {
                 self.judge(context, owner, outcome, counters, out);
             }
         }
-    }
-
-    /// Counts an answered burst. Its questions are broadcasts that every host receives, so from the second one in a row
-    /// on the next burst waits.
-    fn note_refuted(&mut self, now: Instant, refuted: &[IpAddr]) {
-        let whole = self.silent_as_a_whole && !refuted.is_empty();
-        self.calls += u32::from(whole);
-        for (_, vip) in self.vips.iter_mut().filter(|(address, _)| refuted.contains(address)) {
-            vip.calls += u32::from(!whole);
-            let again = self.calls.max(vip.calls).checked_sub(2);
-            vip.rest_until = again.map(|again| now + FIRST_REST * 2_u32.pow(again.min(LONGEST_TAKEN_REST)));
-        }
-    }
-
-    fn judge(
-        &mut self,
-        context: &Context<'_>,
-        owner: &str,
-        outcome: Outcome,
-        counters: &mut Counters,
-        out: &mut Vec<Output>,
-    ) {
-        let now = context.now;
-        let last = context.landmarks.last_answer(context.link, &self.macs());
-        let heard = self.vips.values().any(|vip| vip.heard);
-        let Outcome { mut silent, mut taken, refuted, side, certain, outside, gateway, found } = outcome;
-        silent.retain(|address| self.vips.contains_key(address));
-        taken.retain(|(address, _)| self.vips.contains_key(address));
-        if silent.is_empty() {
-            counters.refuted += 1;
-        } else {
-            counters.isolated += u64::from(side == Side::Alone);
-        }
-        self.note_refuted(now, &refuted);
-        if silent.is_empty() && taken.is_empty() {
-            return;
-        }
-        let witnesses = u8::try_from(found.len()).unwrap_or(u8::MAX);
-        if !certain {
-            self.doubt = Some(Doubt { side, found, since: BTreeMap::new(), ask_at: now });
-        }
-        // If another host answers for a VIP, the record will name the new owner. Until then frequent tests are of no
-        // use.
-        let rests = silent.iter().map(|address| (*address, LONGEST_REST));
-        for (address, longest) in rests.chain(taken.iter().map(|(address, _)| (*address, LONGEST_TAKEN_REST))) {
-            let vip = self.vips.get_mut(&address).expect("only those that are watched are left");
-            vip.rest_until = Some(now + FIRST_REST * 2_u32.pow(vip.verdicts.min(longest)));
-            vip.verdicts += 1;
-        }
-        let watched =
-            |address: IpAddr| Watched { address, mac: self.vips[&address].named, term: self.vips[&address].term };
-        let vips: Vec<Watched> = silent.into_iter().map(watched).collect();
-        let taken = taken.into_iter().map(|(address, by)| (watched(address), by)).collect();
-        let owner = owner.to_owned();
-        if self.subject == Subject::Node {
-            // On the lesser side of a partitioned LAN, or alone, this node knows nothing about other nodes.
-            let said = vips.first().filter(|_| side == Side::Greater).map(|vip: &Watched| NodeFinding::Silent {
-                node: owner,
-                address: vip.address,
-                gateway,
-                witnesses,
-            });
-            out.extend(said.map(Output::Node));
-            return;
-        }
-        out.push(Output::Verdict(OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside }));
     }
 }

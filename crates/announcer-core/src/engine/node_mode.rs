@@ -1,6 +1,6 @@
 //! `node` mode inside the engine. It feeds ownership with frames and API objects, the detector with the targets of
 //! ownership, and the API with swaps. `claims.rs` handles former and new owners, `card.rs` decides when this node's
-//! card is written.
+//! card is written, `questions.rs` sends what is asked on the LAN.
 
 mod card;
 mod changes;
@@ -8,9 +8,10 @@ mod claims;
 mod kube_proxy;
 mod left;
 mod probed;
+mod questions;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use card::WrittenCard;
@@ -300,12 +301,6 @@ impl Engine {
         }
     }
 
-    /// Sends a question from our interface's own MAC; for IPv6 also from one of its addresses (`frames`).
-    fn ask(&mut self, ask: Ask) {
-        let Some((mac, source)) = self.observer.network().and_then(|network| speaker(network, ask)) else { return };
-        self.out.push(Action::Ask { mac, source, ask });
-    }
-
     /// Takes in a frame before the timers are judged (failover-protocol.md R1).
     pub(super) fn note_frame(&mut self, now: Instant, frame: &Frame) {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
@@ -389,10 +384,4 @@ fn holding(
 fn refused(vips: &BTreeMap<VipId, Vip>) -> BTreeSet<ServiceKey> {
     let refused = vips.values().filter(|vip| vip.refusals >= REFUSALS);
     refused.flat_map(|vip| vip.members.iter().cloned()).collect()
-}
-
-/// Our MAC on the interface of a question, and the source address for IPv6.
-fn speaker(network: &Network, ask: Ask) -> Option<(Mac, Option<Ipv6Addr>)> {
-    let source = if ask.address.is_ipv6() { network.ipv6_source(ask.link) } else { None };
-    Some((network.link(ask.link)?.mac?, source))
 }

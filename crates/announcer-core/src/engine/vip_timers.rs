@@ -10,13 +10,8 @@ use super::vip::{Announcing, BURST_MS, Phase, Probe, Vip};
 use super::{Action, Engine, WireOp};
 use crate::frames::{PROBE_GAP, PROBES};
 use crate::plan::VipId;
+use crate::turns::addresses_per_turn;
 use crate::view::ServiceKey;
-
-/// How many addresses are probed at the same moment after a pause of this process.
-const DOUBTS_AT_ONCE: usize = 32;
-/// With more addresses, they are probed in at most this many turns of 30 ms. Their lifetimes are not extended until
-/// then.
-const DOUBT_TURNS: usize = 16;
 
 /// How often the probe is repeated on an interface without a carrier, if no reading shows that the carrier is back.
 const NO_CARRIER: Duration = Duration::from_secs(1);
@@ -127,11 +122,11 @@ impl Engine {
         }
     }
 
-    /// After a pause, probes all VIPs: a new owner answers (decisions.md 25). Probes are broadcasts, so those for a
-    /// thousand addresses are not sent at once.
+    /// After a pause, probes all VIPs: a new owner answers (decisions.md 25). Probes are broadcasts, so many addresses
+    /// are probed in turns of 30 ms. The lifetime of an address is not extended before its turn is over.
     pub(super) fn doubt_all(&mut self, now: Instant) {
         let up = self.vips.values().filter(|vip| vip.is_up()).count();
-        let at_once = up.div_ceil(DOUBT_TURNS).max(DOUBTS_AT_ONCE);
+        let at_once = addresses_per_turn(up);
         let doubts = self.vips.values_mut().filter_map(|vip| match &mut vip.phase {
             Phase::Up { doubt } => Some(doubt),
             _ => None,

@@ -110,11 +110,10 @@ impl World<'_> {
                 }
             }
             Action::Probe { link, mac, address } => self.send_frame(n, link, frames::probe(mac, address)),
-            Action::Ask { mac, source, ask } => {
-                if let Some(frame) = frames::question(mac, source, ask.address, ask.to) {
-                    self.send_frame(n, ask.link, frame);
-                }
-            }
+            Action::Ask { mac, source, ask } => match frames::question(mac, source, ask.address, ask.to) {
+                Some(frame) => self.send_frame(n, ask.link, frame),
+                None => self.deliver(n, Message::Engine(Input::NotSent(ask))),
+            },
             Action::AskKubelet { node, address } => {
                 let lan = lan_of(address.ip());
                 // A kernel answers, whatever its processes do; a machine that stands still does not.

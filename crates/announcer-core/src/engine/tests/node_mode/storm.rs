@@ -58,6 +58,32 @@ fn an_owner_that_dies_in_a_storm_is_found_and_planned_for_at_once() {
     assert!(!cluster.node.engine.out.is_urgent());
 }
 
+/// The send queue of the first in line is full, and questions to everybody do not leave it.
+#[test]
+fn an_owner_that_could_not_be_asked_keeps_its_address() {
+    for refused in [true, false] {
+        let mut cluster = standby();
+        let mut taken = false;
+        for _ in 0..1000 {
+            cluster.node.now += Duration::from_millis(1);
+            let now = cluster.node.now;
+            let engine = &mut cluster.node.engine;
+            for action in engine.poll(now, false) {
+                match action {
+                    Action::Swap(key, _) => taken |= key.name == "web",
+                    Action::Ask { ask, .. } if refused && ask.to == Mac::BROADCAST => {
+                        assert!(engine.handle(now, Input::NotSent(ask)).is_empty());
+                    }
+                    Action::Ask { .. } => assert!(engine.handle(now, answer("node-2", "10.0.0.2")).is_empty()),
+                    _ => {}
+                }
+            }
+            engine.wake_at(now);
+        }
+        assert_eq!(taken, !refused);
+    }
+}
+
 #[test]
 fn endpoint_slices_that_change_nothing_cost_no_plan() {
     let mut cluster = standby();

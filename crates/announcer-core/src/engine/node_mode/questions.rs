@@ -1,0 +1,33 @@
+//! Questions on the LAN: from whom they come, and what follows if one could not be sent.
+
+use std::net::Ipv6Addr;
+
+use l2_types::Mac;
+
+use super::super::Engine;
+use super::{Action, NodeMode};
+use crate::detect::Ask;
+use crate::network::Network;
+
+impl NodeMode {
+    /// A question could not be sent. Who was not asked is not silent.
+    pub(in crate::engine) fn not_sent(&mut self, ask: &Ask) {
+        self.detector.not_sent(ask);
+    }
+}
+
+impl Engine {
+    /// Sends a question from our interface's own MAC; for IPv6 also from one of its addresses (`frames`).
+    pub(super) fn ask(&mut self, ask: Ask) {
+        match self.observer.network().and_then(|network| speaker(network, ask)) {
+            Some((mac, source)) => self.out.push(Action::Ask { mac, source, ask }),
+            None => self.node_mode.not_sent(&ask),
+        }
+    }
+}
+
+/// Our MAC on the interface of a question, and the source address for IPv6.
+fn speaker(network: &Network, ask: Ask) -> Option<(Mac, Option<Ipv6Addr>)> {
+    let source = if ask.address.is_ipv6() { network.ipv6_source(ask.link) } else { None };
+    Some((network.link(ask.link)?.mac?, source))
+}
