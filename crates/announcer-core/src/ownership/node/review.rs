@@ -11,7 +11,7 @@ use super::owner_records::Recipient;
 use super::reach::{addresses, link_of, vips};
 use super::round::{Review, ReviewContext, Round, Standing, Succession, Wake};
 use super::timing::{DEFECT_IS_LATE, FAIL_BACK_AFTER, GIVE_BACK_PAUSE, MEMBERS_SETTLE, PASS_OVER, START_GRACE};
-use super::{Cluster, LostVip, OwnerRecord, Target, Watched};
+use super::{Cluster, LostVip, Target, Watched};
 use crate::network::Network;
 use crate::ownership::Owner;
 use crate::reason::Reason;
@@ -97,8 +97,8 @@ impl Cluster {
         self.assignment.primaries.clear();
         self.retain(now, context.services);
         for view in context.services.values() {
-            if let (Some(host), Some(term)) = (&view.published.vip_host, view.published.term) {
-                self.learn_from_watch(now, view, &OwnerRecord { host: host.clone(), term });
+            if let Some(owner_record) = view.published.owner_record() {
+                self.learn_from_watch(now, view, &owner_record);
             }
         }
         self.note_lent(now);
