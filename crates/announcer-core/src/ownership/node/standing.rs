@@ -77,7 +77,7 @@ impl Cluster {
         let mut records = members.iter().map(|view| self.record(&view.key, &view.uid));
         let first = records.next().flatten();
         first.or_else(|| {
-            let copies = records.flatten().filter(|owner_record| owner_record.term.is_counted());
+            let copies = records.flatten().filter(|owner_record| self.records.is_counted(owner_record.term));
             // Among equal terms the copy of the most senior Service counts; `max_by_key` would return the last.
             copies.reduce(|best, owner_record| if best.term >= owner_record.term { best } else { owner_record })
         })
