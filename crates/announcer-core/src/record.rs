@@ -20,14 +20,7 @@ pub fn owner_record(meta: &ObjectMeta) -> Option<OwnerRecord> {
 
 /// Whether the Service names another owner that `record` must not overwrite.
 pub fn is_superseded(meta: &ObjectMeta, record: &Record) -> bool {
-    let Some(owner_record) = owner_record(meta) else { return false };
-    match (&record.vip_host, record.term) {
-        (None, _) => true,
-        (Some(host), Some(term)) => {
-            owner_record.term > term || (owner_record.term == term && owner_record.host != *host)
-        }
-        (Some(_), None) => false,
-    }
+    owner_record(meta).is_some_and(|standing| record.is_superseded_by(&standing))
 }
 
 /// Writes the owner on the object.

@@ -8,7 +8,7 @@ use l2_types::Mac;
 
 use crate::annotations::{self as keys, AddressRequest, LeaseFacts, LeaseFacts6, Meanwhile, Problem, RpFilter};
 use crate::class::ClassRules;
-use contract::Term;
+use contract::{OwnerRecord, Term};
 
 mod grant;
 mod read;
@@ -83,6 +83,11 @@ pub struct Published {
 }
 
 impl Published {
+    /// The record of the owner; `None` without a term, as kube-vip leaves it.
+    pub fn owner_record(&self) -> Option<OwnerRecord> {
+        Some(OwnerRecord { host: self.vip_host.clone()?, term: self.term? })
+    }
+
     /// Whether clients may have been told of `address` already.
     pub fn has(&self, address: IpAddr) -> bool {
         self.ingress.iter().any(|ingress| ingress.ip == Some(address))

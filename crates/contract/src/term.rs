@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 pub struct Term(pub u64);
 
 impl Term {
-    /// The largest term that counts for other Services. No cluster has so many changes of owner, and an author of one
-    /// Service must not exhaust the terms of all others.
-    const COUNTED: u64 = 1 << 40;
-    /// The largest valid term; a larger one counts as missing. The distance to [`Self::COUNTED`] is large enough that
-    /// counting on from there never reaches it.
+    /// Up to here every term counts for other Services. No cluster has so many changes of owner.
+    const COUNTED: u64 = 1 << 32;
+    /// How far beyond the newest term that counts another one may be. Each change of owner counts one further, and a
+    /// node that has missed many changes finds the newest term on the cards of the others.
+    const STEP: u64 = 1 << 10;
+    /// The largest valid term; a larger one counts as missing. An author of one Service must not exhaust the terms of
+    /// all others: from [`Self::COUNTED`] to here takes two thousand million writes, of one [`Self::STEP`] each.
     const MAX: u64 = 1 << 41;
 
     /// Parses the annotation; `None` if the term is malformed or too large.
@@ -25,9 +27,10 @@ impl Term {
         self.0 <= Self::MAX
     }
 
-    /// Whether other Services may continue counting from it.
-    pub fn is_counted(self) -> bool {
-        self.0 <= Self::COUNTED
+    /// Whether other Services may continue counting from it. `newest`: the newest term from which they do. A fixed
+    /// bound would not do: nobody could count on beyond it, once an author has written it.
+    pub fn is_counted(self, newest: Self) -> bool {
+        self.0 <= Self::COUNTED.max(newest.0.saturating_add(Self::STEP))
     }
 
     /// The next term. A term at the maximum stays there: under equal terms the host in the record decides, while a
@@ -62,6 +65,28 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(Term::parse(text), term.map(Term), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_term_counts_for_others_where_counting_can_have_led_to_it() {
+        let (limit, step) = (Term::COUNTED, Term::STEP);
+        for (term, newest, counts) in [
+            (0, 0, true),
+            (limit, 0, true),
+            (limit + 1, 0, false),
+            (limit + 1, limit - step, false),
+            (limit + step, limit, true),
+            (limit + step + 1, limit, false),
+            (1 << 40, limit, false),
+            (1 << 40, (1 << 40) - 1, true),
+            (Term::MAX, limit, false),
+            (7, Term::MAX, true),
+        ] {
+            assert_eq!(Term(term).is_counted(Term(newest)), counts, "{term} beside {newest}");
+        }
+        for newest in [0, limit, limit + 1, 1 << 40, Term::MAX] {
+            assert!(Term(newest).next().is_counted(Term(newest)), "after {newest}");
         }
     }
 

@@ -45,7 +45,21 @@ impl Engine {
             AddressRequest::Dhcp4 | AddressRequest::Dhcp6 => None,
         });
         let turn = turn(view, self.services.group_of(&view.key));
-        Record { uid: view.uid.clone(), ingress: Some(given.collect()), turn, ..Record::default() }
+        self.copied(view, Record { uid: view.uid.clone(), ingress: Some(given.collect()), turn, ..Record::default() })
+    }
+
+    /// Makes a copy of `record` if the Service is not the first of its group. What stands there does not count then,
+    /// however new its term is: the Service had it before it joined the others, or its author wrote it. The copy gets a
+    /// newer term, so that the owner remains the same on all nodes when the Service becomes the first.
+    fn copied(&self, view: &ServiceView, mut record: Record) -> Record {
+        let Owners::Node(cluster) = &self.ownership else { return record };
+        let is_first = *cluster.primary(&view.key) == view.key;
+        let Some(standing) = view.published.owner_record().filter(|_| !is_first) else { return record };
+        let ours = record.vip_host.as_ref() == Some(&standing.host);
+        let least = if ours { standing.term } else { standing.term.next() };
+        record.term = record.term.map(|term| term.max(least));
+        record.void = Some(standing).filter(|standing| record.is_superseded_by(standing));
+        record
     }
 
     pub(super) fn recorded(&mut self, now: Instant, key: &ServiceKey, recorded: &Recorded) {
@@ -82,7 +96,7 @@ impl Engine {
             ),
         };
         let vip_host = Some(self.config.node_name.clone());
-        let mut record = Record { uid: view.uid.clone(), vip_host, term, lost, ..Record::default() };
+        let mut record = self.copied(view, Record { uid: view.uid.clone(), vip_host, term, lost, ..Record::default() });
         if !up {
             return Some(record);
         }

@@ -174,7 +174,10 @@ impl Node {
                         self.records += 1;
                         if self.api {
                             let view = self.engine.services.get(&key).cloned();
-                            if let Some(mut view) = view {
+                            let standing = view.as_ref().and_then(|view| view.published.owner_record());
+                            if standing.is_some_and(|standing| record.is_superseded_by(&standing)) {
+                                inputs.push_back(Input::Recorded(key, Recorded::Superseded));
+                            } else if let Some(mut view) = view {
                                 apply(&mut view, &record);
                                 inputs.push_back(Input::Recorded(key.clone(), Recorded::Done));
                                 inputs.push_back(Input::Service(key, Some(Box::new(view))));

@@ -111,6 +111,24 @@ fn what_is_void_is_told_unless_something_else_is_wanted_by_then() {
 }
 
 #[test]
+fn what_does_not_count_is_written_over_and_what_has_replaced_it_meanwhile_is_not() {
+    let void = OwnerRecord { host: "node-2".into(), term: Term(9) };
+    for (standing, is_written) in [
+        (void.clone(), true),
+        (OwnerRecord { host: "node-3".into(), ..void.clone() }, false),
+        (OwnerRecord { term: Term(10), ..void.clone() }, false),
+    ] {
+        let mut found = object("u");
+        sit(&mut found.metadata, &standing);
+        let mut writer = RecordWriter::default();
+        writer.want(key(), Record { void: Some(void.clone()), ..record(3) });
+        let (_, end) = driven(&mut writer.begin(&key()).unwrap(), Some(found));
+        assert_eq!(matches!(end, End::Written(_)), is_written, "{standing:?}");
+        assert_eq!(end == End::Superseded, !is_written, "{standing:?}");
+    }
+}
+
+#[test]
 fn what_was_given_up_under_way_is_not_tried_again() {
     let mut writer = RecordWriter::default();
     writer.want(key(), record(4));

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::annotations::{LeaseFacts, LeaseFacts6};
-use crate::ownership::node::Term;
+use crate::ownership::node::{OwnerRecord, Term};
 use crate::view::{Port, Published, Uid};
 
 /// Result of a record.
@@ -28,6 +28,9 @@ pub struct Record {
     pub vip_host: Option<String>,
     /// The term beside `vipHost`, in `node` mode. It is never written over a newer one.
     pub term: Option<Term>,
+    /// A record on the Service that no term can exceed, and that does not count because the Service is not the first of
+    /// its group. This one, and no other, is written over.
+    pub void: Option<OwnerRecord>,
     /// `hwaddr`, for DHCP.
     pub hwaddr: Option<String>,
     /// `requestedIP`, for DHCP.
@@ -42,6 +45,20 @@ pub struct Record {
     pub ingress: Option<Vec<(IpAddr, Vec<Port>)>>,
     /// The turn in which the Service has joined others with its address (`seniority.rs`); written with `ingress`.
     pub turn: u32,
+}
+
+impl Record {
+    /// Whether `standing`, the record on the Service, names another owner that this record must not overwrite.
+    pub fn is_superseded_by(&self, standing: &OwnerRecord) -> bool {
+        if self.void.as_ref() == Some(standing) {
+            return false;
+        }
+        match (&self.vip_host, self.term) {
+            (None, _) => true,
+            (Some(host), Some(term)) => standing.term > term || (standing.term == term && standing.host != *host),
+            (Some(_), None) => false,
+        }
+    }
 }
 
 /// The facts of leases that a server has refused or not renewed. Their Service may still show them.

@@ -95,6 +95,9 @@ impl Cluster {
     /// A membership Lease was read; `None` means it was deleted. Returns true if a review is needed. Each node renews
     /// its Lease every few seconds, and a renewal in time only moves that node's expiry.
     pub fn member(&mut self, now: Instant, node: String, member: Option<Member>) -> bool {
+        if let Some(member) = &member {
+            self.records.note_on_card(member.card.term);
+        }
         // A review that is already due must not be lost when another node's renewal moves the deadline.
         let due = self.facts_next.is_some_and(|at| at <= now);
         // This node may be waiting for what a silent owner writes about itself after it fell silent.
@@ -297,9 +300,9 @@ impl Cluster {
         self.records.of(key, uid)
     }
 
-    /// The newest known term (decisions.md 20). Terms on cards count because announcers alone write the cards.
+    /// The newest term that counts (decisions.md 20).
     pub(super) fn newest_term(&self) -> Term {
-        self.records.newest_term().max(self.facts.newest_term())
+        self.records.newest_term()
     }
 
     pub(super) fn asked(&self, now: Instant, key: &ServiceKey) -> QuestionState {

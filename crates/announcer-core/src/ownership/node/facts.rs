@@ -314,11 +314,6 @@ impl ApiFacts {
         let former = expired.map(|since| since + FORMER_AFTER);
         readiness.into_iter().chain(foreign).chain(stalled).chain(echo).chain(former).filter(|at| *at > now).min()
     }
-
-    /// The newest term on any card.
-    pub fn newest_term(&self) -> super::Term {
-        self.members.values().map(|seen| seen.member.card.term).max().unwrap_or_default()
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use l2_types::Mac;
+use l2_types::{AddressLifetime, Mac};
 
 use crate::network::{Network, is_own_macvlan};
 
@@ -43,11 +43,14 @@ pub fn link_towards<'a>(links: &'a [CardLink], network: &Network, ours: u32) -> 
 }
 
 /// The own addresses of an interface. Host prefixes are left out: they are VIPs, or do not help to tell LANs apart.
+/// Addresses that are never chosen as source are left out, too: kernels before 5.18 show no mark on a VIP, and
+/// `vip_subnet` may give it the prefix of the LAN. They count as `Network::occupied`, if they are none of ours.
 pub(super) fn own_addresses(network: &Network, index: u32) -> Vec<IpNet> {
     let mut addresses: Vec<IpNet> = network
         .addresses
         .iter()
         .filter(|own| own.interface == index && !own.is_ours() && own.net.prefix_len() < own.net.max_prefix_len())
+        .filter(|own| own.preferred != AddressLifetime::For(Duration::ZERO))
         .filter(|own| !matches!(own.net.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local()))
         .map(|own| own.net)
         .collect();
@@ -210,8 +213,10 @@ pub fn fitness(card: &Card, fresh: bool, node: Known<'_>, ready: bool) -> Fitnes
 
 #[cfg(test)]
 mod tests {
+    use l2_types::Address;
+
     use super::*;
-    use crate::network::fixtures::network;
+    use crate::network::fixtures::{network, own_address};
 
     fn card() -> Card {
         let mac = Mac::new([2, 0, 0, 0, 0, 9]);
@@ -241,6 +246,19 @@ mod tests {
         assert_eq!(link_towards(&card().links, &network(), 2).unwrap().name, "ens3");
         assert_eq!(link_towards(&card().links, &network(), 3).unwrap().name, "eth1", "no common subnet");
         assert_eq!(link_towards(&card().links, &network(), 1), None);
+    }
+
+    /// A kernel before 5.18 shows no marks, and with `vip_subnet` a VIP has the prefix of the LAN.
+    #[test]
+    fn a_vip_without_a_mark_is_no_address_of_the_node() {
+        let mut network = network();
+        network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.5/24") });
+        network.addresses.push(Address { protocol: None, ..own_address(3, "fd00::5/64") });
+        let addresses: Vec<Vec<String>> = card_links(&network, |_| true)
+            .iter()
+            .map(|link| link.addresses.iter().map(ToString::to_string).collect())
+            .collect();
+        assert_eq!(addresses, [vec!["10.0.0.1/24"], vec!["10.1.0.1/16", "fd00::1/64"]]);
     }
 
     #[test]

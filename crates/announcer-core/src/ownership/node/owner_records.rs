@@ -19,9 +19,9 @@ pub(super) enum Recipient {
 #[derive(Debug, Default)]
 pub(super) struct OwnerRecords {
     known: BTreeMap<ServiceKey, (Uid, OwnerRecord)>,
-    /// The newest term received in a claim.
-    heard: Term,
-    /// The newest term that the watch has shown.
+    /// The newest term that counts, of records, claims and cards. It remains when its Service goes.
+    newest: Term,
+    /// The newest term that counts and that the watch has shown.
     pub watched_term: Term,
     /// The former hosts of each record, with the term under which each lost it. A host is removed when it is known to
     /// have learnt of the loss. They are kept because later owners may have failed before they could tell them.
@@ -62,6 +62,7 @@ impl OwnerRecords {
             let former = self.former.remove(key).unwrap_or_default();
             self.gained.extend(former.into_keys().map(|from| (key.clone(), Recipient::Host(from))));
         }
+        self.count(owner_record.term);
         self.known.insert(key.clone(), (uid.clone(), owner_record));
         Some(Learnt { before, regained })
     }
@@ -78,16 +79,35 @@ impl OwnerRecords {
 
     /// Notes a term that a claim has carried.
     pub fn note_heard(&mut self, term: Term) {
-        if term.is_counted() {
-            self.heard = self.heard.max(term);
+        self.count(term);
+    }
+
+    /// Notes a term on the card of a member. Announcers alone write the cards, so it counts.
+    pub fn note_on_card(&mut self, term: Term) {
+        self.newest = self.newest.max(term);
+    }
+
+    /// Notes a term that the watch has shown. What stands on our card has to count: a term from which other nodes do
+    /// not count would make them believe that this node knows of later changes, too.
+    pub fn note_watched(&mut self, term: Term) {
+        if self.count(term) {
+            self.watched_term = self.watched_term.max(term);
         }
     }
 
-    /// Notes a term that the watch has shown.
-    pub fn note_watched(&mut self, term: Term) {
-        if term.is_counted() {
-            self.watched_term = self.watched_term.max(term);
+    /// Whether a term counts for other Services. Any user who may write a Service may write its record, so a term that
+    /// nobody can have counted counts for its own Service alone.
+    pub fn is_counted(&self, term: Term) -> bool {
+        term.is_counted(self.newest)
+    }
+
+    /// Counts on from `term`, if it counts. Returns whether it does.
+    fn count(&mut self, term: Term) -> bool {
+        let counts = self.is_counted(term);
+        if counts {
+            self.newest = self.newest.max(term);
         }
+        counts
     }
 
     /// Gives the record up: under `term` no owner is known.
@@ -97,11 +117,9 @@ impl OwnerRecords {
         }
     }
 
-    /// The newest term of records and claims (decisions.md 20). Terms that do not count are skipped, because any user
-    /// who may write a Service may write its record.
+    /// The newest term that counts, from which the next swap counts on (decisions.md 20).
     pub fn newest_term(&self) -> Term {
-        let recorded = self.known.values().map(|(_, owner_record)| owner_record.term).filter(|term| term.is_counted());
-        recorded.max().unwrap_or_default().max(self.heard)
+        self.newest
     }
 
     /// Forgets Services that do not exist any more, and former owners that know of their loss.
@@ -111,5 +129,49 @@ impl OwnerRecords {
             hosts.retain(|host, lost| !knows(host, *lost));
             uid_of(key).is_some() && !hosts.is_empty()
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Services with these terms, as swaps and the watch have shown them.
+    fn shown(terms: &[u64]) -> OwnerRecords {
+        let mut records = OwnerRecords::default();
+        for (number, term) in terms.iter().enumerate() {
+            let key = ServiceKey::new("default", format!("web{number}"));
+            let owner_record = OwnerRecord { host: "node-2".into(), term: Term(*term) };
+            records.note_watched(owner_record.term);
+            records.learn("node-1", &key, &Uid("u".into()), owner_record);
+        }
+        records
+    }
+
+    #[test]
+    fn no_term_that_an_author_writes_takes_the_changes_of_other_services_out_of_the_count() {
+        for (authors, newest) in
+            [(1 << 32, 1 << 32), ((1 << 32) + 1, 7), (1 << 39, 7), (1 << 40, 7), ((1 << 40) + 1, 7), (1 << 41, 7)]
+        {
+            let mut records = shown(&[7, authors]);
+            assert_eq!(records.newest_term(), Term(newest), "{authors}");
+            assert_eq!(records.watched_term, Term(newest), "{authors}: no card knows more than others count from");
+            for _ in 0..3 {
+                let next = records.newest_term().next();
+                assert!(records.is_counted(next), "{authors}");
+                records.note_watched(next);
+                assert_eq!((records.newest_term(), records.watched_term), (next, next), "{authors}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_that_starts_far_beyond_the_limit_goes_by_the_cards() {
+        let far = (1 << 32) + 5000;
+        let mut records = shown(&[far]);
+        assert_eq!(records.newest_term(), Term(0));
+        records.note_on_card(Term(far - 1));
+        records.note_watched(Term(far));
+        assert_eq!((records.newest_term(), records.watched_term), (Term(far), Term(far)));
     }
 }

@@ -11,7 +11,8 @@ use super::owner_records::Recipient;
 use super::reach::{addresses, link_of, vips};
 use super::round::{Review, ReviewContext, Round, Standing, Succession, Wake};
 use super::timing::{DEFECT_IS_LATE, FAIL_BACK_AFTER, GIVE_BACK_PAUSE, MEMBERS_SETTLE, PASS_OVER, START_GRACE};
-use super::{Cluster, LostVip, OwnerRecord, Target, Watched};
+use super::{Cluster, LostVip, Target, Watched};
+use crate::annotations::{Problem, TERM};
 use crate::network::Network;
 use crate::ownership::Owner;
 use crate::reason::Reason;
@@ -61,6 +62,7 @@ impl Cluster {
                 }
             }
             review.told.extend(self.tell_unwell(&round, &standing, defects, &mut wake));
+            review.told.extend(self.tell_uncounted(&standing));
             if let Some((owner, vips)) = self.to_watch(&round, &standing) {
                 watched.entry(owner).or_default().extend(vips);
             }
@@ -97,8 +99,8 @@ impl Cluster {
         self.assignment.primaries.clear();
         self.retain(now, context.services);
         for view in context.services.values() {
-            if let (Some(host), Some(term)) = (&view.published.vip_host, view.published.term) {
-                self.learn_from_watch(now, view, &OwnerRecord { host: host.clone(), term });
+            if let Some(owner_record) = view.published.owner_record() {
+                self.learn_from_watch(now, view, &owner_record);
             }
         }
         self.note_lent(now);
@@ -209,6 +211,21 @@ impl Cluster {
         standing.members.iter().map(|view| (view.key.clone(), Reason::NoHealthyNode, text.clone())).collect()
     }
 
+    /// Messages for the authors of Services whose terms no announcer has counted, from the owner of the group.
+    fn tell_uncounted(&self, standing: &Standing<'_>) -> Vec<(ServiceKey, Reason, String)> {
+        if !standing.is_of(&self.me) {
+            return Vec::new();
+        }
+        let told = standing.members.iter().filter_map(|view| {
+            let term = view.published.term.filter(|term| !self.records.is_counted(*term))?;
+            let accepted = "accepted is what the announcer itself has counted; it counts for this Service alone, and \
+                            until the Service is made anew";
+            let problem = Problem::new(TERM, &term.to_string(), accepted);
+            Some((view.key.clone(), Reason::CannotAnnounce, problem.to_string()))
+        });
+        told.collect()
+    }
+
     /// Services without an address: one node is assigned to report what is wrong with them.
     fn assign_unaddressed(&mut self, round: &Round<'_>) {
         let Round { context, fitness, .. } = *round;
@@ -302,8 +319,8 @@ impl Cluster {
         let (hosts, suspected): (Vec<&str>, bool) = match recipient {
             // A term that counts for this Service alone is on no card, so no former owner can be known to have learnt
             // it.
-            Recipient::Host(host) => (vec![host], !owner_record.term.is_counted()),
-            Recipient::OutdatedMembers if !owner_record.term.is_counted() => return true,
+            Recipient::Host(host) => (vec![host], !self.records.is_counted(owner_record.term)),
+            Recipient::OutdatedMembers if !self.records.is_counted(owner_record.term) => return true,
             Recipient::OutdatedMembers => {
                 (self.members().filter(|(_, card)| card.term < owner_record.term).map(|(host, _)| host).collect(), true)
             }

@@ -69,14 +69,15 @@ impl Cluster {
         self.facts.card(node).is_some_and(|card| card.unable.contains(group))
     }
 
-    /// The record that counts is that of the first Service, which a swap replaces. The other members carry copies. A
-    /// user who may write only one Service must not be able to move the address with a forged copy. So a copy counts
-    /// only while the first Service has no record, and only with a term that a swap can exceed.
+    /// The record that counts is that of the first Service, which a swap replaces. The other members carry copies; the
+    /// term of a copy may be newer (`engine/recording.rs`). A user who may write only one Service must not be able to
+    /// move the address with a forged copy. So a copy counts only while the first Service has no record, and only with
+    /// a term that a swap can exceed.
     fn seat_of(&self, members: &[&ServiceView]) -> Option<&OwnerRecord> {
         let mut records = members.iter().map(|view| self.record(&view.key, &view.uid));
         let first = records.next().flatten();
         first.or_else(|| {
-            let copies = records.flatten().filter(|owner_record| owner_record.term.is_counted());
+            let copies = records.flatten().filter(|owner_record| self.records.is_counted(owner_record.term));
             // Among equal terms the copy of the most senior Service counts; `max_by_key` would return the last.
             copies.reduce(|best, owner_record| if best.term >= owner_record.term { best } else { owner_record })
         })

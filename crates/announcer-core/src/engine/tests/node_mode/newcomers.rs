@@ -1,7 +1,7 @@
 //! Services of others that ask for an address which is served, with records of their author's own making.
 
 use super::*;
-use crate::annotations::AddressRequest;
+use crate::annotations::{AddressRequest, TERM};
 use crate::view::{InterfaceWish, Port};
 
 /// Another port of the same address, under a record that nobody has swapped.
@@ -26,10 +26,36 @@ fn served() -> Cluster {
 
 #[test]
 fn a_record_that_a_newcomer_brings_takes_an_address_off_no_node() {
-    for term in [7, 1 << 40, (1 << 40) + 1, 1 << 41] {
+    for term in [7, 1 << 32, (1 << 32) + 1, 1 << 40, 1 << 41] {
         let mut cluster = served();
         cluster.node.upsert(newcomer(200, term));
         cluster.quiet(5000, &[], &["node-1"]);
+        assert!(cluster.has(), "term {term}");
+        assert_eq!(cluster.node.swaps, [], "term {term}");
+    }
+}
+
+/// Terms are counted for all Services together: the record of a Service that moved lately is newer than that of one
+/// which has stayed where it is.
+#[test]
+fn a_service_that_was_served_elsewhere_under_a_newer_record_is_written_once_and_stays_when_the_first_goes() {
+    for term in [9, 1 << 40, 1 << 41] {
+        let mut cluster = served();
+        let before = cluster.node.records;
+        let asked = newcomer(200, term);
+        let elsewhere = published("newcomer", "10.0.0.9", "node-2").published;
+        cluster.node.upsert(ServiceView { published: Published { term: asked.published.term, ..elsewhere }, ..asked });
+        cluster.quiet(5000, &[], &["node-1"]);
+        let written = cluster.node.engine.services[&ServiceKey::new("default", "newcomer")].published.clone();
+        let addresses: Vec<_> = written.ingress.iter().filter_map(|entry| entry.ip).collect();
+        assert_eq!(addresses, ["10.0.0.5".parse::<IpAddr>().unwrap()], "term {term}");
+        assert_eq!(cluster.node.records, before + 1, "term {term}");
+        let copy = OwnerRecord { host: "node-1".into(), term: Term(term).next() };
+        assert_eq!(written.owner_record(), Some(copy), "the other node has to forget what it had");
+        let told = cluster.node.told.iter().any(|(name, tell)| name == "newcomer" && tell.text.contains(TERM));
+        assert_eq!(told, term != 9, "{:?}", cluster.node.told);
+        cluster.node.gone("web");
+        cluster.quiet(1000, &[], &["node-1"]);
         assert!(cluster.has(), "term {term}");
         assert_eq!(cluster.node.swaps, [], "term {term}");
     }
