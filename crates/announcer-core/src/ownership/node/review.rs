@@ -254,7 +254,7 @@ impl Cluster {
                 Step::Rest | Step::LeaveUnreached => None,
                 Step::Ask => {
                     if let Some(link) = standing.link {
-                        let addresses = standing.addresses().map(|address| (link, address)).collect();
+                        let addresses = standing.owed().map(|(address, _)| (link, address)).collect();
                         self.ask(now, &primary.key, addresses);
                     }
                     None

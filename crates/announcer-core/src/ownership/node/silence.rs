@@ -88,22 +88,28 @@ impl Silences {
         &'a self,
         record: &'a OwnerRecord,
         addresses: &'a [IpAddr],
-    ) -> impl Iterator<Item = &'a SilentAddress> {
+    ) -> impl Iterator<Item = (IpAddr, &'a SilentAddress)> {
         let known = self.0.get(&record.host).into_iter();
-        let found = known.flat_map(move |known| addresses.iter().filter_map(|address| known.get(address)));
+        let found =
+            known.flat_map(move |known| addresses.iter().filter_map(|address| Some((*address, known.get(address)?))));
         // Under a newer record the owner must first be heard again (R5).
-        found.filter(|found| found.term == record.term)
+        found.filter(|(_, found)| found.term == record.term)
     }
 
     /// The finding about these addresses that justifies a take-over most, if the owner is silent for one of them.
     pub fn of(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<OwnerSilence> {
-        let found = self.found(record, addresses).map(|found| found.silence);
+        let found = self.found(record, addresses).map(|(_, found)| found.silence);
         found.max_by_key(|silence| (silence.taken.is_none(), silence.side))
     }
 
     /// When the last of these addresses fell silent.
     pub fn latest(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<Instant> {
-        self.found(record, addresses).map(|found| found.since).max()
+        self.found(record, addresses).map(|(_, found)| found.since).max()
+    }
+
+    /// Those of these addresses for which the owner is silent.
+    pub fn silent_among(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Vec<IpAddr> {
+        self.found(record, addresses).map(|(address, _)| address).collect()
     }
 
     /// When the first address of an owner fell silent.

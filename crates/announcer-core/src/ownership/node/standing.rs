@@ -233,12 +233,9 @@ impl Cluster {
             mixed.then(ring).flatten().map(|rank| rank + WATCHERS)
         })?;
         let there = self.towards(round, standing, &owner_record.host)?;
-        let askable = standing.addresses.iter().filter(|(address, _)| can_ask(round.context.network, link, *address));
-        let vips = askable.map(|(address, own)| Watched {
-            address: *address,
-            mac: own.unwrap_or(there.mac),
-            term: owner_record.term,
-        });
+        let askable = standing.owed().filter(|(address, _)| can_ask(round.context.network, link, *address));
+        let vips =
+            askable.map(|(address, own)| Watched { address, mac: own.unwrap_or(there.mac), term: owner_record.term });
         let rank = u8::try_from(rank).expect("it is less than four");
         let ahead = ahead.filter(|_| rank == 1).map(str::to_owned);
         Some((Succession { owner: owner_record.host.clone(), link, rank, ahead }, vips.collect()))
