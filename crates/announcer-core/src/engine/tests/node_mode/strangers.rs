@@ -143,6 +143,35 @@ fn an_address_that_never_came_up_takes_the_others_of_its_group_from_no_owner() {
     }
 }
 
+/// Clients knew both under an earlier owner.
+fn known_by_both_addresses() -> Cluster {
+    let mut service = with_two_addresses();
+    service.published.ingress.push(Ingress { ip: "10.0.0.6".parse().ok(), ports: service.ports.clone() });
+    Cluster::new(&ALL, &[service])
+}
+
+/// By now every kernel refuses the second one, as after a change of a setting.
+#[test]
+fn what_its_owner_has_never_had_takes_nothing_from_it_though_clients_know_it() {
+    for stranger in [true, false] {
+        let mut cluster = known_by_both_addresses();
+        let alive = [("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")];
+        pass(&mut cluster, 60_000, &alive, stranger, &ALL);
+        assert_eq!(cluster.node.swaps, [], "a stranger has it: {stranger}");
+        dies(&mut cluster, &alive[1..], stranger);
+    }
+}
+
+#[test]
+fn what_its_owner_has_had_and_lost_is_taken_with_its_group() {
+    let mut cluster = known_by_both_addresses();
+    let alive = [("node-3", "10.0.0.6"), ("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")];
+    pass(&mut cluster, 3000, &alive, false, &ALL);
+    assert_eq!(cluster.node.swaps, []);
+    pass(&mut cluster, 1000, &alive[1..], false, &[]);
+    assert_eq!(cluster.node.swaps.len(), 1);
+}
+
 #[test]
 fn a_stranger_at_an_address_that_never_came_up_holds_up_no_node_that_takes_the_others_of_its_group() {
     let mut service = with_two_addresses();
