@@ -17,6 +17,7 @@ mod probed;
 mod refused;
 mod rest;
 mod rotation;
+mod silent_nodes;
 mod storm;
 mod strangers;
 mod vacant;

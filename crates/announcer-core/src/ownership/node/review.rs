@@ -43,7 +43,8 @@ impl Cluster {
         let settled = known_since + MEMBERS_SETTLE;
         let unsettled = now < settled && self.facts.awaits_members();
         let fitness = self.all_fitness(now);
-        let round = Round { now, context, fitness: &fitness, yield_at, unsettled };
+        let silent = self.silent_nodes(now);
+        let round = Round { now, context, fitness: &fitness, silent: &silent, yield_at, unsettled };
         let mut wake = Wake { now, next: None };
         yield_at.into_iter().chain(Some(settled).filter(|_| unsettled)).for_each(|at| wake.at(at));
 

@@ -73,6 +73,8 @@ pub(super) struct Round<'a> {
     pub now: Instant,
     pub context: &'a ReviewContext<'a>,
     pub fitness: &'a BTreeMap<String, Fitness>,
+    /// Nodes that most probably answer nobody at this moment, whatever their Leases say.
+    pub silent: &'a BTreeSet<String>,
     /// Set while a foreign holder has all Services. Until then this node goes on serving VIPs for which that holder
     /// does not answer yet.
     pub yield_at: Option<Instant>,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use l2_types::Mac;
 
+use super::timing::TOLD_AFTER;
 use super::{OwnerRecord, OwnerVerdict, Term};
 use crate::detect::landmarks::Side;
 
@@ -47,6 +48,12 @@ impl OwnerSilence {
     pub fn is_outheard(self, theirs: u8) -> bool {
         !self.certain && is_many_more(theirs, self.outside)
     }
+
+    /// Whether the owner was in reach before it fell silent at `since`: it has answered under its record, or at an
+    /// address of its own shortly before. If it was not, the LAN may keep the two nodes apart.
+    pub fn was_heard(self, since: Instant) -> bool {
+        self.heard || self.last.is_some_and(|last| since < last + TOLD_AFTER)
+    }
 }
 
 /// One silent address: since when, under which term, and what the last burst showed.
@@ -81,14 +88,18 @@ impl SilentOwner {
 
 /// Silent owners with their silent addresses.
 #[derive(Debug, Default)]
-pub struct Silences(BTreeMap<String, SilentOwner>);
+pub struct Silences {
+    owners: BTreeMap<String, SilentOwner>,
+    /// How many addresses of each owner this node watches.
+    watched: BTreeMap<String, usize>,
+}
 
 impl Silences {
     /// Takes in a verdict of the detector.
     pub fn note(&mut self, now: Instant, verdict: OwnerVerdict) {
         match verdict {
             OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside } => {
-                let known = self.0.entry(owner).or_default();
+                let known = self.owners.entry(owner).or_default();
                 let was_heard = !heard.is_empty();
                 known.heard.extend(heard.into_iter().map(|vip| (vip.address, vip.term)));
                 let free = vips.into_iter().map(|vip| (vip, None));
@@ -101,7 +112,7 @@ impl Silences {
                 }
             }
             OwnerVerdict::Answers { owner, vip } => {
-                if let Some(known) = self.0.get_mut(&owner)
+                if let Some(known) = self.owners.get_mut(&owner)
                     && let Some(found) = known.silent.remove(&vip)
                 {
                     known.heard.insert(vip, found.term);
@@ -115,7 +126,7 @@ impl Silences {
         record: &'a OwnerRecord,
         addresses: &'a [IpAddr],
     ) -> impl Iterator<Item = (IpAddr, &'a SilentAddress)> {
-        let known = self.0.get(&record.host);
+        let known = self.owners.get(&record.host);
         addresses.iter().filter_map(move |address| {
             let known = known.filter(|known| known.counts(record.term, *address, addresses))?;
             // Under a newer record the owner must first be heard again (R5).
@@ -143,12 +154,26 @@ impl Silences {
 
     /// When the first address of an owner fell silent.
     pub fn since(&self, owner: &str) -> Option<Instant> {
-        self.0.get(owner)?.silent.values().map(|found| found.since).min()
+        self.owners.get(owner)?.silent.values().map(|found| found.since).min()
     }
 
-    /// Forgets verdicts about addresses that this node does not watch any more.
+    /// Owners that answer for nothing any more and were in reach before, while this node is on the clients' side of the
+    /// LAN.
+    pub fn lost(&self) -> impl Iterator<Item = &str> {
+        let tells = |found: &SilentAddress| found.silence.side == Side::Greater && found.silence.was_heard(found.since);
+        let is_lost = move |(owner, known): &(&String, &SilentOwner)| {
+            self.watched.get(*owner) == Some(&known.silent.len()) && known.silent.values().all(tells)
+        };
+        self.owners.iter().filter(is_lost).map(|(owner, _)| owner.as_str())
+    }
+
+    /// Takes in which addresses this node watches from now on, and forgets verdicts about others.
     pub fn retain(&mut self, watched: &BTreeSet<(String, IpAddr)>) {
-        self.0.retain(|owner, known| {
+        self.watched.clear();
+        for (owner, _) in watched {
+            *self.watched.entry(owner.clone()).or_default() += 1;
+        }
+        self.owners.retain(|owner, known| {
             let is_watched = |vip: &IpAddr| watched.contains(&(owner.clone(), *vip));
             known.silent.retain(|vip, _| is_watched(vip));
             known.heard.retain(|vip, _| is_watched(vip));
@@ -159,6 +184,8 @@ impl Silences {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::Watched;
     use super::*;
 
@@ -215,7 +242,7 @@ mod tests {
         let mut silences = Silences::default();
         silences.note(now, silent(vec![free], Vec::new()));
         assert_eq!(silences.of(&record(5), &[free.address]), None);
-        let later = now + std::time::Duration::from_secs(1);
+        let later = now + Duration::from_secs(1);
         silences.note(later, silent(vec![free], Vec::new()));
         assert_eq!(silences.latest(&record(4), &[free.address]), Some(now), "it never answered between them");
         silences.note(later, silent(vec![Watched { term: Term(5), ..free }], Vec::new()));
@@ -245,6 +272,35 @@ mod tests {
         assert!(silences.of(&record(4), &group).is_some());
         silences.note(now, OwnerVerdict::Answers { owner: "node-2".into(), vip: good.address });
         assert_eq!(silences.of(&record(4), &group), None, "it has needed a while");
+    }
+
+    #[test]
+    fn an_owner_is_lost_that_was_in_reach_and_answers_for_nothing_if_clients_are_on_this_side() {
+        let (now, all) = (Instant::now(), [5, 6].map(vip));
+        let watched: BTreeSet<_> = all.iter().map(|vip| ("node-2".to_owned(), vip.address)).collect();
+        let recently = now.checked_sub(Duration::from_secs(12));
+        for (name, vips, taken, on, had, answered, lost) in [
+            ("it answers for nothing", &all[..], &[][..], Side::Greater, true, None, true),
+            ("somebody else answers for one", &all[..1], &all[1..], Side::Greater, true, None, true),
+            ("one is missing", &all[..1], &[], Side::Greater, true, None, false),
+            ("this node may be cut off", &all, &[], Side::Lesser, true, None, false),
+            ("it was never heard", &all, &[], Side::Greater, false, None, false),
+            ("it was heard at an address of its own", &all, &[], Side::Greater, false, recently, true),
+        ] {
+            let taken = taken.iter().map(|vip| (*vip, THIEF)).collect();
+            let heard = if had { all.to_vec() } else { Vec::new() };
+            let OwnerVerdict::Silent { owner, vips, taken, certain, heard, outside, .. } =
+                silent_beside(vips.to_vec(), taken, heard)
+            else {
+                panic!("it is silent")
+            };
+            let verdict =
+                OwnerVerdict::Silent { owner, vips, taken, side: on, certain, heard, last: answered, outside };
+            let mut silences = Silences::default();
+            silences.retain(&watched);
+            silences.note(now, verdict);
+            assert_eq!(silences.lost().collect::<Vec<_>>(), if lost { vec!["node-2"] } else { vec![] }, "{name}");
+        }
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Cluster {
         let Some((owner_record, since)) = standing.owner_record.as_ref().zip(self.silent_since(standing)) else {
             return false;
         };
-        if silent.heard || silent.last.is_some_and(|last| since < last + TOLD_AFTER) {
+        if silent.was_heard(since) {
             return false;
         }
         // Since the record was seen. A renewal from before may arrive this much later.
