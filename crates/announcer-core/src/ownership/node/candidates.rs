@@ -63,22 +63,27 @@ impl<'a> Candidates<'a> {
 
     /// The home of `group`: the hash chooses among the nodes with the fewest penalties.
     pub fn home(&self, group: &str) -> Option<&'a str> {
-        Self::first_class(group, self.nodes.iter().copied())
+        Self::first_class(group, None, self.nodes.iter().copied())
     }
 
     /// The node to which `me` may hand the group over. Nodes that leave everything to a kube-vip are left out, because
     /// they would not take it. A silent node gets it only if there is no other one: it may be dead, and its Lease still
-    /// valid.
-    pub fn home_elsewhere(&self, group: &str, me: &str) -> Option<&'a str> {
+    /// valid. Among those with the fewest penalties `preferred` comes first.
+    pub fn home_elsewhere(&self, group: &str, me: &str, preferred: Option<&str>) -> Option<&'a str> {
         let others =
             || self.nodes.iter().copied().filter(move |(penalties, node)| *node != me && !penalties.defects.yields);
-        Self::first_class(group, others().filter(|(_, node)| !self.silent.contains(node)))
-            .or_else(|| Self::first_class(group, others()))
+        Self::first_class(group, preferred, others().filter(|(_, node)| !self.silent.contains(node)))
+            .or_else(|| Self::first_class(group, preferred, others()))
     }
 
-    fn first_class(group: &str, nodes: impl Iterator<Item = (Penalties, &'a str)> + Clone) -> Option<&'a str> {
+    fn first_class(
+        group: &str,
+        preferred: Option<&str>,
+        nodes: impl Iterator<Item = (Penalties, &'a str)> + Clone,
+    ) -> Option<&'a str> {
         let best = nodes.clone().map(|(penalties, _)| penalties).min()?;
-        place::preferred(group, nodes.filter(|(penalties, _)| *penalties == best).map(|(_, node)| node))
+        let class = nodes.filter(|(penalties, _)| *penalties == best).map(|(_, node)| node);
+        class.clone().find(|node| Some(*node) == preferred).or_else(|| place::preferred(group, class))
     }
 
     /// Whether no node has fewer penalties than `node`.
@@ -200,10 +205,24 @@ mod tests {
             let heard = Candidates::new(NODES.into_iter().zip(penalties));
             let silent = silent.iter().map(|node| (*node).to_owned()).collect();
             let candidates = heard.clone().with_silent(&silent);
-            assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1"), Some(to), "{name}");
+            assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1", None), Some(to), "{name}");
             assert_eq!(candidates.has_better_than("node-1"), better, "{name}");
             let line = |candidates: &Candidates<'static>| candidates.line("node-1", |_| None);
             assert_eq!(line(&candidates), line(&heard), "{name}: all nodes have to agree on the line");
+        }
+    }
+
+    #[test]
+    fn a_node_is_preferred_to_the_one_that_the_hash_chooses_only_among_those_that_are_best_off() {
+        let (well, proxy) = (Penalties::default(), ill(false, true, false));
+        for (name, penalties, preferred, to) in [
+            ("both are well", [proxy, well, well], "node-2", "node-2"),
+            ("it is ill", [well, proxy, well], "node-2", "node-3"),
+            ("it may not have it", [well, well, well], "node-9", "node-3"),
+            ("it is the giver", [well, well, well], "node-1", "node-3"),
+        ] {
+            let candidates = Candidates::new(NODES.into_iter().zip(penalties));
+            assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1", Some(preferred)), Some(to), "{name}");
         }
     }
 

@@ -101,12 +101,14 @@ impl Cluster {
 
     /// The other node where the group belongs, and since when. `None` also while that node is not ready or is silent.
     /// Its Lease stays valid for many seconds after it has lost its power, and a move that may wait would leave the
-    /// group without an answer.
+    /// group without an answer. A group that was lent waits for its lender to be well again. At a third node it would
+    /// be no loan any more, and it would never go home.
     pub(super) fn belongs_elsewhere(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<(String, Instant)> {
-        let lent = self.hand_overs.lent.get(&standing.primary().key).map(String::as_str);
-        let node = lent
-            .filter(|node| standing.candidates.is_first_class(node))
-            .or_else(|| standing.candidates.home(standing.home_key()))?;
+        let node = match self.hand_overs.lent.get(&standing.primary().key) {
+            Some(lender) if standing.candidates.is_first_class(lender) => lender.as_str(),
+            Some(_) if !round.context.config.fail_back => return None,
+            Some(_) | None => standing.candidates.home(standing.home_key())?,
+        };
         if self.facts.is_restless(round.now, node) || round.silent.contains(node) {
             return None;
         }

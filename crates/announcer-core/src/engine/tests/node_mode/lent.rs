@@ -121,6 +121,28 @@ fn nothing_more_goes_back_to_a_home_that_has_lost_its_power_though_its_lease_sta
     }
 }
 
+/// While node-2 is ill the hash would choose node-3 for some of them, and from there nothing goes home.
+#[test]
+fn what_was_lent_rests_while_its_lender_is_ill_and_goes_home_after_that() {
+    let mut cluster = lent(5);
+    cluster.quiet(180_000, &[], &ALL);
+    assert_eq!(given(&cluster, cluster.node.start), []);
+    ready(&mut cluster, "node-2", true);
+    give(&mut cluster, 5, Duration::from_secs(75));
+    let to: Vec<String> = given(&cluster, cluster.node.start).into_iter().map(|(_, to)| to).collect();
+    assert_eq!(to, ["node-2"; 5]);
+}
+
+#[test]
+fn a_borrower_that_falls_ill_gives_what_it_was_lent_to_its_lender_that_is_well_again() {
+    let mut cluster = lent(5);
+    ready(&mut cluster, "node-2", true);
+    pass(&mut cluster, 5, 5000);
+    assert_eq!(recipients(&cluster), [""; 0]);
+    cluster.node.feed(Input::KubeProxy(false));
+    assert_eq!(recipients(&cluster), ["node-2"; 5]);
+}
+
 #[test]
 fn nothing_goes_back_while_many_nodes_are_not_ready_nor_for_a_minute_after_that() {
     let mut cluster = lent(3);
