@@ -59,8 +59,8 @@ pub(crate) enum OwnerVerdict {
         side: Side,
         /// This node hears the owner itself, or has lost no other host.
         certain: bool,
-        /// This node has heard the owner answer before.
-        heard: bool,
+        /// The VIPs for which the owner has answered this node under their record.
+        heard: Vec<Watched>,
         /// When the owner has last answered this node as a landmark, at an address of its own.
         last: Option<Instant>,
         /// How many landmarks that are not members have answered in the same burst.

@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn an_interface_through_which_no_host_is_reached_is_given_up_at_once() {
-        let changes: [(&str, fn(&mut Network)); 5] = [
+        type Change = fn(&mut Network);
+        let changes: [(&str, Change); 5] = [
             ("set down", |network| network.links[1].up = false),
             ("gone", |network| network.links.retain(|link| link.index != 2)),
             ("without an address", |network| network.addresses.retain(|own| own.interface != 2)),

@@ -48,7 +48,7 @@ fn an_owner_that_never_answered_a_unicast_question_is_not_said_to_have_been_hear
         .verdicts
         .iter()
         .filter_map(|(_, verdict)| match verdict {
-            OwnerVerdict::Silent { heard, .. } => Some(*heard),
+            OwnerVerdict::Silent { heard, .. } => Some(!heard.is_empty()),
             OwnerVerdict::Answers { .. } => None,
         })
         .collect();

@@ -51,7 +51,6 @@ impl Watch {
     ) {
         let now = context.now;
         let last = context.landmarks.last_answer(context.link, &self.macs());
-        let heard = self.vips.values().any(|vip| vip.heard);
         let Outcome { mut silent, unasked, mut taken, refuted, side, certain, outside, gateway, found } = outcome;
         silent.retain(|address| self.vips.contains_key(address));
         taken.retain(|(address, _)| self.vips.contains_key(address));
@@ -82,6 +81,7 @@ impl Watch {
             |address: IpAddr| Watched { address, mac: self.vips[&address].named, term: self.vips[&address].term };
         let vips: Vec<Watched> = silent.into_iter().map(watched).collect();
         let taken = taken.into_iter().map(|(address, by)| (watched(address), by)).collect();
+        let heard = self.vips.iter().filter(|(_, vip)| vip.heard).map(|(address, _)| watched(*address)).collect();
         let owner = owner.to_owned();
         if self.subject == Subject::Node {
             // On the lesser side of a partitioned LAN, or alone, this node knows nothing about other nodes.

@@ -18,6 +18,7 @@ mod probed;
 mod refused;
 mod rest;
 mod rotation;
+mod silent_nodes;
 mod storm;
 mod strangers;
 mod vacant;

@@ -26,19 +26,30 @@ impl Penalties {
 
 /// All nodes that may own a group, the best first.
 #[derive(Debug, Clone, Default)]
-pub struct Candidates<'a>(Vec<(Penalties, &'a str)>);
+pub struct Candidates<'a> {
+    nodes: Vec<(Penalties, &'a str)>,
+    /// Those that most probably answer nobody at this moment. Each node finds that out for itself, so it changes
+    /// nothing about the order, in which all nodes have to agree. It counts only where this node gives a group away.
+    silent: BTreeSet<&'a str>,
+}
 
 impl<'a> Candidates<'a> {
     /// Takes the nodes in any order.
     pub fn new(nodes: impl IntoIterator<Item = (&'a str, Penalties)>) -> Self {
         let mut nodes: Vec<(Penalties, &str)> = nodes.into_iter().map(|(node, penalties)| (penalties, node)).collect();
         nodes.sort_unstable();
-        Self(nodes)
+        Self { nodes, silent: BTreeSet::new() }
+    }
+
+    /// The same nodes, where those in `silent` get nothing while another node can have it.
+    pub fn with_silent(mut self, silent: &BTreeSet<String>) -> Self {
+        self.silent = self.nodes.iter().map(|(_, node)| *node).filter(|node| silent.contains(*node)).collect();
+        self
     }
 
     /// Number of nodes.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.nodes.len()
     }
 
     /// Whether `node` may own the group.
@@ -47,37 +58,44 @@ impl<'a> Candidates<'a> {
     }
 
     fn penalties(&self, node: &str) -> Option<Penalties> {
-        self.0.iter().find(|(_, other)| *other == node).map(|(penalties, _)| *penalties)
+        self.nodes.iter().find(|(_, other)| *other == node).map(|(penalties, _)| *penalties)
     }
 
     /// The home of `group`: the hash chooses among the nodes with the fewest penalties.
     pub fn home(&self, group: &str) -> Option<&'a str> {
-        Self::first_class(group, self.0.iter().copied())
+        Self::first_class(group, None, self.nodes.iter().copied())
     }
 
     /// The node to which `me` may hand the group over. Nodes that leave everything to a kube-vip are left out, because
-    /// they would not take it.
-    pub fn home_elsewhere(&self, group: &str, me: &str) -> Option<&'a str> {
-        Self::first_class(
-            group,
-            self.0.iter().copied().filter(|(penalties, node)| *node != me && !penalties.defects.yields),
-        )
+    /// they would not take it. A silent node gets it only if there is no other one: it may be dead, and its Lease still
+    /// valid. Among those with the fewest penalties `preferred` comes first.
+    pub fn home_elsewhere(&self, group: &str, me: &str, preferred: Option<&str>) -> Option<&'a str> {
+        let others =
+            || self.nodes.iter().copied().filter(move |(penalties, node)| *node != me && !penalties.defects.yields);
+        Self::first_class(group, preferred, others().filter(|(_, node)| !self.silent.contains(node)))
+            .or_else(|| Self::first_class(group, preferred, others()))
     }
 
-    fn first_class(group: &str, nodes: impl Iterator<Item = (Penalties, &'a str)> + Clone) -> Option<&'a str> {
+    fn first_class(
+        group: &str,
+        preferred: Option<&str>,
+        nodes: impl Iterator<Item = (Penalties, &'a str)> + Clone,
+    ) -> Option<&'a str> {
         let best = nodes.clone().map(|(penalties, _)| penalties).min()?;
-        place::preferred(group, nodes.filter(|(penalties, _)| *penalties == best).map(|(_, node)| node))
+        let class = nodes.filter(|(penalties, _)| *penalties == best).map(|(_, node)| node);
+        class.clone().find(|node| Some(*node) == preferred).or_else(|| place::preferred(group, class))
     }
 
     /// Whether no node has fewer penalties than `node`.
     pub fn is_first_class(&self, node: &str) -> bool {
-        self.penalties(node).is_some_and(|penalties| self.0.first().is_some_and(|(best, _)| *best == penalties))
+        self.penalties(node).is_some_and(|penalties| self.nodes.first().is_some_and(|(best, _)| *best == penalties))
     }
 
-    /// Whether another node has fewer penalties than the owner `me`.
+    /// Whether another node that is not silent has fewer penalties than the owner `me`.
     pub fn has_better_than(&self, me: &str) -> bool {
         let own = self.penalties(me).map(Penalties::to_keep);
-        let others = self.0.iter().filter(|(_, node)| *node != me).map(|(penalties, _)| *penalties);
+        let others = self.nodes.iter().filter(|(_, node)| *node != me && !self.silent.contains(node));
+        let others = others.map(|(penalties, _)| *penalties);
         own.zip(others.min()).is_some_and(|(own, best)| best < own)
     }
 
@@ -87,7 +105,7 @@ impl<'a> Candidates<'a> {
             (penalties, std::cmp::Reverse((place::score(group, node), node.to_owned())))
         };
         let own = key(self.penalties(me)?, me);
-        Some(self.0.iter().filter(|(penalties, node)| key(*penalties, node) < own).count())
+        Some(self.nodes.iter().filter(|(penalties, node)| key(*penalties, node) < own).count())
     }
 
     /// The place of `me` among the successors of `owner`. Successors are ordered by penalties. With the same penalties,
@@ -102,7 +120,7 @@ impl<'a> Candidates<'a> {
     /// All successors of `owner`, in order.
     pub fn line<'h>(&self, owner: &str, host: impl Fn(&str) -> Option<&'h str>) -> Vec<&'a str> {
         let mut others: Vec<(Penalties, bool, &str)> = self
-            .0
+            .nodes
             .iter()
             .filter(|(_, node)| *node != owner)
             .map(|(penalties, node)| (*penalties, *node < owner, *node))
@@ -173,6 +191,39 @@ mod tests {
             assert_eq!(candidates.has_better_than("node-1"), better_than_1, "{name}");
         }
         assert_eq!(Candidates::default().home("10.0.0.5"), None);
+    }
+
+    #[test]
+    fn a_silent_node_is_better_than_nobody_and_gets_a_group_only_where_there_is_nobody_else() {
+        let (well, proxy) = (Penalties::default(), ill(false, true, false));
+        for (name, penalties, silent, to, better) in [
+            ("one of two that are better off", [proxy, well, well], &["node-3"][..], "node-2", true),
+            ("the only one that is better off", [proxy, well, proxy], &["node-2"], "node-3", false),
+            ("both others", [proxy, well, well], &["node-2", "node-3"], "node-3", false),
+            ("the owner, as others say", [proxy, well, proxy], &["node-1"], "node-2", true),
+        ] {
+            let heard = Candidates::new(NODES.into_iter().zip(penalties));
+            let silent = silent.iter().map(|node| (*node).to_owned()).collect();
+            let candidates = heard.clone().with_silent(&silent);
+            assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1", None), Some(to), "{name}");
+            assert_eq!(candidates.has_better_than("node-1"), better, "{name}");
+            let line = |candidates: &Candidates<'static>| candidates.line("node-1", |_| None);
+            assert_eq!(line(&candidates), line(&heard), "{name}: all nodes have to agree on the line");
+        }
+    }
+
+    #[test]
+    fn a_node_is_preferred_to_the_one_that_the_hash_chooses_only_among_those_that_are_best_off() {
+        let (well, proxy) = (Penalties::default(), ill(false, true, false));
+        for (name, penalties, preferred, to) in [
+            ("both are well", [proxy, well, well], "node-2", "node-2"),
+            ("it is ill", [well, proxy, well], "node-2", "node-3"),
+            ("it may not have it", [well, well, well], "node-9", "node-3"),
+            ("it is the giver", [well, well, well], "node-1", "node-3"),
+        ] {
+            let candidates = Candidates::new(NODES.into_iter().zip(penalties));
+            assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1", Some(preferred)), Some(to), "{name}");
+        }
     }
 
     #[test]

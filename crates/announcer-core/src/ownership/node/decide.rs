@@ -152,6 +152,8 @@ fn keep(case: &Case<'_>) -> Step {
         // A hand-over would cost every client its connections, while the kernel goes on answering without a process.
         return Step::Rest;
     }
+    // What was lent goes to its lender, if that one is as well off as any other node.
+    let elsewhere = || case.candidates.home_elsewhere(case.group, case.me, case.home);
     let why = if case.stopping {
         "its announcer is ending"
     } else if !case.keeps {
@@ -159,11 +161,11 @@ fn keep(case: &Case<'_>) -> Step {
     } else if case.candidates.has_better_than(case.me) {
         "another node is better off"
     } else if case.fail_back {
-        return give_to(case.home.or_else(|| case.candidates.home_elsewhere(case.group, case.me)), BELONGS_THERE);
+        return give_to(case.home.or_else(elsewhere), BELONGS_THERE);
     } else {
         return Step::Rest;
     };
-    give_to(case.candidates.home_elsewhere(case.group, case.me), why)
+    give_to(elsewhere(), why)
 }
 
 fn give_to(to: Option<&str>, why: &'static str) -> Step {

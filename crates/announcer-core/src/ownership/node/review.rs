@@ -44,7 +44,8 @@ impl Cluster {
         let settled = known_since + MEMBERS_SETTLE;
         let unsettled = now < settled && self.facts.awaits_members();
         let fitness = self.all_fitness(now);
-        let round = Round { now, context, fitness: &fitness, yield_at, unsettled };
+        let silent = self.silent_nodes(now);
+        let round = Round { now, context, fitness: &fitness, silent: &silent, yield_at, unsettled };
         let mut wake = Wake { now, next: None };
         yield_at.into_iter().chain(Some(settled).filter(|_| unsettled)).for_each(|at| wake.at(at));
 
@@ -271,7 +272,7 @@ impl Cluster {
                 Step::Rest | Step::LeaveUnreached => None,
                 Step::Ask => {
                     if let Some(link) = standing.link {
-                        let addresses = standing.addresses().map(|address| (link, address)).collect();
+                        let addresses = standing.owed().map(|(address, _)| (link, address)).collect();
                         self.ask(now, &primary.key, addresses);
                     }
                     None

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Instant;
 
-use l2_types::Link;
+use l2_types::{Link, Mac};
 
 use super::candidates::Candidates;
 use super::member::Fitness;
@@ -76,6 +76,8 @@ pub(super) struct Round<'a> {
     pub now: Instant,
     pub context: &'a ReviewContext<'a>,
     pub fitness: &'a BTreeMap<String, Fitness>,
+    /// Nodes that most probably answer nobody at this moment, whatever their Leases say.
+    pub silent: &'a BTreeSet<String>,
     /// Set while a foreign holder has all Services. Until then this node goes on serving VIPs for which that holder
     /// does not answer yet.
     pub yield_at: Option<Instant>,
@@ -88,7 +90,7 @@ pub(super) struct Standing<'a> {
     pub key: String,
     pub members: Vec<&'a ServiceView>,
     /// Addresses on the wire, with the MAC of their macvlan.
-    pub addresses: Vec<(IpAddr, Option<l2_types::Mac>)>,
+    pub addresses: Vec<(IpAddr, Option<Mac>)>,
     /// Whether one of the addresses is on this node.
     pub holding: bool,
     /// The Service whose annotations choose the interface.
@@ -118,6 +120,17 @@ impl Standing<'_> {
 
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.addresses.iter().map(|(address, _)| *address)
+    }
+
+    /// The addresses that the owner has to answer for, with the MAC of their macvlan: those that stand in the status of
+    /// a member, or all while none does. Beside an address that was published, one that never was is on no node: a
+    /// stranger has it, or the kernel refuses it. Silence about it says nothing about the owner, and the next owner
+    /// would meet the same.
+    pub fn owed(&self) -> impl Iterator<Item = (IpAddr, Option<Mac>)> + '_ {
+        let members = &self.members;
+        let is_told = move |address: IpAddr| members.iter().any(|view| view.published.has(address));
+        let is_any_told = self.addresses().any(is_told);
+        self.addresses.iter().copied().filter(move |(address, _)| !is_any_told || is_told(*address))
     }
 
     /// Whether the group has no owner, and no node may own it before an endpoint is ready.

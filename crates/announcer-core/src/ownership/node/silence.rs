@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use l2_types::Mac;
 
+use super::timing::TOLD_AFTER;
 use super::{OwnerRecord, OwnerVerdict, Term};
 use crate::detect::landmarks::Side;
 
@@ -47,6 +48,12 @@ impl OwnerSilence {
     pub fn is_outheard(self, theirs: u8) -> bool {
         !self.certain && is_many_more(theirs, self.outside)
     }
+
+    /// Whether the owner was in reach before it fell silent at `since`: it has answered under its record, or at an
+    /// address of its own shortly before. If it was not, the LAN may keep the two nodes apart.
+    pub fn was_heard(self, since: Instant) -> bool {
+        self.heard || self.last.is_some_and(|last| since < last + TOLD_AFTER)
+    }
 }
 
 /// One silent address: since when, under which term, and what the last burst showed.
@@ -57,28 +64,58 @@ struct SilentAddress {
     silence: OwnerSilence,
 }
 
+/// An owner that is silent for some of its addresses.
+#[derive(Debug, Default)]
+struct SilentOwner {
+    silent: BTreeMap<IpAddr, SilentAddress>,
+    /// The addresses for which it has answered under their record, with the term of that record.
+    heard: BTreeMap<IpAddr, Term>,
+}
+
+impl SilentOwner {
+    fn was_heard(&self, term: Term, address: IpAddr) -> bool {
+        self.heard.get(&address) == Some(&term)
+    }
+
+    /// Whether silence about one address of `group` says anything about the owner. An owner that has answered for
+    /// another one under this record knows the record. It knows too why it has never had this one: a stranger has it,
+    /// or the kernel refuses it. Most often the next owner would meet the same, and all connections of the others would
+    /// be reset.
+    fn counts(&self, term: Term, address: IpAddr, group: &[IpAddr]) -> bool {
+        self.was_heard(term, address) || !group.iter().any(|other| self.was_heard(term, *other))
+    }
+}
+
 /// Silent owners with their silent addresses.
 #[derive(Debug, Default)]
-pub struct Silences(BTreeMap<String, BTreeMap<IpAddr, SilentAddress>>);
+pub struct Silences {
+    owners: BTreeMap<String, SilentOwner>,
+    /// How many addresses of each owner this node watches.
+    watched: BTreeMap<String, usize>,
+}
 
 impl Silences {
     /// Takes in a verdict of the detector.
     pub fn note(&mut self, now: Instant, verdict: OwnerVerdict) {
         match verdict {
             OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside } => {
-                let known = self.0.entry(owner).or_default();
+                let known = self.owners.entry(owner).or_default();
+                let was_heard = !heard.is_empty();
+                known.heard.extend(heard.into_iter().map(|vip| (vip.address, vip.term)));
                 let free = vips.into_iter().map(|vip| (vip, None));
                 for (vip, taken) in free.chain(taken.into_iter().map(|(vip, by)| (vip, Some(by)))) {
-                    let before = known.get(&vip.address).filter(|found| found.term == vip.term);
+                    let before = known.silent.get(&vip.address).filter(|found| found.term == vip.term);
                     let since = before.map_or(now, |found| found.since);
                     let last = before.map_or(last, |found| found.silence.last);
-                    let silence = OwnerSilence { taken, side, certain, heard, last, outside };
-                    known.insert(vip.address, SilentAddress { since, term: vip.term, silence });
+                    let silence = OwnerSilence { taken, side, certain, heard: was_heard, last, outside };
+                    known.silent.insert(vip.address, SilentAddress { since, term: vip.term, silence });
                 }
             }
             OwnerVerdict::Answers { owner, vip } => {
-                if let Some(known) = self.0.get_mut(&owner) {
-                    known.remove(&vip);
+                if let Some(known) = self.owners.get_mut(&owner)
+                    && let Some(found) = known.silent.remove(&vip)
+                {
+                    known.heard.insert(vip, found.term);
                 }
             }
         }
@@ -88,40 +125,67 @@ impl Silences {
         &'a self,
         record: &'a OwnerRecord,
         addresses: &'a [IpAddr],
-    ) -> impl Iterator<Item = &'a SilentAddress> {
-        let known = self.0.get(&record.host).into_iter();
-        let found = known.flat_map(move |known| addresses.iter().filter_map(|address| known.get(address)));
-        // Under a newer record the owner must first be heard again (R5).
-        found.filter(|found| found.term == record.term)
+    ) -> impl Iterator<Item = (IpAddr, &'a SilentAddress)> {
+        let known = self.owners.get(&record.host);
+        addresses.iter().filter_map(move |address| {
+            let known = known.filter(|known| known.counts(record.term, *address, addresses))?;
+            // Under a newer record the owner must first be heard again (R5).
+            let found = known.silent.get(address).filter(|found| found.term == record.term)?;
+            Some((*address, found))
+        })
     }
 
-    /// The finding about these addresses that justifies a take-over most, if the owner is silent for one of them.
+    /// The finding about these addresses of a group that justifies a take-over most, if the owner is silent for one of
+    /// them.
     pub fn of(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<OwnerSilence> {
-        let found = self.found(record, addresses).map(|found| found.silence);
+        let found = self.found(record, addresses).map(|(_, found)| found.silence);
         found.max_by_key(|silence| (silence.taken.is_none(), silence.side))
     }
 
     /// When the last of these addresses fell silent.
     pub fn latest(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<Instant> {
-        self.found(record, addresses).map(|found| found.since).max()
+        self.found(record, addresses).map(|(_, found)| found.since).max()
+    }
+
+    /// Those of these addresses for which the owner is silent.
+    pub fn silent_among(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Vec<IpAddr> {
+        self.found(record, addresses).map(|(address, _)| address).collect()
     }
 
     /// When the first address of an owner fell silent.
     pub fn since(&self, owner: &str) -> Option<Instant> {
-        self.0.get(owner)?.values().map(|found| found.since).min()
+        self.owners.get(owner)?.silent.values().map(|found| found.since).min()
     }
 
-    /// Forgets verdicts about addresses that this node does not watch any more.
+    /// Owners that answer for nothing any more and were in reach before, while this node is on the clients' side of the
+    /// LAN.
+    pub fn lost(&self) -> impl Iterator<Item = &str> {
+        let tells = |found: &SilentAddress| found.silence.side == Side::Greater && found.silence.was_heard(found.since);
+        let is_lost = move |(owner, known): &(&String, &SilentOwner)| {
+            self.watched.get(*owner) == Some(&known.silent.len()) && known.silent.values().all(tells)
+        };
+        self.owners.iter().filter(is_lost).map(|(owner, _)| owner.as_str())
+    }
+
+    /// Takes in which addresses this node watches from now on, and forgets verdicts about others.
     pub fn retain(&mut self, watched: &BTreeSet<(String, IpAddr)>) {
-        self.0.retain(|owner, vips| {
-            vips.retain(|vip, _| watched.contains(&(owner.clone(), *vip)));
-            !vips.is_empty()
+        self.watched.clear();
+        for (owner, _) in watched {
+            *self.watched.entry(owner.clone()).or_default() += 1;
+        }
+        self.owners.retain(|owner, known| {
+            let is_watched = |vip: &IpAddr| watched.contains(&(owner.clone(), *vip));
+            known.silent.retain(|vip, _| is_watched(vip));
+            known.heard.retain(|vip, _| is_watched(vip));
+            !known.silent.is_empty()
         });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::Watched;
     use super::*;
 
@@ -136,13 +200,19 @@ mod tests {
     }
 
     fn silent(vips: Vec<Watched>, taken: Vec<(Watched, Mac)>) -> OwnerVerdict {
+        let heard = vips.iter().copied().chain(taken.iter().map(|(vip, _)| *vip)).collect();
+        silent_beside(vips, taken, heard)
+    }
+
+    /// Before, it has answered for these.
+    fn silent_beside(vips: Vec<Watched>, taken: Vec<(Watched, Mac)>, heard: Vec<Watched>) -> OwnerVerdict {
         OwnerVerdict::Silent {
             owner: "node-2".into(),
             vips,
             taken,
             side: Side::Lesser,
             certain: false,
-            heard: true,
+            heard,
             last: None,
             outside: 1,
         }
@@ -172,11 +242,65 @@ mod tests {
         let mut silences = Silences::default();
         silences.note(now, silent(vec![free], Vec::new()));
         assert_eq!(silences.of(&record(5), &[free.address]), None);
-        let later = now + std::time::Duration::from_secs(1);
+        let later = now + Duration::from_secs(1);
         silences.note(later, silent(vec![free], Vec::new()));
         assert_eq!(silences.latest(&record(4), &[free.address]), Some(now), "it never answered between them");
         silences.note(later, silent(vec![Watched { term: Term(5), ..free }], Vec::new()));
         assert_eq!(silences.latest(&record(5), &[free.address]), Some(later));
+    }
+
+    #[test]
+    fn an_address_that_never_answered_counts_only_where_no_other_one_of_the_group_has_answered() {
+        let (now, [good, never]) = (Instant::now(), [5, 6].map(vip));
+        let group = [good.address, never.address];
+        let older = Watched { term: Term(3), ..good };
+        for (name, silent, heard, counts) in [
+            ("it answers for another one", vec![never], vec![good], false),
+            ("it has answered for neither", vec![never], vec![], true),
+            ("it has answered for the other one under an older record", vec![never], vec![older], true),
+            ("it has answered for this one before", vec![never], vec![good, never], true),
+            ("it is silent for both by now", vec![good, never], vec![good], true),
+        ] {
+            let mut silences = Silences::default();
+            silences.note(now, silent_beside(silent, Vec::new(), heard));
+            assert_eq!(silences.of(&record(4), &group).is_some(), counts, "{name}");
+            assert_eq!(silences.latest(&record(4), &group).is_some(), counts, "{name}");
+            assert!(silences.of(&record(4), &group[1..]).is_some(), "{name}: in a group of its own");
+        }
+        let mut silences = Silences::default();
+        silences.note(now, silent_beside(vec![good, never], Vec::new(), Vec::new()));
+        assert!(silences.of(&record(4), &group).is_some());
+        silences.note(now, OwnerVerdict::Answers { owner: "node-2".into(), vip: good.address });
+        assert_eq!(silences.of(&record(4), &group), None, "it has needed a while");
+    }
+
+    #[test]
+    fn an_owner_is_lost_that_was_in_reach_and_answers_for_nothing_if_clients_are_on_this_side() {
+        let (now, all) = (Instant::now(), [5, 6].map(vip));
+        let watched: BTreeSet<_> = all.iter().map(|vip| ("node-2".to_owned(), vip.address)).collect();
+        let recently = now.checked_sub(Duration::from_secs(12));
+        for (name, vips, taken, on, had, answered, lost) in [
+            ("it answers for nothing", &all[..], &[][..], Side::Greater, true, None, true),
+            ("somebody else answers for one", &all[..1], &all[1..], Side::Greater, true, None, true),
+            ("one is missing", &all[..1], &[], Side::Greater, true, None, false),
+            ("this node may be cut off", &all, &[], Side::Lesser, true, None, false),
+            ("it was never heard", &all, &[], Side::Greater, false, None, false),
+            ("it was heard at an address of its own", &all, &[], Side::Greater, false, recently, true),
+        ] {
+            let taken = taken.iter().map(|vip| (*vip, THIEF)).collect();
+            let heard = if had { all.to_vec() } else { Vec::new() };
+            let OwnerVerdict::Silent { owner, vips, taken, certain, heard, outside, .. } =
+                silent_beside(vips.to_vec(), taken, heard)
+            else {
+                panic!("it is silent")
+            };
+            let verdict =
+                OwnerVerdict::Silent { owner, vips, taken, side: on, certain, heard, last: answered, outside };
+            let mut silences = Silences::default();
+            silences.retain(&watched);
+            silences.note(now, verdict);
+            assert_eq!(silences.lost().collect::<Vec<_>>(), if lost { vec!["node-2"] } else { vec![] }, "{name}");
+        }
     }
 
     #[test]

@@ -42,7 +42,8 @@ impl Cluster {
                 let reach = self.reach(context, placed_by, link, node)?;
                 let unable = self.is_unable(round.now, node, &key);
                 Some((node.as_str(), Penalties { unable, no_ipv6: ipv6 && reach == Reach::Ipv4Only, defects }))
-            }));
+            }))
+            .with_silent(round.silent);
         // No other node has endpoints either, so the group stays here.
         let served_nowhere = only.as_ref().is_some_and(BTreeSet::is_empty);
         let keeps =
@@ -99,13 +100,17 @@ impl Cluster {
         self.facts.towards(node, round.context.network, standing.link?)
     }
 
-    /// The other node where the group belongs, and since when.
+    /// The other node where the group belongs, and since when. `None` also while that node is not ready or is silent.
+    /// Its Lease stays valid for many seconds after it has lost its power, and a move that may wait would leave the
+    /// group without an answer. A group that was lent waits for its lender to be well again. At a third node it would
+    /// be no loan any more, and it would never go home.
     pub(super) fn belongs_elsewhere(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<(String, Instant)> {
-        let lent = self.hand_overs.lent.get(&standing.primary().key).map(String::as_str);
-        let node = lent
-            .filter(|node| standing.candidates.is_first_class(node))
-            .or_else(|| standing.candidates.home(standing.home_key()))?;
-        if self.facts.is_restless(round.now, node) {
+        let node = match self.hand_overs.lent.get(&standing.primary().key) {
+            Some(lender) if standing.candidates.is_first_class(lender) => lender.as_str(),
+            Some(_) if !round.context.config.fail_back => return None,
+            Some(_) | None => standing.candidates.home(standing.home_key())?,
+        };
+        if self.facts.is_restless(round.now, node) || round.silent.contains(node) {
             return None;
         }
         let known = self.hand_overs.misplaced.get(&standing.primary().key).filter(|(known, _)| known == node);
@@ -234,12 +239,9 @@ impl Cluster {
             mixed.then(ring).flatten().map(|rank| rank + WATCHERS)
         })?;
         let there = self.towards(round, standing, &owner_record.host)?;
-        let askable = standing.addresses.iter().filter(|(address, _)| can_ask(round.context.network, link, *address));
-        let vips = askable.map(|(address, own)| Watched {
-            address: *address,
-            mac: own.unwrap_or(there.mac),
-            term: owner_record.term,
-        });
+        let askable = standing.owed().filter(|(address, _)| can_ask(round.context.network, link, *address));
+        let vips =
+            askable.map(|(address, own)| Watched { address, mac: own.unwrap_or(there.mac), term: owner_record.term });
         let rank = u8::try_from(rank).expect("it is less than four");
         let ahead = ahead.filter(|_| rank == 1).map(str::to_owned);
         Some((Succession { owner: owner_record.host.clone(), link, rank, ahead }, vips.collect()))

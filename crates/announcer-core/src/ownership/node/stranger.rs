@@ -2,6 +2,7 @@
 //! answers in the name of the dead, nodes whose kube-proxy runs in IPVS mode without strict ARP. Their veto has an end,
 //! and the author of the Service is told. Pure.
 
+use std::net::IpAddr;
 use std::time::Instant;
 
 use l2_types::Mac;
@@ -18,13 +19,13 @@ use crate::view::ServiceKey;
 impl Cluster {
     /// What the detector found about the owner of a group, if that owner is silent.
     pub(super) fn silence(&self, standing: &Standing<'_>) -> Option<OwnerSilence> {
-        let addresses: Vec<_> = standing.addresses().collect();
+        let addresses: Vec<IpAddr> = standing.owed().map(|(address, _)| address).collect();
         self.silences.of(standing.owner_record.as_ref()?, &addresses)
     }
 
     /// When the last address of a group fell silent, if its owner is silent.
     pub(super) fn silent_since(&self, standing: &Standing<'_>) -> Option<Instant> {
-        let addresses: Vec<_> = standing.addresses().collect();
+        let addresses: Vec<IpAddr> = standing.owed().map(|(address, _)| address).collect();
         self.silences.latest(standing.owner_record.as_ref()?, &addresses)
     }
 
@@ -59,7 +60,7 @@ impl Cluster {
         let Some((owner_record, since)) = standing.owner_record.as_ref().zip(self.silent_since(standing)) else {
             return false;
         };
-        if silent.heard || silent.last.is_some_and(|last| since < last + TOLD_AFTER) {
+        if silent.was_heard(since) {
             return false;
         }
         // Since the record was seen. A renewal from before may arrive this much later.
@@ -144,6 +145,16 @@ impl Cluster {
         self.silence(standing).and_then(|silent| silent.taken).or_else(asked)
     }
 
+    /// The addresses that a message about a stranger names: those for which the owner is silent, or all that were asked
+    /// for by broadcast.
+    fn contested(&self, standing: &Standing<'_>) -> String {
+        let owed: Vec<IpAddr> = standing.owed().map(|(address, _)| address).collect();
+        let record = standing.owner_record.as_ref();
+        let silent = record.map(|record| self.silences.silent_among(record, &owed)).unwrap_or_default();
+        let named = if silent.is_empty() { owed } else { silent };
+        named.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
     /// Messages for the authors of a group about a stranger that blocks its take-over, or despite which it is taken.
     pub(super) fn tell_strangers(
         &self,
@@ -173,8 +184,7 @@ impl Cluster {
         if !takes && (first != Some(0) || owner.is_none() || successor) {
             return Vec::new();
         }
-        let addresses: Vec<String> = standing.addresses().map(|address| address.to_string()).collect();
-        let (addresses, owner) = (addresses.join(", "), owner.unwrap_or("nobody that is known"));
+        let (addresses, owner) = (self.contested(standing), owner.unwrap_or("nobody that is known"));
         let who = if in_its_name { format!("somebody in the name of its MAC {mac}") } else { mac.to_string() };
         let remedy = remedy(mac, member, in_its_name);
         let text = if takes {

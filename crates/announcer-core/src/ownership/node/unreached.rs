@@ -35,7 +35,7 @@ impl Cluster {
         if !renews || !self.facts.in_touch(round.now) {
             return Vec::new();
         }
-        let addresses: Vec<String> = standing.addresses().map(|address| address.to_string()).collect();
+        let addresses: Vec<String> = standing.owed().map(|(address, _)| address.to_string()).collect();
         let text = format!(
             "address {}: its owner {owner} renews its Lease and says that it hears hosts, and node {}, which comes \
              next, gets no answer from it and leaves it the address. Look at the uplink of {owner} (port, cable, \

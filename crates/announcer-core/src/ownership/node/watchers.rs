@@ -1,10 +1,12 @@
 //! Chooses the nodes that this node watches for their own sake, not as owners. Each node is watched by the two members
-//! that follow it in the order of names, with a wrap at the end. So every node watches two, however many there are.
-//! Pure.
+//! that follow it in the order of names, with a wrap at the end. So every node watches two, however many there are. And
+//! which nodes count as silent. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Instant;
+
+use contract::Silence;
 
 use super::member::own_addresses;
 use super::{Cluster, Target, Targets, Term, Watched};
@@ -50,6 +52,22 @@ impl Cluster {
             });
         }
         (targets, uids)
+    }
+
+    /// Nodes that most probably answer nobody at this moment. This node has found it out itself, at an address of the
+    /// node or at all those that the node owns; or the two members that watch the node say so on their cards.
+    pub(super) fn silent_nodes(&self, now: Instant) -> BTreeSet<String> {
+        let mut said: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, card) in self.members().filter(|(node, _)| !self.facts.is_expired(now, node)) {
+            // A later Node of the same name is not meant.
+            let meant = |(node, silence): &(&String, &Silence)| self.facts.uid(node) == Some(silence.uid.as_str());
+            for (node, _) in card.silent.iter().filter(meant) {
+                *said.entry(node.as_str()).or_default() += 1;
+            }
+        }
+        let by_others = said.into_iter().filter(|(_, times)| *times >= WATCHERS).map(|(node, _)| node);
+        let here = self.card.silent.keys().map(String::as_str).chain(self.silences.lost());
+        here.chain(by_others).map(str::to_owned).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use announcer_core::ElectionMode;
 use announcer_core::ownership::node::Card;
 
-use super::{Vip, World};
+use super::{Node, Vip, World};
 use crate::api::{key, uid};
 use crate::kernel::Lan;
 use crate::process::Process;
@@ -15,6 +15,8 @@ use crate::promises::Trouble;
 
 /// Who has handed an address over serves it for two seconds, from when he learns that the API has taken it.
 const JUST: Duration = Duration::from_secs(4);
+/// A node that was silent is asked again within this time.
+const ASKED_AGAIN: Duration = Duration::from_secs(2);
 
 impl World<'_> {
     pub(super) fn troubles(&self) -> Vec<Trouble> {
@@ -141,10 +143,23 @@ impl World<'_> {
         self.scenario.mode == ElectionMode::Node && !self.api.card(&node.name).is_some_and(is_so)
     }
 
+    /// Whether `node` has been heard by node `by` for a while, and no card says that it is silent.
+    fn is_known_to_answer(&self, node: usize, by: usize) -> bool {
+        let name = &self.nodes[node].name;
+        let accuses = |other: &Node| self.api.card(&other.name).is_some_and(|card| card.silent.contains_key(name));
+        let since = |lan| self.judge.contact.get(&(lan, node.min(by), node.max(by)));
+        let heard = self.lans().all(|lan| since(lan).is_some_and(|since| *since + ASKED_AGAIN <= self.now));
+        heard && !self.nodes.iter().any(accuses)
+    }
+
     /// Whether the node should have handed the address over. In the other modes the address stays where the Lease is,
     /// or until the pods have left.
     fn is_misplaced(&self, n: usize, index: usize, well: &[bool]) -> bool {
-        let better = |other: usize| !self.may_serve(n, index) || self.defects(other, true) < self.defects(n, false);
+        // An owner that is only ill gives nothing to a node that may have lost its power.
+        let better = |other: usize| {
+            let well_off = || self.defects(other, true) < self.defects(n, false) && self.is_known_to_answer(other, n);
+            !self.may_serve(n, index) || well_off()
+        };
         // A process that has not noticed a pause renews its Lease late. Until then the others take the Lease as
         // expired.
         let renewal = Duration::from_secs(self.scenario.lease[0].div_ceil(3));

@@ -80,6 +80,69 @@ fn what_came_from_a_node_that_was_not_well_goes_back_one_by_one_when_it_has_been
     assert!((0..5).all(|number| !has(&cluster, number)), "{:?}", cluster.node.kernel.own());
 }
 
+/// For so long node-2 answers nobody, and its Lease stands. Whatever node-1 asks for is written.
+fn without_an_answer(cluster: &mut Cluster, milliseconds: u64) {
+    for step in 0..milliseconds / 25 {
+        cluster.answers("node-3", "10.0.0.3");
+        if step % 200 == 0 {
+            cluster.renew(&ALL);
+        }
+        cluster.node.pass_ms(25);
+        if cluster.node.log.iter().any(|line| line.ends_with("ask kubelet node-2")) {
+            cluster.node.feed(Input::Kubelet { node: "node-2".into(), answers: false });
+        }
+        while !cluster.node.swaps.is_empty() {
+            cluster.won();
+        }
+    }
+}
+
+/// It is found silent as a node, or, where its Node is not known, as the owner of what it got back.
+#[test]
+fn nothing_more_goes_back_to_a_home_that_has_lost_its_power_though_its_lease_stands() {
+    for uid in ["", "u-2"] {
+        let mut cluster = lent(5);
+        cluster.node.feed(Input::Node("node-2".into(), Some(NodeFacts { uid: uid.into(), ..FACTS })));
+        let well = cluster.node.now;
+        cluster.quiet(59_500, &[("node-2", "10.0.0.2"), ("node-3", "10.0.0.3")], &ALL);
+        cluster.node.log.clear();
+        while given(&cluster, well).is_empty() {
+            cluster.answers("node-2", "10.0.0.2");
+            cluster.answers("node-3", "10.0.0.3");
+            give(&mut cluster, 5, Duration::from_millis(25));
+            assert!(cluster.node.now < well + Duration::from_secs(61), "{uid}");
+        }
+        let alive = [("node-2", "10.0.0.50"), ("node-2", "10.0.0.2"), ("node-3", "10.0.0.3")];
+        cluster.quiet(1000, &alive, &ALL);
+        without_an_answer(&mut cluster, 20_000);
+        let back = given(&cluster, well).into_iter().filter(|(_, to)| to == "node-2").count();
+        assert_eq!(back, 1, "{uid}: {:?}", given(&cluster, well));
+        assert!((0..5).all(|number| has(&cluster, number)), "{uid}: {:?}", cluster.node.kernel.own());
+    }
+}
+
+/// While node-2 is ill the hash would choose node-3 for some of them, and from there nothing goes home.
+#[test]
+fn what_was_lent_rests_while_its_lender_is_ill_and_goes_home_after_that() {
+    let mut cluster = lent(5);
+    cluster.quiet(180_000, &[], &ALL);
+    assert_eq!(given(&cluster, cluster.node.start), []);
+    ready(&mut cluster, "node-2", true);
+    give(&mut cluster, 5, Duration::from_secs(75));
+    let to: Vec<String> = given(&cluster, cluster.node.start).into_iter().map(|(_, to)| to).collect();
+    assert_eq!(to, ["node-2"; 5]);
+}
+
+#[test]
+fn a_borrower_that_falls_ill_gives_what_it_was_lent_to_its_lender_that_is_well_again() {
+    let mut cluster = lent(5);
+    ready(&mut cluster, "node-2", true);
+    pass(&mut cluster, 5, 5000);
+    assert_eq!(recipients(&cluster), [""; 0]);
+    cluster.node.feed(Input::KubeProxy(false));
+    assert_eq!(recipients(&cluster), ["node-2"; 5]);
+}
+
 #[test]
 fn nothing_goes_back_while_many_nodes_are_not_ready_nor_for_a_minute_after_that() {
     let mut cluster = lent(3);

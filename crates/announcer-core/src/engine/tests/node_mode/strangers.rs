@@ -93,3 +93,93 @@ fn whoever_answers_for_a_silent_owner_that_goes_on_renewing_its_lease_delays_its
         assert_eq!(told("though it renews its Lease"), !alone, "{:?}", cluster.node.told);
     }
 }
+
+/// A Service with two addresses. node-3 owns it, and clients know 10.0.0.5.
+fn with_two_addresses() -> ServiceView {
+    let mut service = seated("web", "10.0.0.5", "node-3", 4);
+    service.wanted = view("web", &["10.0.0.5", "10.0.0.6"]).wanted;
+    service
+}
+
+/// For so long these answer, a stranger answers for 10.0.0.6 if there is one, and those named renew their Leases.
+fn pass(cluster: &mut Cluster, milliseconds: u64, answering: &[(&str, &str)], stranger: bool, renewing: &[&str]) {
+    let address = "10.0.0.6".parse().unwrap();
+    let (what, payload) = (Heard::Answer, None);
+    let frame = Frame { link: 2, address, mac: STRANGER.into(), what, to_us: true, payload };
+    for step in 0..milliseconds / 25 {
+        for (node, address) in answering {
+            cluster.answers(node, address);
+        }
+        if stranger {
+            cluster.node.feed(Input::Heard(frame));
+        }
+        if step % 200 == 0 {
+            cluster.renew(renewing);
+        }
+        cluster.node.pass_ms(25);
+    }
+}
+
+/// The loss of power of node-3 is found within the usual time, and its successor is node-1.
+fn dies(cluster: &mut Cluster, answering: &[(&str, &str)], stranger: bool) {
+    let died = cluster.node.now;
+    while cluster.node.swaps.is_empty() {
+        pass(cluster, 25, answering, stranger, &[]);
+        assert!(cluster.node.now < died + Duration::from_millis(300), "{:?}", cluster.node.log);
+    }
+    assert_eq!(cluster.node.swaps[0].1.owner_record.host, "node-1");
+}
+
+/// A stranger has the second one, or every kernel refuses it: no node announces it, and each owner says so.
+#[test]
+fn an_address_that_never_came_up_takes_the_others_of_its_group_from_no_owner() {
+    for stranger in [true, false] {
+        let mut cluster = Cluster::new(&ALL, &[with_two_addresses()]);
+        let alive = [("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")];
+        pass(&mut cluster, 60_000, &alive, stranger, &ALL);
+        assert_eq!(cluster.node.swaps, [], "a stranger has it: {stranger}");
+        assert!(!cluster.node.reasons().contains(&"AddressConflict"), "{:?}", cluster.node.told);
+        dies(&mut cluster, &alive[1..], stranger);
+    }
+}
+
+/// Clients knew both under an earlier owner.
+fn known_by_both_addresses() -> Cluster {
+    let mut service = with_two_addresses();
+    service.published.ingress.push(Ingress { ip: "10.0.0.6".parse().ok(), ports: service.ports.clone() });
+    Cluster::new(&ALL, &[service])
+}
+
+/// By now every kernel refuses the second one, as after a change of a setting.
+#[test]
+fn what_its_owner_has_never_had_takes_nothing_from_it_though_clients_know_it() {
+    for stranger in [true, false] {
+        let mut cluster = known_by_both_addresses();
+        let alive = [("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")];
+        pass(&mut cluster, 60_000, &alive, stranger, &ALL);
+        assert_eq!(cluster.node.swaps, [], "a stranger has it: {stranger}");
+        dies(&mut cluster, &alive[1..], stranger);
+    }
+}
+
+#[test]
+fn what_its_owner_has_had_and_lost_is_taken_with_its_group() {
+    let mut cluster = known_by_both_addresses();
+    let alive = [("node-3", "10.0.0.6"), ("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")];
+    pass(&mut cluster, 3000, &alive, false, &ALL);
+    assert_eq!(cluster.node.swaps, []);
+    pass(&mut cluster, 1000, &alive[1..], false, &[]);
+    assert_eq!(cluster.node.swaps.len(), 1);
+}
+
+#[test]
+fn a_stranger_at_an_address_that_never_came_up_holds_up_no_node_that_takes_the_others_of_its_group() {
+    let mut service = with_two_addresses();
+    (service.published.vip_host, service.published.term) = (None, None);
+    let mut cluster = Cluster::new(&["node-1"], &[service]);
+    pass(&mut cluster, 500, &[], true, &["node-1"]);
+    assert_eq!(cluster.node.swaps.len(), 1);
+    cluster.won();
+    pass(&mut cluster, 500, &[], true, &[]);
+    assert_eq!(cluster.node.kernel.own(), ["eth0 10.0.0.5/32"], "the other one is probed before it is used");
+}
