@@ -129,6 +129,10 @@ impl Engine {
 
     /// After a pause, probes all VIPs: a new owner answers (decisions.md 25). Probes are broadcasts, so those for a
     /// thousand addresses are not sent at once.
+    ///
+    /// A VIP that is in doubt already does not start again. Its last probe is repeated, because another node may have
+    /// taken it in this pause. A process that seldom gets the processor would otherwise never end a doubt, and the
+    /// kernel would remove addresses for which nobody else answers.
     pub(super) fn doubt_all(&mut self, now: Instant) {
         let up = self.vips.values().filter(|vip| vip.is_up()).count();
         let at_once = up.div_ceil(DOUBT_TURNS).max(DOUBTS_AT_ONCE);
@@ -141,7 +145,10 @@ impl Engine {
             if index > 0 && index % at_once == 0 {
                 begin += PROBE_GAP * u32::from(PROBES);
             }
-            *doubt = Some(Probe::begin(begin));
+            match doubt {
+                Some(probe) => probe.sent = probe.sent.min(PROBES - 1),
+                None => *doubt = Some(Probe::begin(begin)),
+            }
         }
     }
 }
