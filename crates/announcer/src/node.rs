@@ -305,7 +305,7 @@ impl Node {
             Action::StopDhcp { id, release } => self.clients.stop(&id, release),
             Action::DhcpLink { id, up } => self.clients.link(&id, up),
             Action::DhcpTaken { id, address, by } => self.clients.taken(&id, address, by),
-            Action::Record(key, record) => self.writer.want(key, record),
+            Action::Record(key, record) => self.writer.want(key, *record),
             Action::Campaign(wanted) => {
                 self.metrics.services.campaigns(&wanted);
                 let _ = self.campaigns.send(wanted);

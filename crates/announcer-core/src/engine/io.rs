@@ -380,7 +380,7 @@ pub enum Action {
         by: Option<Mac>,
     },
     /// Write a record on a Service.
-    Record(ServiceKey, Record),
+    Record(ServiceKey, Box<Record>),
     /// `service` mode: take part in the elections for these Leases only; release all others.
     Campaign(BTreeSet<LeaseKey>),
     /// `node` mode: change the owner in the record of this Service, if the record is the expected one.

@@ -128,7 +128,7 @@ impl Records {
         }
         record.asked = Some(wanted.clone());
         record.in_flight = true;
-        Some(Action::Record(key.clone(), wanted))
+        Some(Action::Record(key.clone(), Box::new(wanted)))
     }
 
     /// Takes in the result of a record.

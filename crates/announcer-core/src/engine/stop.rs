@@ -15,12 +15,14 @@
 //! If no node takes the Lease in time, there is no successor (a single node, or all pods replaced at once). Then the
 //! addresses stay, with a limited lifetime, for the next process to adopt (decisions.md 26).
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::vip::{Adding, Phase};
 use super::{Action, Engine, Owners, WireOp};
 use crate::fence::LEFT_BEHIND;
 use crate::plan::VipId;
+use crate::view::ServiceKey;
 
 /// Limit for the request that releases the Lease.
 const RELEASE_LIMIT: Duration = Duration::from_secs(4);
@@ -234,14 +236,17 @@ impl Engine {
         match step {
             Step::Wait => {}
             Step::Plan => self.out.replan(),
-            Step::Leave { long: false } => self.leave(now, self.config.fence()),
+            Step::Leave { long: false } => {
+                let fence = self.config.fence();
+                self.leave(now, |_| fence);
+            }
             Step::Leave { long: true } => {
                 tracing::info!(
                     "no other node takes the Lease; the announcer leaves its addresses on this node for its next \
                     process, for {} s",
                     LEFT_BEHIND.as_secs()
                 );
-                self.leave(now, LEFT_BEHIND);
+                self.leave(now, |_| LEFT_BEHIND);
             }
             Step::Withdraw => {
                 let all: Vec<VipId> = self.vips.keys().cloned().collect();
@@ -256,18 +261,15 @@ impl Engine {
 
     /// `node` mode, after each plan: ends the hand-over. A VIP with a successor was handed over by name and is kept
     /// until the successor is heard. A VIP without one stays for the next process (decisions.md 26). Its record still
-    /// names this node, and no node takes an address for which a kernel answers.
+    /// names this node, and no node takes an address for which a kernel answers. Where the API has not answered at all,
+    /// the record may name the successor by now. So the kernel answers beside it for no longer than for a dead process.
     pub(super) fn finish_hand_over(&mut self, now: Instant) {
         let Owners::Node(cluster) = &self.ownership else { return };
         if !self.shutdown.has_begun() {
             return;
         }
-        let handed: Vec<VipId> = self
-            .vips
-            .iter()
-            .filter(|(_, vip)| vip.members.iter().any(|key| cluster.is_handed_over(key)))
-            .map(|(id, _)| id.clone())
-            .collect();
+        let handed = self.vips_of(|key| cluster.is_handed_over(key));
+        let unanswered = self.vips_of(|key| cluster.may_have_given(key));
         if !self.shutdown.ends_hand_over(now, cluster.has_swaps() || !handed.is_empty()) {
             return;
         }
@@ -281,13 +283,19 @@ impl Engine {
                 LEFT_BEHIND.as_secs()
             );
         }
-        self.leave(now, LEFT_BEHIND);
+        let fence = self.config.fence();
+        self.leave(now, |id| if unanswered.contains(id) { fence } else { LEFT_BEHIND });
     }
 
-    /// Leaves the addresses on the node, with a last lifetime.
-    fn leave(&mut self, now: Instant, valid: Duration) {
-        let there = self.vips.values().filter(|vip| vip.phase != Phase::Adding(Adding::AwaitsRules));
-        let puts: Vec<_> = there.filter_map(|vip| vip.put(now, valid)).collect();
+    /// The VIPs of Services for which `is` holds.
+    fn vips_of(&self, is: impl Fn(&ServiceKey) -> bool) -> BTreeSet<VipId> {
+        self.vips.iter().filter(|(_, vip)| vip.members.iter().any(&is)).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Leaves the addresses on the node, each with a last lifetime.
+    fn leave(&mut self, now: Instant, valid: impl Fn(&VipId) -> Duration) {
+        let there = self.vips.iter().filter(|(_, vip)| vip.phase != Phase::Adding(Adding::AwaitsRules));
+        let puts: Vec<_> = there.filter_map(|(id, vip)| vip.put(now, valid(id))).collect();
         if !puts.is_empty() {
             self.out.push(Action::Wire(WireOp::Put(puts)));
         }

@@ -124,6 +124,10 @@ impl Engine {
 
     /// After a pause, probes all VIPs: a new owner answers (decisions.md 25). Probes are broadcasts, so many addresses
     /// are probed in turns of 30 ms. The lifetime of an address is not extended before its turn is over.
+    ///
+    /// A VIP that is in doubt already does not start again. Its last probe is repeated, because another node may have
+    /// taken it in this pause. A process that seldom gets the processor would otherwise never end a doubt, and the
+    /// kernel would remove addresses for which nobody else answers.
     pub(super) fn doubt_all(&mut self, now: Instant) {
         let up = self.vips.values().filter(|vip| vip.is_up()).count();
         let at_once = addresses_per_turn(up);
@@ -136,7 +140,10 @@ impl Engine {
             if index > 0 && index % at_once == 0 {
                 begin += PROBE_GAP * u32::from(PROBES);
             }
-            *doubt = Some(Probe::begin(begin));
+            match doubt {
+                Some(probe) => probe.sent = probe.sent.min(PROBES - 1),
+                None => *doubt = Some(Probe::begin(begin)),
+            }
         }
     }
 }

@@ -53,8 +53,8 @@ fn up_to_32_addresses_are_asked_about_at_once_and_more_in_turns_that_begin_10_ms
     }
 }
 
-/// Each broadcast is received by every host. Many at once are cut off by switches with storm control, and refused by the
-/// queues of our own kernel.
+/// Each broadcast is received by every host. Many at once are cut off by switches with storm control, and refused by
+/// the queues of our own kernel.
 #[test]
 fn a_thousand_addresses_cost_189_broadcasts_in_10_ms_at_most_and_the_verdict_0_15_s() {
     const COUNT: u16 = 1000;

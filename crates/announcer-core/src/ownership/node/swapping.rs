@@ -166,6 +166,13 @@ impl Cluster {
         Some(swap)
     }
 
+    /// Whether the record of the group of `key` may name another node by now, because this node has asked for that and
+    /// the API has not answered.
+    pub fn may_have_given(&self, key: &ServiceKey) -> bool {
+        let pending = self.swaps.pending.get(self.primary(key));
+        pending.is_some_and(|pending| pending.swap.owner_record.host != self.me && pending.is_unanswered())
+    }
+
     /// The Service was changed, so a swap that was refused may succeed now.
     pub fn changed(&mut self, now: Instant, key: &ServiceKey) {
         if let Some(pending) = self.swaps.pending.get_mut(key).filter(|pending| pending.failed && pending.refusals > 0)

@@ -47,6 +47,11 @@ impl Pending {
         self.swap.uid == *uid && self.asked.contains(&(owner_record.host.clone(), owner_record.term))
     }
 
+    /// Whether the API has answered to no attempt, not even with an error. A server that is slow writes it in the end.
+    pub fn is_unanswered(&self) -> bool {
+        !self.failed && !self.told && self.refusals == 0
+    }
+
     /// Whether the watch has shown that one of the attempts was written.
     pub fn has_come(&self, record: Option<&(Uid, OwnerRecord)>) -> bool {
         record.is_some_and(|(uid, owner_record)| self.asked_for(uid, owner_record))

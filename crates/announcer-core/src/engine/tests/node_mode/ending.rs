@@ -147,5 +147,19 @@ fn an_api_that_is_away_at_the_end_leaves_the_address_too() {
     }
     assert!(cluster.node.exited && cluster.has());
     assert!(failures > 1, "it is tried again");
+    assert!(cluster.node.kernel.valid("10.0.0.5/32", cluster.node.now).unwrap() > Duration::from_secs(290));
     assert_eq!(cluster.node.engine.observations().failed_swaps, failures);
+}
+
+/// An etcd that elects a leader answers after seven seconds, and has written it then.
+#[test]
+fn a_hand_over_that_the_api_has_not_answered_leaves_the_address_for_no_longer_than_a_dead_process() {
+    let mut cluster = owner(&["node-1", "node-2"]);
+    cluster.leaves();
+    assert_eq!(cluster.node.swaps.len(), 1);
+    cluster.node.pass_ms(5900);
+    assert!(cluster.has() && !cluster.node.exited);
+    cluster.node.pass_ms(200);
+    assert!(cluster.has() && cluster.node.exited);
+    assert!(cluster.node.kernel.valid("10.0.0.5/32", cluster.node.now).unwrap() <= Duration::from_secs(5));
 }

@@ -154,3 +154,33 @@ fn an_owner_that_stood_still_asks_about_a_thousand_addresses_in_sixteen_turns_an
         assert_eq!(cluster.node.kernel.own().len(), COUNT, "{late:?}: nobody else answers, so all are kept");
     }
 }
+
+/// As under a limit of processor time that is far too low. The timer that extends its address is late each time.
+#[test]
+fn an_owner_whose_process_seldom_runs_keeps_what_nobody_else_answers_for() {
+    let mut cluster = owner(&ALL);
+    for _ in 0..30 {
+        cluster.node.now += Duration::from_millis(700);
+        cluster.node.expire();
+        cluster.node.tick();
+    }
+    let journal = &cluster.node.kernel.journal;
+    assert!(cluster.has() && !journal.iter().any(|entry| entry.starts_with("expired")), "{journal:?}");
+}
+
+#[test]
+fn an_owner_that_stands_still_again_while_it_asks_goes_on_only_after_one_more_question() {
+    let mut cluster = owner(&ALL);
+    let valid = |cluster: &Cluster| cluster.node.kernel.valid("10.0.0.5/32", cluster.node.now).unwrap();
+    cluster.node.now = cluster.node.engine.refresh.deadline() + Duration::from_millis(1600);
+    cluster.node.tick();
+    // All three questions are sent.
+    cluster.node.pass_ms(25);
+    cluster.node.take_log();
+    cluster.node.now += Duration::from_secs(2);
+    cluster.node.tick();
+    let asked = cluster.node.take_log().iter().filter(|line| line.starts_with("probe eth0 10.0.0.5")).count();
+    assert_eq!((asked, valid(&cluster) < Duration::from_secs(1)), (1, true), "another node may have it by now");
+    cluster.node.pass_ms(15);
+    assert!(valid(&cluster) > Duration::from_secs(4));
+}

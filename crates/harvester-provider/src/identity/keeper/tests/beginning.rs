@@ -12,8 +12,8 @@ fn before_harvester(nodes: &[NodeView]) -> Sources {
     }
 }
 
-fn own(name: &str) -> Option<OwnNode> {
-    Some(OwnNode { name: name.to_owned(), told: true })
+fn own(name: &str) -> OwnNode {
+    OwnNode { name: name.to_owned(), told: true }
 }
 
 fn reason(lab: &Lab) -> Option<&'static str> {
@@ -58,7 +58,7 @@ async fn the_safe_mode_of_a_process_before_this_one_holds_until_this_one_has_jud
         }
         (200, object.clone())
     });
-    let lab = Lab::run(own("a"), server, "prod", before_harvester(&[node("a", "vm-a", true)]), false);
+    let lab = Lab::run(Some(own("a")), server, "prod", before_harvester(&[node("a", "vm-a", true)]), false);
     lab.identity.await_record(true);
     assert!(lab.identity.hold_of_services().is_some(), "what the record says is not known");
     settle().await;
@@ -91,7 +91,7 @@ async fn services_wait_for_the_record_until_it_is_read_and_not_for_ever() {
     let lab = Lab::run(None, silent, "prod", before_harvester(&[]), false);
     lab.identity.await_record(true);
     let mut reads = lab.identity.reads();
-    tokio::time::sleep(UNREAD - Duration::from_secs(1)).await;
+    tokio::time::sleep(UNREAD.saturating_sub(Duration::from_secs(1))).await;
     assert_eq!(lab.identity.hold_of_services().map(|hold| hold.reason), Some(NOT_KNOWN));
     reads.changed().await.unwrap();
     assert_eq!((lab.identity.hold_of_services(), lab.identity.name()), (None, None));
