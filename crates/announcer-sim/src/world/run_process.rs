@@ -201,7 +201,7 @@ impl World<'_> {
                 process.membership.renew(clock, wall, card, out);
                 Vec::new()
             }
-            Action::Record(key, record) => process.writer.want(clock, &key, record, out),
+            Action::Record(key, record) => process.writer.want(clock, &key, *record, out),
             Action::Forget(key) => {
                 process.writer.forget(&key);
                 Vec::new()
