@@ -9,7 +9,7 @@ use announcer_sim::scenario::{Address, CARDS, Fault, Kind, WIDE, Wish};
 use announcer_sim::{Sabotage, Scenario, Violation, run};
 
 /// So many seeds have to be enough.
-const ENOUGH: u64 = 600;
+const ENOUGH: u64 = 1000;
 
 /// Which runs can show it: the others are spared.
 type Shows = fn(&Scenario) -> bool;

@@ -195,8 +195,8 @@ pub const REASONS: &[Reason] = &[
          balancer stays on Harvester.",
         "Nothing if the restore is to stay: the load balancer is reported as garbage. See docs/backup.md."),
     reason("UndoneByOthers", "Service, Node, ConfigMap", "Warning, condition True",
-        "Another program undoes what this program writes on the Service, its load balancer, the Node, its record or \
-         its mapping of networks.",
+        "Another program undoes what this program writes on a Service, a load balancer, a Node, the record or the NAD \
+         mapping.",
         "Tell the program that the message names to leave alone what the message lists."),
     reason("AddressAnnounced", "Service", "Normal",
         "A node announces the address from now on; the message says why.",
