@@ -237,7 +237,7 @@ impl HarvesterProvider {
     /// Starts the watches and the background work. For the leader only: a standby must neither load the host nor write.
     pub fn start(self, tasks: &mut Tasks, events: &Recorder) {
         // Before the controllers of Services begin, which the caller starts next.
-        self.identity.await_record(true);
+        self.identity.await_judgement(true);
         tasks.spawn_endless("watch of loadbalancers", self.watches.lbs.run());
         tasks.spawn_endless("watch of virtualmachines", self.watches.vms.run());
         tasks.spawn_endless("watch of virtualmachineinstances", self.watches.vmis.run());

@@ -67,9 +67,9 @@ const WRITE_EVERY: Duration = Duration::from_secs(2);
 /// controller manager.
 const SETTLED: Duration = Duration::from_secs(90);
 
-/// Services wait for so long until the record is read. Then their users are told what their load balancers wait for. A
-/// refusal at the start of an API server is waited out before.
-const UNREAD: Duration = Duration::from_secs(15);
+/// Services wait for so long until the identity was judged once. Then their users are told what their load balancers
+/// wait for. A refusal at the start of an API server is waited out before.
+const UNJUDGED: Duration = Duration::from_secs(15);
 
 /// Reason of the hold at the start, while it is not known whether this cluster is a copy.
 pub const NOT_KNOWN: &str = "IdentityNotKnown";
@@ -133,15 +133,36 @@ impl Keeper {
 
     /// Runs the keeper. Until the name is known, nothing is done for any Service.
     pub async fn run(self, events: Recorder) -> Infallible {
+        tokio::select! {
+            never = self.keep(&events) => never,
+            never = self.let_services_speak() => never,
+        }
+    }
+
+    /// Ends the time in which Services wait for the first judgement, also without one. Their users have to learn that the
+    /// record cannot be read, or that Harvester cannot be reached.
+    async fn let_services_speak(&self) -> Infallible {
+        tokio::time::sleep(UNJUDGED).await;
+        if self.identity.await_judgement(false) {
+            tracing::warn!(
+                "for {} s the controller could not tell which cluster this is, nor whether ConfigMap {NAMESPACE}/{NAME} \
+                 forbids its writes; Services are told from now on what their load balancers wait for",
+                UNJUDGED.as_secs()
+            );
+        }
+        std::future::pending().await
+    }
+
+    async fn keep(&self, events: &Recorder) -> Infallible {
         let mut news = News::new(&self.sources);
         let mut record = self.begin().await;
         let mut progress = Progress::new(self.read_cluster_uid().await, record.is_none());
         loop {
             let found = record.clone().unwrap_or_default();
-            let note = self.look(&found, &mut progress, &events).await;
+            let note = self.look(&found, &mut progress, events).await;
             let owed = note.filter(|note| note.is_news_to(&found));
             if let Some(note) = owed.as_ref().filter(|note| progress.may_write(note))
-                && let Some(written) = self.write(note, &mut progress, &events).await
+                && let Some(written) = self.write(note, &mut progress, events).await
             {
                 record = Some(written);
                 continue;
@@ -246,6 +267,7 @@ impl Keeper {
             unregistered: unseen.map(|own| own.name.as_str()),
         };
         if let Some(note) = self.followed(&facts, &decision, found, progress, events) {
+            self.identity.await_judgement(false);
             return Some(note);
         }
         progress.kubelets.watch(Vec::new());
@@ -268,25 +290,14 @@ impl Keeper {
             }
         };
         self.hold_if_paused(found);
+        self.identity.await_judgement(false);
         note
     }
 
-    /// Takes the first look. What the record forbids is in force when Services need not wait for it any more.
+    /// Takes the first look. What the record forbids is in force from then on.
     async fn begin(&self) -> Option<Record> {
-        let mut look = std::pin::pin!(self.first_look());
-        let record = if let Ok(record) = tokio::time::timeout(UNREAD, &mut look).await {
-            record
-        } else {
-            tracing::warn!(
-                "ConfigMap {NAMESPACE}/{NAME} could not be read for {} s: whether it pauses the controller is not \
-                 known, and Services are told that their load balancers wait for it",
-                UNREAD.as_secs()
-            );
-            self.identity.await_record(false);
-            look.await
-        };
+        let record = self.first_look().await;
         self.hold_as_recorded(&record.clone().unwrap_or_default());
-        self.identity.await_record(false);
         record
     }
 

@@ -55,8 +55,8 @@ pub struct Identity {
     name: Arc<watch::Sender<Option<ClusterName>>>,
     card: Arc<watch::Sender<Option<Arc<Card>>>>,
     hold: Arc<watch::Sender<Option<Arc<Hold>>>>,
-    /// The hold of Services until the leader has read the record.
-    unread: Arc<watch::Sender<Option<Arc<Hold>>>>,
+    /// The hold of Services until the leader has judged once.
+    unjudged: Arc<watch::Sender<Option<Arc<Hold>>>>,
     /// The result of the last judgement, independent of a pause.
     doubt: Arc<Mutex<IdentityDoubt>>,
     confirmed_at: Arc<watch::Sender<Option<Instant>>>,
@@ -71,7 +71,7 @@ impl Identity {
             name: Arc::default(),
             card: Arc::default(),
             hold: Arc::default(),
-            unread: Arc::default(),
+            unjudged: Arc::default(),
             doubt: Arc::default(),
             confirmed_at: Arc::default(),
             suspicion: Arc::default(),
@@ -147,27 +147,27 @@ impl Identity {
         });
     }
 
-    /// The reason why nothing may be written to Services, nor for them. Until the leader has read the record, it does
-    /// not know of a pause or a safe mode in it, and Services wait.
+    /// The reason why nothing may be written to Services, nor for them. Until the leader has read the record and judged
+    /// once, it does not know of a pause or a safe mode, and Services wait.
     pub fn hold_of_services(&self) -> Option<Arc<Hold>> {
-        self.hold().or_else(|| self.unread.borrow().clone())
+        self.hold().or_else(|| self.unjudged.borrow().clone())
     }
 
-    /// Begins or ends the time in which Services wait for the record.
-    pub fn await_record(&self, yes: bool) {
-        self.unread.send_if_modified(|unread| {
-            let news = unread.is_some() != yes;
-            *unread = yes.then(|| {
-                let message = format!("ConfigMap {NAMESPACE}/{NAME} is not read yet, and may forbid it");
+    /// Begins or ends the time in which Services wait for the first judgement. Returns whether that is news.
+    pub fn await_judgement(&self, yes: bool) -> bool {
+        self.unjudged.send_if_modified(|unjudged| {
+            let news = unjudged.is_some() != yes;
+            *unjudged = yes.then(|| {
+                let message = format!("ConfigMap {NAMESPACE}/{NAME} is not read and compared yet, and may forbid it");
                 Arc::new(Hold { reason: NOT_KNOWN, message, initialises_nodes: true })
             });
             news
-        });
+        })
     }
 
-    /// The receiver changes when Services begin to wait for the record, and when they need not any more.
-    pub fn reads(&self) -> watch::Receiver<Option<Arc<Hold>>> {
-        self.unread.subscribe()
+    /// The receiver changes when Services begin to wait for the first judgement, and when they need not any more.
+    pub fn first_judgement(&self) -> watch::Receiver<Option<Arc<Hold>>> {
+        self.unjudged.subscribe()
     }
 
     /// Records the result of a judgement. `doubt`: the facts contradict each other or do not suffice, so nothing may be

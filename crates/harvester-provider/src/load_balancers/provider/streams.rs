@@ -63,7 +63,7 @@ impl HarvesterLoadBalancers {
             futures::stream::iter(std::mem::take(&mut unsettled.services))
         });
         let by_turn = self.pacer.wakes();
-        let held = select(changes(self.identity.holds()), changes(self.identity.reads()));
+        let held = select(changes(self.identity.holds()), changes(self.identity.first_judgement()));
         let held = select(held, changes(self.identity.confirmations()));
         let by_identity = select(changes(self.identity.subscribe()), held);
         let by_identity = self.all_when(by_identity, |service| wants_load_balancer(service) || has_finalizer(service));

@@ -59,7 +59,7 @@ async fn the_safe_mode_of_a_process_before_this_one_holds_until_this_one_has_jud
         (200, object.clone())
     });
     let lab = Lab::run(Some(own("a")), server, "prod", before_harvester(&[node("a", "vm-a", true)]), false);
-    lab.identity.await_record(true);
+    lab.identity.await_judgement(true);
     assert!(lab.identity.hold_of_services().is_some(), "what the record says is not known");
     settle().await;
     let held = lab.identity.hold().expect("a hold");
@@ -81,18 +81,20 @@ async fn the_safe_mode_of_a_process_before_this_one_holds_until_this_one_has_jud
 }
 
 #[tokio::test(start_paused = true)]
-async fn services_wait_for_the_record_until_it_is_read_and_not_for_ever() {
-    let lab = Lab::run(None, Scenario::answering(|_| none()), "prod", before_harvester(&[]), false);
-    lab.identity.await_record(true);
+async fn services_wait_until_the_identity_was_judged_once_and_not_for_ever() {
+    let lab = Lab::run(None, Scenario::answering(|_| none()), "prod", Lab::sources(None, &[], &[]), false);
+    lab.identity.await_judgement(true);
     settle().await;
-    assert_eq!(lab.identity.hold_of_services(), None, "there is no record");
+    assert_eq!((lab.name().await, lab.identity.hold_of_services()), ("prod".to_owned(), None));
 
     let silent = Scenario::answering(|_| (0, Value::Null));
-    let lab = Lab::run(None, silent, "prod", before_harvester(&[]), false);
-    lab.identity.await_record(true);
-    let mut reads = lab.identity.reads();
-    tokio::time::sleep(UNREAD.saturating_sub(Duration::from_secs(1))).await;
-    assert_eq!(lab.identity.hold_of_services().map(|hold| hold.reason), Some(NOT_KNOWN));
-    reads.changed().await.unwrap();
-    assert_eq!((lab.identity.hold_of_services(), lab.identity.name()), (None, None));
+    for (name, server) in [("no record can be read", silent), ("Harvester is away", Scenario::answering(|_| none()))] {
+        let lab = Lab::run(None, server, "prod", before_harvester(&[]), false);
+        lab.identity.await_judgement(true);
+        let mut judged = lab.identity.first_judgement();
+        tokio::time::sleep(UNJUDGED.saturating_sub(Duration::from_secs(1))).await;
+        assert_eq!(lab.identity.hold_of_services().map(|hold| hold.reason), Some(NOT_KNOWN), "{name}");
+        judged.changed().await.unwrap();
+        assert_eq!((lab.identity.hold_of_services(), lab.identity.name()), (None, None), "{name}");
+    }
 }
