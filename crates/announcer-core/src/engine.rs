@@ -216,7 +216,7 @@ impl Engine {
                 self.note_frame(now, &frame);
                 self.judge_frame(now, &frame);
             }
-            Input::NotSent(ask) => self.node_mode.not_sent(&ask),
+            Input::NotSent(ask) => self.not_sent(&ask),
             Input::Dhcp(uid, generation, event) => self.dhcp_event(now, &uid, generation, event),
             Input::Recorded(key, recorded) => self.recorded(now, &key, &recorded),
             Input::Stop => self.stop(now),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use l2_types::{Address, AddressLifetime};
+use l2_types::{Address, AddressLifetime, Link};
 
 use super::Network;
 
@@ -49,7 +49,7 @@ impl DefaultRoute {
 }
 
 impl Network {
-    /// Whether the interface is up and has an address of the node, so that hosts can be reached through it.
+    /// Whether the interface carries frames and has an address of the node, so that hosts can be reached through it.
     fn leads_to_a_lan(&self, link: u32) -> bool {
         let own = |own: &Address| {
             own.interface == link
@@ -57,7 +57,7 @@ impl Network {
                 && own.preferred != AddressLifetime::For(Duration::ZERO)
                 && !matches!(own.net.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local())
         };
-        self.link(link).is_some_and(|link| link.up) && self.addresses.iter().any(own)
+        self.link(link).is_some_and(Link::is_usable) && self.addresses.iter().any(own)
     }
 }
 
@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn an_interface_through_which_no_host_is_reached_is_given_up_at_once() {
         type Change = fn(&mut Network);
-        let changes: [(&str, Change); 5] = [
+        let changes: [(&str, Change); 6] = [
+            ("without a carrier", |network| network.links[1].carrier = false),
             ("set down", |network| network.links[1].up = false),
             ("gone", |network| network.links.retain(|link| link.index != 2)),
             ("without an address", |network| network.addresses.retain(|own| own.interface != 2)),

@@ -139,14 +139,15 @@ impl Keeper {
         }
     }
 
-    /// Ends the time in which Services wait for the first judgement, also without one. Their users have to learn that the
-    /// record cannot be read, or that Harvester cannot be reached.
+    /// Ends the time in which Services wait for the first judgement, also without one. Their users have to learn that
+    /// the record cannot be read, or that Harvester cannot be reached.
     async fn let_services_speak(&self) -> Infallible {
         tokio::time::sleep(UNJUDGED).await;
         if self.identity.await_judgement(false) {
             tracing::warn!(
-                "for {} s the controller could not tell which cluster this is, nor whether ConfigMap {NAMESPACE}/{NAME} \
-                 forbids its writes; Services are told from now on what their load balancers wait for",
+                "for {} s the controller could not tell which cluster this is, nor whether its record \
+                 {NAMESPACE}/{NAME} forbids its writes; Services are told from now on what their load balancers wait \
+                 for",
                 UNJUDGED.as_secs()
             );
         }

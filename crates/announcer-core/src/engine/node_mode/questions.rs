@@ -11,17 +11,25 @@ use crate::network::Network;
 
 impl NodeMode {
     /// A question could not be sent. Who was not asked is not silent.
-    pub(in crate::engine) fn not_sent(&mut self, ask: &Ask) {
+    fn not_sent(&mut self, ask: &Ask) {
         self.detector.not_sent(ask);
     }
 }
 
 impl Engine {
+    /// A question could not be sent. Broadcasts may be those about an owner that is not known.
+    pub(in crate::engine) fn not_sent(&mut self, ask: &Ask) {
+        self.node_mode.not_sent(ask);
+        if let Some(cluster) = self.cluster().filter(|_| ask.to == Mac::BROADCAST) {
+            cluster.not_sent(ask.link, ask.address);
+        }
+    }
+
     /// Sends a question from our interface's own MAC; for IPv6 also from one of its addresses (`frames`).
     pub(super) fn ask(&mut self, ask: Ask) {
         match self.observer.network().and_then(|network| speaker(network, ask)) {
             Some((mac, source)) => self.out.push(Action::Ask { mac, source, ask }),
-            None => self.node_mode.not_sent(&ask),
+            None => self.not_sent(&ask),
         }
     }
 }

@@ -17,6 +17,8 @@ const QUESTIONS: u8 = 3;
 pub struct Asking {
     pub addresses: Vec<(u32, IpAddr)>,
     sent: u8,
+    /// The last question is known not to have left this node.
+    unsent: bool,
     next: Instant,
     answered: Option<(Instant, Mac)>,
 }
@@ -24,7 +26,7 @@ pub struct Asking {
 impl Asking {
     /// The first question is due at once.
     pub fn begin(now: Instant, addresses: Vec<(u32, IpAddr)>) -> Self {
-        Self { addresses, sent: 0, next: now, answered: None }
+        Self { addresses, sent: 0, unsent: false, next: now, answered: None }
     }
 
     /// A host has sent a frame about an address. Returns true for the first such frame.
@@ -47,9 +49,19 @@ impl Asking {
             return false;
         }
         self.sent += 1;
+        self.unsent = false;
         // The gap starts when the question is sent, not when it was due, so that an answer has its full time (R1).
         self.next = now + if self.sent < QUESTIONS { QUESTION_GAP } else { ANSWER_WAIT };
         true
+    }
+
+    /// A question about one of the addresses could not be sent. It does not count, and all are asked once more: who was
+    /// not asked is not silent.
+    pub fn not_sent(&mut self, link: u32, address: IpAddr) {
+        if !self.unsent && self.sent > 0 && self.addresses.contains(&(link, address)) {
+            self.unsent = true;
+            self.sent -= 1;
+        }
     }
 
     pub fn state(&self, now: Instant) -> QuestionState {
@@ -66,5 +78,30 @@ impl Asking {
             Some((at, _)) => at + ANSWERED_FOR,
             None => self.next,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_not_asked_three_times_is_not_silent() {
+        let (mut now, address) = (Instant::now(), "10.0.0.5".parse().unwrap());
+        let mut asking = Asking::begin(now, vec![(2, address), (3, address)]);
+        // The queue refuses the first two questions, each time for both interfaces.
+        let mut asked = 0;
+        while asking.state(now) == QuestionState::Waiting {
+            if asking.due(now) {
+                asked += 1;
+                for link in [2, 3, 4] {
+                    if asked <= 2 {
+                        asking.not_sent(link, address);
+                    }
+                }
+            }
+            now = asking.deadline();
+        }
+        assert_eq!((asked, asking.state(now)), (QUESTIONS + 2, QuestionState::Silence));
     }
 }

@@ -67,13 +67,13 @@ impl<'a> Candidates<'a> {
     }
 
     /// The node to which `me` may hand the group over. Nodes that leave everything to a kube-vip are left out, because
-    /// they would not take it. A silent node gets it only if there is no other one: it may be dead, and its Lease still
-    /// valid. Among those with the fewest penalties `preferred` comes first.
-    pub fn home_elsewhere(&self, group: &str, me: &str, preferred: Option<&str>) -> Option<&'a str> {
+    /// they would not take it. A silent node gets it only if there is no other one, and only as a `last_resort`: it may
+    /// be dead, and its Lease still valid. Among those with the fewest penalties `preferred` comes first.
+    pub fn home_elsewhere(&self, group: &str, me: &str, preferred: Option<&str>, last_resort: bool) -> Option<&'a str> {
         let others =
             || self.nodes.iter().copied().filter(move |(penalties, node)| *node != me && !penalties.defects.yields);
         Self::first_class(group, preferred, others().filter(|(_, node)| !self.silent.contains(node)))
-            .or_else(|| Self::first_class(group, preferred, others()))
+            .or_else(|| Self::first_class(group, preferred, others()).filter(|_| last_resort))
     }
 
     fn first_class(
@@ -205,7 +205,9 @@ mod tests {
             let heard = Candidates::new(NODES.into_iter().zip(penalties));
             let silent = silent.iter().map(|node| (*node).to_owned()).collect();
             let candidates = heard.clone().with_silent(&silent);
-            assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1", None), Some(to), "{name}");
+            assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1", None, true), Some(to), "{name}");
+            let answers = Some(to).filter(|to| !silent.contains(*to));
+            assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1", None, false), answers, "{name}");
             assert_eq!(candidates.has_better_than("node-1"), better, "{name}");
             let line = |candidates: &Candidates<'static>| candidates.line("node-1", |_| None);
             assert_eq!(line(&candidates), line(&heard), "{name}: all nodes have to agree on the line");
@@ -222,7 +224,7 @@ mod tests {
             ("it is the giver", [well, well, well], "node-1", "node-3"),
         ] {
             let candidates = Candidates::new(NODES.into_iter().zip(penalties));
-            assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1", Some(preferred)), Some(to), "{name}");
+            assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1", Some(preferred), true), Some(to), "{name}");
         }
     }
 

@@ -318,6 +318,11 @@ impl Cluster {
         self.asking.insert(key.clone(), Asking::begin(now, addresses));
     }
 
+    /// A broadcast question could not be sent.
+    pub fn not_sent(&mut self, link: u32, address: IpAddr) {
+        self.asking.values_mut().for_each(|asking| asking.not_sent(link, address));
+    }
+
     pub(super) fn questions(&mut self, now: Instant) -> Vec<(u32, IpAddr)> {
         let mut due = Vec::new();
         for asking in self.asking.values_mut() {

@@ -81,6 +81,8 @@ pub struct Case<'a> {
     pub stopping: bool,
     /// The node stays in service and another process follows soon, so the addresses stay for that process.
     pub stays: bool,
+    /// The node itself stays in service, whatever becomes of this process.
+    pub node_stays: bool,
     /// The cloud controller is in safe mode: this cluster may be a copy of another cluster that serves the addresses.
     pub safe_mode: bool,
     /// How many candidates before this node have had their time to take the group and have not done so.
@@ -152,8 +154,10 @@ fn keep(case: &Case<'_>) -> Step {
         // A hand-over would cost every client its connections, while the kernel goes on answering without a process.
         return Step::Rest;
     }
-    // What was lent goes to its lender, if that one is as well off as any other node.
-    let elsewhere = || case.candidates.home_elsewhere(case.group, case.me, case.home);
+    // What was lent goes to its lender, if that one is as well off as any other node. The kernel of a node that stays
+    // in service goes on answering without a process: that is better than a node that nobody hears.
+    let last_resort = !(case.stopping && case.keeps && case.node_stays);
+    let elsewhere = || case.candidates.home_elsewhere(case.group, case.me, case.home, last_resort);
     let why = if case.stopping {
         "its announcer is ending"
     } else if !case.keeps {
@@ -278,6 +282,7 @@ impl<'a> Case<'a> {
             answered_by_member: false,
             stopping: false,
             stays: false,
+            node_stays: false,
             safe_mode: false,
             passed_over: 0,
             vacant_long_enough: false,

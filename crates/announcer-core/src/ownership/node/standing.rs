@@ -210,6 +210,7 @@ impl Cluster {
             // Groups that depend on endpoints are handed over, because no process on this node follows the endpoints
             // meanwhile.
             stays: context.stays && standing.only.is_none(),
+            node_stays: context.stays,
             passed_over: self.passed_over(round, standing),
             vacant_long_enough: self.vacant_for(round, standing) >= PASS_OVER,
             home: elsewhere.map(|(node, _)| node.as_str()),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::swaps::{Change, Pending, refused_pause};
-use super::timing::{HAND_OVER_LINGER, SWAP_LIMIT, SWAP_RETRY};
+use super::timing::{HAND_OVER_LINGER, SWAP_ANSWER, SWAP_LIMIT, SWAP_RETRY};
 use super::{Cluster, OwnerRecord, Swap, Swapped};
 use crate::view::{ServiceKey, Uid};
 
@@ -63,6 +63,8 @@ impl Cluster {
                         "the announcer failed to change the owner in the record of the Service; it tries again"
                     );
                 }
+                // An API that is away says so at once. What took longer may have been a time-out.
+                pending.open |= now + SWAP_LIMIT >= pending.until + SWAP_ANSWER;
                 pending.retry_at(now + SWAP_RETRY);
                 if !pending.has_come(self.records.get(key)) {
                     return;
@@ -156,12 +158,13 @@ impl Cluster {
                 "the announcer changes the owner of the Service"
             );
         }
-        let (told, refusals) = before.as_ref().map_or((false, 0), |before| (before.told, before.refusals));
+        let (told, open, refusals) =
+            before.as_ref().map_or((false, false, 0), |before| (before.told, before.open, before.refusals));
         let mut asked =
             before.filter(|before| before.swap.uid == *uid).map_or_else(BTreeSet::new, |before| before.asked);
         asked.insert((swap.owner_record.host.clone(), swap.owner_record.term));
         let pending =
-            Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT, failed: false, told, refusals, asked };
+            Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT, failed: false, told, open, refusals, asked };
         self.swaps.pending.insert(key.clone(), pending);
         Some(swap)
     }
@@ -191,7 +194,8 @@ impl Cluster {
         let swap = Swap { uid: uid.clone(), expect: Some(owner_record.clone()), owner_record };
         let why = "somebody else claims its address";
         let (until, asked) = (now + SWAP_LIMIT, BTreeSet::new());
-        let pending = Pending { swap: swap.clone(), why, until, failed: false, told: false, refusals: 0, asked };
+        let pending =
+            Pending { swap: swap.clone(), why, until, failed: false, told: false, open: false, refusals: 0, asked };
         self.swaps.pending.insert(key.clone(), pending);
         Some(swap)
     }

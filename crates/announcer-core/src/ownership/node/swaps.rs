@@ -34,6 +34,8 @@ pub(super) struct Pending {
     pub failed: bool,
     /// A failure was already logged.
     pub told: bool,
+    /// An attempt has ended without an answer, as after a time-out. A server that is slow may write it in the end.
+    pub open: bool,
     /// How many attempts the API server has refused.
     pub refusals: u32,
     /// The host and term of every attempt so far. An attempt whose answer was lost may have been written, under its own
@@ -47,9 +49,9 @@ impl Pending {
         self.swap.uid == *uid && self.asked.contains(&(owner_record.host.clone(), owner_record.term))
     }
 
-    /// Whether the API has answered to no attempt, not even with an error. A server that is slow writes it in the end.
+    /// Whether an attempt may be written that the API has not answered, not even with an error.
     pub fn is_unanswered(&self) -> bool {
-        !self.failed && !self.told && self.refusals == 0
+        self.open || (!self.failed && !self.told && self.refusals == 0)
     }
 
     /// Whether the watch has shown that one of the attempts was written.

@@ -43,6 +43,9 @@ pub(super) const CARD_IS_LATE: Duration = Duration::from_secs(1);
 /// A swap without an answer is requested again after this time. With hundreds of swaps and a slow API server, the last
 /// ones wait for their turn.
 pub(super) const SWAP_LIMIT: Duration = Duration::from_secs(10);
+/// A failure of a swap within this time is an answer of the API, or of the network in its place. A later one is the end
+/// of somebody's patience.
+pub(super) const SWAP_ANSWER: Duration = Duration::from_secs(1);
 /// Pause between two attempts while the API server does not answer. It is short because clients wait for the address.
 pub(super) const SWAP_RETRY: Duration = Duration::from_millis(50);
 /// Pause after a refusal by the API server. It doubles with each refusal up to the longest, because the API server

@@ -236,10 +236,21 @@ fn an_owner_hands_over_when_it_ends_when_it_may_not_serve_and_when_fail_back_is_
     let not_ready = Penalties { defects: Defects { not_ready: true, ..Defects::default() }, ..Penalties::default() };
     let unready = Candidates::new([("node-1", not_ready), ("node-2", Penalties::default())]);
     let all_unready = Candidates::new(ALL.map(|node| (node, not_ready)));
+    let nobody_answers = own.candidates.clone().with_silent(&ALL.map(str::to_owned).into());
     for (name, case, gives) in [
         ("all well", own.clone(), false),
         ("ending", Case { stopping: true, ..own.clone() }, true),
         ("its next process will come", Case { stopping: true, stays: true, keeps: false, ..own.clone() }, false),
+        (
+            "ending, and no other node is heard",
+            Case { stopping: true, candidates: &nobody_answers, ..own.clone() },
+            true,
+        ),
+        (
+            "the same, and the node stays in service",
+            Case { stopping: true, node_stays: true, candidates: &nobody_answers, ..own.clone() },
+            false,
+        ),
         ("excluded", Case { keeps: false, candidates: &others, ..own.clone() }, true),
         ("not ready", Case { candidates: &unready, ..own.clone() }, true),
         ("nobody is ready", Case { candidates: &all_unready, ..own.clone() }, false),
