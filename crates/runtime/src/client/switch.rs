@@ -32,8 +32,7 @@ const PROBE_EVERY: Duration = Duration::from_millis(500);
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 /// If all endpoints refuse the same request, the others are not asked again for this long.
 const REFUSED_ALIKE: Duration = Duration::from_mins(1);
-/// When the server is back, requests that are under way get this long for their answer, because they may have been sent
-/// just now.
+/// When the server is back, requests under way get this long for their answer: they may have been sent just now.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// One endpoint of the server.
@@ -290,18 +289,15 @@ impl Switch {
     }
 
     /// Records that the endpoint of this epoch has not answered what was sent at `asked`: the next one becomes current.
-    /// If another request was answered since, the server is there, and only this one hangs, for example at a webhook
-    /// that the server calls. After an outage everything is listed anew, and what is under way is given up.
+    /// It is no outage if another request was answered since: this one hangs, for example at a webhook.
     fn missed(&self, epoch: u64, asked: Instant, error: &str) {
         let (all, server) = {
             let mut state = self.inner.state.lock();
-            if state.answered.is_some_and(|answered| answered > asked) {
-                return;
-            }
-            if state.epoch == epoch {
+            let hangs = state.answered.is_some_and(|answered| answered > asked);
+            if state.epoch == epoch && (!hangs || state.endpoints.len() > 1) {
                 state.current = (state.current + 1) % state.endpoints.len();
                 state.epoch += 1;
-                state.misses += 1;
+                state.misses += usize::from(!hangs);
             }
             (state.misses >= state.endpoints.len(), state.endpoints[state.current].server.clone())
         };

@@ -122,7 +122,8 @@ async fn run_beside(
 const SERVICE: &str = "/services/web";
 
 async fn working(guest: &Guest) {
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    // Harvester answers nothing here, and Services wait for a first judgement for 15 s.
+    tokio::time::sleep(Duration::from_secs(20)).await;
     let last = guest.last("PATCH", SERVICE).expect("the service controller writes");
     assert!(last.elapsed() < Duration::from_secs(1), "and goes on writing");
 }
@@ -171,7 +172,7 @@ async fn a_request_that_hangs_does_not_delay_the_end() {
     guest.hangs.store(true, Ordering::Relaxed);
     let mut stopped = None;
     let (result, ended) = run_beside(&guest, &[], async |stop| {
-        tokio::time::sleep(Duration::from_secs(10)).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
         stopped = Some(Instant::now());
         stop.cancel();
     })

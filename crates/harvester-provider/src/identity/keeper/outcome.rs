@@ -145,6 +145,7 @@ impl Keeper {
 
     /// Holds what the record forbids, before anything is judged: that may take as long as Harvester is away.
     pub(super) fn hold_as_recorded(&self, record: &Record) {
+        self.metrics.safe_mode.set(i64::from(record.safe_mode.is_some()));
         if !self.is_paused(record) {
             self.identity.set_hold(self.doubt(record));
         }

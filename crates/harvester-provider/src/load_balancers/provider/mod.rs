@@ -355,7 +355,9 @@ impl LoadBalancers for HarvesterLoadBalancers {
     }
 
     fn hold(&self, service: &ServiceView) -> Option<Arc<Hold>> {
-        self.identity.hold_of_services().or_else(|| paused(service))
+        // Nobody can take the annotation off a Service that is gone.
+        let is_there = || self.services.get(&service.key).is_some_and(|there| there.uid == service.uid);
+        self.identity.hold_of_services().or_else(|| paused(service).filter(|_| is_there()))
     }
 
     fn preview(&self, service: &ServiceView) -> (Vec<Write>, Result<Ensured, ProviderError>) {

@@ -52,6 +52,17 @@ fn a_pause_has_the_reason_by_which_the_controller_knows_it() {
     assert_eq!(paused(&web).expect("a hold").reason, cloud_provider::provider::PAUSED);
 }
 
+/// Nobody can take the annotation off a Service that is gone.
+#[tokio::test]
+async fn the_pause_of_a_service_ends_with_it() {
+    let mut web = service("default/web").done();
+    web.annotations.insert(PAUSED, "true");
+    let lab = Lab::new(vec![web.clone()]);
+    assert!(lab.provider.hold(&web).is_some());
+    lab.services.remove(&web.key);
+    assert_eq!(lab.provider.hold(&web), None);
+}
+
 #[tokio::test]
 async fn a_deletion_that_takes_long_names_its_escape_and_the_text_does_not_change() {
     let lab = Lab::new(vec![service("default/web").done()]);

@@ -65,6 +65,7 @@ async fn the_safe_mode_of_a_process_before_this_one_holds_until_this_one_has_jud
     let held = lab.identity.hold().expect("a hold");
     assert_eq!((held.reason, held.initialises_nodes), (NOT_KNOWN, true));
     assert!(held.message.contains("MachinesNotSeen: 1 Node"), "{}", held.message);
+    assert_eq!(lab.metrics.safe_mode.get(), 1, "the alert does not end with a restart");
     assert!(matches!(lab.identity.doubt(), IdentityDoubt::NotJudged), "on the Lease it stays as it is");
     // A pause that ends does not end it.
     let there: ConfigMap = serde_json::from_value(remembered("prod").1).unwrap();
