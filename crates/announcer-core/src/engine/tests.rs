@@ -160,6 +160,10 @@ impl Node {
                     Action::Probe { link, address, .. } => {
                         self.note(&format!("probe {} {address}", self.kernel.name(link)));
                     }
+                    // Nobody can be asked from there.
+                    Action::Ask { source: None, ask, .. } if ask.address.is_ipv6() => {
+                        inputs.push_back(Input::NotSent(ask));
+                    }
                     Action::Ask { ask, .. } => {
                         let to = if ask.to == Mac::BROADCAST { "everybody".to_owned() } else { ask.to.to_string() };
                         self.note(&format!("ask {} {} {to}", self.kernel.name(ask.link), ask.address));

@@ -5,21 +5,15 @@ use std::net::Ipv6Addr;
 use l2_types::Mac;
 
 use super::super::Engine;
-use super::{Action, NodeMode};
+use super::Action;
 use crate::detect::Ask;
 use crate::network::Network;
 
-impl NodeMode {
-    /// A question could not be sent. Who was not asked is not silent.
-    fn not_sent(&mut self, ask: &Ask) {
-        self.detector.not_sent(ask);
-    }
-}
-
 impl Engine {
-    /// A question could not be sent. Broadcasts may be those about an owner that is not known.
+    /// A question could not be sent: who was not asked is not silent. A broadcast may be about an owner that is not
+    /// known.
     pub(in crate::engine) fn not_sent(&mut self, ask: &Ask) {
-        self.node_mode.not_sent(ask);
+        self.node_mode.detector.not_sent(ask);
         if let Some(cluster) = self.cluster().filter(|_| ask.to == Mac::BROADCAST) {
             cluster.not_sent(ask.link, ask.address);
         }

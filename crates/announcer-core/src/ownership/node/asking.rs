@@ -11,6 +11,8 @@ use crate::frames::Frame;
 
 /// Number of broadcast questions (decisions.md 22).
 const QUESTIONS: u8 = 3;
+/// The longest pause after a question that could not be sent: the gap between two questions, so many times doubled.
+const LONGEST_PAUSE: u32 = 7;
 
 /// One round of broadcast questions about a group.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub struct Asking {
     sent: u8,
     /// The last question is known not to have left this node.
     unsent: bool,
+    /// So many in a row have not.
+    refusals: u32,
     next: Instant,
     answered: Option<(Instant, Mac)>,
 }
@@ -26,7 +30,7 @@ pub struct Asking {
 impl Asking {
     /// The first question is due at once.
     pub fn begin(now: Instant, addresses: Vec<(u32, IpAddr)>) -> Self {
-        Self { addresses, sent: 0, unsent: false, next: now, answered: None }
+        Self { addresses, sent: 0, unsent: false, refusals: 0, next: now, answered: None }
     }
 
     /// A host has sent a frame about an address. Returns true for the first such frame.
@@ -49,18 +53,22 @@ impl Asking {
             return false;
         }
         self.sent += 1;
-        self.unsent = false;
+        if !std::mem::take(&mut self.unsent) {
+            self.refusals = 0;
+        }
         // The gap starts when the question is sent, not when it was due, so that an answer has its full time (R1).
         self.next = now + if self.sent < QUESTIONS { QUESTION_GAP } else { ANSWER_WAIT };
         true
     }
 
     /// A question about one of the addresses could not be sent. It does not count, and all are asked once more: who was
-    /// not asked is not silent.
+    /// not asked is not silent. The pause before that grows, because an interface may send nothing for hours.
     pub fn not_sent(&mut self, link: u32, address: IpAddr) {
         if !self.unsent && self.sent > 0 && self.addresses.contains(&(link, address)) {
             self.unsent = true;
             self.sent -= 1;
+            self.next += QUESTION_GAP * 2_u32.pow(self.refusals.min(LONGEST_PAUSE));
+            self.refusals += 1;
         }
     }
 
@@ -83,6 +91,8 @@ impl Asking {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -103,5 +113,20 @@ mod tests {
             now = asking.deadline();
         }
         assert_eq!((asked, asking.state(now)), (QUESTIONS + 2, QuestionState::Silence));
+    }
+    #[test]
+    fn an_interface_that_sends_nothing_costs_hardly_a_question_a_second() {
+        let (start, address) = (Instant::now(), "10.0.0.5".parse().unwrap());
+        let (mut now, mut asked) = (start, 0);
+        let mut asking = Asking::begin(now, vec![(2, address)]);
+        while now < start + Duration::from_mins(1) {
+            assert!(asking.due(now));
+            asked += 1;
+            asking.not_sent(2, address);
+            assert!(asking.deadline() > now);
+            now = asking.deadline();
+        }
+        assert_eq!(asking.state(now), QuestionState::Waiting);
+        assert!((40..=60).contains(&asked), "{asked}");
     }
 }

@@ -8,7 +8,7 @@ use super::candidates::line_of;
 use super::decide::{BELONGS_THERE, Step};
 use super::member::{Defects, Fitness};
 use super::owner_records::Recipient;
-use super::reach::{addresses, link_of, vips};
+use super::reach::{addresses, can_ask, link_of, vips};
 use super::round::{Review, ReviewContext, Round, Standing, Succession, Wake};
 use super::timing::{DEFECT_IS_LATE, FAIL_BACK_AFTER, GIVE_BACK_PAUSE, MEMBERS_SETTLE, PASS_OVER, START_GRACE};
 use super::{Cluster, LostVip, Target, Watched};
@@ -272,8 +272,9 @@ impl Cluster {
                 Step::Rest | Step::LeaveUnreached => None,
                 Step::Ask => {
                     if let Some(link) = standing.link {
-                        let addresses = standing.owed().map(|(address, _)| (link, address)).collect();
-                        self.ask(now, &primary.key, addresses);
+                        // For an address of a family in which this node cannot ask nobody would ever be asked.
+                        let askable = standing.owed().filter(|(address, _)| can_ask(context.network, link, *address));
+                        self.ask(now, &primary.key, askable.map(|(address, _)| (link, address)).collect());
                     }
                     None
                 }

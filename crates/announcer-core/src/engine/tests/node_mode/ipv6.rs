@@ -101,3 +101,16 @@ fn addresses_of_ipv6_go_to_nodes_that_can_speak_it_and_to_others_only_if_there_a
         assert_eq!(!cluster.node.swaps.is_empty(), takes, "IPv6 here: {own}, there: {others}");
     }
 }
+
+/// From here nobody can be asked for it, and nobody else is there to take it.
+#[test]
+fn what_cannot_be_asked_for_is_taken_all_the_same_when_its_owner_is_gone() {
+    let mut cluster = cluster(false, seated("web", VIP, "node-9", 4));
+    let start = cluster.node.now;
+    while cluster.node.swaps.is_empty() {
+        cluster.quiet(1000, &[], &["node-1"]);
+        assert!(cluster.node.now < start + Duration::from_secs(60), "{:?}", cluster.node.log);
+    }
+    let (_, swap) = &cluster.node.swaps[0];
+    assert_eq!(swap.owner_record.host, "node-1");
+}
