@@ -70,7 +70,7 @@ impl Listeners {
         }
     }
 
-    /// Sends a question whose answer is awaited. Returns false if that failed: then no silence counts.
+    /// Sends a question whose answer is awaited. Returns false if that failed.
     pub fn ask(&mut self, link: u32, address: IpAddr, frame: &[u8]) -> bool {
         let sent = self.send(link, address, frame);
         if let Some(open) = self.open.get_mut(&(link, Family::of(address))) {

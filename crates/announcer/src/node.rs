@@ -15,6 +15,7 @@ use futures::FutureExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use runtime::events::Recorder;
 use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use kernel::perform;
@@ -111,45 +112,48 @@ struct Node {
     probes: Option<mpsc::UnboundedSender<Targets>>,
 }
 
+/// What is taken apart of [`Parts`]: the engine, who works for it, and where its inputs come from.
+struct Assembled {
+    engine: Engine,
+    node: Node,
+    liveness: Arc<Liveness>,
+    kernel: JoinHandle<()>,
+    frames: mpsc::Receiver<Input>,
+    inputs: mpsc::UnboundedReceiver<Input>,
+}
+
+impl<W: Wire> Parts<W> {
+    /// Starts the task that works on the kernel.
+    fn assemble(self) -> Assembled {
+        let (sender, inputs) = self.inputs;
+        let (wire, requests) = mpsc::unbounded_channel();
+        let (frames_tx, frames) = mpsc::channel(FRAMES);
+        let kernel = tokio::spawn(perform(self.wire, requests, sender.clone()));
+        let node = Node {
+            listeners: Listeners::new(frames_tx),
+            unsent: Vec::new(),
+            clients: Clients::default(),
+            wire,
+            uids: Uids::default(),
+            writer: self.writer,
+            recorder: self.recorder,
+            metrics: self.metrics,
+            release: self.release,
+            campaigns: self.campaigns,
+            swaps: self.swaps,
+            cards: self.cards,
+            network: self.network,
+            api_time: self.api_time,
+            inputs: sender,
+            probes: None,
+        };
+        Assembled { engine: self.engine, node, liveness: self.liveness, kernel, frames, inputs }
+    }
+}
+
 /// Runs until the engine says that everything is done.
 pub async fn run<W: Wire>(parts: Parts<W>) {
-    let Parts {
-        mut engine,
-        wire,
-        writer,
-        recorder,
-        metrics,
-        liveness,
-        release,
-        campaigns,
-        swaps,
-        cards,
-        network,
-        api_time,
-        inputs,
-    } = parts;
-    let (sender, mut receiver) = inputs;
-    let (ops, requests) = mpsc::unbounded_channel();
-    let (frames_tx, mut frames) = mpsc::channel(FRAMES);
-    let kernel = tokio::spawn(perform(wire, requests, sender.clone()));
-    let mut node = Node {
-        listeners: Listeners::new(frames_tx),
-        unsent: Vec::new(),
-        clients: Clients::default(),
-        wire: ops,
-        uids: Uids::default(),
-        writer,
-        recorder,
-        metrics,
-        release,
-        campaigns,
-        swaps,
-        cards,
-        network,
-        api_time,
-        inputs: sender,
-        probes: None,
-    };
+    let Assembled { mut engine, mut node, liveness, kernel, mut frames, inputs: mut receiver } = parts.assemble();
     let mut next_status = clock::now();
     let mut input = None;
     let mut wake = clock::now();

@@ -9,6 +9,7 @@
 mod announcers;
 mod config;
 mod connection;
+mod events;
 mod features;
 mod garbage;
 mod host_upgrade;

@@ -65,39 +65,7 @@ async fn only_steps_of_the_loop_are_signs_of_life() {
 #[tokio::test]
 async fn the_engine_learns_which_questions_were_not_sent_before_it_judges_a_timer() {
     let (recorder, _events) = Recorder::to_channel("test");
-    let Parts {
-        mut engine,
-        writer,
-        recorder,
-        metrics,
-        release,
-        campaigns,
-        swaps,
-        cards,
-        network,
-        api_time,
-        inputs,
-        ..
-    } = parts(&Arc::new(Liveness::default()), recorder);
-    let (sender, mut frames) = mpsc::channel(1);
-    let mut node = Node {
-        listeners: Listeners::new(sender),
-        unsent: Vec::new(),
-        clients: Clients::default(),
-        wire: mpsc::unbounded_channel().0,
-        uids: Uids::default(),
-        writer,
-        recorder,
-        metrics,
-        release,
-        campaigns,
-        swaps,
-        cards,
-        network,
-        api_time,
-        inputs: inputs.0,
-        probes: None,
-    };
+    let Assembled { mut engine, mut node, mut frames, .. } = parts(&Arc::default(), recorder).assemble();
     // No interface has this index, and without a source nobody can be asked about an IPv6 address.
     for address in ["10.0.0.5", "fd00::5"] {
         let ask = Ask { link: u32::MAX / 2, address: address.parse().unwrap(), to: l2::Mac::BROADCAST };

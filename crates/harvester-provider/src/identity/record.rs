@@ -10,6 +10,7 @@ use kube::{Client, ResourceExt};
 
 use super::card::Card;
 use super::judge::OperatorConfirmation;
+use crate::events::config_map;
 
 pub use contract::config_maps::record::{CLUSTER_NAME, IDENTITY, PAUSED, POSSIBLE_ORPHANS, SAFE_MODE};
 pub use contract::config_maps::{NAMESPACE, RECORD as NAME};
@@ -120,14 +121,7 @@ impl From<&ConfigMap> for Record {
 
 /// The object that Events about the cluster refer to.
 pub fn reference(uid: Option<String>) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".into()),
-        kind: Some("ConfigMap".into()),
-        namespace: Some(NAMESPACE.into()),
-        name: Some(NAME.into()),
-        uid,
-        ..ObjectReference::default()
-    }
+    config_map(NAME, uid)
 }
 
 /// The content that the record should have.

@@ -9,7 +9,7 @@ use cloud_provider::damping::{Damper, undone};
 use cloud_provider::managed_fields::other_writer;
 use cloud_provider::preview::{Place, Target, Verb, Write};
 use harvester_api::names::ClusterName;
-use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
 use runtime::cache::Touched;
@@ -18,6 +18,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{KEY, MappingSource, NAME, NAMESPACE, compute, value};
+use crate::events::config_map;
 use crate::identity::Identity;
 use crate::instances::view::VmiCache;
 use crate::metrics::Metrics;
@@ -176,21 +177,9 @@ impl Writer {
             let by = other_writer(&replaced, &["data"]);
             let text = undone(&format!("ConfigMap {NAMESPACE}/{NAME}"), by.as_deref(), &format!("the key {KEY}"));
             tracing::warn!("{text}");
-            events.warning(&reference(written.metadata.uid), "UndoneByOthers", &text);
+            events.warning(&config_map(NAME, written.metadata.uid), "UndoneByOthers", &text);
         }
         Ok(None)
-    }
-}
-
-/// The ConfigMap, for Events.
-fn reference(uid: Option<String>) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".into()),
-        kind: Some("ConfigMap".into()),
-        namespace: Some(NAMESPACE.into()),
-        name: Some(NAME.into()),
-        uid,
-        ..ObjectReference::default()
     }
 }
 

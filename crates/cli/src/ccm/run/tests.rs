@@ -198,17 +198,22 @@ async fn without_an_election_the_work_begins_and_ends_without_a_lease() {
     assert_eq!(guest.last("POST", "/leases"), None);
 }
 
-/// Harvester is away: no name of the cluster is known, and nothing is judged.
-#[tokio::test(start_paused = true)]
-async fn a_controller_that_is_paused_touches_no_service_from_its_first_moment_on() {
-    let guest = Guest::new();
-    let (result, _) = run_beside(&guest, &["--paused"], async |stop| {
+/// For a minute the command runs, with these arguments.
+async fn touches_no_service(guest: &Guest, arguments: &[&str]) {
+    let (result, _) = run_beside(guest, arguments, async |stop| {
         tokio::time::sleep(Duration::from_mins(1)).await;
         stop.cancel();
     })
     .await;
     result.unwrap();
     assert_eq!(guest.last("PATCH", SERVICE), None);
+}
+
+/// Harvester is away: no name of the cluster is known, and nothing is judged.
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_is_paused_touches_no_service_from_its_first_moment_on() {
+    let guest = Guest::new();
+    touches_no_service(&guest, &["--paused"]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,13 +223,7 @@ async fn the_safe_mode_of_a_controller_before_this_one_holds_services_before_any
     let data = json!({"cluster-name": "prod", "identity": identity.to_string(), "safe-mode": "MachinesReplaced: all"});
     let metadata = json!({"name": "harvester-cloud-provider", "namespace": "kube-system", "resourceVersion": "1"});
     *guest.record.lock() = (200, json!({"metadata": metadata, "data": data}));
-    let (result, _) = run_beside(&guest, &[], async |stop| {
-        tokio::time::sleep(Duration::from_mins(1)).await;
-        stop.cancel();
-    })
-    .await;
-    result.unwrap();
-    assert_eq!(guest.last("PATCH", SERVICE), None);
+    touches_no_service(&guest, &[]).await;
 }
 
 /// Whether it forbids to write is not known. But nobody would learn what a Service waits for.

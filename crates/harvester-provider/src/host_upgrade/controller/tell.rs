@@ -6,6 +6,7 @@ use runtime::events::{EventKind, Recorder};
 use super::super::decide::{About, Step, UpgradeEvent};
 use super::super::status;
 use super::Controller;
+use crate::events::config_map;
 
 impl Controller {
     pub(super) fn tell(&self, step: &Step, events: &Recorder) {
@@ -33,7 +34,7 @@ impl Controller {
                 }
                 About::Upgrade => {
                     tracing::info!("{message}");
-                    events.record(&self.config_map(), kind, reason, message);
+                    events.record(&config_map(status::NAME, self.uid.clone()), kind, reason, message);
                 }
             }
         }
@@ -47,17 +48,6 @@ impl Controller {
             kind: Some("Node".into()),
             name: Some(name.to_owned()),
             uid,
-            ..ObjectReference::default()
-        }
-    }
-
-    fn config_map(&self) -> ObjectReference {
-        ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("ConfigMap".into()),
-            namespace: Some(status::NAMESPACE.into()),
-            name: Some(status::NAME.into()),
-            uid: self.uid.clone(),
             ..ObjectReference::default()
         }
     }
