@@ -509,65 +509,6 @@ fn a_verdict_is_repeated_with_patience_while_the_record_does_not_change() {
     assert!(at.windows(2).all(|pair| pair[1] - pair[0] >= 500), "{at:?}");
 }
 
-/// A LAN with these hosts beside the gateway, which were heard before; whom we hear from then on.
-fn with_hosts(hosts: &[u8]) -> Lan {
-    let mut lan = Lan::new(&[target(2, 0, &[5])]);
-    let member = |last: &u8| Landmark {
-        link: LINK,
-        address: vip(*last),
-        mac: Some(mac(*last)),
-        who: LandmarkKind::Member(name(*last)),
-    };
-    let named: Vec<Landmark> = hosts.iter().map(member).chain([gateway()]).collect();
-    for host in hosts {
-        lan.hosts.insert(vip(*host));
-        lan.holders.insert(vip(*host), [mac(*host)].into());
-    }
-    lan.detector.set_neighbourhood(lan.now, &around(&named));
-    lan.run(Duration::from_secs(1));
-    lan
-}
-
-/// decisions.md 24: two of three nodes are cut off together from the owner, the gateway and the clients.
-#[test]
-fn a_group_that_is_cut_off_with_a_node_of_its_own_does_not_stand_on_the_clients_side() {
-    let mut lan = with_hosts(&[103]);
-    lan.kill(2);
-    lan.holders.remove(&GATEWAY);
-    lan.run(Duration::from_secs(10));
-    assert!(!lan.silent().is_empty() && lan.silent().iter().all(|(.., greater)| !greater), "{:?}", lan.verdicts);
-    // It forgets whom it missed no sooner than the owner answers.
-    lan.run(Duration::from_mins(1));
-    assert!(lan.silent().iter().all(|(.., greater)| !greater));
-}
-
-#[test]
-fn a_landmark_that_missed_the_burst_is_asked_again_and_only_delays() {
-    let mut lan = with_hosts(&[103]);
-    lan.kill(2);
-    lan.holders.remove(&GATEWAY);
-    while lan.silent().is_empty() {
-        lan.run(ms(1));
-    }
-    lan.verdicts.clear();
-    lan.run(ms(120));
-    lan.holders.insert(GATEWAY, [GATEWAY_MAC].into());
-    let back = lan.now;
-    while !lan.silent().iter().any(|(.., greater)| *greater) {
-        lan.run(ms(1));
-        assert!(lan.now < back + ms(250), "{:?}", lan.verdicts);
-    }
-}
-
-#[test]
-fn the_loss_of_an_owner_and_of_another_node_is_still_found_at_once() {
-    let mut lan = with_hosts(&[103]);
-    lan.kill(2);
-    lan.kill(103);
-    lan.run(ms(230));
-    assert_eq!(lan.silent(), [(name(2), vec![vip(5)], true)]);
-}
-
 proptest! {
     /// Whatever is lost and late: no verdict against a VIP that answered after the burst had begun, none that is called
     /// witnessed without an answer to us in the burst, and after the death of an owner a verdict within the bound.

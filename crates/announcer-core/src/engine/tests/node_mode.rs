@@ -10,6 +10,7 @@ mod foreign;
 mod handed_over;
 mod healed;
 mod ipv6;
+mod kube_vip;
 mod leases;
 mod lent;
 mod newcomers;
@@ -21,6 +22,7 @@ mod rotation;
 mod silent_nodes;
 mod storm;
 mod strangers;
+mod swaps;
 mod vacant;
 
 use std::net::IpAddr;
@@ -314,107 +316,6 @@ fn the_slower_successor_gives_way() {
     assert!(cluster.node.swaps.is_empty() && !cluster.has());
 }
 
-/// node-3 has fallen silent and node-1 has asked for its record, under this term; node-2 is well.
-fn asked_for_the_record_of_a_silent_owner() -> (Cluster, (ServiceKey, Swap)) {
-    let views = [seated("web", "10.0.0.5", "node-3", 4), seated("other", "10.0.0.6", "node-2", 3)];
-    let mut cluster = Cluster::new(&ALL, &views);
-    let alive = [("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")];
-    cluster.quiet(2000, &[&[("node-3", "10.0.0.5")][..], &alive].concat(), &ALL);
-    let died = cluster.node.now;
-    while cluster.node.swaps.is_empty() {
-        cluster.quiet(25, &alive, &[]);
-        assert!(cluster.node.now < died + Duration::from_secs(1), "{:?}", cluster.node.log);
-    }
-    let asked = cluster.node.swaps.pop().unwrap();
-    assert_eq!(asked.1.owner_record, OwnerRecord { host: "node-1".into(), term: Term(5) });
-    (cluster, asked)
-}
-
-/// Why node-1 says that it has what it has, each time that it came to it.
-fn reasons_of_changes(cluster: &Cluster) -> Vec<(&'static str, u64)> {
-    cluster.node.engine.observations().changes.into_iter().collect()
-}
-
-const SILENT: &str = "its node does not answer any more";
-
-#[test]
-fn a_take_over_whose_answer_was_lost_is_recognised_under_a_later_term() {
-    let (mut cluster, asked) = asked_for_the_record_of_a_silent_owner();
-    let owner_record = asked.1.owner_record.clone();
-    cluster.answered(asked, Swapped::Failed("no answer".into()));
-    // The next attempt has a newer term, because others have moved on.
-    cluster.shows("other", "node-2", 7);
-    cluster.quiet(75, &[("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")], &[]);
-    let again = cluster.node.swaps.pop().expect("it is tried again");
-    assert_eq!(again.1.owner_record.term, Term(8));
-    cluster.answered(again, Swapped::Other(owner_record));
-    assert!(cluster.has());
-    assert_eq!(reasons_of_changes(&cluster), [(SILENT, 1)]);
-    let text = &cluster.node.told.last().unwrap().1.text;
-    assert!(text.contains(&format!("before by node node-3: {SILENT}; nobody answered for about")), "{text}");
-    cluster.node.pass_ms(10);
-    assert!(
-        cluster.node.take_log().iter().any(|line| line.starts_with("claim eth0 10.0.0.5")),
-        "node-3 has to learn it"
-    );
-}
-
-/// Of the record by which the engine goes.
-fn term(cluster: &mut Cluster) -> Option<Term> {
-    let engine = cluster.node.engine.cluster()?;
-    engine.owner_record(&ServiceKey::new("default", "web")).map(|owner_record| owner_record.term)
-}
-
-#[test]
-fn an_answer_that_comes_when_the_next_attempt_is_under_way_says_nothing_about_that_one() {
-    let (mut cluster, first) = asked_for_the_record_of_a_silent_owner();
-    cluster.answered(first.clone(), Swapped::Failed("no answer".into()));
-    cluster.shows("other", "node-2", 7);
-    cluster.quiet(75, &[("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")], &[]);
-    let second = cluster.node.swaps.pop().expect("it is tried again");
-    cluster.answered(first, Swapped::Won);
-    assert!(cluster.has(), "it was written after all");
-    assert_eq!(term(&mut cluster), Some(Term(5)), "nobody has written {}", second.1.owner_record.term);
-    cluster.answered(second.clone(), Swapped::Won);
-    assert_eq!(term(&mut cluster), Some(second.1.owner_record.term));
-}
-
-#[test]
-fn a_record_that_names_us_under_a_term_that_we_never_asked_for_was_handed_over() {
-    let (mut cluster, asked) = asked_for_the_record_of_a_silent_owner();
-    let other = OwnerRecord { term: Term(9), ..asked.1.owner_record.clone() };
-    cluster.answered(asked, Swapped::Other(other));
-    assert!(cluster.has());
-    assert_eq!(reasons_of_changes(&cluster), [("it was handed over", 1)]);
-}
-
-#[test]
-fn a_watch_that_is_faster_than_the_answer_makes_no_second_take_over() {
-    for answer in [Swapped::Won, Swapped::Failed("no answer".into())] {
-        let (mut cluster, asked) = asked_for_the_record_of_a_silent_owner();
-        cluster.shows("web", "node-1", 5);
-        assert!(cluster.has());
-        cluster.answered(asked, answer.clone());
-        assert_eq!(reasons_of_changes(&cluster), [(SILENT, 1)], "{answer:?}");
-        // Nothing is under way any more: a stranger's claim has the record read again.
-        cluster.node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
-        assert_eq!(cluster.node.swaps.len(), 1, "{answer:?}");
-    }
-}
-
-#[test]
-fn what_is_handed_over_is_served_on_when_the_watch_is_faster_than_the_answer() {
-    let mut cluster = owner(&["node-1", "node-2"]);
-    cluster.leaves();
-    let asked = cluster.node.swaps.pop().unwrap();
-    cluster.shows("web", "node-2", 5);
-    assert!(cluster.has(), "make before break");
-    cluster.answered(asked, Swapped::Won);
-    assert!(cluster.has());
-    cluster.claims("node-2", "10.0.0.5", "web", 5);
-    assert!(!cluster.has() && cluster.node.exited);
-}
-
 /// node-1 owns 10.0.0.5 and serves it.
 fn owner(nodes: &[&str]) -> Cluster {
     let mut cluster = Cluster::new(nodes, &[seated("web", "10.0.0.5", "node-1", 4)]);
@@ -471,74 +372,6 @@ fn a_node_that_may_not_serve_any_more_hands_over_and_a_cordoned_one_keeps() {
         }
         assert_eq!(cluster.node.swaps.len(), usize::from(gives), "{facts:?}");
         assert!(cluster.has());
-    }
-}
-
-fn lock(holder: &str, renewal: u32) -> Input {
-    let (holder, renewal) = (holder.to_owned(), renewal.to_string());
-    Input::Foreign(Some(ForeignLock { holder, renewal, duration: LEASE, leftover: false }))
-}
-
-#[test]
-fn a_kube_vip_that_lives_is_respected_until_it_is_gone() {
-    let mut cluster = owner(&ALL);
-    cluster.node.feed(lock("node-2", 1));
-    cluster.node.pass_ms(1900);
-    assert!(cluster.has(), "it may need a moment");
-    cluster.node.pass_ms(200);
-    assert!(!cluster.has());
-    cluster.node.feed(lock("node-2", 2));
-    cluster.node.pass_ms(10_000);
-    assert!(!cluster.has());
-    cluster.node.feed(lock("", 3));
-    assert!(cluster.has(), "released: at once");
-}
-
-#[test]
-fn what_a_kube_vip_has_on_this_very_node_is_left_alone_while_it_lives() {
-    use crate::network::fixtures::{macvlan, own_address};
-    for (holder, lives) in [("Node-1", true), ("node-2", false)] {
-        let mut network = network();
-        let bare = |link, net| Address { protocol: None, valid: AddressLifetime::Forever, ..own_address(link, net) };
-        network.links.push(macvlan(50, "vip-deadbeef", 2, None));
-        network.links.push(macvlan(51, "vip-beefdead", 2, Some("beefdead-uid")));
-        network.addresses.extend([bare(2, "10.0.0.5/32"), bare(50, "10.0.0.6/32"), own_address(2, "10.0.0.7/32")]);
-        let mut node = Node::new(&[("election_mode", "node")], network);
-        node.feed(lock(holder, 1));
-        node.start_with(&[published("web", "10.0.0.5", "node-1")], LeaseState::Unknown);
-        let mut cluster = Cluster { node, renewals: 0 };
-        cluster.node.feed(Input::KubeProxy(true));
-        cluster.node.feed(Input::NodesSynced { readable: false });
-        cluster.renew(&ALL);
-        cluster.node.feed(Input::MembersSynced);
-        cluster.node.pass_ms(5000);
-        let kernel = &cluster.node.kernel;
-        let there = [
-            kernel.has("eth0", "10.0.0.5/32"),
-            kernel.has("vip-deadbeef", "10.0.0.6/32"),
-            kernel.network.link_by_name("vip-beefdead").is_some() || kernel.has("eth0", "10.0.0.7/32"),
-        ];
-        assert_eq!(there, [lives, lives, false], "held by {holder}: what is ours goes all the same");
-    }
-}
-
-#[test]
-fn what_a_kube_vip_left_goes_when_another_node_writes_the_first_term_and_what_was_never_on_record_stays() {
-    for (name, known, stays) in [("clients knew it", true, false), ("it was only asked for", false, true)] {
-        let mut network = network();
-        let bare = Address { protocol: None, ..crate::network::fixtures::own_address(2, "10.0.0.5/32") };
-        network.addresses.push(Address { valid: AddressLifetime::Forever, ..bare });
-        let mut node = Node::new(&[("election_mode", "node")], network);
-        let before = if known { published("web", "10.0.0.5", "node-1") } else { view("web", &["10.0.0.5"]) };
-        node.start_with(&[before], LeaseState::Unknown);
-        node.upsert(seated("web", "10.0.0.5", "node-2", 4));
-        let mut cluster = Cluster { node, renewals: 0 };
-        cluster.node.feed(Input::KubeProxy(true));
-        cluster.node.feed(Input::NodesSynced { readable: false });
-        cluster.renew(&ALL);
-        cluster.node.feed(Input::MembersSynced);
-        cluster.node.pass_ms(1000);
-        assert_eq!(cluster.has(), stays, "{name}");
     }
 }
 
