@@ -1,4 +1,5 @@
-//! Broadcast questions about many addresses go out in turns, because every host of the LAN receives each of them. Pure.
+//! The turns of a confirmation burst and of a doubt about many addresses: every host of the LAN receives each question
+//! and each probe. Pure.
 
 /// How many addresses are asked about at the same moment.
 const AT_ONCE: usize = 32;

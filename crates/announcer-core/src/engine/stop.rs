@@ -261,8 +261,9 @@ impl Engine {
 
     /// `node` mode, after each plan: ends the hand-over. A VIP with a successor was handed over by name and is kept
     /// until the successor is heard. A VIP without one stays for the next process (decisions.md 26). Its record still
-    /// names this node, and no node takes an address for which a kernel answers. Where the API has not answered at all,
-    /// the record may name the successor by now. So the kernel answers beside it for no longer than for a dead process.
+    /// names this node, and no node takes an address for which a kernel answers. Where the API may still write a
+    /// hand-over, the record may name the successor soon. So the kernel answers beside it for no longer than for a dead
+    /// process.
     pub(super) fn finish_hand_over(&mut self, now: Instant) {
         let Owners::Node(cluster) = &self.ownership else { return };
         if !self.shutdown.has_begun() {

@@ -131,7 +131,7 @@ impl Keeper {
         Self { identity, place, sources, records, metrics }
     }
 
-    /// Runs the keeper. Until the name is known, nothing is done for any Service.
+    /// Runs the keeper. Until the name is known, no load balancer is touched.
     pub async fn run(self, events: Recorder) -> Infallible {
         tokio::select! {
             never = self.keep(&events) => never,
