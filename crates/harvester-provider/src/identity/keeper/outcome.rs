@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cloud_provider::provider::Hold;
+use harvester_api::names::ClusterName;
 use runtime::events::Recorder;
 
 use super::super::IdentityDoubt;
@@ -27,14 +28,7 @@ impl Keeper {
         card.names.insert(decision.name.to_string());
         self.identity.set_card(card.clone());
         self.adopt(decision, found, events);
-        if let Some(bad) = &found.bad_name
-            && progress.refused.as_ref() != Some(bad)
-        {
-            let text = not_followed(bad, &decision.name);
-            tracing::warn!("{text}");
-            events.warning(&record::reference(found.uid.clone()), "ClusterNameRefused", &text);
-            progress.refused = Some(bad.clone());
-        }
+        tell_refused(found, &decision.name, progress, events);
         if progress.told.take().is_some() {
             let text = "record, cloud-config and machines of this cluster agree again: the controller works as usual"
                 .to_owned();
@@ -201,6 +195,18 @@ impl Keeper {
             events.warning(&object, "ClusterNameNotChanged", &text);
         }
         self.identity.set(decision.name.clone());
+    }
+}
+
+/// Reports an invalid name in the record, once. `used`: the name that stays in use.
+pub(super) fn tell_refused(found: &Record, used: &ClusterName, progress: &mut Progress, events: &Recorder) {
+    if let Some(bad) = &found.bad_name
+        && progress.refused.as_ref() != Some(bad)
+    {
+        let text = not_followed(bad, used);
+        tracing::warn!("{text}");
+        events.warning(&record::reference(found.uid.clone()), "ClusterNameRefused", &text);
+        progress.refused = Some(bad.clone());
     }
 }
 
