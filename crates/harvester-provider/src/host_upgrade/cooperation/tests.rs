@@ -1,3 +1,4 @@
+use cloud_provider::view::Ready;
 use runtime::scenario::Scenario;
 use serde_json::json;
 
@@ -36,37 +37,6 @@ async fn a_new_leader_takes_nothing_back_before_it_knows_that_it_is_over() {
         ("it is over", &over, Identity::known("demo"), 1),
     ] {
         assert_eq!(sent(seen, identity).await, requests, "{name}");
-    }
-}
-
-/// Its pods would be pending from the first eviction on, while their machine still runs.
-#[test]
-fn a_node_with_a_taint_that_the_drained_one_lacks_is_no_refuge() {
-    type Taints = &'static [(&'static str, &'static str, &'static str)];
-    const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
-    let node = |name: &str, taints: Taints| {
-        let taint = |(key, value, effect): &(&str, &str, &str)| Taint {
-            key: (*key).into(),
-            value: (!value.is_empty()).then(|| (*value).into()),
-            effect: (*effect).into(),
-            time_added: None,
-        };
-        let node = crate::load_balancers::build::node(name, &[]);
-        Arc::new(NodeView { ready: Some(Ready::True), taints: taints.iter().map(taint).collect(), ..node })
-    };
-    let table: [(&str, Taints, Taints, bool); 8] = [
-        ("two workers", &[], &[], true),
-        ("a control plane", &[(CONTROL_PLANE, "", "NoSchedule")], &[], false),
-        ("a control plane of RKE2", &[("CriticalAddonsOnly", "true", "NoExecute")], &[], false),
-        ("one that is only avoided", &[("a", "", "PreferNoSchedule")], &[], true),
-        ("two control planes", &[(CONTROL_PLANE, "", "NoSchedule")], &[(CONTROL_PLANE, "", "NoSchedule")], true),
-        ("a worker for a control plane", &[], &[(CONTROL_PLANE, "", "NoSchedule")], true),
-        ("another value", &[("team", "a", "NoSchedule")], &[("team", "b", "NoSchedule")], false),
-        ("one more", &[("a", "", "NoSchedule"), ("b", "", "NoExecute")], &[("a", "", "NoSchedule")], false),
-    ];
-    for (name, other, drained, expected) in table {
-        let nodes = [node("drained", drained), node("other", other)];
-        assert_eq!(has_refuge(&nodes[0], &nodes, &UpgradeState::default()), expected, "{name}");
     }
 }
 
