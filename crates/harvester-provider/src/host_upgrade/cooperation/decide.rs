@@ -67,6 +67,8 @@ pub enum Change {
     HandsOver,
     /// As `HandsOver`, and the Node is cordoned for a drain.
     Drains,
+    /// The time of the mark lay in the future and is now.
+    MarksAnew,
     /// Everything is undone.
     TakenBack {
         /// The patch also uncordons the Node.
@@ -141,9 +143,18 @@ impl CooperationCase<'_> {
             // A Node that an operator has uncordoned during the drain is left alone.
             return if self.ours() { CooperationDecision::default() } else { self.begin(true) };
         };
+        // The clock was set back since. Nothing would be over before it shows that time again.
+        if since > self.now {
+            return self.mark_anew();
+        }
         let lasts = self.now - since;
         let handed_over = !self.announces || lasts >= HANDS_OVER;
         CooperationDecision { patch: None, evict: self.node.unschedulable && handed_over && lasts < self.limit }
+    }
+
+    fn mark_anew(&self) -> CooperationDecision {
+        let cordoned = if self.ours() { json!("true") } else { Value::Null };
+        CooperationDecision { patch: Some((self.patch(&self.mark(), &cordoned), Change::MarksAnew)), evict: false }
     }
 
     /// The mark of this moment.
@@ -292,6 +303,27 @@ mod tests {
             let decision = CooperationCase { refuge, ..case(&node, &off) }.decide();
             let found = (decision.patch.as_ref().map(|(_, change)| *change), decision.evict);
             assert_eq!(found, (change, evicts), "{name}");
+        }
+    }
+
+    /// The leader's clock was six hours ahead, and NTP corrects it.
+    #[test]
+    fn a_mark_that_lies_in_the_future_is_written_anew_and_counts_from_then() {
+        const CORRECTED: i64 = NOW - 6 * 3600;
+        let off = status(Reason::PreDraining, Expect::Shutdown);
+        let both = [cloudprovider::HAND_OVER, cloudprovider::CORDONED];
+        let expected = json!({cloudprovider::HAND_OVER: "2025-12-31T18:00:00Z", cloudprovider::CORDONED: "true"});
+        let anothers = json!({cloudprovider::HAND_OVER: "2025-12-31T18:00:00Z"});
+        for (annotations, expected) in [(&both[..], expected), (&both[..1], anothers)] {
+            let mut node = node(annotations, true);
+            let decision = CooperationCase { now: CORRECTED, announces: true, ..case(&node, &off) }.decide();
+            let patch = json!({"metadata": {"uid": "uid-of-n", "annotations": expected}});
+            assert_eq!(decision, CooperationDecision { patch: Some((patch, Change::MarksAnew)), evict: false });
+            node.annotations.insert(cloudprovider::HAND_OVER, "2025-12-31T18:00:00Z");
+            for (seconds, evicts) in [(0, false), (9, false), (10, true), (299, true), (300, false)] {
+                let case = CooperationCase { now: CORRECTED + seconds, announces: true, ..case(&node, &off) };
+                assert_eq!(case.decide(), CooperationDecision { patch: None, evict: evicts }, "{seconds}");
+            }
         }
     }
 

@@ -250,7 +250,9 @@ impl Cooperation {
             }
             return;
         }
-        self.drains.remove(name);
+        if change != Change::MarksAnew {
+            self.drains.remove(name);
+        }
         let machine = status.map_or_else(
             || "its machine".to_owned(),
             |status| format!("VM {} with Harvester host {}", status.vm, status.host),
@@ -264,7 +266,7 @@ impl Cooperation {
                     self.limit.unwrap_or_default().as_secs()
                 ),
             ),
-            Change::HandsOver | Change::TakenBack { uncordoned: false } => return,
+            Change::HandsOver | Change::MarksAnew | Change::TakenBack { uncordoned: false } => return,
             Change::TakenBack { uncordoned: true } => {
                 ("NodeUncordoned", "The machine is back: the node accepts new pods and addresses again".to_owned())
             }
