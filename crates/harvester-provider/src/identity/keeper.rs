@@ -294,7 +294,7 @@ impl Keeper {
                 // A process that was sure of the identity has no reason to doubt, unless a contradiction came after
                 // that. Once it is gone, also by an operator's word, this hold takes the place of its hold, and ends.
                 if self.identity.name().is_none() || matches!(self.identity.doubt(), IdentityDoubt::Of(_)) {
-                    let hold = Hold { reason: NOT_KNOWN, message, initialises_nodes: true };
+                    let hold = Hold { reason: NOT_KNOWN, message, initialises_nodes: true, passing: false };
                     self.identity.judged(Some(hold), self.is_paused(found));
                 }
                 None

@@ -62,7 +62,7 @@ impl Keeper {
         let message = contradiction.message();
         let safe_mode = Some(format!("{}: {message}", contradiction.reason));
         self.metrics.safe_mode.set(1);
-        let hold = Hold { reason: contradiction.reason, message, initialises_nodes: true };
+        let hold = Hold { reason: contradiction.reason, message, initialises_nodes: true, passing: false };
         self.identity.judged(Some(hold), self.is_paused(record));
         progress.told = Some(contradiction);
         // If a former process wrote the same contradiction, its text is kept.
@@ -155,7 +155,7 @@ impl Keeper {
             IdentityDoubt::NotJudged => record.safe_mode.as_ref().map(|text| {
                 let message =
                     format!("a controller before this one was in safe mode, and nothing is judged yet: {text}");
-                Hold { reason: NOT_KNOWN, message, initialises_nodes: true }
+                Hold { reason: NOT_KNOWN, message, initialises_nodes: true, passing: false }
             }),
         }
     }
@@ -217,5 +217,5 @@ pub(super) fn pause() -> Hold {
          writes nothing",
         record::PAUSED
     );
-    Hold { reason: PAUSED, message, initialises_nodes: false }
+    Hold { reason: PAUSED, message, initialises_nodes: false, passing: false }
 }
