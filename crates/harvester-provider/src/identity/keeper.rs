@@ -72,7 +72,7 @@ const SETTLED: Duration = Duration::from_secs(90);
 const UNJUDGED: Duration = Duration::from_secs(15);
 
 /// Reason of the hold at the start, while it is not known whether this cluster is a copy.
-pub const NOT_KNOWN: &str = "IdentityNotKnown";
+pub const NOT_KNOWN: &str = contract::leases::IDENTITY_NOT_KNOWN;
 
 /// Reason of the hold that a user asked for.
 pub const PAUSED: &str = "Paused";
