@@ -24,6 +24,8 @@ pub struct Hold {
     pub message: String,
     /// New Nodes are initialised nevertheless: no other program would do it, and it does no harm.
     pub initialises_nodes: bool,
+    /// It ends by itself within seconds, as that of a process which has just started: nothing is told of it.
+    pub passing: bool,
 }
 
 /// Reason of a hold: a user has paused the controller, or the object.

@@ -27,8 +27,8 @@ struct Cloud {
     delete: Mutex<VecDeque<Result<Deleted, ProviderError>>>,
     calls: Mutex<Vec<String>>,
     wakes: Mutex<Option<mpsc::UnboundedReceiver<ServiceKey>>>,
-    /// The reason of the hold.
-    held: Mutex<Option<&'static str>>,
+    /// The hold.
+    held: Mutex<Option<Arc<Hold>>>,
     /// What was to be deleted.
     deleted: Mutex<Vec<ServiceView>>,
 }
@@ -48,8 +48,7 @@ impl LoadBalancers for Cloud {
     }
 
     fn hold(&self, _: &ServiceView) -> Option<Arc<Hold>> {
-        let reason = (*self.held.lock())?;
-        Some(Arc::new(Hold { reason, message: "not now".into(), initialises_nodes: true }))
+        self.held.lock().clone()
     }
 
     fn wakes(&self) -> BoxStream<'static, ServiceKey> {

@@ -159,7 +159,7 @@ impl Identity {
             let news = unjudged.is_some() != yes;
             *unjudged = yes.then(|| {
                 let message = format!("ConfigMap {NAMESPACE}/{NAME} is not read and compared yet, and may forbid it");
-                Arc::new(Hold { reason: NOT_KNOWN, message, initialises_nodes: true })
+                Arc::new(Hold { reason: NOT_KNOWN, message, initialises_nodes: true, passing: true })
             });
             news
         })

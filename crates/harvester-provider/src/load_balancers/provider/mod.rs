@@ -318,7 +318,7 @@ impl HarvesterLoadBalancers {
 fn paused(service: &ServiceView) -> Option<Arc<Hold>> {
     service.annotations.get(PAUSED).filter(|value| *value == "true")?;
     let message = format!("service {} is paused by annotation {PAUSED}", service.key);
-    Some(Arc::new(Hold { reason: keeper::PAUSED, message, initialises_nodes: true }))
+    Some(Arc::new(Hold { reason: keeper::PAUSED, message, initialises_nodes: true, passing: false }))
 }
 
 fn soon(message: String) -> Waiting {
