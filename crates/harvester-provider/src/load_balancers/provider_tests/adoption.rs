@@ -189,6 +189,33 @@ async fn a_move_to_another_pool_costs_one_object_more_for_a_while() {
     assert!(!sent.iter().any(|seen| seen.method == "DELETE" && seen.path.ends_with(&next)));
 }
 
+/// The user has named another pool before the renamed cluster's controller looked at the Service.
+#[tokio::test]
+async fn a_move_after_the_cluster_was_renamed_leaves_no_object_under_the_former_name() {
+    let lab = Lab::new(vec![served(), cluster_service()]);
+    let mut wakes = lab.provider.wakes();
+    store(&lab, go_object("former", IP));
+    lab.guest(|service| service.annotations.insert("cloudprovider.harvesterhci.io/ippool", "new"));
+    lab.ensure().await.unwrap();
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["GET", "PUT", "POST"]);
+    assert_eq!(sent[1].body["metadata"]["labels"]["cloudprovider.harvesterhci.io/cluster"], "demo");
+    let next = sent[2].body["metadata"]["name"].as_str().unwrap().to_owned();
+    lab.host_books_next(&next, "10.30.0.1", "new");
+    lab.ensure().await.unwrap();
+    lab.guest(|service| {
+        service.annotations.insert("kube-vip.io/loadbalancerIPs", "10.30.0.1");
+        service.ingress = vec!["10.30.0.1".parse().unwrap()];
+    });
+    // The pacer learns from the same stream that the host has finished with the new object.
+    while futures::FutureExt::now_or_never(wakes.next()).is_some() {}
+    lab.sent();
+    lab.ensure().await.unwrap();
+    let deleted: Vec<String> =
+        lab.sent().into_iter().filter(|seen| seen.method == "DELETE").map(|seen| seen.path).collect();
+    assert_eq!(deleted, [format!("{LBS}/{}", under("former"))]);
+}
+
 impl Lab {
     /// The user names another pool; the name of the object that is created at once, if there is one.
     async fn asks_for_pool(&self, pool: &str) -> Option<String> {
