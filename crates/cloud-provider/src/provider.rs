@@ -59,10 +59,10 @@ pub trait LoadBalancers: Send + Sync + 'static {
     }
 
     /// Annotations to write (or to remove, if the value is `None`) together with the finalizer, on a Service that is
-    /// taken over. They preserve requests that could not be recognised later. Called once, before anything else is done
-    /// for the Service.
-    fn at_first_sight(&self, _service: &ServiceView) -> BTreeMap<String, Option<String>> {
-        BTreeMap::new()
+    /// taken over. They preserve requests that could not be recognised later. Called before anything else is done for
+    /// the Service. `Err`: it is not known yet what has to be preserved, so the finalizer has to wait.
+    fn at_first_sight(&self, _service: &ServiceView) -> Result<BTreeMap<String, Option<String>>, Waiting> {
+        Ok(BTreeMap::new())
     }
 
     /// Whether an announcer is running that serves the addresses of Services.

@@ -37,6 +37,13 @@ pub enum Change {
     Address(String),
 }
 
+impl Change {
+    /// Whether it changes the name of the cluster on the object.
+    pub fn names_cluster(&self) -> bool {
+        matches!(self, Self::Label(cloudprovider::CLUSTER, _) | Self::Annotation(loadbalancer::CLUSTER, _))
+    }
+}
+
 /// The object to create. The host's webhook fills in project, namespace and network. The empty strings are those that
 /// the Go provider sends, and that a host without webhook would keep.
 pub fn new_object(config: &LoadBalancerConfig, name: &str, service: &ServiceView, source: &Source) -> LoadBalancer {
@@ -119,6 +126,17 @@ pub fn drift(config: &LoadBalancerConfig, lb: &LbView, service: &ServiceView, ip
     }
     if lb.workload_type.as_deref() != Some("cluster") {
         changes.push(Change::ClusterWorkload);
+    }
+    changes
+}
+
+/// The changes that give the object the present name of the cluster. The proof comes with them, because the object's
+/// own name follows from the former one and proves nothing then.
+pub fn renaming(config: &LoadBalancerConfig, lb: &LbView, service: &ServiceView) -> Vec<Change> {
+    let mut changes = drift(config, lb, service, Ipam::Pool);
+    changes.retain(Change::names_cluster);
+    if !changes.is_empty() {
+        changes.extend(missing_proof(config, lb, service));
     }
     changes
 }

@@ -10,6 +10,7 @@ mod moving;
 mod object;
 mod primary;
 mod refusal;
+mod renamed;
 mod secondary;
 
 use std::sync::Arc;
@@ -94,6 +95,15 @@ pub enum Action {
         /// The changes, which apply to the object as read then.
         changes: Vec<Change>,
     },
+    /// Give another object of the Service the present name of the cluster.
+    Rename {
+        /// Its name, which stays.
+        name: String,
+        /// UID of the object, as precondition.
+        uid: String,
+        /// The changes, which apply to the object as read then.
+        changes: Vec<Change>,
+    },
     /// Send the object again without a change; see [`Resend::Readmit`].
     Readmit {
         /// UID of the object, as precondition.
@@ -118,7 +128,7 @@ impl Action {
         match self {
             Self::Create(object) => object.metadata.name.as_deref(),
             Self::Delete { name, .. } => Some(name),
-            Self::Update { .. } | Self::Readmit { .. } | Self::Patch(_) => None,
+            Self::Update { .. } | Self::Rename { .. } | Self::Readmit { .. } | Self::Patch(_) => None,
         }
     }
 }

@@ -368,10 +368,16 @@ impl LoadBalancers for HarvesterLoadBalancers {
         self.foresee_deletion(service)
     }
 
-    fn at_first_sight(&self, service: &ServiceView) -> BTreeMap<String, Option<String>> {
+    fn at_first_sight(&self, service: &ServiceView) -> Result<BTreeMap<String, Option<String>>, Waiting> {
+        if let Some(mut waiting) = self.not_synced(false) {
+            // The user of a Service that another program serves does not wait for anything.
+            waiting.needs_user &= service.ingress.is_empty();
+            self.metrics.waits(&service.key, Some(WaitReason::Cache));
+            return Err(waiting);
+        }
         // A Service with an object was served before, so what it shows was written by the controller.
-        let known = self.lbs.is_synced() && self.owned(service, &self.config()).lb.is_none();
-        if known { choice::at_first_sight(service) } else { BTreeMap::new() }
+        let is_new = self.owned(service, &self.config()).lb.is_none();
+        Ok(if is_new { choice::at_first_sight(service) } else { BTreeMap::new() })
     }
 
     fn announced(&self) -> Announced {

@@ -189,6 +189,33 @@ async fn a_move_to_another_pool_costs_one_object_more_for_a_while() {
     assert!(!sent.iter().any(|seen| seen.method == "DELETE" && seen.path.ends_with(&next)));
 }
 
+/// The user has named another pool before the renamed cluster's controller looked at the Service.
+#[tokio::test]
+async fn a_move_after_the_cluster_was_renamed_leaves_no_object_under_the_former_name() {
+    let lab = Lab::new(vec![served(), cluster_service()]);
+    let mut wakes = lab.provider.wakes();
+    store(&lab, go_object("former", IP));
+    lab.guest(|service| service.annotations.insert("cloudprovider.harvesterhci.io/ippool", "new"));
+    lab.ensure().await.unwrap();
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["GET", "PUT", "POST"]);
+    assert_eq!(sent[1].body["metadata"]["labels"]["cloudprovider.harvesterhci.io/cluster"], "demo");
+    let next = sent[2].body["metadata"]["name"].as_str().unwrap().to_owned();
+    lab.host_books_next(&next, "10.30.0.1", "new");
+    lab.ensure().await.unwrap();
+    lab.guest(|service| {
+        service.annotations.insert("kube-vip.io/loadbalancerIPs", "10.30.0.1");
+        service.ingress = vec!["10.30.0.1".parse().unwrap()];
+    });
+    // The pacer learns from the same stream that the host has finished with the new object.
+    while futures::FutureExt::now_or_never(wakes.next()).is_some() {}
+    lab.sent();
+    lab.ensure().await.unwrap();
+    let deleted: Vec<String> =
+        lab.sent().into_iter().filter(|seen| seen.method == "DELETE").map(|seen| seen.path).collect();
+    assert_eq!(deleted, [format!("{LBS}/{}", under("former"))]);
+}
+
 impl Lab {
     /// The user names another pool; the name of the object that is created at once, if there is one.
     async fn asks_for_pool(&self, pool: &str) -> Option<String> {
@@ -290,9 +317,44 @@ fn cluster_service() -> ServiceView {
 #[tokio::test]
 async fn a_foreign_request_for_an_address_is_written_down_only_while_nobody_has_served_the_service() {
     let lab = Lab::new(vec![service("default/web").short(&[("ip", "10.0.0.7")]).done()]);
-    let written = lab.provider.at_first_sight(&lab.service());
+    let written = lab.provider.at_first_sight(&lab.service()).unwrap();
     let asked = ("cloudprovider.harvesterhci.io/ip".to_owned(), Some("10.0.0.7".to_owned()));
     assert_eq!(written, [asked, (kube_vip::LOADBALANCER_IPS.to_owned(), None)].into(), "a wish is no grant");
     store(&lab, go_object("demo", IP));
-    assert_eq!(lab.provider.at_first_sight(&lab.service()), BTreeMap::new(), "it is our own output");
+    assert_eq!(lab.provider.at_first_sight(&lab.service()), Ok(BTreeMap::new()), "it is our own output");
+}
+
+/// At each start, the first list of load balancers is still under way.
+#[tokio::test]
+async fn a_foreign_request_for_an_address_outlasts_a_start_before_harvester_has_answered_and_is_followed_then() {
+    let wish = "10.0.0.7";
+    let shown = service("default/web").short(&[("ipam", "static"), ("ip", wish)]).done();
+    let specified = service("default/web").short(&[("ipam", "static")]).done();
+    for web in [shown, ServiceView { load_balancer_ip: Some(wish.to_owned()), ..specified }] {
+        let mut lab = Lab::new(vec![web.clone()]);
+        let listed = lb_cache();
+        lab.provider.lbs = listed.clone();
+        let waiting = lab.provider.at_first_sight(&web).unwrap_err();
+        assert_eq!((waiting.reason, waiting.needs_user), ("NotReadYet", false));
+        assert!(waiting.retry_after.is_some());
+
+        listed.replace(BTreeMap::new());
+        let written = lab.provider.at_first_sight(&web).unwrap();
+        lab.guest(|service| {
+            for (key, value) in &written {
+                match value {
+                    Some(value) => service.annotations.insert(key, value),
+                    None => service.annotations.remove(key),
+                }
+            }
+        });
+        lab.ensure().await.unwrap();
+        assert_eq!(methods(&lab.sent()), ["POST"]);
+        lab.host(|object| booked(object, "0.0.0.0"));
+        lab.watch();
+        lab.ensure().await.unwrap();
+        let sent = lab.sent();
+        assert_eq!(methods(&sent), ["PATCH"]);
+        assert_eq!(sent[0].body["metadata"]["annotations"]["kube-vip.io/loadbalancerIPs"], wish);
+    }
 }

@@ -4,6 +4,7 @@ mod asking;
 mod deletion;
 mod model;
 mod moving;
+mod renamed;
 mod sharing;
 
 use cloud_provider::view::Tags;
