@@ -51,7 +51,8 @@ impl Watch {
     ) {
         let now = context.now;
         let last = context.landmarks.last_answer(context.link, &self.macs());
-        let Outcome { mut silent, unasked, mut taken, refuted, side, certain, outside, gateway, found } = outcome;
+        let Outcome { mut silent, unasked, mut taken, refuted, side, certain, outside, gateway, found, longer } =
+            outcome;
         silent.retain(|address| self.vips.contains_key(address));
         taken.retain(|(address, _)| self.vips.contains_key(address));
         if silent.is_empty() {
@@ -94,6 +95,7 @@ impl Watch {
             out.extend(said.map(Output::Node));
             return;
         }
-        out.push(Output::Verdict(OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside }));
+        let verdict = OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside, longer };
+        out.push(Output::Verdict(verdict));
     }
 }

@@ -278,13 +278,16 @@ impl Cluster {
                     }
                     None
                 }
-                Step::Take(why) => self.begin_swap(now, &primary.key, &primary.uid, self.me.clone(), why),
+                Step::Take(why) => {
+                    let silent = self.missed_since(&standing);
+                    self.begin_swap(now, &primary.key, &primary.uid, self.me.clone(), why, silent)
+                }
                 Step::Give(_, BELONGS_THERE) if self.hand_overs.rests(now) => None,
                 Step::Give(to, why) => {
                     if why == BELONGS_THERE {
                         self.hand_overs.gave_back = Some(now);
                     }
-                    self.begin_swap(now, &primary.key, &primary.uid, to, why)
+                    self.begin_swap(now, &primary.key, &primary.uid, to, why, None)
                 }
             };
             review.swaps.extend(swap.map(|swap| (primary.key.clone(), swap)));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use l2_types::Mac;
 
@@ -27,6 +27,10 @@ pub struct OwnerSilence {
     pub last: Option<Instant>,
     /// How many landmarks this node hears that are not members.
     pub outside: u8,
+}
+
+fn before_that(now: Instant, time: Duration) -> Instant {
+    now.checked_sub(time).unwrap_or(now)
 }
 
 /// A node that hears more than this many times the hosts that another one hears counts as being on the clients' side.
@@ -60,6 +64,8 @@ impl OwnerSilence {
 #[derive(Debug)]
 struct SilentAddress {
     since: Instant,
+    /// When the first verdict would have come after a burst of the usual length.
+    missed: Instant,
     term: Term,
     silence: OwnerSilence,
 }
@@ -98,7 +104,7 @@ impl Silences {
     /// Takes in a verdict of the detector.
     pub fn note(&mut self, now: Instant, verdict: OwnerVerdict) {
         match verdict {
-            OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside } => {
+            OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside, longer } => {
                 let known = self.owners.entry(owner).or_default();
                 let was_heard = !heard.is_empty();
                 known.heard.extend(heard.into_iter().map(|vip| (vip.address, vip.term)));
@@ -106,9 +112,10 @@ impl Silences {
                 for (vip, taken) in free.chain(taken.into_iter().map(|(vip, by)| (vip, Some(by)))) {
                     let before = known.silent.get(&vip.address).filter(|found| found.term == vip.term);
                     let since = before.map_or(now, |found| found.since);
+                    let missed = before.map_or_else(|| before_that(now, longer), |found| found.missed);
                     let last = before.map_or(last, |found| found.silence.last);
                     let silence = OwnerSilence { taken, side, certain, heard: was_heard, last, outside };
-                    known.silent.insert(vip.address, SilentAddress { since, term: vip.term, silence });
+                    known.silent.insert(vip.address, SilentAddress { since, missed, term: vip.term, silence });
                 }
             }
             OwnerVerdict::Answers { owner, vip } => {
@@ -152,9 +159,17 @@ impl Silences {
         self.found(record, addresses).map(|(address, _)| address).collect()
     }
 
-    /// When the first address of an owner fell silent.
-    pub fn since(&self, owner: &str) -> Option<Instant> {
-        self.owners.get(owner)?.silent.values().map(|found| found.since).min()
+    /// When the first of these addresses would have been reported, had its burst been of the usual length.
+    pub fn missed(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<Instant> {
+        self.found(record, addresses).map(|(_, found)| found.missed).min()
+    }
+
+    /// Whether an owner whose Lease is renewed now, and was renewed `before`, has first written its card long enough
+    /// after an address of it fell silent.
+    pub fn is_told(&self, now: Instant, owner: &str, before: Option<Instant>) -> bool {
+        let known = self.owners.get(owner).into_iter();
+        let mut due = known.flat_map(|known| known.silent.values()).map(|found| found.since + TOLD_AFTER);
+        due.any(|at| at <= now && before.is_none_or(|before| before < at))
     }
 
     /// Owners that answer for nothing any more and were in reach before, while this node is on the clients' side of the
@@ -184,8 +199,6 @@ impl Silences {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::Watched;
     use super::*;
 
@@ -215,6 +228,7 @@ mod tests {
             heard,
             last: None,
             outside: 1,
+            longer: Duration::ZERO,
         }
     }
 
@@ -228,7 +242,6 @@ mod tests {
             silences.of(&record(4), &addresses).map(|silence| silence.taken)
         };
         assert_eq!((by(&[taken]), by(&[taken, free]), by(&[other])), (Some(Some(THIEF)), Some(None), None));
-        assert_eq!((silences.since("node-2"), silences.since("node-3")), (Some(now), None));
         silences.note(now, OwnerVerdict::Answers { owner: "node-2".into(), vip: free.address });
         assert_eq!(silences.of(&record(4), &[free.address]), None, "though another one is still missing");
         assert!(silences.of(&record(4), &[taken.address]).is_some());
@@ -247,6 +260,42 @@ mod tests {
         assert_eq!(silences.latest(&record(4), &[free.address]), Some(now), "it never answered between them");
         silences.note(later, silent(vec![Watched { term: Term(5), ..free }], Vec::new()));
         assert_eq!(silences.latest(&record(5), &[free.address]), Some(later));
+    }
+
+    #[test]
+    fn how_long_a_group_was_missed_is_counted_for_its_own_addresses_that_the_owner_had() {
+        let (start, [good, never, other]) = (Instant::now() + Duration::from_mins(10), [5, 6, 7].map(vip));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut silences = Silences::default();
+        // One never came up, and another Service has lost its address.
+        silences.note(start, silent_beside(vec![never], Vec::new(), vec![good]));
+        silences.note(at(60), silent(vec![other], Vec::new()));
+        let group = [good.address, never.address];
+        assert_eq!(silences.missed(&record(4), &group), None);
+        let mut many = silent_beside(vec![good, never], Vec::new(), vec![good]);
+        if let OwnerVerdict::Silent { longer, .. } = &mut many {
+            *longer = Duration::from_secs(1);
+        }
+        silences.note(at(100), many);
+        assert_eq!(silences.missed(&record(4), &group), Some(at(99)), "the burst had many turns");
+        silences.note(at(200), silent(vec![good], Vec::new()));
+        assert_eq!(silences.missed(&record(4), &group), Some(at(99)), "it never answered between them");
+        assert_eq!(silences.missed(&record(4), &[other.address]), Some(at(60)));
+    }
+
+    #[test]
+    fn the_first_card_that_was_written_long_enough_after_a_silence_is_news_and_later_ones_are_not() {
+        let (start, [first, second]) = (Instant::now(), [5, 6].map(vip));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut silences = Silences::default();
+        silences.note(start, silent(vec![first], Vec::new()));
+        silences.note(at(30), silent(vec![second], Vec::new()));
+        for (before, now, told) in
+            [(None, 12, false), (Some(8), 13, true), (Some(13), 18, false), (None, 18, true), (Some(38), 43, true)]
+        {
+            assert_eq!(silences.is_told(at(now), "node-2", before.map(at)), told, "{before:?} {now}");
+        }
+        assert!(!silences.is_told(at(100), "node-3", None));
     }
 
     #[test]
@@ -289,13 +338,10 @@ mod tests {
         ] {
             let taken = taken.iter().map(|vip| (*vip, THIEF)).collect();
             let heard = if had { all.to_vec() } else { Vec::new() };
-            let OwnerVerdict::Silent { owner, vips, taken, certain, heard, outside, .. } =
-                silent_beside(vips.to_vec(), taken, heard)
-            else {
-                panic!("it is silent")
-            };
-            let verdict =
-                OwnerVerdict::Silent { owner, vips, taken, side: on, certain, heard, last: answered, outside };
+            let mut verdict = silent_beside(vips.to_vec(), taken, heard);
+            if let OwnerVerdict::Silent { side, last, .. } = &mut verdict {
+                (*side, *last) = (on, answered);
+            }
             let mut silences = Silences::default();
             silences.retain(&watched);
             silences.note(now, verdict);
