@@ -191,7 +191,7 @@ impl Detector {
         let trusted = late <= self.timers.tolerance();
         // All watches are counted before any is judged, because the second in line needs to know whether the first is
         // silent too.
-        self.watches.values_mut().for_each(|watch| watch.count(trusted, &mut self.counters));
+        self.watches.values_mut().for_each(|watch| watch.count(trusted, &self.timers, &mut self.counters));
         let silent = self.silent_nodes();
         for ((owner, link, _), watch) in &mut self.watches {
             let context =

@@ -12,7 +12,7 @@ use super::confirm::{Burst, Step, Suspect};
 use super::landmarks::{Before, Side};
 use super::verdict::{Target, Watched};
 use super::vip::{ONLY_CALLS, Vip};
-use super::{Ask, Context, Counters, Output, Subject};
+use super::{Ask, Context, Counters, Output, Subject, Timers};
 use crate::frames::{Frame, Heard};
 
 /// Pause after a verdict before the same VIP is tested again; it doubles with each verdict. The test is repeated
@@ -240,7 +240,7 @@ impl Watch {
 
     /// R2: after a late timer the answer may have been lost because this process had no processor time. The question is
     /// not counted, and is asked again.
-    pub fn count(&mut self, trusted: bool, counters: &mut Counters) {
+    pub fn count(&mut self, trusted: bool, timers: &Timers, counters: &mut Counters) {
         let asked = self.last.and_then(|address| self.vips.get_mut(&address)).filter(|vip| vip.asked);
         let alive = std::mem::take(&mut self.alive);
         let Some(vip) = asked else { return };
@@ -251,8 +251,13 @@ impl Watch {
         }
         counters.unanswered += 1;
         vip.misses += 1;
-        if !alive {
-            self.silent += 1;
+        if alive {
+            return;
+        }
+        self.silent += 1;
+        if self.silent == timers.patience(0) {
+            // The owner answers for nothing any more. What is known of VIPs that never came up may be minutes old.
+            self.vips.values_mut().filter(|vip| !vip.heard).for_each(|vip| vip.rest_until = None);
         }
     }
 
