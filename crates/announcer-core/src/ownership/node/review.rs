@@ -44,7 +44,7 @@ impl Cluster {
         let settled = known_since + MEMBERS_SETTLE;
         let unsettled = now < settled && self.facts.awaits_members();
         let fitness = self.all_fitness(now);
-        let silent = self.silent_nodes(now);
+        let silent = self.silent_nodes(now, context.at_own_addresses);
         let round = Round { now, context, fitness: &fitness, silent: &silent, yield_at, unsettled };
         let mut wake = Wake { now, next: None };
         yield_at.into_iter().chain(Some(settled).filter(|_| unsettled)).for_each(|at| wake.at(at));

@@ -92,6 +92,17 @@ impl SilentOwner {
     }
 }
 
+/// An owner that answers for nothing any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostOwner<'a> {
+    /// Its name.
+    pub owner: &'a str,
+    /// When the last of its addresses fell silent.
+    pub since: Instant,
+    /// How many landmarks this node hears that are not members.
+    pub outside: u8,
+}
+
 /// Silent owners with their silent addresses.
 #[derive(Debug, Default)]
 pub struct Silences {
@@ -164,22 +175,25 @@ impl Silences {
         self.found(record, addresses).map(|(_, found)| found.missed).min()
     }
 
-    /// Whether an owner whose Lease is renewed now, and was renewed `before`, has first written its card long enough
-    /// after an address of it fell silent.
+    /// Whether an owner whose Lease is renewed now, and was renewed `before`, has written its card for the first time
+    /// since an address of it fell silent, or for the first time long enough after that.
     pub fn is_told(&self, now: Instant, owner: &str, before: Option<Instant>) -> bool {
-        let known = self.owners.get(owner).into_iter();
-        let mut due = known.flat_map(|known| known.silent.values()).map(|found| found.since + TOLD_AFTER);
+        let silent = self.owners.get(owner).into_iter().flat_map(|known| known.silent.values());
+        let mut due = silent.flat_map(|found| [found.since, found.since + TOLD_AFTER]);
         due.any(|at| at <= now && before.is_none_or(|before| before < at))
     }
 
     /// Owners that answer for nothing any more and were in reach before, while this node is on the clients' side of the
     /// LAN.
-    pub fn lost(&self) -> impl Iterator<Item = &str> {
+    pub fn lost(&self) -> impl Iterator<Item = LostOwner<'_>> {
         let tells = |found: &SilentAddress| found.silence.side == Side::Greater && found.silence.was_heard(found.since);
-        let is_lost = move |(owner, known): &(&String, &SilentOwner)| {
-            self.watched.get(*owner) == Some(&known.silent.len()) && known.silent.values().all(tells)
-        };
-        self.owners.iter().filter(is_lost).map(|(owner, _)| owner.as_str())
+        self.owners.iter().filter_map(move |(owner, known)| {
+            let all = || known.silent.values();
+            let is_lost = self.watched.get(owner) == Some(&known.silent.len()) && all().all(tells);
+            let since = all().map(|found| found.since).max().filter(|_| is_lost)?;
+            let outside = all().map(|found| found.silence.outside).max()?;
+            Some(LostOwner { owner: owner.as_str(), since, outside })
+        })
     }
 
     /// Takes in which addresses this node watches from now on, and forgets verdicts about others.
@@ -284,15 +298,23 @@ mod tests {
     }
 
     #[test]
-    fn the_first_card_that_was_written_long_enough_after_a_silence_is_news_and_later_ones_are_not() {
+    fn the_first_card_since_a_silence_and_the_first_one_long_after_it_are_news_and_later_ones_are_not() {
         let (start, [first, second]) = (Instant::now(), [5, 6].map(vip));
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut silences = Silences::default();
         silences.note(start, silent(vec![first], Vec::new()));
         silences.note(at(30), silent(vec![second], Vec::new()));
-        for (before, now, told) in
-            [(None, 12, false), (Some(8), 13, true), (Some(13), 18, false), (None, 18, true), (Some(38), 43, true)]
-        {
+        for (before, now, told) in [
+            (None, 1, true),
+            (Some(1), 6, false),
+            (Some(6), 12, false),
+            (Some(8), 13, true),
+            (Some(13), 18, false),
+            (Some(28), 33, true),
+            (Some(33), 38, false),
+            (Some(38), 43, true),
+            (Some(43), 48, false),
+        ] {
             assert_eq!(silences.is_told(at(now), "node-2", before.map(at)), told, "{before:?} {now}");
         }
         assert!(!silences.is_told(at(100), "node-3", None));
@@ -345,7 +367,9 @@ mod tests {
             let mut silences = Silences::default();
             silences.retain(&watched);
             silences.note(now, verdict);
-            assert_eq!(silences.lost().collect::<Vec<_>>(), if lost { vec!["node-2"] } else { vec![] }, "{name}");
+            let found: Vec<LostOwner<'_>> = silences.lost().collect();
+            let expected = LostOwner { owner: "node-2", since: now, outside: 1 };
+            assert_eq!(found, if lost { vec![expected] } else { vec![] }, "{name}");
         }
     }
 
