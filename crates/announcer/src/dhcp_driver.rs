@@ -170,6 +170,7 @@ impl<V: Protocol> Driver<V> {
             let acts = self.session.step(clock::now(), self.station.time.earliest(), happened);
             self.follow_probing()?;
             for act in acts {
+                let probes = matches!(act, DhcpAct::Probe(_));
                 let (socket, frame) = match act {
                     DhcpAct::Tell(event) => {
                         self.station.tell::<V>(event);
@@ -181,6 +182,7 @@ impl<V: Protocol> Driver<V> {
                 let Some(socket) = socket else { continue };
                 match socket.send(&frame).await {
                     Err(error) if is_down(&error) => next = Some(Happened::SocketDown),
+                    Err(error) if probes && l2::is_queue_full(&error) => next = Some(Happened::NotProbed),
                     // The client repeats its messages, so this loss is harmless.
                     Err(error) if l2::is_queue_full(&error) => {}
                     sent => sent.map_err(|error| format!("failed to send a {} message: {error}", V::NAME))?,

@@ -273,7 +273,9 @@ impl Node {
                 self.metrics.announced(sent.try_into().unwrap_or(0));
             }
             Action::Probe { link, mac, address } => {
-                self.listeners.ask(link, address, &frames::probe(mac, address));
+                if !self.listeners.ask(link, address, &frames::probe(mac, address)) {
+                    self.unsent.push(Ask { link, address, to: l2::Mac::BROADCAST });
+                }
             }
             Action::Ask { mac, source, ask } => {
                 let frame = frames::question(mac, source, ask.address, ask.to);

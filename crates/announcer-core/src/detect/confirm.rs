@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use l2_types::Mac;
 
@@ -68,6 +68,7 @@ impl Suspect {
 
 #[derive(Debug)]
 pub(super) struct Burst {
+    begun: Instant,
     suspects: BTreeMap<IpAddr, Suspect>,
     answered: BTreeSet<IpAddr>,
     taken: BTreeMap<IpAddr, Mac>,
@@ -115,6 +116,8 @@ pub(super) struct Outcome {
     pub gateway: bool,
     /// The MACs of the landmarks that have answered.
     pub found: BTreeSet<Mac>,
+    /// How much longer the burst took than one with a single turn in which nothing is asked again.
+    pub longer: Duration,
 }
 
 pub(super) enum Step {
@@ -141,6 +144,7 @@ impl Burst {
             suspect.turn = turn;
         }
         Self {
+            begun: now,
             suspects,
             answered: BTreeSet::new(),
             taken: BTreeMap::new(),
@@ -294,6 +298,7 @@ impl Burst {
             gateway: self.before.hears_gateway(&self.found),
             outside: u8::try_from(outside).unwrap_or(u8::MAX),
             found,
+            longer: (context.now - self.begun).saturating_sub(context.timers.confirm),
         }
     }
 }

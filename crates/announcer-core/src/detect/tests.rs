@@ -1,4 +1,6 @@
 mod called;
+mod never_up;
+mod nodes;
 mod sides;
 mod turns;
 mod unsent;
@@ -24,8 +26,6 @@ const fn ms(ms: u64) -> Duration {
 fn vip(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
 }
-
-mod nodes;
 
 fn mac(node: u8) -> Mac {
     Mac::new([2, 0, 0, 0, 1, node])

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use contract::Term;
 use l2_types::Mac;
@@ -65,6 +65,8 @@ pub(crate) enum OwnerVerdict {
         last: Option<Instant>,
         /// How many landmarks that are not members have answered in the same burst.
         outside: u8,
+        /// How much longer the burst took than usual: many VIPs have turns, and questions may be asked again.
+        longer: Duration,
     },
     /// The owner answers again for this VIP, so a take-over that is only planned is dropped.
     Answers {

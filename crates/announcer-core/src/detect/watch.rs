@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use l2_types::Mac;
 
 use super::confirm::{Burst, Step, Suspect};
-use super::landmarks::{Before, Side};
+use super::landmarks::{Before, Landmarks, Side};
 use super::verdict::{Target, Watched};
 use super::vip::{ONLY_CALLS, Vip};
-use super::{Ask, Context, Counters, Output, Subject};
+use super::{Ask, Context, Counters, Output, Subject, Timers};
 use crate::frames::{Frame, Heard};
 
 /// Pause after a verdict before the same VIP is tested again; it doubles with each verdict. The test is repeated
@@ -26,6 +26,8 @@ const STILL_COUNTS: Duration = Duration::from_millis(300);
 
 /// How often a node is asked after it was found silent.
 const SELDOM: Duration = Duration::from_millis(500);
+/// How long an answer of an owner that is a landmark shows that it lives. It is asked each 5 s, and in each burst.
+const LIVES_FOR: Duration = Duration::from_secs(6);
 /// A VIP to watch, and this node's place among the successors.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
@@ -40,6 +42,8 @@ pub(super) struct Watch {
     vips: BTreeMap<IpAddr, Vip>,
     /// Consecutive periods in which the owner answered nothing.
     silent: u32,
+    /// When the first of these periods ended.
+    silent_since: Option<Instant>,
     /// The owner answered something since the last round.
     alive: bool,
     /// The VIP that was asked about last.
@@ -84,6 +88,7 @@ impl Watch {
         Self {
             vips: BTreeMap::new(),
             silent: 0,
+            silent_since: None,
             alive: false,
             last: None,
             good: None,
@@ -165,7 +170,7 @@ impl Watch {
         }
         let was_reported = vip.verdicts > 0;
         vip.answered(mac, called);
-        self.silent = 0;
+        (self.silent, self.silent_since) = (0, None);
         self.alive = true;
         self.good = Some(address);
         self.seldom = None;
@@ -240,7 +245,7 @@ impl Watch {
 
     /// R2: after a late timer the answer may have been lost because this process had no processor time. The question is
     /// not counted, and is asked again.
-    pub fn count(&mut self, trusted: bool, counters: &mut Counters) {
+    pub fn count(&mut self, now: Instant, trusted: bool, timers: &Timers, counters: &mut Counters) {
         let asked = self.last.and_then(|address| self.vips.get_mut(&address)).filter(|vip| vip.asked);
         let alive = std::mem::take(&mut self.alive);
         let Some(vip) = asked else { return };
@@ -251,8 +256,14 @@ impl Watch {
         }
         counters.unanswered += 1;
         vip.misses += 1;
-        if !alive {
-            self.silent += 1;
+        if alive {
+            return;
+        }
+        self.silent += 1;
+        self.silent_since.get_or_insert(now);
+        if self.silent == timers.patience(0) {
+            // The owner answers for nothing any more. What is known of VIPs that never came up may be minutes old.
+            self.vips.values_mut().filter(|vip| !vip.heard).for_each(|vip| vip.rest_until = None);
         }
     }
 
@@ -271,6 +282,18 @@ impl Watch {
     /// Whether the owner was heard before and has answered nothing for so many periods.
     pub fn is_silent(&self, periods: u32) -> bool {
         self.silent >= periods && self.vips.values().any(|vip| vip.heard)
+    }
+
+    /// Whether a node that is watched for its own sake answers. A single question may be lost. `None`: it was never
+    /// heard.
+    pub fn answers(&self) -> Option<bool> {
+        self.vips.values().any(|vip| vip.heard).then_some(self.silent < 2)
+    }
+
+    /// Whether the owner has answered as a landmark since it answers for no VIP. `None`: it never has, or it is none.
+    pub fn answers_as_landmark(&self, now: Instant, link: u32, landmarks: &Landmarks) -> Option<bool> {
+        let last = landmarks.last_answer(link, &self.macs())?;
+        Some(self.silent_since.is_none_or(|since| last >= since) && now < last + LIVES_FOR)
     }
 
     /// VIPs that have been silent for as long as our place in their line says.

@@ -164,7 +164,7 @@ impl Engine {
 
     /// The VIP with this address, as seen from this interface. A static VIP is looked up by its address, because there
     /// may be hundreds; leased VIPs are searched by their carriers.
-    fn vip_on(&self, link: u32, address: IpAddr) -> Option<VipId> {
+    pub(super) fn vip_on(&self, link: u32, address: IpAddr) -> Option<VipId> {
         let given = self.vips.get_key_value(&VipId::Static(address));
         let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
         let mut there = given.into_iter().chain(leased).filter(|(_, vip)| {

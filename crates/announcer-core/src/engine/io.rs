@@ -83,7 +83,8 @@ pub enum Input {
     Wire(WireDone),
     /// A frame about an address was received.
     Heard(Frame),
-    /// The question of an [`Action::Ask`] could not be sent. It has to come before the next [`super::Engine::poll`].
+    /// The question of an [`Action::Ask`] could not be sent, or an [`Action::Probe`], which is a question to everybody.
+    /// It has to come before the next [`super::Engine::poll`].
     NotSent(Ask),
     /// An event of the DHCP client of this Service that was started with this generation.
     Dhcp(Uid, u64, ClientEvent),

@@ -6,10 +6,10 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use super::observer::Before;
-use super::vip::Probe;
 use super::{Action, Engine, Phase, Put, WireDone, WireOp};
 use crate::network::Network;
 use crate::plan::VipId;
+use crate::probes::Probes;
 use crate::view::ServiceKey;
 
 impl Engine {
@@ -90,11 +90,11 @@ impl Engine {
         let owned = |key: &ServiceKey| self.ownership.announces(self.services.get(key));
         let mut missing = Vec::new();
         for vip in self.vips.values_mut() {
-            if let (Some(carrier), Phase::Probing(probe)) = (vip.carrier, &mut vip.phase)
+            if let (Some(carrier), Phase::Probing(probes)) = (vip.carrier, &mut vip.phase)
                 && returned.contains(&carrier.link)
             {
                 // No host has received the probes that were sent without a carrier, so they start again.
-                *probe = Probe::begin(now);
+                *probes = Probes::before_use(now);
             }
             let (Some(carrier), Phase::Up { .. }) = (vip.carrier, &vip.phase) else { continue };
             if self.observer.shows(vip.seen_from) && !present.contains(&(carrier.link, carrier.net)) {

@@ -175,8 +175,10 @@ impl Engine {
         cluster.set_card(now, card(&used));
         let holding = holding(network, &self.vips, |found| !observer.is_removed(found) && left_over(found));
         let refused = refused(&self.vips);
+        let at_own_addresses = self.node_mode.detector.at_own_addresses(now);
         let context = ReviewContext {
             refused: &refused,
+            at_own_addresses: &at_own_addresses,
             services: &self.services,
             groups: self.services.groups(),
             endpoints: self.services.endpoints(),

@@ -12,6 +12,7 @@ use super::due::Timed;
 use super::{Engine, Put, VipStatus};
 use crate::network::Network;
 use crate::plan::VipId;
+use crate::probes::Probes;
 use crate::reason::Reason;
 use crate::screen::somebodys;
 use crate::view::{ServiceKey, is_on_record};
@@ -26,18 +27,6 @@ pub(super) const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// Limit of the wait of the first announcement for the status (decisions.md 21). kube-proxy has no rules for an address
 /// that is not in the status yet, so the node would refuse clients. The wait is limited because the API may be down.
 pub(super) const STATUS_WAIT: Duration = Duration::from_secs(1);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Probe {
-    pub sent: u8,
-    pub next: Instant,
-}
-
-impl Probe {
-    pub fn begin(now: Instant) -> Self {
-        Self { sent: 0, next: now }
-    }
-}
 
 /// Progress of an address that is being added to an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,12 +44,12 @@ pub(super) enum Phase {
     /// The VIP waits for an interface or a lease.
     Idle,
     /// The VIP is probed: does another host use the address?
-    Probing(Probe),
+    Probing(Probes),
     /// The address is being added to the interface.
     Adding(Adding),
     /// The address is on the interface. In doubt (after a pause of this process) it is probed again, and not extended
     /// meanwhile.
-    Up { doubt: Option<Probe> },
+    Up { doubt: Option<Probes> },
     /// Another host uses the address, or the kernel has refused it.
     Blocked { until: Instant },
 }
@@ -188,7 +177,7 @@ impl Vip {
 impl Timed for Vip {
     fn deadline(&self) -> Option<Instant> {
         let phase = match self.phase {
-            Phase::Probing(probe) | Phase::Up { doubt: Some(probe) } => Some(probe.next),
+            Phase::Probing(probes) | Phase::Up { doubt: Some(probes) } => Some(probes.deadline()),
             Phase::Blocked { until } => Some(until),
             Phase::Idle | Phase::Adding(_) | Phase::Up { doubt: None } => None,
         };
@@ -284,7 +273,7 @@ impl Engine {
         if id.is_dhcp() || carrier.mac == Mac::ZERO || ((adopted || (known && !self.node_mode.safe_mode)) && !yielded) {
             self.add(now, id);
         } else {
-            self.set_phase(id, Phase::Probing(Probe::begin(now)));
+            self.set_phase(id, Phase::Probing(Probes::before_use(now)));
             self.vip_timer(now, id);
         }
     }

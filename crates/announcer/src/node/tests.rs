@@ -71,10 +71,12 @@ async fn the_engine_learns_which_questions_were_not_sent_before_it_judges_a_time
         let ask = Ask { link: u32::MAX / 2, address: address.parse().unwrap(), to: l2::Mac::BROADCAST };
         assert!(!node.act(Action::Ask { mac: l2::Mac::ZERO, source: None, ask }));
     }
+    let address = "10.0.0.6".parse().unwrap();
+    assert!(!node.act(Action::Probe { link: u32::MAX / 2, mac: l2::Mac::ZERO, address }));
     assert_eq!(engine.observations().probes.unsent, 0);
     let now = clock::now();
     node.take_frames(&mut engine, now, now + Duration::from_secs(1), &mut frames);
-    assert_eq!(engine.observations().probes.unsent, 2);
+    assert_eq!(engine.observations().probes.unsent, 3);
     assert!(node.unsent.is_empty(), "each is told once");
 }
 

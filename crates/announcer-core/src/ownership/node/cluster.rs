@@ -14,7 +14,6 @@ use super::hand_overs::HandOvers;
 use super::owner_records::{Learnt, OwnerRecords, Recipient};
 use super::silence::Silences;
 use super::swaps::{Change, PendingSwaps};
-use super::timing::TOLD_AFTER;
 use super::unable::Unable;
 use super::{Card, ForeignLock, Member, NodeFacts, OwnerRecord, OwnerVerdict, Term};
 use crate::frames::{Frame, Heard};
@@ -101,7 +100,7 @@ impl Cluster {
         // A review that is already due must not be lost when another node's renewal moves the deadline.
         let due = self.facts_next.is_some_and(|at| at <= now);
         // This node may be waiting for what a silent owner writes about itself after it fell silent.
-        let told = self.silences.since(&node).is_some_and(|since| now >= since + TOLD_AFTER);
+        let told = self.silences.is_told(now, &node, self.facts.renewed_at(&node));
         let news = self.facts.member(now, node, member) || due || told;
         if !news {
             self.facts_next = self.facts.deadline(now);

@@ -29,6 +29,12 @@ impl Cluster {
         self.silences.latest(standing.owner_record.as_ref()?, &addresses)
     }
 
+    /// When the first address of a group was missed, if its owner is silent: from then on clients had no answer.
+    pub(super) fn missed_since(&self, standing: &Standing<'_>) -> Option<Instant> {
+        let addresses: Vec<IpAddr> = standing.owed().map(|(address, _)| address).collect();
+        self.silences.missed(standing.owner_record.as_ref()?, &addresses)
+    }
+
     /// Whether most probably this node has lost the clients, and not the silent owner, whose Lease is valid
     /// (decisions.md 24). An owner that does not say how many hosts it hears gives no evidence.
     pub(super) fn is_outheard(&self, round: &Round<'_>, standing: &Standing<'_>, silent: OwnerSilence) -> bool {
