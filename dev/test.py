@@ -25,7 +25,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -36,6 +35,7 @@ sys.dont_write_bytecode = True
 
 import programs as test_programs
 from machine import Meter, build, busy_since, conditions, times
+from programs import Clock
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "test"
@@ -73,21 +73,6 @@ ROW = re.compile(r"(W-|D-|H)\d{1,2}")
 RESULT = re.compile(r"\btest (\S+(?: - [^\n]*\(line \d+\))?)(?: - (?:should panic|compile(?: fail)?))? \.\.\. (ok|FAILED|ignored)")
 # What is said before the tests of a program, or the examples of a crate.
 RUNNING = re.compile(r"^running (\d+) tests?$", re.MULTILINE)
-
-
-class Clock:
-    """When everything ends: at the deadline, or when somebody says so."""
-
-    def __init__(self, deadline):
-        self.deadline = deadline
-        signal.signal(signal.SIGTERM, self.end)
-        signal.signal(signal.SIGINT, self.end)
-
-    def end(self, *_):
-        self.deadline = 0
-
-    def is_over(self):
-        return time.time() >= self.deadline
 
 
 class Program:
