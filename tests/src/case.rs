@@ -22,7 +22,8 @@ use crate::{PATIENCE, journal};
 pub struct Case<'a> {
     bed: &'a Bed,
     client: Client,
-    harvester: Client,
+    /// Absent on a bed without Harvester.
+    harvester: Option<Client>,
     namespace: String,
     began: Instant,
 }
@@ -142,7 +143,11 @@ impl Bed {
 
     /// A place in a namespace that exists.
     pub async fn case_in(&self, namespace: &str) -> Result<Case<'_>> {
-        let (client, harvester) = (self.client().await?, self.harvester_client().await?);
+        let client = self.client().await?;
+        let harvester = match &self.harvester.0 {
+            Some(side) => Some(side.client().await?),
+            None => None,
+        };
         stall::begin();
         Ok(Case { bed: self, client, harvester, namespace: namespace.into(), began: Instant::now() })
     }
