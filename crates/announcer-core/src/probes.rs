@@ -50,7 +50,7 @@ impl Probes {
         if more {
             self.sent += 1;
             // The gap starts when the probe is sent, not when it was due, so that an answer has its full time
-            // (failover-protocol.md R1).
+            // (fail-over spec R1).
             self.next = now + PROBE_GAP;
         }
         more

@@ -355,7 +355,7 @@ fn two_nodes_that_hear_everybody_but_each_other_do_not_take_an_address_from_each
 
 /// The first card of that process lacked the second interface, and a node that started later read no other card of it.
 #[test]
-fn a_node_whose_process_started_while_the_api_was_away_is_no_stranger_on_its_second_card() {
+fn a_node_whose_process_started_while_the_api_was_away_is_no_stranger_on_its_second_nic() {
     keeps_its_promises(40_010_903, ElectionMode::Node);
 }
 

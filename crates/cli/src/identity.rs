@@ -198,7 +198,7 @@ fn shown(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
-    use harvester_provider::Card;
+    use harvester_provider::IdentityCard;
 
     use super::*;
 
@@ -231,7 +231,8 @@ mod tests {
 
     #[test]
     fn programs_get_the_record_and_what_would_be_done() {
-        let card = Card { namespace: "guests".into(), machines: ["u1".to_owned()].into(), ..Card::default() };
+        let card =
+            IdentityCard { namespace: "guests".into(), machines: ["u1".to_owned()].into(), ..IdentityCard::default() };
         let name = Some(ClusterName::from_record("prod"));
         let record = Record { cluster_name: name, card: Some(card), ..Record::default() };
         let all: Value = serde_json::from_str(&foreseen(Output::Json, &record, "confirm")).unwrap();

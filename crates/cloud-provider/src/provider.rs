@@ -66,8 +66,8 @@ pub trait LoadBalancers: Send + Sync + 'static {
     }
 
     /// Whether an announcer is running that serves the addresses of Services.
-    fn announced(&self) -> Announced {
-        Announced::Yes
+    fn announced(&self) -> AnnouncerPresence {
+        AnnouncerPresence::Running
     }
 
     /// Services to reconcile, because something they depend on changed: their load balancer, their primary, or a
@@ -77,13 +77,13 @@ pub trait LoadBalancers: Send + Sync + 'static {
 
 /// What is known about the announcers of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Announced {
+pub enum AnnouncerPresence {
     /// An announcer is running, as far as is known.
-    Yes,
+    Running,
     /// No announcer has been running for minutes: an address in a status may not be served.
     Away,
     /// This process has not watched for long enough.
-    Untold,
+    NotKnownYet,
 }
 
 /// Reason of a wait: the lists that a decision needs have not arrived.

@@ -270,7 +270,7 @@ pub fn record() -> String {
 }
 
 /// The identity card in the record; null if there is none, or nobody can read it.
-pub fn card(snapshot: &Snapshot) -> Value {
+pub fn identity_card(snapshot: &Snapshot) -> Value {
     snapshot.config(RECORD, IDENTITY).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 

@@ -23,8 +23,8 @@ image: {repository: localhost/harvester-cloud-provider, tag: ",
 "
 );
 
-/// chart.md 11.5 R-3: the command of Rancher's helm-operation pod, word for word. In file names `+` is replaced by `-`.
-/// A new version has a new image; here an annotation makes both workloads roll.
+/// Chart spec 11.5 R-3: the command of Rancher's helm-operation pod, word for word. In file names `+` is replaced by
+/// `-`. A new version has a new image; here an annotation makes both workloads roll.
 fn upgrade_as_rancher_does(helm: &Helm, version: &str) -> anyhow::Result<String> {
     let downloads = helm.dir().display().to_string();
     helm.run(&["pull", "local/harvester-cloud-provider", "--version", version, "--destination", &downloads])?;

@@ -1,5 +1,5 @@
 //! The failure detector: whether the owners that this node may have to succeed still answer for their VIPs. It asks as
-//! a client would (failover-protocol.md 1 and 4). No I/O and no clock.
+//! a client would (fail-over spec 1 and 4). No I/O and no clock.
 //!
 //! * [`Detector`]: what it watches, what it heard, when it asks. One round per period over all owners, each owner asked
 //!   about one of its VIPs by a unicast question to the MAC that has to answer.

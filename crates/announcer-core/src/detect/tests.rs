@@ -37,8 +37,8 @@ fn name(node: u8) -> String {
 
 fn target(node: u8, rank: u8, vips: &[u8]) -> Target {
     let vips = vips.iter().map(|last| Watched { address: vip(*last), mac: mac(node), term: Term(1) }).collect();
-    let (apart, cards) = ([name(node)].into(), [mac(node)].into());
-    Target { owner: name(node), link: LINK, rank, ahead: None, apart, cards, vips }
+    let (apart, nic_macs) = ([name(node)].into(), [mac(node)].into());
+    Target { owner: name(node), link: LINK, rank, ahead: None, apart, nic_macs, vips }
 }
 
 fn addresses(vips: &[Watched]) -> Vec<IpAddr> {

@@ -35,8 +35,8 @@ pub(crate) struct Target {
     pub ahead: Option<String>,
     /// Nodes that fail together with the owner, including the owner. They are no landmarks when it is missed.
     pub apart: BTreeSet<String>,
-    /// MACs of the owner's cards in this LAN; it may answer from any of them.
-    pub cards: BTreeSet<Mac>,
+    /// MACs of the owner's NICs in this LAN; it may answer from any of them.
+    pub nic_macs: BTreeSet<Mac>,
     /// The VIPs, ordered by address.
     pub vips: Vec<Watched>,
 }

@@ -55,7 +55,7 @@ pub(super) struct Watch {
     burst: Option<Burst>,
     /// Nodes that are no landmarks for this owner: the owner, and the nodes that fail together with it.
     apart: BTreeSet<String>,
-    cards: BTreeSet<Mac>,
+    nic_macs: BTreeSet<Mac>,
     /// The landmarks that this node heard when the owner was first missed. It stays unchanged while the owner is
     /// silent, because a node that is cut off hears fewer and fewer hosts.
     before: Option<Before>,
@@ -95,7 +95,7 @@ impl Watch {
             odd: false,
             burst: None,
             apart: BTreeSet::new(),
-            cards: BTreeSet::new(),
+            nic_macs: BTreeSet::new(),
             before: None,
             doubt: None,
             subject,
@@ -110,7 +110,7 @@ impl Watch {
     /// Watches these VIPs and no others.
     pub fn want(&mut self, now: Instant, target: &Target, wanted: &[Wanted]) {
         self.apart.clone_from(&target.apart);
-        self.cards.clone_from(&target.cards);
+        self.nic_macs.clone_from(&target.nic_macs);
         let keep: BTreeSet<IpAddr> = wanted.iter().map(|wanted| wanted.vip.address).collect();
         self.vips.retain(|address, _| keep.contains(address));
         for Wanted { vip: Watched { address, mac, term }, rank, ahead } in wanted {
@@ -157,9 +157,9 @@ impl Watch {
     ///
     /// Announcements prove nothing here: an owner that hears nobody still sends, and clients still lose it.
     pub fn answered(&mut self, now: Instant, address: IpAddr, mac: Mac) -> bool {
-        let cards = &self.cards;
-        // A VIP on a macvlan has a MAC of its own, and an answer from the card beneath proves nothing.
-        let is_its = |vip: &Vip| vip.mac == mac || (cards.contains(&vip.named) && cards.contains(&mac));
+        let nic_macs = &self.nic_macs;
+        // A VIP on a macvlan has a MAC of its own, and an answer from the NIC beneath proves nothing.
+        let is_its = |vip: &Vip| vip.mac == mac || (nic_macs.contains(&vip.named) && nic_macs.contains(&mac));
         let Some(vip) = self.vips.get_mut(&address).filter(|vip| is_its(vip)) else { return false };
         let called = self.subject == Subject::Owner
             && (self.burst.is_some() || self.called_until.is_some_and(|until| now < until));
@@ -204,7 +204,7 @@ impl Watch {
 
     /// The MACs from which the owner has to answer or may answer.
     fn macs(&self) -> BTreeSet<Mac> {
-        self.vips.values().map(|vip| vip.mac).chain(self.cards.iter().copied()).collect()
+        self.vips.values().map(|vip| vip.mac).chain(self.nic_macs.iter().copied()).collect()
     }
 
     fn begin_burst(&mut self, context: &Context<'_>, suspects: BTreeMap<IpAddr, Suspect>) {
@@ -217,7 +217,7 @@ impl Watch {
         self.before = Some(before.clone());
         let by_unicast = self.subject == Subject::Node;
         self.silent_as_a_whole = self.silent >= context.timers.patience(0);
-        let owner = (macs, self.cards.clone());
+        let owner = (macs, self.nic_macs.clone());
         let whole = self.silent_as_a_whole;
         self.burst = Some(Burst::begin(context.now, suspects, owner, before, found, by_unicast, whole));
     }

@@ -150,14 +150,14 @@ impl Node {
             assert!(self.engine.deadline() > self.now, "a timer stays due: the loop would spin");
             for action in actions {
                 match action {
-                    Action::Wire(op) => {
+                    Action::Kernel(op) => {
                         let before = self.kernel.journal.len();
                         let done = self.kernel.perform(self.now, op);
                         let entries = self.kernel.journal.split_off(before);
                         for entry in &entries {
                             self.note(entry);
                         }
-                        inputs.extend(done.map(Input::Wire));
+                        inputs.extend(done.map(Input::Kernel));
                     }
                     Action::Announce { link, address, .. } => {
                         self.note(&format!("announce {} {address}", self.kernel.name(link)));

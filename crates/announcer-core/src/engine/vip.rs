@@ -17,7 +17,7 @@ use crate::reason::Reason;
 use crate::screen::somebodys;
 use crate::view::{ServiceKey, is_on_record};
 
-/// Times in ms of the announcements after the start of a burst (failover-protocol.md 1.5). The last one is for
+/// Times in ms of the announcements after the start of a burst (fail-over spec 1.5). The last one is for
 /// receivers that were busy.
 pub(super) const BURST_MS: [u64; 5] = [0, 20, 60, 150, 500];
 /// How long an address that another host uses is left alone. It differs between nodes, so that two nodes which met once
@@ -256,7 +256,7 @@ impl Engine {
     }
 
     /// Starts a VIP. An address that is used for the first time is probed. An address that clients know is taken over
-    /// without a probe: the former owner may still answer, and yields to our claim. An address that is already on the
+    /// without a probe: the former owner may still answer, and concedes to our claim. An address that is already on the
     /// interface was set by an earlier process or by kube-vip, and is adopted.
     fn begin(&mut self, now: Instant, id: &VipId) {
         if self.refuse_own_address(now, id) {
@@ -267,10 +267,11 @@ impl Engine {
         let adopted = self.is_found(carrier);
         let known = self.services.was_in_use(&vip.members, carrier.net.addr());
         // The VIP was given up for a claim. As long as the claimant answers, this node must not take it.
-        let yielded = self.yielded.contains(id);
+        let conceded = self.conceded.contains(id);
         // In safe mode even a known address is probed: if this cluster is a copy, clients know it from the original. A
         // leased address was probed by the DHCP client.
-        if id.is_dhcp() || carrier.mac == Mac::ZERO || ((adopted || (known && !self.node_mode.safe_mode)) && !yielded) {
+        if id.is_dhcp() || carrier.mac == Mac::ZERO || ((adopted || (known && !self.node_mode.safe_mode)) && !conceded)
+        {
             self.add(now, id);
         } else {
             self.set_phase(id, Phase::Probing(Probes::before_use(now)));

@@ -8,7 +8,7 @@ use l2_types::Mac;
 use super::carrier::Carrier;
 use super::due::Timed;
 use super::vip::{Announcing, BURST_MS, Phase, Vip};
-use super::{Action, Engine, WireOp};
+use super::{Action, Engine, KernelOp};
 use crate::frames::{PROBE_GAP, PROBES};
 use crate::plan::VipId;
 use crate::probes::Probes;
@@ -70,7 +70,7 @@ impl Engine {
         } else {
             vip.phase = Phase::Up { doubt: None };
             if let Some(put) = vip.put(now, self.config.fence()) {
-                self.out.push(Action::Wire(WireOp::Put(vec![put])));
+                self.out.push(Action::Kernel(KernelOp::Put(vec![put])));
             }
         }
     }

@@ -80,7 +80,7 @@ pub(super) struct Judge {
     /// nothing of that.
     met: BTreeMap<(Lan, usize, usize), u64>,
     /// Since when each process has run without a pause, and since when all is right between each node and the others,
-    /// with each card.
+    /// with each NIC.
     runs_since: BTreeMap<usize, Duration>,
     well_since: BTreeMap<(Lan, usize), Duration>,
     /// Services of which a host has claimed the address for a moment.

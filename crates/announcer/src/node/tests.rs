@@ -1,26 +1,27 @@
 use std::sync::atomic::Ordering;
 
+use announcer_core::engine::KernelDone;
+
 use super::*;
-use crate::engine::WireDone;
 
 /// Notes what it is asked for.
-pub(super) struct Noting(pub(super) mpsc::UnboundedSender<WireOp>);
+pub(super) struct Noting(pub(super) mpsc::UnboundedSender<KernelOp>);
 
-impl Wire for Noting {
-    async fn perform(&self, op: WireOp) -> Option<WireDone> {
+impl Kernel for Noting {
+    async fn perform(&self, op: KernelOp) -> Option<KernelDone> {
         let _ = self.0.send(op);
         None
     }
 }
 
 fn parts(liveness: &Arc<Liveness>, recorder: Recorder) -> Parts<Noting> {
-    let config = crate::Config::from_env_and_args([], [], "node-1").unwrap();
+    let config = announcer_core::Config::from_env_and_args([], [], "node-1").unwrap();
     let api = runtime::scenario::Scenario::answering(|_| (404, serde_json::Value::Null));
     let (sender, receiver) = mpsc::unbounded_channel();
     let mut registry = prometheus_client::registry::Registry::default();
     Parts {
         engine: Engine::new(clock::now(), config),
-        wire: Noting(mpsc::unbounded_channel().0),
+        kernel: Noting(mpsc::unbounded_channel().0),
         writer: Writer::new(api.client(), runtime::work_queue::QueueMetrics::default(), sender.clone()),
         recorder,
         metrics: Arc::new(Metrics::register(&mut registry, "node-1", "lock", "0")),

@@ -17,7 +17,7 @@ use super::decide::FINALIZER;
 use super::*;
 use crate::cache;
 use crate::managed_fields::FIELD_MANAGER;
-use crate::provider::{Announced, Hold, ProviderError, Remark, Waiting};
+use crate::provider::{AnnouncerPresence, Hold, ProviderError, Remark, Waiting};
 use crate::test_support::service;
 use crate::view::{Condition, ConditionStatus, Conditions, LOAD_BALANCER_READY, LOAD_BALANCER_WARNING, Uid};
 
@@ -148,7 +148,7 @@ fn changed(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
 fn finalized(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
     changed(|view| {
         view.finalizers = vec![FINALIZER.into()];
-        view.conditions.ready = condition::first(view, Announced::Yes, "2026-01-01T00:00:00Z");
+        view.conditions.ready = condition::first(view, AnnouncerPresence::Running, "2026-01-01T00:00:00Z");
         change(view);
     })
 }

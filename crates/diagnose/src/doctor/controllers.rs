@@ -106,7 +106,7 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
 /// Whether it is certain that no cloud controller is installed. One that runs outside its cluster has no workload
 /// there, and the record says so.
 pub fn is_not_installed(snapshot: &Snapshot) -> bool {
-    can_see_workloads(snapshot) && !has_workload(snapshot) && facts::card(snapshot)["outside"] != true
+    can_see_workloads(snapshot) && !has_workload(snapshot) && facts::identity_card(snapshot)["outside"] != true
 }
 
 /// The Deployment of the cloud controller, if nothing else runs one and it has no replicas.
@@ -217,7 +217,7 @@ fn identity_not_known(snapshot: &Snapshot) -> Finding {
 
 /// The Nodes whose machines are in the record.
 fn on_recorded_machines(snapshot: &Snapshot) -> String {
-    let card = facts::card(snapshot);
+    let card = facts::identity_card(snapshot);
     let machines: BTreeSet<&str> =
         card["machines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let is_recorded = |node: &&Node| facts::vm_uid(node).is_some_and(|uid| machines.contains(uid));

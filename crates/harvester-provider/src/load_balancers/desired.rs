@@ -1,4 +1,4 @@
-//! Computes what a Service's LoadBalancer object should look like, and which changes an existing one needs (ccm.md
+//! Computes what a Service's LoadBalancer object should look like, and which changes an existing one needs (CCM spec
 //! 2.4). Pure.
 
 use std::collections::BTreeMap;
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(with["spec"].get("healthCheck"), None);
     }
 
-    /// W-01 and harvester-side.md 3.7 (an object without `ipam` leaks its address).
+    /// W-01 and Harvester spec 3.7 (an object without `ipam` leaks its address).
     #[test]
     fn an_object_of_an_older_version_is_completed() {
         let service = build::service("default/web").short(&[("net", "a/b")]).done();
@@ -310,7 +310,7 @@ mod tests {
         );
     }
 
-    /// harvester-side.md 3.1: without a name Harvester selects a pool; its admission (5.2) has no rule about it.
+    /// Harvester spec 3.1: without a name Harvester selects a pool; its admission (5.2) has no rule about it.
     #[test]
     fn a_pool_that_is_not_asked_for_any_more_is_removed() {
         let mut object = json!({"spec": {"ipPool": "nosuch", "ipam": "pool"}});

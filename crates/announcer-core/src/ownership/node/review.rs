@@ -354,8 +354,8 @@ impl Cluster {
             .map(|(Succession { owner, link, rank, ahead }, mut vips)| {
                 vips.sort_unstable();
                 let apart = self.facts.lost_with(&owner);
-                let cards = self.facts.cards_towards(&owner, network, link);
-                Target { owner, link, rank, ahead, apart, cards, vips }
+                let nic_macs = self.facts.nic_macs_towards(&owner, network, link);
+                Target { owner, link, rank, ahead, apart, nic_macs, vips }
             })
             .collect();
     }

@@ -103,7 +103,7 @@ pub(super) struct Standing<'a> {
     pub owner_record: Option<OwnerRecord>,
     /// The nodes that may own the group.
     pub candidates: Candidates<'a>,
-    pub keeps: bool,
+    pub eligible: bool,
     /// The nodes with ready endpoints, if only these may own the group.
     pub only: Option<BTreeSet<String>>,
 }

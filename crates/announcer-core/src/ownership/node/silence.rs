@@ -49,7 +49,7 @@ impl OwnerSilence {
     /// Whether the owner, which says that it hears `theirs` hosts, hears so many more that most probably this node has
     /// lost the clients (decisions.md 24). The factor is needed because two nodes never hear exactly the same hosts. A
     /// node that is certain to have lost only the owner needs no comparison.
-    pub fn is_outheard(self, theirs: u8) -> bool {
+    pub fn owner_hears_more(self, theirs: u8) -> bool {
         !self.certain && is_many_more(theirs, self.outside)
     }
 
@@ -375,11 +375,11 @@ mod tests {
 
     #[test]
     fn who_has_lost_nobody_but_the_owner_needs_no_comparison() {
-        for (certain, outside, theirs, outheard) in
+        for (certain, outside, theirs, owner_hears_more) in
             [(true, 1, 8, false), (false, 1, 8, true), (false, 4, 8, false), (false, 0, 1, true), (false, 0, 0, false)]
         {
             let silence = OwnerSilence { taken: None, side: Side::Greater, certain, heard: true, last: None, outside };
-            assert_eq!(silence.is_outheard(theirs), outheard, "{silence:?} {theirs}");
+            assert_eq!(silence.owner_hears_more(theirs), owner_hears_more, "{silence:?} {theirs}");
         }
     }
 

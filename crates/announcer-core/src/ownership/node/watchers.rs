@@ -42,14 +42,14 @@ impl Cluster {
             let (Some(uid), Some((link, address))) = (self.facts.uid(node), there) else { continue };
             uids.insert(node.to_owned(), (uid.to_owned(), address.address));
             let apart = self.facts.lost_with(node);
-            let cards = self.facts.cards_towards(node, network, link);
+            let nic_macs = self.facts.nic_macs_towards(node, network, link);
             targets.push(Target {
                 owner: node.to_owned(),
                 link,
                 rank: 0,
                 ahead: None,
                 apart,
-                cards,
+                nic_macs,
                 vips: vec![address],
             });
         }

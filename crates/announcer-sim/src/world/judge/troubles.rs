@@ -79,7 +79,7 @@ impl World<'_> {
         self.lans().map(since).try_fold(Duration::ZERO, |last, since| Some(last.max(since?)))
     }
 
-    /// The same, as far as the card towards one LAN counts.
+    /// The same, as far as the NIC towards one LAN counts.
     pub(super) fn is_well_in(&self, lan: Lan, n: usize) -> bool {
         let node = &self.nodes[n];
         node.runs()
@@ -187,7 +187,7 @@ impl World<'_> {
         };
         let robbed = services.iter().any(contested);
         // RFC 5227: an address that nobody has used before is not announced while a stranger uses it. In the other
-        // modes owners yield to a stranger.
+        // modes owners concede to a stranger.
         let used = self.scenario.mode == ElectionMode::Node
             && services.iter().all(|n| self.generation[*n] == 1)
             && self.judge.first_use[index].is_some();

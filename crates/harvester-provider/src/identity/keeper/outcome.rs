@@ -7,8 +7,8 @@ use harvester_api::names::ClusterName;
 use runtime::events::Recorder;
 
 use super::super::IdentityDoubt;
-use super::super::card::Card;
 use super::super::decide::NameDecision;
+use super::super::identity_card::IdentityCard;
 use super::super::judge::{Contradiction, IdentityFacts, OperatorConfirmation, confirmed_card};
 use super::super::record::{self, NAME, NAMESPACE, Record, RecordNote};
 use super::words::{mismatch, not_followed};
@@ -18,7 +18,7 @@ impl Keeper {
     /// Handles facts that agree.
     pub(super) fn go_on(
         &self,
-        mut card: Card,
+        mut card: IdentityCard,
         decision: &NameDecision,
         found: &Record,
         progress: &mut Progress,

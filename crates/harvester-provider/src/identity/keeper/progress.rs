@@ -7,7 +7,7 @@ use harvester_api::names::ClusterName;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::super::card::Card;
+use super::super::identity_card::IdentityCard;
 use super::super::judge::{Contradiction, OperatorConfirmation};
 use super::super::kubelets::Kubelets;
 use super::super::record::{CLUSTER_NAME, IDENTITY, NAME, NAMESPACE, Record, RecordNote};
@@ -21,7 +21,7 @@ pub(super) struct Progress {
     /// The last name that the record had for this cluster.
     name: Option<ClusterName>,
     /// The last card that the record had.
-    card: Option<Card>,
+    card: Option<IdentityCard>,
     /// The keys that the record has lost, which was logged.
     told_lost: Vec<&'static str>,
     /// An invalid name in the record that was reported.
@@ -49,7 +49,7 @@ pub(super) struct Progress {
 #[derive(Debug, Default)]
 pub(super) struct Lost {
     pub(super) name: Option<ClusterName>,
-    pub(super) card: Option<Card>,
+    pub(super) card: Option<IdentityCard>,
 }
 
 impl Lost {

@@ -175,7 +175,7 @@ fn user_wait(message: String, reason: WaitReason) -> PlanVerdict {
     PlanVerdict::Waiting(Waiting { reason: reason.word(), message, needs_user: true, retry_after: None }, reason)
 }
 
-/// Plans for a Service that wants a load balancer (ccm.md 3.4).
+/// Plans for a Service that wants a load balancer (CCM spec 3.4).
 pub fn ensure(service: &ServiceView, world: &World<'_>) -> Plan {
     let interface = match interface_for(service, world.mapping) {
         Ok(interface) => interface,

@@ -1,4 +1,4 @@
-//! Plans for a Service with an address of its own (ccm.md 3.5 and 3.7).
+//! Plans for a Service with an address of its own (CCM spec 3.5 and 3.7).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -144,7 +144,7 @@ fn leases(service: &ServiceView) -> String {
     if asked.is_empty() { DHCP_ADDRESS.to_owned() } else { asked.join(",") }
 }
 
-/// The refusal, if the host replaced the requested network by another one (harvester-side.md 8.5).
+/// The refusal, if the host replaced the requested network by another one (Harvester spec 8.5).
 fn network_not_kept(service: &ServiceView, lb: &LbView) -> Option<PlanRefusal> {
     if lb.effective_ipam() != "pool" || lb.keeps_network()? {
         return None;

@@ -5,7 +5,7 @@ use harvester_api::keys::kube_vip;
 use harvester_api::names::ClusterName;
 
 use super::*;
-use crate::identity::card::Card;
+use crate::identity::identity_card::IdentityCard;
 
 fn under(cluster: &str) -> String {
     let web = service("default/web").done();
@@ -49,7 +49,7 @@ fn served() -> ServiceView {
     service("default/web").short(&[("ip", IP)]).label("").ingress(IP).done()
 }
 
-/// ccm.md 9.4: a healthy state of the Go provider is taken over without a write.
+/// CCM spec 9.4: a healthy state of the Go provider is taken over without a write.
 #[tokio::test]
 async fn a_go_written_service_is_taken_over_with_zero_writes() {
     let lab = Lab::new(vec![served()]);
@@ -88,7 +88,7 @@ fn of_the_copy() -> Value {
 #[tokio::test]
 async fn a_load_balancer_of_a_copy_stays_although_it_is_proven_and_the_card_has_no_names() {
     let lab = Lab::new(vec![served()]);
-    lab.provider.identity.set_card(Card::default());
+    lab.provider.identity.set_card(IdentityCard::default());
     store(&lab, go_object("demo", IP));
     store(&lab, of_the_copy());
     assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(false));
@@ -98,7 +98,7 @@ async fn a_load_balancer_of_a_copy_stays_although_it_is_proven_and_the_card_has_
 #[tokio::test]
 async fn a_lost_load_balancer_is_made_anew_and_that_of_a_copy_is_not_taken_for_it() {
     let lab = Lab::new(vec![served()]);
-    lab.provider.identity.set_card(Card { names: ["demo".to_owned()].into(), ..Card::default() });
+    lab.provider.identity.set_card(IdentityCard { names: ["demo".to_owned()].into(), ..IdentityCard::default() });
     store(&lab, of_the_copy());
     lab.ensure().await.unwrap();
     let sent = lab.sent();

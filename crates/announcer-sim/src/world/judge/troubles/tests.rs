@@ -9,7 +9,7 @@ use crate::scenario::{Address, Scenario, Wish};
 /// Four nodes on two LANs.
 fn four() -> Scenario {
     let mut scenario = Scenario::of(0, ElectionMode::Node);
-    (scenario.nodes, scenario.cards) = (4, 2);
+    (scenario.nodes, scenario.nics) = (4, 2);
     scenario.services = vec![Wish { address: Address::V4, local: None }];
     scenario.hosts.clear();
     scenario.faults.clear();

@@ -146,7 +146,8 @@ async fn of_a_record_that_was_copied_from_another_cluster_no_name_comes_back() {
     for own in [true, false] {
         let ours = remembered("ours").1;
         let mut copied = remembered("theirs").1;
-        copied["data"]["identity"] = Card { cluster_uid: "other".into(), ..card("theirs", &[]) }.to_text().into();
+        copied["data"]["identity"] =
+            IdentityCard { cluster_uid: "other".into(), ..card("theirs", &[]) }.to_text().into();
         let (object, server) = keeping(if own { ours.clone() } else { copied.clone() });
         let lab = Lab::over(server, "ours", None);
         if own {
