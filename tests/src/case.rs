@@ -229,6 +229,14 @@ impl<'a> Case<'a> {
         Ok(self.named(&name))
     }
 
+    /// A Service on port 80 that is published, and served as an announcer would say; its address.
+    pub async fn created(&self, name: &str) -> Result<String> {
+        let web = self.create(service(name).tcp(80)).await?;
+        let address = web.published().await?;
+        web.patch_status(json!({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}})).await?;
+        Ok(address)
+    }
+
     /// A Service that exists.
     pub fn named(&self, name: &str) -> Exposed<'_> {
         Exposed { case: self, name: name.into() }

@@ -144,7 +144,7 @@ impl<V: Protocol> Driver<V> {
                 order = orders.recv() => Woken::Order(order),
                 result = self.socket.next::<FRAME>() => Woken::Message(result),
                 result = on_frame(self.probes.as_ref().map(|(_, socket)| socket)) => Woken::Heard(result),
-                () = sleep_until(deadline) => Woken::Timer,
+                () = clock::sleep_until_some(deadline) => Woken::Timer,
             };
             match woken {
                 Woken::Order(Some(Order::Stop { release: true })) => return self.step(Happened::Release).await,
@@ -214,13 +214,6 @@ fn is_down(error: &std::io::Error) -> bool {
 async fn on_frame(socket: Option<&PacketSocket>) -> std::io::Result<Vec<u8>> {
     match socket {
         Some(socket) => socket.next::<FRAME>().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => clock::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }

@@ -48,7 +48,7 @@ async fn run(
                 sockets.keep(&prober.listens().collect());
             }
             (link, frame) = sockets.next() => outputs.extend(prober.heard(clock::now(), link, &frame)),
-            () = sleep_until(prober.deadline()) => {}
+            () = clock::sleep_until_some(prober.deadline()) => {}
         }
         // Received frames count before any timer (fail-over spec R1).
         for (link, frame) in sockets.drain() {
@@ -65,13 +65,6 @@ async fn run(
             }
         }
         metrics.probed.unserved(prober.unserved());
-    }
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => clock::sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }
 
