@@ -118,7 +118,7 @@ dashboard-png: ## docs/pictures/dashboard.png: the chart's dashboard over three 
 	@rsvg-convert $(BUILT)/dashboard/dashboard.svg | pngquant --strip 64 - >docs/pictures/dashboard.png
 	@ls -l docs/pictures/dashboard.png | awk '{print $$NF ": " $$5 " bytes"}'
 
-mutations: tools ## take out what rows of docs/compatibility.md promise, and see their tests fail, as root (ARGS='W-26 keeper.rs'; about 15 minutes)
+mutations: tools ## take out what rows of docs/compatibility.md promise, and see their tests fail, as root (ARGS='--only W-45,H12', '--limit-seconds 600', '--rest', 'keeper.rs'; about 15 minutes after make test)
 	@HCP_TOOLS=$$(dev/tools.sh --print) dev/mutations.py $(ARGS)
 
 fuzz: ## feed hostile frames to everything that reads from the wire, a minute each (ARGS="--seconds 600 --seed 7 --target ndp")

@@ -1,9 +1,10 @@
-"""Test programs: which ones cargo has built, and how one runs in namespaces of its own."""
+"""Test programs: which ones cargo has built, how one runs in namespaces of its own, and when all of it ends."""
 
 import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 
@@ -29,3 +30,18 @@ def stop(process):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+class Clock:
+    """When everything ends: at the deadline, or when somebody says so."""
+
+    def __init__(self, deadline):
+        self.deadline = deadline
+        signal.signal(signal.SIGTERM, self.end)
+        signal.signal(signal.SIGINT, self.end)
+
+    def end(self, *_):
+        self.deadline = 0
+
+    def is_over(self):
+        return time.time() >= self.deadline

@@ -10,7 +10,7 @@ counts such tests, and more than three of them fail the run.
 choose programs. Variables:
 
   E2E_JOBS       programs at a time (2); more while these have fewer tests left than there are processors, or leave the processors idle.
-                 Those that put whole nodes on the machine have it for themselves
+                 Those that put whole nodes on the machine have it for themselves, or two of them together
   TEST_LIMIT     seconds for one program (900), after which it is ended and its unfinished tests are named
   TEST_DEADLINE  seconds since the epoch at which everything ends, and what is left is named
   HCP_BINARY     the binary that end-to-end tests drive; without it the debug build
@@ -25,7 +25,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -36,6 +35,7 @@ sys.dont_write_bytecode = True
 
 import programs as test_programs
 from machine import Meter, build, busy_since, conditions, times
+from programs import Clock
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "test"
@@ -44,7 +44,10 @@ CARGO = os.environ.get("CARGO", "cargo")
 SUITE, SUITE_PACKAGES = ("e2e.test", "agnhost", "coredns"), ("nc", "wget")
 SUITE_TABLE, SUITE_QUICK = ROOT / "docs/data/conformance.json", 10
 # Kubelets and containerd on a machine that does something else lose their races; nobody shares it with these.
-ALONE = {"installed", "newcomer", "node_loss", "testbed-nodes", "conformance"}
+ALONE = {"node_loss", "testbed-nodes", "conformance"}
+# Whole nodes as well, but no limit of time that counts in seconds, and kubelets that are waited for: each leaves nearly half of two processors
+# idle. They run beside one another, and nobody else does.
+PAIR = {"installed", "newcomer"}
 # These wait for time-outs nearly all the time: so many of their tests run at once, each on a bed of its own. Beds cost something also while
 # they wait, and those of two such programs would take all of two cores: these programs run one after the other, beside others.
 WAITING = {"survival": 6, "impaired": 4, "failover": 4, "faults": 4, "host_upgrade": 4}
@@ -70,21 +73,6 @@ ROW = re.compile(r"(W-|D-|H)\d{1,2}")
 RESULT = re.compile(r"\btest (\S+(?: - [^\n]*\(line \d+\))?)(?: - (?:should panic|compile(?: fail)?))? \.\.\. (ok|FAILED|ignored)")
 # What is said before the tests of a program, or the examples of a crate.
 RUNNING = re.compile(r"^running (\d+) tests?$", re.MULTILINE)
-
-
-class Clock:
-    """When everything ends: at the deadline, or when somebody says so."""
-
-    def __init__(self, deadline):
-        self.deadline = deadline
-        signal.signal(signal.SIGTERM, self.end)
-        signal.signal(signal.SIGINT, self.end)
-
-    def end(self, *_):
-        self.deadline = 0
-
-    def is_over(self):
-        return time.time() >= self.deadline
 
 
 class Program:
@@ -278,7 +266,10 @@ def keep_durations(ended, found):
 def in_order(chosen):
     known = known_durations()
     guess = {name: 1000 - place for place, name in enumerate(LONG)}
-    return sorted(chosen, key=lambda one: (one.name in ALONE, -known.get(one.name, guess.get(one.name, 60 if one.end_to_end else 10))))
+    def place(one):
+        last = 2 if one.name in ALONE else one.name in PAIR
+        return last, -known.get(one.name, guess.get(one.name, 60 if one.end_to_end else 10))
+    return sorted(chosen, key=place)
 
 
 def is_idle():
@@ -302,10 +293,13 @@ def following(queue, running, jobs):
     tests as the machine is given; where they have fewer, others take their places."""
     if not running:
         return next(iter(queue), None)
-    if any(program.name in ALONE for program in running):
+    names = {program.name for program in running}
+    if names & ALONE:
         return None
-    waits = any(program.name in WAITING for program in running)
-    beside = [program for program in queue if program.name not in ALONE and not (waits and program.name in WAITING)]
+    if names & PAIR:
+        return next((program for program in queue if program.name in PAIR), None) if len(running) < jobs else None
+    waits = bool(names & WAITING.keys())
+    beside = [program for program in queue if program.name not in ALONE | PAIR and not (waits and program.name in WAITING)]
     if len(running) < jobs:
         return next(iter(beside), None)
     # One at a time is meant so.
@@ -375,14 +369,16 @@ def records(file):
 
 
 def unproven_rows(ended):
-    """Rows of the documents whose promises stand on tests: those of which a test has not passed in this run."""
+    """Rows of the documents whose promises stand on tests: those of which a test has not passed in this run. Each table of
+    docs/compatibility.md has its tests in the last column, also those whose rows have no id."""
     proven = set().union(*(program.proven for program in ended))
     rows = []
     for page in ("compatibility", "packaging"):
         for line in (ROOT / f"docs/{page}.md").read_text().splitlines():
             cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-            if line.startswith("| ") and ROW.fullmatch(cells[0]):
-                rows.append((cells[0], re.findall(r"`(\w+)`", cells[-1])))
+            names = re.findall(r"`(\w+)`", cells[-1]) if line.startswith("| ") else []
+            if names and (page == "compatibility" or ROW.fullmatch(cells[0])):
+                rows.append((cells[0][:60], names))
     print(f"\nrows: {len(rows)} of docs/compatibility.md and docs/packaging.md stand on {sum(len(names) for _, names in rows)} tests")
     return [(row, name) for row, names in rows for name in names if name not in proven]
 

@@ -22,7 +22,8 @@ use crate::{PATIENCE, journal};
 pub struct Case<'a> {
     bed: &'a Bed,
     client: Client,
-    harvester: Client,
+    /// Absent on a bed without Harvester.
+    harvester: Option<Client>,
     namespace: String,
     began: Instant,
 }
@@ -142,7 +143,11 @@ impl Bed {
 
     /// A place in a namespace that exists.
     pub async fn case_in(&self, namespace: &str) -> Result<Case<'_>> {
-        let (client, harvester) = (self.client().await?, self.harvester_client().await?);
+        let client = self.client().await?;
+        let harvester = match &self.harvester.0 {
+            Some(side) => Some(side.client().await?),
+            None => None,
+        };
         stall::begin();
         Ok(Case { bed: self, client, harvester, namespace: namespace.into(), began: Instant::now() })
     }
@@ -222,6 +227,14 @@ impl<'a> Case<'a> {
         let services: Api<Service> = Api::namespaced(self.client.clone(), &self.namespace);
         services.create(&PostParams::default(), &service).await.with_context(failed)?;
         Ok(self.named(&name))
+    }
+
+    /// A Service on port 80 that is published, and served as an announcer would say; its address.
+    pub async fn created(&self, name: &str) -> Result<String> {
+        let web = self.create(service(name).tcp(80)).await?;
+        let address = web.published().await?;
+        web.patch_status(json!({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}})).await?;
+        Ok(address)
     }
 
     /// A Service that exists.

@@ -66,9 +66,9 @@ pub struct SafeModeOutcome {
 }
 
 /// Waits until the record of this cluster has an identity card that names a machine.
-pub async fn wait_for_card(cluster: &Client) -> Result<()> {
+pub async fn wait_for_identity_card(cluster: &Client) -> Result<()> {
     let maps: Api<ConfigMap> = Api::namespaced(cluster.clone(), "kube-system");
-    wait_for("a card with the machine", PATIENCE, || async {
+    wait_for("an identity card with the machine", PATIENCE, || async {
         let record = maps.get_opt("harvester-cloud-provider").await.map_err(|error| error.to_string())?;
         let text = record.and_then(|record| record.data?.remove("identity")).unwrap_or_default();
         let card: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -80,8 +80,8 @@ pub async fn wait_for_card(cluster: &Client) -> Result<()> {
 
 impl Bed {
     /// Waits until the record has an identity card that names a machine of this cluster.
-    pub async fn wait_for_card(&self) -> Result<()> {
-        wait_for_card(&self.client().await?).await
+    pub async fn wait_for_identity_card(&self) -> Result<()> {
+        wait_for_identity_card(&self.client().await?).await
     }
 
     /// The machines are made anew under their old names, as by a restore of the host: none has the UID that its Node

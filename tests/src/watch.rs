@@ -126,6 +126,27 @@ async fn explained<T>(
     }
 }
 
+/// Of a test that has no [`Case`](crate::Case): if it panics, it is written down for how long the machine kept others
+/// waiting meanwhile, as a case does.
+#[derive(Debug)]
+pub struct Excuse(Instant);
+
+impl Excuse {
+    /// From now on.
+    pub fn begin() -> Self {
+        stall::begin();
+        Self(Instant::now())
+    }
+}
+
+impl Drop for Excuse {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            journal::failed(worst_second_since(self.0));
+        }
+    }
+}
+
 /// Time for what should not happen.
 pub async fn let_it_happen(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;

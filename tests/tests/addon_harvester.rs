@@ -1,6 +1,6 @@
 //! `generate-addon --credentials harvester`: account, token and rights made by Harvester's own endpoint, reached as an
 //! administrator with a kubeconfig of its UI reaches it: behind a proxy with a path of its own, which knows who is
-//! logged in. harvester-side.md 10.3
+//! logged in. Harvester spec 10.3
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use parking_lot::Mutex;

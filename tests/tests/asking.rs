@@ -256,7 +256,7 @@ async fn a_service_of_one_family_is_not_given_a_pool_address_of_the_other_until_
     wait_for_condition(&web, "True Served, False SingleStackOnly").await;
 }
 
-/// harvester-side.md 8.5: hosts up to 1.8 decide on the network by themselves.
+/// Harvester spec 8.5: hosts up to 1.8 decide on the network by themselves.
 #[tokio::test]
 async fn a_host_that_does_not_know_networks_is_told_on_the_service() {
     if e2e::skip() {

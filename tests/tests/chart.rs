@@ -1,4 +1,4 @@
-//! The chart as text: what it renders for the values of chart.md 14, with both Helms, and what it says to values that
+//! The chart as text: what it renders for the values of chart spec 14, with both Helms, and what it says to values that
 //! it cannot use.
 //!
 //! What a case renders is written down in `chart-golden/<case>.yaml`, sorted by kind and name; HCP_UPDATE_GOLDEN=1

@@ -18,7 +18,6 @@ use harvester_api::load_balancer::LoadBalancer;
 use harvester_sim::faults::Faults;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use serde_json::json;
 use testbed::addresses::{API_PORT, HARVESTER, HARVESTER_NAME};
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -53,14 +52,6 @@ async fn load_balancers(bed: &Bed) -> Vec<LoadBalancer> {
     lbs.list(&ListParams::default()).await.unwrap().items
 }
 
-/// A Service that is published, and served as an announcer would say.
-async fn created(case: &Case<'_>, name: &str) -> String {
-    let web = case.create(service(name).tcp(80)).await.unwrap();
-    let address = web.published().await.unwrap();
-    web.patch_status(json!({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}})).await.unwrap();
-    address
-}
-
 /// Deletes Services and waits until neither an object nor a booking of theirs is left.
 async fn deleted(case: &Case<'_>, names: &[&str]) {
     for name in names {
@@ -88,7 +79,7 @@ async fn deleted(case: &Case<'_>, names: &[&str]) {
 async fn lives_on(version: &str) {
     let (_alone, bed) = alone(version).await;
     let case = bed.case("lives").await.unwrap();
-    let pooled = created(&case, "pooled").await;
+    let pooled = case.created("pooled").await.unwrap();
     let leased = case.create(service("leased").ipam("dhcp").tcp(80)).await.unwrap();
     assert_eq!(leased.published().await.unwrap(), "0.0.0.0");
     let sharer = case.create(service("sharer").sharing_with(&case.named("pooled")).tcp(81)).await.unwrap();
@@ -139,7 +130,7 @@ async fn a_webhook_that_hangs_holds_up_what_needs_it_and_nothing_else() {
     }
     let (_alone, bed) = alone("1.9").await;
     let case = bed.case("hangs").await.unwrap();
-    let address = created(&case, "stays").await;
+    let address = case.created("stays").await.unwrap();
     let before = load_balancers(&bed).await.len();
     bed.set_faults(&Faults { webhooks_hang: true, ..Faults::default() }).unwrap();
     // More than there are workers.
@@ -184,7 +175,7 @@ async fn a_busy_api_with_an_old_cache_costs_time_and_nothing_else() {
     }
     let (_alone, bed) = alone("1.9").await;
     let case = bed.case("busy").await.unwrap();
-    let address = created(&case, "stays").await;
+    let address = case.created("stays").await.unwrap();
     let lb = case.named("stays").load_balancer().await.unwrap().unwrap().uid();
     let busy = Faults {
         stale_seconds: 10,
@@ -196,12 +187,12 @@ async fn a_busy_api_with_an_old_cache_costs_time_and_nothing_else() {
     bed.set_faults(&busy).unwrap();
     // Its first lists and watches are the ones of the old cache, too.
     bed.ccm().restart().unwrap();
-    let first = created(&case, "again").await;
+    let first = case.created("again").await.unwrap();
     let former = case.named("again").load_balancer().await.unwrap().unwrap().uid();
     case.named("again").delete().await.unwrap();
     case.named("again").wait_until_gone().await.unwrap();
     // Of the same name and another UID: the old cache still shows the object of the first one.
-    let second = created(&case, "again").await;
+    let second = case.created("again").await.unwrap();
     let object = wait_for("an object of its own", PATIENCE, || async {
         let lb = case.named("again").load_balancer().await.map_err(|error| format!("{error:#}"))?;
         lb.filter(|lb| lb.uid() != former).ok_or_else(|| "none, or the former one".to_owned())
@@ -283,12 +274,12 @@ async fn a_controller_that_goes_on_through_a_restore_of_the_guest_deletes_nothin
 async fn restored(goes_on: bool) {
     let (_alone, bed) = alone("1.8").await;
     let case = bed.case(if goes_on { "restored" } else { "backup" }).await.unwrap();
-    let kept = created(&case, "kept").await;
-    created(&case, "deleted-since").await;
+    let kept = case.created("kept").await.unwrap();
+    case.created("deleted-since").await.unwrap();
     let_it_happen(3).await;
     let backup = bed.control_plane.backup().unwrap();
     deleted(&case, &["deleted-since"]).await;
-    let lost = created(&case, "made-since").await;
+    let lost = case.created("made-since").await.unwrap();
     let uid = case.named("kept").load_balancer().await.unwrap().unwrap().uid();
     if !goes_on {
         bed.ccm().stop().unwrap();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use e2e::churn::wait_for_card;
+use e2e::churn::wait_for_identity_card;
 use e2e::copycat::{COPIED, Copycat};
 use e2e::host::{CCM_LEASE, OtherHarvester};
 use e2e::watch::let_it_happen;
@@ -83,7 +83,7 @@ async fn a_wrong_file_is_not_used_nor_anything_written_and_the_right_one_is_with
     let case = bed.case("wrong").await.unwrap();
     let web = case.create(service("web").tcp(80)).await.unwrap();
     let address = web.published().await.unwrap();
-    bed.wait_for_card().await.unwrap();
+    bed.wait_for_identity_card().await.unwrap();
     let_it_happen(2).await;
     let (before, other) = (versions(&bed).await, OtherHarvester::start(&bed).unwrap());
     let right = bed.fresh_cloud_config().unwrap();
@@ -170,7 +170,7 @@ async fn a_copy_serves_none_of_the_originals_addresses_until_it_has_a_name_of_it
         let web = case.create(service(name).tcp(80)).await.unwrap();
         addresses.push(web.published().await.unwrap());
     }
-    bed.wait_for_card().await.unwrap();
+    bed.wait_for_identity_card().await.unwrap();
     let_it_happen(2).await;
 
     // What a snapshot restores, on a new machine: the same objects, and a Node that the record does not know. The
@@ -230,7 +230,7 @@ async fn a_copy_beside_its_original_leaves_it_alone_and_gets_load_balancers_of_i
         let address = web.published().await.unwrap();
         originals.insert(name, (address, web.load_balancer().await.unwrap().unwrap().uid()));
     }
-    bed.wait_for_card().await.unwrap();
+    bed.wait_for_identity_card().await.unwrap();
     let_it_happen(2).await;
     assert_eq!(doubt(bed.client().await.unwrap()).await, None);
 
@@ -314,13 +314,13 @@ async fn a_cluster_that_gets_the_record_of_another_does_not_act_as_that_one_and_
     let case = bed.case("merged").await.unwrap();
     let web = case.create(service("web").tcp(80)).await.unwrap();
     let address = web.published().await.unwrap();
-    bed.wait_for_card().await.unwrap();
+    bed.wait_for_identity_card().await.unwrap();
     let second = Copycat::another(&bed).await.unwrap();
     second.create(service("web").tcp(80)).await.unwrap();
     let second_address = second.published("web").await.unwrap();
     assert_ne!(second_address, address);
     let client = second.client().await.unwrap();
-    wait_for_card(&client).await.unwrap();
+    wait_for_identity_card(&client).await.unwrap();
     let_it_happen(2).await;
     let (first_record, second_record) = (record(&bed).await, record_of(client.clone()).await);
     assert_ne!(first_record["identity"], second_record["identity"]);

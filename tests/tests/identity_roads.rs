@@ -74,7 +74,7 @@ async fn a_renamed_cluster_keeps_its_load_balancers_and_makes_new_ones_under_the
     let address = web.published().await.unwrap();
     let before = made_as(&web).await;
     assert_eq!((before.0.as_str(), is_named_after(CLUSTER, &before.1)), (CLUSTER, true), "{before:?}");
-    bed.wait_for_card().await.unwrap();
+    bed.wait_for_identity_card().await.unwrap();
 
     // The flag alone changes nothing.
     bed.ccm().set_arg("--cluster-name=prod");
@@ -167,7 +167,7 @@ async fn moved(bed: &Bed, place: Place) {
     let web = case.create(service("web").tcp(80)).await.unwrap();
     let address = web.published().await.unwrap();
     assert!(!is_elsewhere(&address), "{address}");
-    bed.wait_for_card().await.unwrap();
+    bed.wait_for_identity_card().await.unwrap();
     let_it_happen(2).await;
     let left = load_balancers(bed.harvester_client().await.unwrap(), VM_NAMESPACE).await;
 
@@ -251,7 +251,7 @@ async fn a_cluster_restored_on_new_machines_writes_nothing_before_a_humans_word_
         let web = case.create(service(name).tcp(80)).await.unwrap();
         kept.push((web.published().await.unwrap(), made_as(&web).await, web));
     }
-    bed.wait_for_card().await.unwrap();
+    bed.wait_for_identity_card().await.unwrap();
     let_it_happen(2).await;
     let snapshot = bed.control_plane.backup().unwrap();
     let since = case.create(service("made-since").tcp(80)).await.unwrap();

@@ -1,5 +1,5 @@
 //! A Harvester at its real pace: five requests per second, two workers that get into each other's way.
-//! host-throughput.md 1
+//! Host pace spec 1
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use parking_lot::Mutex;

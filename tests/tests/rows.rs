@@ -149,7 +149,7 @@ async fn a_cluster_without_a_name_is_told_so_once() {
     let log = bed.ccm().log_tail(10_000);
     let warned: Vec<&str> =
         log.lines().filter(|line| line.contains("--cluster-name") && line.contains("unique")).collect();
-    // Once at the start, and once for each object that is made under such a name: ccm.md 8.2.
+    // Once at the start, and once for each object that is made under such a name: CCM spec 8.2.
     let (made, start): (Vec<&str>, Vec<&str>) =
         warned.iter().partition(|line| line.contains("creating a load balancer"));
     assert_eq!((start.len(), made.len()), (1, services.len()), "{warned:#?}");

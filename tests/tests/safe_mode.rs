@@ -38,7 +38,7 @@ async fn safe_mode_writes_nothing_while_everything_changes_and_all_is_served_aft
     for name in ["one", "two", "three"] {
         addresses.push(case.create(service(name).tcp(80)).await.unwrap().published().await.unwrap());
     }
-    bed.wait_for_card().await.unwrap();
+    bed.wait_for_identity_card().await.unwrap();
     let_it_happen(2).await;
 
     let endured = bed.endure_safe_mode(case.namespace(), churn()).await.unwrap();
@@ -83,7 +83,7 @@ async fn announcers_of_a_cluster_in_safe_mode_take_nothing_new_and_keep_what_the
     let others: Vec<_> = bed.pods().into_iter().filter(|pod| pod.node != bed.lan.host(owner).name()).collect();
     held.publish(&others).await.unwrap();
     held.wait_until_every_node_serves(80).await.unwrap();
-    bed.wait_for_card().await.unwrap();
+    bed.wait_for_identity_card().await.unwrap();
 
     // Out of safe mode it is announced.
     bed.ccm().stop().unwrap();

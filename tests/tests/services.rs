@@ -1,4 +1,4 @@
-//! What a user of LoadBalancer Services sees: scenarios of cloud-provider-framework.md section 6, and the three ways to
+//! What a user of LoadBalancer Services sees: scenarios of framework spec section 6, and the three ways to
 //! an address.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 

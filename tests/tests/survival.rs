@@ -9,10 +9,9 @@
 use std::sync::Arc;
 
 use e2e::machines::addresses;
-use e2e::{Bed, Case, Exposed, Shared, service};
+use e2e::{Bed, Case, Exposed, Shared};
 use harvester_sim::faults::Faults;
 use kube::ResourceExt;
-use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard};
 
 #[path = "survival/machines.rs"]
@@ -44,14 +43,6 @@ async fn alone(one: &'static OneBed) -> (MutexGuard<'static, ()>, Arc<Bed>) {
     }
     bed.wait_until_ccm_is_ready().await.unwrap();
     (guard, bed)
-}
-
-/// A Service that is well: its address is published, and served, as the announcer would say.
-async fn created(case: &Case<'_>, name: &str) -> String {
-    let web = case.create(service(name).tcp(80)).await.unwrap();
-    let address = web.published().await.unwrap();
-    web.patch_status(json!({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}})).await.unwrap();
-    address
 }
 
 /// What was written about the Services of one test. Others have Services that nobody serves, which is told again and

@@ -109,7 +109,7 @@ pub async fn check_port(server: &str) -> Vec<Check> {
 }
 
 /// Checks the certificate and the answer. Also returns the first of these authorities (PEM) that has signed the
-/// certificate. Behind Rancher's proxy it is not the API server's authority (harvester-side.md 10.4).
+/// certificate. Behind Rancher's proxy it is not the API server's authority (Harvester spec 10.4).
 pub async fn check_certificate<'a>(
     server: &str,
     authorities: &[&'a str],

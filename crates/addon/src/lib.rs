@@ -1,5 +1,5 @@
 //! `generate-addon`: creates credentials of a guest cluster for the Harvester API, and prints them in the forms that a
-//! cluster's setup needs. An administrator of Harvester runs it (ccm.md 6.4 describes the shell script that it
+//! cluster's setup needs. An administrator of Harvester runs it (CCM spec 6.4 describes the shell script that it
 //! replaces; W-49).
 //!
 //! Observe, decide, act: [`view`] reads the present state, [`plan`](mod@plan) decides what to do (pure), [`apply`] does
@@ -17,6 +17,6 @@ pub mod step;
 pub mod usage;
 pub mod view;
 
-pub use request::{Request, RequestError, Road, Task};
+pub use request::{Issuer, Request, RequestError, Task};
 pub use run::{Error, Outcome, run};
 pub use step::Undo;

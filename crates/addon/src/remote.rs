@@ -1,4 +1,4 @@
-//! The alternative way: Harvester itself creates account, token and binding (harvester-side.md 10.3).
+//! The alternative way: Harvester itself creates account, token and binding (Harvester spec 10.3).
 
 use harvester_api::cloud_config::{CloudConfig, CloudConfigError};
 use harvester_api::keys::harvester::CLOUD_PROVIDER_ROLE;

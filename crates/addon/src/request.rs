@@ -19,8 +19,8 @@ pub struct Request {
     pub server: Option<String>,
     /// Certificate authority of that URL, PEM, if it is not the API server's own.
     pub ca_pem: Option<String>,
-    /// The way to create account and token.
-    pub road: Road,
+    /// Who creates account and token.
+    pub issuer: Issuer,
     /// The task.
     pub task: Task,
     /// Name of the Secret in the guest that holds the credentials.
@@ -33,12 +33,12 @@ pub struct Request {
     pub skip_checks: bool,
 }
 
-/// The way to create account and token.
+/// Who creates account and token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Road {
+pub enum Issuer {
     /// This command creates them, with the administrator's rights.
     Own,
-    /// Harvester creates them: `POST /v1/harvester/kubeconfig` (harvester-side.md 10.3).
+    /// Harvester creates them: `POST /v1/harvester/kubeconfig` (Harvester spec 10.3).
     Harvester,
 }
 
@@ -82,7 +82,7 @@ pub enum RequestError {
         "{0} needs --credentials own: Harvester's own endpoint only makes what is missing and always hands out \
          the same token"
     )]
-    NeedsOwnRoad(Task),
+    NeedsOwnIssuer(Task),
     /// The URL contains credentials, which would be written to every machine. The message does not repeat it.
     #[error(
         "--server must not hold a user or a password: guests show their token. Accepted: an https URL such as \
@@ -129,9 +129,9 @@ impl Request {
                 return Err(RequestError::Server(server.clone()));
             }
         }
-        match (self.road, self.task) {
-            (Road::Harvester, Task::Rotate | Task::RevokeOld | Task::Revoke) => {
-                Err(RequestError::NeedsOwnRoad(self.task))
+        match (self.issuer, self.task) {
+            (Issuer::Harvester, Task::Rotate | Task::RevokeOld | Task::Revoke) => {
+                Err(RequestError::NeedsOwnIssuer(self.task))
             }
             _ => Ok(()),
         }
@@ -169,7 +169,7 @@ pub fn check_admin_server(request: &Request, server: &str) -> Result<(), Request
         Task::RevokeOld => !request.skip_checks,
         Task::Revoke => false,
     };
-    if request.road == Road::Own && for_guests && request.server.is_none() {
+    if request.issuer == Issuer::Own && for_guests && request.server.is_none() {
         return Err(RequestError::NoUrlForGuests(server.to_owned()));
     }
     Ok(())
@@ -212,7 +212,7 @@ pub(crate) mod tests {
             cluster_name: "demo".into(),
             server: None,
             ca_pem: None,
-            road: Road::Own,
+            issuer: Issuer::Own,
             task: Task::Ensure,
             secret_name: "harvester-cloud-config".into(),
             watch_tokens_for: crate::usage::USUAL_WINDOW,
@@ -287,8 +287,8 @@ pub(crate) mod tests {
     #[test]
     fn harvesters_own_endpoint_cannot_rotate_or_revoke() {
         for task in [Task::Rotate, Task::RevokeOld, Task::Revoke] {
-            let request = Request { road: Road::Harvester, task, ..request() };
-            assert_eq!(request.validate(), Err(RequestError::NeedsOwnRoad(task)));
+            let request = Request { issuer: Issuer::Harvester, task, ..request() };
+            assert_eq!(request.validate(), Err(RequestError::NeedsOwnIssuer(task)));
         }
     }
 }

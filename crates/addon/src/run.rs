@@ -11,7 +11,7 @@ use crate::apply::{self, ApplyError};
 use crate::endpoint::{self, Check, pem};
 use crate::plan::{Lines, Plan, PlanError, plan};
 use crate::remote::{self, RemoteError};
-use crate::request::{Request, RequestError, Road, check_admin_server};
+use crate::request::{Issuer, Request, RequestError, check_admin_server};
 use crate::step::{Step, Undo, undo};
 use crate::usage::{self, UsageError};
 use crate::view::{ObserveError, observe, root_authority};
@@ -110,9 +110,9 @@ pub async fn run(
     let admin_ca = admin.root_cert.as_deref().map(pem);
     let client = connect(admin, &Settings::new("harvester", product))?;
     let server = request.server.clone().unwrap_or(admin_server);
-    match request.road {
-        Road::Own => own(&client, request, stamp, (server.as_str(), admin_ca), product, say).await,
-        Road::Harvester => by_harvester(&client, request, product, say).await,
+    match request.issuer {
+        Issuer::Own => own(&client, request, stamp, (server.as_str(), admin_ca), product, say).await,
+        Issuer::Harvester => by_harvester(&client, request, product, say).await,
     }
 }
 

@@ -91,7 +91,8 @@ pub struct Binding {
 }
 
 /// Name of the RoleBinding. Harvester's endpoint uses the same name, so both ways lead to the same object. The name
-/// contains the namespace, so that two clusters with equal account names do not take each other's rights (ccm.md W-49).
+/// contains the namespace, so that two clusters with equal account names do not take each other's rights (CCM spec
+/// W-49).
 pub fn binding_name(request: &Request) -> String {
     format!("{}-{}", request.namespace, request.service_account)
 }

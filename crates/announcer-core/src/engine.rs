@@ -38,12 +38,12 @@ mod vip_timers;
 
 use std::time::{Duration, Instant};
 
-use defence::YieldedVips;
+use defence::ConcededVips;
 use dhcp_history::DhcpHistory;
 use due::Due;
 pub use io::{
-    Action, ClientEvent, ClientStart, Dhcp6Start, DhcpEvent, DhcpStart, Input, Leased, LostLeases, Observations, Put,
-    Record, Recorded, Resumed, ServiceEvent, VipStatus, WireDone, WireOp,
+    Action, ClientEvent, ClientStart, Dhcp6Start, DhcpEvent, DhcpStart, Input, KernelDone, KernelOp, Leased,
+    LostLeases, Observations, Put, Record, Recorded, Resumed, ServiceEvent, VipStatus,
 };
 use links::Interfaces;
 use node_mode::NodeMode;
@@ -65,7 +65,7 @@ use crate::plan::{self, Plan, VipId, World};
 use crate::view::{ServiceKey, ServiceView};
 
 /// A refresh this late means that the process or the machine was paused. Another node may have taken VIPs meanwhile
-/// (failover-protocol.md R6).
+/// (fail-over spec R6).
 const PAUSE: Duration = Duration::from_secs(2);
 /// The same in `node` mode, where other nodes act within a quarter of a second.
 const NODE_PAUSE: Duration = Duration::from_millis(250);
@@ -85,7 +85,7 @@ pub struct Engine {
     plan: Plan,
     vips: Due<VipId, Vip>,
     /// VIPs given up because another host claimed them while our own record was in doubt.
-    yielded: YieldedVips,
+    conceded: ConcededVips,
     dhcp: DhcpHistory,
     observer: Observer,
     refresh: Refresh,
@@ -107,7 +107,7 @@ impl Engine {
             services: Services::new(config.controller),
             plan: Plan::default(),
             vips: Due::default(),
-            yielded: YieldedVips::default(),
+            conceded: ConcededVips::default(),
             dhcp: DhcpHistory::default(),
             observer: Observer::new(now),
             refresh: Refresh::new(now),
@@ -122,7 +122,7 @@ impl Engine {
     }
 
     /// Takes in what happened at `now`; judges no timer. The caller handles all waiting inputs before [`Engine::poll`]:
-    /// received frames count before any time-out (failover-protocol.md R1), and a thousand Services that change
+    /// received frames count before any time-out (fail-over spec R1), and a thousand Services that change
     /// together are planned once.
     pub fn handle(&mut self, now: Instant, input: Input) -> Vec<Action> {
         self.take(now, input);
@@ -193,12 +193,12 @@ impl Engine {
             Input::Member(node, member) => {
                 if self.cluster().is_some_and(|cluster| cluster.member(now, node, member)) {
                     self.out.replan();
-                    self.note_machines();
+                    self.note_forbidden();
                 }
             }
             Input::ApiServers(servers) => {
                 self.tell_cluster(|cluster| cluster.api_servers(servers));
-                self.note_machines();
+                self.note_forbidden();
             }
             Input::MembersSynced => self.tell_cluster(|cluster| cluster.members_synced(now)),
             Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.node(now, name, facts)),
@@ -211,7 +211,7 @@ impl Engine {
             Input::Probed(finding) => self.probed(&finding),
             Input::Swapped(key, asked, swapped) => self.swapped(now, &key, &asked, swapped),
             Input::NetworkChanged => self.observe(now),
-            Input::Wire(done) => self.wire_done(now, done),
+            Input::Kernel(done) => self.kernel_done(now, done),
             Input::Heard(frame) => {
                 self.note_frame(now, &frame);
                 self.judge_frame(now, &frame);
@@ -241,7 +241,7 @@ impl Engine {
             self.dhcp.deadline(),
             self.vips.first(),
             self.records.deadline(),
-            self.yielded.deadline(),
+            self.conceded.deadline(),
             self.shutdown.deadline(),
             self.observer.deadline(),
             self.node_mode_deadline(),
@@ -287,7 +287,7 @@ impl Engine {
         }
         self.vip_timers(now);
         self.leaving_timers(now);
-        let due = self.records.take_due(now) | self.yielded.take_due(now);
+        let due = self.records.take_due(now) | self.conceded.take_due(now);
         self.out.replan_if(due);
         self.node_mode_timers(now);
         self.renew_card(now);
@@ -313,7 +313,7 @@ impl Engine {
         }
     }
 
-    /// In `node` mode other nodes act within a quarter of a second (failover-protocol.md R6).
+    /// In `node` mode other nodes act within a quarter of a second (fail-over spec R6).
     fn pause(&self) -> Duration {
         match self.ownership {
             Owners::Elected(_) => PAUSE,
@@ -334,7 +334,7 @@ impl Engine {
         self.campaign();
         if self.services.are_listed() && self.observer.network().is_some() {
             self.plan();
-            self.end_yielding();
+            self.end_conceding();
             self.dhcp.follow(&self.plan);
             self.withdraw_unplanned(now);
             self.protect();
@@ -382,7 +382,7 @@ impl Engine {
             if !self.vips.contains_key(&id) {
                 // Nothing is started while the owner is undecided; what an earlier process left is kept as it is
                 // (`keep_orphans`).
-                let waits = owner != Owner::Mine || self.yielded.blocks(&id) || self.dhcp.is_leaving(&id);
+                let waits = owner != Owner::Mine || self.conceded.blocks(&id) || self.dhcp.is_leaving(&id);
                 if waits || self.shutdown.has_begun() {
                     continue;
                 }

@@ -75,7 +75,7 @@ pub fn read(link: u32, bytes: &[u8]) -> Option<Frame> {
 }
 
 /// The broadcast frames that announce where `address` is: for IPv4 a gratuitous ARP of both opcodes, because some
-/// receivers heed only one of them (failover-protocol.md 5).
+/// receivers heed only one of them (fail-over spec 5).
 pub fn announcement(mac: Mac, address: IpAddr) -> Vec<Vec<u8>> {
     match address {
         IpAddr::V4(v4) => vec![
@@ -104,7 +104,7 @@ pub fn probe(mac: Mac, address: IpAddr) -> Vec<u8> {
 /// node alone.
 ///
 /// For IPv4 the sender address is 0.0.0.0: hosts answer it with every ARP setting, and it leaves no entry in their ARP
-/// cache. For IPv6 it is `source`, best the link-local address, because hosts do not answer `::` (failover-protocol.md
+/// cache. For IPv6 it is `source`, best the link-local address, because hosts do not answer `::` (fail-over spec
 /// 5). `None` for IPv6 without a source.
 pub fn question(mac: Mac, source: Option<Ipv6Addr>, address: IpAddr, to: Mac) -> Option<Vec<u8>> {
     match address {

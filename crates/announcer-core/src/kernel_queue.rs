@@ -4,20 +4,20 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::WireOp;
+use crate::engine::KernelOp;
 
 /// The requests that the kernel has not performed yet.
 #[derive(Debug, Default)]
 pub struct KernelQueue {
-    urgent: VecDeque<WireOp>,
-    waiting: VecDeque<WireOp>,
-    rules: VecDeque<WireOp>,
+    urgent: VecDeque<KernelOp>,
+    waiting: VecDeque<KernelOp>,
+    rules: VecDeque<KernelOp>,
 }
 
 impl KernelQueue {
     /// Adds a request of the engine.
-    pub fn push(&mut self, op: WireOp) {
-        if let WireOp::Extend(_) = op {
+    pub fn push(&mut self, op: KernelOp) {
+        if let KernelOp::Extend(_) = op {
             self.urgent.push_back(op);
         } else {
             self.waiting.push_back(op);
@@ -26,12 +26,12 @@ impl KernelQueue {
 
     /// The next request; to be called when the previous one is done. A rules request waits for the requests before it,
     /// and then moves to [`Self::next_rules`].
-    pub fn next_in_order(&mut self) -> Option<WireOp> {
+    pub fn next_in_order(&mut self) -> Option<KernelOp> {
         if let Some(op) = self.urgent.pop_front() {
             return Some(op);
         }
         while let Some(op) = self.waiting.pop_front() {
-            if let WireOp::Protect(_) = op {
+            if let KernelOp::Protect(_) = op {
                 self.rules.push_back(op);
             } else {
                 return Some(op);
@@ -41,7 +41,7 @@ impl KernelQueue {
     }
 
     /// The next rules request; to be called when the previous one is done. It runs beside the others.
-    pub fn next_rules(&mut self) -> Option<WireOp> {
+    pub fn next_rules(&mut self) -> Option<KernelOp> {
         self.rules.pop_front()
     }
 
@@ -56,24 +56,24 @@ mod tests {
     use super::*;
     use crate::security::Protection;
 
-    fn delete(link: u32) -> WireOp {
-        WireOp::Delete { link }
+    fn delete(link: u32) -> KernelOp {
+        KernelOp::Delete { link }
     }
 
     #[test]
     fn deadlines_are_put_off_before_everything_else_that_waits() {
         let mut queue = KernelQueue::default();
-        for op in [delete(1), delete(2), WireOp::Extend(Vec::new()), delete(3)] {
+        for op in [delete(1), delete(2), KernelOp::Extend(Vec::new()), delete(3)] {
             queue.push(op);
         }
-        let order: Vec<WireOp> = std::iter::from_fn(|| queue.next_in_order()).collect();
-        assert_eq!(order, [WireOp::Extend(Vec::new()), delete(1), delete(2), delete(3)]);
+        let order: Vec<KernelOp> = std::iter::from_fn(|| queue.next_in_order()).collect();
+        assert_eq!(order, [KernelOp::Extend(Vec::new()), delete(1), delete(2), delete(3)]);
         assert!(queue.is_empty());
     }
 
     #[test]
     fn rules_change_when_what_was_asked_for_before_is_done_and_nothing_waits_for_them() {
-        let rules = || WireOp::Protect(Protection::default());
+        let rules = || KernelOp::Protect(Protection::default());
         let mut queue = KernelQueue::default();
         for op in [delete(1), rules(), delete(2), rules()] {
             queue.push(op);

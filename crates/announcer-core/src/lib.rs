@@ -36,6 +36,7 @@ pub mod ownership;
 pub mod pace;
 mod plan;
 pub mod prober;
+mod probes;
 mod reason;
 pub mod record;
 pub mod record_writer;

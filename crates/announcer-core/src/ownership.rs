@@ -97,7 +97,7 @@ impl Owners {
     }
 
     /// Whether an address that was given up in doubt may be probed again.
-    pub fn ends_yielding(&self, service: &ServiceView) -> bool {
+    pub fn ends_conceding(&self, service: &ServiceView) -> bool {
         match self {
             Self::Elected(leases) => leases.holds(service),
             Self::Node(cluster) => cluster.confirmed(service),
@@ -105,10 +105,10 @@ impl Owners {
     }
 
     /// Whether a kube-vip on this node holds the Lease for all Services.
-    pub fn is_guest(&self, now: Instant) -> bool {
+    pub fn is_beside_kube_vip(&self, now: Instant) -> bool {
         match self {
             Self::Elected(_) => false,
-            Self::Node(cluster) => cluster.is_guest(now),
+            Self::Node(cluster) => cluster.is_beside_kube_vip(now),
         }
     }
 }

@@ -178,7 +178,7 @@ impl Prober {
     }
 
     /// Takes in a received frame. The caller feeds all waiting frames before it calls [`Self::tick`]
-    /// (failover-protocol.md R1).
+    /// (fail-over spec R1).
     pub fn heard(&mut self, now: Instant, link: u32, frame: &[u8]) -> Vec<Output> {
         if let Some(reply) = handshake::parse_frame(frame) {
             let asked = self.asked.get_mut(&reply.asked).filter(|asked| asked.target.link == link);

@@ -54,9 +54,9 @@ pub fn somebodys(net: IpNet, interface: &str, node: &str) -> String {
     )
 }
 
-/// An address that belongs to a machine.
+/// Why no Service may have an address: it is a machine's, or that of a subnet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
+pub struct ForbiddenAddress {
     /// A description for users.
     pub what: String,
     /// The interface of the reporter that has the address; `None`: it is the machine's own address.
@@ -65,7 +65,7 @@ pub struct Machine {
     pub reporter: String,
 }
 
-impl Machine {
+impl ForbiddenAddress {
     fn why(&self, address: IpAddr) -> String {
         match &self.interface {
             Some(interface) => somebodys(IpNet::from(address), interface, &self.reporter),
@@ -112,7 +112,7 @@ impl ClusterIps {
 /// another Service meanwhile, and never to the one that uses it, the other Service gets it.
 pub fn refusals(
     services: &BTreeMap<ServiceKey, ServiceView>,
-    machines: &BTreeMap<IpAddr, Machine>,
+    forbidden: &BTreeMap<IpAddr, ForbiddenAddress>,
     cluster_ips: &ClusterIps,
 ) -> BTreeMap<ServiceKey, Vec<ServiceRefusal>> {
     let views: Vec<&ServiceView> = by_seniority(services).into_iter().filter(|view| !view.retired).collect();
@@ -135,9 +135,9 @@ pub fn refusals(
                     && !(squats && taken().is_some_and(|(_, holder)| holder.giver == Giver::Controller))
                 {
                     None
-                } else if let Some(machine) = machines.get(&address) {
-                    let text = machine.why(address);
-                    Some(ServiceRefusal { address, text, reporter: Reporter::Node(machine.reporter.clone()) })
+                } else if let Some(entry) = forbidden.get(&address) {
+                    let text = entry.why(address);
+                    Some(ServiceRefusal { address, text, reporter: Reporter::Node(entry.reporter.clone()) })
                 } else if let Some(holder) = cluster_ips.holders.get(&address) {
                     let text = format!(
                         "address {address} is that of Service {holder} inside the cluster: it is not announced. Give \
@@ -170,7 +170,7 @@ pub fn refusals(
 
 /// The user of a leased address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct User {
+pub struct AddressUser {
     /// A clause that continues "address X, which".
     pub what: String,
     /// Its MAC, if it is known.
@@ -183,11 +183,11 @@ pub struct User {
 /// own is not refused. Secondaries of the Service, and Services with a lease of this address, are no conflict.
 pub fn user_of_leased(
     services: &BTreeMap<ServiceKey, ServiceView>,
-    machines: &BTreeMap<IpAddr, Machine>,
+    forbidden: &BTreeMap<IpAddr, ForbiddenAddress>,
     own_link: Option<&Link>,
     uid: &Uid,
     address: IpAddr,
-) -> Option<User> {
+) -> Option<AddressUser> {
     let own = services.values().find(|view| view.uid == *uid)?;
     if own.published.has(address) {
         return None;
@@ -200,11 +200,11 @@ pub fn user_of_leased(
             && other.published.has(address)
     };
     let other = services.values().find(has).map(|other| format!("is that of Service {}", other.key));
-    let machine = || machines.get(&address).map(|machine| format!("is {}", machine.what));
-    let unseen = |what| User { what, mac: None };
-    let own_link =
-        own_link.map(|link| User { what: format!("is this node's own address on {}", link.name), mac: link.mac });
-    other.map(unseen).or(own_link).or_else(|| machine().map(unseen))
+    let entry = || forbidden.get(&address).map(|entry| format!("is {}", entry.what));
+    let unseen = |what| AddressUser { what, mac: None };
+    let own_link = own_link
+        .map(|link| AddressUser { what: format!("is this node's own address on {}", link.name), mac: link.mac });
+    other.map(unseen).or(own_link).or_else(|| entry().map(unseen))
 }
 
 /// The Service that uses `mac` for its lease before `members`, which want it for theirs. With the same MAC a DHCP
@@ -240,16 +240,19 @@ mod tests {
         (view.key.clone(), view)
     }
 
-    fn refused(services: Vec<(ServiceKey, ServiceView)>, machines: &[(&str, &str)]) -> Vec<String> {
-        let machine = |(address, node): &(&str, &str)| {
-            let machine =
-                Machine { what: format!("node {node}'s own address"), interface: None, reporter: (*node).to_owned() };
-            (address.parse().unwrap(), machine)
+    fn refused(services: Vec<(ServiceKey, ServiceView)>, forbidden: &[(&str, &str)]) -> Vec<String> {
+        let entry = |(address, node): &(&str, &str)| {
+            let entry = ForbiddenAddress {
+                what: format!("node {node}'s own address"),
+                interface: None,
+                reporter: (*node).to_owned(),
+            };
+            (address.parse().unwrap(), entry)
         };
-        let machines = machines.iter().map(machine).collect();
+        let forbidden = forbidden.iter().map(entry).collect();
         let mut cluster_ips = ClusterIps::default();
         cluster_ips.note(&ServiceKey::new("default", "dns"), vec!["10.96.0.10".parse().unwrap()]);
-        let all = refusals(&services.into_iter().collect(), &machines, &cluster_ips);
+        let all = refusals(&services.into_iter().collect(), &forbidden, &cluster_ips);
         all.iter().flat_map(|(key, all)| all.iter().map(move |it| format!("{}: {}", key.name, it.text))).collect()
     }
 
@@ -332,9 +335,13 @@ mod tests {
     #[test]
     fn a_leased_address_is_taken_if_clients_know_it_as_another_services_given_one_or_it_is_a_machines() {
         let address: IpAddr = "10.0.0.5".parse().unwrap();
-        let machines: BTreeMap<IpAddr, Machine> = [(
+        let forbidden: BTreeMap<IpAddr, ForbiddenAddress> = [(
             address,
-            Machine { what: "the own address of node node-1".into(), interface: None, reporter: "node-1".into() },
+            ForbiddenAddress {
+                what: "the own address of node node-1".into(),
+                interface: None,
+                reporter: "node-1".into(),
+            },
         )]
         .into();
         let none = BTreeMap::new();
@@ -346,19 +353,19 @@ mod tests {
         };
         let web = |told| service("web", 1, 80, "10.0.0.5", told);
         let eth0 = crate::network::fixtures::link(2, "eth0");
-        let user = |what: &str, mac| Some(User { what: what.into(), mac });
-        for (name, own, other, machines, link, expected) in [
+        let user = |what: &str, mac| Some(AddressUser { what: what.into(), mac });
+        for (name, own, other, forbidden, link, expected) in [
             ("nobody has it", &dhcp, None, &none, None, None),
             ("served", &dhcp, Some(web(true)), &none, None, user("is that of Service default/web", None)),
             ("only asked for, by one that waits for the lease", &dhcp, Some(web(false)), &none, None, None),
             ("a follower", &dhcp, Some(follower(web(true))), &none, None, None),
             ("shared already", &told, Some(web(true)), &none, None, None),
-            ("a machine", &dhcp, None, &machines, None, user("is the own address of node node-1", None)),
-            ("this node", &dhcp, None, &machines, Some(&eth0), user("is this node's own address on eth0", eth0.mac)),
-            ("served from here, and this node's own", &told, None, &machines, Some(&eth0), None),
+            ("a machine", &dhcp, None, &forbidden, None, user("is the own address of node node-1", None)),
+            ("this node", &dhcp, None, &forbidden, Some(&eth0), user("is this node's own address on eth0", eth0.mac)),
+            ("served from here, and this node's own", &told, None, &forbidden, Some(&eth0), None),
         ] {
             let services = other.into_iter().chain([(own.key.clone(), own.clone())]).collect();
-            assert_eq!(user_of_leased(&services, machines, link, &own.uid, address), expected, "{name}");
+            assert_eq!(user_of_leased(&services, forbidden, link, &own.uid, address), expected, "{name}");
         }
     }
 }

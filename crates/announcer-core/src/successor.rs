@@ -10,13 +10,13 @@ pub const LIMIT: Duration = Duration::from_secs(2);
 
 /// The search for the next holder.
 #[derive(Debug)]
-pub struct Successor {
+pub struct Search {
     /// When to read next; `None` while a request is under way.
     next: Option<Instant>,
     found: bool,
 }
 
-impl Successor {
+impl Search {
     /// The Lease was released just now.
     pub fn new(now: Instant) -> Self {
         Self { next: Some(now), found: false }
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn the_lease_is_read_until_it_shows_a_holder() {
         let now = Instant::now();
-        let mut successor = Successor::new(now);
+        let mut successor = Search::new(now);
         assert!(successor.reads(now));
         assert!(!successor.reads(now), "it is being read");
         for nobody in [None, Some(String::new())] {

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use announcer_core::engine::{Put, WireDone, WireOp};
+use announcer_core::engine::{KernelDone, KernelOp, Put};
 use announcer_core::network::{Network, alias, is_macvlan_of, lease_end, misfit, name_is_taken, noted, owner_in};
 use jiff::Timestamp;
 use l2_types::arp::{self, Arp};
@@ -16,7 +16,7 @@ pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// Index of `eth0`.
 pub const ETH0: u32 = 2;
 
-/// A LAN, counted from 0, and on each node the card towards it. The gateway and the DHCP server are in the first.
+/// A LAN, counted from 0, and on each node the NIC towards it. The gateway and the DHCP server are in the first.
 pub type Lan = usize;
 /// As many as a node may have.
 pub const LANS: usize = 2;
@@ -24,8 +24,8 @@ pub const LANS: usize = 2;
 /// A host in the second LAN, which has no gateway: it asks for addresses now and then, and answers for its own.
 pub const RESIDENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 9);
 
-/// Index of the card towards a LAN.
-pub fn card(lan: Lan) -> u32 {
+/// Index of the NIC towards a LAN.
+pub fn nic(lan: Lan) -> u32 {
     ETH0 + u32::try_from(lan).expect("there are two")
 }
 
@@ -73,8 +73,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Node `n` with so many cards after booting.
-    pub fn new(n: usize, cards: usize) -> Self {
+    /// Node `n` with so many NICs after booting.
+    pub fn new(n: usize, nics: usize) -> Self {
         let last = u8::try_from(n + 11).expect("few nodes");
         let link = |index, name: &str, mac| Link {
             index,
@@ -100,9 +100,9 @@ impl Kernel {
         };
         let mut links = vec![link(1, "lo", Mac::ZERO), link(ETH0, "eth0", Mac::new([2, 0, 0, 0, 0, last]))];
         let mut addresses = ["10.0.0.", "fd00::", "fe80::"].map(|net| (own(ETH0, net), None)).to_vec();
-        if cards > 1 {
-            links.push(link(card(1), "eth1", Mac::new([2, 0, 0, 0, 1, last])));
-            addresses.extend(["10.1.0.", "fd01::", "fe80::"].map(|net| (own(card(1), net), None)));
+        if nics > 1 {
+            links.push(link(nic(1), "eth1", Mac::new([2, 0, 0, 0, 1, last])));
+            addresses.extend(["10.1.0.", "fd01::", "fe80::"].map(|net| (own(nic(1), net), None)));
         }
         Self { links, addresses, next_index: 100, changes: 0 }
     }
@@ -149,11 +149,11 @@ impl Kernel {
         }
     }
 
-    /// The cable of the card towards a LAN comes out or goes in.
+    /// The cable of the NIC towards a LAN comes out or goes in.
     pub fn set_carrier(&mut self, lan: Lan, carrier: bool) {
         let there = |link: &Link| match link.kind {
-            LinkKind::Macvlan { parent, .. } => parent == card(lan),
-            _ => link.index == card(lan),
+            LinkKind::Macvlan { parent, .. } => parent == nic(lan),
+            _ => link.index == nic(lan),
         };
         for link in self.links.iter_mut().filter(|link| there(link)) {
             link.carrier = carrier;
@@ -171,7 +171,7 @@ impl Kernel {
 
     /// MACs that answer for `address` in a LAN.
     fn answers_in(&self, lan: Lan, address: IpAddr) -> impl Iterator<Item = Mac> {
-        let there = move |own: &Address| own.net.addr() == address && self.lower(own.interface) == card(lan);
+        let there = move |own: &Address| own.net.addr() == address && self.lower(own.interface) == nic(lan);
         self.addresses.iter().filter(move |(own, _)| there(own)).filter_map(|(own, _)| self.link(own.interface)?.mac)
     }
 
@@ -255,34 +255,34 @@ impl Kernel {
     }
 
     /// Performs one request.
-    pub fn perform(&mut self, moment: Moment, op: WireOp) -> Option<WireDone> {
+    pub fn perform(&mut self, moment: Moment, op: KernelOp) -> Option<KernelDone> {
         match op {
-            WireOp::Observe => Some(WireDone::Observed(Ok(self.network(moment)))),
-            WireOp::Extend(puts) => {
-                Some(WireDone::Extended(puts.iter().map(|put| (put.link, put.net, self.put(moment, put))).collect()))
+            KernelOp::Observe => Some(KernelDone::Observed(Ok(self.network(moment)))),
+            KernelOp::Extend(puts) => {
+                Some(KernelDone::Extended(puts.iter().map(|put| (put.link, put.net, self.put(moment, put))).collect()))
             }
-            WireOp::Put(puts) => {
-                Some(WireDone::Put(puts.iter().map(|put| (put.link, put.net, self.put(moment, put))).collect()))
+            KernelOp::Put(puts) => {
+                Some(KernelDone::Put(puts.iter().map(|put| (put.link, put.net, self.put(moment, put))).collect()))
             }
-            WireOp::Remove { link, net } => {
+            KernelOp::Remove { link, net } => {
                 self.changes += 1;
                 self.addresses.retain(|(own, _)| (own.interface, own.net) != (link, net));
                 None
             }
-            WireOp::Macvlan(uid, wanted, resumed) => {
+            KernelOp::Macvlan(uid, wanted, resumed) => {
                 let found = self.links.iter().find(|link| link.name == wanted.name).cloned();
                 if let Some(found) = found {
                     if !is_macvlan_of(&found, &uid) {
                         let text = name_is_taken(&wanted.name, &uid);
-                        return Some(WireDone::Macvlan(uid, Err(text)));
+                        return Some(KernelDone::Macvlan(uid, Err(text)));
                     }
                     if misfit(&found, &uid, &wanted).is_none() {
-                        return Some(WireDone::Macvlan(uid, Ok((found.index, wanted.mac))));
+                        return Some(KernelDone::Macvlan(uid, Ok((found.index, wanted.mac))));
                     }
                     self.delete(found.index);
                 }
                 let Some(parent) = self.link(wanted.parent).cloned() else {
-                    return Some(WireDone::Macvlan(uid, Err("no such parent".to_owned())));
+                    return Some(KernelDone::Macvlan(uid, Err("no such parent".to_owned())));
                 };
                 self.next_index += 1;
                 self.changes += 1;
@@ -300,21 +300,21 @@ impl Kernel {
                     let put = Put { link: self.next_index, net, valid, until: None };
                     self.put(moment, &put).expect("the interface was just made");
                 }
-                Some(WireDone::Macvlan(uid, Ok((self.next_index, wanted.mac))))
+                Some(KernelDone::Macvlan(uid, Ok((self.next_index, wanted.mac))))
             }
-            WireOp::Note { link, uid, end } => {
+            KernelOp::Note { link, uid, end } => {
                 if let Some(found) = self.links.iter_mut().find(|found| found.index == link) {
                     found.alias = Some(alias(&uid, end, moment.boot));
                 }
                 None
             }
-            WireOp::Delete { link } => {
+            KernelOp::Delete { link } => {
                 self.delete(link);
                 None
             }
-            WireOp::Prepare { link } => Some(WireDone::Prepared(link, Ok(InetConf::default()))),
-            WireOp::Protect(_) => Some(WireDone::Protected(Ok(()))),
-            WireOp::Restore { .. } => None,
+            KernelOp::Prepare { link } => Some(KernelDone::Prepared(link, Ok(InetConf::default()))),
+            KernelOp::Protect(_) => Some(KernelDone::Protected(Ok(()))),
+            KernelOp::Restore { .. } => None,
         }
     }
 

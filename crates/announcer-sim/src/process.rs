@@ -78,7 +78,7 @@ pub struct Process {
     /// Everything else that waits.
     pub inbox: VecDeque<Message>,
     /// Requests to the kernel, performed in order.
-    pub wire: KernelQueue,
+    pub kernel_queue: KernelQueue,
     /// What it wants to hear.
     pub listening: BTreeSet<(u32, Family)>,
     /// Requests that it sends now.
@@ -118,7 +118,7 @@ impl Process {
             engine: Engine::new(now, config),
             frames: VecDeque::new(),
             inbox: VecDeque::new(),
-            wire: KernelQueue::default(),
+            kernel_queue: KernelQueue::default(),
             listening: BTreeSet::new(),
             requests: Vec::new(),
             clients: Clients::default(),

@@ -80,7 +80,7 @@ impl Trouble {
             Self::Misjudged(_) => "what a node says of itself is so",
             Self::BesideKubeVip(_) => "a living kube-vip is left alone",
             Self::TwoLeaders(..) => "one node at a time holds the Lease",
-            Self::Slandered(..) => "a node that answers at each of its cards is not called silent",
+            Self::Slandered(..) => "a node that answers at each of its interfaces is not called silent",
             Self::Unmissed(_) => "a node that is lost is called silent by two",
         }
     }

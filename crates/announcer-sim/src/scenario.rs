@@ -1,9 +1,9 @@
 //! What happens in one run, as data: a run is repeated exactly from it, and shrunk by taking faults away.
 //! `scenario/make.rs` makes one from a seed.
 
-mod cards;
 mod lies;
 mod make;
+mod nics;
 mod text;
 mod wide;
 
@@ -12,8 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use announcer_core::ElectionMode;
-pub use cards::CARDS;
 pub use lies::LIES;
+pub use nics::TWO_NICS;
 pub use wide::WIDE;
 
 use crate::kernel::Lan;
@@ -40,8 +40,8 @@ pub struct Scenario {
     pub lease: [u64; 3],
     /// How many nodes.
     pub nodes: usize,
-    /// How many cards each has, each in a LAN of its own.
-    pub cards: usize,
+    /// How many NICs each has, each in a LAN of its own.
+    pub nics: usize,
     /// The hypervisor of each node; none: no node says.
     pub hosts: Vec<usize>,
     /// What users have made.
@@ -86,7 +86,7 @@ pub enum Address {
     V4,
     /// An IPv6 address of its own.
     V6,
-    /// An IPv4 address of its own in the LAN of the second card.
+    /// An IPv4 address of its own in the LAN of the second NIC.
     Second,
     /// That of this Service.
     SharedWith(usize),
@@ -137,8 +137,8 @@ pub enum Kind {
     Split(Vec<usize>),
     /// The cable of this node is out, and its kernel knows it.
     Carrier(usize),
-    /// One card of this node, and not the other one.
-    Card(usize, Lan, Cable),
+    /// One NIC of this node, and not the other one.
+    Nic(usize, Lan, Cable),
     /// The same as [`Kind::Split`] in one of two LANs.
     SplitLan(Lan, Vec<usize>),
     /// SIGKILL of the process, which is started again afterwards.
@@ -192,7 +192,7 @@ pub enum Kind {
     ReadOnly(usize),
 }
 
-/// What is wrong with one card.
+/// What is wrong with one NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cable {
     /// It carries nothing, without a carrier event.
@@ -233,7 +233,7 @@ impl Kind {
             | Self::Mute(n)
             | Self::Deaf(n)
             | Self::Carrier(n)
-            | Self::Card(n, ..)
+            | Self::Nic(n, ..)
             | Self::Kill(n)
             | Self::Terminate(n)
             | Self::Freeze(n)
@@ -349,7 +349,7 @@ impl Scenario {
     /// The LAN of two that the one fault of the run does not concern.
     pub fn spared_lan(&self) -> Option<Lan> {
         match self.faults.first()?.kind {
-            Kind::Card(_, lan, _) | Kind::SplitLan(lan, _) => Some(1 - lan),
+            Kind::Nic(_, lan, _) | Kind::SplitLan(lan, _) => Some(1 - lan),
             _ => None,
         }
     }

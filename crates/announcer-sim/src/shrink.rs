@@ -39,12 +39,12 @@ fn smaller(scenario: &Scenario) -> Vec<Scenario> {
         push(&|candidate| candidate.busy_us = 300);
     }
     let second = |service: &Wish| service.address == Address::Second;
-    let of_one = |kind: &Kind| matches!(kind, Kind::Card(..) | Kind::SplitLan(..));
-    if scenario.cards > 1
+    let of_one = |kind: &Kind| matches!(kind, Kind::Nic(..) | Kind::SplitLan(..));
+    if scenario.nics > 1
         && !scenario.services.iter().any(second)
         && !scenario.faults.iter().any(|fault| of_one(&fault.kind))
     {
-        push(&|candidate| candidate.cards = 1);
+        push(&|candidate| candidate.nics = 1);
     }
     if scenario.fail_back {
         push(&|candidate| candidate.fail_back = false);

@@ -1,6 +1,6 @@
 //! Inputs, actions and answers in the words of a trace; and what is left out of it.
 
-use announcer_core::engine::{Action, ClientEvent, DhcpEvent, Input, WireOp};
+use announcer_core::engine::{Action, ClientEvent, DhcpEvent, Input, KernelOp};
 use announcer_core::frames::Heard;
 
 use crate::api::ApiAnswer;
@@ -8,7 +8,7 @@ use crate::api::ApiAnswer;
 /// Too frequent to be told.
 pub fn is_dull_input(input: &Input) -> bool {
     match input {
-        Input::Wire(_) | Input::Member(..) | Input::Dhcp(_, _, ClientEvent::V4(DhcpEvent::State(_))) => true,
+        Input::Kernel(_) | Input::Member(..) | Input::Dhcp(_, _, ClientEvent::V4(DhcpEvent::State(_))) => true,
         Input::Heard(frame) => frame.what != Heard::Claim,
         _ => false,
     }
@@ -18,7 +18,7 @@ pub fn is_dull_input(input: &Input) -> bool {
 pub fn is_dull(action: &Action) -> bool {
     matches!(
         action,
-        Action::Wire(WireOp::Put(_) | WireOp::Extend(_) | WireOp::Observe)
+        Action::Kernel(KernelOp::Put(_) | KernelOp::Extend(_) | KernelOp::Observe)
             | Action::Ask { .. }
             | Action::Membership(_)
             | Action::Claim { .. }
@@ -57,7 +57,7 @@ pub fn short(action: &Action) -> String {
         Action::Announce { address, .. } => format!("Announce {address}"),
         Action::Probe { address, .. } => format!("Probe {address}"),
         // The end is a moment of the machine's clock, which no seed decides.
-        Action::Wire(WireOp::Note { link, uid, .. }) => format!("Note on {link} that it is of {uid}"),
+        Action::Kernel(KernelOp::Note { link, uid, .. }) => format!("Note on {link} that it is of {uid}"),
         other => format!("{other:?}"),
     }
 }

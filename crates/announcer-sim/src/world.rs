@@ -246,7 +246,7 @@ impl<'a> World<'a> {
             now: Duration::ZERO,
             queue: Queue::default(),
             order: 0,
-            nodes: (0..scenario.nodes).map(|n| Node::new(n, scenario.cards)).collect(),
+            nodes: (0..scenario.nodes).map(|n| Node::new(n, scenario.nics)).collect(),
             api: Api::new(sabotage == Some(Sabotage::NoCompareAndSwap)),
             api_down: 0,
             api_late: Duration::ZERO,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use announcer_core::ElectionMode::{self, Global, Node, Service};
 use announcer_sim::promises::{PROMISES, number};
-use announcer_sim::scenario::{Address, CARDS, Fault, Kind, WIDE, Wish};
+use announcer_sim::scenario::{Address, Fault, Kind, TWO_NICS, WIDE, Wish};
 use announcer_sim::{Sabotage, Scenario, Violation, run};
 
 /// So many seeds have to be enough.
@@ -41,7 +41,7 @@ const ANY: (u64, Shows) = (0, |_| true);
 const CUT: (u64, Shows) =
     (WIDE, |run| has(run, |kind| matches!(kind, Kind::Split(_) | Kind::Cut(_) | Kind::Pause(..))));
 /// A node that is silent for a moment.
-const BLIP: (u64, Shows) = (CARDS, |run| run.blip && run.nodes <= 5 && run.services.len() <= 3);
+const BLIP: (u64, Shows) = (TWO_NICS, |run| run.blip && run.nodes <= 5 && run.services.len() <= 3);
 /// One hand-over, and nothing else.
 const HANDED_OVER: (u64, Shows) =
     (WIDE, |run| has(run, |kind| matches!(kind, Kind::ShutOut(_))) && run.bound.is_some());

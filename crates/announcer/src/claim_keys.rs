@@ -5,10 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use announcer_core::claim::ClaimSecret;
+use announcer_core::engine::Input;
 use tokio::sync::mpsc;
-
-use crate::claim::ClaimSecret;
-use crate::engine::Input;
 
 /// Interval between two reads. A new key is only accepted for minutes before it is used for sending, so this is soon
 /// enough.

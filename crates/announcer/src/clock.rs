@@ -48,6 +48,14 @@ pub async fn sleep_until(deadline: Instant) {
     }
 }
 
+/// Waits until [`now`] has come to `deadline`; for ever without one.
+pub async fn sleep_until_some(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The runtime's own time, for requests to the API. It stops while the machine is suspended, as the requests do.
 pub fn runtime_now() -> Instant {
     tokio::time::Instant::now().into_std()

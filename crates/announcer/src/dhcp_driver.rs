@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use announcer_core::dhcp_session::{DhcpAct, Happened, Protocol, Session, session4, session6};
+use announcer_core::engine::{self, Dhcp6Start, DhcpEvent, DhcpStart};
+use announcer_core::view::Uid;
 use dhcp_client::machine::Address;
 use jiff::Timestamp;
 use l2::{Mac, PacketSocket};
@@ -14,8 +16,6 @@ use tokio::sync::mpsc;
 
 use crate::api_time::ApiTime;
 use crate::clock;
-use crate::engine::{self, Dhcp6Start, DhcpEvent, DhcpStart};
-use crate::view::Uid;
 
 /// Buffer size: Ethernet with VLAN tags and the largest DHCP message that is accepted (option 57: 1500), or an IPv6
 /// packet of the usual size.
@@ -56,8 +56,8 @@ pub fn client(
     inputs: Inputs,
     time: ApiTime,
 ) -> (Orders, impl Future<Output = ()> + Send + 'static) {
-    let station = Station { uid, generation: start.generation, link: start.link, inputs, time };
-    task(station, move |_, now, wall| session4(&start, now, wall, rand::random()).map_err(|error| chain(&error)))
+    let identity = ClientIdentity { uid, generation: start.generation, link: start.link, inputs, time };
+    task(identity, move |_, now, wall| session4(&start, now, wall, rand::random()).map_err(|error| chain(&error)))
 }
 
 /// Makes the task of a DHCPv6 client. It ends on order; if the sender is dropped, it keeps the lease.
@@ -67,21 +67,23 @@ pub fn client6(
     inputs: Inputs,
     time: ApiTime,
 ) -> (Orders, impl Future<Output = ()> + Send + 'static) {
-    let station = Station { uid, generation: start.generation, link: start.link, inputs, time };
-    task(station, move |uid, now, wall| session6(uid, &start, now, wall, rand::random()).map_err(|error| chain(&error)))
+    let identity = ClientIdentity { uid, generation: start.generation, link: start.link, inputs, time };
+    task(identity, move |uid, now, wall| {
+        session6(uid, &start, now, wall, rand::random()).map_err(|error| chain(&error))
+    })
 }
 
 /// Makes the task of a client. `make` also gets the API server's time, because recorded facts outlive the process that
 /// wrote them. Facts are written with the lower bound of that time and judged with the upper bound.
 fn task<V: Protocol>(
-    station: Station,
+    identity: ClientIdentity,
     make: impl FnOnce(&Uid, Instant, Timestamp) -> Result<Session<V>, String> + Send + 'static,
 ) -> (Orders, impl Future<Output = ()> + Send + 'static) {
     let (orders, ordered) = mpsc::unbounded_channel();
     let task = async move {
-        let end = station.clone();
-        let session = make(&station.uid, clock::now(), station.time.latest());
-        let result = match session.and_then(|session| Driver::new(session, station)) {
+        let end = identity.clone();
+        let session = make(&identity.uid, clock::now(), identity.time.latest());
+        let result = match session.and_then(|session| Driver::new(session, identity)) {
             Ok(driver) => driver.run(ordered).await,
             Err(error) => Err(error),
         };
@@ -95,7 +97,7 @@ fn task<V: Protocol>(
 
 /// Identity of a client: its Service, its generation, its interface, and the channel to the engine.
 #[derive(Clone)]
-struct Station {
+struct ClientIdentity {
     uid: Uid,
     generation: u64,
     link: u32,
@@ -103,7 +105,7 @@ struct Station {
     time: ApiTime,
 }
 
-impl Station {
+impl ClientIdentity {
     fn tell<V: Protocol>(&self, event: DhcpEvent<V::Facts>) {
         // If the receiver is gone, the engine has ended.
         let _ = self.inputs.send(V::input(self.uid.clone(), self.generation, event));
@@ -111,7 +113,7 @@ impl Station {
 }
 
 struct Driver<V: Protocol> {
-    station: Station,
+    identity: ClientIdentity,
     session: Session<V>,
     socket: PacketSocket,
     /// The socket for probes, and the address that is probed.
@@ -127,22 +129,22 @@ enum Woken {
 }
 
 impl<V: Protocol> Driver<V> {
-    fn new(session: Session<V>, station: Station) -> Result<Self, String> {
-        let socket = PacketSocket::open(station.link, V::MESSAGES).map_err(|error| chain(&error))?;
-        Ok(Self { station, session, socket, probes: None })
+    fn new(session: Session<V>, identity: ClientIdentity) -> Result<Self, String> {
+        let socket = PacketSocket::open(identity.link, V::MESSAGES).map_err(|error| chain(&error))?;
+        Ok(Self { identity, session, socket, probes: None })
     }
 
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) -> Result<(), String> {
         self.step(Happened::Start).await?;
         loop {
             let deadline = self.session.deadline();
-            // Received frames are handled before a timer is judged (failover-protocol.md R1).
+            // Received frames are handled before a timer is judged (fail-over spec R1).
             let woken = tokio::select! {
                 biased;
                 order = orders.recv() => Woken::Order(order),
                 result = self.socket.next::<FRAME>() => Woken::Message(result),
                 result = on_frame(self.probes.as_ref().map(|(_, socket)| socket)) => Woken::Heard(result),
-                () = sleep_until(deadline) => Woken::Timer,
+                () = clock::sleep_until_some(deadline) => Woken::Timer,
             };
             match woken {
                 Woken::Order(Some(Order::Stop { release: true })) => return self.step(Happened::Release).await,
@@ -167,12 +169,13 @@ impl<V: Protocol> Driver<V> {
     async fn step(&mut self, happened: Happened<'_>) -> Result<(), String> {
         let mut next = Some(happened);
         while let Some(happened) = next.take() {
-            let acts = self.session.step(clock::now(), self.station.time.earliest(), happened);
+            let acts = self.session.step(clock::now(), self.identity.time.earliest(), happened);
             self.follow_probing()?;
             for act in acts {
+                let probes = matches!(act, DhcpAct::Probe(_));
                 let (socket, frame) = match act {
                     DhcpAct::Tell(event) => {
-                        self.station.tell::<V>(event);
+                        self.identity.tell::<V>(event);
                         continue;
                     }
                     DhcpAct::Send(frame) => (Some(&self.socket), frame),
@@ -181,6 +184,7 @@ impl<V: Protocol> Driver<V> {
                 let Some(socket) = socket else { continue };
                 match socket.send(&frame).await {
                     Err(error) if is_down(&error) => next = Some(Happened::SocketDown),
+                    Err(error) if probes && l2::is_queue_full(&error) => next = Some(Happened::NotProbed),
                     // The client repeats its messages, so this loss is harmless.
                     Err(error) if l2::is_queue_full(&error) => {}
                     sent => sent.map_err(|error| format!("failed to send a {} message: {error}", V::NAME))?,
@@ -194,7 +198,7 @@ impl<V: Protocol> Driver<V> {
     fn follow_probing(&mut self) -> Result<(), String> {
         let wanted = self.session.probing();
         if self.probes.as_ref().map(|(address, _)| *address) != wanted {
-            let open = |address| Ok((address, PacketSocket::open(self.station.link, V::PROBES)?));
+            let open = |address| Ok((address, PacketSocket::open(self.identity.link, V::PROBES)?));
             let opened: Option<Result<_, l2::OpenError>> = wanted.map(open);
             self.probes = opened.transpose().map_err(|error| chain(&error))?;
         }
@@ -214,17 +218,11 @@ async fn on_frame(socket: Option<&PacketSocket>) -> std::io::Result<Vec<u8>> {
     }
 }
 
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => clock::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use announcer_core::engine::DhcpStart;
+
     use super::*;
-    use crate::engine::DhcpStart;
 
     #[test]
     fn a_client_that_waits_keeps_no_room_for_frames() {

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use announcer_core::campaigns::{CampaignAct, Campaigns};
+use announcer_core::engine::Input;
+use announcer_core::ownership::service::LeaseKey;
 use kube::Client;
 use runtime::leader::{Election, HandBack, LeaderConfig};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::Input;
-use crate::handover::lease_state;
-use crate::ownership::service::LeaseKey;
+use crate::global_election::lease_state;
 
 /// Runs the requested elections until the engine ends; then all Leases are released.
 pub async fn run(

@@ -4,16 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use announcer_core::endpoints::{Endpoints, SliceView, nodes_with_endpoints};
+use announcer_core::engine::Input;
+use announcer_core::view::{SeenService, ServiceKey, ServiceView};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client};
 use runtime::cache::{Cache, Touched};
 use runtime::health::{Check, Health, Matters};
 use runtime::reflect::Reflector;
 use tokio::sync::mpsc;
-
-use crate::endpoints::{Endpoints, SliceView, nodes_with_endpoints};
-use crate::engine::Input;
-use crate::view::{SeenService, ServiceKey, ServiceView};
 
 /// Label selector; kube-proxy skips the other slices too.
 const OURS: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
@@ -36,7 +35,7 @@ pub async fn run(
         None => Api::all(client.clone()),
     };
     let mut touched = services.subscribe();
-    let mut locals = Locals::new(inputs);
+    let mut locals = LocalServices::new(inputs);
     loop {
         if locals.wanted.is_empty() {
             health.forget(FRESH);
@@ -74,7 +73,7 @@ fn reflector(
 
 /// Follows the slices until no Service needs them any more, or (returns true) until `services` ends.
 async fn follow(
-    locals: &mut Locals,
+    locals: &mut LocalServices,
     services: &Cache<ServiceKey, SeenService>,
     touched: &mut Touched<ServiceKey>,
     slices: &Cache<SliceKey, SliceView>,
@@ -161,14 +160,14 @@ impl Index {
 
 /// Services with policy Local, and what the engine knows of their endpoints.
 #[derive(Debug)]
-struct Locals {
+struct LocalServices {
     wanted: BTreeSet<ServiceKey>,
     told: Endpoints,
     index: Index,
     inputs: mpsc::UnboundedSender<Input>,
 }
 
-impl Locals {
+impl LocalServices {
     fn new(inputs: mpsc::UnboundedSender<Input>) -> Self {
         Self { wanted: BTreeSet::new(), told: Endpoints::new(), index: Index::default(), inputs }
     }

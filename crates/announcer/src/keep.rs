@@ -4,20 +4,20 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
+use announcer_core::config::Config;
+use announcer_core::engine::{Action, Engine, Input};
 use tokio::sync::{Notify, mpsc};
 
 use crate::clock;
-use crate::config::Config;
-use crate::engine::{Action, Engine, Input};
+use crate::kernel::Kernel;
 use crate::listen::Listeners;
-use crate::wire::Wire;
 
 /// Limit of received frames that wait; more are dropped.
 const FRAMES: usize = 64;
 
 /// Runs until it is dropped. An engine without inputs from the API extends the addresses that it finds, and removes
 /// those that another host announces.
-pub(crate) async fn keep<W: Wire>(config: Config, wire: &W, network: &Notify) -> Infallible {
+pub(crate) async fn keep<K: Kernel>(config: Config, kernel: &K, network: &Notify) -> Infallible {
     let mut engine = Engine::new(clock::now(), config);
     let (frames_tx, mut frames) = mpsc::channel(FRAMES);
     let mut listeners = Listeners::new(frames_tx);
@@ -25,7 +25,7 @@ pub(crate) async fn keep<W: Wire>(config: Config, wire: &W, network: &Notify) ->
     let mut wake = clock::now();
     loop {
         let input = if let Some(answer) = answers.pop_front() {
-            Some(Input::Wire(answer))
+            Some(Input::Kernel(answer))
         } else {
             tokio::select! {
                 biased;
@@ -39,7 +39,7 @@ pub(crate) async fn keep<W: Wire>(config: Config, wire: &W, network: &Notify) ->
         actions.extend(engine.poll(now, !answers.is_empty()));
         for action in actions {
             match action {
-                Action::Wire(op) => answers.extend(wire.perform(op).await),
+                Action::Kernel(op) => answers.extend(kernel.perform(op).await),
                 Action::Listen(wanted) => listeners.set(&wanted),
                 _ => {}
             }
@@ -53,25 +53,25 @@ mod tests {
     use parking_lot::Mutex;
     use std::time::Duration;
 
+    use announcer_core::engine::{KernelDone, KernelOp};
     use l2::netlink::{Address, AddressLifetime};
 
     use super::*;
-    use crate::engine::{WireDone, WireOp};
     use announcer_core::fixtures::{config, network, own_address};
 
     /// Carries 10.0.0.5, and notes what it is asked for.
-    struct RecordingWire(Mutex<Vec<WireOp>>);
+    struct RecordingKernel(Mutex<Vec<KernelOp>>);
 
-    impl Wire for RecordingWire {
-        async fn perform(&self, op: WireOp) -> Option<WireDone> {
+    impl Kernel for RecordingKernel {
+        async fn perform(&self, op: KernelOp) -> Option<KernelDone> {
             self.0.lock().push(op.clone());
             let mut found = network();
             let valid = AddressLifetime::For(Duration::from_secs(3));
             found.addresses.push(Address { valid, ..own_address(2, "10.0.0.5/32") });
             match op {
-                WireOp::Observe => Some(WireDone::Observed(Ok(found))),
-                WireOp::Extend(puts) => {
-                    Some(WireDone::Extended(puts.iter().map(|put| (put.link, put.net, Ok(()))).collect()))
+                KernelOp::Observe => Some(KernelDone::Observed(Ok(found))),
+                KernelOp::Extend(puts) => {
+                    Some(KernelDone::Extended(puts.iter().map(|put| (put.link, put.net, Ok(()))).collect()))
                 }
                 _ => None,
             }
@@ -80,18 +80,18 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_former_life_left_gets_more_time_at_once_and_nothing_else_is_done() {
-        let kernel = RecordingWire(Mutex::default());
+        let kernel = RecordingKernel(Mutex::default());
         let network = Notify::new();
         let keeping = keep(config(&[("election_mode", "node")]), &kernel, &network);
         assert!(tokio::time::timeout(Duration::from_millis(500), keeping).await.is_err());
         let asked = kernel.0.into_inner();
-        let kept = |op: &WireOp| {
-            let WireOp::Extend(puts) = op else { return false };
+        let kept = |op: &KernelOp| {
+            let KernelOp::Extend(puts) = op else { return false };
             puts.iter().any(|put| put.net.to_string() == "10.0.0.5/32")
         };
         // The next second's pass may or may not be within the time.
-        assert_eq!(asked.first(), Some(&WireOp::Observe));
+        assert_eq!(asked.first(), Some(&KernelOp::Observe));
         assert!(asked.get(1).is_some_and(kept), "{asked:?}");
-        assert!(asked.len() < 6 && asked.iter().all(|op| *op == WireOp::Observe || kept(op)), "{asked:?}");
+        assert!(asked.len() < 6 && asked.iter().all(|op| *op == KernelOp::Observe || kept(op)), "{asked:?}");
     }
 }

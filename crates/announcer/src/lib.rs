@@ -1,7 +1,7 @@
 //! The announcer on a node: it connects [`announcer_core`] with a cluster, a kernel and a LAN.
 //!
 //! Watches feed the engine (`run`, `membership`, `endpoint_watch`), [`node`](mod@node) performs what it asks for:
-//! requests to the kernel ([`wire`]), frames (`listen`), DHCP clients ([`dhcp_driver`]), records on Services
+//! requests to the kernel ([`kernel`]), frames (`listen`), DHCP clients ([`dhcp_driver`]), records on Services
 //! ([`writer`]), changes of owner (`swap`), elections, questions to Services (`probing`). [`metrics`] and [`status`]
 //! tell people. [`run()`] wires it up.
 //! What is decided, is decided in the core.
@@ -13,8 +13,9 @@ mod clock;
 pub mod dhcp_driver;
 mod elections;
 mod endpoint_watch;
-mod handover;
+mod global_election;
 mod keep;
+pub mod kernel;
 mod kubelet;
 mod listen;
 mod macvlan_probe;
@@ -26,12 +27,7 @@ mod run;
 mod serving;
 pub mod status;
 mod swap;
-pub mod wire;
 pub mod writer;
 
-pub use announcer_core::{
-    Config, ConfigError, ElectionMode, Reason, VipId, annotations, claim, class, config, detect, endpoints, engine,
-    frames, network, ownership, record, security, view,
-};
-pub use handover::lease_state;
+pub use global_election::lease_state;
 pub use run::{Error, leader_config, run};

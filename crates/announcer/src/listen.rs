@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use announcer_core::engine::Input;
+use announcer_core::frames::{self, Frame};
+use announcer_core::network::Family;
 use l2::{PacketSocket, Traffic};
 use runtime::error::chain;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::AbortHandle;
-
-use crate::engine::Input;
-use crate::frames::{self, Frame};
-use crate::network::Family;
 
 /// Limit of frames that are read from one socket at a time. In a storm the rest waits, because the addresses that are
 /// up have to be extended meanwhile.
@@ -80,7 +79,7 @@ impl Listeners {
     }
 
     /// The frames that have arrived and were not read yet, from the sockets that questions were sent through. Without
-    /// this, a process that had no processor time for a moment would judge its timers first (failover-protocol.md R1).
+    /// this, a process that had no processor time for a moment would judge its timers first (fail-over spec R1).
     pub fn drain(&self) -> Vec<Frame> {
         let (mut heard, mut buffer) = (Vec::new(), [0; FRAME]);
         for ((link, _), open) in self.open.iter().filter(|(_, open)| open.asked) {

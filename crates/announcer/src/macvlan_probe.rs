@@ -4,9 +4,8 @@
 use l2::netlink::Link;
 use l2::{Mac, Netlink};
 
+use announcer_core::config::Config;
 use runtime::error::chain;
-
-use crate::config::Config;
 
 /// Name of the interface; no Service's macvlan has it.
 const NAME: &str = "hcp-probe";

@@ -13,7 +13,9 @@ mod views;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use announcer_core::engine::Input;
 use announcer_core::membership::{self, MembershipAct, MembershipAnswer};
+use announcer_core::ownership::node::{CARD, Card, LEASE_PREFIX, SILENCE};
 use futures::future::OptionFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -33,10 +35,7 @@ use views::LeaseView;
 pub use views::NodeView;
 
 use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
-use crate::engine::Input;
 use contract::keys::cloudprovider::NO_MACVLANS;
-
-use crate::ownership::node::{CARD, Card, LEASE_PREFIX, SILENCE};
 
 /// Limit for the check of permissions.
 const LIMIT: Duration = Duration::from_secs(3);

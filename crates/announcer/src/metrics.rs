@@ -11,6 +11,9 @@ use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
+use announcer_core::engine::{Observations, VipStatus};
+use announcer_core::network;
+use announcer_core::ownership::LeaseState;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -18,9 +21,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use runtime::metrics::Register;
 
-use crate::engine::{Observations, VipStatus};
-use crate::network;
-use crate::ownership::LeaseState;
 use probed::Probed;
 use services::Services;
 

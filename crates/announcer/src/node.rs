@@ -1,6 +1,6 @@
 //! Runs the engine on a real node: feeds it inputs and performs its actions.
 
-mod kernel;
+mod kernel_task;
 mod liveness;
 mod network;
 #[cfg(test)]
@@ -10,7 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use announcer_core::Reason;
+use announcer_core::VipId;
+use announcer_core::detect::Ask;
+use announcer_core::engine::{Action, ClientStart, Engine, Input, KernelOp, REFRESH, Recorded, ServiceEvent};
+use announcer_core::frames;
+use announcer_core::ownership::node::{Card, Swap};
+use announcer_core::ownership::service::LeaseKey;
 use announcer_core::prober::Targets;
+use announcer_core::view::{ServiceKey, Uid};
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use runtime::events::Recorder;
@@ -18,38 +26,30 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use kernel::perform;
+use kernel_task::perform;
 pub use liveness::Liveness;
 pub use network::watch_network;
 
-use crate::Reason;
-use crate::VipId;
 use crate::api_time::ApiTime;
 use crate::clients::Clients;
 use crate::clock;
-use crate::detect::Ask;
 use crate::dhcp_driver;
-use crate::engine::{Action, ClientStart, Engine, Input, REFRESH, Recorded, ServiceEvent, WireOp};
-use crate::frames;
+use crate::kernel::Kernel;
 use crate::kubelet;
 use crate::listen::Listeners;
 use crate::metrics::Metrics;
-use crate::ownership::node::{Card, Swap};
-use crate::ownership::service::LeaseKey;
 use crate::probing;
-use crate::view::{ServiceKey, Uid};
-use crate::wire::Wire;
 use crate::writer::Writer;
 
 /// Limit of frames that wait for the engine; more are dropped.
 const FRAMES: usize = 1024;
 
 /// The parts of a node's announcer.
-pub struct Parts<W> {
+pub struct Parts<K> {
     /// Decides.
     pub engine: Engine,
     /// Performs requests to the kernel.
-    pub wire: W,
+    pub kernel: K,
     /// Writes records on Services.
     pub writer: Writer,
     /// Creates Events on Services.
@@ -96,7 +96,7 @@ struct Node {
     /// Questions of the last step that could not be sent.
     unsent: Vec<Ask>,
     clients: Clients,
-    wire: mpsc::UnboundedSender<WireOp>,
+    kernel_ops: mpsc::UnboundedSender<KernelOp>,
     uids: Uids,
     writer: Writer,
     recorder: Recorder,
@@ -122,18 +122,18 @@ struct Assembled {
     inputs: mpsc::UnboundedReceiver<Input>,
 }
 
-impl<W: Wire> Parts<W> {
+impl<K: Kernel> Parts<K> {
     /// Starts the task that works on the kernel.
     fn assemble(self) -> Assembled {
         let (sender, inputs) = self.inputs;
-        let (wire, requests) = mpsc::unbounded_channel();
+        let (kernel_ops, requests) = mpsc::unbounded_channel();
         let (frames_tx, frames) = mpsc::channel(FRAMES);
-        let kernel = tokio::spawn(perform(self.wire, requests, sender.clone()));
+        let kernel = tokio::spawn(perform(self.kernel, requests, sender.clone()));
         let node = Node {
             listeners: Listeners::new(frames_tx),
             unsent: Vec::new(),
             clients: Clients::default(),
-            wire,
+            kernel_ops,
             uids: Uids::default(),
             writer: self.writer,
             recorder: self.recorder,
@@ -152,7 +152,7 @@ impl<W: Wire> Parts<W> {
 }
 
 /// Runs until the engine says that everything is done.
-pub async fn run<W: Wire>(parts: Parts<W>) {
+pub async fn run<K: Kernel>(parts: Parts<K>) {
     let Assembled { mut engine, mut node, liveness, kernel, mut frames, inputs: mut receiver } = parts.assemble();
     let mut next_status = clock::now();
     let mut input = None;
@@ -188,7 +188,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     }
     node.clients.end().await;
     // Earlier requests to the kernel are finished before the process ends.
-    drop(node.wire);
+    drop(node.kernel_ops);
     if tokio::time::timeout(Duration::from_secs(5), kernel).await.is_err() {
         tracing::warn!(
             "the kernel did not finish the last changes in time; it removes the remaining addresses when their \
@@ -215,7 +215,7 @@ impl Node {
     }
 
     /// Takes in all received frames before a timer is judged, even if this process had no processor time
-    /// (failover-protocol.md R1), and which questions were not sent. Frames cost no plan, so all of them are taken.
+    /// (fail-over spec R1), and which questions were not sent. Frames cost no plan, so all of them are taken.
     fn take_frames(
         &mut self,
         engine: &mut Engine,
@@ -262,8 +262,8 @@ impl Node {
     /// Performs an action. Returns true if it was the last one.
     fn act(&mut self, action: Action) -> bool {
         match action {
-            Action::Wire(op) => {
-                let _ = self.wire.send(op);
+            Action::Kernel(op) => {
+                let _ = self.kernel_ops.send(op);
             }
             Action::Announce { link, mac, address } => {
                 let sent = frames::announcement(mac, address)
@@ -273,7 +273,9 @@ impl Node {
                 self.metrics.announced(sent.try_into().unwrap_or(0));
             }
             Action::Probe { link, mac, address } => {
-                self.listeners.ask(link, address, &frames::probe(mac, address));
+                if !self.listeners.ask(link, address, &frames::probe(mac, address)) {
+                    self.unsent.push(Ask { link, address, to: l2::Mac::BROADCAST });
+                }
             }
             Action::Ask { mac, source, ask } => {
                 let frame = frames::question(mac, source, ask.address, ask.to);

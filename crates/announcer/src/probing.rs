@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
+use announcer_core::engine::Input;
 use announcer_core::prober::{Output, Prober, Targets};
 use futures::future::select_all;
 use l2::{PacketSocket, Traffic};
@@ -13,7 +14,6 @@ use runtime::error::chain;
 use tokio::sync::mpsc;
 
 use crate::clock;
-use crate::engine::Input;
 use crate::metrics::Metrics;
 
 /// Buffer size; answers to a SYN, ARP and neighbour discovery frames with our options are never longer.
@@ -21,7 +21,7 @@ const FRAME: usize = 512;
 /// Limit of frames that are read from one socket at a time.
 const AT_ONCE: usize = 256;
 
-type Ear = (u32, Traffic);
+type ProbeSource = (u32, Traffic);
 
 /// Starts the prober. It probes the targets that were sent last, until the sender is dropped. Findings go to `inputs`.
 pub fn start(inputs: mpsc::UnboundedSender<Input>, metrics: Arc<Metrics>) -> mpsc::UnboundedSender<Targets> {
@@ -48,9 +48,9 @@ async fn run(
                 sockets.keep(&prober.listens().collect());
             }
             (link, frame) = sockets.next() => outputs.extend(prober.heard(clock::now(), link, &frame)),
-            () = sleep_until(prober.deadline()) => {}
+            () = clock::sleep_until_some(prober.deadline()) => {}
         }
-        // Received frames count before any timer (failover-protocol.md R1).
+        // Received frames count before any timer (fail-over spec R1).
         for (link, frame) in sockets.drain() {
             outputs.extend(prober.heard(clock::now(), link, &frame));
         }
@@ -68,30 +68,23 @@ async fn run(
     }
 }
 
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => clock::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// The sockets. They stay open while a target needs them, because the kernel takes its time to close one.
 #[derive(Debug, Default)]
 struct ProbeSockets {
-    open: HashMap<Ear, PacketSocket>,
+    open: HashMap<ProbeSource, PacketSocket>,
     /// Sockets that could not be opened; this was logged.
-    deaf: HashSet<Ear>,
+    deaf: HashSet<ProbeSource>,
 }
 
 impl ProbeSockets {
     /// Closes all sockets that are not wanted. A wanted one is opened when a frame has to be sent.
-    fn keep(&mut self, wanted: &HashSet<Ear>) {
+    fn keep(&mut self, wanted: &HashSet<ProbeSource>) {
         self.open.retain(|ear, _| wanted.contains(ear));
         self.deaf.retain(|ear| wanted.contains(ear));
     }
 
     /// Sends a frame. A lost frame only leads to one failure, which alone proves nothing.
-    fn send(&mut self, ear: Ear, frame: &[u8]) {
+    fn send(&mut self, ear: ProbeSource, frame: &[u8]) {
         if let std::collections::hash_map::Entry::Vacant(vacant) = self.open.entry(ear) {
             match PacketSocket::open(ear.0, ear.1) {
                 Ok(socket) => {

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use announcer_core::config::{ApiConfig, Config, ElectionMode};
+use announcer_core::engine::{Engine, Input};
 use kube::Client;
 use l2::Netlink;
 use l2::capabilities::{Capability, missing};
@@ -27,16 +29,14 @@ use tokio::sync::{Notify, mpsc};
 use crate::api_time::ApiTime;
 use crate::claim_keys::{self, KeysError};
 use crate::clock;
-use crate::config::{ApiConfig, Config, ElectionMode};
-use crate::engine::{Engine, Input};
 use crate::keep::keep;
+use crate::kernel::{NetlinkKernel, obstacles, strict_filter};
 use crate::macvlan_probe;
 use crate::membership::Membership;
 use crate::metrics::Metrics;
 use crate::node::{self, Liveness, Parts};
 use crate::serving::serve;
 use crate::swap::Swapper;
-use crate::wire::{NetlinkWire, obstacles, strict_filter};
 use crate::writer::Writer;
 
 /// Name in Events, in `User-Agent` and in metrics.
@@ -103,8 +103,8 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let mut tasks = Tasks::new(everything.clone());
     let network = Arc::new(Notify::new());
     feeds::network(&mut tasks, Arc::clone(&network), netlink.clone(), connection);
-    let wire = NetlinkWire::new(netlink.clone(), api_time.clone());
-    let keeping = keep(config.clone(), &wire, &network);
+    let kernel = NetlinkKernel::new(netlink.clone(), api_time.clone());
+    let keeping = keep(config.clone(), &kernel, &network);
     let membership = tokio::select! {
         membership = settled(membership, &mut config, &netlink, &namespace) => membership,
         never = keeping => match never {},
@@ -133,7 +133,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let engine = Engine::new(clock::now(), config);
     let parts = Parts {
         engine,
-        wire,
+        kernel,
         writer,
         recorder,
         metrics: Arc::new(metrics),

@@ -3,12 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use announcer_core::config::Listen;
 use runtime::error::chain;
 use runtime::health::Health;
 use runtime::http::{Access, Handshake, Server, Tls};
 use runtime::shutdown::Token;
-
-use crate::config::Listen;
 
 /// Pause between two attempts. The port is often still in use by the previous process, which is ending.
 const BIND_RETRY: Duration = Duration::from_secs(5);

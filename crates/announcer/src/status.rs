@@ -1,5 +1,6 @@
 //! `announcer status`: reads the objects from the API. [`announcer_core::status`] interprets them.
 
+use announcer_core::config::Config;
 pub use announcer_core::status::{DhcpRow, LeaseRow, Probes, Report, State, VipRow};
 use announcer_core::status::{Listed, report};
 use jiff::Timestamp;
@@ -10,7 +11,6 @@ use kube::{Api, Client};
 use runtime::Product;
 use runtime::client::{ClientError, Settings, connect};
 
-use crate::config::Config;
 use crate::run::{lease_namespace, source};
 
 /// Why there is no report.

@@ -3,7 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use announcer_core::engine::Input;
+use announcer_core::ownership::node::Swap;
+use announcer_core::record::{owner_record, sit};
 use announcer_core::swap::{FoundService, SwapAct, SwapAnswer, SwapRequest, Swaps, USUAL};
+use announcer_core::view::{ServiceKey, Uid};
 use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
@@ -15,10 +19,6 @@ use runtime::error::{api_code, chain, is_refused_write};
 use tokio::sync::mpsc;
 
 use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
-use crate::engine::Input;
-use crate::ownership::node::Swap;
-use crate::record::{owner_record, sit};
-use crate::view::{ServiceKey, Uid};
 
 type Object = Box<DynamicObject>;
 
@@ -149,13 +149,13 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Arc;
 
+    use announcer_core::ownership::node::{OwnerRecord, Swapped, Term};
     use parking_lot::Mutex;
     use serde_json::{Value, json};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::ownership::node::{OwnerRecord, Swapped, Term};
 
     fn object(host: &str, term: u64, version: &str) -> Value {
         json!({

@@ -8,9 +8,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use announcer_core::engine::{Input, Record};
 use announcer_core::record_writer::{
     End, Object, RecordAnswer, RecordRequest, RecordStep, RecordWriter, Requeue, Write,
 };
+use announcer_core::view::ServiceKey;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{ApiResource, DynamicObject, PostParams, TypeMeta};
@@ -19,9 +21,6 @@ use parking_lot::Mutex;
 use runtime::error::{api_code, chain};
 use runtime::work_queue::{Backoff, QueueMetrics, WorkQueue};
 use tokio::sync::mpsc;
-
-use crate::engine::{Input, Record};
-use crate::view::ServiceKey;
 
 /// Concurrent writes.
 const WORKERS: usize = 8;
@@ -166,13 +165,13 @@ fn whole(Object { metadata, data }: Object) -> DynamicObject {
 
 #[cfg(test)]
 mod tests {
+    use announcer_core::engine::Recorded;
+    use announcer_core::ownership::node::{OwnerRecord, Term};
+    use announcer_core::record::sit;
+    use announcer_core::view::Port;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::engine::Recorded;
-    use crate::ownership::node::{OwnerRecord, Term};
-    use crate::record::sit;
-    use crate::view::Port;
 
     fn object(status: &Value) -> DynamicObject {
         serde_json::from_value(json!({
@@ -208,7 +207,7 @@ mod tests {
         let running = tokio::spawn(writer.clone().run(stop.clone()));
         let ingress = vec![("10.0.0.5".parse().unwrap(), ports())];
         let record = Record {
-            uid: crate::view::Uid("u".into()),
+            uid: announcer_core::view::Uid("u".into()),
             vip_host: Some("node-1".into()),
             ingress: Some(ingress),
             ..Record::default()
@@ -250,7 +249,7 @@ mod tests {
         let mut standing = object(&json!({}));
         sit(&mut standing.metadata, &OwnerRecord { host: "node-2".into(), term: Term(5) });
         let record = |uid: &str, term| Record {
-            uid: crate::view::Uid(uid.into()),
+            uid: announcer_core::view::Uid(uid.into()),
             vip_host: Some("node-1".into()),
             term: Some(Term(term)),
             ..Record::default()
@@ -302,7 +301,7 @@ mod tests {
         let (inputs, _recorded) = mpsc::unbounded_channel();
         let writer = Writer::new(client, QueueMetrics::default(), inputs);
         let key = ServiceKey::new("default", "web");
-        writer.want(key.clone(), Record { uid: crate::view::Uid("u".into()), ..Record::default() });
+        writer.want(key.clone(), Record { uid: announcer_core::view::Uid("u".into()), ..Record::default() });
         let give_up = async {
             requests.recv().await.unwrap();
             writer.forget(&key);

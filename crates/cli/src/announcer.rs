@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use announcer::Config;
-use announcer::config::{ConfigError, VARIABLES};
+use announcer_core::Config;
+use announcer_core::config::{ConfigError, VARIABLES};
 use runtime::error::chain;
 use runtime::logging::{self, Format};
 use runtime::shutdown;
@@ -43,7 +43,7 @@ Examples:
 fn help() -> String {
     const WIDTH: usize = 132;
     let mut text = String::from(USAGE);
-    for variable in VARIABLES.iter().filter(|variable| !variable.is_idle()) {
+    for variable in VARIABLES.iter().filter(|variable| !variable.has_no_effect()) {
         let setting = format!("{}={}", variable.name, variable.default);
         let mut line = format!("  {setting:<42}");
         for word in variable.meaning.replace('`', "").split_whitespace() {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use addon::output::{self, Distribution};
-use addon::{Outcome, Request, Road, Task, Undo};
+use addon::{Issuer, Outcome, Request, Task, Undo};
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use k8s_openapi::jiff::Timestamp;
@@ -193,9 +193,9 @@ fn request(arguments: &Arguments) -> Result<Request> {
         cluster_name: arguments.cluster_name.clone().unwrap_or_else(|| arguments.service_account.clone()),
         server: arguments.server.as_deref().map(|server| server.trim_end_matches('/').to_owned()),
         ca_pem: ca_pem.transpose()?,
-        road: match arguments.credentials {
-            Credentials::Own => Road::Own,
-            Credentials::Harvester => Road::Harvester,
+        issuer: match arguments.credentials {
+            Credentials::Own => Issuer::Own,
+            Credentials::Harvester => Issuer::Harvester,
         },
         task: match (arguments.rotate, arguments.revoke_old, arguments.revoke) {
             (true, ..) => Task::Rotate,
@@ -300,7 +300,7 @@ mod tests {
     fn the_command_line_is_consistent_and_takes_the_scripts_two_words() {
         Arguments::command().debug_assert();
         let request = request(&parsed("generate-addon demo guests")).unwrap();
-        assert_eq!((request.task, request.road, request.cluster_name.as_str()), (Task::Ensure, Road::Own, "demo"));
+        assert_eq!((request.task, request.issuer, request.cluster_name.as_str()), (Task::Ensure, Issuer::Own, "demo"));
     }
 
     #[test]

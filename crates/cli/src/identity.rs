@@ -37,7 +37,12 @@ enum Verb {
     Show(Common),
     /// The cluster that runs here now is the one in the record: it was restored on new machines, or its machines were
     /// moved
-    Confirm(Common),
+    Confirm {
+        #[command(flatten)]
+        change: Change,
+        #[command(flatten)]
+        common: Common,
+    },
     /// The cluster has this name on Harvester from now on
     Rename {
         /// The new name, as in --cluster-name
@@ -47,15 +52,21 @@ enum Verb {
         #[arg(long)]
         copy: bool,
         #[command(flatten)]
+        change: Change,
+        #[command(flatten)]
         common: Common,
     },
 }
 
 #[derive(Debug, Args)]
-struct Common {
+struct Change {
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+struct Common {
     /// Kubeconfig of the guest cluster; in a pod its service account is enough
     #[arg(long)]
     kubeconfig: Option<String>,
@@ -69,19 +80,20 @@ pub fn main(arguments: &[String]) -> ExitCode {
         Ok(arguments) => arguments,
         Err(status) => return status,
     };
-    let (common, word) = match arguments.verb {
+    let (common, change) = match arguments.verb {
         Verb::Show(common) => (common, None),
-        Verb::Confirm(common) => (common, Some("confirm".to_owned())),
-        Verb::Rename { name, copy, common } => {
+        Verb::Confirm { change, common } => (common, Some(("confirm".to_owned(), change.dry_run))),
+        Verb::Rename { name, copy, change, common } => {
             let cluster = ClusterName::from_record(&name);
             if !cluster.can_name_objects() || cluster.is_default() {
                 eprintln!("{name:?} cannot be the name of a cluster on Harvester: {}", ClusterName::ACCEPTED);
                 return ExitCode::from(WRONG_USAGE);
             }
-            (common, Some(format!("{} {name}", if copy { "copy" } else { "rename" })))
+            let word = format!("{} {name}", if copy { "copy" } else { "rename" });
+            (common, Some((word, change.dry_run)))
         }
     };
-    match entry::run(run(&common, word.as_deref())) {
+    match entry::run(run(&common, change)) {
         Ok(text) => say(text.trim_end()),
         Err(error) => {
             eprintln!("{}", chain(error.as_ref()));
@@ -90,17 +102,18 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-async fn run(common: &Common, word: Option<&str>) -> anyhow::Result<String> {
+/// `change`: the word that asks for it, and whether it is only told what it would do.
+async fn run(common: &Common, change: Option<(String, bool)>) -> anyhow::Result<String> {
     let source = Source::choose(common.kubeconfig.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
     let config = source.load(None).await.context("no access to the guest cluster")?;
     let records = Records::new(connect(config, &Settings::new("guest", &PRODUCT))?);
     let before = records.read().await?;
     let told = |record: &Record| common.output.render(|| shown(record), || format!("{:#}", document(record, None)));
-    let Some(word) = word else { return Ok(told(&before)) };
-    if common.dry_run {
-        return Ok(foreseen(common.output, &before, word));
+    let Some((word, dry_run)) = change else { return Ok(told(&before)) };
+    if dry_run {
+        return Ok(foreseen(common.output, &before, &word));
     }
-    records.ask(word).await?;
+    records.ask(&word).await?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         let now = records.read().await?;
@@ -198,7 +211,7 @@ fn shown(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
-    use harvester_provider::Card;
+    use harvester_provider::IdentityCard;
 
     use super::*;
 
@@ -231,7 +244,8 @@ mod tests {
 
     #[test]
     fn programs_get_the_record_and_what_would_be_done() {
-        let card = Card { namespace: "guests".into(), machines: ["u1".to_owned()].into(), ..Card::default() };
+        let card =
+            IdentityCard { namespace: "guests".into(), machines: ["u1".to_owned()].into(), ..IdentityCard::default() };
         let name = Some(ClusterName::from_record("prod"));
         let record = Record { cluster_name: name, card: Some(card), ..Record::default() };
         let all: Value = serde_json::from_str(&foreseen(Output::Json, &record, "confirm")).unwrap();

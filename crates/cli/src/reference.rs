@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use announcer::config::{VARIABLES, Variable};
+use announcer_core::config::{VARIABLES, Variable};
 use clap::{Arg, Command, CommandFactory};
 use harvester_provider::Source;
 
@@ -94,12 +94,12 @@ fn variables(text: &mut String) {
     );
     let code = |value: &str| if value.is_empty() { String::new() } else { format!("`{value}`") };
     let flag = |variable: &Variable| variable.flag.map(|flag| format!("`--{flag}`"));
-    for variable in VARIABLES.iter().filter(|variable| !variable.is_idle()) {
+    for variable in VARIABLES.iter().filter(|variable| !variable.has_no_effect()) {
         let flag = flag(variable).unwrap_or_default();
         let (default, meaning) = (code(variable.default), cell(variable.meaning));
         writeln!(text, "| `{}` | {flag} | {default} | {meaning} |", variable.name).expect("a String takes everything");
     }
-    let idle = VARIABLES.iter().filter(|variable| variable.is_idle()).map(|variable| {
+    let idle = VARIABLES.iter().filter(|variable| variable.has_no_effect()).map(|variable| {
         let flag = flag(variable).map(|flag| format!(" ({flag})")).unwrap_or_default();
         format!("`{}`{flag}", variable.name)
     });

@@ -145,7 +145,7 @@ async fn look(clusters: &Clusters, thorough: bool) -> anyhow::Result<Snapshot> {
     // Names of Leases come from the announcer's environment, because this may run in its pod. On a user's machine there
     // is no node name.
     let words = ["manager".to_owned()];
-    let config = announcer::Config::from_env_and_args(std::env::vars(), words, "desk")?;
+    let config = announcer_core::Config::from_env_and_args(std::env::vars(), words, "desk")?;
     let asked = CollectOptions {
         kubeconfig: clusters.kubeconfig.clone(),
         context: clusters.context.clone(),

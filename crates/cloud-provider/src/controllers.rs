@@ -1,4 +1,4 @@
-//! Which controllers run: the names and the grammar of `--controllers` (framework spec 4.4, ccm.md 1.3).
+//! Which controllers run: the names and the grammar of `--controllers` (framework spec 4.4, CCM spec 1.3).
 
 use std::fmt;
 

@@ -24,6 +24,8 @@ pub struct Hold {
     pub message: String,
     /// New Nodes are initialised nevertheless: no other program would do it, and it does no harm.
     pub initialises_nodes: bool,
+    /// It ends by itself within seconds, as that of a process which has just started: nothing is told of it.
+    pub passing: bool,
 }
 
 /// Reason of a hold: a user has paused the controller, or the object.
@@ -57,15 +59,15 @@ pub trait LoadBalancers: Send + Sync + 'static {
     }
 
     /// Annotations to write (or to remove, if the value is `None`) together with the finalizer, on a Service that is
-    /// taken over. They preserve requests that could not be recognised later. Called once, before anything else is done
-    /// for the Service.
-    fn at_first_sight(&self, _service: &ServiceView) -> BTreeMap<String, Option<String>> {
-        BTreeMap::new()
+    /// taken over. They preserve requests that could not be recognised later. Called before anything else is done for
+    /// the Service. `Err`: it is not known yet what has to be preserved, so the finalizer has to wait.
+    fn at_first_sight(&self, _service: &ServiceView) -> Result<BTreeMap<String, Option<String>>, Waiting> {
+        Ok(BTreeMap::new())
     }
 
     /// Whether an announcer is running that serves the addresses of Services.
-    fn announced(&self) -> Announced {
-        Announced::Yes
+    fn announced(&self) -> AnnouncerPresence {
+        AnnouncerPresence::Running
     }
 
     /// Services to reconcile, because something they depend on changed: their load balancer, their primary, or a
@@ -75,13 +77,13 @@ pub trait LoadBalancers: Send + Sync + 'static {
 
 /// What is known about the announcers of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Announced {
+pub enum AnnouncerPresence {
     /// An announcer is running, as far as is known.
-    Yes,
+    Running,
     /// No announcer has been running for minutes: an address in a status may not be served.
     Away,
     /// This process has not watched for long enough.
-    Untold,
+    NotKnownYet,
 }
 
 /// Reason of a wait: the lists that a decision needs have not arrived.

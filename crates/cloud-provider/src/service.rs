@@ -7,6 +7,7 @@
 mod apply;
 mod condition;
 mod decide;
+mod first_sight;
 mod hold;
 mod memory;
 mod metrics;
@@ -38,7 +39,6 @@ pub(crate) use metrics::ServiceMetrics;
 use pause::{not_after, wait, within};
 pub(crate) use preview::preview;
 use reports::{Failing, ServiceEvent};
-use shown::timestamp;
 
 use crate::cache::ServiceCache;
 use crate::provider::{Deleted, Ensured, LoadBalancers};
@@ -222,28 +222,10 @@ impl ServiceController {
         // Stored before anything is sent: whatever fails from here on, the load balancer will be cleaned up.
         memory.served = Some(Arc::clone(&service));
         if add_finalizer {
-            let annotations = self.provider.at_first_sight(&service);
-            let ready = condition::first(&service, self.provider.announced(), &timestamp());
-            match self.writer.add_finalizer(&service, &annotations, ready.as_ref()).await {
-                Ok(written) => {
-                    let written = Arc::new(written);
-                    memory.written.note(service.resource_version.clone(), Arc::clone(&written));
-                    memory.served = Some(Arc::clone(&written));
-                    service = written;
-                    self.tell(&service, memory.reports.began());
-                }
-                // The Service was deleted meanwhile; the watch will report it.
-                Err(kube::Error::Api(status)) if status.is_not_found() => return Next::After(AFTER_CONFLICT),
-                Err(error) => {
-                    return self.failed(
-                        &service,
-                        "failed to add load balancer cleanup finalizer",
-                        &error,
-                        false,
-                        memory,
-                    );
-                }
-            }
+            service = match self.take_over(&service, memory).await {
+                Ok(written) => written,
+                Err(next) => return next,
+            };
         }
         let start = Instant::now();
         let answer = self.provider.ensure(&service).await;

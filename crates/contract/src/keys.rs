@@ -1,5 +1,5 @@
-//! Every annotation and label key that cloud provider and announcer share with users and with each other (ccm.md 2,
-//! harvester-side.md 2.4, 4.3 and 9.3, kube-vip spec 0).
+//! Every annotation and label key that cloud provider and announcer share with users and with each other (CCM spec 2,
+//! Harvester spec 2.4, 4.3 and 9.3, kube-vip spec 0).
 
 /// Constants, and `ALL` of them: what is added here is known to every reader of the list.
 macro_rules! keys {

@@ -83,7 +83,7 @@ pub struct Exchange<T> {
     /// answers, so the client always stops before the server considers the lease ended.
     pub started: Instant,
     /// Number of transmissions.
-    pub attempts: u32,
+    pub transmissions: u32,
     /// The next transmission.
     pub next_at: Instant,
     /// What the messages of this version carry.
@@ -354,8 +354,8 @@ impl<V: DhcpVersion> Client<V> {
     /// Sets when the open request is repeated. `exchange`: as it was sent.
     pub(crate) fn sent(&mut self, now: Instant, wait: Duration, exchange: Exchange<V::Transaction>) {
         if let Phase::Asking { exchange: open, .. } = &mut self.phase {
-            let attempts = exchange.attempts.saturating_add(1);
-            *open = Exchange { attempts, next_at: now + wait, ..exchange };
+            let transmissions = exchange.transmissions.saturating_add(1);
+            *open = Exchange { transmissions, next_at: now + wait, ..exchange };
         }
     }
 }

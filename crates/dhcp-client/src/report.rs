@@ -40,7 +40,7 @@ pub enum LostReason {
 pub enum Report {
     /// No server answers. It is repeated at each retransmission after the first few seconds.
     #[error(
-        "no DHCP server answered for {} s ({state}, {attempts} requests sent, next in {} s)",
+        "no DHCP server answered for {} s ({state}, {transmissions} requests sent, next in {} s)",
         .silent_for.as_secs(), ceil_seconds(*.next_in)
     )]
     NoAnswer {
@@ -49,7 +49,7 @@ pub enum Report {
         /// Time since the first request of this attempt.
         silent_for: Duration,
         /// Requests sent without an answer.
-        attempts: u32,
+        transmissions: u32,
         /// Time until the next request.
         next_in: Duration,
     },

@@ -24,6 +24,8 @@ const WARNING: &str = "LoadBalancerWarning";
 pub const NODE_CONDITION: &str = "HarvesterHostMaintenance";
 /// Lease of the cloud controller.
 pub const CONTROLLER_LEASE: &str = "cloud-controller-manager";
+/// Seconds without a renewal after which the cloud controller that leads counts as gone; it renews every two seconds.
+pub const CONTROLLER_SILENT: i64 = 60;
 /// Key of the record with the time of a suspected restore of etcd, and for how long in seconds the suspicion lasts.
 const RESTORE_SUSPECTED: (&str, i64) = ("restore-suspected", 24 * 60 * 60);
 /// Finalizer of the cloud controller on Services.
@@ -57,6 +59,38 @@ pub fn restore_suspected(snapshot: &Snapshot) -> Option<Timestamp> {
     let (key, lasts) = RESTORE_SUSPECTED;
     let stamp = snapshot.config(RECORD, key)?.trim().parse().ok()?;
     (since(snapshot, stamp) < lasts).then_some(stamp)
+}
+
+/// Why the cloud controller changes nothing: its cluster may be a copy of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ControllerDoubt<'a> {
+    /// It is in safe mode, for the reason in this text.
+    SafeMode(&'a str),
+    /// It does not know yet which cluster this is.
+    NotKnown,
+}
+
+/// The doubt of the cloud controller, from the record, else from the Lease of the one that leads. What a former leader
+/// has left on the Lease does not count.
+pub fn doubt(snapshot: &Snapshot) -> Option<ControllerDoubt<'_>> {
+    if let Some(text) = snapshot.config(RECORD, SAFE_MODE) {
+        return Some(ControllerDoubt::SafeMode(text));
+    }
+    let lease = controller_lease(snapshot)?;
+    renewed(snapshot, lease).filter(|(ago, _)| *ago <= CONTROLLER_SILENT)?;
+    let said = annotation(&lease.metadata, keys::cloudprovider::SAFE_MODE);
+    let by = annotation(&lease.metadata, keys::cloudprovider::SAFE_MODE_HOLDER);
+    let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
+    let counts = !said.is_empty() && (by.is_empty() || Some(by) == holder);
+    counts.then(|| match said {
+        leases::IDENTITY_NOT_KNOWN => ControllerDoubt::NotKnown,
+        reason => ControllerDoubt::SafeMode(reason),
+    })
+}
+
+/// The Lease of the cloud controller.
+pub fn controller_lease(snapshot: &Snapshot) -> Option<&Lease> {
+    snapshot.leases.iter().find(|lease| lease.metadata.name.as_deref() == Some(CONTROLLER_LEASE))
 }
 
 /// Whether its annotation pauses this Service.
@@ -236,7 +270,7 @@ pub fn record() -> String {
 }
 
 /// The identity card in the record; null if there is none, or nobody can read it.
-pub fn card(snapshot: &Snapshot) -> Value {
+pub fn identity_card(snapshot: &Snapshot) -> Value {
     snapshot.config(RECORD, IDENTITY).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 

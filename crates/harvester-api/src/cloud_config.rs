@@ -1,5 +1,5 @@
-//! The cloud-config: a kubeconfig for the Harvester API, which is validated before its first use (ccm.md 1.5, decision
-//! 15).
+//! The cloud-config: a kubeconfig for the Harvester API, which is validated before its first use (CCM spec 1.5,
+//! decision 15).
 //!
 //! Every defect is an error that names the field, the value and what is accepted. The file was written by a machine
 //! pool, a Secret or a script, so the reader of the message may never have seen it. Secrets never appear in a message.

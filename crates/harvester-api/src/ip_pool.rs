@@ -1,5 +1,5 @@
 //! `IPPool` (loadbalancer.harvesterhci.io/v1beta1), cluster-scoped. The provider may not read pools; only the simulated
-//! host uses this type (harvester-side.md 2).
+//! host uses this type (Harvester spec 2).
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ pub struct IpPoolSpec {
     pub other: Map<String, Value>,
 }
 
-/// A range as a user writes it; defaults and checks are harvester-side.md 2.3.
+/// A range as a user writes it; defaults and checks are Harvester spec 2.3.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IpRange {

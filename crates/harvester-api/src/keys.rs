@@ -1,5 +1,5 @@
 //! Keys of annotations, labels and finalizers that Harvester, Rancher and Kubernetes define, besides those of
-//! [`contract`], with their fixed values (ccm.md 2, harvester-side.md 2.4, 4.3 and 9.3).
+//! [`contract`], with their fixed values (CCM spec 2, Harvester spec 2.4, 4.3 and 9.3).
 //!
 //! Constants are named after the key. There is a module per owner, because last parts like `network` and `cluster`
 //! occur more than once.
@@ -63,7 +63,7 @@ pub mod harvester {
 /// Name of this provider, as in `--cloud-provider` and before `://` of a provider id.
 const PROVIDER_NAME: &str = "harvester";
 
-/// `spec.providerID` of the node on the VM with this UID. ccm.md 4.1.
+/// `spec.providerID` of the node on the VM with this UID. CCM spec 4.1.
 pub fn provider_id(vm_uid: &str) -> String {
     format!("{PROVIDER_NAME}://{vm_uid}")
 }

@@ -2,7 +2,7 @@
 //!
 //! The kind has no status subresource: one PUT contains spec, annotations and status, so it must also contain the
 //! fields that this version does not know. Therefore unknown fields of spec, status, conditions and the object itself
-//! survive a round trip (harvester-side.md 1, 8.2).
+//! survive a round trip (Harvester spec 1, 8.2).
 
 mod not_ready;
 
@@ -235,7 +235,7 @@ impl LoadBalancer {
 
     /// The allocated address, if it may be used: the object is not being deleted, is Ready, and the address is from the
     /// wanted pool if one is named. (During a switch of the pool, the object is Ready with the old address, or with
-    /// none; harvester-side.md 4.2.) A text that is no address is never returned. [`DHCP_ADDRESS`] is returned only if
+    /// none; Harvester spec 4.2.) A text that is no address is never returned. [`DHCP_ADDRESS`] is returned only if
     /// DHCP was requested: on an object with a pool it would start an unwanted DHCP client.
     pub fn usable_address(&self) -> Option<&str> {
         let ip = self.allocated_ip().filter(|_| self.ready() && !self.terminating())?;

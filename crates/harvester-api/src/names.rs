@@ -5,7 +5,7 @@ use std::fmt;
 use contract::names::is_dns_1035_label;
 pub use contract::names::{is_dns_1123_label, is_label_value, is_object_name};
 
-/// Name of the guest cluster, as given by `--cluster-name` and normalised. ccm.md 1.4, 3.1
+/// Name of the guest cluster, as given by `--cluster-name` and normalised. CCM spec 1.4, 3.1
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterName(String);
 
@@ -41,7 +41,7 @@ pub enum ClusterNameWarning {
 }
 
 impl ClusterName {
-    /// Strips blanks, quotes and backticks from both ends, and returns warnings about the rest (ccm.md 1.4 step 2,
+    /// Strips blanks, quotes and backticks from both ends, and returns warnings about the rest (CCM spec 1.4 step 2,
     /// 8.11).
     pub fn normalise(given: &str) -> (Self, Vec<ClusterNameWarning>) {
         let used = given.trim_matches([' ', '\t', '\r', '\n', '"', '\'', '`']);
@@ -85,9 +85,9 @@ impl ClusterName {
     pub const ACCEPTED: &str =
         "accepted are lower-case letters, digits, '-' and '.', with a letter or digit at both ends and beside each '.'";
 
-    /// Name of the LoadBalancer of a Service (ccm.md 3.1). It is stable over the life of the Service, and different for
-    /// a successor of the same name. It is byte-identical to the Go provider's, so a bad cluster name leads to a name
-    /// that the API server rejects.
+    /// Name of the LoadBalancer of a Service (CCM spec 3.1). It is stable over the life of the Service, and different
+    /// for a successor of the same name. It is byte-identical to the Go provider's, so a bad cluster name leads to a
+    /// name that the API server rejects.
     pub fn load_balancer_name(&self, namespace: &str, name: &str, uid: &str) -> String {
         const NAME_MAX: usize = 63;
         const SUFFIX: usize = 8;
@@ -110,7 +110,7 @@ impl fmt::Display for ClusterName {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetworkName(String);
 
-/// Why a text is not a valid network name (ccm.md 1.4, `NormalizeNetworkName`).
+/// Why a text is not a valid network name (CCM spec 1.4, `NormalizeNetworkName`).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkNameError {
     /// Nothing given.
@@ -139,7 +139,7 @@ pub enum NetworkNameError {
 
 impl NetworkName {
     /// Takes `namespace/name`, or a bare name in namespace `default`. `kind` goes into the error text; the management
-    /// network's is `managementNetwork`. ccm.md 1.4, 8.12: no trimming, no check of the parts.
+    /// network's is `managementNetwork`. CCM spec 1.4, 8.12: no trimming, no check of the parts.
     pub fn parse(kind: &str, value: &str) -> Result<Self, NetworkNameError> {
         let (kind, given) = (kind.to_owned(), value.to_owned());
         match value.split('/').collect::<Vec<_>>().as_slice() {
@@ -170,7 +170,7 @@ mod tests {
 
     const UID: &str = "d4b50d98-39ec-4d88-8098-36579de5db4a";
 
-    /// ccm.md 3.1 and 8.1
+    /// CCM spec 3.1 and 8.1
     #[test]
     fn load_balancers_are_named_as_the_go_provider_names_them() {
         let long = "kube-system-rke2-ingress-nginx-controller";
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// ccm.md 8.11
+    /// CCM spec 8.11
     #[test]
     fn a_cluster_name_is_trimmed_and_odd_ones_are_reported() {
         let table = [
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// ccm.md 8.2
+    /// CCM spec 8.2
     #[test]
     fn a_name_that_identifies_no_cluster_asks_for_a_unique_one() {
         for (name, warned) in [("", true), ("kubernetes", true), ("production-cluster", false)] {
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// ccm.md 8.12
+    /// CCM spec 8.12
     #[test]
     fn a_network_name_has_a_namespace_or_gets_default() {
         let parse = |value| {

@@ -1,4 +1,4 @@
-//! The flags `--node-ip-cidr` and `--node-exclude-ip-ranges` (ccm.md 1.4, 8.10). Error texts are the Go provider's,
+//! The flags `--node-ip-cidr` and `--node-exclude-ip-ranges` (CCM spec 1.4, 8.10). Error texts are the Go provider's,
 //! because users search for them.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -104,7 +104,7 @@ pub fn parse_exclude_ranges<S: AsRef<str>>(entries: &[S]) -> Result<Vec<IpNet>, 
         .collect()
 }
 
-/// Whether a prefix covers an address of the same family (ccm.md 4.3). An IPv4-mapped IPv6 address counts as IPv6.
+/// Whether a prefix covers an address of the same family (CCM spec 4.3). An IPv4-mapped IPv6 address counts as IPv6.
 pub fn covers(prefix: &IpNet, address: IpAddr) -> bool {
     prefix.contains(&address)
 }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// ccm.md 8.10
+    /// CCM spec 8.10
     #[test]
     fn accepted_values_are_trimmed_and_counted() {
         let table = [

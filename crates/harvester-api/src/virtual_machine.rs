@@ -1,4 +1,4 @@
-//! KubeVirt's `VirtualMachine`, trimmed to the fields that decisions use. Only read (harvester-side.md 9.1).
+//! KubeVirt's `VirtualMachine`, trimmed to the fields that decisions use. Only read (Harvester spec 9.1).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::NamespaceResourceScope;

@@ -1,5 +1,5 @@
 //! KubeVirt's `VirtualMachineInstance`, trimmed to the fields that decisions use, and the answer of the guest agent.
-//! Only read (harvester-side.md 9.2).
+//! Only read (Harvester spec 9.2).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::NamespaceResourceScope;
@@ -224,7 +224,7 @@ impl VirtualMachineInstance {
     }
 
     /// Multus networks in spec order: (NIC name, network as `namespace/name`). A bare network name is completed with
-    /// the VMI's namespace. ccm.md 4.2, W-30
+    /// the VMI's namespace. CCM spec 4.2, W-30
     pub fn multus_networks(&self) -> impl Iterator<Item = (&str, String)> {
         let own = self.metadata.namespace.as_deref().unwrap_or("default");
         self.spec.networks.iter().filter_map(move |network| {
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// harvester-side.md 9.4
+    /// Harvester spec 9.4
     fn fixture() -> VirtualMachineInstance {
         serde_json::from_value(json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cloud_provider::cache::ServiceCache;
-use cloud_provider::provider::Announced;
+use cloud_provider::provider::AnnouncerPresence;
 use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::ServiceKey;
 use contract::leases::{GLOBAL as LOCK, MEMBER_PREFIX, NAMESPACE};
@@ -63,7 +63,7 @@ pub struct Announcers {
     services: ServiceCache,
     record: RecordCache,
     metrics: Arc<Metrics>,
-    announced: watch::Sender<Announced>,
+    announced: watch::Sender<AnnouncerPresence>,
 }
 
 impl std::fmt::Debug for Announcers {
@@ -78,7 +78,7 @@ impl Announcers {
         guest: &Client,
         services: ServiceCache,
         record: RecordCache,
-        (metrics, announced): (Arc<Metrics>, watch::Sender<Announced>),
+        (metrics, announced): (Arc<Metrics>, watch::Sender<AnnouncerPresence>),
     ) -> Self {
         Self { leases: Api::namespaced(guest.clone(), NAMESPACE), services, record, metrics, announced }
     }
@@ -137,12 +137,12 @@ impl Announcers {
             }
             self.metrics.announcer_missing.set(0);
             if finding == RenewalState::Alive || fresh {
-                self.is(Announced::Yes);
+                self.is(AnnouncerPresence::Running);
             }
             return fresh;
         }
         self.metrics.announcer_missing.set(1);
-        self.is(Announced::Away);
+        self.is(AnnouncerPresence::Away);
         if told.missing.is_none() {
             told.served = served;
         }
@@ -160,7 +160,7 @@ impl Announcers {
         false
     }
 
-    fn is(&self, announced: Announced) {
+    fn is(&self, announced: AnnouncerPresence) {
         self.announced.send_if_modified(|known| std::mem::replace(known, announced) != announced);
     }
 
@@ -211,7 +211,7 @@ mod tests {
             let services = cloud_provider::cache::services_with([web.done()]);
             let metrics = Arc::new(Metrics::register(&mut Registry::default()));
             let (recorder, events) = Recorder::to_channel("test");
-            let announced = watch::Sender::new(Announced::Untold);
+            let announced = watch::Sender::new(AnnouncerPresence::NotKnownYet);
             let announcers = Announcers::new(&server.client(), services, record_cache(), (metrics, announced));
             Self { announcers, recorder, events, told: LastReported::default() }
         }

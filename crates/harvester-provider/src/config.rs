@@ -9,7 +9,7 @@ use harvester_api::names::{ClusterName, NetworkName, is_dns_1123_label};
 use crate::identity::proof::cluster_of;
 use crate::load_balancers::view::LbView;
 
-/// Configuration of the provider, checked and normalised (ccm.md 1.4). One name of the cluster is used everywhere
+/// Configuration of the provider, checked and normalised (CCM spec 1.4). One name of the cluster is used everywhere
 /// (W-09).
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools)] // flags are what they are

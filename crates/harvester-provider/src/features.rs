@@ -1,5 +1,5 @@
 //! Detects which features this Harvester has. The evidence is what the host answers, never its version
-//! (harvester-side.md 8.5). The result is shown in the metric `harvester_host_feature` and in the log.
+//! (Harvester spec 8.5). The result is shown in the metric `harvester_host_feature` and in the log.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ mod tests {
         view
     }
 
-    /// harvester-side.md 8.5: up to 1.8 the host's webhook overwrites the annotation.
+    /// Harvester spec 8.5: up to 1.8 the host's webhook overwrites the annotation.
     #[test]
     fn a_host_that_keeps_the_network_of_an_object_is_network_aware() {
         assert_eq!(with_networks("guests/data", "guests/data").keeps_network(), Some(true));

@@ -22,8 +22,8 @@ mod provider;
 
 pub use config::{GarbageConfig, GarbageMode, GarbagePace, OwnNode, ProviderConfig};
 pub use connection::{Connection, ConnectionError};
-pub use identity::card::{Card, fingerprint};
 pub use identity::decide::Source;
+pub use identity::identity_card::{IdentityCard, fingerprint};
 pub use identity::judge::OperatorConfirmation;
 pub use identity::record::{Record, RecordError, Records};
 pub use provider::{Foresight, HarvesterProvider, Unreadable};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
-use cloud_provider::provider::{Announced, Instances, LoadBalancers};
+use cloud_provider::provider::{AnnouncerPresence, Instances, LoadBalancers};
 use harvester_api::keys;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
@@ -30,7 +30,7 @@ use crate::config::ProviderConfig;
 use crate::connection::Machines;
 use crate::features::Detector;
 use crate::garbage::collector::Collector;
-use crate::host_upgrade::Caution;
+use crate::host_upgrade::Suspensions;
 use crate::identity::keeper::{Keeper, Place, Sources, record_cache};
 use crate::identity::record::Records;
 use crate::identity::{Identity, IdentityDoubt};
@@ -95,8 +95,8 @@ impl HarvesterProvider {
         let watches = Watches::new(guest, harvester, namespace, (&lbs, &vms, &vmis), (&mapping, &record));
         let mapping = MappingSource::new(mapping, watches.mapping.status());
 
-        let caution = Caution::default();
-        let announced = watch::Sender::new(Announced::Untold);
+        let suspensions = Suspensions::default();
+        let announced = watch::Sender::new(AnnouncerPresence::NotKnownYet);
         let load_balancers = HarvesterLoadBalancers::new(
             (config.load_balancers(), identity.clone()),
             (services.clone(), nodes.clone()),
@@ -105,7 +105,7 @@ impl HarvesterProvider {
             load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace),
             Arc::clone(&metrics),
         )
-        .cautious(caution.clone())
+        .suspended_by(suspensions.clone())
         .watching(watches.record.status())
         .announced_by(announced.subscribe());
         let (instances, asked) = HarvesterInstances::new(
@@ -136,16 +136,16 @@ impl HarvesterProvider {
             (load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace), load_balancers.pacer()),
             Arc::clone(&metrics),
         )
-        .cautious(caution.clone());
+        .suspended_by(suspensions.clone());
         let detector = Detector::new(harvester, &lbs, watches.lbs.status(), &metrics);
-        let upgrades = Box::new(Upgrades::new((guest, harvester), &sources, caution.clone(), &identity, &metrics));
+        let upgrades = Box::new(Upgrades::new((guest, harvester), &sources, suspensions.clone(), &identity, &metrics));
         let announcers =
             Announcers::new(guest, services.clone(), sources.record.clone(), (Arc::clone(&metrics), announced));
         let keeper = Keeper::new(identity.clone(), place(config), sources, Records::new(guest.clone()), metrics);
         Self {
             identity,
             load_balancers: Arc::new(load_balancers),
-            instances: Arc::new(instances.cautious(caution.clone())),
+            instances: Arc::new(instances.suspended_by(suspensions.clone())),
             asked,
             watches,
             writer,
@@ -248,11 +248,11 @@ impl HarvesterProvider {
         tasks.spawn_endless("guest agents", self.instances.run(self.asked));
         tasks.spawn_endless("host features", self.detector.run());
         tasks.spawn_endless("announcers", self.announcers.run(events.for_component(COMPONENT)));
-        let Upgrades { controller, cooperation, signals, caution, returns, anew } = *self.upgrades;
+        let Upgrades { controller, cooperation, signals, suspensions, returns, anew } = *self.upgrades;
         tasks.spawn_endless("host upgrades", controller.run(events.for_component(COMPONENT)));
         tasks.spawn_endless("cooperation with host upgrades", cooperation.run(events.for_component(COMPONENT)));
         tasks.spawn_endless("signals of host upgrades", signals.run());
-        tasks.spawn_endless("reading anew", read_anew(returns, caution.resyncs(), anew));
+        tasks.spawn_endless("reading anew", read_anew(returns, suspensions.resyncs(), anew));
         if let Some(writer) = self.writer {
             tasks.spawn_endless("NAD mapping", writer.run(events.for_component(COMPONENT)));
         }

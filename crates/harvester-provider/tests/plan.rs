@@ -5,7 +5,7 @@ mod support;
 use cloud_provider::preview::{Place, Verb};
 use cloud_provider::start::{Caches, Settings};
 use harvester_api::names::ClusterName;
-use harvester_provider::{Card, Foresight, HarvesterProvider, Unreadable};
+use harvester_provider::{Foresight, HarvesterProvider, IdentityCard, Unreadable};
 use prometheus_client::registry::Registry;
 use runtime::health::Health;
 use runtime::scenario::{ReceivedRequest, Scenario};
@@ -106,7 +106,7 @@ async fn a_cluster_of_the_go_provider_is_taken_over_as_it_stands_and_what_is_new
         found.outlook
     );
     let record = &found.outlook.writes[0].body["data"];
-    let card = Card::from_text(record["identity"].as_str().unwrap()).unwrap();
+    let card = IdentityCard::from_text(record["identity"].as_str().unwrap()).unwrap();
     assert_eq!((&record["cluster-name"], card.machines), (&json!("prod"), ["vm-1".to_owned()].into()));
     assert_eq!(found.outlook.writes[1].body["metadata"]["finalizers"], json!([FINALIZER]));
     let said = &found.outlook.writes[3].body;

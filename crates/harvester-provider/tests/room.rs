@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cloud_provider::start::{Caches, CloudProvider, ControllerMetrics, Settings};
 use harvester_api::names::ClusterName;
-use harvester_provider::{Card, HarvesterProvider};
+use harvester_provider::{HarvesterProvider, IdentityCard};
 use runtime::Product;
 use runtime::events::Recorder;
 use runtime::health::Health;
@@ -118,7 +118,8 @@ fn answer(request: &ReceivedRequest, count: usize) -> (u16, Value) {
     if request.query.contains("watch=true") {
         return (0, Value::Null);
     }
-    let identity = Card { namespace: "guests".into(), names: ["demo".to_owned()].into(), ..Card::default() };
+    let identity =
+        IdentityCard { namespace: "guests".into(), names: ["demo".to_owned()].into(), ..IdentityCard::default() };
     let record = json!({
         "metadata": {"namespace": "kube-system", "name": "harvester-cloud-provider", "uid": uid(0),
             "resourceVersion": "1"},

@@ -1,4 +1,4 @@
-//! Booking and releasing addresses in the status of a pool: history first, then round robin. harvester-side.md 3.7
+//! Booking and releasing addresses in the status of a pool: history first, then round robin. Harvester spec 3.7
 //!
 //! Pure: works on a copy of the status; whoever calls writes it with the resourceVersion that it was read with.
 
@@ -9,7 +9,7 @@ use harvester_api::load_balancer::AllocatedAddress;
 
 use crate::ranges::{Range, RangeSet, number};
 
-/// Why no address could be booked. Texts of harvester-side.md 3.6.
+/// Why no address could be booked. Texts of Harvester spec 3.6.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BookError {
     /// Everything is taken.
@@ -57,7 +57,7 @@ pub fn release(status: &mut IpPoolStatus, owner: &str) -> Option<String> {
     Some(ip)
 }
 
-/// After a rebuild of the allocator: counts anew and forgets history outside the ranges. harvester-side.md 2.5
+/// After a rebuild of the allocator: counts anew and forgets history outside the ranges. Harvester spec 2.5
 pub fn recount(ranges: &RangeSet, status: &mut IpPoolStatus) {
     status.total = ranges.total();
     status.available = status.total - i64::try_from(status.allocated.len()).unwrap_or(i64::MAX);
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// harvester-side.md 3.9, row by row.
+    /// Harvester spec 3.9, row by row.
     #[test]
     fn addresses_are_handed_out_in_the_hosts_order() {
         run(

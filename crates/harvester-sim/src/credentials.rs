@@ -1,5 +1,5 @@
 //! Credentials of a guest cluster, as the host's kubeconfig endpoint makes them: narrow rights in the VM namespace, and
-//! a cloud-config with everything called `default`. harvester-side.md 10.2, 10.3
+//! a cloud-config with everything called `default`. Harvester spec 10.2, 10.3
 
 use std::time::Duration;
 

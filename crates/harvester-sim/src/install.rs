@@ -121,7 +121,7 @@ fn namespace(name: &str, project: Option<&str>) -> Value {
     namespace
 }
 
-/// harvester-side.md 10.1: no patch, no pools, no namespaces, no events.
+/// Harvester spec 10.1: no patch, no pools, no namespaces, no events.
 fn cloud_provider_role() -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
@@ -143,7 +143,7 @@ fn cloud_provider_role() -> Value {
     })
 }
 
-/// Registers the webhooks at `https://<host>:<port>`. Names, rules and policies are the host's. harvester-side.md 5.1
+/// Registers the webhooks at `https://<host>:<port>`. Names, rules and policies are the host's. Harvester spec 5.1
 pub async fn register_webhooks(client: &Client, host: &str, port: u16, ca_pem: &str) -> Result<(), InstallError> {
     let authority =
         if host.parse::<std::net::Ipv6Addr>().is_ok() { format!("[{host}]:{port}") } else { format!("{host}:{port}") };

@@ -1,6 +1,6 @@
 //! Stand-in for the Harvester side, for development and the demo: pools and their books, the LoadBalancer controller,
-//! the webhooks, and virtual machines, on a real API server. Specification: harvester-side.md, pace:
-//! host-throughput.md.
+//! the webhooks, and virtual machines, on a real API server. It does what the Harvester
+//! spec says, at the pace of the host pace spec.
 //!
 //! It refuses what Harvester refuses and answers in Harvester's words. Nothing of it is part of the shipped product.
 

@@ -1,4 +1,4 @@
-//! Ranges of an IPPool: defaults and checks, counting, overlap. harvester-side.md 2.3
+//! Ranges of an IPPool: defaults and checks, counting, overlap. Harvester spec 2.3
 //!
 //! Addresses are numbers here; a family is part of the range, so numbers of two families never meet.
 
@@ -196,7 +196,7 @@ mod tests {
         Ok(format!("{set} gw {} total {}", set.0[0].gateway_text(), set.total()))
     }
 
-    /// harvester-side.md 2.3, 7.1 (`CheckSubnet`, `Total`, `MakeRange`, `NetworkIP`, `BroadcastIP`)
+    /// Harvester spec 2.3, 7.1 (`CheckSubnet`, `Total`, `MakeRange`, `NetworkIP`, `BroadcastIP`)
     #[test]
     fn defaults_and_counts_are_the_hosts() {
         let net = "192.168.100.0/24";
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// harvester-side.md 7.1 (`LBRangesToAllocatorRangeSet`), 7.3 (`CheckRange`)
+    /// Harvester spec 7.1 (`LBRangesToAllocatorRangeSet`), 7.3 (`CheckRange`)
     #[test]
     fn sets_print_in_list_order_and_overlaps_are_found() {
         let low = range("192.168.100.0/24", "192.168.100.10", "192.168.100.20", "");

@@ -1,4 +1,4 @@
-//! Which pool serves a load balancer. harvester-side.md 3.2 to 3.4
+//! Which pool serves a load balancer. Harvester spec 3.2 to 3.4
 
 use std::fmt;
 
@@ -163,7 +163,7 @@ mod tests {
         select(version, &pools, wanted, is_cluster).map(|pool| pool.metadata.name.clone().unwrap())
     }
 
-    /// harvester-side.md 7.2
+    /// Harvester spec 7.2
     #[test]
     fn the_hosts_own_cases_choose_the_same_pool() {
         let here = wants("vlan10", "", "default", "");

@@ -1,4 +1,4 @@
-//! Which host is played. harvester-side.md 0
+//! Which host is played. Harvester spec 0
 
 use std::fmt;
 use std::str::FromStr;

@@ -16,7 +16,7 @@ const FOREVER: u32 = u32::MAX;
 pub enum AddressLifetime {
     /// Until it is removed.
     Forever,
-    /// For this time; then the kernel removes it, 0 to 0.3 s late (failover-protocol.md 5). It counts whole seconds: a
+    /// For this time; then the kernel removes it, 0 to 0.3 s late (fail-over spec 5). It counts whole seconds: a
     /// fraction is cut off, the minimum is 1 s.
     For(Duration),
 }

@@ -1,6 +1,6 @@
 //! ARP for IPv4 over Ethernet: the message, whole frames, and what a frame says about an address.
 //!
-//! failover-protocol.md 5 tells why the frames look as they do: a gratuitous reply moves an entry within the
+//! Fail-over spec 5 tells why the frames look as they do: a gratuitous reply moves an entry within the
 //! kernel's `locktime` only if its target MAC is the sender's; a probe with sender IP 0.0.0.0 is answered with
 //! every `rp_filter`, `arp_filter` and `arp_ignore` (but 8), and leaves no neighbour entry behind.
 
@@ -85,7 +85,7 @@ impl Arp {
 
     /// The sender claims `ip` unasked: a gratuitous frame, or a request from that address.
     ///
-    /// An *answer* to another host's question is no claim (failover-protocol.md R9): a former owner that still answers
+    /// An *answer* to another host's question is no claim (fail-over spec R9): a former owner that still answers
     /// probes must not look like a claimant.
     pub fn is_claim_of(&self, ip: Ipv4Addr) -> bool {
         self.sender_ip == ip && (self.operation == Operation::Request || self.target_ip == ip)

@@ -1,7 +1,7 @@
 //! IPv6 neighbour discovery (RFC 4861): the two messages that the announcer sends and receives, and their meaning.
 //! `ndp/frame.rs` encodes them as whole Ethernet frames.
 //!
-//! failover-protocol.md 5 tells why the frames look as they do: only an advertisement with *override* moves an entry. A
+//! Fail-over spec 5 tells why the frames look as they do: only an advertisement with *override* moves an entry. A
 //! solicitation from `::` to the VIP itself is never answered, and one from `::` to the solicited-node group is
 //! answered to all nodes. So a probe comes from a link-local address.
 

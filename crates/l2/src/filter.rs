@@ -41,7 +41,7 @@ const NETLINK_ATTRIBUTE: u32 = 0xffff_f00c;
 ///
 /// Frames for other hosts (3) are excluded. A promiscuous interface receives them, and frames of a VLAN without an
 /// interface here have that type too: they have lost their tag and belong to another LAN. Our own frames (4) are
-/// excluded because of failover-protocol.md R9.
+/// excluded because of fail-over spec R9.
 const COMMON: &[Test] = &[Test::within(Load::Word(PACKET_TYPE), 0, 2)];
 
 /// Exception: the unicast question of another node's failure detector, a request with sender 0.0.0.0. The kernel

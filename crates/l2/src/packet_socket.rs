@@ -82,7 +82,7 @@ impl PacketSocket {
 
     /// The next frame that has already arrived; `None` if there is none.
     ///
-    /// Used to read all input before any timer is judged (failover-protocol.md R1).
+    /// Used to read all input before any timer is judged (fail-over spec R1).
     pub fn try_recv(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match receive(self.socket.get_ref(), buffer) {
             Ok(length) => Ok(Some(length)),

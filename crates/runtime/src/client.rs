@@ -43,8 +43,8 @@ pub enum Source {
 
 impl Source {
     /// The source of the guest cluster's credentials: first the flag, then the environment variable `KUBECONFIG`, then
-    /// the pod's service account (ccm.md W-36: the Go provider could end up with two different clusters). Empty values
-    /// count as unset.
+    /// the pod's service account (CCM spec W-36: the Go provider could end up with two different clusters). Empty
+    /// values count as unset.
     pub fn choose(flag: Option<&str>, environment: Option<&str>) -> Self {
         let given = [flag, environment].into_iter().flatten().find(|path| !path.trim().is_empty());
         given.map_or(Self::InCluster, |path| Self::File(PathBuf::from(path)))

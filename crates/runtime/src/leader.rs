@@ -60,7 +60,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Checks the relations between the durations like client-go (ccm.md 1.3).
+    /// Checks the relations between the durations like client-go (CCM spec 1.3).
     pub fn validate(&self) -> Result<(), TimingError> {
         if self.retry_period.is_zero() {
             return Err(TimingError::RetryPeriod);

@@ -35,7 +35,7 @@ impl std::str::FromStr for Format {
 pub struct UnknownFormat(String);
 
 /// Parses the verbosity in klog's spellings `-v=N`, `--v=N`, `-v N`, `--v N`; the last one wins. A value that is not a
-/// number counts as 0 (ccm.md 1.1).
+/// number counts as 0 (CCM spec 1.1).
 pub fn verbosity<'a>(arguments: impl IntoIterator<Item = &'a str>) -> u8 {
     let mut found = 0;
     let mut arguments = arguments.into_iter();

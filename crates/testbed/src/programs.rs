@@ -12,6 +12,10 @@ const TOOLS_VARIABLE: &str = "HCP_TOOLS";
 /// Overrides the directory of our own binaries.
 const BINARIES_VARIABLE: &str = "HCP_BIN_DIR";
 
+/// For programs in Go: they collect garbage less often. Processor time is what the beds are short of, not memory, and a
+/// sixth of the API servers' went into that.
+pub(crate) const LESS_COLLECTING: (&str, &str) = ("GOGC", "400");
+
 /// The root of the workspace that this crate was built from.
 pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

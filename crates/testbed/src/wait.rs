@@ -6,7 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+/// From one look to the next at first. Each costs a request, here and at an API server, and several tests wait at any
+/// time.
 const POLL: Duration = Duration::from_millis(40);
+/// The same of a wait that has lasted for long: a twentieth of it, but at most this.
+const POLL_AT_MOST: Duration = Duration::from_millis(120);
 /// When to tell of a wait for the first time; then after twice the time, but at least this often.
 const TELL_AFTER: Duration = Duration::from_secs(2);
 const TELL_AT_LEAST_EVERY: Duration = Duration::from_secs(15);
@@ -37,7 +41,7 @@ where
             Err(_) => format!("no answer in time; before that: {}", wait.last_seen),
         };
         wait.again(seen)?;
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(wait.pause()).await;
     }
 }
 
@@ -49,7 +53,7 @@ pub fn wait_until<T>(what: &str, deadline: Duration, mut probe: impl FnMut() -> 
             Ok(value) => return Ok(value),
             Err(seen) => wait.again(seen)?,
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(wait.pause());
     }
 }
 
@@ -68,6 +72,10 @@ impl<'a> Wait<'a> {
 
     fn left(&self) -> Duration {
         self.deadline.saturating_sub(self.start.elapsed())
+    }
+
+    fn pause(&self) -> Duration {
+        (self.start.elapsed() / 20).clamp(POLL, POLL_AT_MOST)
     }
 
     fn again(&mut self, seen: String) -> Result<()> {

@@ -5,7 +5,7 @@ use harvester_sim::install::{Install, Network, install};
 use kube::Client;
 use testbed::{ControlPlane, DhcpOptions, HarvesterSide, Host, Lan, NodeSpec, ProxyMode, RunDir, SimNode, wait_for};
 
-use super::{Bed, CLUSTER, ECHO_PORTS, NETWORK, POOL, POOL_RANGE, VM_NAMESPACE};
+use super::{Bed, CLUSTER, ECHO_PORTS, NETWORK, POOL, POOL_RANGE, Side, VM_NAMESPACE};
 use crate::PATIENCE;
 use crate::product::{ANNOUNCER_ACCOUNT, CCM_ACCOUNT, Handle, Manifest, Program};
 
@@ -88,7 +88,7 @@ impl BedBuilder {
         self
     }
 
-    /// Without the pool `edge`.
+    /// Without the pool `edge`, and without Harvester where nothing else wants it either.
     #[must_use]
     pub fn without_pool(mut self) -> Self {
         self.pool = false;
@@ -186,13 +186,15 @@ impl BedBuilder {
             announcers: Vec::new(),
             pods,
             nodes,
-            harvester,
+            harvester: Side(harvester),
             control_plane,
             lan,
             networks: self.networks.clone(),
             dir,
         };
-        self.furnish_harvester(&bed).await?;
+        if bed.harvester.0.is_some() {
+            self.furnish_harvester(&bed).await?;
+        }
         if self.ccm {
             bed.ccm = Some(self.prepare_ccm(&bed).await?);
         }
@@ -219,13 +221,17 @@ impl BedBuilder {
         Ok(())
     }
 
-    async fn start_harvester(&self, control_plane: &ControlPlane) -> Result<HarvesterSide> {
+    /// Only a cloud controller manager asks it, or a test about pools.
+    async fn start_harvester(&self, control_plane: &ControlPlane) -> Result<Option<HarvesterSide>> {
+        if !self.ccm && !self.pool {
+            return Ok(None);
+        }
         let side = if self.proxied { HarvesterSide::builder().proxied() } else { HarvesterSide::builder() };
         // The host is fast, except in tests about its pace.
         let paced = self.harvester_flags.iter().any(|flag| flag.starts_with("--profile="));
         let side = if paced { side } else { side.run_flag("--profile=fast") };
         let side = self.harvester_flags.iter().fold(side, |side, flag| side.run_flag(flag));
-        side.start(control_plane).await
+        side.start(control_plane).await.map(Some)
     }
 
     async fn start_nodes(&self, control_plane: &ControlPlane, lan: &Lan) -> Result<Vec<SimNode>> {

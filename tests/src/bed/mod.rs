@@ -6,7 +6,9 @@
 //!   for one. One echo pod per node, `echo-node1`, …, listens on TCP and UDP 8080 and 8081;
 //! * Harvester side: its own API server with `harvester-sim` as a process beside it, a pool `edge` (`.100`-`.149`) for
 //!   the network
-//!   [`NETWORK`], and a virtual machine for each node in namespace [`VM_NAMESPACE`];
+//!   [`NETWORK`], and a virtual machine for each node in namespace [`VM_NAMESPACE`]. A bed with neither cloud
+//!   controller manager nor pool has none of it: announcers do not know Harvester, and a second API server costs as
+//!   much as the first;
 //! * the product: cloud controller manager on the last node, an announcer on each, with the rights of their
 //!   ServiceAccounts.
 
@@ -14,7 +16,7 @@ mod builder;
 mod pools;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::ops::RangeInclusive;
+use std::ops::{Deref, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,13 +61,25 @@ pub struct Bed {
     /// The nodes; `nodes[0]` is `node1`.
     pub nodes: Vec<SimNode>,
     /// Harvester.
-    pub harvester: HarvesterSide,
+    pub harvester: Side,
     /// The guest cluster's control plane.
     pub control_plane: ControlPlane,
     /// The LAN with its hosts, client and DHCP server.
     pub lan: Lan,
     networks: Vec<(String, String)>,
     dir: Arc<RunDir>,
+}
+
+/// The Harvester side of a bed that has one; to use it is a panic on a bed without.
+#[derive(Debug)]
+pub struct Side(pub(crate) Option<HarvesterSide>);
+
+impl Deref for Side {
+    type Target = HarvesterSide;
+
+    fn deref(&self) -> &HarvesterSide {
+        self.0.as_ref().expect("this bed was built with neither cloud controller manager nor pool: it has no Harvester")
+    }
 }
 
 impl Bed {

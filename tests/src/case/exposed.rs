@@ -226,7 +226,8 @@ impl Exposed<'_> {
 
     /// Its LoadBalancer on Harvester, found by labels.
     pub async fn load_balancer(&self) -> Result<Option<LoadBalancer>> {
-        let api: Api<LoadBalancer> = Api::namespaced(self.case.harvester.clone(), VM_NAMESPACE);
+        let harvester = self.case.harvester.clone().context("this bed was built without Harvester")?;
+        let api: Api<LoadBalancer> = Api::namespaced(harvester, VM_NAMESPACE);
         let labels =
             [(cloudprovider::SERVICE_NAMESPACE, &self.case.namespace), (cloudprovider::SERVICE_NAME, &self.name)];
         let ours = labels.map(|(key, value)| format!("{key}={value}")).join(",");

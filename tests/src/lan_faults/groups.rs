@@ -23,7 +23,7 @@ use crate::watch::{FAILOVER, let_it_happen, nothing_was_written};
 /// Longer than the time for which a Node that is not ready still counts as ready.
 const UNREADY: u64 = 14;
 
-/// What is done to the cards of nodes.
+/// What is done to the interfaces of nodes.
 pub type Impairment<'a> = &'a dyn Fn(&[Arc<Nic>]) -> Result<Vec<Fault>>;
 
 /// What is wrong with the nodes that do not own the VIP, one after the other, each for longer than a Lease lasts:

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use announcer::config::VARIABLES;
-use announcer::{Config, ConfigError};
+use announcer_core::config::VARIABLES;
+use announcer_core::{Config, ConfigError};
 use testbed::Helm;
 use testbed::helm::chart;
 

@@ -20,7 +20,7 @@ fn the_same_tree_gives_the_same_archives_in_both_forms() {
         assert_eq!(index(&places[0]), index(&places[1]));
     }
 
-    // chart.md 3.2 and 11.2: Rancher chooses by these without downloading anything.
+    // Chart spec 3.2 and 11.2: Rancher chooses by these without downloading anything.
     let up = env!("CARGO_PKG_VERSION");
     let index: Value = serde_saphyr::from_slice(&read(&places[0].join("rancher/index.yaml"))).unwrap();
     let entry = &index["entries"][RELEASE][0];

@@ -195,6 +195,15 @@ assert next_of(queue, [("a", 1)], jobs=1) is None
 # Whole nodes have the machine for themselves, and of those that wait there is one.
 assert next_of(queue[2:], [("a", 1)]) is None and next_of(queue[2:], []) == "node_loss"
 assert next_of(queue, [("node_loss", 1)]) is None
+# Two of these have it together, and only these.
+nodes = [("installed", 1), ("newcomer", 1), ("node_loss", 1)]
+assert next_of(nodes, [("a", 1)]) is None and next_of(nodes, []) == "installed"
+assert next_of(queue + nodes[1:], nodes[:1]) == "newcomer"
+assert next_of(queue + nodes[1:], nodes[:1], jobs=1) is None
+assert next_of(queue, nodes[:1]) is None and next_of(nodes[2:], nodes[:2]) is None
+chosen = [types.SimpleNamespace(name=name, end_to_end=True) for name, _ in nodes + queue[:2]]
+names = [one.name for one in runner.in_order(chosen)]
+assert {*names[2:4]} == {"installed", "newcomer"} and names[4] == "node_loss", names
 assert next_of([("faults", 6), ("short", 1)], [("impaired", 12)]) == "short"
 idle = True
 assert next_of(queue, [("a", 9), ("b", 9)]) == "long"

@@ -10,7 +10,7 @@ use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::{OUTAGES, alone, created, deletions, uid_of_load_balancer};
+use super::{OUTAGES, alone, deletions, uid_of_load_balancer};
 
 /// How often the cloud controller manager renewed its Lease between the first answer of Harvester after `away` and the
 /// object that it created there: time as the process has it, whatever else the machine does.
@@ -35,7 +35,7 @@ async fn h1_h3_h14_an_outage_of_the_harvester_api_destroys_nothing_and_what_was_
     }
     let (_guard, bed) = alone(&OUTAGES).await;
     let case = bed.case("h1").await.unwrap();
-    let address = created(&case, "stays").await;
+    let address = case.created("stays").await.unwrap();
     let (stays, goes) = (case.named("stays"), case.create(service("goes").tcp(80)).await.unwrap());
     goes.published().await.unwrap();
     let lb = uid_of_load_balancer(&stays).await;
@@ -85,7 +85,7 @@ async fn a_service_leaves_its_load_balancer_behind_when_its_user_says_so_by_name
     }
     let (_guard, bed) = alone(&OUTAGES).await;
     let case = bed.case("abandon").await.unwrap();
-    created(&case, "web").await;
+    case.created("web").await.unwrap();
     let web = case.named("web");
     let name = web.load_balancer().await.unwrap().unwrap().name_any();
     let mark = bed.mark();
@@ -110,7 +110,7 @@ async fn a_service_leaves_its_load_balancer_behind_when_its_user_says_so_by_name
     // The host is back after all: nobody deletes what was left to it, and a Service of the same name has one of its
     // own.
     bed.harvester.api_server().start().await.unwrap();
-    created(&case, "other").await;
+    case.created("other").await.unwrap();
     let left = bed.harvester_client().await.unwrap();
     let left: Api<LoadBalancer> = Api::namespaced(left, VM_NAMESPACE);
     assert!(left.get(&name).await.is_ok(), "left behind");
@@ -133,7 +133,7 @@ async fn a_revoked_token_is_told_and_a_new_one_is_used_without_a_restart() {
     }
     let (_guard, bed) = alone(&OUTAGES).await;
     let case = bed.case("token").await.unwrap();
-    let address = created(&case, "before").await;
+    let address = case.created("before").await.unwrap();
     let lease = bed.ccm_lease().await.unwrap();
     let secrets: Api<Secret> = Api::namespaced(bed.harvester_client().await.unwrap(), VM_NAMESPACE);
     secrets.delete("demo-token", &DeleteParams::default()).await.unwrap();

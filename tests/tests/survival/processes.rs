@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use e2e::{Bed, wait_for};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{PROCESSES, alone, created, deletions, uid_of_load_balancer, writes_of};
+use super::{PROCESSES, alone, deletions, uid_of_load_balancer, writes_of};
 
 /// Events are called after what they are about.
 fn about(request: &testbed::Request, object: &str) -> bool {
@@ -20,7 +20,7 @@ async fn h4_h12_a_restart_or_a_pause_in_the_middle_of_an_outage_writes_nothing_o
     let (_guard, bed) = alone(&PROCESSES).await;
     let case = bed.case("h4").await.unwrap();
     for n in 0..10 {
-        created(&case, &format!("web{n}")).await;
+        case.created(&format!("web{n}")).await.unwrap();
     }
     tokio::time::sleep(Duration::from_secs(3)).await;
     let mark = bed.mark();
@@ -33,7 +33,7 @@ async fn h4_h12_a_restart_or_a_pause_in_the_middle_of_an_outage_writes_nothing_o
     let costs = writes_of(&bed, &case, mark);
     assert_eq!(costs.total(), 0, "{costs}");
     // The new process does its work: silence alone would prove nothing.
-    created(&case, "meanwhile").await;
+    case.created("meanwhile").await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
 
     // The virtual machine of the leader is moved: it stands still for ten seconds and does not know it.
@@ -54,7 +54,7 @@ async fn h4_h12_a_restart_or_a_pause_in_the_middle_of_an_outage_writes_nothing_o
     .unwrap();
     bed.wait_until_ccm_is_ready().await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    created(&case, "after").await;
+    case.created("after").await.unwrap();
     let mut costs = writes_of(&bed, &case, mark);
     costs.ccm_guest.retain(|request| request.name.as_deref() != Some("after"));
     costs.ccm_harvester.retain(|request| !request.uri.contains("after"));
@@ -83,7 +83,7 @@ async fn h12_a_standby_takes_over_from_a_leader_that_ends_crashes_or_stands_stil
     }
     let (_guard, bed) = alone(&PROCESSES).await;
     let case = bed.case("h12").await.unwrap();
-    let address = created(&case, "stays").await;
+    let address = case.created("stays").await.unwrap();
     let lb = uid_of_load_balancer(&case.named("stays")).await;
     bed.ccm().stop().unwrap();
     let host = bed.lan.add_host("standby", 62).unwrap();
@@ -104,20 +104,20 @@ async fn h12_a_standby_takes_over_from_a_leader_that_ends_crashes_or_stands_stil
     assert_eq!(first.stop().unwrap().code(), Some(0), "SIGTERM is a clean end");
     let took = wait_for_leader(&bed, "standby").await;
     assert!(took < Duration::from_secs(3), "given back, the Lease is free at once, not after {took:?}");
-    created(&case, "after-sigterm").await;
+    case.created("after-sigterm").await.unwrap();
 
     first.start().unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     second.kill();
     let took = wait_for_leader(&bed, "node1").await;
     assert!(took < Duration::from_secs(15), "the Lease lasts for 6 s, and it took {took:?}");
-    created(&case, "after-crash").await;
+    case.created("after-crash").await.unwrap();
 
     second.start().unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     first.pause().unwrap();
     wait_for_leader(&bed, "standby").await;
-    created(&case, "after-pause").await;
+    case.created("after-pause").await.unwrap();
     // Who stood still does not know it, and may not write as if nothing had happened.
     first.resume().unwrap();
     let status = first.wait(e2e::PATIENCE).unwrap().expect("a leader that was replaced ends");

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::{REFUSALS, alone, created, deletions, uid_of_load_balancer};
+use super::{REFUSALS, alone, deletions, uid_of_load_balancer};
 
 /// A busy machine's own trouble, which is told as well.
 fn is_bad_luck(event: &e2e::EventFact) -> bool {
@@ -23,7 +23,7 @@ async fn h2_a_server_that_knows_nothing_in_the_place_of_the_api_server_proves_no
     }
     let (_guard, bed) = alone(&REFUSALS).await;
     let case = bed.case("h2").await.unwrap();
-    let address = created(&case, "web").await;
+    let address = case.created("web").await.unwrap();
     let lb = uid_of_load_balancer(&case.named("web")).await;
     bed.machine_and_node("h2-sick", "h2-sick", "192.168.100.81").await.unwrap();
     let authority = Authority::new().unwrap();
@@ -56,7 +56,7 @@ async fn h3_h15_refusals_of_the_webhooks_are_waited_out_without_deleting_and_tol
     }
     let (_guard, bed) = alone(&REFUSALS).await;
     let case = bed.case("h15").await.unwrap();
-    let address = created(&case, "stays").await;
+    let address = case.created("stays").await.unwrap();
     let lb = uid_of_load_balancer(&case.named("stays")).await;
     let mark = bed.mark();
     let refusal = Faults { refuse_creates: Some("the host is being upgraded".into()), ..Faults::default() };

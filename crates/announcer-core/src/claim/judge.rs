@@ -18,7 +18,7 @@ const PER_SECOND: u32 = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
     /// The claim is proven and newer: withdraw first, ask later.
-    Yield(Term),
+    Concede(Term),
     /// The claim is proven and older: its sender has lost the VIP and does not know it. Our own claims tell it, if a
     /// record has named it.
     Outdated(Term),
@@ -40,7 +40,7 @@ impl Judge {
     /// `keys`: the keys of the Service whose VIP is claimed. `ours`: the newest known term of that Service.
     pub fn judge(&mut self, now: Instant, claim: &Frame, keys: &[Key], ours: Term) -> Judgement {
         match tag::open_with(keys, claim) {
-            Ok(term) if term > ours => Judgement::Yield(term),
+            Ok(term) if term > ours => Judgement::Concede(term),
             Ok(term) if term < ours => Judgement::Outdated(term),
             Ok(_) => Judgement::Ignore,
             Err(why) => {
@@ -95,7 +95,7 @@ mod tests {
     fn a_proven_claim_is_judged_by_its_term() {
         let (mut judge, now) = (Judge::default(), Instant::now());
         for (term, expected) in
-            [(8, Judgement::Yield(Term(8))), (6, Judgement::Outdated(Term(6))), (7, Judgement::Ignore)]
+            [(8, Judgement::Concede(Term(8))), (6, Judgement::Outdated(Term(6))), (7, Judgement::Ignore)]
         {
             // Each time: a rate limit that delays the former owner would be a double answer.
             for _ in 0..100 {
@@ -127,6 +127,6 @@ mod tests {
         assert_eq!(judge.judge(now, &forged, &[key()], Term(7)), Judgement::Doubt);
         assert_eq!(judge.judge(now, &forged, &[key()], Term(7)), Judgement::Ignore);
         assert_eq!(judge.forged(), 2);
-        assert_eq!(judge.judge(now, &claim(5, Some(9)), &[key()], Term(7)), Judgement::Yield(Term(9)), "still heard");
+        assert_eq!(judge.judge(now, &claim(5, Some(9)), &[key()], Term(7)), Judgement::Concede(Term(9)), "still heard");
     }
 }

@@ -1,5 +1,5 @@
 //! Claims: a former owner that was only paused learns from them within milliseconds that it has lost a VIP
-//! (failover-protocol.md 1 item 5, decisions.md 23). No I/O and no clock.
+//! (fail-over spec 1 item 5, decisions.md 23). No I/O and no clock.
 //!
 //! * [`Claims`]: the side of the new owner. A take-over is finished when the former owner knows of it. Until then the
 //!   new owner sends it unicast claims, one VIP after the other. Each claim is followed by a question that shows

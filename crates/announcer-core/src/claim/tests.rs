@@ -287,5 +287,5 @@ fn the_claim_that_is_sent_is_believed_by_its_reader() {
     let bytes = crate::frames::claim(mac, address, LOSER, &payload);
     let frame = crate::frames::read(LINK, &bytes).unwrap();
     let key = Key::from(&Uid("uid-1".into()));
-    assert_eq!(Judge::default().judge(now, &frame, &[key], Term(4)), Judgement::Yield(Term(5)));
+    assert_eq!(Judge::default().judge(now, &frame, &[key], Term(4)), Judgement::Concede(Term(5)));
 }

@@ -271,7 +271,7 @@ fn every_default_in_the_table_is_what_counts_without_it() {
 
 #[test]
 fn a_boolean_or_a_number_with_a_meaning_has_a_default() {
-    for variable in VARIABLES.iter().filter(|variable| !variable.is_idle() && variable.is_boolean()) {
+    for variable in VARIABLES.iter().filter(|variable| !variable.has_no_effect() && variable.is_boolean()) {
         assert!(matches!(variable.default, "true" | "false"), "{}", variable.name);
     }
 }

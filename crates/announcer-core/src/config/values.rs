@@ -260,7 +260,7 @@ impl Values {
             // Variables without effect are checked too. Otherwise a typing error would go unnoticed until the variable
             // has an effect.
             let on = if variable.is_boolean() { self.boolean(variable.name)? != Some(false) } else { true };
-            if variable.is_idle() && on {
+            if variable.has_no_effect() && on {
                 names.push(format!("{}={value}", variable.name));
             }
         }

@@ -21,7 +21,7 @@ impl Variable {
     }
 
     /// Whether the variable is accepted without any effect.
-    pub fn is_idle(&self) -> bool {
+    pub fn has_no_effect(&self) -> bool {
         self.meaning.is_empty()
     }
 }

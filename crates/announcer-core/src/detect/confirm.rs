@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use l2_types::Mac;
 
@@ -68,12 +68,13 @@ impl Suspect {
 
 #[derive(Debug)]
 pub(super) struct Burst {
+    begun: Instant,
     suspects: BTreeMap<IpAddr, Suspect>,
     answered: BTreeSet<IpAddr>,
     taken: BTreeMap<IpAddr, Mac>,
-    /// MACs of the owner, those of its cards, and whether it has answered for another address.
+    /// MACs of the owner, those of its NICs, and whether it has answered for another address.
     owner: BTreeSet<Mac>,
-    cards: BTreeSet<Mac>,
+    nic_macs: BTreeSet<Mac>,
     owner_answers: bool,
     /// The owner had answered nothing at all for a while when the burst began.
     whole: bool,
@@ -115,6 +116,8 @@ pub(super) struct Outcome {
     pub gateway: bool,
     /// The MACs of the landmarks that have answered.
     pub found: BTreeSet<Mac>,
+    /// How much longer the burst took than one with a single turn in which nothing is asked again.
+    pub longer: Duration,
 }
 
 pub(super) enum Step {
@@ -123,12 +126,12 @@ pub(super) enum Step {
 }
 
 impl Burst {
-    /// `owner`: all MACs of the owner, and those of its cards. `found`: landmarks that answered a moment ago. `whole`:
+    /// `owner`: all MACs of the owner, and those of its NICs. `found`: landmarks that answered a moment ago. `whole`:
     /// the owner is silent as a whole.
     pub fn begin(
         now: Instant,
         mut suspects: BTreeMap<IpAddr, Suspect>,
-        (owner, cards): (BTreeSet<Mac>, BTreeSet<Mac>),
+        (owner, nic_macs): (BTreeSet<Mac>, BTreeSet<Mac>),
         before: Before,
         found: BTreeSet<Mac>,
         by_unicast: bool,
@@ -141,11 +144,12 @@ impl Burst {
             suspect.turn = turn;
         }
         Self {
+            begun: now,
             suspects,
             answered: BTreeSet::new(),
             taken: BTreeMap::new(),
             owner,
-            cards,
+            nic_macs,
             owner_answers: false,
             whole,
             before,
@@ -175,7 +179,7 @@ impl Burst {
         match (self.suspects.get(&frame.address), frame.what) {
             (_, Heard::Probe) => {}
             (Some(suspect), Heard::Answer)
-                if !suspect.only_called && (suspect.mac == frame.mac || self.is_other_card(suspect.mac, frame.mac)) =>
+                if !suspect.only_called && (suspect.mac == frame.mac || self.is_other_nic(suspect.mac, frame.mac)) =>
             {
                 self.answered.insert(frame.address);
             }
@@ -211,10 +215,10 @@ impl Burst {
         });
     }
 
-    /// An owner with two cards in this LAN may have the address on the other card. The MAC of a macvlan belongs to no
-    /// card.
-    fn is_other_card(&self, expected: Mac, mac: Mac) -> bool {
-        self.cards.contains(&expected) && self.cards.contains(&mac)
+    /// An owner with two NICs in this LAN may have the address on the other NIC. The MAC of a macvlan belongs to no
+    /// NIC.
+    fn is_other_nic(&self, expected: Mac, mac: Mac) -> bool {
+        self.nic_macs.contains(&expected) && self.nic_macs.contains(&mac)
     }
 
     /// Takes in that a question could not be sent. It is asked again in the next step.
@@ -294,6 +298,7 @@ impl Burst {
             gateway: self.before.hears_gateway(&self.found),
             outside: u8::try_from(outside).unwrap_or(u8::MAX),
             found,
+            longer: (context.now - self.begun).saturating_sub(context.timers.confirm),
         }
     }
 }

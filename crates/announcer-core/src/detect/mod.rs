@@ -1,5 +1,5 @@
 //! The failure detector: whether the owners that this node may have to succeed still answer for their VIPs. It asks as
-//! a client would (failover-protocol.md 1 and 4). No I/O and no clock.
+//! a client would (fail-over spec 1 and 4). No I/O and no clock.
 //!
 //! * [`Detector`]: what it watches, what it heard, when it asks. One round per period over all owners, each owner asked
 //!   about one of its VIPs by a unicast question to the MAC that has to answer.
@@ -142,6 +142,25 @@ impl Detector {
         self.landmarks.outside(now)
     }
 
+    /// Whether owners answer at addresses of their own, on each interface where this node watches them. Owners of which
+    /// that is not known are left out.
+    pub fn at_own_addresses(&self, now: Instant) -> BTreeMap<String, bool> {
+        let mut found: BTreeMap<&str, Option<bool>> = BTreeMap::new();
+        for ((owner, link, subject), watch) in &self.watches {
+            if *subject == Subject::Owner {
+                let node = self.watches.get(&(owner.clone(), *link, Subject::Node)).and_then(Watch::answers);
+                let answers = node.or_else(|| watch.answers_as_landmark(now, *link, &self.landmarks));
+                let all = found.entry(owner).or_insert(Some(true));
+                *all = match (*all, answers) {
+                    (Some(false), _) | (_, Some(false)) => Some(false),
+                    (Some(true), Some(true)) => Some(true),
+                    (None, _) | (_, None) => None,
+                };
+            }
+        }
+        found.into_iter().filter_map(|(owner, answers)| Some((owner.to_owned(), answers?))).collect()
+    }
+
     /// Takes in one frame; judges nothing (R1).
     pub fn on_frame(&mut self, now: Instant, frame: &Frame) {
         self.landmarks.on_frame(now, frame);
@@ -191,7 +210,7 @@ impl Detector {
         let trusted = late <= self.timers.tolerance();
         // All watches are counted before any is judged, because the second in line needs to know whether the first is
         // silent too.
-        self.watches.values_mut().for_each(|watch| watch.count(trusted, &mut self.counters));
+        self.watches.values_mut().for_each(|watch| watch.count(now, trusted, &self.timers, &mut self.counters));
         let silent = self.silent_nodes();
         for ((owner, link, _), watch) in &mut self.watches {
             let context =

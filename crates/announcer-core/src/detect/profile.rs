@@ -1,4 +1,4 @@
-//! The timing profiles of the detector (failover-protocol.md 2).
+//! The timing profiles of the detector (fail-over spec 2).
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 mod called;
+mod never_up;
+mod nodes;
 mod sides;
 mod turns;
 mod unsent;
@@ -25,8 +27,6 @@ fn vip(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
 }
 
-mod nodes;
-
 fn mac(node: u8) -> Mac {
     Mac::new([2, 0, 0, 0, 1, node])
 }
@@ -37,8 +37,8 @@ fn name(node: u8) -> String {
 
 fn target(node: u8, rank: u8, vips: &[u8]) -> Target {
     let vips = vips.iter().map(|last| Watched { address: vip(*last), mac: mac(node), term: Term(1) }).collect();
-    let (apart, cards) = ([name(node)].into(), [mac(node)].into());
-    Target { owner: name(node), link: LINK, rank, ahead: None, apart, cards, vips }
+    let (apart, nic_macs) = ([name(node)].into(), [mac(node)].into());
+    Target { owner: name(node), link: LINK, rank, ahead: None, apart, nic_macs, vips }
 }
 
 fn addresses(vips: &[Watched]) -> Vec<IpAddr> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use contract::Term;
 use l2_types::Mac;
@@ -35,8 +35,8 @@ pub(crate) struct Target {
     pub ahead: Option<String>,
     /// Nodes that fail together with the owner, including the owner. They are no landmarks when it is missed.
     pub apart: BTreeSet<String>,
-    /// MACs of the owner's cards in this LAN; it may answer from any of them.
-    pub cards: BTreeSet<Mac>,
+    /// MACs of the owner's NICs in this LAN; it may answer from any of them.
+    pub nic_macs: BTreeSet<Mac>,
     /// The VIPs, ordered by address.
     pub vips: Vec<Watched>,
 }
@@ -65,6 +65,8 @@ pub(crate) enum OwnerVerdict {
         last: Option<Instant>,
         /// How many landmarks that are not members have answered in the same burst.
         outside: u8,
+        /// How much longer the burst took than usual: many VIPs have turns, and questions may be asked again.
+        longer: Duration,
     },
     /// The owner answers again for this VIP, so a take-over that is only planned is dropped.
     Answers {

@@ -13,7 +13,7 @@ pub(super) const ONLY_CALLS: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct Vip {
-    /// Who has to answer: as we are told, and as it was found. An owner with two cards in this LAN may have it on the
+    /// Who has to answer: as we are told, and as it was found. An owner with two NICs in this LAN may have it on the
     /// other one.
     pub named: Mac,
     pub mac: Mac,

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use l2_types::Mac;
 
 use super::confirm::{Burst, Step, Suspect};
-use super::landmarks::{Before, Side};
+use super::landmarks::{Before, Landmarks, Side};
 use super::verdict::{Target, Watched};
 use super::vip::{ONLY_CALLS, Vip};
-use super::{Ask, Context, Counters, Output, Subject};
+use super::{Ask, Context, Counters, Output, Subject, Timers};
 use crate::frames::{Frame, Heard};
 
 /// Pause after a verdict before the same VIP is tested again; it doubles with each verdict. The test is repeated
@@ -26,6 +26,8 @@ const STILL_COUNTS: Duration = Duration::from_millis(300);
 
 /// How often a node is asked after it was found silent.
 const SELDOM: Duration = Duration::from_millis(500);
+/// How long an answer of an owner that is a landmark shows that it lives. It is asked each 5 s, and in each burst.
+const LIVES_FOR: Duration = Duration::from_secs(6);
 /// A VIP to watch, and this node's place among the successors.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
@@ -40,6 +42,8 @@ pub(super) struct Watch {
     vips: BTreeMap<IpAddr, Vip>,
     /// Consecutive periods in which the owner answered nothing.
     silent: u32,
+    /// When the first of these periods ended.
+    silent_since: Option<Instant>,
     /// The owner answered something since the last round.
     alive: bool,
     /// The VIP that was asked about last.
@@ -51,7 +55,7 @@ pub(super) struct Watch {
     burst: Option<Burst>,
     /// Nodes that are no landmarks for this owner: the owner, and the nodes that fail together with it.
     apart: BTreeSet<String>,
-    cards: BTreeSet<Mac>,
+    nic_macs: BTreeSet<Mac>,
     /// The landmarks that this node heard when the owner was first missed. It stays unchanged while the owner is
     /// silent, because a node that is cut off hears fewer and fewer hosts.
     before: Option<Before>,
@@ -84,13 +88,14 @@ impl Watch {
         Self {
             vips: BTreeMap::new(),
             silent: 0,
+            silent_since: None,
             alive: false,
             last: None,
             good: None,
             odd: false,
             burst: None,
             apart: BTreeSet::new(),
-            cards: BTreeSet::new(),
+            nic_macs: BTreeSet::new(),
             before: None,
             doubt: None,
             subject,
@@ -105,7 +110,7 @@ impl Watch {
     /// Watches these VIPs and no others.
     pub fn want(&mut self, now: Instant, target: &Target, wanted: &[Wanted]) {
         self.apart.clone_from(&target.apart);
-        self.cards.clone_from(&target.cards);
+        self.nic_macs.clone_from(&target.nic_macs);
         let keep: BTreeSet<IpAddr> = wanted.iter().map(|wanted| wanted.vip.address).collect();
         self.vips.retain(|address, _| keep.contains(address));
         for Wanted { vip: Watched { address, mac, term }, rank, ahead } in wanted {
@@ -152,9 +157,9 @@ impl Watch {
     ///
     /// Announcements prove nothing here: an owner that hears nobody still sends, and clients still lose it.
     pub fn answered(&mut self, now: Instant, address: IpAddr, mac: Mac) -> bool {
-        let cards = &self.cards;
-        // A VIP on a macvlan has a MAC of its own, and an answer from the card beneath proves nothing.
-        let is_its = |vip: &Vip| vip.mac == mac || (cards.contains(&vip.named) && cards.contains(&mac));
+        let nic_macs = &self.nic_macs;
+        // A VIP on a macvlan has a MAC of its own, and an answer from the NIC beneath proves nothing.
+        let is_its = |vip: &Vip| vip.mac == mac || (nic_macs.contains(&vip.named) && nic_macs.contains(&mac));
         let Some(vip) = self.vips.get_mut(&address).filter(|vip| is_its(vip)) else { return false };
         let called = self.subject == Subject::Owner
             && (self.burst.is_some() || self.called_until.is_some_and(|until| now < until));
@@ -165,7 +170,7 @@ impl Watch {
         }
         let was_reported = vip.verdicts > 0;
         vip.answered(mac, called);
-        self.silent = 0;
+        (self.silent, self.silent_since) = (0, None);
         self.alive = true;
         self.good = Some(address);
         self.seldom = None;
@@ -199,7 +204,7 @@ impl Watch {
 
     /// The MACs from which the owner has to answer or may answer.
     fn macs(&self) -> BTreeSet<Mac> {
-        self.vips.values().map(|vip| vip.mac).chain(self.cards.iter().copied()).collect()
+        self.vips.values().map(|vip| vip.mac).chain(self.nic_macs.iter().copied()).collect()
     }
 
     fn begin_burst(&mut self, context: &Context<'_>, suspects: BTreeMap<IpAddr, Suspect>) {
@@ -212,7 +217,7 @@ impl Watch {
         self.before = Some(before.clone());
         let by_unicast = self.subject == Subject::Node;
         self.silent_as_a_whole = self.silent >= context.timers.patience(0);
-        let owner = (macs, self.cards.clone());
+        let owner = (macs, self.nic_macs.clone());
         let whole = self.silent_as_a_whole;
         self.burst = Some(Burst::begin(context.now, suspects, owner, before, found, by_unicast, whole));
     }
@@ -240,7 +245,7 @@ impl Watch {
 
     /// R2: after a late timer the answer may have been lost because this process had no processor time. The question is
     /// not counted, and is asked again.
-    pub fn count(&mut self, trusted: bool, counters: &mut Counters) {
+    pub fn count(&mut self, now: Instant, trusted: bool, timers: &Timers, counters: &mut Counters) {
         let asked = self.last.and_then(|address| self.vips.get_mut(&address)).filter(|vip| vip.asked);
         let alive = std::mem::take(&mut self.alive);
         let Some(vip) = asked else { return };
@@ -251,8 +256,14 @@ impl Watch {
         }
         counters.unanswered += 1;
         vip.misses += 1;
-        if !alive {
-            self.silent += 1;
+        if alive {
+            return;
+        }
+        self.silent += 1;
+        self.silent_since.get_or_insert(now);
+        if self.silent == timers.patience(0) {
+            // The owner answers for nothing any more. What is known of VIPs that never came up may be minutes old.
+            self.vips.values_mut().filter(|vip| !vip.heard).for_each(|vip| vip.rest_until = None);
         }
     }
 
@@ -271,6 +282,18 @@ impl Watch {
     /// Whether the owner was heard before and has answered nothing for so many periods.
     pub fn is_silent(&self, periods: u32) -> bool {
         self.silent >= periods && self.vips.values().any(|vip| vip.heard)
+    }
+
+    /// Whether a node that is watched for its own sake answers. A single question may be lost. `None`: it was never
+    /// heard.
+    pub fn answers(&self) -> Option<bool> {
+        self.vips.values().any(|vip| vip.heard).then_some(self.silent < 2)
+    }
+
+    /// Whether the owner has answered as a landmark since it answers for no VIP. `None`: it never has, or it is none.
+    pub fn answers_as_landmark(&self, now: Instant, link: u32, landmarks: &Landmarks) -> Option<bool> {
+        let last = landmarks.last_answer(link, &self.macs())?;
+        Some(self.silent_since.is_none_or(|since| last >= since) && now < last + LIVES_FOR)
     }
 
     /// VIPs that have been silent for as long as our place in their line says.

@@ -6,19 +6,19 @@ use std::time::Instant;
 
 use l2_types::Mac;
 
-use crate::frames::{self, Heard, PROBE_GAP, PROBES};
+use crate::frames::{self, Heard};
+use crate::probes::Probes;
 
 /// The probes of one address.
 pub(super) struct Probing<A> {
     address: A,
-    sent: u8,
-    next: Instant,
+    probes: Probes,
 }
 
 impl<A: Copy + Into<IpAddr>> Probing<A> {
     /// Starts without a probe; the first one is due at once.
     pub fn new(address: A, now: Instant) -> Self {
-        Self { address, sent: 0, next: now }
+        Self { address, probes: Probes::of_lease(now) }
     }
 
     /// The probed address.
@@ -28,18 +28,17 @@ impl<A: Copy + Into<IpAddr>> Probing<A> {
 
     /// When [`Self::go_on`] has to be called.
     pub fn deadline(&self) -> Instant {
-        self.next
+        self.probes.deadline()
     }
 
     /// The next probe. `None`: all are sent and the last one had its time, so the address is free.
     pub fn go_on(&mut self, mac: Mac, now: Instant) -> Option<Vec<u8>> {
-        if self.sent >= PROBES {
-            return None;
-        }
-        self.sent += 1;
-        // The gap starts when the probe is sent, not when it was due, so that an answer has its full time.
-        self.next = now + PROBE_GAP;
-        Some(frames::probe(mac, self.address.into()))
+        self.probes.go_on(now).then(|| frames::probe(mac, self.address.into()))
+    }
+
+    /// The last probe could not be sent.
+    pub fn not_sent(&mut self) {
+        self.probes.not_sent();
     }
 
     /// The MAC of another host that has the address or wants it too (RFC 4862 5.4.3), as this frame shows. `own` is the

@@ -58,6 +58,8 @@ pub enum Happened<'a> {
     },
     /// A socket has reported that the interface is down. There may be no report when it is up again.
     SocketDown,
+    /// The last [`DhcpAct::Probe`] could not be sent, because the queue is full.
+    NotProbed,
     /// A received frame for the client.
     Message(&'a [u8]),
     /// A received frame about addresses, while one is being probed.
@@ -110,6 +112,10 @@ impl<V: Protocol> Session<V> {
                 self.probing = None;
                 self.link_retry = matches!(happened, Happened::SocketDown).then_some(now + LINK_RETRY);
                 Some(Input::LinkLost)
+            }
+            Happened::NotProbed => {
+                self.probing.iter_mut().for_each(Probing::not_sent);
+                None
             }
             Happened::Message(frame) => Some(Input::Frame(frame)),
             Happened::Heard(frame) => self.conflict(frame),
@@ -281,6 +287,26 @@ mod tests {
         session.step(now + LINK_RETRY, wall(), Happened::LinkDown);
         assert_eq!(session.deadline(), None);
         assert_eq!(sends(&session.step(now + LINK_RETRY, wall(), Happened::LinkUp)), 1);
+    }
+
+    #[test]
+    fn a_probe_that_the_queue_refuses_is_sent_again() {
+        let (mut now, address) = (Instant::now(), std::net::Ipv4Addr::new(10, 0, 0, 5));
+        let mut session = session(now);
+        session.step(now, wall(), Happened::Start);
+        session.probing = Some(Probing::new(address, now));
+        let mut probes = 0;
+        while session.probing().is_some() {
+            let acts = session.step(now, wall(), Happened::Timer);
+            if acts.iter().any(|act| matches!(act, DhcpAct::Probe(_))) {
+                probes += 1;
+                if probes <= 2 {
+                    session.step(now, wall(), Happened::NotProbed);
+                }
+            }
+            now += Duration::from_millis(10);
+        }
+        assert_eq!(probes, 5, "three of them were sent");
     }
 
     #[test]

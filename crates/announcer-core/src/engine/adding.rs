@@ -5,7 +5,7 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use super::vip::{Adding, Announcing, FAILED_RETRY, Phase, STATUS_WAIT};
-use super::{Action, Engine, WireOp};
+use super::{Action, Engine, KernelOp};
 use crate::plan::VipId;
 use crate::reason::Reason;
 
@@ -40,7 +40,7 @@ impl Engine {
         }
         // The settings come first, because the node would otherwise answer for the address on every interface.
         self.prepare_links(now);
-        self.out.push(Action::Wire(WireOp::Put(puts)));
+        self.out.push(Action::Kernel(KernelOp::Put(puts)));
     }
 
     pub(super) fn put_done(&mut self, now: Instant, id: &VipId, net: IpNet, result: Result<(), String>) {
@@ -85,7 +85,7 @@ impl Engine {
         } else {
             Announcing::AwaitingStatus { until: now + STATUS_WAIT }
         };
-        self.yielded.remove(id);
+        self.conceded.remove(id);
         tracing::info!(
             %address,
             services = ?vip.members.iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -1,4 +1,4 @@
-//! Reactions to what other hosts say about a VIP of this node: conflicts, defence, and yielding.
+//! Reactions to what other hosts say about a VIP of this node: conflicts, defence, and conceding.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ const RETRY_PERIODS: f64 = 2.2;
 
 /// How long a VIP that was given up is left alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Yielded {
+enum Conceded {
     /// Until then the API may show the record of the claimant.
     Until(Instant),
     /// Until our own record is confirmed.
@@ -33,12 +33,12 @@ enum Yielded {
 
 /// VIPs that were given up because another host claimed them while our own record was in doubt.
 #[derive(Debug, Default)]
-pub(super) struct YieldedVips(BTreeMap<VipId, Yielded>);
+pub(super) struct ConcededVips(BTreeMap<VipId, Conceded>);
 
-impl YieldedVips {
+impl ConcededVips {
     /// Notes that a VIP was given up.
     pub fn add(&mut self, id: VipId, until: Instant) {
-        self.0.insert(id, Yielded::Until(until));
+        self.0.insert(id, Conceded::Until(until));
     }
 
     /// Whether a VIP was given up and has not been up since.
@@ -48,7 +48,7 @@ impl YieldedVips {
 
     /// Whether a VIP must be left alone.
     pub fn blocks(&self, id: &VipId) -> bool {
-        self.0.get(id).is_some_and(|yielded| *yielded != Yielded::Over)
+        self.0.get(id).is_some_and(|conceded| *conceded != Conceded::Over)
     }
 
     /// Keeps those for which `keep` holds.
@@ -63,8 +63,8 @@ impl YieldedVips {
 
     /// Ends the waits, because our record is confirmed.
     pub fn cut_short(&mut self, now: Instant) {
-        for yielded in self.0.values_mut() {
-            if let Yielded::Until(until) = yielded {
+        for conceded in self.0.values_mut() {
+            if let Conceded::Until(until) = conceded {
                 *until = now.min(*until);
             }
         }
@@ -72,9 +72,9 @@ impl YieldedVips {
 
     /// When the next wait ends.
     pub fn deadline(&self) -> Option<Instant> {
-        let until = |yielded: &Yielded| match yielded {
-            Yielded::Until(until) => Some(*until),
-            Yielded::Unconfirmed | Yielded::Over => None,
+        let until = |conceded: &Conceded| match conceded {
+            Conceded::Until(until) => Some(*until),
+            Conceded::Unconfirmed | Conceded::Over => None,
         };
         self.0.values().filter_map(until).min()
     }
@@ -82,9 +82,9 @@ impl YieldedVips {
     /// Ends the waits that are over, also for VIPs that are not planned any more. Returns true if one has ended.
     pub fn take_due(&mut self, now: Instant) -> bool {
         let mut due = false;
-        for yielded in self.0.values_mut() {
-            if matches!(yielded, Yielded::Until(until) if *until <= now) {
-                *yielded = Yielded::Unconfirmed;
+        for conceded in self.0.values_mut() {
+            if matches!(conceded, Conceded::Until(until) if *until <= now) {
+                *conceded = Conceded::Unconfirmed;
                 due = true;
             }
         }
@@ -94,9 +94,9 @@ impl YieldedVips {
     /// Allows the VIPs again whose ownership is confirmed (decisions.md 18). Time alone is not enough: a node that
     /// cannot reach the API does not know the owner, and would take the address from its new owner again and again.
     pub fn end_confirmed(&mut self, confirmed: impl Fn(&VipId) -> bool) {
-        for (id, yielded) in &mut self.0 {
-            if *yielded == Yielded::Unconfirmed && confirmed(id) {
-                *yielded = Yielded::Over;
+        for (id, conceded) in &mut self.0 {
+            if *conceded == Conceded::Unconfirmed && confirmed(id) {
+                *conceded = Conceded::Over;
             }
         }
     }
@@ -137,13 +137,13 @@ impl Engine {
             Phase::Probing(_) if what == Heard::Probe && (frame.to_us || peer) => {}
             // The sender is a former owner that does not know the record yet; it will hear our claims. As with an
             // address that clients know already, which is not probed at all, an unreachable API changes nothing.
-            Phase::Probing(_) if peer && !self.yielded.contains(&id) => {}
+            Phase::Probing(_) if peer && !self.conceded.contains(&id) => {}
             Phase::Probing(_) => self.conflict(now, &id, mac),
             Phase::Up { doubt: Some(_) } if what != Heard::Probe => self.answered_in_doubt(now, &id, frame),
             Phase::Up { .. } | Phase::Adding(_) if what == Heard::Claim => {
                 let leaves = self.shutdown.has_begun() && (peer || !self.is_recorded(&id));
                 if leaves || !(confirmed || self.is_recorded(&id)) {
-                    self.yield_to(now, &id, mac);
+                    self.concede_to(now, &id, mac);
                 } else if !peer {
                     // A member either follows a newer record, which this node is reading, or withdraws on its own. Our
                     // announcement would only lead clients back to the wrong node.
@@ -158,13 +158,13 @@ impl Engine {
     /// answers for every address, is no owner. So the record is read; a new owner proves itself with a claim.
     fn answered_in_doubt(&mut self, now: Instant, id: &VipId, frame: &Frame) {
         if self.shutdown.has_begun() || !self.read_record_for(now, id, frame.address) {
-            self.yield_to(now, id, frame.mac);
+            self.concede_to(now, id, frame.mac);
         }
     }
 
     /// The VIP with this address, as seen from this interface. A static VIP is looked up by its address, because there
     /// may be hundreds; leased VIPs are searched by their carriers.
-    fn vip_on(&self, link: u32, address: IpAddr) -> Option<VipId> {
+    pub(super) fn vip_on(&self, link: u32, address: IpAddr) -> Option<VipId> {
         let given = self.vips.get_key_value(&VipId::Static(address));
         let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
         let mut there = given.into_iter().chain(leased).filter(|(_, vip)| {
@@ -176,7 +176,7 @@ impl Engine {
     }
 
     fn conflict(&mut self, now: Instant, id: &VipId, mac: Mac) {
-        let (given_up, longest_retry) = (self.yielded.contains(id), self.longest_retry());
+        let (given_up, longest_retry) = (self.conceded.contains(id), self.longest_retry());
         let peer = self.is_peer(mac);
         let vip = self.vips.get_mut(id).expect("it is there");
         let carrier = vip.carrier.expect("only a carried address is probed");
@@ -246,7 +246,7 @@ impl Engine {
 
     /// Gives a VIP up for a claim (decisions.md 18): withdraw first, ask later. It is set up again when ownership is
     /// confirmed.
-    pub(super) fn yield_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
+    pub(super) fn concede_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
         if self.shutdown.has_begun() {
             tracing::info!(vip = %id, %mac, "the next owner announces the address; this node removes it");
             self.shutdown.claimed(now);
@@ -259,18 +259,18 @@ impl Engine {
             );
         }
         self.withdraw(now, id, false, "another node announces it");
-        self.yielded.add(id.clone(), now + self.config.lease.duration);
+        self.conceded.add(id.clone(), now + self.config.lease.duration);
         self.out.replan();
     }
 
     /// Allows VIPs again that were given up, once the record confirms this node.
-    pub(super) fn end_yielding(&mut self) {
+    pub(super) fn end_conceding(&mut self) {
         let plan = &self.plan;
-        self.yielded.retain(|id| plan.vips.contains_key(id));
+        self.conceded.retain(|id| plan.vips.contains_key(id));
         let (services, ownership) = (&self.services, &self.ownership);
-        self.yielded.end_confirmed(|id| {
+        self.conceded.end_confirmed(|id| {
             let members = plan.vips.get(id).into_iter().flat_map(|planned| &planned.members);
-            members.filter_map(|key| services.get(key)).any(|view| ownership.ends_yielding(view))
+            members.filter_map(|key| services.get(key)).any(|view| ownership.ends_conceding(view))
         });
     }
 }
@@ -285,30 +285,30 @@ mod tests {
 
     #[test]
     fn time_alone_gives_nothing_back() {
-        let (now, mut yielded) = (Instant::now(), YieldedVips::default());
+        let (now, mut conceded) = (Instant::now(), ConcededVips::default());
         let until = now + Duration::from_secs(15);
-        yielded.add(id(5), until);
-        yielded.add(id(6), until);
-        assert!(!yielded.take_due(now) && yielded.deadline() == Some(until));
-        yielded.end_confirmed(|_| true);
-        assert!(yielded.blocks(&id(5)), "the record may be older than the claim");
-        assert!(yielded.take_due(until) && yielded.deadline().is_none());
-        yielded.end_confirmed(|confirmed| *confirmed == id(6));
-        assert!(yielded.blocks(&id(5)) && !yielded.blocks(&id(6)));
-        assert!(yielded.contains(&id(6)), "its first step is a probe");
-        yielded.remove(&id(6));
-        assert!(!yielded.contains(&id(6)));
+        conceded.add(id(5), until);
+        conceded.add(id(6), until);
+        assert!(!conceded.take_due(now) && conceded.deadline() == Some(until));
+        conceded.end_confirmed(|_| true);
+        assert!(conceded.blocks(&id(5)), "the record may be older than the claim");
+        assert!(conceded.take_due(until) && conceded.deadline().is_none());
+        conceded.end_confirmed(|confirmed| *confirmed == id(6));
+        assert!(conceded.blocks(&id(5)) && !conceded.blocks(&id(6)));
+        assert!(conceded.contains(&id(6)), "its first step is a probe");
+        conceded.remove(&id(6));
+        assert!(!conceded.contains(&id(6)));
     }
 
     #[test]
     fn a_record_that_is_known_to_stand_ends_the_wait() {
-        let (now, mut yielded) = (Instant::now(), YieldedVips::default());
-        yielded.add(id(5), now + Duration::from_secs(15));
-        yielded.cut_short(now);
-        assert!(yielded.take_due(now));
-        yielded.end_confirmed(|_| true);
-        assert!(!yielded.blocks(&id(5)));
-        yielded.retain(|_| false);
-        assert!(!yielded.contains(&id(5)));
+        let (now, mut conceded) = (Instant::now(), ConcededVips::default());
+        conceded.add(id(5), now + Duration::from_secs(15));
+        conceded.cut_short(now);
+        assert!(conceded.take_due(now));
+        conceded.end_confirmed(|_| true);
+        assert!(!conceded.blocks(&id(5)));
+        conceded.retain(|_| false);
+        assert!(!conceded.contains(&id(5)));
     }
 }

@@ -9,7 +9,7 @@ use super::carrier::Carrier;
 use super::dhcp_state::{Source, VersionFacts};
 use super::lease::Lease;
 use super::vip::FAILED_RETRY;
-use super::{Action, ClientEvent, DhcpEvent, Engine, Leased, WireOp};
+use super::{Action, ClientEvent, DhcpEvent, Engine, KernelOp, Leased};
 use crate::network::LeaseEnd;
 use crate::plan::VipId;
 use crate::reason::Reason;
@@ -77,8 +77,8 @@ impl Engine {
     /// the interface beneath it (RFC 2131 3.1 step 5). Returns false if the address may be used.
     fn decline_taken(&mut self, now: Instant, id: &VipId, uid: &Uid, address: IpAddr) -> bool {
         let own_link = self.own_interface_of(address).map(|(_, link)| link);
-        let machines = self.services.machines();
-        let Some(user) = user_of_leased(&self.services, machines, own_link, uid, address) else { return false };
+        let forbidden = self.services.forbidden();
+        let Some(user) = user_of_leased(&self.services, forbidden, own_link, uid, address) else { return false };
         self.out.push(Action::DhcpTaken { id: id.clone(), address, by: user.mac });
         let text = format!(
             "the DHCP server gave address {address}, which {}: it is declined. Take the address out of what the server \
@@ -99,7 +99,7 @@ impl Engine {
             before = dhcp.last.replace(v4).filter(|before| *before != v4);
             let end = leased.expires.map_or(LeaseEnd::Never, LeaseEnd::At);
             if dhcp.noted.replace((carrier.link, end)) != Some((carrier.link, end)) {
-                self.out.push(Action::Wire(WireOp::Note { link: carrier.link, uid: uid.clone(), end }));
+                self.out.push(Action::Kernel(KernelOp::Note { link: carrier.link, uid: uid.clone(), end }));
             }
         }
         if let Some(lease) = F::lease(&mut vip.source) {
@@ -118,7 +118,7 @@ impl Engine {
         if vip.carrier == Some(carrier) && vip.is_up() {
             // The lifetime in the kernel may have been limited by the end of the lease.
             let put = vip.put(now, self.config.fence());
-            self.out.extend(put.map(|put| Action::Wire(WireOp::Put(vec![put]))));
+            self.out.extend(put.map(|put| Action::Kernel(KernelOp::Put(vec![put]))));
         } else {
             self.carry(now, id, Some(carrier));
         }

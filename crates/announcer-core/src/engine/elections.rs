@@ -17,13 +17,13 @@ impl Engine {
             return;
         }
         match state {
-            LeaseState::Held { confirmed: true } => self.yielded.cut_short(now),
+            LeaseState::Held { confirmed: true } => self.conceded.cut_short(now),
             LeaseState::Held { confirmed: false } => {}
             // From here on, a node that takes the Lease takes it over from another owner.
             LeaseState::Unknown | LeaseState::Other(_) => {
                 let (leases, plan) = (&*leases, &self.plan);
                 let member = |id: &VipId| plan.vips.get(id).and_then(|planned| planned.members.first());
-                self.yielded.retain(|id| member(id).and_then(|member| leases.deciding(member)) != Some(&key));
+                self.conceded.retain(|id| member(id).and_then(|member| leases.deciding(member)) != Some(&key));
             }
         }
         self.out.replan();

@@ -79,11 +79,12 @@ pub enum Input {
     Swapped(ServiceKey, Swap, Swapped),
     /// The kernel has reported a change that this process did not make.
     NetworkChanged,
-    /// Answer to a [`WireOp`].
-    Wire(WireDone),
+    /// Answer to a [`KernelOp`].
+    Kernel(KernelDone),
     /// A frame about an address was received.
     Heard(Frame),
-    /// The question of an [`Action::Ask`] could not be sent. It has to come before the next [`super::Engine::poll`].
+    /// The question of an [`Action::Ask`] could not be sent, or an [`Action::Probe`], which is a question to everybody.
+    /// It has to come before the next [`super::Engine::poll`].
     NotSent(Ask),
     /// An event of the DHCP client of this Service that was started with this generation.
     Dhcp(Uid, u64, ClientEvent),
@@ -147,10 +148,10 @@ pub struct Leased<F = LeaseFacts> {
 }
 
 /// One request to the kernel. Requests are performed one after the other, in order, with two exceptions.
-/// [`WireOp::Extend`] goes first. No request waits for [`WireOp::Protect`]: the engine requests what needs the rules
-/// after the answer.
+/// [`KernelOp::Extend`] goes first. No request waits for [`KernelOp::Protect`]: the engine requests what needs the
+/// rules after the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WireOp {
+pub enum KernelOp {
     /// Read links, addresses and routes.
     Observe,
     /// Add addresses.
@@ -224,9 +225,9 @@ pub struct Put {
     pub until: Option<Instant>,
 }
 
-/// Result of a [`WireOp`]; some have none. Errors are texts for users.
+/// Result of a [`KernelOp`]; some have none. Errors are texts for users.
 #[derive(Debug)]
-pub enum WireDone {
+pub enum KernelDone {
     /// Result of `Observe`.
     Observed(Result<Network, String>),
     /// Result of `Put` for each address.
@@ -301,7 +302,7 @@ pub struct ServiceEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send a request to the kernel.
-    Wire(WireOp),
+    Kernel(KernelOp),
     /// Announce the address: for IPv4 by a gratuitous ARP reply and request, for IPv6 by an unsolicited neighbour
     /// advertisement.
     Announce {

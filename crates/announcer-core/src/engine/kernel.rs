@@ -6,10 +6,10 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use super::observer::Before;
-use super::vip::Probe;
-use super::{Action, Engine, Phase, Put, WireDone, WireOp};
+use super::{Action, Engine, KernelDone, KernelOp, Phase, Put};
 use crate::network::Network;
 use crate::plan::VipId;
+use crate::probes::Probes;
 use crate::view::ServiceKey;
 
 impl Engine {
@@ -41,15 +41,15 @@ impl Engine {
         self.out.push(deletion);
     }
 
-    pub(super) fn wire_done(&mut self, now: Instant, done: WireDone) {
+    pub(super) fn kernel_done(&mut self, now: Instant, done: KernelDone) {
         match done {
-            WireDone::Observed(result) => {
+            KernelDone::Observed(result) => {
                 if let Some(before) = self.observer.answer(now, result) {
                     self.observed(now, &before);
                 }
                 self.out.extend(self.observer.ask_again(now));
             }
-            WireDone::Extended(results) => {
+            KernelDone::Extended(results) => {
                 let failed = results.iter().any(|(_, _, result)| result.is_err());
                 let lasting = self.refresh.answered(results);
                 // Almost always nothing failed; the map of carriers is built only for failures.
@@ -59,10 +59,10 @@ impl Engine {
                     self.observe(now);
                 }
             }
-            WireDone::Put(results) => self.puts_done(now, results),
-            WireDone::Macvlan(uid, result) => self.macvlan_done(now, &uid, result),
-            WireDone::Protected(result) => self.protected(result),
-            WireDone::Prepared(link, result) => self.settings.interfaces.prepared(now, link, result),
+            KernelDone::Put(results) => self.puts_done(now, results),
+            KernelDone::Macvlan(uid, result) => self.macvlan_done(now, &uid, result),
+            KernelDone::Protected(result) => self.protected(result),
+            KernelDone::Prepared(link, result) => self.settings.interfaces.prepared(now, link, result),
         }
     }
 
@@ -90,11 +90,11 @@ impl Engine {
         let owned = |key: &ServiceKey| self.ownership.announces(self.services.get(key));
         let mut missing = Vec::new();
         for vip in self.vips.values_mut() {
-            if let (Some(carrier), Phase::Probing(probe)) = (vip.carrier, &mut vip.phase)
+            if let (Some(carrier), Phase::Probing(probes)) = (vip.carrier, &mut vip.phase)
                 && returned.contains(&carrier.link)
             {
                 // No host has received the probes that were sent without a carrier, so they start again.
-                *probe = Probe::begin(now);
+                *probes = Probes::before_use(now);
             }
             let (Some(carrier), Phase::Up { .. }) = (vip.carrier, &vip.phase) else { continue };
             if self.observer.shows(vip.seen_from) && !present.contains(&(carrier.link, carrier.net)) {
@@ -115,7 +115,7 @@ impl Engine {
         }
         if !missing.is_empty() {
             self.refresh.note_fallen(missing.len());
-            self.out.push(Action::Wire(WireOp::Put(missing)));
+            self.out.push(Action::Kernel(KernelOp::Put(missing)));
         }
         if before.network.is_none() || (before.stale && !self.observer.is_stale()) {
             // Orphans were not extended since the pause or the last process, so their lifetime may end soon.

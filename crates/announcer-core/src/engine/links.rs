@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use l2_types::InetConf;
 
-use super::{Action, Engine, WireOp};
+use super::{Action, Engine, KernelOp};
 use crate::network::Family;
 
 /// Pause before settings that the kernel refused are tried again, with the next plan.
@@ -40,7 +40,7 @@ impl Interfaces {
                 Some(Setting::Asked { .. } | Setting::Done(_) | Setting::Refused(_)) => continue,
             };
             self.settings.insert(*link, Setting::Asked { refused });
-            actions.push(Action::Wire(WireOp::Prepare { link: *link }));
+            actions.push(Action::Kernel(KernelOp::Prepare { link: *link }));
         }
         actions.extend(self.restore(used));
         actions
@@ -55,7 +55,7 @@ impl Interfaces {
             Setting::Asked { .. } => true,
             Setting::Refused(_) => false,
             Setting::Done(conf) => {
-                actions.push(Action::Wire(WireOp::Restore { link: *link, conf }));
+                actions.push(Action::Kernel(KernelOp::Restore { link: *link, conf }));
                 false
             }
         });
@@ -153,8 +153,8 @@ mod tests {
 
     fn ops(actions: &[Action]) -> Vec<String> {
         let op = |action: &Action| match action {
-            Action::Wire(WireOp::Prepare { link }) => format!("prepare {link}"),
-            Action::Wire(WireOp::Restore { link, .. }) => format!("restore {link}"),
+            Action::Kernel(KernelOp::Prepare { link }) => format!("prepare {link}"),
+            Action::Kernel(KernelOp::Restore { link, .. }) => format!("restore {link}"),
             other => format!("{other:?}"),
         };
         actions.iter().map(op).collect()

@@ -21,7 +21,7 @@ use l2_types::{Address, Mac};
 use left::Left;
 use probed::Services;
 
-pub(super) use changes::Announced;
+pub(super) use changes::EffectiveChange;
 use changes::OwnerChanges;
 
 use super::{Action, Engine, Observations, Phase, Vip};
@@ -175,8 +175,10 @@ impl Engine {
         cluster.set_card(now, card(&used));
         let holding = holding(network, &self.vips, |found| !observer.is_removed(found) && left_over(found));
         let refused = refused(&self.vips);
+        let at_own_addresses = self.node_mode.detector.at_own_addresses(now);
         let context = ReviewContext {
             refused: &refused,
+            at_own_addresses: &at_own_addresses,
             services: &self.services,
             groups: self.services.groups(),
             endpoints: self.services.endpoints(),
@@ -209,7 +211,7 @@ impl Engine {
         for change in changes {
             // The VIP was given up for a claim under an older record than this one.
             let regained: BTreeSet<&VipId> = self.plan.of_service.get(&change.key).into_iter().flatten().collect();
-            self.yielded.retain(|id| !regained.contains(id));
+            self.conceded.retain(|id| !regained.contains(id));
             self.node_mode.changes.add(change);
         }
     }
@@ -301,7 +303,7 @@ impl Engine {
         }
     }
 
-    /// Takes in a frame before the timers are judged (failover-protocol.md R1).
+    /// Takes in a frame before the timers are judged (fail-over spec R1).
     pub(super) fn note_frame(&mut self, now: Instant, frame: &Frame) {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         let own = |mac| network.links.iter().any(|link| link.mac == Some(mac));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use l2_types::Address;
 
-use super::{Action, WireOp};
+use super::{Action, KernelOp};
 use crate::network::{DefaultRoute, Network};
 
 /// Minimum time between two readings. Each pod that starts or ends changes links and routes.
@@ -102,7 +102,7 @@ impl Observer {
         (self.last, self.next) = (now, now + INTERVAL);
         self.in_flight = true;
         self.asked += 1;
-        Some(Action::Wire(WireOp::Observe))
+        Some(Action::Kernel(KernelOp::Observe))
     }
 
     /// Takes in the result of a reading. `None`: it failed, and the previous network stays.
@@ -155,13 +155,13 @@ impl Observer {
     /// Requests the removal of an address, and remembers it.
     pub fn remove_address(&mut self, link: u32, net: IpNet) -> Action {
         self.removed.insert((link, Some(net)), self.asked);
-        Action::Wire(WireOp::Remove { link, net })
+        Action::Kernel(KernelOp::Remove { link, net })
     }
 
     /// Requests the deletion of an interface, and remembers it.
     pub fn delete_link(&mut self, link: u32) -> Action {
         self.removed.insert((link, None), self.asked);
-        Action::Wire(WireOp::Delete { link })
+        Action::Kernel(KernelOp::Delete { link })
     }
 
     /// Whether the address was removed after the last reading.
@@ -182,7 +182,7 @@ mod tests {
 
     fn answered(now: Instant) -> Observer {
         let mut observer = Observer::new(now);
-        assert_eq!(observer.ask(now), Some(Action::Wire(WireOp::Observe)));
+        assert_eq!(observer.ask(now), Some(Action::Kernel(KernelOp::Observe)));
         assert!(observer.answer(now, Ok(network())).unwrap().network.is_none());
         observer
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::carrier::Carrier;
 use super::vip::{Adding, Phase};
-use super::{Action, Engine, Resumed, Vip, WireOp};
+use super::{Action, Engine, KernelOp, Resumed, Vip};
 use crate::plan::VipId;
 use crate::security::{self, Protection, RuleInputs};
 use crate::view::{ServiceKey, Uid};
@@ -53,13 +53,13 @@ impl Rules {
             return None;
         }
         self.asked.clone_from(&self.wanted);
-        self.asked.clone().map(|asked| Action::Wire(WireOp::Protect(asked)))
+        self.asked.clone().map(|asked| Action::Kernel(KernelOp::Protect(asked)))
     }
 
     /// Removes all rules.
     pub fn clear(&mut self) -> Option<Action> {
         let stood = self.wanted.take().is_some_and(|wanted| !wanted.is_empty());
-        stood.then(|| Action::Wire(WireOp::Protect(Protection::default())))
+        stood.then(|| Action::Kernel(KernelOp::Protect(Protection::default())))
     }
 
     /// Takes in the kernel's answer. `None`: nothing was requested here.
@@ -187,14 +187,14 @@ mod tests {
     #[test]
     fn one_request_at_a_time_and_the_last_word_counts() {
         let mut rules = Rules::default();
-        assert_eq!(rules.want(quiet("a")), Some(Action::Wire(WireOp::Protect(quiet("a")))));
+        assert_eq!(rules.want(quiet("a")), Some(Action::Kernel(KernelOp::Protect(quiet("a")))));
         assert_eq!(rules.want(quiet("a")), None);
         assert_eq!((rules.want(quiet("b")), rules.want(quiet("c"))), (None, None), "the kernel is at it");
-        let next = Some(Action::Wire(WireOp::Protect(quiet("c"))));
+        let next = Some(Action::Kernel(KernelOp::Protect(quiet("c"))));
         assert_eq!(rules.answered(Ok(())), Some(Answered { news: true, next }));
         assert_eq!(rules.answered(Ok(())), Some(Answered { news: true, next: None }));
         assert_eq!(rules.answered(Ok(())), None, "nothing was asked for");
-        assert_eq!(rules.check(), Some(Action::Wire(WireOp::Protect(quiet("c")))));
+        assert_eq!(rules.check(), Some(Action::Kernel(KernelOp::Protect(quiet("c")))));
         assert_eq!(rules.answered(Ok(())), Some(Answered { news: false, next: None }));
     }
 
@@ -220,7 +220,7 @@ mod tests {
         rules.want(Protection::default());
         assert_eq!(rules.clear(), None);
         rules.want(quiet("a"));
-        assert_eq!(rules.clear(), Some(Action::Wire(WireOp::Protect(Protection::default()))));
+        assert_eq!(rules.clear(), Some(Action::Kernel(KernelOp::Protect(Protection::default()))));
         assert_eq!(rules.clear(), None);
     }
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use super::dhcp_state::Source;
-use super::node_mode::Announced;
+use super::node_mode::EffectiveChange;
 use super::records::{Answered, RecordNews};
 use super::vip::{Phase, Vip};
 use super::{Engine, Owners, Ownership, Record, Recorded};
@@ -150,7 +150,7 @@ impl Engine {
         let news = self.records.announced(key, &up.iter().copied().collect(), &wanted.collect());
         let node = &self.config.node_name;
         let before = match (self.node_mode.changes.take(now, key), news) {
-            (Some(Announced { from, why, gap }), _) => {
+            (Some(EffectiveChange { from, why, gap }), _) => {
                 let from = formerly(from.as_ref().filter(|from| *from != node));
                 let gap =
                     gap.map_or(String::new(), |gap| format!("; nobody answered for about {} ms", gap.as_millis()));

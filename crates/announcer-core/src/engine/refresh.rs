@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use super::{Action, Put, WireOp};
+use super::{Action, KernelOp, Put};
 
 /// Interval of the extensions.
 pub const REFRESH: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ impl Refresh {
             return None;
         }
         self.in_flight = true;
-        Some(Action::Wire(WireOp::Extend(puts)))
+        Some(Action::Kernel(KernelOp::Extend(puts)))
     }
 
     /// The kernel has answered. Returns the refusals that count: those of addresses that it has refused [`PATIENCE`]

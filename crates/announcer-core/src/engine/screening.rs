@@ -28,10 +28,10 @@ impl Engine {
         }
     }
 
-    /// `node` mode: updates the known addresses of machines.
-    pub(super) fn note_machines(&mut self) {
+    /// `node` mode: updates the addresses that no Service may have.
+    pub(super) fn note_forbidden(&mut self) {
         if let Owners::Node(cluster) = &self.ownership {
-            self.services.set_machines(cluster.machines());
+            self.services.set_forbidden(cluster.forbidden());
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::annotations::AddressRequest;
 use crate::endpoints::Endpoints;
 use crate::group::{Groups, groups};
-use crate::screen::{ClusterIps, Machine, ServiceRefusal, refusals};
+use crate::screen::{ClusterIps, ForbiddenAddress, ServiceRefusal, refusals};
 use crate::view::{Giver, ServiceKey, ServiceView, Uid};
 
 /// A Service that gets only a part of what it asks for.
@@ -38,7 +38,7 @@ pub(super) struct Services {
     ungranted: BTreeMap<ServiceKey, Option<Instant>>,
     /// Whether a cloud controller gives addresses; `None`: not configured.
     controller: Option<bool>,
-    machines: BTreeMap<IpAddr, Machine>,
+    forbidden: BTreeMap<IpAddr, ForbiddenAddress>,
     cluster_ips: ClusterIps,
     /// Nodes with endpoints of Services with policy Local.
     endpoints: Endpoints,
@@ -104,17 +104,17 @@ impl Services {
         &self.endpoints
     }
 
-    /// Sets the addresses of machines, which no Service may have.
-    pub fn set_machines(&mut self, machines: BTreeMap<IpAddr, Machine>) {
-        if machines != self.machines {
-            self.machines = machines;
+    /// Sets the addresses that no Service may have.
+    pub fn set_forbidden(&mut self, forbidden: BTreeMap<IpAddr, ForbiddenAddress>) {
+        if forbidden != self.forbidden {
+            self.forbidden = forbidden;
             self.changed = true;
         }
     }
 
-    /// The addresses of machines.
-    pub fn machines(&self) -> &BTreeMap<IpAddr, Machine> {
-        &self.machines
+    /// The addresses that no Service may have.
+    pub fn forbidden(&self) -> &BTreeMap<IpAddr, ForbiddenAddress> {
+        &self.forbidden
     }
 
     /// Sets the cluster IPs of a Service. Returns true if a view asks for an address that was added or removed.
@@ -142,7 +142,7 @@ impl Services {
             self.views.insert(key, refused.asked);
         }
         self.apply_grants();
-        for (key, refusals) in refusals(&self.views, &self.machines, &self.cluster_ips) {
+        for (key, refusals) in refusals(&self.views, &self.forbidden, &self.cluster_ips) {
             let Some(view) = self.views.get_mut(&key) else { continue };
             let asked = view.clone();
             view.wanted

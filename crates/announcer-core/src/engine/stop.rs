@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::vip::{Adding, Phase};
-use super::{Action, Engine, Owners, WireOp};
+use super::{Action, Engine, KernelOp, Owners};
 use crate::fence::LEFT_BEHIND;
 use crate::plan::VipId;
 use crate::view::ServiceKey;
@@ -57,7 +57,7 @@ enum Progress {
 
 /// What gives this node its VIPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Title {
+pub(super) enum OwnedBy {
     /// Nothing: it has no VIPs, or their owner is unknown and their lifetimes run.
     None,
     /// Leases, which are released.
@@ -126,14 +126,14 @@ impl Shutdown {
     }
 
     /// Starts the end.
-    pub fn begin(&mut self, now: Instant, title: Title) -> Step {
+    pub fn begin(&mut self, now: Instant, owned_by: OwnedBy) -> Step {
         if self.has_begun() {
             return Step::Wait;
         }
-        self.progress = match title {
-            Title::None => return Step::Exit,
-            Title::Leases => Progress::Releasing { until: now + RELEASE_LIMIT },
-            Title::Records => Progress::HandingOver { until: now + HAND_OVER_LIMIT },
+        self.progress = match owned_by {
+            OwnedBy::None => return Step::Exit,
+            OwnedBy::Leases => Progress::Releasing { until: now + RELEASE_LIMIT },
+            OwnedBy::Records => Progress::HandingOver { until: now + HAND_OVER_LIMIT },
         };
         Step::Plan
     }
@@ -195,17 +195,17 @@ impl Shutdown {
 
 impl Engine {
     pub(super) fn stop(&mut self, now: Instant) {
-        let title = match &self.ownership {
+        let owned_by = match &self.ownership {
             Owners::Node(cluster) => {
                 if !self.shutdown.has_begun() {
                     self.shutdown.stays = !self.config.hand_over_on_stop && cluster.stays();
                 }
-                Title::Records
+                OwnedBy::Records
             }
-            Owners::Elected(leases) if leases.has_any() => Title::Leases,
-            Owners::Elected(_) => Title::None,
+            Owners::Elected(leases) if leases.has_any() => OwnedBy::Leases,
+            Owners::Elected(_) => OwnedBy::None,
         };
-        let step = self.shutdown.begin(now, title);
+        let step = self.shutdown.begin(now, owned_by);
         self.end(now, step);
     }
 
@@ -298,7 +298,7 @@ impl Engine {
         let there = self.vips.iter().filter(|(_, vip)| vip.phase != Phase::Adding(Adding::AwaitsRules));
         let puts: Vec<_> = there.filter_map(|(id, vip)| vip.put(now, valid(id))).collect();
         if !puts.is_empty() {
-            self.out.push(Action::Wire(WireOp::Put(puts)));
+            self.out.push(Action::Kernel(KernelOp::Put(puts)));
         }
         for (id, vip) in self.vips.iter_mut() {
             vip.phase = Phase::Idle;
@@ -326,8 +326,8 @@ mod tests {
     fn waiting(now: Instant) -> Shutdown {
         let mut shutdown = Shutdown::default();
         assert!(!shutdown.has_begun() && shutdown.deadline().is_none());
-        assert_eq!(shutdown.begin(now, Title::Leases), Step::Plan);
-        assert_eq!(shutdown.begin(now, Title::Leases), Step::Wait, "it was asked before");
+        assert_eq!(shutdown.begin(now, OwnedBy::Leases), Step::Plan);
+        assert_eq!(shutdown.begin(now, OwnedBy::Leases), Step::Wait, "it was asked before");
         assert_eq!(shutdown.released(now, true, true, PATIENCE), Step::Wait);
         shutdown
     }
@@ -335,9 +335,9 @@ mod tests {
     #[test]
     fn a_node_that_has_nothing_ends_at_once() {
         let now = Instant::now();
-        assert_eq!(Shutdown::default().begin(now, Title::None), Step::Exit);
+        assert_eq!(Shutdown::default().begin(now, OwnedBy::None), Step::Exit);
         let mut shutdown = Shutdown::default();
-        shutdown.begin(now, Title::Leases);
+        shutdown.begin(now, OwnedBy::Leases);
         assert_eq!(shutdown.released(now, true, false, PATIENCE), Step::Exit);
     }
 
@@ -345,7 +345,7 @@ mod tests {
     fn what_may_still_be_in_our_name_is_left_with_the_usual_deadline() {
         let now = Instant::now();
         let mut shutdown = Shutdown::default();
-        shutdown.begin(now, Title::Leases);
+        shutdown.begin(now, OwnedBy::Leases);
         assert_eq!(shutdown.released(now, false, true, PATIENCE), Step::Leave { long: false });
         assert_eq!(shutdown.take_due(now, true, true), Step::Wait);
         assert_eq!(shutdown.take_due(now + RELEASE_LIMIT, true, true), Step::Leave { long: false }, "no answer");
@@ -377,7 +377,7 @@ mod tests {
         let now = Instant::now();
         let mut shutdown = Shutdown::default();
         assert!(!shutdown.ends_hand_over(now, false), "nobody has asked for it");
-        assert_eq!(shutdown.begin(now, Title::Records), Step::Plan);
+        assert_eq!(shutdown.begin(now, OwnedBy::Records), Step::Plan);
         assert!(!shutdown.ends_hand_over(now, true) && shutdown.ends_hand_over(now, false));
         let late = now + HAND_OVER_LIMIT;
         assert!(shutdown.ends_hand_over(late, true));

@@ -198,13 +198,13 @@ impl Engine {
         let Some(network) = self.observer.network().filter(|_| self.unknown().is_none()) else { return };
         let doubtful = self.doubtful(network);
         // decisions.md 19: what has neither mark nor alias of ours belongs to a kube-vip on this node.
-        let guest = self.ownership.is_guest(now);
+        let beside_kube_vip = self.ownership.is_beside_kube_vip(now);
         let names: BTreeSet<&str> =
             self.vips.values().filter_map(|vip| Some(vip.source.dhcp4()?.name.as_str())).collect();
         let leaving = self.dhcp.leaving_links();
         let uids: BTreeSet<&str> = self.services.values().map(|view| view.uid.0.as_str()).collect();
         let ours = |link: &Link| {
-            (is_own_macvlan(link) && (!guest || link.alias.is_some()))
+            (is_own_macvlan(link) && (!beside_kube_vip || link.alias.is_some()))
                 || (is_macvlan(link) && link.alias.as_deref().is_some_and(|alias| uids.contains(owner_in(alias))))
         };
         let (mut links, mut addresses, mut told) = (Vec::new(), Vec::new(), Vec::new());
@@ -232,14 +232,14 @@ impl Engine {
         let (awaited, confirming4) = (self.awaited6(), self.confirming4(now));
         for address in &network.addresses {
             let Some(link) = network.link(address.interface) else { continue };
-            if !guest && looks_like_a_vip(address, link) && !left(address) {
+            if !beside_kube_vip && looks_like_a_vip(address, link) && !left(address) {
                 let answered = self.services.values().filter(|view| view.published.has(address.net.addr()));
                 told.extend(
                     answered
                         .map(|view| (view.key.clone(), not_on_record(address.net, &link.name, &self.config.node_name))),
                 );
             }
-            let candidate = address.is_ours() || (!guest && left(address));
+            let candidate = address.is_ours() || (!beside_kube_vip && left(address));
             // An address with our mark has a lifetime too, so the kernel ends the wait, however late the API answers.
             let confirming = if address.is_ours() {
                 confirming4.contains_key(link.name.as_str()) || awaited.contains(&(link.index, address.net.addr()))

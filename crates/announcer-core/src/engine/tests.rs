@@ -14,6 +14,7 @@ mod security;
 mod service_mode;
 mod static_vips;
 mod stopping;
+mod unsent;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -23,6 +24,7 @@ use l2_types::Mac;
 
 use super::*;
 use crate::annotations::LeaseFacts;
+use crate::detect::Ask;
 use crate::frames::Frame;
 use crate::network::fixtures::{config, network};
 use crate::network::{Family, Network};
@@ -62,6 +64,8 @@ pub(super) struct Node {
     /// Whom to ask as a client would.
     pub probed: crate::prober::Targets,
     pub campaigns: Vec<BTreeSet<LeaseKey>>,
+    /// How many of the next probes our send queue refuses.
+    pub refused_probes: usize,
     /// Generation of each Service's last DHCP client.
     pub clients: BTreeMap<Uid, u64>,
 }
@@ -85,6 +89,7 @@ impl Node {
             claims: Vec::new(),
             probed: crate::prober::Targets::new(),
             campaigns: Vec::new(),
+            refused_probes: 0,
             clients: BTreeMap::new(),
         }
     }
@@ -145,17 +150,22 @@ impl Node {
             assert!(self.engine.deadline() > self.now, "a timer stays due: the loop would spin");
             for action in actions {
                 match action {
-                    Action::Wire(op) => {
+                    Action::Kernel(op) => {
                         let before = self.kernel.journal.len();
                         let done = self.kernel.perform(self.now, op);
                         let entries = self.kernel.journal.split_off(before);
                         for entry in &entries {
                             self.note(entry);
                         }
-                        inputs.extend(done.map(Input::Wire));
+                        inputs.extend(done.map(Input::Kernel));
                     }
                     Action::Announce { link, address, .. } => {
                         self.note(&format!("announce {} {address}", self.kernel.name(link)));
+                    }
+                    Action::Probe { link, address, .. } if self.refused_probes > 0 => {
+                        self.refused_probes -= 1;
+                        self.note(&format!("refused probe {} {address}", self.kernel.name(link)));
+                        inputs.push_back(Input::NotSent(Ask { link, address, to: Mac::BROADCAST }));
                     }
                     Action::Probe { link, address, .. } => {
                         self.note(&format!("probe {} {address}", self.kernel.name(link)));

@@ -12,11 +12,12 @@ use super::due::Timed;
 use super::{Engine, Put, VipStatus};
 use crate::network::Network;
 use crate::plan::VipId;
+use crate::probes::Probes;
 use crate::reason::Reason;
 use crate::screen::somebodys;
 use crate::view::{ServiceKey, is_on_record};
 
-/// Times in ms of the announcements after the start of a burst (failover-protocol.md 1.5). The last one is for
+/// Times in ms of the announcements after the start of a burst (fail-over spec 1.5). The last one is for
 /// receivers that were busy.
 pub(super) const BURST_MS: [u64; 5] = [0, 20, 60, 150, 500];
 /// How long an address that another host uses is left alone. It differs between nodes, so that two nodes which met once
@@ -26,18 +27,6 @@ pub(super) const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// Limit of the wait of the first announcement for the status (decisions.md 21). kube-proxy has no rules for an address
 /// that is not in the status yet, so the node would refuse clients. The wait is limited because the API may be down.
 pub(super) const STATUS_WAIT: Duration = Duration::from_secs(1);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Probe {
-    pub sent: u8,
-    pub next: Instant,
-}
-
-impl Probe {
-    pub fn begin(now: Instant) -> Self {
-        Self { sent: 0, next: now }
-    }
-}
 
 /// Progress of an address that is being added to an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,12 +44,12 @@ pub(super) enum Phase {
     /// The VIP waits for an interface or a lease.
     Idle,
     /// The VIP is probed: does another host use the address?
-    Probing(Probe),
+    Probing(Probes),
     /// The address is being added to the interface.
     Adding(Adding),
     /// The address is on the interface. In doubt (after a pause of this process) it is probed again, and not extended
     /// meanwhile.
-    Up { doubt: Option<Probe> },
+    Up { doubt: Option<Probes> },
     /// Another host uses the address, or the kernel has refused it.
     Blocked { until: Instant },
 }
@@ -188,7 +177,7 @@ impl Vip {
 impl Timed for Vip {
     fn deadline(&self) -> Option<Instant> {
         let phase = match self.phase {
-            Phase::Probing(probe) | Phase::Up { doubt: Some(probe) } => Some(probe.next),
+            Phase::Probing(probes) | Phase::Up { doubt: Some(probes) } => Some(probes.deadline()),
             Phase::Blocked { until } => Some(until),
             Phase::Idle | Phase::Adding(_) | Phase::Up { doubt: None } => None,
         };
@@ -267,7 +256,7 @@ impl Engine {
     }
 
     /// Starts a VIP. An address that is used for the first time is probed. An address that clients know is taken over
-    /// without a probe: the former owner may still answer, and yields to our claim. An address that is already on the
+    /// without a probe: the former owner may still answer, and concedes to our claim. An address that is already on the
     /// interface was set by an earlier process or by kube-vip, and is adopted.
     fn begin(&mut self, now: Instant, id: &VipId) {
         if self.refuse_own_address(now, id) {
@@ -278,13 +267,14 @@ impl Engine {
         let adopted = self.is_found(carrier);
         let known = self.services.was_in_use(&vip.members, carrier.net.addr());
         // The VIP was given up for a claim. As long as the claimant answers, this node must not take it.
-        let yielded = self.yielded.contains(id);
+        let conceded = self.conceded.contains(id);
         // In safe mode even a known address is probed: if this cluster is a copy, clients know it from the original. A
         // leased address was probed by the DHCP client.
-        if id.is_dhcp() || carrier.mac == Mac::ZERO || ((adopted || (known && !self.node_mode.safe_mode)) && !yielded) {
+        if id.is_dhcp() || carrier.mac == Mac::ZERO || ((adopted || (known && !self.node_mode.safe_mode)) && !conceded)
+        {
             self.add(now, id);
         } else {
-            self.set_phase(id, Phase::Probing(Probe::begin(now)));
+            self.set_phase(id, Phase::Probing(Probes::before_use(now)));
             self.vip_timer(now, id);
         }
     }

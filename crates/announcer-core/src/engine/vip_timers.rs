@@ -1,15 +1,17 @@
 //! Timers of a VIP: probes before first use and in doubt, announcements.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use l2_types::Mac;
 
 use super::carrier::Carrier;
 use super::due::Timed;
-use super::vip::{Announcing, BURST_MS, Phase, Probe, Vip};
-use super::{Action, Engine, WireOp};
+use super::vip::{Announcing, BURST_MS, Phase, Vip};
+use super::{Action, Engine, KernelOp};
 use crate::frames::{PROBE_GAP, PROBES};
 use crate::plan::VipId;
+use crate::probes::Probes;
 use crate::turns::addresses_per_turn;
 use crate::view::ServiceKey;
 
@@ -45,15 +47,11 @@ impl Engine {
     fn probe_timer(&mut self, now: Instant, id: &VipId) {
         let Some(vip) = self.vips.get_mut(id) else { return };
         let Some(Carrier { link, mac, net }) = vip.carrier else { return };
-        let (Phase::Probing(probe) | Phase::Up { doubt: Some(probe) }) = &mut vip.phase else { return };
-        if probe.next > now {
+        let (Phase::Probing(probes) | Phase::Up { doubt: Some(probes) }) = &mut vip.phase else { return };
+        if probes.deadline() > now {
             return;
         }
-        if probe.sent < PROBES {
-            probe.sent += 1;
-            // The gap starts when the probe is sent, not when it was due, so that an answer has its full time
-            // (failover-protocol.md R1).
-            probe.next = now + PROBE_GAP;
+        if probes.go_on(now) {
             // The MAC of a macvlan is the same on every node. A frame from it would make switches send clients' traffic
             // to this node. So the probe is sent with the MAC of the parent.
             let parent = vip.source.dhcp4().and(vip.place).and_then(|index| self.observer.network()?.link(index));
@@ -61,19 +59,27 @@ impl Engine {
             self.out.push(Action::Probe { link, mac, address: net.addr() });
             return;
         }
-        if let Phase::Probing(probe) = &mut vip.phase {
+        if let Phase::Probing(probes) = &mut vip.phase {
             let link = self.observer.network().and_then(|network| network.link(link));
             if link.is_some_and(|link| !link.is_usable()) {
                 // No host has received the probes. They start again when the carrier is back (`kernel.rs`).
-                *probe = Probe::begin(now + NO_CARRIER);
+                *probes = Probes::before_use(now + NO_CARRIER);
                 return;
             }
             self.add(now, id);
         } else {
             vip.phase = Phase::Up { doubt: None };
             if let Some(put) = vip.put(now, self.config.fence()) {
-                self.out.push(Action::Wire(WireOp::Put(vec![put])));
+                self.out.push(Action::Kernel(KernelOp::Put(vec![put])));
             }
+        }
+    }
+
+    /// The last probe for an address of this node could not be sent.
+    pub(super) fn not_probed(&mut self, link: u32, address: IpAddr) {
+        let Some(vip) = self.vip_on(link, address).and_then(|id| self.vips.get_mut(&id)) else { return };
+        if let Phase::Probing(probes) | Phase::Up { doubt: Some(probes) } = &mut vip.phase {
+            probes.not_sent();
         }
     }
 
@@ -141,8 +147,8 @@ impl Engine {
                 begin += PROBE_GAP * u32::from(PROBES);
             }
             match doubt {
-                Some(probe) => probe.sent = probe.sent.min(PROBES - 1),
-                None => *doubt = Some(Probe::begin(begin)),
+                Some(probes) => probes.repeat_last(),
+                None => *doubt = Some(Probes::in_doubt(begin)),
             }
         }
     }

@@ -72,7 +72,7 @@ impl LeaseKey {
 
 /// Which Leases decide about which Services.
 #[derive(Debug)]
-enum Scope {
+enum LeaseScope {
     /// `global`: this Lease decides about all Services.
     All(LeaseKey),
     /// `service`: each Service has its own Lease.
@@ -86,7 +86,7 @@ enum Scope {
 #[derive(Debug)]
 pub(crate) struct Leases {
     node: String,
-    scope: Scope,
+    scope: LeaseScope,
     states: BTreeMap<LeaseKey, LeaseState>,
     /// `service` mode: the Lease that decides about each Service; absent: this node takes no part in that election.
     decides: BTreeMap<ServiceKey, LeaseKey>,
@@ -105,15 +105,15 @@ pub(crate) struct Leases {
 impl Leases {
     /// `global` mode: `key` decides about all Services. Its election is joined from the start.
     pub fn one_for_all(node: String, key: LeaseKey) -> Self {
-        Self { joined: BTreeSet::from([key.clone()]), ..Self::new(node, Scope::All(key)) }
+        Self { joined: BTreeSet::from([key.clone()]), ..Self::new(node, LeaseScope::All(key)) }
     }
 
     /// `service` mode. `namespaces`: where Services of other namespaces may have their Leases.
     pub fn one_for_each(node: String, namespaces: BTreeSet<String>) -> Self {
-        Self::new(node, Scope::Each { namespaces })
+        Self::new(node, LeaseScope::Each { namespaces })
     }
 
-    fn new(node: String, scope: Scope) -> Self {
+    fn new(node: String, scope: LeaseScope) -> Self {
         Self {
             node,
             scope,
@@ -129,24 +129,24 @@ impl Leases {
 
     fn lease_of(&self, view: &ServiceView) -> LeaseKey {
         match &self.scope {
-            Scope::All(key) => key.clone(),
-            Scope::Each { namespaces } => LeaseKey::of(view, namespaces).unwrap_or_else(|_| LeaseKey::usual(view)),
+            LeaseScope::All(key) => key.clone(),
+            LeaseScope::Each { namespaces } => LeaseKey::of(view, namespaces).unwrap_or_else(|_| LeaseKey::usual(view)),
         }
     }
 
     /// What is wrong with the Lease that this Service asks for.
     pub fn problem(&self, view: &ServiceView) -> Option<Problem> {
         match &self.scope {
-            Scope::All(_) => None,
-            Scope::Each { namespaces } => LeaseKey::of(view, namespaces).err(),
+            LeaseScope::All(_) => None,
+            LeaseScope::Each { namespaces } => LeaseKey::of(view, namespaces).err(),
         }
     }
 
     /// The Lease that decides about all Services.
     pub fn for_all(&self) -> Option<&LeaseKey> {
         match &self.scope {
-            Scope::All(key) => Some(key),
-            Scope::Each { .. } => None,
+            LeaseScope::All(key) => Some(key),
+            LeaseScope::Each { .. } => None,
         }
     }
 
@@ -184,8 +184,8 @@ impl Leases {
     pub fn has_any(&self) -> bool {
         match &self.scope {
             // Otherwise this node serves nothing, or the holder is unknown and a deadline for that is running.
-            Scope::All(key) => matches!(self.state(key), LeaseState::Held { .. }),
-            Scope::Each { .. } => !self.joined.is_empty() || self.handing_back,
+            LeaseScope::All(key) => matches!(self.state(key), LeaseState::Held { .. }),
+            LeaseScope::Each { .. } => !self.joined.is_empty() || self.handing_back,
         }
     }
 
@@ -216,7 +216,7 @@ impl Leases {
         if stopping {
             return;
         }
-        if let Scope::All(key) = &self.scope {
+        if let LeaseScope::All(key) = &self.scope {
             self.wanted.insert(key.clone());
             return;
         }

@@ -1,5 +1,5 @@
 //! Sends the requests of the elections. Each election has an [`Elector`] and a [`HandingBack`]. [`Campaigns`] decides
-//! about the elections of `service` mode. [`Successor`] watches who follows in `global` mode.
+//! about the elections of `service` mode. [`successor::Search`] watches who follows in `global` mode.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use announcer_core::campaigns::{CampaignAct, Campaigns};
 use announcer_core::engine::Input;
 use announcer_core::ownership::LeaseState;
 use announcer_core::ownership::service::LeaseKey;
-use announcer_core::successor::Successor;
+use announcer_core::successor;
 use announcer_core::{Config, ElectionMode};
 use jiff::Timestamp;
 use runtime::leader::LeaderConfig;
@@ -33,7 +33,7 @@ pub struct Elections {
     campaigns: Campaigns,
     running: BTreeMap<LeaseKey, Running>,
     leaving: BTreeMap<u64, (LeaseKey, HandingBack)>,
-    successor: Option<Successor>,
+    successor: Option<successor::Search>,
     begun: u64,
 }
 
@@ -68,7 +68,7 @@ impl Elections {
     /// When something is due.
     pub fn deadline(&self) -> Option<Instant> {
         let electors = self.running.values().filter_map(|running| running.elector.deadline());
-        let successor = self.successor.as_ref().and_then(Successor::deadline);
+        let successor = self.successor.as_ref().and_then(successor::Search::deadline);
         electors.map(tokio::time::Instant::into_std).chain(successor).min()
     }
 
@@ -195,7 +195,7 @@ impl Elections {
     }
 
     fn released(&mut self, now: Instant, left: HandBack) -> [Input; 2] {
-        self.successor = Some(Successor::new(now));
+        self.successor = Some(successor::Search::new(now));
         [Input::Lease(LeaseState::Other(String::new())), Input::Released(left == HandBack::Done)]
     }
 

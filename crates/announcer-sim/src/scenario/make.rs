@@ -8,8 +8,8 @@ use announcer_core::ElectionMode;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::cards::{self, CARDS};
 use super::lies::{self, LIES};
+use super::nics::{self, TWO_NICS};
 use super::wide::{self, LATEST, WIDE, millis};
 use super::{Address, CONFLICT, DhcpServer, Fault, Kind, REST, Scenario, ServerFault, WARM_UP, Wish};
 
@@ -47,7 +47,7 @@ impl Scenario {
             mode,
             lease,
             nodes,
-            cards: 1,
+            nics: 1,
             hosts: Vec::new(),
             services,
             loss: if rng.random_bool(0.3) { rng.random_range(0.0..0.2) } else { 0.0 },
@@ -88,10 +88,10 @@ impl Scenario {
         if alone {
             wide::alone(&mut rng, &mut scenario);
         }
-        if seed >= CARDS && mode == ElectionMode::Node {
+        if seed >= TWO_NICS && mode == ElectionMode::Node {
             let mut rng = SmallRng::seed_from_u64(seed ^ 0xca4d_0000_0000);
-            cards::split_up(&mut rng, &mut scenario);
-            cards::blip(&mut rng, &mut scenario);
+            nics::split_up(&mut rng, &mut scenario);
+            nics::blip(&mut rng, &mut scenario);
         }
         if seed >= LIES && mode == ElectionMode::Node {
             lies::more(&mut SmallRng::seed_from_u64(seed ^ 0x11e5_0000_0000), &mut scenario);

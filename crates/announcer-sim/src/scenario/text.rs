@@ -31,8 +31,8 @@ impl fmt::Display for Scenario {
             self.refusals * 100.0,
             Duration::from_micros(self.busy_us).as_secs_f64() * 1000.0
         )?;
-        if self.cards > 1 {
-            write!(f, ", {} cards each", self.cards)?;
+        if self.nics > 1 {
+            write!(f, ", {} NICs each", self.nics)?;
         }
         if self.fail_back {
             write!(f, ", addresses go back where they belong")?;

@@ -16,7 +16,7 @@ use super::judge::Vip;
 use super::lan::{gateway, thief};
 use super::{Event, World};
 use crate::api::uid;
-use crate::kernel::{ETH0, Lan, card};
+use crate::kernel::{ETH0, Lan, nic};
 use crate::promises::{CLIENT_ASKS, DOUBT};
 use crate::scenario::{Kind, Scenario};
 
@@ -88,7 +88,7 @@ impl World<'_> {
         }
     }
 
-    /// Frames go both ways between this client and that node in this LAN. Each client has a card in both.
+    /// Frames go both ways between this client and that node in this LAN. Each client has a NIC in both.
     pub(super) fn client_reaches(&self, lan: Lan, client: usize, n: usize) -> bool {
         let node = &self.nodes[n];
         node.powered && node.mute[lan] == 0 && node.deaf[lan] == 0 && self.same_side(lan, client, n)
@@ -139,7 +139,7 @@ impl World<'_> {
             let content = self.all_ask();
             self.clients.content_at = content.then_some(state);
         }
-        if self.scenario.cards > 1 && self.now.as_millis().is_multiple_of(RESIDENT_ASKS.as_millis()) {
+        if self.scenario.nics > 1 && self.now.as_millis().is_multiple_of(RESIDENT_ASKS.as_millis()) {
             self.resident_asks();
         }
         if self.now < self.scenario.end {
@@ -224,7 +224,7 @@ impl World<'_> {
     fn answers_of(&self, n: usize, vip: Vip) -> Vec<Mac> {
         let mut macs = self.macs(n, vip);
         if self.ipvs > 0 && matches!(vip, Vip::Given(IpAddr::V4(_))) {
-            macs.extend(self.nodes[n].kernel.link(card(vip.lan())).and_then(|link| link.mac));
+            macs.extend(self.nodes[n].kernel.link(nic(vip.lan())).and_then(|link| link.mac));
         }
         macs
     }

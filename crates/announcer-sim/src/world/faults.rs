@@ -37,10 +37,10 @@ impl World<'_> {
             }
             Kind::Carrier(n) => {
                 for lan in self.lans() {
-                    self.card_fails(n, lan, Cable::Out, true);
+                    self.nic_fails(n, lan, Cable::Out, true);
                 }
             }
-            Kind::Card(n, lan, cable) => self.card_fails(n, lan, cable, true),
+            Kind::Nic(n, lan, cable) => self.nic_fails(n, lan, cable, true),
             Kind::Kill(n) => self.end_process(n, "killed"),
             Kind::Terminate(n) => {
                 if let Some(process) = &mut self.nodes[n].process
@@ -63,7 +63,7 @@ impl World<'_> {
                 let node = &mut self.nodes[n];
                 node.powered = false;
                 node.boot += 1;
-                node.kernel = Kernel::new(n, self.scenario.cards);
+                node.kernel = Kernel::new(n, self.scenario.nics);
                 self.disconnect(n);
             }
             Kind::WallJump(n, seconds) => self.nodes[n].wall_jump += seconds,
@@ -113,10 +113,10 @@ impl World<'_> {
             }
             Kind::Carrier(n) => {
                 for lan in self.lans() {
-                    self.card_fails(n, lan, Cable::Out, false);
+                    self.nic_fails(n, lan, Cable::Out, false);
                 }
             }
-            Kind::Card(n, lan, cable) => self.card_fails(n, lan, cable, false),
+            Kind::Nic(n, lan, cable) => self.nic_fails(n, lan, cable, false),
             Kind::Kill(n) | Kind::Terminate(n) => {
                 let boot = self.nodes[n].boot;
                 self.schedule(Duration::ZERO, Event::Starts { node: n, boot });
@@ -262,8 +262,8 @@ impl World<'_> {
         }
     }
 
-    /// One card of a node, or its cable.
-    fn card_fails(&mut self, n: usize, lan: Lan, cable: Cable, begins: bool) {
+    /// One NIC of a node, or its cable.
+    fn nic_fails(&mut self, n: usize, lan: Lan, cable: Cable, begins: bool) {
         let node = &mut self.nodes[n];
         let count = |counter: &mut u32| if begins { *counter += 1 } else { *counter -= 1 };
         if cable != Cable::Deaf {

@@ -76,8 +76,11 @@ pub(super) struct Judge {
     first_use: Vec<Option<FirstUse>>,
     /// Since when each pair of nodes has heard each other in each LAN.
     contact: BTreeMap<(Lan, usize, usize), Duration>,
+    /// In which LANs a node has heard another one. The life of its process is noted, because the next process knows
+    /// nothing of that.
+    met: BTreeMap<(Lan, usize, usize), u64>,
     /// Since when each process has run without a pause, and since when all is right between each node and the others,
-    /// with each card.
+    /// with each NIC.
     runs_since: BTreeMap<usize, Duration>,
     well_since: BTreeMap<(Lan, usize), Duration>,
     /// Services of which a host has claimed the address for a moment.
@@ -115,6 +118,7 @@ impl Judge {
             first_use: vec![None; addresses.len()],
             addresses: addresses.into_iter().collect(),
             contact: BTreeMap::new(),
+            met: BTreeMap::new(),
             runs_since: BTreeMap::new(),
             well_since: BTreeMap::new(),
             alarmed: BTreeSet::new(),
@@ -275,6 +279,9 @@ impl World<'_> {
         for b in a + 1..self.nodes.len() {
             if self.hear_each_other(lan, a, b) {
                 self.judge.contact.entry((lan, a, b)).or_insert(self.now);
+                for (one, other) in [(a, b), (b, a)] {
+                    self.judge.met.insert((lan, one, other), self.nodes[one].life);
+                }
             } else {
                 self.judge.contact.remove(&(lan, a, b));
             }

@@ -12,7 +12,7 @@ use l2_types::arp::Arp;
 use l2_types::ethernet::EthernetHeader;
 
 use super::{Event, World};
-use crate::kernel::{GATEWAY, LANS, Lan, RESIDENT, card, lan_of};
+use crate::kernel::{GATEWAY, LANS, Lan, RESIDENT, lan_of, nic};
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 /// Frames that wait in a socket.
@@ -41,7 +41,7 @@ impl World<'_> {
 
     /// LANs that this run has.
     pub(super) fn lans(&self) -> std::ops::Range<Lan> {
-        0..self.scenario.cards.min(LANS)
+        0..self.scenario.nics.min(LANS)
     }
 
     /// Node groups without the rest of this LAN, with the fault that cuts them off.
@@ -107,7 +107,7 @@ impl World<'_> {
             && let Some(found) = l2_types::arp::parse_frame(frame)
             && found.arp.is_probe()
             && self.is_vip(found.arp.target_ip.into())
-            && let Some(mac) = self.nodes[n].kernel.link(card(lan)).and_then(|link| link.mac)
+            && let Some(mac) = self.nodes[n].kernel.link(nic(lan)).and_then(|link| link.mac)
         {
             replies.push(Arp::answer(&found.arp, mac).frame(found.arp.sender_mac).to_vec());
         }
@@ -127,7 +127,7 @@ impl World<'_> {
         }
         for (link, family) in &process.listening {
             let own = node.kernel.link(*link).and_then(|link| link.mac);
-            let for_it = node.kernel.lower(*link) == card(lan)
+            let for_it = node.kernel.lower(*link) == nic(lan)
                 && own.is_some_and(|own| header.destination.is_multicast() || header.destination == own);
             if for_it
                 && process.frames.len() < SOCKET

@@ -74,11 +74,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// Node `n` with so many cards, switched on; its process starts later.
-    pub fn new(n: usize, cards: usize) -> Self {
+    /// Node `n` with so many NICs, switched on; its process starts later.
+    pub fn new(n: usize, nics: usize) -> Self {
         Self {
             name: name(n),
-            kernel: Kernel::new(n, cards),
+            kernel: Kernel::new(n, nics),
             process: None,
             boot: 0,
             life: 0,
@@ -187,8 +187,8 @@ impl World<'_> {
             ("vip_handover", if self.scenario.seed.is_multiple_of(2) { "true" } else { "false" }),
             ("vip_failback", if self.scenario.fail_back { "true" } else { "false" }),
         ];
-        // Of two cards an address is announced on the one in whose subnet it is.
-        let of_two = (self.scenario.cards > 1).then_some(("vip_servicesinterface", "auto"));
+        // Of two NICs an address is announced on the one in whose subnet it is.
+        let of_two = (self.scenario.nics > 1).then_some(("vip_servicesinterface", "auto"));
         let env = env.into_iter().chain(of_two).map(|(key, value)| (key.to_owned(), value.to_owned()));
         let config = Config::from_env_and_args(env, [], &self.nodes[n].name).expect("a valid configuration");
         let process = Process::new(self.clock(n), config);
@@ -237,7 +237,7 @@ impl World<'_> {
         self.nodes[n].wake_at = None;
         self.rouse(n);
         let life = self.nodes[n].life;
-        if self.nodes[n].process.as_ref().is_some_and(|process| !process.wire.is_empty()) {
+        if self.nodes[n].process.as_ref().is_some_and(|process| !process.kernel_queue.is_empty()) {
             self.nodes[n].performing = true;
             self.schedule(Duration::ZERO, Event::Perform { node: n, life });
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use announcer_core::VipId;
 use announcer_core::detect::Ask;
-use announcer_core::engine::{Action, ClientStart, DhcpStart, Input, WireOp};
+use announcer_core::engine::{Action, ClientStart, DhcpStart, Input, KernelOp};
 use announcer_core::frames::{self, Frame, Heard};
 use announcer_core::network::Family;
 use announcer_core::ownership::node::Card;
@@ -15,7 +15,7 @@ use l2_types::Mac;
 use rand::RngExt;
 
 use super::{Event, World};
-use crate::kernel::{card, lan_of};
+use crate::kernel::{lan_of, nic};
 use crate::process::{Message, Process};
 use crate::promises::NO_CIRCLES;
 use crate::sabotage::Sabotage;
@@ -103,7 +103,7 @@ impl World<'_> {
             return true;
         }
         match action {
-            Action::Wire(op) => self.ask_kernel(n, op),
+            Action::Kernel(op) => self.ask_kernel(n, op),
             Action::Announce { link, mac, address } => {
                 for frame in frames::announcement(mac, address) {
                     self.send_frame(n, link, frame);
@@ -247,10 +247,10 @@ impl World<'_> {
         }
     }
 
-    /// Through an interface, or the card beneath it.
+    /// Through an interface, or the NIC beneath it.
     fn send_frame(&mut self, n: usize, link: u32, frame: Vec<u8>) {
         let lower = self.nodes[n].kernel.lower(link);
-        if let Some(lan) = self.lans().find(|lan| card(*lan) == lower) {
+        if let Some(lan) = self.lans().find(|lan| nic(*lan) == lower) {
             self.transmit(lan, Some(n), frame);
         }
     }
@@ -258,7 +258,7 @@ impl World<'_> {
     /// What was asked of the kernel is done before the process ends.
     fn exit(&mut self, n: usize) {
         let moment = self.moment(n);
-        let mut left = std::mem::take(&mut self.process(n).wire);
+        let mut left = std::mem::take(&mut self.process(n).kernel_queue);
         while let Some(op) = left.next_in_order().or_else(|| left.next_rules()) {
             self.nodes[n].kernel.perform(moment, op);
         }
@@ -272,9 +272,9 @@ impl World<'_> {
         self.nodes[n].process.as_mut().expect("it acts")
     }
 
-    fn ask_kernel(&mut self, n: usize, op: WireOp) {
+    fn ask_kernel(&mut self, n: usize, op: KernelOp) {
         let Some(op) = self.altered(n, op) else { return };
-        self.process(n).wire.push(op);
+        self.process(n).kernel_queue.push(op);
         if !std::mem::replace(&mut self.nodes[n].performing, true) {
             let life = self.nodes[n].life;
             let after = self.between(50, 500);
@@ -283,11 +283,11 @@ impl World<'_> {
     }
 
     /// What a broken engine would have asked for instead.
-    fn altered(&mut self, n: usize, mut op: WireOp) -> Option<WireOp> {
+    fn altered(&mut self, n: usize, mut op: KernelOp) -> Option<KernelOp> {
         let node = &mut self.nodes[n];
-        let is_put = matches!(op, WireOp::Put(_));
+        let is_put = matches!(op, KernelOp::Put(_));
         match (&mut op, self.sabotage) {
-            (WireOp::Put(puts) | WireOp::Extend(puts), sabotage) => {
+            (KernelOp::Put(puts) | KernelOp::Extend(puts), sabotage) => {
                 // What is only kept is not what it has set.
                 if is_put {
                     node.set.extend(puts.iter().map(|put| put.net.addr()));
@@ -299,7 +299,7 @@ impl World<'_> {
                 }
                 Some(op)
             }
-            (WireOp::Remove { net, .. }, Some(Sabotage::NoSweep)) if !node.set.contains(&net.addr()) => None,
+            (KernelOp::Remove { net, .. }, Some(Sabotage::NoSweep)) if !node.set.contains(&net.addr()) => None,
             _ => Some(op),
         }
     }
@@ -314,8 +314,8 @@ impl World<'_> {
             return;
         }
         let moment = self.moment(n);
-        let wire = &mut self.process(n).wire;
-        let Some(op) = wire.next_in_order().or_else(|| wire.next_rules()) else {
+        let queue = &mut self.process(n).kernel_queue;
+        let Some(op) = queue.next_in_order().or_else(|| queue.next_rules()) else {
             self.nodes[n].performing = false;
             return;
         };
@@ -328,7 +328,7 @@ impl World<'_> {
         }
         self.expect_expiry(n);
         if let Some(done) = done {
-            self.deliver(n, Message::Engine(Input::Wire(done)));
+            self.deliver(n, Message::Engine(Input::Kernel(done)));
         }
         let late = u64::try_from(self.nodes[n].kernel_late.as_micros()).unwrap_or(u64::MAX);
         let pause = self.between(50, 500 + late);

@@ -1,6 +1,6 @@
 use super::*;
-use crate::network::Family;
 use announcer_core::fixtures::view;
+use announcer_core::network::Family;
 
 fn web() -> ServiceKey {
     ServiceKey::new("default", "web")
@@ -35,7 +35,7 @@ fn drain(inputs: &mut mpsc::UnboundedReceiver<Input>) -> Vec<Option<Vec<String>>
 #[test]
 fn nothing_is_told_before_all_slices_are_known_and_nothing_twice() {
     let (sender, mut inputs) = mpsc::unbounded_channel();
-    let mut locals = Locals::new(sender);
+    let mut locals = LocalServices::new(sender);
     locals.service(&web(), Some(&local()));
     locals.index.take(key("1"), Some(Arc::new(slice(&["a"]))));
     locals.tell(&web());
@@ -62,14 +62,14 @@ fn nothing_is_told_before_all_slices_are_known_and_nothing_twice() {
 #[tokio::test]
 async fn a_storm_of_slices_is_told_as_its_outcome() {
     let (sender, mut inputs) = mpsc::unbounded_channel();
-    let mut locals = Locals::new(sender);
+    let mut locals = LocalServices::new(sender);
     locals.service(&web(), Some(&local()));
     let slices: Cache<SliceKey, SliceView> = Cache::new(|old, new| old != new);
     slices.apply(key("1"), slice(&["a"]));
     let mut changes = slices.subscribe();
     let mut handled = 0;
     locals.index.complete = true;
-    let mut settle = async |locals: &mut Locals| {
+    let mut settle = async |locals: &mut LocalServices| {
         while let Ok(Some(touched)) = tokio::time::timeout(std::time::Duration::from_millis(10), changes.next()).await {
             handled += 1;
             let view = slices.get(&touched);

@@ -3,13 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use announcer_core::engine::Input;
 use runtime::cache::Cache;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::NodeView;
-use crate::engine::Input;
 
 /// Addresses of kube-proxy's health check; in an IPv6-only cluster it may listen on IPv6 alone.
 const ADDRESSES: [SocketAddr; 2] =

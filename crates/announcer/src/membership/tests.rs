@@ -179,7 +179,7 @@ async fn after_the_node_was_registered_again_the_lease_belongs_to_the_new_node()
 async fn asking_for_the_rights_leaves_the_card_of_the_former_life() {
     let cluster = Cluster::default();
     let api = cluster.api(|_| None);
-    let former = Card { serving: true, term: crate::ownership::node::Term(7), ..Card::default() };
+    let former = Card { serving: true, term: announcer_core::ownership::node::Term(7), ..Card::default() };
     write(&mut membership(&api), &mut lease(), former).await.unwrap();
     let before = cluster.lease.lock().clone();
     assert!(membership(&api).is_allowed().await);

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use announcer_core::ownership::node::{
+    CARD, Card, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SAFE_MODE, SAFE_MODE_HOLDER,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-
-use crate::ownership::node::{
-    CARD, Card, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SAFE_MODE, SAFE_MODE_HOLDER,
-};
 
 /// A holder whose last renewal is older than its duration by this much is a leftover. Clocks of nodes do not differ so
 /// much; if they do, its next renewal shows that it is alive.

@@ -4,6 +4,8 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use announcer_core::ownership::service::LeaseKey;
+use announcer_core::view::{ServiceKey, ServiceView};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -12,8 +14,6 @@ use prometheus_client::registry::Registry;
 use runtime::metrics::Register;
 
 use super::Present;
-use crate::ownership::service::LeaseKey;
-use crate::view::{ServiceKey, ServiceView};
 
 type OfService = [(&'static str, String); 2];
 type Failure = [(&'static str, String); 3];
@@ -125,10 +125,10 @@ impl Services {
 mod tests {
     use std::time::Duration;
 
+    use announcer_core::view::Ingress;
     use prometheus_client::encoding::text::encode;
 
     use super::*;
-    use crate::view::Ingress;
     use announcer_core::fixtures::view;
 
     struct Bench(Registry, Services);

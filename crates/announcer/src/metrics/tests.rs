@@ -1,11 +1,11 @@
 use std::time::Duration;
 
+use announcer_core::VipId;
+use announcer_core::ownership::service::LeaseKey;
+use announcer_core::view::{Ingress, ServiceKey, Uid};
 use prometheus_client::encoding::text::encode;
 
 use super::*;
-use crate::VipId;
-use crate::ownership::service::LeaseKey;
-use crate::view::{Ingress, ServiceKey, Uid};
 
 /// Every metric has something to show.
 fn full() -> String {

@@ -1,26 +1,27 @@
 use std::sync::atomic::Ordering;
 
+use announcer_core::engine::KernelDone;
+
 use super::*;
-use crate::engine::WireDone;
 
 /// Notes what it is asked for.
-pub(super) struct Noting(pub(super) mpsc::UnboundedSender<WireOp>);
+pub(super) struct Noting(pub(super) mpsc::UnboundedSender<KernelOp>);
 
-impl Wire for Noting {
-    async fn perform(&self, op: WireOp) -> Option<WireDone> {
+impl Kernel for Noting {
+    async fn perform(&self, op: KernelOp) -> Option<KernelDone> {
         let _ = self.0.send(op);
         None
     }
 }
 
 fn parts(liveness: &Arc<Liveness>, recorder: Recorder) -> Parts<Noting> {
-    let config = crate::Config::from_env_and_args([], [], "node-1").unwrap();
+    let config = announcer_core::Config::from_env_and_args([], [], "node-1").unwrap();
     let api = runtime::scenario::Scenario::answering(|_| (404, serde_json::Value::Null));
     let (sender, receiver) = mpsc::unbounded_channel();
     let mut registry = prometheus_client::registry::Registry::default();
     Parts {
         engine: Engine::new(clock::now(), config),
-        wire: Noting(mpsc::unbounded_channel().0),
+        kernel: Noting(mpsc::unbounded_channel().0),
         writer: Writer::new(api.client(), runtime::work_queue::QueueMetrics::default(), sender.clone()),
         recorder,
         metrics: Arc::new(Metrics::register(&mut registry, "node-1", "lock", "0")),
@@ -71,10 +72,12 @@ async fn the_engine_learns_which_questions_were_not_sent_before_it_judges_a_time
         let ask = Ask { link: u32::MAX / 2, address: address.parse().unwrap(), to: l2::Mac::BROADCAST };
         assert!(!node.act(Action::Ask { mac: l2::Mac::ZERO, source: None, ask }));
     }
+    let address = "10.0.0.6".parse().unwrap();
+    assert!(!node.act(Action::Probe { link: u32::MAX / 2, mac: l2::Mac::ZERO, address }));
     assert_eq!(engine.observations().probes.unsent, 0);
     let now = clock::now();
     node.take_frames(&mut engine, now, now + Duration::from_secs(1), &mut frames);
-    assert_eq!(engine.observations().probes.unsent, 2);
+    assert_eq!(engine.observations().probes.unsent, 3);
     assert!(node.unsent.is_empty(), "each is told once");
 }
 

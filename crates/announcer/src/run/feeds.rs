@@ -4,6 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use announcer_core::config::{Config, ElectionMode};
+use announcer_core::engine::Input;
+use announcer_core::view::{SeenService, ServiceKey};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
@@ -18,11 +21,8 @@ use tokio::sync::{Notify, mpsc};
 
 use super::{Shared, at_most_until, plain, until};
 use crate::claim_keys;
-use crate::config::{Config, ElectionMode};
 use crate::endpoint_watch;
-use crate::engine::Input;
 use crate::node;
-use crate::view::{SeenService, ServiceKey};
 
 /// Interval between two lists of the API servers in mode `node`.
 const API_SERVERS_EVERY: Duration = Duration::from_mins(1);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use announcer_core::config::Config;
 use runtime::cache::Cache;
 use runtime::health::{Health, Probe};
 use runtime::scenario::Scenario;
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{Shared, feeds};
-use crate::config::Config;
 use crate::membership;
 
 /// Longer than a cache may stand still, the next attempt included.
@@ -67,7 +67,7 @@ struct Process {
     health: Health,
     _tasks: Tasks,
     _others: [tokio::task::JoinHandle<()>; 2],
-    _heard: mpsc::UnboundedReceiver<crate::engine::Input>,
+    _heard: mpsc::UnboundedReceiver<announcer_core::engine::Input>,
 }
 
 impl Process {

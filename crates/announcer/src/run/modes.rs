@@ -2,6 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use announcer_core::config::ElectionMode;
+use announcer_core::ownership::node::{Card, Swap};
+use announcer_core::ownership::service::LeaseKey;
+use announcer_core::view::ServiceKey;
 use kube::Api;
 use runtime::cache::Cache;
 use runtime::events::Recorder;
@@ -11,14 +15,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Shared, leader_config, plain, until};
-use crate::config::ElectionMode;
 use crate::elections;
-use crate::handover::{Successor, elect, feed_leadership};
+use crate::global_election::{SuccessorSearch, elect, feed_leadership};
 use crate::membership::{self, Membership};
-use crate::ownership::node::{Card, Swap};
-use crate::ownership::service::LeaseKey;
 use crate::swap::Swapper;
-use crate::view::ServiceKey;
 
 /// The channels on which the engine sends requests to the tasks of its mode. Those of the other modes have no receiver.
 pub(super) struct Requests {
@@ -57,7 +57,7 @@ fn global(tasks: &mut Tasks, shared: &Shared<'_>, recorder: &Recorder, release: 
     let Shared { config, client, namespace, inputs, .. } = shared;
     let election = Election::new(client.clone(), leader_config(config, namespace), Some(recorder));
     let leadership = election.leadership();
-    let after = Successor {
+    let after = SuccessorSearch {
         lease: Api::namespaced(client.clone(), namespace),
         name: config.lease.name.clone(),
         inputs: inputs.clone(),

@@ -10,16 +10,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use announcer::Config;
 use announcer::api_time::ApiTime;
-use announcer::class::ClassRules;
-use announcer::engine::{Engine, Input};
+use announcer::kernel::NetlinkKernel;
 use announcer::metrics::Metrics;
 use announcer::node::{self, Liveness, Parts};
-use announcer::ownership::LeaseState;
-use announcer::view::{ServiceKey, ServiceView};
-use announcer::wire::NetlinkWire;
 use announcer::writer::Writer;
+use announcer_core::Config;
+use announcer_core::class::ClassRules;
+use announcer_core::engine::{Engine, Input};
+use announcer_core::ownership::LeaseState;
+use announcer_core::view::{ServiceKey, ServiceView};
 use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::Service;
 use kube::Client;
@@ -348,7 +348,7 @@ impl Bench {
         let writer = Writer::new(self.api.client(), QueueMetrics::default(), sender.clone());
         let parts = Parts {
             engine: Engine::new(Instant::now(), config),
-            wire: NetlinkWire::new(netlink, ApiTime::default()),
+            kernel: NetlinkKernel::new(netlink, ApiTime::default()),
             writer: writer.clone(),
             recorder,
             metrics: Arc::new(Metrics::register(&mut registry, "node-1", "lock", "0")),

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use announcer::engine::Input;
-use announcer::ownership::LeaseState;
+use announcer_core::engine::Input;
+use announcer_core::ownership::LeaseState;
 
 use crate::bench::{Bench, macvlan, on_a_bench, shell};
 

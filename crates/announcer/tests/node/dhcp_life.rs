@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use announcer::ownership::LeaseState;
+use announcer_core::ownership::LeaseState;
 
 use crate::bench::{Bench, macvlan, on_a_bench, shell};
 use crate::dhcp::{DHCP, RANGE, leased, started};

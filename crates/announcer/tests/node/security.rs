@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use announcer::security::{Port, Protection};
-use announcer::wire::ruleset;
+use announcer::kernel::ruleset;
+use announcer_core::security::{Port, Protection};
 use etherparse::PacketBuilder;
 use l2::{Mac, Nftables, Traffic};
 use socket2::{Domain, Protocol, Socket, Type};

@@ -1,8 +1,8 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use announcer::engine::Input;
-use announcer::ownership::LeaseState;
+use announcer_core::engine::Input;
+use announcer_core::ownership::LeaseState;
 use l2::arp::{self, Arp};
 use l2::{Mac, PacketSocket, Traffic};
 

@@ -1,4 +1,4 @@
-//! Makes a validated configuration from the flags (ccm.md 1.3-1.5). The first error ends the start, with a text that
+//! Makes a validated configuration from the flags (CCM spec 1.3-1.5). The first error ends the start, with a text that
 //! names the flag, the value and what is accepted.
 
 use std::path::{Path, PathBuf};

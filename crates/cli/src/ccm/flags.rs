@@ -1,5 +1,6 @@
-//! Every flag that the Go provider accepts (ccm.md 1.2, 1.3). Existing charts and users' `extraArgs` must keep working,
-//! so a flag without a meaning here is accepted, and `--help` lists it as such. Any other unknown flag is rejected.
+//! Every flag that the Go provider accepts (CCM spec 1.2, 1.3). Existing charts and users' `extraArgs` must keep
+//! working, so a flag without a meaning here is accepted, and `--help` lists it as such. Any other unknown flag is
+//! rejected.
 
 #![allow(clippy::struct_field_names)] // a field is named like its flag
 

@@ -85,7 +85,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// The log line with the effective flags (ccm.md 1.4 step 6).
+/// The log line with the effective flags (CCM spec 1.4 step 6).
 fn effective(flags: &flags::Flags, configuration: &config::Configuration) -> String {
     let provider = &configuration.provider;
     format!(

@@ -1,4 +1,4 @@
-//! Log lines of a failed start: the frame and the texts that users of the Go provider search for (ccm.md 1.1).
+//! Log lines of a failed start: the frame and the texts that users of the Go provider search for (CCM spec 1.1).
 
 /// The lines for one error at the start, top to bottom.
 pub fn lines(error: &str, full_help_was_asked_for: bool) -> Vec<String> {

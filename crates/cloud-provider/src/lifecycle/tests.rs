@@ -44,7 +44,8 @@ impl Instances for Cloud {
 
     fn hold(&self) -> Option<Arc<Hold>> {
         let held = self.held.load(Ordering::Relaxed);
-        held.then(|| Arc::new(Hold { reason: "Test", message: "not now".into(), initialises_nodes: true }))
+        let hold = Hold { reason: "Test", message: "not now".into(), initialises_nodes: true, passing: false };
+        held.then(|| Arc::new(hold))
     }
 
     async fn power_now(&self, _: &NodeView) -> Power {

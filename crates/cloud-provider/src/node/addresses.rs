@@ -25,8 +25,8 @@ pub enum NodeIpError {
 }
 
 /// The addresses that `node` should show, given those of its machine. Empty if the cloud knows none now.
-/// `obey_node_ip`: whether the kubelet's annotation counts (ccm.md W-12: the Go provider has a flag to ignore it, which
-/// affects only half of the code).
+/// `obey_node_ip`: whether the kubelet's annotation counts (CCM spec W-12: the Go provider has a flag to ignore it,
+/// which affects only half of the code).
 pub fn desired_addresses(
     node: &NodeView,
     cloud: &[NodeAddress],
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(desired_addresses(&view, &list("H cloud, I 10.0.0.1"), true), Ok(list("H cloud, I 10.0.0.1")));
     }
 
-    /// ccm.md W-12.
+    /// CCM spec W-12.
     #[test]
     fn with_the_annotation_disabled_every_address_of_the_machine_is_shown() {
         for value in ["10.2.2.2", "not an address", "10.1.1.1"] {

@@ -66,7 +66,7 @@ pub(super) fn plan(node: &NodeView, machine: &InstanceMetadata, rules: Rules) ->
         let topology = if rules.follow_topology { topology(machine) } else { BTreeMap::new() };
         let mut labels = changes(node, &topology);
         for (label, value) in reconcile_labels(node) {
-            // The zone of the machine takes precedence over an old beta label (ccm.md W-24).
+            // The zone of the machine takes precedence over an old beta label (CCM spec W-24).
             if !topology.contains_key(label) {
                 labels.insert(label, value);
             }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::provider::{
-    Announced, Ensured, HARVESTER_SILENT, HOST_UPGRADE, NOT_READ_YET, ProviderError, Remark, Waiting,
+    AnnouncerPresence, Ensured, HARVESTER_SILENT, HOST_UPGRADE, NOT_READ_YET, ProviderError, Remark, Waiting,
 };
 use crate::view::{Condition, ConditionStatus, Conditions, ServiceView};
 
@@ -41,7 +41,7 @@ pub(super) fn after(
     service: &ServiceView,
     answer: EnsureResult<'_>,
     text: &str,
-    announced: Announced,
+    announced: AnnouncerPresence,
     now: &str,
 ) -> Conditions {
     let current = &service.conditions;
@@ -58,7 +58,7 @@ pub(super) fn after(
 }
 
 /// The condition to write together with the finalizer, unless the Service already has one.
-pub(super) fn first(service: &ServiceView, announced: Announced, now: &str) -> Option<Condition> {
+pub(super) fn first(service: &ServiceView, announced: AnnouncerPresence, now: &str) -> Option<Condition> {
     let (reason, message) = (PENDING, String::new());
     let nothing_yet = Ensured::Waiting(Waiting { reason, message, needs_user: false, retry_after: None });
     after(service, Ok(&nothing_yet), "", announced, now).ready.filter(|_| service.conditions.ready.is_none())
@@ -81,7 +81,7 @@ fn ready<'a>(
     service: &ServiceView,
     answer: EnsureResult<'a>,
     text: &str,
-    announced: Announced,
+    announced: AnnouncerPresence,
 ) -> Option<(ConditionStatus, &'a str, String)> {
     let current = service.conditions.ready.as_ref();
     let is = |reason: &str| current.is_some_and(|current| current.reason == reason);
@@ -94,9 +94,11 @@ fn ready<'a>(
         }
         return match announced {
             // The observation of a former process stays.
-            Announced::Untold if is(NO_ANNOUNCER) => None,
-            Announced::Away => Some((ConditionStatus::Unknown, NO_ANNOUNCER, unwatched(service))),
-            Announced::Yes | Announced::Untold => Some((ConditionStatus::True, SERVED, served(service))),
+            AnnouncerPresence::NotKnownYet if is(NO_ANNOUNCER) => None,
+            AnnouncerPresence::Away => Some((ConditionStatus::Unknown, NO_ANNOUNCER, unwatched(service))),
+            AnnouncerPresence::Running | AnnouncerPresence::NotKnownYet => {
+                Some((ConditionStatus::True, SERVED, served(service)))
+            }
         };
     }
     match answer {

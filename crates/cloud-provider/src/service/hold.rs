@@ -44,6 +44,7 @@ impl ServiceController {
             memory.served = current.cloned();
         }
         if let Some(service) = current.filter(|service| service.deleting && *step == Step::Cleanup(Release::Ours))
+            && !hold.passing
             && let Some(told) = memory.reports.held(Instant::now(), &hold.message)
         {
             tracing::warn!("{}", told.message);

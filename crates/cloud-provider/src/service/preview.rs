@@ -30,7 +30,10 @@ pub(crate) fn preview(provider: &dyn LoadBalancers, service: &ServiceView) -> Ou
 fn ensure(provider: &dyn LoadBalancers, service: &ServiceView, add_finalizer: bool, outlook: &mut Outlook) {
     let mut written = service.clone();
     if add_finalizer {
-        let annotations = provider.at_first_sight(service);
+        let annotations = match provider.at_first_sight(service) {
+            Ok(annotations) => annotations,
+            Err(waiting) => return waits(service, waiting, outlook),
+        };
         let ready = condition::first(service, provider.announced(), &timestamp());
         let patch = add_finalizer_patch(service, &annotations, ready.as_ref());
         outlook.writes.push(Write::patch(Target::service(service), patch));

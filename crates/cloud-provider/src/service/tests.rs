@@ -1,9 +1,10 @@
 //! The controller against a scripted API server and a scripted provider: requests, Events and retries.
 
+mod first_sight;
 mod held;
 mod scheduling;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -16,19 +17,22 @@ use super::decide::FINALIZER;
 use super::*;
 use crate::cache;
 use crate::managed_fields::FIELD_MANAGER;
-use crate::provider::{Announced, Hold, ProviderError, Remark, Waiting};
+use crate::provider::{AnnouncerPresence, Hold, ProviderError, Remark, Waiting};
 use crate::test_support::service;
 use crate::view::{Condition, ConditionStatus, Conditions, LOAD_BALANCER_READY, LOAD_BALANCER_WARNING, Uid};
+
+type FirstSight = Result<BTreeMap<String, Option<String>>, Waiting>;
 
 /// A provider that answers from a script; with the script at its end, all is well and gone.
 #[derive(Default)]
 struct Cloud {
+    first_sight: Mutex<VecDeque<FirstSight>>,
     ensure: Mutex<VecDeque<Result<Ensured, ProviderError>>>,
     delete: Mutex<VecDeque<Result<Deleted, ProviderError>>>,
     calls: Mutex<Vec<String>>,
     wakes: Mutex<Option<mpsc::UnboundedReceiver<ServiceKey>>>,
-    /// The reason of the hold.
-    held: Mutex<Option<&'static str>>,
+    /// The hold.
+    held: Mutex<Option<Arc<Hold>>>,
     /// What was to be deleted.
     deleted: Mutex<Vec<ServiceView>>,
 }
@@ -47,9 +51,12 @@ impl LoadBalancers for Cloud {
         self.delete.lock().pop_front().unwrap_or(Ok(Deleted::Gone { existed: false }))
     }
 
+    fn at_first_sight(&self, _: &ServiceView) -> FirstSight {
+        self.first_sight.lock().pop_front().unwrap_or(Ok(BTreeMap::new()))
+    }
+
     fn hold(&self, _: &ServiceView) -> Option<Arc<Hold>> {
-        let reason = (*self.held.lock())?;
-        Some(Arc::new(Hold { reason, message: "not now".into(), initialises_nodes: true }))
+        self.held.lock().clone()
     }
 
     fn wakes(&self) -> BoxStream<'static, ServiceKey> {
@@ -141,7 +148,7 @@ fn changed(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
 fn finalized(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
     changed(|view| {
         view.finalizers = vec![FINALIZER.into()];
-        view.conditions.ready = condition::first(view, Announced::Yes, "2026-01-01T00:00:00Z");
+        view.conditions.ready = condition::first(view, AnnouncerPresence::Running, "2026-01-01T00:00:00Z");
         change(view);
     })
 }
@@ -342,20 +349,6 @@ async fn a_restart_over_a_healthy_service_sends_nothing() {
 }
 
 #[tokio::test]
-async fn without_the_finalizer_nothing_is_asked_of_the_cloud() {
-    let mut test = Test::with([service("default/web")], Cloud::default(), |_| {
-        (403, Scenario::status(403, "Forbidden", "services/status is forbidden"))
-    });
-    assert_eq!(test.pass().await, Next::BackOff);
-    assert_eq!(test.calls(), Vec::<String>::new());
-    assert_eq!(
-        test.told(),
-        ["SyncLoadBalancerFailed Error syncing load balancer: failed to add load balancer cleanup finalizer: \
-          services/status is forbidden"]
-    );
-}
-
-#[tokio::test]
 async fn a_conflict_is_no_failure_and_is_not_told() {
     let mut test = Test::with([service("default/web")], Cloud::default(), |_| {
         (409, Scenario::status(409, "Conflict", "the object has been modified"))
@@ -365,18 +358,6 @@ async fn a_conflict_is_no_failure_and_is_not_told() {
     }
     assert_eq!(test.told(), Vec::<String>::new());
     assert_eq!(test.pass().await, Next::BackOff, "unless it never ends");
-}
-
-#[tokio::test]
-async fn a_service_that_is_gone_before_its_finalizer_is_not_an_error() {
-    let mut test = Test::with([service("default/web")], Cloud::default(), |_| {
-        (404, Scenario::status(404, "NotFound", "services \"web\" not found"))
-    });
-    assert_eq!(test.pass().await, Next::After(AFTER_CONFLICT));
-    test.cache.remove(&service("default/web").key);
-    assert_eq!(test.pass().await, Next::OnChange);
-    assert_eq!(test.calls(), ["delete default/web u1"]);
-    assert_eq!(test.told(), Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -17,15 +17,15 @@ use crate::{
 };
 
 /// Transmissions of a REQUEST for an offer (0, 1, 3 and 7 s) before looking for another offer at 15 s.
-const REQUEST_ATTEMPTS: u32 = 4;
+const REQUEST_TRANSMISSIONS: u32 = 4;
 
 /// Transmissions of INIT-REBOOT (0 and 1 s) or of REBIND before DISCOVER. They are few, because a server that has lost
 /// its lease database and is not authoritative never answers these, while DISCOVER with option 50 leads to the same
 /// address.
-const CONFIRM_ATTEMPTS: u32 = 2;
+const CONFIRM_TRANSMISSIONS: u32 = 2;
 
 /// After this many transmissions without an answer the silence is reported; a lost packet or two is not worth a report.
-const QUIET_ATTEMPTS: u32 = 2;
+const QUIET_TRANSMISSIONS: u32 = 2;
 
 /// A late answer counts if it belongs to one of this many last transmissions.
 const QUESTIONS_KEPT: usize = 3;
@@ -93,7 +93,7 @@ impl Client {
 
     pub(super) fn request(&mut self, now: Instant, exchange: Exchange, offer: Offer, out: &mut Vec<Output>) {
         // The REQUEST uses the transaction of the offer, but counts its own transmissions.
-        let exchange = Exchange { started: now, attempts: 0, ..exchange };
+        let exchange = Exchange { started: now, transmissions: 0, ..exchange };
         self.phase = Phase::Asking { exchange, goal: Goal::Requesting { offer } };
         self.transmit(now, out);
     }
@@ -125,7 +125,7 @@ impl Client {
                 self.transmit(now, out);
             }
             Phase::Asking { exchange, goal } => match goal {
-                Goal::Requesting { offer } if exchange.attempts >= REQUEST_ATTEMPTS => {
+                Goal::Requesting { offer } if exchange.transmissions >= REQUEST_TRANSMISSIONS => {
                     if self.in_use.is_some() {
                         let address = offer.address;
                         self.reboot(now, address, out);
@@ -134,7 +134,7 @@ impl Client {
                     }
                 }
                 Goal::Rebooting { foreign_nak, address } => {
-                    let (address, exhausted) = (*address, exchange.attempts >= CONFIRM_ATTEMPTS);
+                    let (address, exhausted) = (*address, exchange.transmissions >= CONFIRM_TRANSMISSIONS);
                     match foreign_nak.take() {
                         Some(nak) => self.refused(now, address, nak, out),
                         None if exhausted && self.in_use.is_none() => self.discover(now, out),
@@ -163,7 +163,7 @@ impl Client {
     fn transmit(&mut self, now: Instant, out: &mut Vec<Output>) {
         let Phase::Asking { exchange, goal } = &self.phase else { return };
         let mut exchange = *exchange;
-        let mut back_off = || timing::back_off(exchange.attempts + 1, &mut self.rng);
+        let mut back_off = || timing::back_off(exchange.transmissions + 1, &mut self.rng);
         let broadcast = Route::BROADCAST;
         // The wait for the next transmission is limited by the rest of the phase.
         let (request, route, wait) = match (goal, &self.in_use) {
@@ -183,7 +183,7 @@ impl Client {
             }
             (Goal::Renewing, Some(lease)) => {
                 let mut route = Route::to_server(lease);
-                if exchange.attempts % 2 == 1 {
+                if exchange.transmissions % 2 == 1 {
                     // The server's MAC may have changed if it is silent; a broadcast costs one frame.
                     route.mac = Mac::BROADCAST;
                 }
@@ -210,13 +210,13 @@ impl Client {
         };
         let Transaction { xid: first, secs, .. } = *transaction;
         self.push_message(&request, &route, xid, secs, out);
-        if confirms && exchange.attempts >= CONFIRM_ATTEMPTS {
+        if confirms && exchange.transmissions >= CONFIRM_TRANSMISSIONS {
             // The lease is still valid, so the client goes on asking for its extension (a NAK would end it). It also
             // asks for the address as if it were new.
             let request = Request::Discover { wish: self.in_use.as_ref().map(|lease| lease.address) };
             self.push_message(&request, &broadcast, first, secs, out);
         }
-        if exchange.attempts >= QUIET_ATTEMPTS {
+        if exchange.transmissions >= QUIET_TRANSMISSIONS {
             self.report_silence(now, &exchange, wait, out);
         }
         self.sent(now, wait, exchange);
@@ -260,7 +260,7 @@ impl Client {
         out.push(Output::Report(Report::NoAnswer {
             state: self.state(),
             silent_for: now.saturating_duration_since(asked.started),
-            attempts: asked.attempts,
+            transmissions: asked.transmissions,
             next_in,
         }));
     }
@@ -283,7 +283,7 @@ impl Client {
     /// one.
     fn exchange(&mut self, now: Instant) -> Exchange {
         let transaction = Transaction { xid: self.rng.random(), secs: 0, questions: [None; QUESTIONS_KEPT] };
-        Exchange { started: now, attempts: 0, next_at: now, transaction }
+        Exchange { started: now, transmissions: 0, next_at: now, transaction }
     }
 
     fn secs(&self, now: Instant) -> u16 {

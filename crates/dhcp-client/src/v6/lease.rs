@@ -119,14 +119,14 @@ pub enum LostReason {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Report {
     /// No server answers.
-    #[error("no DHCPv6 server answered for {} s ({state}, {attempts} requests sent)", .silent_for.as_secs())]
+    #[error("no DHCPv6 server answered for {} s ({state}, {transmissions} requests sent)", .silent_for.as_secs())]
     NoAnswer {
         /// State of the client.
         state: State,
         /// Time since the first request of this attempt.
         silent_for: Duration,
         /// Number of requests.
-        attempts: u32,
+        transmissions: u32,
     },
     /// The server has no address for this client.
     #[error(

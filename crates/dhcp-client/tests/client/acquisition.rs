@@ -134,7 +134,7 @@ fn silence_is_reported_but_not_the_first_lost_packets() {
     assert!(bench.input(Input::Start).reports().is_empty());
     assert!(bench.sleep().reports().is_empty());
     let outs = bench.sleep();
-    let [report @ Report::NoAnswer { state: State::Selecting, attempts: 2, .. }] = outs.reports()[..] else {
+    let [report @ Report::NoAnswer { state: State::Selecting, transmissions: 2, .. }] = outs.reports()[..] else {
         panic!("{outs:?}");
     };
     assert!(report.to_string().starts_with("no DHCP server answered for "), "{report}");

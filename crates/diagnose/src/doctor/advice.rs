@@ -25,7 +25,7 @@ pub fn noted(command: String, notes: &[&str]) -> String {
 
 /// `generate-addon` for the account of the cloud-config in this namespace of Harvester; `rest` are further words.
 fn generate_addon(snapshot: &Snapshot, namespace: &str, rest: &str, note: &str) -> String {
-    let card = facts::card(snapshot);
+    let card = facts::identity_card(snapshot);
     let recorded = card["namespace"].as_str().unwrap_or_default();
     let namespace = [namespace, recorded].into_iter().find(|one| !one.is_empty());
     let account = snapshot.account.as_ref().filter(|account| Some(account.namespace.as_str()) == namespace);

@@ -1,7 +1,7 @@
 //! The names of all checks. Scripts rely on them, and docs/troubleshooting.md has a line for each.
 
 /// In alphabetical order.
-pub const CHECKS: [&str; 73] = [
+pub const CHECKS: [&str; 74] = [
     "address-conflict",
     "address-taken",
     "address-unowned",
@@ -39,6 +39,7 @@ pub const CHECKS: [&str; 73] = [
     "harvester-webhook-refuses",
     "host-upgrade-failed",
     "host-upgrade-paused",
+    "identity-not-known",
     "interface-missing",
     "kube-proxy-not-ready",
     "load-balancer-abandoned",

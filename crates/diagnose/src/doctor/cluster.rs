@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::advice;
-use super::controllers::{IN_SAFE_MODE, identity};
+use super::controllers::{identity, settle};
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
@@ -77,7 +77,7 @@ fn labels(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
                         "Harvester's webhook refuses load balancers of a cluster that has no machines, and \
                         deletes those of a removed one",
                     )
-                    .remedy(unless_in_safe_mode(snapshot, command(name))),
+                    .remedy(unless_in_doubt(snapshot, command(name))),
             );
         }
     }
@@ -119,7 +119,7 @@ fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
                 "the flag is not followed; with a name that no load balancer has all of them would be made anew, \
                 with other addresses",
             )
-            .remedy(unless_in_safe_mode(snapshot, set(adopted, "")))
+            .remedy(unless_in_doubt(snapshot, set(adopted, "")))
     })
 }
 
@@ -131,18 +131,17 @@ fn uids(snapshot: &Snapshot) -> Vec<String> {
     snapshot.cluster_uid.iter().cloned().chain(former).collect()
 }
 
-/// The remedy, unless the controller is in safe mode: then the name in the record may be that of the original of which
-/// this cluster is a copy.
-fn unless_in_safe_mode(snapshot: &Snapshot, remedy: String) -> String {
-    let safe = snapshot.config(facts::RECORD, facts::SAFE_MODE).is_some();
-    if safe { IN_SAFE_MODE.to_owned() } else { remedy }
+/// The remedy, unless the controller is in doubt: then the name in the record may be that of the original of which this
+/// cluster is a copy.
+fn unless_in_doubt(snapshot: &Snapshot, remedy: String) -> String {
+    facts::doubt(snapshot).map_or(remedy, |doubt| settle(doubt).to_owned())
 }
 
 /// How to delete load balancers on Harvester. A copy of a cluster, or a restored one, has the UID of the original, so
 /// load balancers without a Service here may serve clients of the original.
 fn deletion(snapshot: &Snapshot, name: &str) -> String {
-    if snapshot.config(facts::RECORD, facts::SAFE_MODE).is_some() {
-        return format!("nothing here, it may be another cluster's: {IN_SAFE_MODE}");
+    if let Some(doubt) = facts::doubt(snapshot) {
+        return format!("nothing here, it may be another cluster's: {}", settle(doubt));
     }
     if let Some(stamp) = facts::restore_suspected(snapshot) {
         return format!(
@@ -222,7 +221,7 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
                     "a copy of a cluster, or two of one name, write each other's load balancers; what one \
                     deletes the other loses",
                 )
-                .remedy(unless_in_safe_mode(
+                .remedy(unless_in_doubt(
                     snapshot,
                     advice::noted(
                         identity(snapshot, "rename <name>"),

@@ -1,20 +1,26 @@
 //! Checks the cloud controller: whether exactly one is installed and whether anything holds it; also the upgrade of
 //! hosts that it follows.
 
+use std::collections::BTreeSet;
+
 use contract::config_maps::host_upgrade;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 use serde_json::Value;
 
 use super::advice;
 use super::announcers;
 use super::finding::Finding;
 use super::pods;
-use crate::facts;
+use crate::facts::{self, ControllerDoubt};
 use crate::snapshot::Snapshot;
 
-/// Seconds without a renewal after which the leader counts as gone; it renews every two seconds.
-const SILENT: i64 = 60;
+/// Seconds within which a kubelet is seen to report by a controller that asks for it.
+const KUBELET_REPORTS: i64 = 5 * 60;
 
+/// The object of findings about the controller that leads.
+const LEASE: &str = "Lease kube-system/cloud-controller-manager";
 const INSTALL: &str = concat!(
     "helm install harvester-cloud-provider <chart> -n kube-system -f values.yaml     # <chart>: the archive \
      harvester-cloud-provider-",
@@ -22,11 +28,19 @@ const INSTALL: &str = concat!(
     ".tgz, or its name in your repository; README and quick starts say where it comes from and what values.yaml has; \
      RKE2 installs it where its cloud-provider-name is harvester"
 );
-/// The advice that comes first while the controller is in safe mode.
-pub const IN_SAFE_MODE: &str = "first end the safe mode, docs/backup.md says how";
 /// Ends the pause of the whole controller.
 pub const RESUME: &str = "kubectl -n kube-system patch configmap harvester-cloud-provider --type merge -p \
                           '{\"data\":{\"paused\":null}}'";
+
+/// The advice that comes first while the controller is in doubt.
+pub fn settle(doubt: ControllerDoubt<'_>) -> &'static str {
+    match doubt {
+        ControllerDoubt::SafeMode(_) => "first end the safe mode, docs/backup.md says how",
+        ControllerDoubt::NotKnown => {
+            "first the cloud controller has to know which cluster this is, docs/backup.md says what it waits for"
+        }
+    }
+}
 
 /// The command by which an administrator confirms the identity of the cluster, with these words.
 pub fn identity(snapshot: &Snapshot, words: &str) -> String {
@@ -46,7 +60,7 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();
     all.extend(lease(snapshot));
     all.extend(two(snapshot));
-    all.extend(safe_mode(snapshot));
+    all.extend(facts::doubt(snapshot).map(|doubt| in_doubt(snapshot, doubt)));
     all.extend(paused(snapshot));
     all.extend(upgrade(snapshot));
     all
@@ -56,18 +70,18 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
     if snapshot.guest.trouble.is_some() || !snapshot.has_read("Leases in kube-system") {
         return None;
     }
-    let lease = snapshot.leases.iter().find(|lease| lease.metadata.name.as_deref() == Some(facts::CONTROLLER_LEASE));
+    let lease = facts::controller_lease(snapshot);
     let renewed = lease.and_then(|lease| facts::renewed(snapshot, lease));
     let installed = !is_not_installed(snapshot);
     let what = match renewed {
         // A leader that is restarted is given time; without a workload nothing restarts it.
-        Some((ago, duration)) if ago <= if installed { SILENT } else { duration } => return None,
+        Some((ago, duration)) if ago <= if installed { facts::CONTROLLER_SILENT } else { duration } => return None,
         Some((ago, _)) => {
             format!("nobody has renewed Lease {} for {}", facts::CONTROLLER_LEASE, crate::table::age(ago))
         }
         None => format!("nobody holds Lease {}", facts::CONTROLLER_LEASE),
     };
-    let finding = Finding::error("controller-missing", "Lease kube-system/cloud-controller-manager")
+    let finding = Finding::error("controller-missing", LEASE)
         .why("no Service gets an address and no new node is initialised; what is served goes on");
     Some(if let Some(stopped) = scaled_to_zero(snapshot) {
         let (namespace, name) = (namespace(&stopped.metadata), name(&stopped.metadata));
@@ -92,7 +106,7 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
 /// Whether it is certain that no cloud controller is installed. One that runs outside its cluster has no workload
 /// there, and the record says so.
 pub fn is_not_installed(snapshot: &Snapshot) -> bool {
-    can_see_workloads(snapshot) && !has_workload(snapshot) && facts::card(snapshot)["outside"] != true
+    can_see_workloads(snapshot) && !has_workload(snapshot) && facts::identity_card(snapshot)["outside"] != true
 }
 
 /// The Deployment of the cloud controller, if nothing else runs one and it has no replicas.
@@ -144,19 +158,74 @@ fn namespace(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMe
     metadata.namespace.as_deref().unwrap_or_default()
 }
 
-/// Reports the safe mode, with the controller's own text.
-fn safe_mode(snapshot: &Snapshot) -> Option<Finding> {
-    let text = snapshot.config(facts::RECORD, facts::SAFE_MODE)?;
-    Some(
-        Finding::error("safe-mode", facts::record())
-            .what(format!("the cloud controller is in safe mode: {text}"))
-            .why("no Service, Node or load balancer is changed until it is known which cluster this is")
-            .remedy(advice::noted(
-                identity(snapshot, "show"),
-                &["compares; then the command that the text names. docs/backup.md says what fits a copy, a restore and \
-                  a move"],
-            )),
-    )
+fn in_doubt(snapshot: &Snapshot, doubt: ControllerDoubt<'_>) -> Finding {
+    match doubt {
+        ControllerDoubt::SafeMode(text) => safe_mode(snapshot, text),
+        ControllerDoubt::NotKnown => identity_not_known(snapshot),
+    }
+}
+
+/// Reports the safe mode, with the controller's own text. Where the record has none, the Lease has its reason.
+fn safe_mode(snapshot: &Snapshot, text: &str) -> Finding {
+    let in_record = snapshot.config(facts::RECORD, facts::SAFE_MODE).is_some();
+    let object = if in_record { facts::record() } else { LEASE.to_owned() };
+    Finding::error("safe-mode", object)
+        .what(format!("the cloud controller is in safe mode: {text}"))
+        .why("no Service, Node or load balancer is changed until it is known which cluster this is")
+        .remedy(advice::noted(
+            identity(snapshot, "show"),
+            &["compares; then the command that the text names. docs/backup.md says what fits a copy, a restore and a \
+              move"],
+        ))
+}
+
+/// Reports that the controller does not know yet which cluster this is, and what it waits for. That of a new leader may
+/// end by itself.
+fn identity_not_known(snapshot: &Snapshot) -> Finding {
+    let spec = facts::controller_lease(snapshot).and_then(|lease| lease.spec.as_ref());
+    let since = spec.and_then(|spec| spec.acquire_time.as_ref()).map(|time| facts::since(snapshot, time.0));
+    let finding = if since.is_some_and(|since| since < KUBELET_REPORTS) {
+        Finding::warning("identity-not-known", LEASE)
+    } else {
+        Finding::error("identity-not-known", LEASE)
+    };
+    let (waits, command, ends) = if is_not_installed(snapshot) {
+        (
+            "it runs outside this cluster, or on a Node that is not registered, and the record does not say so"
+                .to_owned(),
+            "harvester-cloud-provider identity show".to_owned(),
+            "compares; if NODE_NAME is wrong, correct it; if this controller is to run outside this cluster: identity \
+             confirm",
+        )
+    } else {
+        (
+            format!(
+                "no kubelet of the machines in the record was seen to report since it started ({})",
+                on_recorded_machines(snapshot)
+            ),
+            identity(snapshot, "show"),
+            "compares; one of these kubelets that lives ends it within 5 minutes; if the old machines are gone for \
+             good: identity confirm",
+        )
+    };
+    let copy = "if this is a copy of another cluster: identity rename NEW-NAME --copy; docs/backup.md says what fits";
+    finding
+        .what(format!("the cloud controller does not know yet which cluster this is (IdentityNotKnown): {waits}"))
+        .why("no Service, Node or load balancer is changed until that is known; what is served goes on")
+        .remedy(advice::noted(command, &[ends, copy]))
+}
+
+/// The Nodes whose machines are in the record.
+fn on_recorded_machines(snapshot: &Snapshot) -> String {
+    let card = facts::identity_card(snapshot);
+    let machines: BTreeSet<&str> =
+        card["machines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let is_recorded = |node: &&Node| facts::vm_uid(node).is_some_and(|uid| machines.contains(uid));
+    let state = |node: &Node| {
+        format!("Node {} is {}", node.name_any(), if facts::is_ready(node) { "Ready" } else { "not Ready" })
+    };
+    let nodes: Vec<String> = snapshot.nodes.iter().filter(is_recorded).map(state).collect();
+    if nodes.is_empty() { "no Node runs on one of them".to_owned() } else { nodes.join(", ") }
 }
 
 fn paused(snapshot: &Snapshot) -> Option<Finding> {

@@ -39,7 +39,7 @@ fn elsewhere(snapshot: &Snapshot) -> Option<Finding> {
         return None;
     }
     let namespace = &snapshot.namespace;
-    let card = facts::card(snapshot);
+    let card = facts::identity_card(snapshot);
     let recorded = card["namespace"].as_str().filter(|recorded| !recorded.is_empty() && recorded != namespace);
     let finding = Finding::error("machines-elsewhere", format!("namespace {namespace} of Harvester"))
         .why("nothing of this cluster is found there: neither its machines nor its load balancers were checked");

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use super::events::{self, object};
 use super::finding::Finding;
 use super::{advice, announcers, controllers, endpoints, pools};
-use crate::facts;
+use crate::facts::{self, ControllerDoubt};
 use crate::reasons;
 use crate::snapshot::Snapshot;
 
@@ -145,11 +145,14 @@ fn not_deleted(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
 fn held(snapshot: &Snapshot, service: &Service) -> Option<(&'static str, String)> {
     if facts::controller_is_paused(snapshot) {
         Some(("the cloud controller is paused: nothing is deleted before that ends", controllers::RESUME.to_owned()))
-    } else if snapshot.config(facts::RECORD, facts::SAFE_MODE).is_some() {
-        Some((
-            "the cloud controller is in safe mode: nothing is deleted before that ends",
-            controllers::IN_SAFE_MODE.to_owned(),
-        ))
+    } else if let Some(doubt) = facts::doubt(snapshot) {
+        let why = match doubt {
+            ControllerDoubt::SafeMode(_) => "the cloud controller is in safe mode: nothing is deleted before that ends",
+            ControllerDoubt::NotKnown => {
+                "the cloud controller does not know yet which cluster this is: nothing is deleted before that"
+            }
+        };
+        Some((why, controllers::settle(doubt).to_owned()))
     } else if facts::is_paused(service) {
         Some(("its annotation pauses it: nothing of it is deleted before that ends", resume(service)))
     } else {

@@ -3,6 +3,7 @@
 mod addresses;
 mod advice;
 mod causes;
+mod identity;
 mod orphans;
 mod surroundings;
 mod workloads;
@@ -330,7 +331,7 @@ fn faults() -> Vec<(&'static str, Plant)> {
 
 fn all_faults() -> impl Iterator<Item = (&'static str, Plant)> {
     let more = surroundings::faults().into_iter().chain(workloads::faults());
-    faults().into_iter().chain(more).chain(causes::faults()).chain(addresses::faults())
+    faults().into_iter().chain(more).chain(causes::faults()).chain(addresses::faults()).chain(identity::faults())
 }
 
 fn facts_name(lease: &k8s_openapi::api::coordination::v1::Lease) -> &str {
@@ -415,10 +416,14 @@ fn in_a_copy_nobody_is_told_to_delete_what_the_original_serves_or_to_take_its_na
         let remedy = remedy(&copy, check);
         assert!(remedy.contains(" delete ") && remedy.contains("only if no snapshot or copy"), "{remedy}");
     }
+    let mut unknown = copy.clone();
+    identity::not_known(&mut unknown);
     record("safe-mode", "MachinesReplaced: the whole story")(&mut copy);
     for check in checks {
-        let remedy = remedy(&copy, check);
-        assert!(remedy.contains("docs/backup.md") && !remedy.contains("kubectl"), "{check}: {remedy}");
+        for doubtful in [&copy, &unknown] {
+            let remedy = remedy(doubtful, check);
+            assert!(remedy.contains("docs/backup.md") && !remedy.contains("kubectl"), "{check}: {remedy}");
+        }
     }
     let said = examine(&copy).to_text();
     assert!(said.contains("MachinesReplaced: the whole story"), "{said}");

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use contract::config_maps::host_upgrade;
+use contract::leases;
 use harvester_api::ip_pool::IpPool;
 use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -11,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::doctor::nodes::is_shut_out;
-use crate::facts;
+use crate::facts::{self, ControllerDoubt};
 use crate::snapshot::{Snapshot, Unread};
 
 /// The Services to show.
@@ -195,14 +196,8 @@ fn service_row(snapshot: &Snapshot, service: &Service) -> ServiceRow {
             (vip.state.text().to_owned(), if well { String::new() } else { format!("{:?}", vip.state) }, String::new())
         }
         (None, None) if booked.is_empty() => {
-            let paused = if facts::is_paused(service) {
-                Some(format!("annotation {} is true", cloudprovider::PAUSED))
-            } else {
-                let key = || format!("key {} of {} is true", facts::PAUSED, facts::record());
-                facts::controller_is_paused(snapshot).then(key)
-            };
-            let reason = if paused.is_some() { "Paused" } else { "NotBooked" };
-            ("pending".to_owned(), reason.to_owned(), paused.unwrap_or_default())
+            let (reason, message) = not_booked(snapshot, service);
+            ("pending".to_owned(), reason.to_owned(), message)
         }
         (None, None) => ("booked".to_owned(), "NotAnnounced".to_owned(), String::new()),
     };
@@ -224,6 +219,24 @@ fn service_row(snapshot: &Snapshot, service: &Service) -> ServiceRow {
         message,
         dhcp,
         age_seconds: facts::since(snapshot, last),
+    }
+}
+
+/// Why there is no address for this Service yet: a reason, and a message for users.
+fn not_booked(snapshot: &Snapshot, service: &Service) -> (&'static str, String) {
+    if facts::is_paused(service) {
+        return ("Paused", format!("annotation {} is true", cloudprovider::PAUSED));
+    }
+    if facts::controller_is_paused(snapshot) {
+        return ("Paused", format!("key {} of {} is true", facts::PAUSED, facts::record()));
+    }
+    match facts::doubt(snapshot) {
+        Some(ControllerDoubt::SafeMode(text)) => ("SafeMode", format!("the cloud controller is in safe mode: {text}")),
+        Some(ControllerDoubt::NotKnown) => (
+            leases::IDENTITY_NOT_KNOWN,
+            "the cloud controller does not know yet which cluster this is; doctor says what it waits for".to_owned(),
+        ),
+        None => ("NotBooked", String::new()),
     }
 }
 

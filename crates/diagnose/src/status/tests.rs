@@ -87,6 +87,33 @@ fn a_service_that_nothing_is_done_for_on_purpose_is_called_paused() {
 }
 
 #[test]
+fn a_service_that_waits_for_the_identity_of_the_cluster_says_so() {
+    let shown = |annotation: &str, recorded: Option<&str>| {
+        let mut snapshot = healthy::snapshot();
+        let mut silent = healthy::service("silent");
+        (silent["metadata"]["annotations"], silent["status"]) = (json!({}), json!({}));
+        snapshot.services.push(read(silent));
+        let said = ("cloudprovider.harvesterhci.io/safe-mode".to_owned(), annotation.to_owned());
+        snapshot.leases[0].metadata.annotations = Some([said].into());
+        let record = snapshot.config_maps.get_mut("harvester-cloud-provider").unwrap();
+        let entry = recorded.map(|text| ("safe-mode".to_owned(), text.to_owned()));
+        record.data.get_or_insert_default().extend(entry);
+        let rows = report(&snapshot, &Scope::default()).services;
+        let reason = |name: &str| rows.iter().find(|row| row.name == name).map(|row| row.reason.clone());
+        assert_eq!(reason("web").as_deref(), Some(""), "what is served goes on");
+        let message = rows.iter().find(|row| row.name == "silent").unwrap().message.clone();
+        format!("{}: {message}", reason("silent").unwrap())
+    };
+    let unknown = shown("IdentityNotKnown", None);
+    assert!(unknown.starts_with("IdentityNotKnown: the cloud controller does not know yet"), "{unknown}");
+    let text = "MachinesReplaced: the whole story";
+    let recorded = format!("SafeMode: the cloud controller is in safe mode: {text}");
+    assert_eq!(shown("MachinesReplaced", Some(text)), recorded);
+    assert_eq!(shown("IdentityNotKnown", Some(text)), recorded);
+    assert_eq!(shown("WrongHarvester", None), "SafeMode: the cloud controller is in safe mode: WrongHarvester");
+}
+
+#[test]
 fn names_and_a_namespace_choose_services() {
     let mut snapshot = healthy::snapshot();
     snapshot.services.push(read(healthy::service("api")));

@@ -153,7 +153,8 @@ pub enum CloudConfigError {
     },
 }
 
-/// Why the provider cannot use its cloud-config file. The texts are those of ccm.md 1.5, because users search for them.
+/// Why the provider cannot use its cloud-config file. The texts are those of CCM spec 1.5, because users search for
+/// them.
 #[derive(Debug, thiserror::Error)]
 pub enum CloudConfigFileError {
     /// `--cloud-config` was not given.

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-/// A kubeconfig in the form of Harvester's own endpoint: every name is `default` (harvester-side.md 10.3).
+/// A kubeconfig in the form of Harvester's own endpoint: every name is `default` (Harvester spec 10.3).
 pub fn render(server: &str, ca_pem: &str, namespace: &str, token: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\nclusters:\n- name: default\n  cluster:\n    \

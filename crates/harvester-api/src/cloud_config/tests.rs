@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
 const KEY: &str = "-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n";
 
-/// harvester-side.md 10.3: what Harvester hands out.
+/// Harvester spec 10.3: what Harvester hands out.
 fn good() -> String {
     format!(
         "apiVersion: v1\nkind: Config\nclusters:\n- name: default\n  cluster:\n    \

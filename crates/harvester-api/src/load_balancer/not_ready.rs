@@ -4,7 +4,7 @@
 /// whose address is still allocated.
 pub const NO_ALLOCATOR: &str = "fail to get allocator ";
 
-/// The meaning of the host's message about a load balancer that is not ready (harvester-side.md 3.6, host-throughput.md
+/// The meaning of the host's message about a load balancer that is not ready (Harvester spec 3.6, host pace spec
 /// 1.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotReady {

@@ -19,7 +19,7 @@ use super::restore::{GarbageView, keep_confirmed, look_back};
 use super::summary::summary;
 use super::sweep::Sweep;
 use crate::config::{GarbageConfig, GarbageMode, LoadBalancerConfig};
-use crate::host_upgrade::Caution;
+use crate::host_upgrade::Suspensions;
 use crate::identity::Identity;
 use crate::identity::judge::CONFIRM;
 use crate::identity::keeper::{Sources, until};
@@ -50,7 +50,7 @@ pub struct Collector {
     requests: Requests,
     pacer: Arc<Pacer>,
     metrics: Arc<Metrics>,
-    caution: Caution,
+    suspensions: Suspensions,
     /// Since when more objects are due than may be deleted without an operator's confirmation.
     barred: Option<tokio::time::Instant>,
 }
@@ -95,14 +95,14 @@ impl Collector {
             requests,
             pacer,
             metrics,
-            caution: Caution::default(),
+            suspensions: Suspensions::default(),
             barred: None,
         }
     }
 
-    /// Sets the caution that the collector asks before it deletes anything.
-    pub fn cautious(mut self, caution: Caution) -> Self {
-        self.caution = caution;
+    /// Sets the suspensions that the collector asks before it deletes anything.
+    pub fn suspended_by(mut self, suspensions: Suspensions) -> Self {
+        self.suspensions = suspensions;
         self
     }
 
@@ -223,7 +223,7 @@ impl Collector {
 
     /// Returns `Err` with the reason while no load balancer may be deleted only because it belongs to no Service.
     fn may_collect(&self) -> Result<(), Arc<str>> {
-        self.caution.may_collect_garbage()?;
+        self.suspensions.may_collect_garbage()?;
         if let Some((stamp, _)) = self.identity.restore_suspected(tokio::time::Instant::now()) {
             return Err(format!("Services vanished at {stamp} as after a restore of etcd").into());
         }

@@ -167,11 +167,16 @@ async fn garbage_that_the_host_is_booking_for_is_not_deleted_whatever_the_cache_
     assert_eq!((host.requests().len(), host.writes().len()), (2, 0));
 }
 
+/// The hold of a safe mode.
+fn forbidden() -> cloud_provider::provider::Hold {
+    cloud_provider::provider::Hold { reason: "Test", message: String::new(), initialises_nodes: true, passing: false }
+}
+
 #[tokio::test]
 async fn in_safe_mode_nothing_is_deleted() {
     let lab = lab(GarbageMode::Delete, false);
     let garbage = lab.collector.look();
-    let hold = cloud_provider::provider::Hold { reason: "Test", message: String::new(), initialises_nodes: true };
+    let hold = forbidden();
     lab.collector.identity.set_hold(Some(hold));
     lab.collector.delete(&garbage[0], 0, &lab.recorder).await.unwrap();
     assert_eq!(lab.server.requests(), []);
@@ -229,7 +234,7 @@ async fn a_word_that_ends_a_safe_mode_is_written_down_within_seconds() {
         let guest = guest(&Value::Null, fails);
         let requests = Requests::new(guest.client(), guest.client(), "guests");
         let identity = lab.collector.identity.clone();
-        let hold = cloud_provider::provider::Hold { reason: "Test", message: String::new(), initialises_nodes: true };
+        let hold = forbidden();
         identity.set_hold(Some(hold));
         let run = tokio::spawn(Collector { requests, ..lab.collector }.run(lab.recorder));
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -20,12 +20,12 @@ use runtime::events::Recorder;
 use runtime::reflect::Status;
 use tokio::sync::watch;
 
-use super::caution::Caution;
 use super::cooperation::UpgradeState;
 use super::decide::HostUpgrade;
 use super::facts::{PlanView, UpgradeFacts, machines, newest};
 use super::shown::{NodeStatus, Reason, message};
 use super::signals::PlanCaches;
+use super::suspensions::Suspensions;
 use super::{show, status};
 use crate::identity::Identity;
 use crate::instances::view::{VmCache, VmiCache};
@@ -70,7 +70,7 @@ struct Shown {
 /// The controller. [`Controller::run`] is called once.
 pub struct Controller {
     sources: Sources,
-    caution: Caution,
+    suspensions: Suspensions,
     /// Forbids all writes while the identity of the cluster is not settled.
     identity: Option<Identity>,
     nodes: Api<Node>,
@@ -107,10 +107,10 @@ fn now() -> i64 {
 
 impl Controller {
     /// Creates the controller. It sends no request before [`Self::run`].
-    pub fn new(guest: &Client, sources: Sources, caution: Caution, metrics: Arc<Metrics>) -> Self {
+    pub fn new(guest: &Client, sources: Sources, suspensions: Suspensions, metrics: Arc<Metrics>) -> Self {
         Self {
             sources,
-            caution,
+            suspensions,
             identity: None,
             nodes: Api::all(guest.clone()),
             config_maps: Api::namespaced(guest.clone(), status::NAMESPACE),
@@ -175,13 +175,13 @@ impl Controller {
             let known = self.is_known();
             let facts = self.facts();
             let step = self.upgrade.step(now(), &facts);
-            self.caution.set(self.upgrade.suspended());
+            self.suspensions.set(self.upgrade.suspended());
             self.publish(&facts, known);
             self.tell(&step, &events);
             self.measure();
             self.write(facts.plan.as_deref()).await;
             if step.resync {
-                self.caution.resync();
+                self.suspensions.resync();
             }
         }
     }
@@ -210,7 +210,7 @@ impl Controller {
                 Shown { uid: node.uid.clone(), reason: node.reason, message: String::new(), changed: node.since };
             self.shown.entry(name.clone()).or_insert(shown);
         }
-        self.caution.set(self.upgrade.suspended());
+        self.suspensions.set(self.upgrade.suspended());
     }
 
     fn facts(&self) -> UpgradeFacts {
@@ -225,7 +225,7 @@ impl Controller {
                 Vec::new()
             },
             silent_seconds: silent.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX)),
-            webhooks_fail: self.caution.webhooks_fail(),
+            webhooks_fail: self.suspensions.webhooks_fail(),
         }
     }
 

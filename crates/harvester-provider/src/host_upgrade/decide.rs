@@ -90,9 +90,9 @@ pub struct HostUpgrade {
 
 impl HostUpgrade {
     /// What is suspended, and why; `None` while nothing is.
-    pub fn suspended(&self) -> Option<super::caution::SuspensionWindow> {
+    pub fn suspended(&self) -> Option<super::suspensions::SuspensionWindow> {
         let window = self.window.as_ref().filter(|window| !window.spent)?;
-        Some(super::caution::SuspensionWindow { why: window.cause.as_str().into(), upgrade: window.upgrade })
+        Some(super::suspensions::SuspensionWindow { why: window.cause.as_str().into(), upgrade: window.upgrade })
     }
 
     /// Evaluates the facts at the time `now`.

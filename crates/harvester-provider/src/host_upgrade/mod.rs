@@ -1,12 +1,11 @@
 //! Upgrades of Harvester's hosts under a running guest cluster. They are detected by what the host's API reports and by
 //! what the cluster's own machines do. The upgrade is shown on Nodes, in a ConfigMap and by metrics. The other
-//! controllers ask [`Caution`] whether it suspends their actions.
+//! controllers ask [`Suspensions`] whether it suspends their actions.
 //!
 //! `facts` holds the input, `decide` the decision, `status` and `show` what is written, `controller` the loop around
 //! them. `cooperation` is a loop of its own: if it is switched on, it empties Nodes before their machines go off.
 //! Nothing is ever written to the host.
 
-pub mod caution;
 mod controller;
 mod cooperation;
 mod course;
@@ -19,9 +18,10 @@ mod shown;
 mod signals;
 mod stage;
 pub mod status;
+pub mod suspensions;
 
-pub use caution::Caution;
 pub use controller::{Controller, Sources};
 pub use cooperation::{Cooperation, Sources as CooperationSources};
 pub use freeze::{frozen_addresses, frozen_label};
 pub use signals::{PlanCaches, Signals};
+pub use suspensions::Suspensions;

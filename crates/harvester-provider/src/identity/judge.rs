@@ -14,7 +14,7 @@ use harvester_api::names::ClusterName;
 
 pub use cards::{OperatorConfirmation, confirmed_card, next_card};
 
-use super::card::Card;
+use super::identity_card::IdentityCard;
 
 /// Whether the kubelet of a Node is known to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,11 +54,11 @@ impl NodeFact {
     }
 
     /// Whether an operator has confirmed that the Node's machine is not visible.
-    fn is_absent(&self, card: &Card) -> bool {
+    fn is_absent(&self, card: &IdentityCard) -> bool {
         !self.seen && self.machine.as_ref().is_some_and(|uid| card.absent.contains(uid))
     }
 
-    fn is_known(&self, card: &Card) -> bool {
+    fn is_known(&self, card: &IdentityCard) -> bool {
         let has = |uid: &String| card.machines.contains(uid);
         self.machine.as_ref().filter(|_| self.seen).is_some_and(has) || self.namesake.as_ref().is_some_and(has)
     }
@@ -68,7 +68,7 @@ impl NodeFact {
 #[derive(Debug, Clone)]
 pub struct IdentityFacts<'a> {
     /// The card in the record.
-    pub card: Option<&'a Card>,
+    pub card: Option<&'a IdentityCard>,
     /// The name in use, from the record or from proven objects of this cluster. `None` if it is unknown, or identifies
     /// no cluster.
     pub name: Option<&'a ClusterName>,
@@ -119,9 +119,9 @@ impl Contradiction {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IdentityVerdict {
     /// The facts agree; this is the new card.
-    Normal(Card),
+    Normal(IdentityCard),
     /// There was no card before; this is the first one.
-    New(Card),
+    New(IdentityCard),
     /// The facts contradict each other.
     SafeMode(Contradiction),
     /// The facts do not suffice yet.
@@ -229,7 +229,7 @@ fn nowhere(facts: &IdentityFacts<'_>) -> Option<Contradiction> {
 
 /// Reasons to doubt that the machines in the card still belong to this cluster. Machines of a cluster are replaced one
 /// by one; in a copy all of them are different.
-fn continuity(facts: &IdentityFacts<'_>, card: &Card) -> Option<IdentityVerdict> {
+fn continuity(facts: &IdentityFacts<'_>, card: &IdentityCard) -> Option<IdentityVerdict> {
     let (known, strangers): (Vec<&NodeFact>, Vec<&NodeFact>) =
         facts.nodes.iter().partition(|node| node.is_known(card) || node.is_absent(card));
     if known.iter().any(|node| node.kubelet == KubeletLiveness::Own) {
@@ -301,7 +301,7 @@ fn named_otherwise(name: &ClusterName, label: &ClusterName, node: &NodeFact) -> 
     }
 }
 
-fn replaced(card: &Card, known: &[&NodeFact], strangers: &[&NodeFact]) -> Contradiction {
+fn replaced(card: &IdentityCard, known: &[&NodeFact], strangers: &[&NodeFact]) -> Contradiction {
     let names = |nodes: &[&NodeFact]| {
         let mut names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).take(5).collect();
         if nodes.len() > names.len() {

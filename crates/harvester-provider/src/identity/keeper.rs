@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use naming::gets_names;
 pub(crate) use news::until;
 use news::{Changed, News};
-use outcome::pause;
+use outcome::{pause, tell_refused};
 use progress::Progress;
 use words::not_allowed;
 
@@ -72,7 +72,7 @@ const SETTLED: Duration = Duration::from_secs(90);
 const UNJUDGED: Duration = Duration::from_secs(15);
 
 /// Reason of the hold at the start, while it is not known whether this cluster is a copy.
-pub const NOT_KNOWN: &str = "IdentityNotKnown";
+pub const NOT_KNOWN: &str = contract::leases::IDENTITY_NOT_KNOWN;
 
 /// Reason of the hold that a user asked for.
 pub const PAUSED: &str = "Paused";
@@ -211,14 +211,24 @@ impl Keeper {
             self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
         }
         progress.told_confirmation.take_if(|_| found.confirmation.is_none());
-        let (known, lost) = progress.with_card(found);
+        let (known, lost) = progress.with_memory(found);
+        if let Some(name) = &lost.name {
+            tell_refused(found, name, progress, events);
+        }
         let note = match self.judged(&known, progress, events).await {
-            // Nothing follows from the facts yet, and the card goes back all the same.
-            None if lost.is_some() => Some(RecordNote { safe_mode: found.safe_mode.clone(), ..RecordNote::default() }),
+            // Nothing follows from the facts yet, and what is lost goes back all the same.
+            None if !lost.is_nothing() => {
+                Some(RecordNote { safe_mode: found.safe_mode.clone(), ..RecordNote::default() })
+            }
             note => note,
         };
         let restore_suspected = self.suspected(found, progress, events);
-        note.map(|note| RecordNote { card: note.card.or(lost), restore_suspected, ..note })
+        note.map(|note| RecordNote {
+            name: note.name.or(lost.name),
+            card: note.card.or(lost.card),
+            restore_suspected,
+            ..note
+        })
     }
 
     async fn judged(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<RecordNote> {
@@ -284,7 +294,7 @@ impl Keeper {
                 // A process that was sure of the identity has no reason to doubt, unless a contradiction came after
                 // that. Once it is gone, also by an operator's word, this hold takes the place of its hold, and ends.
                 if self.identity.name().is_none() || matches!(self.identity.doubt(), IdentityDoubt::Of(_)) {
-                    let hold = Hold { reason: NOT_KNOWN, message, initialises_nodes: true };
+                    let hold = Hold { reason: NOT_KNOWN, message, initialises_nodes: true, passing: false };
                     self.identity.judged(Some(hold), self.is_paused(found));
                 }
                 None

@@ -7,9 +7,9 @@
 //! Harvester ([`judge`], [`evidence`]). If these contradict each other, the controller enters safe mode and changes
 //! nothing.
 
-pub mod card;
 pub mod decide;
 pub mod evidence;
+pub mod identity_card;
 pub mod judge;
 pub mod keeper;
 mod kubelets;
@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use card::Card;
+use identity_card::IdentityCard;
 use keeper::NOT_KNOWN;
 use proof::service_uid;
 use record::{NAME, NAMESPACE};
@@ -53,7 +53,7 @@ pub enum IdentityDoubt {
 pub struct Identity {
     flag: ClusterName,
     name: Arc<watch::Sender<Option<ClusterName>>>,
-    card: Arc<watch::Sender<Option<Arc<Card>>>>,
+    card: Arc<watch::Sender<Option<Arc<IdentityCard>>>>,
     hold: Arc<watch::Sender<Option<Arc<Hold>>>>,
     /// The hold of Services until the leader has judged once.
     unjudged: Arc<watch::Sender<Option<Arc<Hold>>>>,
@@ -116,12 +116,12 @@ impl Identity {
     }
 
     /// The card in use.
-    pub fn card(&self) -> Option<Arc<Card>> {
+    pub fn card(&self) -> Option<Arc<IdentityCard>> {
         self.card.borrow().clone()
     }
 
     /// Sets the card.
-    pub fn set_card(&self, card: Card) {
+    pub fn set_card(&self, card: IdentityCard) {
         self.card.send_if_modified(|current| {
             let news = current.as_deref() != Some(&card);
             if news {
@@ -159,7 +159,7 @@ impl Identity {
             let news = unjudged.is_some() != yes;
             *unjudged = yes.then(|| {
                 let message = format!("ConfigMap {NAMESPACE}/{NAME} is not read and compared yet, and may forbid it");
-                Arc::new(Hold { reason: NOT_KNOWN, message, initialises_nodes: true })
+                Arc::new(Hold { reason: NOT_KNOWN, message, initialises_nodes: true, passing: true })
             });
             news
         })
@@ -266,10 +266,10 @@ mod tests {
         let mut kubernetes = build::service("default/kubernetes").done();
         kubernetes.uid.0 = "service-2".into();
         let services = cloud_provider::cache::services_with([kubernetes]);
-        let card = |cluster: &str| Card {
+        let card = |cluster: &str| IdentityCard {
             cluster_uid: cluster.into(),
             former_uids: ["service-1".to_owned()].into(),
-            ..Card::default()
+            ..IdentityCard::default()
         };
         for (what, card, new, all) in [
             ("no card yet", None, "service-2", &["service-2"][..]),

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt};
 
-use super::card::Card;
+use super::identity_card::IdentityCard;
 use super::judge::OperatorConfirmation;
 use crate::events::config_map;
 
@@ -68,7 +68,7 @@ pub struct Record {
     /// Annotation [`LIST_GARBAGE`].
     pub list_garbage: Option<String>,
     /// `identity`.
-    pub card: Option<Card>,
+    pub card: Option<IdentityCard>,
     /// `safe-mode`.
     pub safe_mode: Option<String>,
     /// `restore-suspected`.
@@ -109,7 +109,7 @@ impl From<&ConfigMap> for Record {
             bad_name,
             uid: config_map.uid(),
             list_garbage: config_map.annotations().get(LIST_GARBAGE).cloned(),
-            card: text(IDENTITY).and_then(|card| Card::from_text(card)),
+            card: text(IDENTITY).and_then(|card| IdentityCard::from_text(card)),
             safe_mode: text(SAFE_MODE).cloned(),
             restore_suspected: text(RESTORE_SUSPECTED).and_then(|stamp| stamp.trim().parse().ok()),
             confirmed_lost: text(CONFIRMED_LOST).map(|lines| uids(lines)).unwrap_or_default(),
@@ -130,7 +130,7 @@ pub struct RecordNote {
     /// `cluster-name`; `None`: unchanged.
     pub name: Option<ClusterName>,
     /// `identity`; `None`: unchanged.
-    pub card: Option<Card>,
+    pub card: Option<IdentityCard>,
     /// `safe-mode`; `None`: the key is removed.
     pub safe_mode: Option<String>,
     /// `restore-suspected`; `None`: the key is removed.
@@ -185,7 +185,7 @@ impl Records {
             let mut set =
                 |key: &str, value: Option<String>| drop(value.map(|value| data.insert(key.to_owned(), value)));
             set(CLUSTER_NAME, note.name.as_ref().map(ToString::to_string));
-            set(IDENTITY, note.card.as_ref().map(Card::to_text));
+            set(IDENTITY, note.card.as_ref().map(IdentityCard::to_text));
             for (key, value) in [
                 (SAFE_MODE, note.safe_mode.clone()),
                 (RESTORE_SUSPECTED, note.restore_suspected.map(|stamp| stamp.to_string())),

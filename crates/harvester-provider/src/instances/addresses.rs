@@ -1,4 +1,4 @@
-//! Decides which addresses a Node shows, from what KubeVirt reports of its VM (ccm.md 4.2-4.4). Pure.
+//! Decides which addresses a Node shows, from what KubeVirt reports of its VM (CCM spec 4.2-4.4). Pure.
 //!
 //! The result distinguishes "the machine has these addresses" from "the addresses are not known now". The second never
 //! removes addresses that a Node already shows (W-05).
@@ -50,7 +50,7 @@ pub enum Addresses {
     Unknown(String),
 }
 
-/// How InternalIPs are chosen (ccm.md 4.3, step 2).
+/// How InternalIPs are chosen (CCM spec 4.3, step 2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
     /// The addresses that the kubelet was started with.
@@ -146,8 +146,8 @@ fn no_network(node: &NodeView, vmi: &VmiView, wanted: Option<&str>) -> Addresses
     }
 }
 
-/// NIC names to try, in this order (ccm.md 4.2). Without `--management-network`, the NICs after the first one are tried
-/// only while the first one has no usable address (W-30).
+/// NIC names to try, in this order (CCM spec 4.2). Without `--management-network`, the NICs after the first one are
+/// tried only while the first one has no usable address (W-30).
 pub fn candidate_networks(vmi: &VmiView, management_network: Option<&str>) -> Vec<String> {
     let multus = vmi.networks.iter().filter_map(|network| Some((&network.name, network.multus.as_deref()?)));
     match management_network {
@@ -176,7 +176,7 @@ fn reported<'a>(vmi: &'a VmiView, network: &str) -> Result<&'a [String], String>
     Ok(&interface.addresses)
 }
 
-/// The reason why addresses are missing. For a bridged NIC only the guest agent knows them (harvester-side.md 9.2).
+/// The reason why addresses are missing. For a bridged NIC only the guest agent knows them (Harvester spec 9.2).
 fn waits_for_agent(vmi: &VmiView) -> String {
     let missing = match (vmi.phase, vmi.agent_connected) {
         (Phase::Starting, _) => "the VM is starting",
@@ -186,8 +186,8 @@ fn waits_for_agent(vmi: &VmiView) -> String {
     format!("; {missing}")
 }
 
-/// The addresses that a Node may show, in the given order and without duplicates (ccm.md 8.13). A malformed address is
-/// skipped; the Go provider rejected the whole list because of one (W-32).
+/// The addresses that a Node may show, in the given order and without duplicates (CCM spec 8.13). A malformed address
+/// is skipped; the Go provider rejected the whole list because of one (W-32).
 pub fn usable(raw: &[String]) -> Vec<IpAddr> {
     let mut ips = Vec::with_capacity(raw.len());
     for text in raw {
@@ -213,9 +213,9 @@ fn may_be_shown(ip: IpAddr) -> bool {
     }
 }
 
-/// Chooses the mode (ccm.md 4.3, step 2). The annotation may name one address per family; the Go provider compared the
-/// whole text (W-13). With a malformed annotation no address is chosen. The framework already rejects the Node for it
-/// and tells the user, so it is not reported here again.
+/// Chooses the mode (CCM spec 4.3, step 2). The annotation may name one address per family; the Go provider compared
+/// the whole text (W-13). With a malformed annotation no address is chosen. The framework already rejects the Node for
+/// it and tells the user, so it is not reported here again.
 fn mode(node: &NodeView, rules: &AddressRules) -> Mode {
     if !rules.ignore_node_annotations
         && let Some(text) = node.annotations.get(PROVIDED_NODE_IP)
@@ -271,7 +271,7 @@ fn current_internal_ips(node: &NodeView) -> Vec<IpAddr> {
         .collect()
 }
 
-/// ccm.md 4.3, steps 5 and 6; tables 8.9.
+/// CCM spec 4.3, steps 5 and 6; tables 8.9.
 pub fn classify(ips: &[IpAddr], mode: &Mode, hidden: &Hidden, current: &[IpAddr]) -> Vec<NodeAddress> {
     let may_be_internal = |ip: &IpAddr| match mode {
         Mode::Provided(provided) => provided.contains(ip),

@@ -1,4 +1,4 @@
-//! Tables 8.7, 8.8, 8.9 and 8.13 of ccm.md, and what we do better (W-05, W-13, W-29, W-30, W-32).
+//! Tables 8.7, 8.8, 8.9 and 8.13 of the CCM spec, and what we do better (W-05, W-13, W-29, W-30, W-32).
 
 use cloud_provider::view::{Tags, Uid};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Finds the VM of a Node, and decides what follows if there is none (ccm.md 4.1; W-08, W-25, W-26, W-27). Pure.
+//! Finds the VM of a Node, and decides what follows if there is none (CCM spec 4.1; W-08, W-25, W-26, W-27). Pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

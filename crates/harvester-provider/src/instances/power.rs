@@ -1,4 +1,4 @@
-//! Decides whether a machine is switched off (harvester-side.md 9.1; W-27). Pure.
+//! Decides whether a machine is switched off (Harvester spec 9.1; W-27). Pure.
 
 use cloud_provider::provider::{MachineState, Power};
 use harvester_api::virtual_machine::PrintableStatus;

@@ -35,7 +35,7 @@ use super::power::{machine_state, power};
 use super::requests::Requests;
 use super::view::{VmCache, VmView, VmiCache, VmiView};
 use crate::config::{ProviderConfig, remedy};
-use crate::host_upgrade::caution::{Caution, each};
+use crate::host_upgrade::suspensions::{Suspensions, each};
 use crate::host_upgrade::{frozen_addresses, frozen_label};
 use crate::identity::Identity;
 use crate::metrics::Metrics;
@@ -64,7 +64,7 @@ pub struct HarvesterInstances {
     memory: Arc<Mutex<InstanceState>>,
     asks: mpsc::UnboundedSender<AgentRequest>,
     metrics: Arc<Metrics>,
-    caution: Caution,
+    suspensions: Suspensions,
 }
 
 #[derive(Debug, Default)]
@@ -126,14 +126,14 @@ impl HarvesterInstances {
             memory: Arc::default(),
             asks,
             metrics,
-            caution: Caution::default(),
+            suspensions: Suspensions::default(),
         };
         (instances, asked)
     }
 
-    /// Sets the caution that the provider asks before a Node loses anything.
-    pub fn cautious(mut self, caution: Caution) -> Self {
-        self.caution = caution;
+    /// Sets the suspensions that the provider asks before a Node loses anything.
+    pub fn suspended_by(mut self, suspensions: Suspensions) -> Self {
+        self.suspensions = suspensions;
         self
     }
 
@@ -173,14 +173,14 @@ impl HarvesterInstances {
     /// Keeps zone, region, host label and addresses of the Node while hosts are being upgraded, because machines move
     /// between hosts until the upgrade is over.
     fn freeze(&self, node: &NodeView, machine: &mut InstanceMetadata) {
-        if self.caution.zones_frozen() {
+        if self.suspensions.zones_frozen() {
             for (key, value) in &mut machine.labels {
                 *value = frozen_label(node, key, std::mem::take(value));
             }
             machine.zone = frozen_label(node, keys::kubernetes::TOPOLOGY_ZONE, std::mem::take(&mut machine.zone));
             machine.region = frozen_label(node, keys::kubernetes::TOPOLOGY_REGION, std::mem::take(&mut machine.region));
         }
-        if self.caution.addresses_only_added() {
+        if self.suspensions.addresses_only_added() {
             let addresses = std::mem::take(&mut machine.addresses);
             machine.addresses = frozen_addresses(node, addresses, &self.service_vips());
         }
@@ -271,11 +271,11 @@ impl Instances for HarvesterInstances {
         }
         // Nothing could come of the proof now, and it costs the host a list of its machines.
         let suspended = |why| Existence::Unknown(format!("VM {name} is not found, but no Node is deleted now: {why}"));
-        if let Err(why) = self.caution.may_delete_nodes() {
+        if let Err(why) = self.suspensions.may_delete_nodes() {
             return suspended(why);
         }
         let live = &self.requests.prove(&name, uid, &self.machines_of_others(uid)).await;
-        match (judge(&self.namespace, &name, uid, live), self.caution.may_delete_nodes()) {
+        match (judge(&self.namespace, &name, uid, live), self.suspensions.may_delete_nodes()) {
             (Existence::Gone(_), Err(why)) => suspended(why),
             (judged, _) => judged,
         }
@@ -353,7 +353,7 @@ impl Instances for HarvesterInstances {
             let (vmis, cluster, memory) = (self.vmis.clone(), self.cluster.clone(), Arc::clone(&self.memory));
             move |vm: String| futures::stream::iter(nodes_of(&vm, &vmis, &cluster.name_or_flag(), &memory))
         };
-        let by_resync = each(self.caution.resyncs()).map(|()| NodeWake::All);
+        let by_resync = each(self.suspensions.resyncs()).map(|()| NodeWake::All);
         let by_vm = self.vms.subscribe().flat_map(touched());
         let by_vmi = self.vmis.subscribe().flat_map(touched());
         let more = [by_hold.boxed(), by_resync.boxed()];

@@ -200,14 +200,14 @@ async fn while_deletions_are_suspended_nobody_asks_whether_a_machine_is_gone() {
     let lab = lab(&[running("vm-1", None)], "x");
     let gone = node("gone", Some("harvester://uid-gone"), false);
     let window =
-        crate::host_upgrade::caution::SuspensionWindow { why: "hosts are being upgraded".into(), upgrade: true };
-    lab.instances.caution.set(Some(window));
+        crate::host_upgrade::suspensions::SuspensionWindow { why: "hosts are being upgraded".into(), upgrade: true };
+    lab.instances.suspensions.set(Some(window));
     for _ in 0..3 {
         let Existence::Unknown(why) = lab.instances.existence(&gone).await else { panic!("deletions are suspended") };
         assert!(why.contains("no Node is deleted now: hosts are being upgraded"), "{why}");
     }
     assert_eq!(lab.server.requests(), []);
-    lab.instances.caution.set(None);
+    lab.instances.suspensions.set(None);
     assert!(matches!(lab.instances.existence(&gone).await, Existence::Gone(_)));
 }
 

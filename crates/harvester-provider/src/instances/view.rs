@@ -161,7 +161,7 @@ impl VmiView {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// The NAD name with its namespace; without one it is in the VMI's namespace (harvester-side.md 9.2).
+    /// The NAD name with its namespace; without one it is in the VMI's namespace (Harvester spec 9.2).
     pub fn qualified_network(&self, nad: &str) -> String {
         if nad.contains('/') { nad.to_owned() } else { format!("{}/{nad}", self.namespace) }
     }

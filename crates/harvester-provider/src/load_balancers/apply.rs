@@ -1,7 +1,7 @@
 //! Sends all requests about load balancers.
 //!
 //! Harvester grants neither PATCH nor a status subresource. An object is changed by a GET, a modification, and a PUT
-//! with the resourceVersion that was read (harvester-side.md 8.2). Objects are handled as raw JSON, so that fields of a
+//! with the resourceVersion that was read (Harvester spec 8.2). Objects are handled as raw JSON, so that fields of a
 //! newer host survive.
 //!
 //! [`Requests::create`] and [`Requests::delete`] are the only ways to create and delete an object. They do no pacing:

@@ -22,7 +22,7 @@ pub enum When {
     In(Duration),
 }
 
-/// Decides when to delete (decision 7; host-throughput.md rule 6). The host releases a pool address only if the object
+/// Decides when to delete (decision 7; host pace spec rule 6). The host releases a pool address only if the object
 /// shows the address and has the host's finalizer. An object that is deleted between these two steps leaves its address
 /// allocated forever.
 pub fn when(lb: &LbView, age: Duration) -> When {

@@ -75,7 +75,7 @@ pub fn service(name: &str) -> ServiceBuilder {
 }
 
 impl ServiceBuilder {
-    /// Annotations by the short names of ccm.md 8.
+    /// Annotations by the short names of CCM spec 8.
     pub fn short(mut self, annotations: &[(&str, &str)]) -> Self {
         for (key, value) in annotations {
             let key = match *key {

@@ -1,4 +1,4 @@
-//! Computes what a Service's LoadBalancer object should look like, and which changes an existing one needs (ccm.md
+//! Computes what a Service's LoadBalancer object should look like, and which changes an existing one needs (CCM spec
 //! 2.4). Pure.
 
 use std::collections::BTreeMap;
@@ -35,6 +35,13 @@ pub enum Change {
     ClusterWorkload,
     /// Set `status.address`.
     Address(String),
+}
+
+impl Change {
+    /// Whether it changes the name of the cluster on the object.
+    pub fn names_cluster(&self) -> bool {
+        matches!(self, Self::Label(cloudprovider::CLUSTER, _) | Self::Annotation(loadbalancer::CLUSTER, _))
+    }
 }
 
 /// The object to create. The host's webhook fills in project, namespace and network. The empty strings are those that
@@ -119,6 +126,17 @@ pub fn drift(config: &LoadBalancerConfig, lb: &LbView, service: &ServiceView, ip
     }
     if lb.workload_type.as_deref() != Some("cluster") {
         changes.push(Change::ClusterWorkload);
+    }
+    changes
+}
+
+/// The changes that give the object the present name of the cluster. The proof comes with them, because the object's
+/// own name follows from the former one and proves nothing then.
+pub fn renaming(config: &LoadBalancerConfig, lb: &LbView, service: &ServiceView) -> Vec<Change> {
+    let mut changes = drift(config, lb, service, Ipam::Pool);
+    changes.retain(Change::names_cluster);
+    if !changes.is_empty() {
+        changes.extend(missing_proof(config, lb, service));
     }
     changes
 }
@@ -274,7 +292,7 @@ mod tests {
         assert_eq!(with["spec"].get("healthCheck"), None);
     }
 
-    /// W-01 and harvester-side.md 3.7 (an object without `ipam` leaks its address).
+    /// W-01 and Harvester spec 3.7 (an object without `ipam` leaks its address).
     #[test]
     fn an_object_of_an_older_version_is_completed() {
         let service = build::service("default/web").short(&[("net", "a/b")]).done();
@@ -292,7 +310,7 @@ mod tests {
         );
     }
 
-    /// harvester-side.md 3.1: without a name Harvester selects a pool; its admission (5.2) has no rule about it.
+    /// Harvester spec 3.1: without a name Harvester selects a pool; its admission (5.2) has no rule about it.
     #[test]
     fn a_pool_that_is_not_asked_for_any_more_is_removed() {
         let mut object = json!({"spec": {"ipPool": "nosuch", "ipam": "pool"}});

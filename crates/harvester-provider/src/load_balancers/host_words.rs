@@ -1,4 +1,4 @@
-//! Translates the host's messages about a LoadBalancer without an address into texts for the user (harvester-side.md
+//! Translates the host's messages about a LoadBalancer without an address into texts for the user (Harvester spec
 //! 3.6, 8.2). Pure.
 //!
 //! The text for a problem stays the same over time, so that one problem leads to one Event.
@@ -12,15 +12,15 @@ use harvester_api::load_balancer::{NO_ALLOCATOR, NotReady};
 use super::view::LbView;
 use super::wait_reason::WaitReason;
 
-/// How long the host may take to process a new object before the user is told to check the host (harvester-side.md 6).
+/// How long the host may take to process a new object before the user is told to check the host (Harvester spec 6).
 pub const HOST_SILENT: Duration = Duration::from_secs(30);
 
 /// How long the host's message that it does not know a pool is ignored: after a restart of its controller it reports
-/// this for every pool (harvester-side.md 3.6, 8.2).
+/// this for every pool (Harvester spec 3.6, 8.2).
 pub const POOL_UNKNOWN: Duration = Duration::from_secs(10);
 
 /// Interval at which an object is sent again whose network or project the host could not determine: only a write runs
-/// the host's webhook again (harvester-side.md 3.5).
+/// the host's webhook again (Harvester spec 3.5).
 pub const READMIT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Shortest interval between changes to an object that waits for an exhausted pool. The host's back-off grows up to two
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// harvester-side.md 3.5.
+    /// Harvester spec 3.5.
     #[test]
     fn an_object_whose_network_the_host_could_not_tell_is_sent_again() {
         let told = tell(Some("no matched IPPool with requirement &{Network: }"), "");

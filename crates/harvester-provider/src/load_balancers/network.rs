@@ -1,4 +1,4 @@
-//! Maps the network that a Service requests to the interface that its announcer uses (ccm.md 3.3, table 8.6). Pure.
+//! Maps the network that a Service requests to the interface that its announcer uses (CCM spec 3.3, table 8.6). Pure.
 
 use cloud_provider::view::ServiceView;
 use harvester_api::keys::{cloudprovider, kube_vip};

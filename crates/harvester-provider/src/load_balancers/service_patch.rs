@@ -1,4 +1,4 @@
-//! The labels and annotations that the controller writes to a Service (ccm.md 3.6 step 5, 3.7), as one merge patch.
+//! The labels and annotations that the controller writes to a Service (CCM spec 3.6 step 5, 3.7), as one merge patch.
 //! Pure.
 
 use std::collections::BTreeMap;
@@ -123,7 +123,7 @@ impl ServicePatch {
         self.annotations.is_empty() && self.labels.is_empty()
     }
 
-    /// The merge patch. The UID in it is a precondition: a successor of the same name is not touched (ccm.md 3.8).
+    /// The merge patch. The UID in it is a precondition: a successor of the same name is not touched (CCM spec 3.8).
     pub fn body(&self, uid: &str) -> Value {
         let mut metadata = json!({ "uid": uid });
         for (name, changes) in [("annotations", &self.annotations), ("labels", &self.labels)] {

@@ -1,4 +1,4 @@
-//! Services that share the address of another one (ccm.md 3.2, 3.6). Pure.
+//! Services that share the address of another one (CCM spec 3.2, 3.6). Pure.
 //!
 //! Which Services share is read from the annotation, as users write it, not from the label that is derived from it
 //! later (W-20, W-21).
@@ -200,7 +200,7 @@ pub fn heir<'a>(holder: &ServiceView, users: &[&'a Arc<ServiceView>]) -> Option<
     users.iter().copied().filter(|_| all).min_by_key(|user| (user.created, &user.key))
 }
 
-/// The primary of a Service (ccm.md 3.2).
+/// The primary of a Service (CCM spec 3.2).
 pub fn primary_of(
     service: &ServiceView,
     find: impl Fn(&ServiceKey) -> Option<Arc<ServiceView>>,

@@ -116,7 +116,7 @@ impl LbView {
         Some(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
-    /// Whether the host has finished with the object for now, so that a write causes no conflict (host-throughput.md
+    /// Whether the host has finished with the object for now, so that a write causes no conflict (host pace spec
     /// 1.5). An object that is not Ready for a permanent reason is settled without a finalizer.
     pub fn is_settled(&self) -> bool {
         match &self.ready {

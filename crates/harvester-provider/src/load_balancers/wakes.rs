@@ -173,7 +173,7 @@ fn owner(lb: &LbView, config: &LoadBalancerConfig, all: impl FnOnce() -> Vec<Arc
     all().into_iter().find(|service| object_name(config, service) == lb.name).map(|service| service.key.clone())
 }
 
-/// Name of the Service's own LoadBalancer object (ccm.md 3.1).
+/// Name of the Service's own LoadBalancer object (CCM spec 3.1).
 pub fn object_name(config: &LoadBalancerConfig, service: &ServiceView) -> String {
     config.cluster_name.load_balancer_name(&service.key.namespace, &service.key.name, &service.uid.0)
 }

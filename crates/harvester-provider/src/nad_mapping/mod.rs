@@ -1,7 +1,7 @@
 //! ConfigMap `kube-system/harvester-nad-mapping`: which Linux interface of the nodes is attached to which network.
 //!
-//! [`compute`] derives the mapping from the VMs (ccm.md 5.2), [`NadMapping`] is the parsed ConfigMap, `writer.rs` keeps
-//! the ConfigMap up to date.
+//! [`compute`] derives the mapping from the VMs (CCM spec 5.2), [`NadMapping`] is the parsed ConfigMap, `writer.rs`
+//! keeps the ConfigMap up to date.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub enum NadMapping {
 }
 
 impl NadMapping {
-    /// Parses the ConfigMap (ccm.md 3.3).
+    /// Parses the ConfigMap (CCM spec 3.3).
     pub fn from_config_map(config_map: &ConfigMap) -> Self {
         Self::parse(config_map.data.as_ref().and_then(|data| data.get(KEY)).map_or("", String::as_str))
     }
@@ -187,7 +187,7 @@ mod tests {
 
     const BOTH: &[(&str, &str)] = &[("default/mgmt", "enp1s0"), ("default/net123", "enp2s0")];
 
-    /// ccm.md 5.2, its example.
+    /// CCM spec 5.2, its example.
     #[test]
     fn only_what_all_machines_agree_on_is_in_the_mapping() {
         let other = machine("b", &[("default/mgmt", "enp1s0"), ("default/net123", "enp3s0")]);
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    /// ccm.md 3.3.
+    /// CCM spec 3.3.
     #[test]
     fn the_value_is_read_as_the_go_provider_reads_it() {
         assert_eq!(NadMapping::parse(""), NadMapping::Empty);

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 
 use super::HarvesterProvider;
 use crate::config::remedy;
-use crate::identity::card::Card;
 use crate::identity::decide::Source;
+use crate::identity::identity_card::IdentityCard;
 use crate::identity::record::{self, RecordNote};
 
 /// How long both APIs may take for their first lists.
@@ -128,7 +128,7 @@ fn write_of(note: &RecordNote) -> Write {
     let mut data = Map::new();
     let mut set = |key: &str, value: Option<String>| drop(value.map(|value| data.insert(key.to_owned(), value.into())));
     set(record::CLUSTER_NAME, note.name.as_ref().map(ToString::to_string));
-    set(record::IDENTITY, note.card.as_ref().map(Card::to_text));
+    set(record::IDENTITY, note.card.as_ref().map(IdentityCard::to_text));
     set(record::SAFE_MODE, note.safe_mode.clone());
     let body = Value::Object([("data".to_owned(), Value::Object(data))].into_iter().collect());
     let (namespace, name) = (record::NAMESPACE.to_owned(), record::NAME.to_owned());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::Client;
 use tokio::sync::watch;
 
-use crate::host_upgrade::{self, Caution, Controller, Cooperation, CooperationSources, PlanCaches, Signals};
+use crate::host_upgrade::{self, Controller, Cooperation, CooperationSources, PlanCaches, Signals, Suspensions};
 use crate::identity::Identity;
 use crate::identity::keeper::Sources;
 use crate::metrics::Metrics;
@@ -16,7 +16,7 @@ pub(super) struct Upgrades {
     pub controller: Controller,
     pub cooperation: Cooperation,
     pub signals: Signals,
-    pub caution: Caution,
+    pub suspensions: Suspensions,
     /// Changes when Harvester is back.
     pub returns: Option<watch::Receiver<u64>>,
     /// Makes all watches list everything again.
@@ -28,7 +28,7 @@ impl Upgrades {
     pub fn new(
         (guest, harvester): (&Client, &Client),
         sources: &Sources,
-        caution: Caution,
+        suspensions: Suspensions,
         identity: &Identity,
         metrics: &Arc<Metrics>,
     ) -> Self {
@@ -44,13 +44,14 @@ impl Upgrades {
             watched,
         };
         let readable = ["upgradeplan", "upgrade"].map(|kind| metrics.host_upgrade_signal(kind));
-        let controller = Controller::new(guest, seen, caution.clone(), Arc::clone(metrics)).held_by(identity.clone());
+        let controller =
+            Controller::new(guest, seen, suspensions.clone(), Arc::clone(metrics)).held_by(identity.clone());
         let told = CooperationSources { nodes, services, seen: controller.seen() };
         Self {
             controller,
             cooperation: Cooperation::new(guest, told, identity.clone()),
             signals: Signals::new(harvester.clone(), plans, readable),
-            caution,
+            suspensions,
             returns: None,
             anew: watch::Sender::new(0),
         }

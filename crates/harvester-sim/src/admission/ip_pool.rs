@@ -1,4 +1,4 @@
-//! Validation and mutation of IPPools. harvester-side.md 5.4, 5.5
+//! Validation and mutation of IPPools. Harvester spec 5.4, 5.5
 
 use std::collections::BTreeMap;
 
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use harvester_api::ip_pool::{IpPoolSpec, IpRange, PoolSelector, ScopeTuple};
 
-    /// Namespace, project, cluster: the order of harvester-side.md 7.3.
+    /// Namespace, project, cluster: the order of Harvester spec 7.3.
     fn pool(name: &str, ranges: &[(&str, &str, &str)], priority: u32, scope: &[[&str; 3]]) -> IpPool {
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let spec = IpPoolSpec {
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// harvester-side.md 7.3, `CheckRange`
+    /// Harvester spec 7.3, `CheckRange`
     #[test]
     fn ranges_must_not_overlap_within_a_pool_or_between_pools() {
         let star = [["a", "b", "c"]];
@@ -246,7 +246,7 @@ mod tests {
         expect(refusal(&new(&[LOW]), &old(&[("bad", "", "")])), Some("pool old"));
     }
 
-    /// harvester-side.md 7.3, `CheckAllocated`
+    /// Harvester spec 7.3, `CheckAllocated`
     #[test]
     fn booked_addresses_must_stay_inside() {
         let with = |ips: &[&str]| {
@@ -263,7 +263,7 @@ mod tests {
         assert!(with(&["10.0.0.1"]).unwrap_err().starts_with("can't update IP pool new because"));
     }
 
-    /// harvester-side.md 7.3, `CheckSelector` 1 to 8
+    /// Harvester spec 7.3, `CheckSelector` 1 to 8
     #[test]
     fn scopes_and_priorities_must_tell_pools_apart() {
         let new = |priority, scope: &[[&str; 3]]| pool("new", &[LOW], priority, scope);

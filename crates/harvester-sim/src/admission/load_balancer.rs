@@ -1,4 +1,4 @@
-//! Validation and mutation of LoadBalancers. harvester-side.md 5.2, 5.3
+//! Validation and mutation of LoadBalancers. Harvester spec 5.2, 5.3
 
 use std::collections::BTreeMap;
 
@@ -225,13 +225,13 @@ pub fn being_removed(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(harvester::REMOVE_ALL_VOLUMES).is_some_and(|value| value == "true")
 }
 
-/// Rancher project of a namespace as the annotation on load balancers has it: first colon replaced. harvester-side.md
+/// Rancher project of a namespace as the annotation on load balancers has it: first colon replaced. Harvester spec
 /// 3.1
 pub fn project_of(namespace_annotations: &BTreeMap<String, String>) -> String {
     namespace_annotations.get(harvester::PROJECT_ID).map(|id| id.replacen(':', "/", 1)).unwrap_or_default()
 }
 
-/// JSON patch operations for a create or update. Empty: nothing to change. harvester-side.md 5.3
+/// JSON patch operations for a create or update. Empty: nothing to change. Harvester spec 5.3
 pub fn mutate(version: HostVersion, lb: &Candidate, project: &str, instances: &[InstanceFacts]) -> Vec<Value> {
     let mut patch = Vec::new();
     if lb.metadata.deletion_timestamp.is_some() {

@@ -1,4 +1,4 @@
-//! What the host's webhooks refuse and change, as pure functions. harvester-side.md 5
+//! What the host's webhooks refuse and change, as pure functions. Harvester spec 5
 
 pub mod ip_pool;
 pub mod load_balancer;

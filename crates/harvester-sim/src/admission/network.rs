@@ -1,4 +1,4 @@
-//! Which network a cluster load balancer is on. harvester-side.md 3.5
+//! Which network a cluster load balancer is on. Harvester spec 3.5
 
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// harvester-side.md 7.5, `FindNetwork`
+    /// Harvester spec 7.5, `FindNetwork`
     #[test]
     fn the_first_source_that_says_something_wins() {
         const NET: &str = loadbalancer::NETWORK;

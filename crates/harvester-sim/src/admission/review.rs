@@ -1,5 +1,5 @@
 //! AdmissionReview on the wire. A refusal has the host's shape: code 500, `Internal error occurred: <text>`.
-//! harvester-side.md 5.1
+//! Harvester spec 5.1
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! From a machine to the objects that KubeVirt and Harvester would show. harvester-side.md 9
+//! From a machine to the objects that KubeVirt and Harvester would show. Harvester spec 9
 
 use std::collections::BTreeMap;
 

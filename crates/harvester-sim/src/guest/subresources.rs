@@ -1,4 +1,4 @@
-//! The aggregated API `subresources.kubevirt.io/v1`, as far as `guestosinfo`. harvester-side.md 9.2
+//! The aggregated API `subresources.kubevirt.io/v1`, as far as `guestosinfo`. Harvester spec 9.2
 //!
 //! The API server in front has authenticated and authorised; that is trusted here, as this is a stand-in.
 

@@ -1,5 +1,5 @@
 //! The rate limit of the host controller's client, as client-go has it: a token bucket that may be overdrawn, in order
-//! of arrival. host-throughput.md 5.1
+//! of arrival. Host pace spec 5.1
 
 use parking_lot::Mutex;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The LoadBalancer controller: book, report, finalizer; release on delete. harvester-side.md 3.6, 4.2, 4.3;
-//! host-throughput.md 5
+//! The LoadBalancer controller: book, report, finalizer; release on delete. Harvester spec 3.6, 4.2, 4.3;
+//! host pace spec 5
 //!
 //! Reads load balancers from the cache and writes them guarded by resourceVersion, as the host does, so its conflicts
 //! and its false alarms come about by themselves.

@@ -1,4 +1,4 @@
-//! When Rancher removes a whole guest cluster, its load balancers go with the first machine. harvester-side.md 4.5
+//! When Rancher removes a whole guest cluster, its load balancers go with the first machine. Harvester spec 4.5
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The host's controllers: load balancers, pools, and the clean-up when a guest cluster is torn down. harvester-side.md
+//! The host's controllers: load balancers, pools, and the clean-up when a guest cluster is torn down. Harvester spec
 //! 2.5, 4
 //!
 //! `plan` decides, `load_balancers`, `pools` and `machines` act; `queue`, `bucket` and `books` give them

@@ -1,4 +1,4 @@
-//! What the LoadBalancer controller decides. harvester-side.md 3.2, 4.2, 4.3
+//! What the LoadBalancer controller decides. Harvester spec 3.2, 4.2, 4.3
 
 use harvester_api::keys::{harvester::LB_FINALIZER, loadbalancer};
 use harvester_api::load_balancer::{AllocatedAddress, Condition, DHCP_ADDRESS, LoadBalancer, LoadBalancerStatus};
@@ -39,7 +39,7 @@ pub fn address_step(lb: &LoadBalancer) -> AddressStep {
     }
 }
 
-/// What the annotations ask of a pool; the namespace falls back to the object's own. harvester-side.md 3.1
+/// What the annotations ask of a pool; the namespace falls back to the object's own. Harvester spec 3.1
 pub fn requirement(lb: &LoadBalancer) -> Requirement {
     let annotation = |key| lb.annotation(key).unwrap_or_default().to_owned();
     let namespace = annotation(loadbalancer::NAMESPACE);

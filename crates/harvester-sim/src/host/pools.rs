@@ -1,4 +1,4 @@
-//! The IPPool controller: builds allocators, counts, keeps the finalizer, releases by hand. harvester-side.md 2.4, 2.5,
+//! The IPPool controller: builds allocators, counts, keeps the finalizer, releases by hand. Harvester spec 2.4, 2.5,
 //! 3.8
 
 use std::sync::Arc;

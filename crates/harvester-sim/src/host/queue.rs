@@ -1,5 +1,5 @@
 //! A first-in-first-out queue of keys for a few workers, as the host's controllers have it: each key at most once,
-//! never two workers on one key, a key that is touched while in work goes to the tail afterwards. host-throughput.md
+//! never two workers on one key, a key that is touched while in work goes to the tail afterwards. Host pace spec
 //! 5.2, 5.6
 
 use parking_lot::{Mutex, MutexGuard};
@@ -148,7 +148,7 @@ pub enum Outcome {
     Failed,
 }
 
-/// 5 ms·2ⁿ up to 30 s; from the 31st failure in a row 2 min. harvester-side.md 6
+/// 5 ms·2ⁿ up to 30 s; from the 31st failure in a row 2 min. Harvester spec 6
 pub fn back_off(failures_before: u32) -> Duration {
     if failures_before >= 30 {
         return Duration::from_mins(2);

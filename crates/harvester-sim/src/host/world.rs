@@ -25,7 +25,7 @@ use crate::faults::FaultSwitch;
 use crate::ranges::RangeSet;
 use crate::version::HostVersion;
 
-/// How fast the host is. host-throughput.md
+/// How fast the host is. Host pace spec
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
     /// An answer after 20 ms, for any number of load balancers at a time: no rate limit, no collisions.
@@ -286,5 +286,5 @@ pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// One second: how often an unmatched load balancer is looked at again. harvester-side.md 6
+/// One second: how often an unmatched load balancer is looked at again. Harvester spec 6
 pub const NO_MATCH_RETRY: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
 //! The host's admission webhooks over HTTPS: gathers what a rule needs, lets the rule decide, answers.
-//! harvester-side.md 5
+//! Harvester spec 5
 
 use std::sync::Arc;
 

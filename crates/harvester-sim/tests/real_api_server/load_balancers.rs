@@ -191,7 +191,7 @@ async fn an_address_that_leaked_can_be_released_by_hand() {
     until(&pools, ns, "gone", |pool| pool.is_none()).await;
 }
 
-/// host-throughput.md 5.7, the deterministic check values for thirty load balancers.
+/// Host pace spec 5.7, the deterministic check values for thirty load balancers.
 #[tokio::test]
 async fn the_profile_of_a_real_host_has_its_pace() {
     const COUNT: usize = 30;

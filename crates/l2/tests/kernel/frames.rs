@@ -1,4 +1,4 @@
-//! Our frames as a kernel at the other end of the cable understands them (failover-protocol.md 5).
+//! Our frames as a kernel at the other end of the cable understands them (fail-over spec 5).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -174,7 +174,7 @@ fn solicitations_are_answered_as_the_protocol_expects() {
 }
 
 /// What a claim of a new owner does at the old one: its process hears it whole, its kernel does nothing. Only the
-/// process can withdraw (failover-protocol.md 5).
+/// process can withdraw (fail-over spec 5).
 #[test]
 fn a_claim_reaches_the_holder_whole_and_its_kernel_neither_answers_nor_withdraws() {
     on_a_lan(async |Lan { near, far }| {

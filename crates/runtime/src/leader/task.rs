@@ -110,7 +110,7 @@ impl Election {
     }
 
     /// A check that fails if this replica considers itself the leader but has not renewed for the lease duration plus
-    /// 20 s (ccm.md 7). It passes for waiting replicas.
+    /// 20 s (CCM spec 7). It passes for waiting replicas.
     pub fn health(&self) -> Check {
         let renewed = Arc::clone(&self.renewed);
         let patience = self.config.timing.lease_duration + Duration::from_secs(20);

@@ -123,9 +123,9 @@ impl ApiServer {
         let file = |name: &str| self.file(name).display().to_string();
         let settings = &self.settings;
         let mut command = Command::new(programs::tool("kube-apiserver")?);
-        // Processor time is what the beds are short of, not memory: a sixth of it went into collecting garbage.
-        command.env("GOGC", "400");
+        let (variable, value) = programs::LESS_COLLECTING;
         command
+            .env(variable, value)
             .arg(format!("--etcd-servers={}", settings.etcd))
             .arg(format!("--etcd-prefix={}", settings.etcd_prefix))
             .arg(format!("--advertise-address={}", settings.address))

@@ -41,8 +41,10 @@ pub(crate) fn start_scheduler(api_server: &ApiServer) -> Result<Process> {
 /// a test.
 fn keep_trying(command: &Command) -> Command {
     let mut wrapped = Command::new("sh");
+    let (variable, value) = programs::LESS_COLLECTING;
     // A killed shell would leave its child behind: pdeathsig once more.
     wrapped
+        .env(variable, value)
         .args(["-c", "while :; do setpriv --pdeathsig KILL -- \"$@\"; sleep 0.3; done", "keep-trying"])
         .arg(command.get_program())
         .args(command.get_args());

@@ -171,7 +171,9 @@ impl Member {
     fn start(&self) -> Result<()> {
         let peer = format!("http://{}:2380", self.address);
         let mut command = Command::new(programs::tool("etcd")?);
+        let (variable, value) = programs::LESS_COLLECTING;
         command
+            .env(variable, value)
             .arg(format!("--data-dir={}", self.dir.path().join(&self.name).display()))
             .arg(format!("--listen-client-urls={}", self.url()))
             .arg(format!("--advertise-client-urls={}", self.url()))

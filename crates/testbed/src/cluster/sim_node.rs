@@ -220,7 +220,9 @@ impl SimNode {
             ProxyMode::None => return Ok(()),
         };
         let mut command = Command::new(programs::tool("kube-proxy")?);
+        let (variable, value) = programs::LESS_COLLECTING;
         command
+            .env(variable, value)
             .arg(format!("--kubeconfig={}", self.kubeconfig.display()))
             .arg(format!("--hostname-override={}", self.name))
             .arg(format!("--proxy-mode={mode}"))

@@ -117,8 +117,10 @@ impl Clients {
 
     /// What they saw since an event: it ends when each has `more` answers to requests that were sent from now on.
     pub fn since(&self, event: Instant, more: u64) -> Result<Users> {
-        for probe in &self.probes {
-            probe.wait_for_answers(more, Duration::from_mins(1))?;
+        // All of them at the same time.
+        let wanted: Vec<u64> = self.probes.iter().map(|probe| probe.answered() + more).collect();
+        for (probe, wanted) in self.probes.iter().zip(wanted) {
+            probe.wait_until_answered(wanted, Duration::from_mins(1))?;
         }
         Ok(Users {
             clients: self.probes.iter().map(|probe| probe.missed_since(event)).collect(),

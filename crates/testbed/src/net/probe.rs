@@ -86,11 +86,21 @@ struct Journal {
     stalls: Vec<(Instant, Instant)>,
     /// When it was sent, when its fate was known, and the answer. In order of fate.
     fates: Vec<(Instant, Instant, Result<String, String>)>,
+    /// How many of them are answers: a wait for some does not count all of them again and again.
+    answered: u64,
 }
 
 impl Journal {
     fn new(start: Instant) -> Self {
-        Self { start, sends: 0, last_send: start, longest_stall: Duration::ZERO, stalls: Vec::new(), fates: Vec::new() }
+        Self {
+            start,
+            sends: 0,
+            last_send: start,
+            longest_stall: Duration::ZERO,
+            stalls: Vec::new(),
+            fates: Vec::new(),
+            answered: 0,
+        }
     }
 }
 
@@ -110,22 +120,35 @@ impl Probe {
 
     /// What it has seen up to now, when the requests still open have met their fate.
     pub fn settled_report(&self) -> ProbeReport {
-        let asked = self.journal.lock().sends;
+        let end = self.settle();
+        self.summary(end)
+    }
+
+    /// Waits until the requests that are open now have met their fate; when this "now" was.
+    fn settle(&self) -> Instant {
+        let (asked, known) = {
+            let journal = self.journal.lock();
+            (journal.sends, journal.fates.len())
+        };
         let end = Instant::now();
         // Later requests go on meanwhile, and do not stand in for those that are still open: a gap just before the end
         // counts.
-        let open = |journal: &Journal| (journal.fates.iter().filter(|(sent, ..)| *sent <= end).count() as u64) < asked;
+        let open = |journal: &Journal| {
+            let later = journal.fates[known..].iter().filter(|(sent, ..)| *sent <= end).count();
+            ((known + later) as u64) < asked
+        };
         while end.elapsed() < self.options.answer + Duration::from_millis(500) && open(&self.journal.lock()) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.summary(end)
+        end
     }
 
     /// What it has missed since an event, when the requests that are open now have met their fate.
     pub fn missed_since(&self, event: Instant) -> Missed {
-        self.settled_report();
+        self.settle();
         let journal = self.journal.lock();
-        missed::missed_since(&journal, &stall::since(journal.start), event)
+        let machine = stall::since(event.checked_sub(IN_TIME).unwrap_or(journal.start));
+        missed::missed_since(&journal, &machine, event)
     }
 
     fn summary(&self, end: Instant) -> ProbeReport {
@@ -142,11 +165,21 @@ impl Probe {
 
     /// Waits until `n` more requests are answered.
     pub fn wait_for_answers(&self, n: u64, deadline: Duration) -> Result<()> {
-        let before = self.report().answered;
-        crate::wait::wait_until(&format!("{n} answers"), deadline, || {
-            let report = self.report();
-            if report.answered >= before + n { Ok(()) } else { Err(report.to_string()) }
-        })
+        self.wait_until_answered(self.answered() + n, deadline)
+    }
+
+    /// How many requests were answered up to now.
+    pub fn answered(&self) -> u64 {
+        self.journal.lock().answered
+    }
+
+    /// Waits until so many are, in all.
+    pub fn wait_until_answered(&self, wanted: u64, deadline: Duration) -> Result<()> {
+        let waited = crate::wait::wait_until(&format!("{wanted} answers in all"), deadline, || {
+            let answered = self.answered();
+            if answered >= wanted { Ok(()) } else { Err(format!("{answered} answers")) }
+        });
+        waited.with_context(|| self.report().to_string())
     }
 
     /// Stops when it has got `n` more answers: what comes right after an event belongs to it, and a short watch proves
@@ -159,15 +192,17 @@ impl Probe {
     /// Waits until `node` has answered a request that was sent from now on.
     pub fn wait_for_answer_by(&self, node: &str, deadline: Duration) -> Result<()> {
         let since = Instant::now();
-        crate::wait::wait_until(&format!("an answer by {node}"), deadline, || {
+        let waited = crate::wait::wait_until(&format!("an answer by {node}"), deadline, || {
             let journal = self.journal.lock();
-            let mut later = journal.fates.iter().rev().filter(|(sent, ..)| *sent >= since);
-            if later.any(|(.., fate)| fate.as_ref().is_ok_and(|answer| answerer(answer) == node)) {
+            // Fates are in their order, and none is known before its request is sent.
+            let later = journal.fates.iter().rev().take_while(|(_, at, _)| *at >= since);
+            let mut asked_since = later.filter(|(sent, ..)| *sent >= since);
+            if asked_since.any(|(.., fate)| fate.as_ref().is_ok_and(|answer| answerer(answer) == node)) {
                 return Ok(());
             }
-            drop(journal);
-            Err(self.report().to_string())
-        })
+            Err("answers by others only".to_owned())
+        });
+        waited.with_context(|| self.report().to_string())
     }
 }
 
@@ -199,7 +234,9 @@ async fn ask_for_ever(traffic: Traffic, options: ProbeOptions, journal: Arc<Mute
         let flow = flow.clone();
         tokio::spawn(async move {
             let fate = ask(traffic, number, flow.as_ref(), options).await.map_err(|error| format!("{error:#}"));
-            journal.lock().fates.push((sent, Instant::now(), fate));
+            let mut journal = journal.lock();
+            journal.answered += u64::from(fate.is_ok());
+            journal.fates.push((sent, Instant::now(), fate));
         });
     }
 }

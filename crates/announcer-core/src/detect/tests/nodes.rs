@@ -108,3 +108,49 @@ fn a_pause_that_is_shorter_than_three_periods_is_none() {
     lan.run(Duration::from_secs(2));
     assert!(!lan.findings.iter().any(|(_, finding)| silent(finding)), "{:?}", lan.findings);
 }
+
+#[test]
+fn an_owner_that_has_lost_its_address_is_heard_at_its_own_one_and_a_dead_one_is_not() {
+    for landmark in [false, true] {
+        let mut lan = Lan::new(&[target(2, 0, &[5])]);
+        lan.holders.insert(vip(12), [mac(2)].into());
+        assert!(lan.detector.at_own_addresses(lan.now).is_empty(), "it was never heard there");
+        if landmark {
+            let member =
+                Landmark { address: vip(12), mac: Some(mac(2)), who: LandmarkKind::Member(name(2)), ..gateway() };
+            lan.detector.set_neighbourhood(lan.now, &around(&[gateway(), member]));
+        } else {
+            lan.detector.watch_nodes(lan.now, &[target(2, 0, &[12])]);
+        }
+        lan.run(Duration::from_secs(8));
+        let said = |lan: &Lan| lan.detector.at_own_addresses(lan.now).get(&name(2)).copied();
+        lan.holders.remove(&vip(5));
+        lan.run(ms(260));
+        assert_eq!((lan.verdicts.len(), said(&lan)), (1, Some(true)), "a landmark: {landmark}");
+        lan.run(Duration::from_secs(20));
+        assert_eq!(said(&lan), Some(true), "a landmark: {landmark}");
+        lan.kill(2);
+        lan.run(if landmark { Duration::from_secs(6) } else { ms(260) });
+        assert_eq!(said(&lan), Some(false), "a landmark: {landmark}");
+    }
+}
+
+#[test]
+fn an_owner_that_dies_is_not_heard_at_its_own_address_when_it_is_found_silent() {
+    for landmark in [false, true] {
+        let mut lan = Lan::new(&[target(2, 0, &[5])]);
+        lan.holders.insert(vip(12), [mac(2)].into());
+        let member = Landmark { address: vip(12), mac: Some(mac(2)), who: LandmarkKind::Member(name(2)), ..gateway() };
+        let known = if landmark { vec![gateway(), member] } else { vec![gateway()] };
+        lan.detector.set_neighbourhood(lan.now, &around(&known));
+        if !landmark {
+            lan.detector.watch_nodes(lan.now, &[target(2, 0, &[12])]);
+        }
+        lan.run(Duration::from_secs(8));
+        lan.kill(2);
+        while lan.verdicts.is_empty() {
+            lan.run(ms(1));
+        }
+        assert_eq!(lan.detector.at_own_addresses(lan.now).get(&name(2)), Some(&false), "a landmark: {landmark}");
+    }
+}

@@ -104,16 +104,16 @@ fn each_address_that_answers_again_is_reported_though_another_one_is_still_missi
     assert!(!answers.contains(&&OwnerVerdict::Answers { owner: name(2), vip: vip(6) }), "{answers:?}");
 }
 
-/// Its card got another MAC under the same record: what was reported is taken back all the same.
+/// Its NIC got another MAC under the same record: what was reported is taken back all the same.
 #[test]
-fn an_owner_that_answers_from_a_new_card_is_reported_to_answer() {
+fn an_owner_that_answers_from_a_new_nic_is_reported_to_answer() {
     let mut lan = Lan::new(&[target(2, 0, &[5])]);
     lan.run(Duration::from_secs(1));
     lan.kill(2);
     lan.run(ms(240));
     lan.verdicts.clear();
     let mut moved = target(2, 0, &[5]);
-    (moved.vips[0].mac, moved.cards) = (mac(12), [mac(12)].into());
+    (moved.vips[0].mac, moved.nic_macs) = (mac(12), [mac(12)].into());
     lan.detector.watch(lan.now, &[moved]);
     lan.holders.insert(vip(5), [mac(12)].into());
     lan.run(ms(200));
@@ -125,9 +125,9 @@ fn an_owner_that_answers_from_a_new_card_is_reported_to_answer() {
 }
 
 #[test]
-fn an_owner_with_two_cards_in_the_lan_is_asked_at_the_one_that_answers() {
+fn an_owner_with_two_nics_in_the_lan_is_asked_at_the_one_that_answers() {
     let mut two = target(2, 0, &[5]);
-    two.cards = [mac(2), mac(12)].into();
+    two.nic_macs = [mac(2), mac(12)].into();
     let mut lan = Lan::new(&[two]);
     lan.holders.insert(vip(5), [mac(12)].into());
     lan.run(Duration::from_secs(20));
@@ -140,9 +140,9 @@ fn an_owner_with_two_cards_in_the_lan_is_asked_at_the_one_that_answers() {
 }
 
 #[test]
-fn what_the_card_beneath_a_macvlan_answers_is_no_sign_of_it() {
+fn what_the_nic_beneath_a_macvlan_answers_is_no_sign_of_it() {
     let mut leased = target(2, 0, &[5]);
-    (leased.vips[0].mac, leased.cards) = (mac(50), [mac(2), mac(12)].into());
+    (leased.vips[0].mac, leased.nic_macs) = (mac(50), [mac(2), mac(12)].into());
     let mut lan = Lan::new(&[leased]);
     lan.run(Duration::from_secs(1));
     lan.holders.insert(vip(5), [mac(2)].into());

@@ -66,6 +66,8 @@ fn a_thousand_addresses_cost_189_broadcasts_in_10_ms_at_most_and_the_verdict_0_1
     let moments: Vec<Duration> = sent.keys().copied().collect();
     assert!(moments.windows(2).all(|pair| pair[1].saturating_sub(pair[0]) >= ms(10)), "{sent:?}");
     assert_eq!(lan.verdicts[0].0.saturating_sub(moments[0]), ms(30 + 150));
+    let OwnerVerdict::Silent { longer, .. } = &lan.verdicts[0].1 else { panic!("it is silent") };
+    assert_eq!(*longer, ms(150), "what is told of the gap has it in it");
     for address in addresses_of(COUNT) {
         let asked = lan.asks.iter().filter(|(_, ask)| ask.to == Mac::BROADCAST && ask.address == address);
         assert_eq!(asked.count(), 3, "{address}");

@@ -15,6 +15,9 @@ use crate::node_watch::NodeFinding;
 const LONGEST_REST: u32 = 5;
 /// The same limit for a VIP for which another host answers, or about which nobody could be asked.
 const LONGEST_TAKEN_REST: u32 = 2;
+/// The same limit, 256 s, for a VIP that never came up: its owner has not answered for it under its record, and answers
+/// for another one. The first verdicts decide what follows. Later ones only repeat them.
+const LONGEST_REST_BESIDE: u32 = 9;
 
 impl Watch {
     /// Counts an answered burst. Its questions are broadcasts that every host receives, so from the second one in a row
@@ -51,7 +54,8 @@ impl Watch {
     ) {
         let now = context.now;
         let last = context.landmarks.last_answer(context.link, &self.macs());
-        let Outcome { mut silent, unasked, mut taken, refuted, side, certain, outside, gateway, found } = outcome;
+        let Outcome { mut silent, unasked, mut taken, refuted, side, certain, outside, gateway, found, longer } =
+            outcome;
         silent.retain(|address| self.vips.contains_key(address));
         taken.retain(|(address, _)| self.vips.contains_key(address));
         if silent.is_empty() {
@@ -68,11 +72,14 @@ impl Watch {
         if !certain {
             self.doubt = Some(Doubt { side, found, since: BTreeMap::new(), ask_at: now });
         }
+        let told = certain && side == Side::Greater;
+        let lives = told && !self.silent_as_a_whole && self.vips.values().any(|vip| vip.heard);
         // If another host answers for a VIP, the record will name the new owner. Until then frequent tests are of no
         // use.
         let rests = silent.iter().map(|address| (*address, LONGEST_REST));
         for (address, longest) in rests.chain(taken.iter().map(|(address, _)| (*address, LONGEST_TAKEN_REST))) {
             let vip = self.vips.get_mut(&address).expect("only those that are watched are left");
+            let longest = if lives && !vip.heard { LONGEST_REST_BESIDE } else { longest };
             vip.rest_until = Some(now + FIRST_REST * 2_u32.pow(vip.verdicts.min(longest)));
             vip.verdicts += 1;
             vip.unasked = 0;
@@ -94,6 +101,7 @@ impl Watch {
             out.extend(said.map(Output::Node));
             return;
         }
-        out.push(Output::Verdict(OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside }));
+        let verdict = OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside, longer };
+        out.push(Output::Verdict(verdict));
     }
 }

@@ -9,7 +9,7 @@ use l2_types::{AddressLifetime, InetConfChange, Macvlan};
 
 use super::super::dhcp_state::{MacvlanState, Source};
 use super::super::vip::Vip;
-use super::super::{Action, ClientStart, DhcpStart, Engine, Resumed, WireOp};
+use super::super::{Action, ClientStart, DhcpStart, Engine, KernelOp, Resumed};
 use super::MACVLAN_STAYED;
 use crate::annotations::mac_of_a_node;
 use crate::network::mac_is_taken;
@@ -65,11 +65,11 @@ impl Engine {
                     dhcp.asked = Some((wanted.parent, wanted.name.clone()));
                 }
                 self.prepare_links(now);
-                self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted, resumed)));
+                self.out.push(Action::Kernel(KernelOp::Macvlan(uid.clone(), wanted, resumed)));
             }
             MacvlanState::Ready(link, _) => {
                 if settings {
-                    self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted, None)));
+                    self.out.push(Action::Kernel(KernelOp::Macvlan(uid.clone(), wanted, None)));
                 }
                 self.start_client(now, uid, link);
             }

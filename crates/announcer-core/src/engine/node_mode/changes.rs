@@ -9,7 +9,7 @@ use crate::view::ServiceKey;
 
 /// The changes and their counters.
 pub(in crate::engine) struct OwnerChanges {
-    untold: BTreeMap<ServiceKey, Change>,
+    unreported: BTreeMap<ServiceKey, Change>,
     /// How long an owner has been silent when the detector reports it.
     silence: Duration,
     counted: BTreeMap<&'static str, u64>,
@@ -19,7 +19,7 @@ pub(in crate::engine) struct OwnerChanges {
 
 /// A change of owner whose VIPs are up.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Announced {
+pub(in crate::engine) struct EffectiveChange {
     /// The former owner; `None`: there was none.
     pub from: Option<String>,
     /// The reason as text.
@@ -31,13 +31,13 @@ pub(in crate::engine) struct Announced {
 impl OwnerChanges {
     /// Starts without changes. `silence`: see the field.
     pub fn new(silence: Duration) -> Self {
-        Self { untold: BTreeMap::new(), silence, counted: BTreeMap::new(), failed_swaps: 0, last_gap: None }
+        Self { unreported: BTreeMap::new(), silence, counted: BTreeMap::new(), failed_swaps: 0, last_gap: None }
     }
 
     /// Adds a Service that this node has become the owner of.
     pub fn add(&mut self, change: Change) {
         *self.counted.entry(change.why).or_default() += 1;
-        self.untold.insert(change.key.clone(), change);
+        self.unreported.insert(change.key.clone(), change);
     }
 
     /// Counts the answer to a swap.
@@ -46,16 +46,16 @@ impl OwnerChanges {
     }
 
     /// The VIPs of this Service are up. Returns its change of owner, if that was not reported yet.
-    pub fn take(&mut self, now: Instant, key: &ServiceKey) -> Option<Announced> {
-        let Change { from, why, silent, .. } = self.untold.remove(key)?;
+    pub fn take(&mut self, now: Instant, key: &ServiceKey) -> Option<EffectiveChange> {
+        let Change { from, why, silent, .. } = self.unreported.remove(key)?;
         let gap = silent.map(|verdict| now.saturating_duration_since(verdict) + self.silence);
         self.last_gap = gap.or(self.last_gap);
-        Some(Announced { from, why, gap })
+        Some(EffectiveChange { from, why, gap })
     }
 
     /// The Service is deleted.
     pub fn forget(&mut self, key: &ServiceKey) {
-        self.untold.remove(key);
+        self.unreported.remove(key);
     }
 
     /// Adds the counters, for metrics.
@@ -77,7 +77,7 @@ mod tests {
         let mut changes = OwnerChanges::new(silence);
         changes.add(change(Some(now)));
         let told = changes.take(now + silence, &key).unwrap();
-        assert_eq!(told, Announced { from: Some("node-2".into()), why: "it was silent", gap: Some(silence * 2) });
+        assert_eq!(told, EffectiveChange { from: Some("node-2".into()), why: "it was silent", gap: Some(silence * 2) });
         assert_eq!(changes.take(now, &key), None);
         changes.add(change(None));
         assert_eq!(changes.take(now, &key).unwrap().gap, None);

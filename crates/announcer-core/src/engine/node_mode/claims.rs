@@ -156,7 +156,7 @@ impl Engine {
         let confirmed = self.is_confirmed(&self.vips[id].members);
         let keys = self.node_mode.keys.accepted(&uid);
         match self.node_mode.judge.judge(now, frame, &keys, term) {
-            Judgement::Yield(_) if !known && confirmed && !lingering => {
+            Judgement::Concede(_) if !known && confirmed && !lingering => {
                 if self.node_mode.judge.may_doubt(now, frame.address)
                     && let Some(swap) = self.cluster().and_then(|cluster| cluster.read_again(now, &primary, &uid))
                 {
@@ -164,8 +164,8 @@ impl Engine {
                 }
                 false
             }
-            Judgement::Yield(term) => {
-                self.yield_to_term(now, id, frame, &primary, term);
+            Judgement::Concede(term) => {
+                self.concede_to_term(now, id, frame, &primary, term);
                 true
             }
             Judgement::Outdated(_) | Judgement::Ignore => !lingering,
@@ -208,7 +208,7 @@ impl Engine {
         if let Ok(term) = claimed
             && term > ours
         {
-            self.yield_to_term(now, &id, frame, &primary, term);
+            self.concede_to_term(now, &id, frame, &primary, term);
         }
     }
 
@@ -232,11 +232,11 @@ impl Engine {
         cluster.owner_record(&primary).is_some_and(|owner_record| owner_record.host == self.config.node_name)
     }
 
-    fn yield_to_term(&mut self, now: Instant, id: &VipId, frame: &Frame, primary: &ServiceKey, term: Term) {
+    fn concede_to_term(&mut self, now: Instant, id: &VipId, frame: &Frame, primary: &ServiceKey, term: Term) {
         if let Some(cluster) = self.cluster().filter(|cluster| !cluster.is_lingering(primary)) {
             cluster.claimed(now, primary, term);
         }
-        self.yield_to(now, id, frame.mac);
+        self.concede_to(now, id, frame.mac);
         self.successor_heard(primary);
     }
 

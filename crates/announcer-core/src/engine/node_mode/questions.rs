@@ -10,11 +10,15 @@ use crate::detect::Ask;
 use crate::network::Network;
 
 impl Engine {
-    /// A question could not be sent: who was not asked is not silent. A broadcast may be about an owner that is not
-    /// known.
+    /// A question could not be sent: a host that was not asked is not silent. A broadcast may be about an owner that is
+    /// not known, or a probe for an address of this node.
     pub(in crate::engine) fn not_sent(&mut self, ask: &Ask) {
         self.node_mode.detector.not_sent(ask);
-        if let Some(cluster) = self.cluster().filter(|_| ask.to == Mac::BROADCAST) {
+        if ask.to != Mac::BROADCAST {
+            return;
+        }
+        self.not_probed(ask.link, ask.address);
+        if let Some(cluster) = self.cluster() {
             cluster.not_sent(ask.link, ask.address);
         }
     }

@@ -432,8 +432,8 @@ fn what_changes_while_the_macvlan_is_being_made_counts() {
         while let Some(input) = inputs.pop_front() {
             for action in node.engine.step(node.now, input) {
                 match action {
-                    Action::Wire(op @ WireOp::Macvlan(..)) => making = Some(op),
-                    Action::Wire(op) => inputs.extend(node.kernel.perform(node.now, op).map(Input::Wire)),
+                    Action::Kernel(op @ KernelOp::Macvlan(..)) => making = Some(op),
+                    Action::Kernel(op) => inputs.extend(node.kernel.perform(node.now, op).map(Input::Kernel)),
                     _ => {}
                 }
             }
@@ -441,7 +441,7 @@ fn what_changes_while_the_macvlan_is_being_made_counts() {
         // It changes before the kernel has answered.
         node.feed(with(change));
         let done = node.kernel.perform(node.now, making.expect("it is made")).unwrap();
-        node.feed(Input::Wire(done));
+        node.feed(Input::Kernel(done));
         node.pass_ms(100);
         let links = node.kernel.network.links.iter().filter_map(|link| match link.kind {
             LinkKind::Macvlan { parent, .. } => Some((link.name.as_str(), parent)),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use l2_types::{Address, AddressLifetime, InetConf, LinkKind, MacvlanMode};
 
-use crate::engine::{Put, WireDone, WireOp};
+use crate::engine::{KernelDone, KernelOp, Put};
 use crate::network::{Network, alias, fixtures, is_macvlan_of, name_is_taken, noted, owner_in, was_left_for};
 use crate::security::Protection;
 
@@ -103,7 +103,7 @@ impl FakeKernel {
     }
 
     /// The rules that were asked for first, or that they are refused.
-    pub fn set_rules(&mut self, result: Result<(), String>) -> WireDone {
+    pub fn set_rules(&mut self, result: Result<(), String>) -> KernelDone {
         let wanted = self.waiting.remove(0);
         if result.is_ok() {
             let lost = self.protection.vips.keys().filter(|vip| !wanted.vips.contains_key(vip));
@@ -111,22 +111,22 @@ impl FakeKernel {
             self.exposed += lost.filter(|vip| own.clone().any(|address| address.net.addr() == **vip)).count();
             self.protection = wanted;
         }
-        WireDone::Protected(result)
+        KernelDone::Protected(result)
     }
 
-    pub fn perform(&mut self, now: Instant, op: WireOp) -> Option<WireDone> {
+    pub fn perform(&mut self, now: Instant, op: KernelOp) -> Option<KernelDone> {
         match op {
-            WireOp::Extend(puts) if self.failing_extensions > 0 => {
+            KernelOp::Extend(puts) if self.failing_extensions > 0 => {
                 self.failing_extensions -= 1;
                 let refused = |put: Put| (put.link, put.net, Err("no buffer space".to_owned()));
-                Some(WireDone::Extended(puts.into_iter().map(refused).collect()))
+                Some(KernelDone::Extended(puts.into_iter().map(refused).collect()))
             }
-            WireOp::Extend(puts) => match self.perform(now, WireOp::Put(puts)) {
-                Some(WireDone::Put(results)) => Some(WireDone::Extended(results)),
+            KernelOp::Extend(puts) => match self.perform(now, KernelOp::Put(puts)) {
+                Some(KernelDone::Put(results)) => Some(KernelDone::Extended(results)),
                 other => other,
             },
-            WireOp::Observe => Some(WireDone::Observed(Ok(self.network.clone()))),
-            WireOp::Put(puts) => {
+            KernelOp::Observe => Some(KernelDone::Observed(Ok(self.network.clone()))),
+            KernelOp::Put(puts) => {
                 let mut results = Vec::new();
                 for put in puts {
                     let exists = self.carries(put.link, put.net);
@@ -146,23 +146,23 @@ impl FakeKernel {
                     self.deadlines.push((put.link, put.net, now + put.valid));
                     results.push((put.link, put.net, Ok(())));
                 }
-                Some(WireDone::Put(results))
+                Some(KernelDone::Put(results))
             }
-            WireOp::Remove { link, net } => {
+            KernelOp::Remove { link, net } => {
                 self.journal.push(format!("remove {} {net}", self.name(link)));
                 self.remove(link, net);
                 None
             }
-            WireOp::Macvlan(uid, wanted, _) => {
+            KernelOp::Macvlan(uid, wanted, _) => {
                 if self.refuse {
-                    return Some(WireDone::Macvlan(uid, Err("refused".to_owned())));
+                    return Some(KernelDone::Macvlan(uid, Err("refused".to_owned())));
                 }
                 let found = self.network.link_by_name(&wanted.name).cloned();
                 if let Some(found) = found {
                     if !is_macvlan_of(&found, &uid) && !was_left_for(&found, &self.network.addresses, &wanted) {
                         self.journal.push(format!("refuse {}", wanted.name));
                         let text = name_is_taken(&wanted.name, &uid);
-                        return Some(WireDone::Macvlan(uid, Err(text)));
+                        return Some(KernelDone::Macvlan(uid, Err(text)));
                     }
                     let mut adopted = found.clone();
                     if adopted.alias.as_deref().is_none_or(|alias| owner_in(alias) == uid.0) {
@@ -173,7 +173,7 @@ impl FakeKernel {
                             self.note(found.index, &wanted.alias);
                         }
                         self.journal.push(format!("adopt {}", wanted.name));
-                        return Some(WireDone::Macvlan(uid, Ok((found.index, wanted.mac))));
+                        return Some(KernelDone::Macvlan(uid, Ok((found.index, wanted.mac))));
                     }
                     self.delete(found.index);
                 }
@@ -183,27 +183,27 @@ impl FakeKernel {
                 link.kind = LinkKind::Macvlan { parent: wanted.parent, mode: MacvlanMode::Bridge };
                 self.network.links.push(link);
                 self.journal.push(format!("macvlan {} on {}", wanted.name, self.name(wanted.parent)));
-                Some(WireDone::Macvlan(uid, Ok((self.next_index, wanted.mac))))
+                Some(KernelDone::Macvlan(uid, Ok((self.next_index, wanted.mac))))
             }
-            WireOp::Note { link, uid, end } => {
+            KernelOp::Note { link, uid, end } => {
                 self.note(link, &alias(&uid, end, self.boot));
                 None
             }
-            WireOp::Protect(wanted) => {
+            KernelOp::Protect(wanted) => {
                 self.protects += 1;
                 self.waiting.push(wanted);
                 if self.busy { None } else { Some(self.set_rules(Ok(()))) }
             }
-            WireOp::Delete { link } => {
+            KernelOp::Delete { link } => {
                 self.journal.push(format!("delete {}", self.name(link)));
                 self.delete(link);
                 None
             }
-            WireOp::Prepare { link } => {
+            KernelOp::Prepare { link } => {
                 self.journal.push(format!("prepare {}", self.name(link)));
-                Some(WireDone::Prepared(link, Ok(InetConf::default())))
+                Some(KernelDone::Prepared(link, Ok(InetConf::default())))
             }
-            WireOp::Restore { link, .. } => {
+            KernelOp::Restore { link, .. } => {
                 self.journal.push(format!("restore {}", self.name(link)));
                 None
             }

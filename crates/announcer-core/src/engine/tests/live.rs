@@ -160,5 +160,5 @@ fn a_thousand_changes_of_services_in_a_burst_cost_one_record_each_and_touch_no_a
     assert_eq!(records, 20);
     // And the firewall once, for all of them.
     let others: Vec<&Action> = actions.iter().filter(|action| !matches!(action, Action::Record(..))).collect();
-    assert!(matches!(others[..], [] | [Action::Wire(WireOp::Protect(_))]), "{others:?}");
+    assert!(matches!(others[..], [] | [Action::Kernel(KernelOp::Protect(_))]), "{others:?}");
 }

@@ -7,6 +7,7 @@ mod ending;
 mod evidence;
 mod fail_back;
 mod foreign;
+mod gaps;
 mod handed_over;
 mod healed;
 mod ipv6;

@@ -224,15 +224,15 @@ fn a_record_that_is_to_be_looked_at_again_is_forgotten_when_the_address_falls_me
 fn a_kernel_that_is_slow_to_show_its_network_is_waited_for() {
     let start = Instant::now();
     let mut engine = Engine::new(start, config(&[]));
-    assert!(engine.poll(start, false).contains(&Action::Wire(WireOp::Observe)));
+    assert!(engine.poll(start, false).contains(&Action::Kernel(KernelOp::Observe)));
     for seconds in [1, 60, 61, 62, 120] {
         let now = start + Duration::from_secs(seconds);
-        assert!(!engine.poll(now, false).contains(&Action::Wire(WireOp::Observe)));
+        assert!(!engine.poll(now, false).contains(&Action::Kernel(KernelOp::Observe)));
         assert!(engine.deadline() > now);
     }
     let now = start + Duration::from_secs(121);
-    let actions = engine.step(now, Input::Wire(WireDone::Observed(Ok(network()))));
-    assert!(actions.contains(&Action::Wire(WireOp::Observe)), "the one that was due meanwhile");
+    let actions = engine.step(now, Input::Kernel(KernelDone::Observed(Ok(network()))));
+    assert!(actions.contains(&Action::Kernel(KernelOp::Observe)), "the one that was due meanwhile");
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn what_fell_at_its_deadline_during_a_pause_is_not_set_again() {
     assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
     // Another node may have it by now, and an answer from before the pause is still on its way.
     let before = left_behind(&nets);
-    node.feed(Input::Wire(WireDone::Observed(Ok(before))));
+    node.feed(Input::Kernel(KernelDone::Observed(Ok(before))));
     node.pass_ms(5000);
     assert_eq!(node.kernel.own(), Vec::<String>::new(), "{:?}", node.log);
     let log = node.take_log();

@@ -14,8 +14,8 @@ fn waiting(count: usize) -> (Node, Vec<String>) {
     (node, names)
 }
 
-fn wire(actions: &[Action]) -> Vec<&WireOp> {
-    let ops = actions.iter().filter_map(|action| if let Action::Wire(op) = action { Some(op) } else { None });
+fn kernel_ops(actions: &[Action]) -> Vec<&KernelOp> {
+    let ops = actions.iter().filter_map(|action| if let Action::Kernel(op) = action { Some(op) } else { None });
     ops.collect()
 }
 
@@ -31,12 +31,12 @@ fn two_hundred_leases_at_once_are_one_request_and_one_set_of_rules() {
     }
     actions.extend(node.engine.poll(node.now, false));
     let puts = |actions: &[Action]| -> Vec<usize> {
-        let puts = |op: &WireOp| if let WireOp::Put(puts) = op { Some(puts.len()) } else { None };
-        wire(actions).into_iter().filter_map(puts).collect()
+        let puts = |op: &KernelOp| if let KernelOp::Put(puts) = op { Some(puts.len()) } else { None };
+        kernel_ops(actions).into_iter().filter_map(puts).collect()
     };
-    let rules = wire(&actions).iter().filter(|op| matches!(op, WireOp::Protect(_))).count();
+    let rules = kernel_ops(&actions).iter().filter(|op| matches!(op, KernelOp::Protect(_))).count();
     assert_eq!((rules, puts(&actions)), (1, vec![]), "the rules stand before the addresses");
-    let actions = node.engine.step(node.now, Input::Wire(WireDone::Protected(Ok(()))));
+    let actions = node.engine.step(node.now, Input::Kernel(KernelDone::Protected(Ok(()))));
     assert_eq!(puts(&actions), [200]);
 }
 
@@ -52,11 +52,11 @@ fn what_is_up_is_extended_by_a_request_of_its_own_while_others_are_being_made() 
     }
     actions.extend(node.engine.poll(node.now + REFRESH, false));
     // But for the rules, without which no macvlan is made.
-    actions.extend(node.engine.step(node.now + REFRESH, Input::Wire(WireDone::Protected(Ok(())))));
-    let ops = wire(&actions);
-    assert_eq!(ops.iter().filter(|op| matches!(op, WireOp::Macvlan(..))).count(), 200);
+    actions.extend(node.engine.step(node.now + REFRESH, Input::Kernel(KernelDone::Protected(Ok(())))));
+    let ops = kernel_ops(&actions);
+    assert_eq!(ops.iter().filter(|op| matches!(op, KernelOp::Macvlan(..))).count(), 200);
     let extended: Vec<_> =
-        ops.iter().filter_map(|op| if let WireOp::Extend(puts) = op { Some(puts) } else { None }).collect();
+        ops.iter().filter_map(|op| if let KernelOp::Extend(puts) = op { Some(puts) } else { None }).collect();
     assert!(matches!(&extended[..], [puts] if puts.len() == 1), "{extended:?}");
 }
 

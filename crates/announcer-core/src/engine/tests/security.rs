@@ -71,7 +71,7 @@ fn busy() -> Node {
 /// The kernel sets the rules that it was asked for first, or refuses them.
 fn set_rules(node: &mut Node, result: Result<(), String>) {
     let done = node.kernel.set_rules(result);
-    node.feed(Input::Wire(done));
+    node.feed(Input::Kernel(done));
 }
 
 #[test]

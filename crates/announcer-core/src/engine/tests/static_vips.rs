@@ -93,9 +93,9 @@ fn an_interface_whose_settings_are_refused_is_not_asked_at_each_plan() {
         let mut inputs = vec![Input::Service(view.key.clone(), Some(Box::new(view)))];
         while let Some(input) = inputs.pop() {
             for action in node.engine.step(node.now, input) {
-                if let Action::Wire(WireOp::Prepare { link }) = action {
+                if let Action::Kernel(KernelOp::Prepare { link }) = action {
                     asked += 1;
-                    inputs.push(Input::Wire(WireDone::Prepared(link, Err("read-only".into()))));
+                    inputs.push(Input::Kernel(KernelDone::Prepared(link, Err("read-only".into()))));
                 }
             }
         }

@@ -14,12 +14,11 @@ use super::hand_overs::HandOvers;
 use super::owner_records::{Learnt, OwnerRecords, Recipient};
 use super::silence::Silences;
 use super::swaps::{Change, PendingSwaps};
-use super::timing::TOLD_AFTER;
 use super::unable::Unable;
 use super::{Card, ForeignLock, Member, NodeFacts, OwnerRecord, OwnerVerdict, Term};
 use crate::frames::{Frame, Heard};
 use crate::ownership::{Owner, Ownership};
-use crate::screen::Machine;
+use crate::screen::ForbiddenAddress;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// State of yielding: while another program holds the Lease for all Services, this node leaves all VIPs to it.
@@ -101,7 +100,7 @@ impl Cluster {
         // A review that is already due must not be lost when another node's renewal moves the deadline.
         let due = self.facts_next.is_some_and(|at| at <= now);
         // This node may be waiting for what a silent owner writes about itself after it fell silent.
-        let told = self.silences.since(&node).is_some_and(|since| now >= since + TOLD_AFTER);
+        let told = self.silences.is_told(now, &node, self.facts.renewed_at(&node));
         let news = self.facts.member(now, node, member) || due || told;
         if !news {
             self.facts_next = self.facts.deadline(now);
@@ -120,17 +119,21 @@ impl Cluster {
     }
 
     /// Addresses that no Service may have, each with the node that reports the conflict.
-    pub fn machines(&self) -> BTreeMap<IpAddr, Machine> {
-        let mut machines = BTreeMap::new();
+    pub fn forbidden(&self) -> BTreeMap<IpAddr, ForbiddenAddress> {
+        let mut forbidden = BTreeMap::new();
         if let Some(reporter) = self.facts.members().next() {
             for server in &self.facts.api_servers {
                 let what = "the address of an API server of this cluster".to_owned();
-                machines.insert(*server, Machine { what, interface: None, reporter: reporter.to_owned() });
+                forbidden.insert(*server, ForbiddenAddress { what, interface: None, reporter: reporter.to_owned() });
             }
         }
         for (node, net) in self.facts.own_addresses() {
             let mut note = |address: IpAddr, what: String| {
-                machines.entry(address).or_insert(Machine { what, interface: None, reporter: node.to_owned() });
+                forbidden.entry(address).or_insert(ForbiddenAddress {
+                    what,
+                    interface: None,
+                    reporter: node.to_owned(),
+                });
             };
             note(net.addr(), format!("the own address of node {node}"));
             // Point-to-point links (RFC 3021) and single addresses have no network or broadcast address, and neither
@@ -142,10 +145,10 @@ impl Cluster {
         }
         for (node, interface, address) in self.facts.occupied() {
             let what = format!("on interface {interface} of node {node}");
-            let machine = Machine { what, interface: Some(interface.to_owned()), reporter: node.to_owned() };
-            machines.entry(address).or_insert(machine);
+            let entry = ForbiddenAddress { what, interface: Some(interface.to_owned()), reporter: node.to_owned() };
+            forbidden.entry(address).or_insert(entry);
         }
-        machines
+        forbidden
     }
 
     /// A Node was read; `None` means it was deleted.
@@ -199,7 +202,7 @@ impl Cluster {
     }
 
     /// Whether the foreign holder of the Lease for all Services runs on this node.
-    pub fn is_guest(&self, now: Instant) -> bool {
+    pub fn is_beside_kube_vip(&self, now: Instant) -> bool {
         self.facts.foreign_holder(now).is_some_and(|(holder, _)| holder.eq_ignore_ascii_case(&self.me))
     }
 

@@ -55,13 +55,13 @@ pub struct Case<'a> {
     /// Nodes that may own the group, this one included.
     pub candidates: &'a Candidates<'a>,
     /// This node is not excluded and has an interface for the group.
-    pub keeps: bool,
+    pub eligible: bool,
     /// State of the node in the record.
     pub owner_state: OwnerState,
     /// What the detector found, if the owner is silent.
     pub silent: Option<OwnerSilence>,
     /// The owner hears many more hosts than this node does, and its Lease is valid.
-    pub outheard: bool,
+    pub owner_hears_more: bool,
     /// The owner has answered this node neither under its record nor shortly before, and its Lease and card say that it
     /// lives and hears hosts. So most probably the LAN keeps these two nodes apart, as isolated ports do.
     pub unreached: bool,
@@ -69,7 +69,7 @@ pub struct Case<'a> {
     /// not reach by unicast.
     pub in_its_name: bool,
     /// The owner renews its Lease and hears fewer hosts than this node does, so it is the owner that clients have lost.
-    pub outdone: bool,
+    pub owner_hears_fewer: bool,
     /// The Lease of the owner expired some seconds ago, or would have if the silent owner had not renewed it. From then
     /// on this node waits neither for a stranger's answers to end nor for a node that hears more hosts to go first.
     pub others_had_their_time: bool,
@@ -79,10 +79,10 @@ pub struct Case<'a> {
     pub answered_by_member: bool,
     /// This process is about to end.
     pub stopping: bool,
-    /// The node stays in service and another process follows soon, so the addresses stay for that process.
-    pub stays: bool,
-    /// The node itself stays in service, whatever becomes of this process.
+    /// The node stays in service, and another process follows this one.
     pub node_stays: bool,
+    /// Only nodes with endpoints may own the group, and nobody on this node follows those between two processes.
+    pub endpoint_bound: bool,
     /// The cloud controller is in safe mode: this cluster may be a copy of another cluster that serves the addresses.
     pub safe_mode: bool,
     /// How many candidates before this node have had their time to take the group and have not done so.
@@ -110,7 +110,7 @@ pub enum Step {
     Give(String, &'static str),
 }
 
-/// Decides the next step for one group (failover-protocol.md 1 and R8, decisions.md 20, 21, 24 and 26).
+/// Decides the next step for one group (fail-over spec 1 and R8, decisions.md 20, 21, 24 and 26).
 pub fn decide(case: &Case<'_>) -> Step {
     let step = match case.owner_record {
         Some(owner_record) if owner_record.host == case.me => keep(case),
@@ -150,17 +150,17 @@ const GIVEN_UP: &str = "it was given up for a claim that nobody stands behind";
 /// This node is the owner. It hands the group over if another node is better placed; it withdraws only after the new
 /// owner has announced.
 fn keep(case: &Case<'_>) -> Step {
-    if case.stopping && case.stays {
+    if case.stopping && case.node_stays && !case.endpoint_bound {
         // A hand-over would cost every client its connections, while the kernel goes on answering without a process.
         return Step::Rest;
     }
     // What was lent goes to its lender, if that one is as well off as any other node. The kernel of a node that stays
     // in service goes on answering without a process: that is better than a node that nobody hears.
-    let last_resort = !(case.stopping && case.keeps && case.node_stays);
+    let last_resort = !(case.stopping && case.eligible && case.node_stays);
     let elsewhere = || case.candidates.home_elsewhere(case.group, case.me, case.home, last_resort);
     let why = if case.stopping {
         "its announcer is ending"
-    } else if !case.keeps {
+    } else if !case.eligible {
         "the node may not serve it any more"
     } else if case.candidates.has_better_than(case.me) {
         "another node is better off"
@@ -184,16 +184,18 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         // blocking the take-over.
         (Some(OwnerSilence { taken: Some(_), side, heard, .. }), OwnerState::Alive) if case.others_had_their_time => {
             // An owner that hears hosts is reached by unicast, by all but this node.
-            let lost = if case.in_its_name { case.outdone } else { !case.outheard };
+            let lost = if case.in_its_name { case.owner_hears_fewer } else { !case.owner_hears_more };
             if heard && side == Side::Greater && lost { Step::Take(THOUGH_IT_RENEWS) } else { Step::Rest }
         }
         (Some(OwnerSilence { taken: Some(_), .. }), _) if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
         (Some(OwnerSilence { taken: Some(_), .. }), _) => Step::Rest,
-        (Some(OwnerSilence { side: Side::Greater, .. }), _) if !case.outheard && !case.unreached => {
+        (Some(OwnerSilence { side: Side::Greater, .. }), _) if !case.owner_hears_more && !case.unreached => {
             Step::Take("its node does not answer any more")
         }
-        (Some(OwnerSilence { side: Side::Greater, .. }), OwnerState::Alive) if !case.outheard => Step::LeaveUnreached,
-        (Some(OwnerSilence { side: Side::Lesser, .. }), _) if case.outdone => {
+        (Some(OwnerSilence { side: Side::Greater, .. }), OwnerState::Alive) if !case.owner_hears_more => {
+            Step::LeaveUnreached
+        }
+        (Some(OwnerSilence { side: Side::Lesser, .. }), _) if case.owner_hears_fewer => {
             Step::Take("its node does not answer here, and hears fewer hosts than this one")
         }
         // decisions.md 24: this node itself may be cut off, also from clients, unless the API shows that the owner is.
@@ -270,19 +272,19 @@ impl<'a> Case<'a> {
             published: true,
             rank: owner_record.and_then(|owner_record| candidates.rank(&owner_record.host, me, |_| None)),
             candidates,
-            keeps: true,
+            eligible: true,
             owner_state: OwnerState::Alive,
             silent: None,
-            outheard: false,
+            owner_hears_more: false,
             unreached: false,
             in_its_name: false,
-            outdone: false,
+            owner_hears_fewer: false,
             others_had_their_time: false,
             asked: QuestionState::NotYet,
             answered_by_member: false,
             stopping: false,
-            stays: false,
             node_stays: false,
+            endpoint_bound: false,
             safe_mode: false,
             passed_over: 0,
             vacant_long_enough: false,

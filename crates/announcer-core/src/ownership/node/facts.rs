@@ -185,7 +185,7 @@ impl ApiFacts {
     }
 
     /// All MACs from which `node` may answer in that LAN.
-    pub fn cards_towards(&self, node: &str, network: &Network, ours: u32) -> BTreeSet<l2_types::Mac> {
+    pub fn nic_macs_towards(&self, node: &str, network: &Network, ours: u32) -> BTreeSet<l2_types::Mac> {
         let seen = self.members.get(node).into_iter();
         seen.flat_map(|seen| links_towards(&seen.links, network, ours)).map(|link| link.mac).collect()
     }

@@ -1,4 +1,4 @@
-//! `node` mode: one membership Lease per node, ownership and term on each Service (failover-protocol.md 1, decisions.md
+//! `node` mode: one membership Lease per node, ownership and term on each Service (fail-over spec 1, decisions.md
 //! 19 to 26).
 //!
 //! The interfaces between this module and the other parts of the engine:
@@ -97,7 +97,7 @@ pub enum Swapped {
     Refused(String),
 }
 
-/// A former owner that has to learn that it lost a VIP (failover-protocol.md 1.5).
+/// A former owner that has to learn that it lost a VIP (fail-over spec 1.5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LostVip {
     /// Name of the former owner's node.

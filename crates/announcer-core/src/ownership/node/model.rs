@@ -210,12 +210,12 @@ impl World {
         let fresh = self.nodes[owner].hears != self.nodes[owner].cut;
         decide(&Case {
             holding: node.has,
-            keeps: !node.excluded,
+            eligible: !node.excluded,
             owner_state: if self.nodes[owner].lease == 0 { OwnerState::Alive } else { OwnerState::Expired },
             silent,
             in_its_name: false,
-            outheard: silent.is_some_and(|silent| silent.is_outheard(theirs)),
-            outdone: silent.is_some_and(|silent| fresh && theirs < silent.outside),
+            owner_hears_more: silent.is_some_and(|silent| silent.owner_hears_more(theirs)),
+            owner_hears_fewer: silent.is_some_and(|silent| fresh && theirs < silent.outside),
             others_had_their_time: self.nodes[owner].lease == 2,
             ..Case::quiet(NAMES[n], Some(&owner_record), &candidates)
         })

@@ -44,7 +44,7 @@ impl Cluster {
         let settled = known_since + MEMBERS_SETTLE;
         let unsettled = now < settled && self.facts.awaits_members();
         let fitness = self.all_fitness(now);
-        let silent = self.silent_nodes(now);
+        let silent = self.silent_nodes(now, context.at_own_addresses);
         let round = Round { now, context, fitness: &fitness, silent: &silent, yield_at, unsettled };
         let mut wake = Wake { now, next: None };
         yield_at.into_iter().chain(Some(settled).filter(|_| unsettled)).for_each(|at| wake.at(at));
@@ -278,13 +278,16 @@ impl Cluster {
                     }
                     None
                 }
-                Step::Take(why) => self.begin_swap(now, &primary.key, &primary.uid, self.me.clone(), why),
+                Step::Take(why) => {
+                    let silent = self.missed_since(&standing);
+                    self.begin_swap(now, &primary.key, &primary.uid, self.me.clone(), why, silent)
+                }
                 Step::Give(_, BELONGS_THERE) if self.hand_overs.rests(now) => None,
                 Step::Give(to, why) => {
                     if why == BELONGS_THERE {
                         self.hand_overs.gave_back = Some(now);
                     }
-                    self.begin_swap(now, &primary.key, &primary.uid, to, why)
+                    self.begin_swap(now, &primary.key, &primary.uid, to, why, None)
                 }
             };
             review.swaps.extend(swap.map(|swap| (primary.key.clone(), swap)));
@@ -351,8 +354,8 @@ impl Cluster {
             .map(|(Succession { owner, link, rank, ahead }, mut vips)| {
                 vips.sort_unstable();
                 let apart = self.facts.lost_with(&owner);
-                let cards = self.facts.cards_towards(&owner, network, link);
-                Target { owner, link, rank, ahead, apart, cards, vips }
+                let nic_macs = self.facts.nic_macs_towards(&owner, network, link);
+                Target { owner, link, rank, ahead, apart, nic_macs, vips }
             })
             .collect();
     }

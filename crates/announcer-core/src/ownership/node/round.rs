@@ -37,6 +37,9 @@ pub struct ReviewContext<'a> {
     pub holding: &'a BTreeSet<IpAddr>,
     /// Services whose addresses the kernel has repeatedly refused.
     pub refused: &'a BTreeSet<ServiceKey>,
+    /// Whether owners that this node watches answer at addresses of their own. One of which that is not known is left
+    /// out.
+    pub at_own_addresses: &'a BTreeMap<String, bool>,
     /// This process is about to end.
     pub stopping: bool,
     /// The node stays in service, and another process will follow.
@@ -100,7 +103,7 @@ pub(super) struct Standing<'a> {
     pub owner_record: Option<OwnerRecord>,
     /// The nodes that may own the group.
     pub candidates: Candidates<'a>,
-    pub keeps: bool,
+    pub eligible: bool,
     /// The nodes with ready endpoints, if only these may own the group.
     pub only: Option<BTreeSet<String>>,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use l2_types::Mac;
 
@@ -29,6 +29,10 @@ pub struct OwnerSilence {
     pub outside: u8,
 }
 
+fn before_that(now: Instant, time: Duration) -> Instant {
+    now.checked_sub(time).unwrap_or(now)
+}
+
 /// A node that hears more than this many times the hosts that another one hears counts as being on the clients' side.
 const OUTHEARD: u8 = 2;
 
@@ -45,7 +49,7 @@ impl OwnerSilence {
     /// Whether the owner, which says that it hears `theirs` hosts, hears so many more that most probably this node has
     /// lost the clients (decisions.md 24). The factor is needed because two nodes never hear exactly the same hosts. A
     /// node that is certain to have lost only the owner needs no comparison.
-    pub fn is_outheard(self, theirs: u8) -> bool {
+    pub fn owner_hears_more(self, theirs: u8) -> bool {
         !self.certain && is_many_more(theirs, self.outside)
     }
 
@@ -60,6 +64,8 @@ impl OwnerSilence {
 #[derive(Debug)]
 struct SilentAddress {
     since: Instant,
+    /// When the first verdict would have come after a burst of the usual length.
+    missed: Instant,
     term: Term,
     silence: OwnerSilence,
 }
@@ -86,6 +92,17 @@ impl SilentOwner {
     }
 }
 
+/// An owner that answers for nothing any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostOwner<'a> {
+    /// Its name.
+    pub owner: &'a str,
+    /// When the last of its addresses fell silent.
+    pub since: Instant,
+    /// How many landmarks this node hears that are not members.
+    pub outside: u8,
+}
+
 /// Silent owners with their silent addresses.
 #[derive(Debug, Default)]
 pub struct Silences {
@@ -98,7 +115,7 @@ impl Silences {
     /// Takes in a verdict of the detector.
     pub fn note(&mut self, now: Instant, verdict: OwnerVerdict) {
         match verdict {
-            OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside } => {
+            OwnerVerdict::Silent { owner, vips, taken, side, certain, heard, last, outside, longer } => {
                 let known = self.owners.entry(owner).or_default();
                 let was_heard = !heard.is_empty();
                 known.heard.extend(heard.into_iter().map(|vip| (vip.address, vip.term)));
@@ -106,9 +123,10 @@ impl Silences {
                 for (vip, taken) in free.chain(taken.into_iter().map(|(vip, by)| (vip, Some(by)))) {
                     let before = known.silent.get(&vip.address).filter(|found| found.term == vip.term);
                     let since = before.map_or(now, |found| found.since);
+                    let missed = before.map_or_else(|| before_that(now, longer), |found| found.missed);
                     let last = before.map_or(last, |found| found.silence.last);
                     let silence = OwnerSilence { taken, side, certain, heard: was_heard, last, outside };
-                    known.silent.insert(vip.address, SilentAddress { since, term: vip.term, silence });
+                    known.silent.insert(vip.address, SilentAddress { since, missed, term: vip.term, silence });
                 }
             }
             OwnerVerdict::Answers { owner, vip } => {
@@ -152,19 +170,30 @@ impl Silences {
         self.found(record, addresses).map(|(address, _)| address).collect()
     }
 
-    /// When the first address of an owner fell silent.
-    pub fn since(&self, owner: &str) -> Option<Instant> {
-        self.owners.get(owner)?.silent.values().map(|found| found.since).min()
+    /// When the first of these addresses would have been reported, had its burst been of the usual length.
+    pub fn missed(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<Instant> {
+        self.found(record, addresses).map(|(_, found)| found.missed).min()
+    }
+
+    /// Whether an owner whose Lease is renewed now, and was renewed `before`, has written its card for the first time
+    /// since an address of it fell silent, or for the first time long enough after that.
+    pub fn is_told(&self, now: Instant, owner: &str, before: Option<Instant>) -> bool {
+        let silent = self.owners.get(owner).into_iter().flat_map(|known| known.silent.values());
+        let mut due = silent.flat_map(|found| [found.since, found.since + TOLD_AFTER]);
+        due.any(|at| at <= now && before.is_none_or(|before| before < at))
     }
 
     /// Owners that answer for nothing any more and were in reach before, while this node is on the clients' side of the
     /// LAN.
-    pub fn lost(&self) -> impl Iterator<Item = &str> {
+    pub fn lost(&self) -> impl Iterator<Item = LostOwner<'_>> {
         let tells = |found: &SilentAddress| found.silence.side == Side::Greater && found.silence.was_heard(found.since);
-        let is_lost = move |(owner, known): &(&String, &SilentOwner)| {
-            self.watched.get(*owner) == Some(&known.silent.len()) && known.silent.values().all(tells)
-        };
-        self.owners.iter().filter(is_lost).map(|(owner, _)| owner.as_str())
+        self.owners.iter().filter_map(move |(owner, known)| {
+            let all = || known.silent.values();
+            let is_lost = self.watched.get(owner) == Some(&known.silent.len()) && all().all(tells);
+            let since = all().map(|found| found.since).max().filter(|_| is_lost)?;
+            let outside = all().map(|found| found.silence.outside).max()?;
+            Some(LostOwner { owner: owner.as_str(), since, outside })
+        })
     }
 
     /// Takes in which addresses this node watches from now on, and forgets verdicts about others.
@@ -184,8 +213,6 @@ impl Silences {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::Watched;
     use super::*;
 
@@ -215,6 +242,7 @@ mod tests {
             heard,
             last: None,
             outside: 1,
+            longer: Duration::ZERO,
         }
     }
 
@@ -228,7 +256,6 @@ mod tests {
             silences.of(&record(4), &addresses).map(|silence| silence.taken)
         };
         assert_eq!((by(&[taken]), by(&[taken, free]), by(&[other])), (Some(Some(THIEF)), Some(None), None));
-        assert_eq!((silences.since("node-2"), silences.since("node-3")), (Some(now), None));
         silences.note(now, OwnerVerdict::Answers { owner: "node-2".into(), vip: free.address });
         assert_eq!(silences.of(&record(4), &[free.address]), None, "though another one is still missing");
         assert!(silences.of(&record(4), &[taken.address]).is_some());
@@ -247,6 +274,50 @@ mod tests {
         assert_eq!(silences.latest(&record(4), &[free.address]), Some(now), "it never answered between them");
         silences.note(later, silent(vec![Watched { term: Term(5), ..free }], Vec::new()));
         assert_eq!(silences.latest(&record(5), &[free.address]), Some(later));
+    }
+
+    #[test]
+    fn how_long_a_group_was_missed_is_counted_for_its_own_addresses_that_the_owner_had() {
+        let (start, [good, never, other]) = (Instant::now() + Duration::from_mins(10), [5, 6, 7].map(vip));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut silences = Silences::default();
+        // One never came up, and another Service has lost its address.
+        silences.note(start, silent_beside(vec![never], Vec::new(), vec![good]));
+        silences.note(at(60), silent(vec![other], Vec::new()));
+        let group = [good.address, never.address];
+        assert_eq!(silences.missed(&record(4), &group), None);
+        let mut many = silent_beside(vec![good, never], Vec::new(), vec![good]);
+        if let OwnerVerdict::Silent { longer, .. } = &mut many {
+            *longer = Duration::from_secs(1);
+        }
+        silences.note(at(100), many);
+        assert_eq!(silences.missed(&record(4), &group), Some(at(99)), "the burst had many turns");
+        silences.note(at(200), silent(vec![good], Vec::new()));
+        assert_eq!(silences.missed(&record(4), &group), Some(at(99)), "it never answered between them");
+        assert_eq!(silences.missed(&record(4), &[other.address]), Some(at(60)));
+    }
+
+    #[test]
+    fn the_first_card_since_a_silence_and_the_first_one_long_after_it_are_news_and_later_ones_are_not() {
+        let (start, [first, second]) = (Instant::now(), [5, 6].map(vip));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut silences = Silences::default();
+        silences.note(start, silent(vec![first], Vec::new()));
+        silences.note(at(30), silent(vec![second], Vec::new()));
+        for (before, now, told) in [
+            (None, 1, true),
+            (Some(1), 6, false),
+            (Some(6), 12, false),
+            (Some(8), 13, true),
+            (Some(13), 18, false),
+            (Some(28), 33, true),
+            (Some(33), 38, false),
+            (Some(38), 43, true),
+            (Some(43), 48, false),
+        ] {
+            assert_eq!(silences.is_told(at(now), "node-2", before.map(at)), told, "{before:?} {now}");
+        }
+        assert!(!silences.is_told(at(100), "node-3", None));
     }
 
     #[test]
@@ -289,27 +360,26 @@ mod tests {
         ] {
             let taken = taken.iter().map(|vip| (*vip, THIEF)).collect();
             let heard = if had { all.to_vec() } else { Vec::new() };
-            let OwnerVerdict::Silent { owner, vips, taken, certain, heard, outside, .. } =
-                silent_beside(vips.to_vec(), taken, heard)
-            else {
-                panic!("it is silent")
-            };
-            let verdict =
-                OwnerVerdict::Silent { owner, vips, taken, side: on, certain, heard, last: answered, outside };
+            let mut verdict = silent_beside(vips.to_vec(), taken, heard);
+            if let OwnerVerdict::Silent { side, last, .. } = &mut verdict {
+                (*side, *last) = (on, answered);
+            }
             let mut silences = Silences::default();
             silences.retain(&watched);
             silences.note(now, verdict);
-            assert_eq!(silences.lost().collect::<Vec<_>>(), if lost { vec!["node-2"] } else { vec![] }, "{name}");
+            let found: Vec<LostOwner<'_>> = silences.lost().collect();
+            let expected = LostOwner { owner: "node-2", since: now, outside: 1 };
+            assert_eq!(found, if lost { vec![expected] } else { vec![] }, "{name}");
         }
     }
 
     #[test]
     fn who_has_lost_nobody_but_the_owner_needs_no_comparison() {
-        for (certain, outside, theirs, outheard) in
+        for (certain, outside, theirs, owner_hears_more) in
             [(true, 1, 8, false), (false, 1, 8, true), (false, 4, 8, false), (false, 0, 1, true), (false, 0, 0, false)]
         {
             let silence = OwnerSilence { taken: None, side: Side::Greater, certain, heard: true, last: None, outside };
-            assert_eq!(silence.is_outheard(theirs), outheard, "{silence:?} {theirs}");
+            assert_eq!(silence.owner_hears_more(theirs), owner_hears_more, "{silence:?} {theirs}");
         }
     }
 

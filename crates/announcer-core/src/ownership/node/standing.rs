@@ -28,7 +28,7 @@ impl Cluster {
         let holding = addresses.iter().any(|(address, _)| context.holding.contains(address));
         let placed_by = self.placed_by(context, &members);
         let link = link_of(context.network, context.config, placed_by, addresses.first().map(|(address, _)| *address));
-        let owner_record = self.seat_of(&members);
+        let owner_record = self.deciding_record(&members);
         let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), context.endpoints);
         // A DHCP lease needs a node that requests it; before that there is no address to publish to clients.
         let leases = members.iter().any(|view| view.wants_dhcp() || view.wants_dhcp6());
@@ -46,7 +46,7 @@ impl Cluster {
             .with_silent(round.silent);
         // No other node has endpoints either, so the group stays here.
         let served_nowhere = only.as_ref().is_some_and(BTreeSet::is_empty);
-        let keeps =
+        let eligible =
             matches!(fitness[&self.me], Fitness::Fit(_)) && (served(&self.me) || served_nowhere) && link.is_some();
         Standing {
             key,
@@ -57,7 +57,7 @@ impl Cluster {
             link,
             owner_record: owner_record.cloned(),
             candidates,
-            keeps,
+            eligible,
             only,
         }
     }
@@ -74,7 +74,7 @@ impl Cluster {
     /// term of a copy may be newer (`engine/recording.rs`). A user who may write only one Service must not be able to
     /// move the address with a forged copy. So a copy counts only while the first Service has no record, and only with
     /// a term that a swap can exceed.
-    fn seat_of(&self, members: &[&ServiceView]) -> Option<&OwnerRecord> {
+    fn deciding_record(&self, members: &[&ServiceView]) -> Option<&OwnerRecord> {
         let mut records = members.iter().map(|view| self.record(&view.key, &view.uid));
         let first = records.next().flatten();
         first.or_else(|| {
@@ -195,22 +195,20 @@ impl Cluster {
             published: addresses.iter().any(|address| primary.published.has(*address)),
             rank: standing.owner_record.as_ref().and_then(|owner_record| self.rank(standing, &owner_record.host)),
             candidates: &standing.candidates,
-            keeps: standing.keeps,
+            eligible: standing.eligible,
             owner_state,
             silent,
-            outheard: silent.is_some_and(|silent| self.is_outheard(round, standing, silent)),
+            owner_hears_more: silent.is_some_and(|silent| self.owner_hears_more(round, standing, silent)),
             unreached: silent.is_some_and(|silent| self.is_unreached(round, standing, silent)),
             in_its_name: silent.and_then(|silent| silent.taken).is_some_and(|mac| self.in_its_name(standing, mac)),
-            outdone: silent.is_some_and(|silent| self.is_outdone(round, standing, silent)),
+            owner_hears_fewer: silent.is_some_and(|silent| self.owner_hears_fewer(round, standing, silent)),
             others_had_their_time: self.strangers_until(round, standing, owner_state).is_some_and(|until| until <= now),
             asked: self.asked(now, &primary.key),
             answered_by_member: self.answered_by(&primary.key).is_some_and(|mac| self.facts.member_of(mac).is_some()),
             stopping: context.stopping,
             safe_mode: context.safe_mode,
-            // Groups that depend on endpoints are handed over, because no process on this node follows the endpoints
-            // meanwhile.
-            stays: context.stays && standing.only.is_none(),
             node_stays: context.stays,
+            endpoint_bound: standing.only.is_some(),
             passed_over: self.passed_over(round, standing),
             vacant_long_enough: self.vacant_for(round, standing) >= PASS_OVER,
             home: elsewhere.map(|(node, _)| node.as_str()),

@@ -29,11 +29,17 @@ impl Cluster {
         self.silences.latest(standing.owner_record.as_ref()?, &addresses)
     }
 
+    /// When the first address of a group was missed, if its owner is silent: from then on clients had no answer.
+    pub(super) fn missed_since(&self, standing: &Standing<'_>) -> Option<Instant> {
+        let addresses: Vec<IpAddr> = standing.owed().map(|(address, _)| address).collect();
+        self.silences.missed(standing.owner_record.as_ref()?, &addresses)
+    }
+
     /// Whether most probably this node has lost the clients, and not the silent owner, whose Lease is valid
     /// (decisions.md 24). An owner that does not say how many hosts it hears gives no evidence.
-    pub(super) fn is_outheard(&self, round: &Round<'_>, standing: &Standing<'_>, silent: OwnerSilence) -> bool {
+    pub(super) fn owner_hears_more(&self, round: &Round<'_>, standing: &Standing<'_>, silent: OwnerSilence) -> bool {
         self.card_counts(round, standing)
-            && self.owner_hears(round, standing).is_some_and(|theirs| silent.is_outheard(theirs))
+            && self.owner_hears(round, standing).is_some_and(|theirs| silent.owner_hears_more(theirs))
     }
 
     /// Whether the owner's card may say what the owner hears now. A living owner writes its card within a third of the
@@ -41,7 +47,7 @@ impl Cluster {
     /// may have died with it on one hypervisor. A node that does not see the API cannot tell.
     fn card_counts(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
         let Some(owner_record) = &standing.owner_record else { return false };
-        let Some(until) = self.outheard_until(standing) else { return true };
+        let Some(until) = self.owner_hears_more_until(standing) else { return true };
         let renewed = self.facts.renewed_at(&owner_record.host);
         round.now < until
             || !self.facts.in_touch(round.now)
@@ -49,7 +55,7 @@ impl Cluster {
     }
 
     /// Until when a card that was written before the owner fell silent counts.
-    fn outheard_until(&self, standing: &Standing<'_>) -> Option<Instant> {
+    fn owner_hears_more_until(&self, standing: &Standing<'_>) -> Option<Instant> {
         Some(self.silent_since(standing)? + self.facts.lease() / 3 + CARD_IS_LATE)
     }
 
@@ -67,8 +73,9 @@ impl Cluster {
         let proves = record_seen(since) + CARD_IS_LATE;
         let renewed = self.facts.renewed_at(&owner_record.host).is_some_and(|renewed| renewed >= proves);
         let lives = renewed || round.now < self.unreached_until(since) || !self.facts.in_touch(round.now);
-        let lost =
-            |theirs: u8| theirs == 0 || self.is_outdone(round, standing, silent) && silent.hears_many_more(theirs);
+        let lost = |theirs: u8| {
+            theirs == 0 || self.owner_hears_fewer(round, standing, silent) && silent.hears_many_more(theirs)
+        };
         lives && self.owner_hears(round, standing).is_some_and(|theirs| !lost(theirs))
     }
 
@@ -80,7 +87,7 @@ impl Cluster {
     /// When what was found about a silent owner has to be judged anew.
     pub(super) fn judged_anew_at(&self, standing: &Standing<'_>) -> impl Iterator<Item = Instant> {
         let unreached = self.silent_since(standing).map(|since| self.unreached_until(since));
-        self.outheard_until(standing).into_iter().chain(unreached)
+        self.owner_hears_more_until(standing).into_iter().chain(unreached)
     }
 
     /// Whether a host that answers with this MAC does so in the name of the owner.
@@ -92,7 +99,7 @@ impl Cluster {
 
     /// The opposite case: the silent owner still renews its Lease, and its newer card says that it hears fewer hosts
     /// than this node. Then the clients are on this side, even if more nodes are on the other.
-    pub(super) fn is_outdone(&self, round: &Round<'_>, standing: &Standing<'_>, silent: OwnerSilence) -> bool {
+    pub(super) fn owner_hears_fewer(&self, round: &Round<'_>, standing: &Standing<'_>, silent: OwnerSilence) -> bool {
         let Some(owner_record) = &standing.owner_record else { return false };
         let since = self.silent_since(standing).zip(self.facts.renewed_at(&owner_record.host));
         since.is_some_and(|(silent, renewed)| renewed >= silent + TOLD_AFTER)

@@ -100,12 +100,11 @@ impl Cluster {
 
     /// The record is as this node requested.
     pub(super) fn achieved(&mut self, now: Instant, key: &ServiceKey, owner_record: &OwnerRecord) {
-        let Some(Pending { swap, why, failed, .. }) = self.swaps.pending.get(key) else { return };
-        let (why, failed) = (*why, *failed);
+        let Some(Pending { swap, why, silent, failed, .. }) = self.swaps.pending.get(key) else { return };
+        let (why, silent, failed) = (*why, *silent, *failed);
         if owner_record.host == self.me {
             let from =
                 swap.expect.as_ref().map(|owner_record| owner_record.host.clone()).filter(|host| !host.is_empty());
-            let silent = from.as_ref().and_then(|from| self.silences.since(from));
             self.swaps.changes.push(Change { key: key.clone(), from, why, silent });
             self.swaps.note_taken(now, key);
         } else {
@@ -128,7 +127,8 @@ impl Cluster {
         }
     }
 
-    /// Starts a swap for the group, unless one is under way or the last one was too recent.
+    /// Starts a swap for the group, unless one is under way or the last one was too recent. `silent`: when its owner
+    /// was first missed.
     pub(super) fn begin_swap(
         &mut self,
         now: Instant,
@@ -136,6 +136,7 @@ impl Cluster {
         uid: &Uid,
         host: String,
         why: &'static str,
+        silent: Option<Instant>,
     ) -> Option<Swap> {
         if self.swaps.pending.get(key).is_some_and(|pending| now < pending.until) {
             return None;
@@ -163,8 +164,8 @@ impl Cluster {
         let mut asked =
             before.filter(|before| before.swap.uid == *uid).map_or_else(BTreeSet::new, |before| before.asked);
         asked.insert((swap.owner_record.host.clone(), swap.owner_record.term));
-        let pending =
-            Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT, failed: false, told, open, refusals, asked };
+        let until = now + SWAP_LIMIT;
+        let pending = Pending { swap: swap.clone(), why, silent, until, failed: false, told, open, refusals, asked };
         self.swaps.pending.insert(key.clone(), pending);
         Some(swap)
     }
@@ -193,9 +194,17 @@ impl Cluster {
         let owner_record = self.record(key, uid).filter(|owner_record| owner_record.host == self.me)?.clone();
         let swap = Swap { uid: uid.clone(), expect: Some(owner_record.clone()), owner_record };
         let why = "somebody else claims its address";
-        let (until, asked) = (now + SWAP_LIMIT, BTreeSet::new());
-        let pending =
-            Pending { swap: swap.clone(), why, until, failed: false, told: false, open: false, refusals: 0, asked };
+        let pending = Pending {
+            swap: swap.clone(),
+            why,
+            silent: None,
+            until: now + SWAP_LIMIT,
+            failed: false,
+            told: false,
+            open: false,
+            refusals: 0,
+            asked: BTreeSet::new(),
+        };
         self.swaps.pending.insert(key.clone(), pending);
         Some(swap)
     }

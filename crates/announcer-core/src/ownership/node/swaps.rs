@@ -28,6 +28,8 @@ pub struct Change {
 pub(super) struct Pending {
     pub swap: Swap,
     pub why: &'static str,
+    /// When the owner from which this node takes the group was first missed.
+    pub silent: Option<Instant>,
     /// Until then the request is under way; after a failure, the next attempt is not made before.
     pub until: Instant,
     /// The last attempt has failed.

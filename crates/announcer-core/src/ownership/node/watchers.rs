@@ -9,7 +9,9 @@ use std::time::Instant;
 use contract::Silence;
 
 use super::member::own_addresses;
-use super::{Cluster, Target, Targets, Term, Watched};
+use super::silence::LostOwner;
+use super::timing::TOLD_AFTER;
+use super::{Card, Cluster, Target, Targets, Term, Watched};
 use crate::network::Network;
 
 /// Number of nodes that watch one node.
@@ -40,14 +42,14 @@ impl Cluster {
             let (Some(uid), Some((link, address))) = (self.facts.uid(node), there) else { continue };
             uids.insert(node.to_owned(), (uid.to_owned(), address.address));
             let apart = self.facts.lost_with(node);
-            let cards = self.facts.cards_towards(node, network, link);
+            let nic_macs = self.facts.nic_macs_towards(node, network, link);
             targets.push(Target {
                 owner: node.to_owned(),
                 link,
                 rank: 0,
                 ahead: None,
                 apart,
-                cards,
+                nic_macs,
                 vips: vec![address],
             });
         }
@@ -56,7 +58,10 @@ impl Cluster {
 
     /// Nodes that most probably answer nobody at this moment. This node has found it out itself, at an address of the
     /// node or at all those that the node owns; or the two members that watch the node say so on their cards.
-    pub(super) fn silent_nodes(&self, now: Instant) -> BTreeSet<String> {
+    ///
+    /// An owner of which this node watches few addresses may have lost just these, so it is no silent node if it is
+    /// seen to live ([`Self::lives`]). `at_own`: whether owners answer at addresses of their own, where that is known.
+    pub(super) fn silent_nodes(&self, now: Instant, at_own: &BTreeMap<String, bool>) -> BTreeSet<String> {
         let mut said: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, card) in self.members().filter(|(node, _)| !self.facts.is_expired(now, node)) {
             // A later Node of the same name is not meant.
@@ -66,8 +71,24 @@ impl Cluster {
             }
         }
         let by_others = said.into_iter().filter(|(_, times)| *times >= WATCHERS).map(|(node, _)| node);
-        let here = self.card.silent.keys().map(String::as_str).chain(self.silences.lost());
+        let lives = |lost: &LostOwner<'_>| self.lives(lost, at_own.get(lost.owner).copied());
+        let lost = self.silences.lost().filter(|lost| !lives(lost)).map(|lost| lost.owner);
+        let here = self.card.silent.keys().map(String::as_str).chain(lost);
         here.chain(by_others).map(str::to_owned).collect()
+    }
+
+    /// Whether an owner that answers for nothing lives all the same. It has written its card since it fell silent, and
+    /// answers at an address of its own; a kernel answers there for a dead process, too. Where it is not known whether
+    /// it answers there, its card has to be one that shows which hosts it has lost, and to say that it hears as many as
+    /// this node does.
+    fn lives(&self, lost: &LostOwner<'_>, at_own: Option<bool>) -> bool {
+        let wrote = |at: Instant| self.facts.renewed_at(lost.owner).is_some_and(|renewed| renewed >= at);
+        let hears =
+            |card: &Card| !card.hears.is_empty() && card.hears.values().all(|hosts| *hosts >= lost.outside.max(1));
+        match at_own {
+            Some(answers) => answers && wrote(lost.since),
+            None => wrote(lost.since + TOLD_AFTER) && self.facts.card(lost.owner).is_some_and(hears),
+        }
     }
 }
 
@@ -79,7 +100,55 @@ fn watches(live: &[&str], me: &str, node: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::{Member, OwnerVerdict};
     use super::*;
+    use crate::detect::landmarks::Side;
+
+    #[test]
+    fn an_owner_that_is_silent_for_all_that_is_watched_is_a_silent_node_unless_it_is_seen_to_live() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let vip = Watched { address: [10, 0, 0, 5].into(), mac: [2, 0, 0, 0, 1, 2].into(), term: Term(4) };
+        for (name, own, hears, written, silent) in [
+            ("nothing else is known", None, Some(0), 0, true),
+            ("it answers at an address of its own, and its process may be dead", Some(true), Some(8), 0, true),
+            ("it answers there and has written its card", Some(true), Some(0), 1, false),
+            ("it does not answer there", Some(false), Some(8), 14, true),
+            ("its card says later that it hears as many hosts", None, Some(2), 14, false),
+            ("its card says later that it hears fewer", None, Some(1), 14, true),
+            ("its card may be from before it knew", None, Some(2), 12, true),
+            ("it is of an older version", None, None, 14, true),
+        ] {
+            let mut cluster = Cluster::new("node-1".into(), Duration::from_secs(15));
+            let hears: BTreeMap<String, u8> = hears.map(|hosts| ("eth0".to_owned(), hosts)).into_iter().collect();
+            let member = |renewal: &str| Member {
+                renewal: renewal.into(),
+                duration: Duration::from_secs(15),
+                card: Card { hears: hears.clone(), ..Card::default() },
+            };
+            cluster.member(at(0), "node-2".into(), Some(member("first")));
+            cluster.silences.retain(&[("node-2".to_owned(), vip.address)].into());
+            let verdict = OwnerVerdict::Silent {
+                owner: "node-2".into(),
+                vips: vec![vip],
+                taken: Vec::new(),
+                side: Side::Greater,
+                certain: true,
+                heard: vec![vip],
+                last: None,
+                outside: 2,
+                longer: Duration::ZERO,
+            };
+            cluster.verdict(at(0) + Duration::from_millis(500), verdict);
+            cluster.member(at(written), "node-2".into(), Some(member("second")));
+            let own = own.map(|answers| ("node-2".to_owned(), answers)).into_iter().collect();
+            let found = cluster.silent_nodes(at(15), &own);
+            let expected: BTreeSet<String> = silent.then(|| "node-2".to_owned()).into_iter().collect();
+            assert_eq!(found, expected, "{name}");
+        }
+    }
 
     #[test]
     fn each_node_is_watched_by_two_and_watches_two_however_many_there_are() {

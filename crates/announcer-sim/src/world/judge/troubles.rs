@@ -7,7 +7,7 @@ use std::time::Duration;
 use announcer_core::ElectionMode;
 use announcer_core::ownership::node::Card;
 
-use super::{Node, Vip, World};
+use super::{Vip, World};
 use crate::api::{key, uid};
 use crate::kernel::Lan;
 use crate::process::Process;
@@ -79,7 +79,7 @@ impl World<'_> {
         self.lans().map(since).try_fold(Duration::ZERO, |last, since| Some(last.max(since?)))
     }
 
-    /// The same, as far as the card towards one LAN counts.
+    /// The same, as far as the NIC towards one LAN counts.
     pub(super) fn is_well_in(&self, lan: Lan, n: usize) -> bool {
         let node = &self.nodes[n];
         node.runs()
@@ -143,13 +143,17 @@ impl World<'_> {
         self.scenario.mode == ElectionMode::Node && !self.api.card(&node.name).is_some_and(is_so)
     }
 
-    /// Whether `node` has been heard by node `by` for a while, and no card says that it is silent.
+    /// Whether node `by` must not take `node` for silent, by the rule of the engine. It may if its own card says so, or
+    /// the cards of two others, or if it does not hear `node` in a LAN where the same process has heard it before.
     fn is_known_to_answer(&self, node: usize, by: usize) -> bool {
         let name = &self.nodes[node].name;
-        let accuses = |other: &Node| self.api.card(&other.name).is_some_and(|card| card.silent.contains_key(name));
+        let accuses =
+            |n: &usize| self.api.card(&self.nodes[*n].name).is_some_and(|card| card.silent.contains_key(name));
+        let others = (0..self.nodes.len()).filter(|n| *n != by).filter(accuses).count();
+        let met = |lan: &Lan| self.judge.met.get(&(*lan, by, node)) == Some(&self.nodes[by].life);
         let since = |lan| self.judge.contact.get(&(lan, node.min(by), node.max(by)));
-        let heard = self.lans().all(|lan| since(lan).is_some_and(|since| *since + ASKED_AGAIN <= self.now));
-        heard && !self.nodes.iter().any(accuses)
+        let heard = self.lans().filter(met).all(|lan| since(lan).is_some_and(|since| *since + ASKED_AGAIN <= self.now));
+        heard && !accuses(&by) && others < 2
     }
 
     /// Whether the node should have handed the address over. In the other modes the address stays where the Lease is,
@@ -183,7 +187,7 @@ impl World<'_> {
         };
         let robbed = services.iter().any(contested);
         // RFC 5227: an address that nobody has used before is not announced while a stranger uses it. In the other
-        // modes owners yield to a stranger.
+        // modes owners concede to a stranger.
         let used = self.scenario.mode == ElectionMode::Node
             && services.iter().all(|n| self.generation[*n] == 1)
             && self.judge.first_use[index].is_some();
@@ -343,3 +347,6 @@ impl World<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,7 +24,7 @@ impl World<'_> {
             let accused_by = |by: &usize| {
                 self.api.card(&self.nodes[*by].name).is_some_and(|card| card.silent.contains_key(&node.name))
             };
-            // A node must answer on each LAN. If it is silent on the card with its Node address, the report is right.
+            // A node must answer on each LAN. If it is silent on the NIC with its Node address, the report is right.
             let answers = |by: &usize| {
                 node.powered && node.paused == 0 && self.lans().all(|lan| self.hear_each_other(lan, *by, of))
             };

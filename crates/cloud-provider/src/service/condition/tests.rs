@@ -26,7 +26,7 @@ fn served_by(node: &str) -> ServiceView {
     view
 }
 
-fn told(view: &ServiceView, answer: EnsureResult<'_>, announced: Announced) -> Conditions {
+fn told(view: &ServiceView, answer: EnsureResult<'_>, announced: AnnouncerPresence) -> Conditions {
     let text = answer.err().map(|error| error.message.clone()).unwrap_or_default();
     after(view, answer, &text, announced, NOW)
 }
@@ -39,7 +39,7 @@ fn words(condition: Option<&Condition>) -> (ConditionStatus, &str) {
 fn shown(view: &ServiceView, answers: &[EnsureResult<'_>]) -> Conditions {
     let mut view = view.clone();
     for answer in answers {
-        view.conditions = told(&view, *answer, Announced::Yes);
+        view.conditions = told(&view, *answer, AnnouncerPresence::Running);
     }
     view.conditions
 }
@@ -85,14 +85,17 @@ fn a_service_is_served_by_a_node_at_its_address() {
 fn while_no_announcer_is_there_nobody_knows_whether_an_address_is_served() {
     let ready = Ensured::ready(false);
     let mut view = served_by("node-1");
-    view.conditions = told(&view, Ok(&ready), Announced::Away);
+    view.conditions = told(&view, Ok(&ready), AnnouncerPresence::Away);
     assert_eq!(words(view.conditions.ready.as_ref()), (Unknown, NO_ANNOUNCER));
-    let after_a_restart = told(&view, Ok(&ready), Announced::Untold);
+    let after_a_restart = told(&view, Ok(&ready), AnnouncerPresence::NotKnownYet);
     assert_eq!(after_a_restart, view.conditions, "the next process has not looked yet");
-    let back = told(&view, Ok(&ready), Announced::Yes);
+    let back = told(&view, Ok(&ready), AnnouncerPresence::Running);
     assert_eq!(words(back.ready.as_ref()), (True, SERVED));
-    assert_eq!(words(told(&served_by("node-1"), Ok(&ready), Announced::Untold).ready.as_ref()), (True, SERVED));
-    let new = told(&pending(), Ok(&ready), Announced::Away);
+    assert_eq!(
+        words(told(&served_by("node-1"), Ok(&ready), AnnouncerPresence::NotKnownYet).ready.as_ref()),
+        (True, SERVED)
+    );
+    let new = told(&pending(), Ok(&ready), AnnouncerPresence::Away);
     assert_eq!(words(new.ready.as_ref()), (False, PENDING), "nobody has served it yet");
 }
 
@@ -102,14 +105,14 @@ fn what_stays_the_same_is_not_written_again_and_keeps_its_time() {
     for view in [pending(), served_by("node-1")] {
         let mut view = view;
         for answer in [&ready, &trouble, &ready, &waiting("Allocating", false)] {
-            let said = told(&view, Ok(answer), Announced::Yes);
+            let said = told(&view, Ok(answer), AnnouncerPresence::Running);
             view.conditions = said.clone();
-            assert_eq!(patch(&view, &told(&view, Ok(answer), Announced::Yes)), None, "{answer:?}");
+            assert_eq!(patch(&view, &told(&view, Ok(answer), AnnouncerPresence::Running)), None, "{answer:?}");
         }
     }
     let mut view = pending();
-    view.conditions = after(&view, Ok(&trouble), "", Announced::Yes, "before");
-    let other = told(&view, Ok(&waiting("NoSuchPool", true)), Announced::Yes).ready.unwrap();
+    view.conditions = after(&view, Ok(&trouble), "", AnnouncerPresence::Running, "before");
+    let other = told(&view, Ok(&waiting("NoSuchPool", true)), AnnouncerPresence::Running).ready.unwrap();
     assert_eq!((other.reason.as_str(), other.since.as_str()), ("NoSuchPool", "before"), "False since the first one");
 }
 
@@ -130,18 +133,21 @@ fn a_warning_goes_when_it_is_over() {
     let (wrong, well) = (ProviderError::new("no").because("WrongAnnotation"), Ensured::ready(false));
     let mut view = served_by("node-1");
     view.conditions = shown(&view, &[Ok(&well), Err(&wrong)]);
-    let over = told(&view, Ok(&well), Announced::Yes);
+    let over = told(&view, Ok(&well), AnnouncerPresence::Running);
     let expected = json!([{"type": LOAD_BALANCER_WARNING, "$patch": "delete"}]);
     assert_eq!(patch(&view, &over).unwrap()["status"]["conditions"], expected);
 }
 
 #[test]
 fn the_first_condition_travels_with_the_finalizer() {
-    assert_eq!(words(first(&pending(), Announced::Yes, NOW).as_ref()), (False, PENDING));
-    assert_eq!(words(first(&served_by("node-1"), Announced::Yes, NOW).as_ref()), (True, NO_LOAD_BALANCER_YET));
+    assert_eq!(words(first(&pending(), AnnouncerPresence::Running, NOW).as_ref()), (False, PENDING));
+    assert_eq!(
+        words(first(&served_by("node-1"), AnnouncerPresence::Running, NOW).as_ref()),
+        (True, NO_LOAD_BALANCER_YET)
+    );
     let mut known = pending();
     known.conditions = shown(&known, &[Ok(&waiting("NoSuchPool", true))]);
-    assert_eq!(first(&known, Announced::Yes, NOW), None, "it is there");
+    assert_eq!(first(&known, AnnouncerPresence::Running, NOW), None, "it is there");
 }
 
 #[test]
@@ -168,7 +174,7 @@ fn a_long_story_is_cut_at_a_character() {
     let mut view = pending();
     view.conditions = shown(&view, &[Err(&error)]);
     assert!(view.conditions.ready.as_ref().is_some_and(|ready| ready.message.len() <= LONGEST_MESSAGE));
-    assert_eq!(patch(&view, &told(&view, Err(&error), Announced::Yes)), None);
+    assert_eq!(patch(&view, &told(&view, Err(&error), AnnouncerPresence::Running)), None);
 }
 
 #[test]
@@ -201,8 +207,8 @@ fn a_service_that_something_else_serves_is_known_until_it_has_a_load_balancer_an
         view.conditions = told(&view, answer, announced);
         words(view.conditions.ready.as_ref()).1.to_owned()
     };
-    assert_eq!(say(Ok(&turn), Announced::Away), NO_LOAD_BALANCER_YET, "no announcer of ours serves it");
-    assert_eq!(say(Ok(&ready), Announced::Away), NO_ANNOUNCER);
-    assert_eq!(say(Ok(&turn), Announced::Away), NO_ANNOUNCER);
-    assert_eq!(say(Ok(&turn), Announced::Yes), SERVED, "the outage is over");
+    assert_eq!(say(Ok(&turn), AnnouncerPresence::Away), NO_LOAD_BALANCER_YET, "no announcer of ours serves it");
+    assert_eq!(say(Ok(&ready), AnnouncerPresence::Away), NO_ANNOUNCER);
+    assert_eq!(say(Ok(&turn), AnnouncerPresence::Away), NO_ANNOUNCER);
+    assert_eq!(say(Ok(&turn), AnnouncerPresence::Running), SERVED, "the outage is over");
 }

@@ -1,11 +1,17 @@
 //! While nothing may be written: what is remembered of it afterwards, and what is told.
 
+use runtime::log_lines::Lines;
+
 use super::*;
 use crate::provider::PAUSED;
 
+fn held(reason: &'static str, passing: bool) -> Arc<Hold> {
+    Arc::new(Hold { reason, message: "not now".into(), initialises_nodes: true, passing })
+}
+
 impl Test {
     fn hold(&self, reason: Option<&'static str>) {
-        *self.cloud.held.lock() = reason;
+        *self.cloud.held.lock() = reason.map(|reason| held(reason, false));
     }
 
     fn shows(&self, view: ServiceView) {
@@ -128,5 +134,27 @@ async fn no_other_hold_is_told_on_services_and_nothing_is_told_of_a_class() {
         test.pass().await;
         let released = if has_class { vec![] } else { vec![json!({"metadata": released()})] };
         assert_eq!(test.bodies(), released, "{reason}, class: {has_class}");
+    }
+}
+
+/// A process that has just started does not know for a moment whether anything is forbidden.
+#[tokio::test]
+async fn a_deletion_that_waits_for_a_moment_after_a_start_is_no_warning() {
+    for (reason, passing, warned) in
+        [("IdentityNotKnown", true, false), ("IdentityNotKnown", false, true), ("WrongHarvester", false, true)]
+    {
+        let lines = Lines::default();
+        let _collecting = lines.collect();
+        let mut test = Test::new([finalized(|view| view.deleting = true)]);
+        *test.cloud.held.lock() = Some(held(reason, passing));
+        for _ in 0..2 {
+            assert!(matches!(test.pass().await, Next::After(_)));
+        }
+        let said = (lines.count("WARN"), lines.count("failed to delete load balancer: not now"));
+        let times = usize::from(warned);
+        assert_eq!((said, test.told()), ((times, times), vec![]), "{reason}, passing: {passing}");
+        test.hold(None);
+        assert_eq!(test.pass().await, Next::OnChange);
+        assert_eq!(test.calls(), ["delete default/web u1"], "{reason}, passing: {passing}");
     }
 }

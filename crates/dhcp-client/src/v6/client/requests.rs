@@ -12,11 +12,11 @@ use super::{Client, Exchange, Goal, IAID, Output};
 use crate::machine::Phase;
 
 /// REQUESTs (REQ_MAX_RC) before the client looks for another server.
-const REQUEST_ATTEMPTS: u32 = 10;
+const REQUEST_TRANSMISSIONS: u32 = 10;
 /// Limit for CONFIRM (CNF_MAX_RD). Without an answer the address may be used further.
 const CONFIRM_PATIENCE: Duration = Duration::from_secs(10);
 /// After this many transmissions without an answer the silence is reported; a lost packet or two is not worth a report.
-const QUIET_ATTEMPTS: u32 = 2;
+const QUIET_TRANSMISSIONS: u32 = 2;
 
 /// The transaction of an attempt; all its transmissions share it.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +30,7 @@ impl Client {
     /// are switched on together. Here clients wait for a single address.
     pub(super) fn begin(&mut self, now: Instant, goal: Goal, out: &mut Vec<Output>) {
         let transaction = Transaction { xid: self.rng.random(), wait: Duration::ZERO };
-        let exchange = Exchange { started: now, attempts: 0, next_at: now, transaction };
+        let exchange = Exchange { started: now, transmissions: 0, next_at: now, transaction };
         self.phase = Phase::Asking { exchange, goal };
         self.transmit(now, out);
     }
@@ -46,7 +46,7 @@ impl Client {
             }
             Phase::Bound => self.begin(now, Goal::Renewing, out),
             Phase::Asking { exchange, goal } => match goal {
-                Goal::Requesting { .. } if exchange.attempts >= REQUEST_ATTEMPTS => {
+                Goal::Requesting { .. } if exchange.transmissions >= REQUEST_TRANSMISSIONS => {
                     let next = if self.in_use.is_some() { Goal::Rebinding } else { Goal::Selecting };
                     self.begin(now, next, out);
                 }
@@ -94,9 +94,13 @@ impl Client {
         let elapsed = u16::try_from(now.saturating_duration_since(exchange.started).as_millis() / 10);
         let request = Request { kind, server: server.map(Vec::as_slice), address };
         self.push(&request, exchange.transaction.xid, elapsed.unwrap_or(u16::MAX), out);
-        if exchange.attempts >= QUIET_ATTEMPTS {
+        if exchange.transmissions >= QUIET_TRANSMISSIONS {
             let silent_for = now.saturating_duration_since(exchange.started);
-            out.push(Output::Report(Report::NoAnswer { state: self.state(), silent_for, attempts: exchange.attempts }));
+            out.push(Output::Report(Report::NoAnswer {
+                state: self.state(),
+                silent_for,
+                transmissions: exchange.transmissions,
+            }));
         }
         let waited = exchange.transaction.wait;
         let doubled = if waited.is_zero() { first } else { (waited * 2).min(longest) };

@@ -94,6 +94,7 @@ fn a_deletion_that_waits_for_the_end_of_a_pause_or_of_safe_mode_is_said_to() {
         (of(&nothing, "true"), "annotation pauses it", "annotate service web cloudprovider.harvesterhci.io/paused-"),
         (of(&record("paused", "true"), "true"), "the cloud controller is paused", "patch configmap"),
         (of(&record("safe-mode", "WrongHarvester: x"), "true"), "in safe mode", "first end the safe mode"),
+        (of(&identity::not_known, "true"), "does not know yet which cluster", "has to know which cluster this is"),
     ] {
         assert!(why.contains(cause) && remedy.contains(command), "{why}: {remedy}");
     }

@@ -16,6 +16,7 @@ pub const HANDS_OVER: i64 = 10;
 
 /// The facts of one Node that the decision depends on.
 #[derive(Debug, Clone, Copy)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
 pub struct CooperationCase<'a> {
     /// Unix seconds.
     pub now: i64,
@@ -29,8 +30,10 @@ pub struct CooperationCase<'a> {
     pub status: Option<&'a NodeStatus>,
     /// Whether its machine runs.
     pub power: Power,
-    /// Another Node can take its pods and addresses.
+    /// Another Node can take its pods.
     pub refuge: bool,
+    /// Another Node can take its addresses.
+    pub heir: bool,
     /// An announcer on the Node still announces an address.
     pub announces: bool,
 }
@@ -64,6 +67,8 @@ pub enum Change {
     HandsOver,
     /// As `HandsOver`, and the Node is cordoned for a drain.
     Drains,
+    /// The time of the mark lay in the future and is now.
+    MarksAnew,
     /// Everything is undone.
     TakenBack {
         /// The patch also uncordons the Node.
@@ -108,13 +113,16 @@ impl CooperationCase<'_> {
     pub fn decide(&self) -> CooperationDecision {
         match self.machine_move() {
             MachineMove::Stays => self.take_back(),
-            MachineMove::Moves | MachineMove::GoesOff if !self.refuge && self.marked().is_none() => {
-                CooperationDecision::default()
-            }
-            MachineMove::Moves if self.marked().is_none() => self.begin(false),
-            MachineMove::Away | MachineMove::Moves => CooperationDecision::default(),
-            MachineMove::GoesOff => self.drain(),
+            MachineMove::Away => CooperationDecision::default(),
+            // What is cordoned for a drain is one that has begun.
+            MachineMove::GoesOff if self.refuge || self.ours() => self.drain(),
+            // Pods that have no other place stay, and the addresses go.
+            MachineMove::GoesOff | MachineMove::Moves => self.hand_over(),
         }
+    }
+
+    fn hand_over(&self) -> CooperationDecision {
+        if self.heir && self.marked().is_none() { self.begin(false) } else { CooperationDecision::default() }
     }
 
     fn take_back(&self) -> CooperationDecision {
@@ -135,15 +143,28 @@ impl CooperationCase<'_> {
             // A Node that an operator has uncordoned during the drain is left alone.
             return if self.ours() { CooperationDecision::default() } else { self.begin(true) };
         };
+        // The clock was set back since. Nothing would be over before it shows that time again.
+        if since > self.now {
+            return self.mark_anew();
+        }
         let lasts = self.now - since;
         let handed_over = !self.announces || lasts >= HANDS_OVER;
         CooperationDecision { patch: None, evict: self.node.unschedulable && handed_over && lasts < self.limit }
     }
 
+    fn mark_anew(&self) -> CooperationDecision {
+        let cordoned = if self.ours() { json!("true") } else { Value::Null };
+        CooperationDecision { patch: Some((self.patch(&self.mark(), &cordoned), Change::MarksAnew)), evict: false }
+    }
+
+    /// The mark of this moment.
+    fn mark(&self) -> Value {
+        json!(Timestamp::from_second(self.now).unwrap_or_default().to_string())
+    }
+
     fn begin(&self, drain: bool) -> CooperationDecision {
-        let since = json!(Timestamp::from_second(self.now).unwrap_or_default().to_string());
         let cordon = drain && !self.node.unschedulable;
-        let mut patch = self.patch(&since, &if cordon { json!("true") } else { Value::Null });
+        let mut patch = self.patch(&self.mark(), &if cordon { json!("true") } else { Value::Null });
         if cordon {
             patch["spec"] = json!({"unschedulable": true});
             // The patch carries the resourceVersion as precondition: that the Node is not cordoned is only known for
@@ -194,7 +215,8 @@ mod tests {
 
     fn case<'a>(node: &'a NodeView, status: &'a NodeStatus) -> CooperationCase<'a> {
         let (status, power) = (Some(status), Power::On);
-        CooperationCase { now: NOW, limit: 300, wanted: true, node, status, power, refuge: true, announces: false }
+        let (refuge, heir) = (true, true);
+        CooperationCase { now: NOW, limit: 300, wanted: true, node, status, power, refuge, heir, announces: false }
     }
 
     #[test]
@@ -215,12 +237,16 @@ mod tests {
             let usual = case(&fresh, &status);
             let found = |case: CooperationCase<'_>| case.decide().patch.map(|(_, change)| change);
             assert_eq!(found(usual), change, "{reason:?} {expect:?}");
-            for (name, case) in [
-                ("not wanted", CooperationCase { wanted: false, ..usual }),
-                ("nobody could take it", CooperationCase { refuge: false, ..usual }),
-                ("off already", CooperationCase { power: Power::Off, ..usual }),
+            let addresses_only = change.map(|_| Change::HandsOver);
+            let with_pods = change.filter(|change| *change == Change::Drains);
+            for (name, case, change) in [
+                ("not wanted", CooperationCase { wanted: false, ..usual }, None),
+                ("off already", CooperationCase { power: Power::Off, ..usual }, None),
+                ("no other place", CooperationCase { refuge: false, heir: false, ..usual }, None),
+                ("none for its pods", CooperationCase { refuge: false, ..usual }, addresses_only),
+                ("none for its addresses", CooperationCase { heir: false, ..usual }, with_pods),
             ] {
-                assert_eq!(found(case), None, "{name}: {reason:?} {expect:?}");
+                assert_eq!(found(case), change, "{name}: {reason:?} {expect:?}");
             }
         }
     }
@@ -256,6 +282,48 @@ mod tests {
             let case = CooperationCase { now: NOW + seconds, announces, ..case(&node, &off) };
             assert_eq!(case.decide(), CooperationDecision { patch: None, evict: evicts }, "{name}");
             assert!(!CooperationCase { wanted: false, ..case }.decide().evict, "{name}");
+        }
+    }
+
+    /// All nodes that stay are tainted: announcers run there, and the pods of this node do not.
+    #[test]
+    fn where_pods_have_no_other_place_the_addresses_go_and_no_pod_is_evicted() {
+        let off = status(Reason::PreDraining, Expect::Shutdown);
+        let both = [cloudprovider::HAND_OVER, cloudprovider::CORDONED];
+        for (name, annotations, unschedulable, refuge, change, evicts) in [
+            ("nothing is done yet", &both[..0], false, false, Some(Change::HandsOver), false),
+            ("another's cordon", &both[..0], true, false, Some(Change::HandsOver), false),
+            ("handed over", &both[..1], false, false, None, false),
+            ("handed over, and another's cordon", &both[..1], true, false, None, false),
+            ("a node that takes pods is there now", &both[..1], false, true, Some(Change::Drains), false),
+            ("the same, and another's cordon", &both[..1], true, true, None, true),
+            ("a drain that has begun", &both[..], true, false, None, true),
+        ] {
+            let node = node(annotations, unschedulable);
+            let decision = CooperationCase { refuge, ..case(&node, &off) }.decide();
+            let found = (decision.patch.as_ref().map(|(_, change)| *change), decision.evict);
+            assert_eq!(found, (change, evicts), "{name}");
+        }
+    }
+
+    /// The leader's clock was six hours ahead, and NTP corrects it.
+    #[test]
+    fn a_mark_that_lies_in_the_future_is_written_anew_and_counts_from_then() {
+        const CORRECTED: i64 = NOW - 6 * 3600;
+        let off = status(Reason::PreDraining, Expect::Shutdown);
+        let both = [cloudprovider::HAND_OVER, cloudprovider::CORDONED];
+        let expected = json!({cloudprovider::HAND_OVER: "2025-12-31T18:00:00Z", cloudprovider::CORDONED: "true"});
+        let anothers = json!({cloudprovider::HAND_OVER: "2025-12-31T18:00:00Z"});
+        for (annotations, expected) in [(&both[..], expected), (&both[..1], anothers)] {
+            let mut node = node(annotations, true);
+            let decision = CooperationCase { now: CORRECTED, announces: true, ..case(&node, &off) }.decide();
+            let patch = json!({"metadata": {"uid": "uid-of-n", "annotations": expected}});
+            assert_eq!(decision, CooperationDecision { patch: Some((patch, Change::MarksAnew)), evict: false });
+            node.annotations.insert(cloudprovider::HAND_OVER, "2025-12-31T18:00:00Z");
+            for (seconds, evicts) in [(0, false), (9, false), (10, true), (299, true), (300, false)] {
+                let case = CooperationCase { now: CORRECTED + seconds, announces: true, ..case(&node, &off) };
+                assert_eq!(case.decide(), CooperationDecision { patch: None, evict: evicts }, "{seconds}");
+            }
         }
     }
 

@@ -2,12 +2,14 @@
 //! machine moves or is shut down. The controller writes only Nodes and pods of this cluster, never the host. The host
 //! does not wait: what is still on the Node at the shutdown goes off with it.
 //!
-//! `decide` computes what is due for a Node, `pods` which pods are evicted. This module contains the loop around them.
+//! `decide` computes what is due for a Node, `places` whether other Nodes can take what it has, `pods` which pods are
+//! evicted. This module contains the loop around them.
 //! Runs on the leader only.
 
 mod at_risk;
 mod decide;
 mod held_nodes;
+mod places;
 mod pods;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,7 +19,7 @@ use std::time::Duration;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::node::reference;
-use cloud_provider::view::{NodeView, Ready, Taint};
+use cloud_provider::view::NodeView;
 use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::jiff::Timestamp;
@@ -29,10 +31,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::facts::Power;
-use super::shown::{NodeStatus, Reason};
+use super::shown::NodeStatus;
 use crate::identity::Identity;
 use decide::{Change, CooperationCase};
 use held_nodes::{HeldNodes, Missing};
+use places::{has_heir, has_refuge};
 use pods::{PodDrainAction, drain_action, key, listed};
 
 /// Interval of the checks: deadlines pass although nothing changes.
@@ -198,7 +201,9 @@ impl Cooperation {
             node,
             status,
             power: seen.power.get(name).copied().unwrap_or(Power::Unknown),
-            refuge: has_refuge(node, nodes, seen),
+            // A drain that has begun goes on: its pods stop with the machine otherwise.
+            refuge: self.drains.contains_key(name) || has_refuge(node, nodes, seen),
+            heir: has_heir(node, nodes, seen),
             announces: self.announces(name),
         };
         let decision = case.decide();
@@ -245,7 +250,9 @@ impl Cooperation {
             }
             return;
         }
-        self.drains.remove(name);
+        if change != Change::MarksAnew {
+            self.drains.remove(name);
+        }
         let machine = status.map_or_else(
             || "its machine".to_owned(),
             |status| format!("VM {} with Harvester host {}", status.vm, status.host),
@@ -259,7 +266,7 @@ impl Cooperation {
                     self.limit.unwrap_or_default().as_secs()
                 ),
             ),
-            Change::HandsOver | Change::TakenBack { uncordoned: false } => return,
+            Change::HandsOver | Change::MarksAnew | Change::TakenBack { uncordoned: false } => return,
             Change::TakenBack { uncordoned: true } => {
                 ("NodeUncordoned", "The machine is back: the node accepts new pods and addresses again".to_owned())
             }
@@ -353,25 +360,6 @@ impl Cooperation {
         tracing::warn!(node = node.name, "{message}");
         events.warning(&reference(node), "NodeDrainIncomplete", &message);
     }
-}
-
-/// Whether another Node is ready, accepts the pods of this one, and has a machine that stays in place.
-fn has_refuge(node: &NodeView, nodes: &[Arc<NodeView>], seen: &UpgradeState) -> bool {
-    nodes.iter().any(|other| {
-        let stays = seen.nodes.get(&other.name).is_none_or(|status| {
-            matches!(status.reason, Reason::Pending | Reason::Paused | Reason::Failed | Reason::UpToDate)
-        });
-        let open = other.ready == Some(Ready::True) && !other.unschedulable && !other.deleting;
-        other.name != node.name && stays && open && admits_pods_of(other, node)
-    })
-}
-
-/// Whether `other` has no taint that keeps away pods which run on `node`. Their tolerations are not read: they tolerate
-/// what `node` itself has, and of no other taint is it known.
-fn admits_pods_of(other: &NodeView, node: &NodeView) -> bool {
-    let hard = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
-    let same = |one: &Taint, two: &Taint| (&one.key, &one.value, &one.effect) == (&two.key, &two.value, &two.effect);
-    other.taints.iter().filter(hard).all(|taint| node.taints.iter().any(|own| same(own, taint)))
 }
 
 #[cfg(test)]

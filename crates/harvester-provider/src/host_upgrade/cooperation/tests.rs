@@ -1,6 +1,8 @@
+use cloud_provider::view::Ready;
 use runtime::scenario::Scenario;
 use serde_json::json;
 
+use super::super::shown::{Expect, Reason};
 use super::*;
 
 /// A Node that a former leader has cordoned for a drain, and what is sent for it.
@@ -39,35 +41,43 @@ async fn a_new_leader_takes_nothing_back_before_it_knows_that_it_is_over() {
     }
 }
 
-/// Its pods would be pending from the first eviction on, while their machine still runs.
-#[test]
-fn a_node_with_a_taint_that_the_drained_one_lacks_is_no_refuge() {
-    type Taints = &'static [(&'static str, &'static str, &'static str)];
-    const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
-    let node = |name: &str, taints: Taints| {
-        let taint = |(key, value, effect): &(&str, &str, &str)| Taint {
-            key: (*key).into(),
-            value: (!value.is_empty()).then(|| (*value).into()),
-            effect: (*effect).into(),
-            time_added: None,
-        };
-        let node = crate::load_balancers::build::node(name, &[]);
-        Arc::new(NodeView { ready: Some(Ready::True), taints: taints.iter().map(taint).collect(), ..node })
+/// Its pods were evicted as far as that was possible, and this was told. Then the clock was set back.
+#[tokio::test]
+async fn a_mark_that_is_written_anew_begins_no_drain_anew() {
+    let mut node = crate::load_balancers::build::node("n", &[]);
+    node.annotations.insert(cloudprovider::HAND_OVER, "2100-01-01T00:00:00Z");
+    node.annotations.insert(cloudprovider::CORDONED, "true");
+    let node = NodeView { unschedulable: true, ready: Some(Ready::True), ..node };
+    let status = NodeStatus {
+        uid: "uid-of-n".into(),
+        vm: "n".into(),
+        host: "host-1".into(),
+        state: String::new(),
+        reason: Reason::PreDraining,
+        since: 0,
+        expect: Expect::Shutdown,
     };
-    let table: [(&str, Taints, Taints, bool); 8] = [
-        ("two workers", &[], &[], true),
-        ("a control plane", &[(CONTROL_PLANE, "", "NoSchedule")], &[], false),
-        ("a control plane of RKE2", &[("CriticalAddonsOnly", "true", "NoExecute")], &[], false),
-        ("one that is only avoided", &[("a", "", "PreferNoSchedule")], &[], true),
-        ("two control planes", &[(CONTROL_PLANE, "", "NoSchedule")], &[(CONTROL_PLANE, "", "NoSchedule")], true),
-        ("a worker for a control plane", &[], &[(CONTROL_PLANE, "", "NoSchedule")], true),
-        ("another value", &[("team", "a", "NoSchedule")], &[("team", "b", "NoSchedule")], false),
-        ("one more", &[("a", "", "NoSchedule"), ("b", "", "NoExecute")], &[("a", "", "NoSchedule")], false),
-    ];
-    for (name, other, drained, expected) in table {
-        let nodes = [node("drained", drained), node("other", other)];
-        assert_eq!(has_refuge(&nodes[0], &nodes, &UpgradeState::default()), expected, "{name}");
-    }
+    let seen = UpgradeState {
+        known: true,
+        open: true,
+        nodes: BTreeMap::from([("n".to_owned(), status)]),
+        power: BTreeMap::from([("n".to_owned(), Power::On)]),
+    };
+    let server = Scenario::answering(|_| (200, json!({"metadata": {"name": "n"}})));
+    let sources = Sources {
+        nodes: cloud_provider::cache::nodes_with([node]),
+        services: cloud_provider::cache::services_with([]),
+        seen: watch::Sender::<Arc<UpgradeState>>::default().subscribe(),
+    };
+    let mut cooperation = Cooperation::new(&server.client(), sources, Identity::known("demo"));
+    cooperation.wanted(Some(Duration::from_mins(5)));
+    cooperation.drains.insert("n".to_owned(), Drain { told: true, ..Drain::default() });
+    let (events, mut told) = Recorder::to_channel("test");
+    cooperation.look(&seen, &events).await;
+    let requests = server.requests();
+    let mark = requests[0].body["metadata"]["annotations"][cloudprovider::HAND_OVER].as_str().unwrap();
+    assert!(requests.len() == 1 && !mark.starts_with("2100"), "{requests:?}");
+    assert!(cooperation.drains["n"].told && told.try_recv().is_err());
 }
 
 /// Harvester answers nothing, as after a change of the leader while it is away.

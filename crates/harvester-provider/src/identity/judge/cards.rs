@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use harvester_api::names::ClusterName;
 
-use super::super::card::Card;
+use super::super::identity_card::IdentityCard;
 use super::{IdentityFacts, KubeletLiveness, NodeFact, foreign_record};
 
 /// The card that follows from the facts. A machine is added with a Node that looks alive, and stays as long as its
@@ -24,7 +24,7 @@ use super::{IdentityFacts, KubeletLiveness, NodeFact, foreign_record};
 ///
 /// A card without names gets those in use. An earlier version kept none for a cluster that has, or once had, a default
 /// name. All that is proven was its own then, also what a copy of it had made.
-pub fn next_card(facts: &IdentityFacts<'_>) -> Card {
+pub fn next_card(facts: &IdentityFacts<'_>) -> IdentityCard {
     let before = facts.card.cloned().unwrap_or_default();
     let members = facts.nodes.iter().filter(|node| node.machine.is_some());
     let machines: BTreeSet<String> = members
@@ -35,7 +35,7 @@ pub fn next_card(facts: &IdentityFacts<'_>) -> Card {
             seen.or_else(|| node.namesake.as_ref().filter(noted)).cloned()
         })
         .collect();
-    Card {
+    IdentityCard {
         cluster_uid: facts.cluster_uid.map_or(before.cluster_uid, str::to_owned),
         former_uids: before.former_uids.into_iter().chain(facts.service_uid.map(str::to_owned)).collect(),
         namespace: facts.namespace.to_owned(),
@@ -61,7 +61,7 @@ pub enum OperatorConfirmation {
 }
 
 /// The card that follows from a confirmation: it describes everything as it is here and now.
-pub fn confirmed_card(facts: &IdentityFacts<'_>, confirmation: &OperatorConfirmation) -> Card {
+pub fn confirmed_card(facts: &IdentityFacts<'_>, confirmation: &OperatorConfirmation) -> IdentityCard {
     let alive: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.kubelet > KubeletLiveness::Silent).collect();
     let nodes = if alive.is_empty() { facts.nodes.iter().collect() } else { alive };
     let before = facts.card.filter(|_| foreign_record(facts).is_none()).cloned().unwrap_or_default();
@@ -71,7 +71,7 @@ pub fn confirmed_card(facts: &IdentityFacts<'_>, confirmation: &OperatorConfirma
         OperatorConfirmation::Rename(name) => known.into_iter().chain([name.to_string()]).collect(),
         OperatorConfirmation::Copy(name) => [name.to_string()].into(),
     };
-    Card {
+    IdentityCard {
         cluster_uid: facts.cluster_uid.unwrap_or_default().to_owned(),
         former_uids: before.former_uids.into_iter().chain(facts.service_uid.map(str::to_owned)).collect(),
         namespace: facts.namespace.to_owned(),

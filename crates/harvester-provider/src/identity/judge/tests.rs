@@ -30,8 +30,8 @@ fn new(node: &str, namesake: Option<&str>, label: &str, kubelet: KubeletLiveness
     NodeFact { machine: None, seen: false, namesake: namesake.map(str::to_owned), ..on(node, "", label, kubelet) }
 }
 
-fn card(machines: &[&str]) -> Card {
-    Card {
+fn card(machines: &[&str]) -> IdentityCard {
+    IdentityCard {
         cluster_uid: "cluster".into(),
         former_uids: ["service".to_owned()].into(),
         namespace: "guests".into(),
@@ -44,7 +44,7 @@ fn card(machines: &[&str]) -> Card {
 }
 
 struct Case<'a> {
-    card: Option<Card>,
+    card: Option<IdentityCard>,
     remembered: Option<&'a str>,
     flag: &'a str,
     cluster_uid: &'a str,
@@ -257,7 +257,7 @@ fn what_happens_to_clusters_and_what_follows() {
         (
             "the same, confirmed",
             Case {
-                card: Some(Card { namespace: "others".into(), ..card(&["a2"]) }),
+                card: Some(IdentityCard { namespace: "others".into(), ..card(&["a2"]) }),
                 nodes: vec![NodeFact { namesake: Some("a2".into()), ..lost("a", "a", OWN) }],
                 namespace: "others",
                 ..prod()
@@ -470,7 +470,7 @@ fn a_human_ends_each_contradiction_with_the_command_that_it_names() {
 #[test]
 fn a_card_without_names_gets_those_in_use_and_what_a_human_says_is_added() {
     let in_use: BTreeSet<String> = ["kubernetes".to_owned()].into();
-    let nameless = || Card { names: BTreeSet::new(), ..card(&["a", "b", "c"]) };
+    let nameless = || IdentityCard { names: BTreeSet::new(), ..card(&["a", "b", "c"]) };
     for card in [Some(nameless()), None] {
         let case = Case { card, remembered: None, flag: "kubernetes", ..prod() };
         case.with(|facts| {

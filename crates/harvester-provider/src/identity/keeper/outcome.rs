@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use cloud_provider::provider::Hold;
+use harvester_api::names::ClusterName;
 use runtime::events::Recorder;
 
 use super::super::IdentityDoubt;
-use super::super::card::Card;
 use super::super::decide::NameDecision;
+use super::super::identity_card::IdentityCard;
 use super::super::judge::{Contradiction, IdentityFacts, OperatorConfirmation, confirmed_card};
 use super::super::record::{self, NAME, NAMESPACE, Record, RecordNote};
 use super::words::{mismatch, not_followed};
@@ -17,7 +18,7 @@ impl Keeper {
     /// Handles facts that agree.
     pub(super) fn go_on(
         &self,
-        mut card: Card,
+        mut card: IdentityCard,
         decision: &NameDecision,
         found: &Record,
         progress: &mut Progress,
@@ -27,14 +28,7 @@ impl Keeper {
         card.names.insert(decision.name.to_string());
         self.identity.set_card(card.clone());
         self.adopt(decision, found, events);
-        if let Some(bad) = &found.bad_name
-            && progress.refused.as_ref() != Some(bad)
-        {
-            let text = not_followed(bad, &decision.name);
-            tracing::warn!("{text}");
-            events.warning(&record::reference(found.uid.clone()), "ClusterNameRefused", &text);
-            progress.refused = Some(bad.clone());
-        }
+        tell_refused(found, &decision.name, progress, events);
         if progress.told.take().is_some() {
             let text = "record, cloud-config and machines of this cluster agree again: the controller works as usual"
                 .to_owned();
@@ -68,7 +62,7 @@ impl Keeper {
         let message = contradiction.message();
         let safe_mode = Some(format!("{}: {message}", contradiction.reason));
         self.metrics.safe_mode.set(1);
-        let hold = Hold { reason: contradiction.reason, message, initialises_nodes: true };
+        let hold = Hold { reason: contradiction.reason, message, initialises_nodes: true, passing: false };
         self.identity.judged(Some(hold), self.is_paused(record));
         progress.told = Some(contradiction);
         // If a former process wrote the same contradiction, its text is kept.
@@ -161,7 +155,7 @@ impl Keeper {
             IdentityDoubt::NotJudged => record.safe_mode.as_ref().map(|text| {
                 let message =
                     format!("a controller before this one was in safe mode, and nothing is judged yet: {text}");
-                Hold { reason: NOT_KNOWN, message, initialises_nodes: true }
+                Hold { reason: NOT_KNOWN, message, initialises_nodes: true, passing: false }
             }),
         }
     }
@@ -204,6 +198,18 @@ impl Keeper {
     }
 }
 
+/// Reports an invalid name in the record, once. `used`: the name that stays in use.
+pub(super) fn tell_refused(found: &Record, used: &ClusterName, progress: &mut Progress, events: &Recorder) {
+    if let Some(bad) = &found.bad_name
+        && progress.refused.as_ref() != Some(bad)
+    {
+        let text = not_followed(bad, used);
+        tracing::warn!("{text}");
+        events.warning(&record::reference(found.uid.clone()), "ClusterNameRefused", &text);
+        progress.refused = Some(bad.clone());
+    }
+}
+
 /// The hold that a user asked for.
 pub(super) fn pause() -> Hold {
     let message = format!(
@@ -211,5 +217,5 @@ pub(super) fn pause() -> Hold {
          writes nothing",
         record::PAUSED
     );
-    Hold { reason: PAUSED, message, initialises_nodes: false }
+    Hold { reason: PAUSED, message, initialises_nodes: false, passing: false }
 }

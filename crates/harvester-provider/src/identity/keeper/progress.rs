@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use cloud_provider::damping::Damper;
+use harvester_api::names::ClusterName;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::super::card::Card;
+use super::super::identity_card::IdentityCard;
 use super::super::judge::{Contradiction, OperatorConfirmation};
 use super::super::kubelets::Kubelets;
-use super::super::record::{IDENTITY, NAME, NAMESPACE, Record, RecordNote};
+use super::super::record::{CLUSTER_NAME, IDENTITY, NAME, NAMESPACE, Record, RecordNote};
 use super::TRY_AGAIN;
 
 /// State that lasts between two evaluations.
@@ -17,10 +18,12 @@ use super::TRY_AGAIN;
 pub(super) struct Progress {
     /// UID of Namespace `kube-system`.
     pub(super) cluster_uid: Option<String>,
+    /// The last name that the record had for this cluster.
+    name: Option<ClusterName>,
     /// The last card that the record had.
-    card: Option<Card>,
-    /// The record has lost it, which was logged.
-    card_is_lost: bool,
+    card: Option<IdentityCard>,
+    /// The keys that the record has lost, which was logged.
+    told_lost: Vec<&'static str>,
     /// An invalid name in the record that was reported.
     pub(super) refused: Option<String>,
     pub(super) failing: bool,
@@ -42,13 +45,27 @@ pub(super) struct Progress {
     pub(super) told_restore: Option<Timestamp>,
 }
 
+/// What the record had, and has lost since.
+#[derive(Debug, Default)]
+pub(super) struct Lost {
+    pub(super) name: Option<ClusterName>,
+    pub(super) card: Option<IdentityCard>,
+}
+
+impl Lost {
+    pub(super) fn is_nothing(&self) -> bool {
+        self.name.is_none() && self.card.is_none()
+    }
+}
+
 impl Progress {
     /// `failing`: it was already reported that the record may not be used.
     pub(super) fn new(cluster_uid: Option<String>, failing: bool) -> Self {
         Self {
             cluster_uid,
+            name: None,
             card: None,
-            card_is_lost: false,
+            told_lost: Vec::new(),
             refused: None,
             failing,
             not_before: Instant::now(),
@@ -63,22 +80,45 @@ impl Progress {
         }
     }
 
-    /// The record with the last card that it had, and that card if the record has lost it. This process goes on with
-    /// that card. A first card would be made of what is there now: a copy would get the names of its original and the
-    /// original those of its copy, and one that is in safe mode would leave it.
-    pub(super) fn with_card(&mut self, found: &Record) -> (Record, Option<Card>) {
+    /// The record with the last name and the last card that it had, and what it has lost of them. This process goes on
+    /// with both. A first card would be made of what is there now: a copy would get the names of its original and the
+    /// original those of its copy, and one that is in safe mode would leave it. Without its name a cluster in safe mode
+    /// would be called as the flag says, and a contradiction about the name would be none any more.
+    pub(super) fn with_memory(&mut self, found: &Record) -> (Record, Lost) {
         if found.card.is_some() {
             self.card.clone_from(&found.card);
         }
-        let lost = self.card.clone().filter(|_| found.card.is_none());
-        let told = std::mem::replace(&mut self.card_is_lost, lost.is_some());
-        if lost.is_some() && !told {
+        if found.cluster_name.is_some() && !self.is_foreign() {
+            // A default name identifies no cluster, so there is nothing to write back.
+            self.name = found.cluster_name.clone().filter(|name| !name.is_default());
+        }
+        let lost = Lost {
+            name: self.name.clone().filter(|_| found.cluster_name.is_none()),
+            card: self.card.clone().filter(|_| found.card.is_none()),
+        };
+        self.tell_lost(found, &lost);
+        let cluster_name = found.cluster_name.clone().or_else(|| lost.name.clone());
+        (Record { cluster_name, card: self.card.clone(), ..found.clone() }, lost)
+    }
+
+    /// Whether the card is that of another cluster: the name beside it is none of this one.
+    fn is_foreign(&self) -> bool {
+        let uid = self.card.as_ref().map(|card| &card.cluster_uid).filter(|uid| !uid.is_empty());
+        uid.zip(self.cluster_uid.as_ref()).is_some_and(|(theirs, ours)| theirs != ours)
+    }
+
+    fn tell_lost(&mut self, found: &Record, lost: &Lost) {
+        // An invalid name is reported as such.
+        let name = lost.name.as_ref().filter(|_| found.bad_name.is_none()).map(|_| CLUSTER_NAME);
+        let keys: Vec<&str> = name.into_iter().chain(lost.card.as_ref().map(|_| IDENTITY)).collect();
+        if !keys.is_empty() && keys != self.told_lost {
             tracing::warn!(
-                "key {IDENTITY} of ConfigMap {NAMESPACE}/{NAME} is gone or cannot be read; the controller writes it \
-                again as it was"
+                keys = keys.join(", "),
+                "keys of ConfigMap {NAMESPACE}/{NAME} are gone or cannot be read; the controller writes them again as \
+                they were"
             );
         }
-        (Record { card: self.card.clone(), ..found.clone() }, lost)
+        self.told_lost = keys;
     }
 
     /// When this may be written. What follows an operator's confirmation waits only if the last write failed, or

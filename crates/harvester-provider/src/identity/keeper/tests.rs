@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::super::super::load_balancers::build;
-use super::super::card::Card;
+use super::super::identity_card::IdentityCard;
 use super::super::record;
 use super::words::mismatch;
 use super::*;
@@ -133,13 +133,13 @@ fn remembered(name: &str) -> (u16, Value) {
 }
 
 /// The card of a cluster with these machines. Every GET is answered with the record, also that of the Namespace.
-fn card(name: &str, machines: &[&str]) -> Card {
-    Card {
+fn card(name: &str, machines: &[&str]) -> IdentityCard {
+    IdentityCard {
         cluster_uid: "u".into(),
         namespace: "guests".into(),
         names: [name.to_owned()].into(),
         machines: machines.iter().map(|uid| (*uid).to_owned()).collect(),
-        ..Card::default()
+        ..IdentityCard::default()
     }
 }
 
@@ -154,7 +154,7 @@ async fn the_name_first_used_is_remembered_and_later_costs_no_write() {
     let mut fresh = Lab::start("prod", None, none());
     assert_eq!(fresh.name().await, "prod");
     settle().await;
-    let card = Card { cluster_uid: String::new(), ..card("prod", &[]) }.to_text();
+    let card = IdentityCard { cluster_uid: String::new(), ..card("prod", &[]) }.to_text();
     assert_eq!(fresh.server.writes()[0].body["data"], json!({"cluster-name": "prod", "identity": card}));
     assert_eq!(fresh.told(), Vec::<String>::new());
 

@@ -19,7 +19,7 @@ fn named(name: &str) -> RecordNote {
 
 #[tokio::test]
 async fn a_card_comes_and_a_safe_mode_and_a_word_that_was_followed_go() {
-    let card = Card { cluster_uid: "u".into(), ..Card::default() };
+    let card = IdentityCard { cluster_uid: "u".into(), ..IdentityCard::default() };
     let mut there = config_map(&json!({"cluster-name": "prod", "safe-mode": "x"}));
     there["metadata"]["annotations"] = json!({CONFIRMATION: "confirm", "other": "y"});
     let found = Record::from(&serde_json::from_value::<ConfigMap>(there.clone()).unwrap());

@@ -1,6 +1,6 @@
 //! Decides whether the controller presets the host controller's finalizer at creation (decision 8). Pure.
 //!
-//! A preset finalizer saves the host one of three writes per object (host-throughput.md 1.2). The finalizer's name
+//! A preset finalizer saves the host one of three writes per object (host pace spec 1.2). The finalizer's name
 //! belongs to the host: if a newer host does not know it, the object can never be deleted. Therefore it is preset only
 //! after the host has added it to an object that was created without it.
 

@@ -1,5 +1,5 @@
 //! The host's load balancer controller as a model in simulated time: bucket, two workers, caches, retries.
-//! host-throughput.md 5.
+//! Host pace spec 5.
 //!
 //! One pool. Only tests use it; the stand-in that talks to a real API server is `harvester-sim`.
 

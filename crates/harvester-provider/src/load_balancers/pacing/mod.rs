@@ -1,4 +1,4 @@
-//! Paces requests to the host (decisions 6 to 8; host-throughput.md). One window limits creates and deletes of load
+//! Paces requests to the host (decisions 6 to 8; host pace spec). One window limits creates and deletes of load
 //! balancers with a pool address (`scheduler.rs`, `window.rs`). The host's finalizer is preset once it was learnt
 //! (`finalizer.rs`).
 //!

@@ -1,4 +1,4 @@
-//! Decides when a load balancer may be created or deleted on the host (decision 6; host-throughput.md 1). Pure.
+//! Decides when a load balancer may be created or deleted on the host (decision 6; host pace spec 1). Pure.
 //!
 //! One window covers creates and deletes together. A request without a turn waits in a queue, and its Service is woken
 //! when a place is free. Namespaces take turns.
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::lane::Lane;
 use super::window::Window;
 
-/// A place becomes free again if the host has not finished after this time (host-throughput.md 1.8). A woken Service
+/// A place becomes free again if the host has not finished after this time (host pace spec 1.8). A woken Service
 /// also has to use its turn within this time.
 const PLACE: Duration = Duration::from_secs(5);
 

@@ -191,7 +191,7 @@ fn near(value: f64, expected: f64) -> bool {
     (value - expected).abs() <= expected * 0.1
 }
 
-/// host-throughput.md 2: W = 1 with the learnt finalizer.
+/// Host pace spec 2: W = 1 with the learnt finalizer.
 #[test]
 fn a_hundred_services_take_what_the_host_can_do_and_nobody_collides() {
     for seed in seeds(20) {
@@ -219,7 +219,7 @@ fn the_finalizer_is_learnt_from_the_first_object() {
     }
 }
 
-/// The model itself, host-throughput.md 5.7: without the finalizer, and all at once.
+/// The model itself, host pace spec 5.7: without the finalizer, and all at once.
 #[test]
 fn the_model_has_the_figures_of_the_real_host() {
     for seed in 0..10 {

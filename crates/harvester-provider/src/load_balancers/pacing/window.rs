@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Size for a real host, which gets slower with any other size (host-throughput.md 1.1).
+/// Size for a real host, which gets slower with any other size (host pace spec 1.1).
 const NARROW: usize = 1;
 
 /// Size for a host that allocates without a rate limit.

@@ -78,7 +78,7 @@ pub fn abandoned(service: &ServiceView, names: impl IntoIterator<Item = String>)
     names.into_iter().find(|name| name == wanted)
 }
 
-/// Plans the deletion (ccm.md 3.9). It depends on the Service's own name, not on what was published or whether its
+/// Plans the deletion (CCM spec 3.9). It depends on the Service's own name, not on what was published or whether its
 /// primary still exists (W-04, W-23). Two kinds of other Services prevent it: sharers that have joined, and `users`,
 /// which have the address whatever they request; see [`sharing::users`].
 pub fn delete(service: &ServiceView, leaving: &Leaving<'_>) -> DeletePlan {

@@ -10,6 +10,7 @@ mod moving;
 mod object;
 mod primary;
 mod refusal;
+mod renamed;
 mod secondary;
 
 use std::sync::Arc;
@@ -94,6 +95,15 @@ pub enum Action {
         /// The changes, which apply to the object as read then.
         changes: Vec<Change>,
     },
+    /// Give another object of the Service the present name of the cluster.
+    Rename {
+        /// Its name, which stays.
+        name: String,
+        /// UID of the object, as precondition.
+        uid: String,
+        /// The changes, which apply to the object as read then.
+        changes: Vec<Change>,
+    },
     /// Send the object again without a change; see [`Resend::Readmit`].
     Readmit {
         /// UID of the object, as precondition.
@@ -118,7 +128,7 @@ impl Action {
         match self {
             Self::Create(object) => object.metadata.name.as_deref(),
             Self::Delete { name, .. } => Some(name),
-            Self::Update { .. } | Self::Readmit { .. } | Self::Patch(_) => None,
+            Self::Update { .. } | Self::Rename { .. } | Self::Readmit { .. } | Self::Patch(_) => None,
         }
     }
 }
@@ -165,7 +175,7 @@ fn user_wait(message: String, reason: WaitReason) -> PlanVerdict {
     PlanVerdict::Waiting(Waiting { reason: reason.word(), message, needs_user: true, retry_after: None }, reason)
 }
 
-/// Plans for a Service that wants a load balancer (ccm.md 3.4).
+/// Plans for a Service that wants a load balancer (CCM spec 3.4).
 pub fn ensure(service: &ServiceView, world: &World<'_>) -> Plan {
     let interface = match interface_for(service, world.mapping) {
         Ok(interface) => interface,

@@ -144,9 +144,9 @@ fn booking(lb: &LbView, world: &World<'_>) -> Option<PlanVerdict> {
     }
 }
 
-/// Whether the object has the name of this cluster, or that of the serving object, which has the former name for a
-/// moment after the cluster was renamed. A copy of this cluster has the same UIDs, so they do not prove an object well
-/// enough to give its address away.
+/// Whether the object has the name of this cluster, or that of the serving object, which has the former name until all
+/// objects of the Service have the present one ([`super::renamed`]). A copy of this cluster has the same UIDs, so they
+/// do not prove an object well enough to give its address away.
 fn is_of_this_cluster(other: &LbView, lb: &LbView, config: &LoadBalancerConfig) -> bool {
     let name = cluster_of(other);
     name.is_some() && (name.as_ref() == Some(&config.cluster_name) || name == cluster_of(lb))

@@ -1,4 +1,4 @@
-//! Plans for a Service with an address of its own (ccm.md 3.5 and 3.7).
+//! Plans for a Service with an address of its own (CCM spec 3.5 and 3.7).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::delete::still_booking;
 use super::object::{foreign, network_changed, over_quota, used_by_static, without_address, wrong_family};
-use super::{Action, Plan, PlanRefusal, PlanVerdict, UNSERVED, World, key, moving, user_wait, wait};
+use super::{Action, Plan, PlanRefusal, PlanVerdict, UNSERVED, World, key, moving, renamed, user_wait, wait};
 
 /// Time for another Service's PATCH.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &Wor
         return plan;
     }
     match moving::step(service, lb, &source, interface, world) {
-        Some(plan) => plan,
+        Some(step) => renamed::before_move(service, lb, step, world),
         None => serve(service, lb, (&source, asked), interface, world),
     }
 }
@@ -106,6 +106,11 @@ fn serve(
         }
         verdict
     };
+    match renamed::others(service, lb, &actions, world) {
+        Ok(renames) if lb.is_settled() => actions.extend(renames),
+        // The name on this object proves the others.
+        Ok(_) | Err(_) => changes.retain(|change| !change.names_cluster()),
+    }
     if !changes.is_empty() {
         changes.extend(desired::missing_proof(world.config, lb, service));
         changes.extend(desired::leftovers(lb));
@@ -139,7 +144,7 @@ fn leases(service: &ServiceView) -> String {
     if asked.is_empty() { DHCP_ADDRESS.to_owned() } else { asked.join(",") }
 }
 
-/// The refusal, if the host replaced the requested network by another one (harvester-side.md 8.5).
+/// The refusal, if the host replaced the requested network by another one (Harvester spec 8.5).
 fn network_not_kept(service: &ServiceView, lb: &LbView) -> Option<PlanRefusal> {
     if lb.effective_ipam() != "pool" || lb.keeps_network()? {
         return None;

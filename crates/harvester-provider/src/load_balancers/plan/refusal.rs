@@ -56,7 +56,7 @@ pub enum PlanRefusal {
         /// The owner of the address.
         holder: AddressHolder,
     },
-    /// The host does not change the mode of an object (harvester-side.md 5.2 F).
+    /// The host does not change the mode of an object (Harvester spec 5.2 F).
     #[error(
         "can't change the IPAM from {found} to {wanted} of load balancer {lb}: set annotation {key} back to {found}, \
          or delete the Service and create it again", key = cloudprovider::IPAM
@@ -69,7 +69,7 @@ pub enum PlanRefusal {
         /// The mode in the annotation now.
         wanted: &'static str,
     },
-    /// The network is fixed at creation (ccm.md 3.5 step 2).
+    /// The network is fixed at creation (CCM spec 3.5 step 2).
     #[error(
         "network annotation of service {service} is not same as the load balancer {lb}, service: '{}', lb: '{}'",
         Quoted(wanted),

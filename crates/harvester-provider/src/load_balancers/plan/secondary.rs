@@ -13,7 +13,7 @@ use super::delete::{still_booking, still_used};
 use super::object::{foreign, network_changed};
 use super::{Action, Plan, PlanRefusal, PlanVerdict, World, user_wait};
 
-/// Plans for the secondary (ccm.md 3.6).
+/// Plans for the secondary (CCM spec 3.6).
 pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &World<'_>) -> Plan {
     if !sharing::may_share(service, primary, world.config.share_across_namespaces) {
         let (primary, namespace) = (primary.key.clone(), service.key.namespace.clone());

@@ -51,13 +51,21 @@ impl HarvesterLoadBalancers {
     /// the Service without it.
     pub(super) async fn delete_patiently(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
         if let Some(name) = self.abandoned(service) {
-            return self.abandon(service, &name).await;
-        }
-        if let Some(left) = self.leave_if_vanished(service).await? {
-            return Ok(left);
+            return match self.is_being_listed() {
+                Some(waiting) => Ok(Deleted::Waiting(waiting)),
+                None => self.abandon(service, &name).await,
+            };
         }
         let escapable = [WaitReason::Terminating.word(), WaitReason::Cache.word()];
-        let result = self.try_delete(service).await;
+        // Asked once for both steps: if the lists arrived in between, the load balancer of a Service that vanished
+        // would be deleted.
+        let result = match self.not_synced(false) {
+            Some(waiting) => Ok(Deleted::Waiting(waiting)),
+            None => match self.leave_if_vanished(service).await? {
+                Some(left) => return Ok(left),
+                None => self.try_delete(service).await,
+            },
+        };
         let waits_for_harvester = match &result {
             Ok(Deleted::Waiting(waiting)) => escapable.contains(&waiting.reason),
             Err(error) => !error.permanent,
@@ -102,6 +110,14 @@ impl HarvesterLoadBalancers {
         plan::abandoned(service, names)
     }
 
+    /// The wait state while the first list of load balancers is under way. Only the list shows the object of a move,
+    /// which is left behind together with the one that the user names. A Harvester that does not answer is not waited
+    /// for.
+    fn is_being_listed(&self) -> Option<Waiting> {
+        let under_way = !self.lbs.is_synced() && self.watched.borrow().error.is_none();
+        if under_way { self.not_synced(false) } else { None }
+    }
+
     async fn abandon(&self, service: &ServiceView, name: &str) -> Result<Deleted, ProviderError> {
         if let Some(waiting) = self.withdraw_address(service).await? {
             return Ok(Deleted::Waiting(waiting));
@@ -143,10 +159,8 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    pub(super) async fn try_delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
-        if let Some(waiting) = self.not_synced(false) {
-            return Ok(Deleted::Waiting(waiting));
-        }
+    /// Takes one step of the deletion. The caches have their first lists.
+    async fn try_delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
         let config = self.config();
         for _ in 0..ROUNDS {
             let owned = self.owned(service, &config);

@@ -24,7 +24,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::preview::Write;
-use cloud_provider::provider::{Announced, Deleted, Ensured, Hold, LoadBalancers, ProviderError, Waiting};
+use cloud_provider::provider::{AnnouncerPresence, Deleted, Ensured, Hold, LoadBalancers, ProviderError, Waiting};
 use cloud_provider::view::{ServiceKey, ServiceView};
 use futures::stream::BoxStream;
 use harvester_api::keys::cloudprovider::PAUSED;
@@ -44,7 +44,7 @@ use super::plan::{self, Action, Plan, PlanVerdict};
 use super::spelling::misspelt;
 use super::wait_reason::WaitReason;
 use crate::config::{LoadBalancerConfig, remedy};
-use crate::host_upgrade::Caution;
+use crate::host_upgrade::Suspensions;
 use crate::identity::{Identity, keeper};
 use crate::metrics::Metrics;
 use crate::nad_mapping::MappingSource;
@@ -84,8 +84,8 @@ pub struct HarvesterLoadBalancers {
     undone: Mutex<Undone>,
     unsettled: Arc<Mutex<Unsettled>>,
     metrics: Arc<Metrics>,
-    caution: Caution,
-    announced: watch::Receiver<Announced>,
+    suspensions: Suspensions,
+    announced: watch::Receiver<AnnouncerPresence>,
 }
 
 /// The Services that have to be woken after an outage.
@@ -127,13 +127,13 @@ impl HarvesterLoadBalancers {
             undone: Mutex::default(),
             unsettled: Arc::default(),
             metrics,
-            caution: Caution::default(),
-            announced: watch::Sender::new(Announced::Yes).subscribe(),
+            suspensions: Suspensions::default(),
+            announced: watch::Sender::new(AnnouncerPresence::Running).subscribe(),
         }
     }
 
     /// Sets the source of what is known about the announcers.
-    pub fn announced_by(mut self, announced: watch::Receiver<Announced>) -> Self {
+    pub fn announced_by(mut self, announced: watch::Receiver<AnnouncerPresence>) -> Self {
         self.announced = announced;
         self
     }
@@ -144,9 +144,9 @@ impl HarvesterLoadBalancers {
         self
     }
 
-    /// Sets the caution that the provider asks before it touches an address in use.
-    pub fn cautious(mut self, caution: Caution) -> Self {
-        self.caution = caution;
+    /// Sets the suspensions that the provider asks before it touches an address in use.
+    pub fn suspended_by(mut self, suspensions: Suspensions) -> Self {
+        self.suspensions = suspensions;
         self
     }
 
@@ -318,7 +318,7 @@ impl HarvesterLoadBalancers {
 fn paused(service: &ServiceView) -> Option<Arc<Hold>> {
     service.annotations.get(PAUSED).filter(|value| *value == "true")?;
     let message = format!("service {} is paused by annotation {PAUSED}", service.key);
-    Some(Arc::new(Hold { reason: keeper::PAUSED, message, initialises_nodes: true }))
+    Some(Arc::new(Hold { reason: keeper::PAUSED, message, initialises_nodes: true, passing: false }))
 }
 
 fn soon(message: String) -> Waiting {
@@ -329,7 +329,7 @@ fn soon(message: String) -> Waiting {
 impl LoadBalancers for HarvesterLoadBalancers {
     async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
         self.memory().not_kept(&service.key);
-        if let Some(waiting) = upgrading::served(service, self.caution.window()) {
+        if let Some(waiting) = upgrading::served(service, self.suspensions.window()) {
             return Ok(Ensured::Waiting(waiting));
         }
         let recoveries = self.unsettled().recoveries;
@@ -339,9 +339,9 @@ impl LoadBalancers for HarvesterLoadBalancers {
             self.note_ensured(&service.key, &result, recoveries);
         }
         if result.as_ref().is_err_and(upgrading::is_webhook_failure) {
-            self.caution.webhook_failed();
+            self.suspensions.webhook_failed();
         }
-        upgrading::patiently(result, self.caution.window())
+        upgrading::patiently(result, self.suspensions.window())
     }
 
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
@@ -368,13 +368,19 @@ impl LoadBalancers for HarvesterLoadBalancers {
         self.foresee_deletion(service)
     }
 
-    fn at_first_sight(&self, service: &ServiceView) -> BTreeMap<String, Option<String>> {
+    fn at_first_sight(&self, service: &ServiceView) -> Result<BTreeMap<String, Option<String>>, Waiting> {
+        if let Some(mut waiting) = self.not_synced(false) {
+            // The user of a Service that another program serves does not wait for anything.
+            waiting.needs_user &= service.ingress.is_empty();
+            self.metrics.waits(&service.key, Some(WaitReason::Cache));
+            return Err(waiting);
+        }
         // A Service with an object was served before, so what it shows was written by the controller.
-        let known = self.lbs.is_synced() && self.owned(service, &self.config()).lb.is_none();
-        if known { choice::at_first_sight(service) } else { BTreeMap::new() }
+        let is_new = self.owned(service, &self.config()).lb.is_none();
+        Ok(if is_new { choice::at_first_sight(service) } else { BTreeMap::new() })
     }
 
-    fn announced(&self) -> Announced {
+    fn announced(&self) -> AnnouncerPresence {
         *self.announced.borrow()
     }
 

@@ -73,10 +73,8 @@ impl HarvesterLoadBalancers {
                 let name = object.metadata.name.clone().unwrap_or_default();
                 self.create_in_turn(service, &name, object).await
             }
-            Action::Update { uid, changes } => match self.rests(name, &changes) {
-                Some(rests) => Ok(rests),
-                None => self.update(name, &uid, &changes, false).await,
-            },
+            Action::Update { uid, changes } => self.change(name, &uid, &changes).await,
+            Action::Rename { name, uid, changes } => self.change(&name, &uid, &changes).await,
             Action::Readmit { uid } => self.update(name, &uid, &[], true).await,
             Action::Delete { name, uid, leaks } => {
                 let name = name.as_str();
@@ -247,6 +245,14 @@ impl HarvesterLoadBalancers {
                 }
                 Ok(Done::DecideAnew)
             }
+        }
+    }
+
+    /// Changes an object, unless another writer keeps undoing this change.
+    async fn change(&self, name: &str, uid: &str, changes: &[Change]) -> Result<Done, ProviderError> {
+        match self.rests(name, changes) {
+            Some(rests) => Ok(rests),
+            None => self.update(name, uid, changes, false).await,
         }
     }
 

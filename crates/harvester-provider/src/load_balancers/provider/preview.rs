@@ -43,6 +43,7 @@ impl HarvesterLoadBalancers {
                 self.write(Verb::Create, &name, serde_json::to_value(object).unwrap_or_default())
             }
             Action::Update { changes, .. } => self.write(Verb::Update, name, merge_patch(&changes)),
+            Action::Rename { name, changes, .. } => self.write(Verb::Update, &name, merge_patch(&changes)),
             Action::Readmit { .. } => self.write(Verb::Update, name, json!({})),
             Action::Delete { name, .. } => self.write(Verb::Delete, &name, Value::Null),
             Action::Patch(patch) => Write::patch(Target::service(service), patch.body(&service.uid.0)),

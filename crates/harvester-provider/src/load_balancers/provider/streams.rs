@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::super::wakes::{NodeWakes, ObjectWakes, ServiceWakes, with_network};
 use super::{HarvesterLoadBalancers, unserved};
-use crate::host_upgrade::caution::each;
+use crate::host_upgrade::suspensions::each;
 
 impl HarvesterLoadBalancers {
     pub(super) fn streams(&self) -> BoxStream<'static, ServiceKey> {
@@ -67,7 +67,7 @@ impl HarvesterLoadBalancers {
         let held = select(held, changes(self.identity.confirmations()));
         let by_identity = select(changes(self.identity.subscribe()), held);
         let by_identity = self.all_when(by_identity, |service| wants_load_balancer(service) || has_finalizer(service));
-        let by_resync = self.all_when(each(self.caution.resyncs()), wants_load_balancer);
+        let by_resync = self.all_when(each(self.suspensions.resyncs()), wants_load_balancer);
         let by_announcers = self.all_when(changes(self.announced.clone()), |service| {
             wants_load_balancer(service) && !service.ingress.is_empty()
         });

@@ -7,7 +7,7 @@ use cloud_provider::view::ServiceView;
 use harvester_api::keys::kube_vip;
 use runtime::error::chain;
 
-use crate::host_upgrade::caution::SuspensionWindow;
+use crate::host_upgrade::suspensions::SuspensionWindow;
 
 /// Pause between attempts: a host that is being upgraded refuses for minutes at a time.
 const PAUSE: Duration = Duration::from_secs(15);

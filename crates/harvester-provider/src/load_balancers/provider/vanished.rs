@@ -16,10 +16,10 @@ use crate::identity::suspicion::RESTORE_SUSPECTED;
 
 impl HarvesterLoadBalancers {
     /// Decides about the load balancer of a vanished Service; `None` if the Service did not vanish, or there is nothing
-    /// to leave.
+    /// to leave. The caches have their first lists.
     pub(super) async fn leave_if_vanished(&self, service: &ServiceView) -> Result<Option<Deleted>, ProviderError> {
         // The Service as it was last seen.
-        if !(wants_load_balancer(service) && has_finalizer(service)) || self.not_synced(false).is_some() {
+        if !(wants_load_balancer(service) && has_finalizer(service)) {
             return Ok(None);
         }
         // The watch and the API server have to show that it is gone, was created again, or is older now.

@@ -5,7 +5,7 @@ use harvester_api::keys::kube_vip;
 use harvester_api::names::ClusterName;
 
 use super::*;
-use crate::identity::card::Card;
+use crate::identity::identity_card::IdentityCard;
 
 fn under(cluster: &str) -> String {
     let web = service("default/web").done();
@@ -49,7 +49,7 @@ fn served() -> ServiceView {
     service("default/web").short(&[("ip", IP)]).label("").ingress(IP).done()
 }
 
-/// ccm.md 9.4: a healthy state of the Go provider is taken over without a write.
+/// CCM spec 9.4: a healthy state of the Go provider is taken over without a write.
 #[tokio::test]
 async fn a_go_written_service_is_taken_over_with_zero_writes() {
     let lab = Lab::new(vec![served()]);
@@ -88,7 +88,7 @@ fn of_the_copy() -> Value {
 #[tokio::test]
 async fn a_load_balancer_of_a_copy_stays_although_it_is_proven_and_the_card_has_no_names() {
     let lab = Lab::new(vec![served()]);
-    lab.provider.identity.set_card(Card::default());
+    lab.provider.identity.set_card(IdentityCard::default());
     store(&lab, go_object("demo", IP));
     store(&lab, of_the_copy());
     assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(false));
@@ -98,7 +98,7 @@ async fn a_load_balancer_of_a_copy_stays_although_it_is_proven_and_the_card_has_
 #[tokio::test]
 async fn a_lost_load_balancer_is_made_anew_and_that_of_a_copy_is_not_taken_for_it() {
     let lab = Lab::new(vec![served()]);
-    lab.provider.identity.set_card(Card { names: ["demo".to_owned()].into(), ..Card::default() });
+    lab.provider.identity.set_card(IdentityCard { names: ["demo".to_owned()].into(), ..IdentityCard::default() });
     store(&lab, of_the_copy());
     lab.ensure().await.unwrap();
     let sent = lab.sent();
@@ -187,6 +187,33 @@ async fn a_move_to_another_pool_costs_one_object_more_for_a_while() {
     let sent = lab.sent();
     assert!(sent.iter().any(|seen| seen.method == "DELETE" && seen.path.ends_with(&under("demo"))), "{sent:?}");
     assert!(!sent.iter().any(|seen| seen.method == "DELETE" && seen.path.ends_with(&next)));
+}
+
+/// The user has named another pool before the renamed cluster's controller looked at the Service.
+#[tokio::test]
+async fn a_move_after_the_cluster_was_renamed_leaves_no_object_under_the_former_name() {
+    let lab = Lab::new(vec![served(), cluster_service()]);
+    let mut wakes = lab.provider.wakes();
+    store(&lab, go_object("former", IP));
+    lab.guest(|service| service.annotations.insert("cloudprovider.harvesterhci.io/ippool", "new"));
+    lab.ensure().await.unwrap();
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["GET", "PUT", "POST"]);
+    assert_eq!(sent[1].body["metadata"]["labels"]["cloudprovider.harvesterhci.io/cluster"], "demo");
+    let next = sent[2].body["metadata"]["name"].as_str().unwrap().to_owned();
+    lab.host_books_next(&next, "10.30.0.1", "new");
+    lab.ensure().await.unwrap();
+    lab.guest(|service| {
+        service.annotations.insert("kube-vip.io/loadbalancerIPs", "10.30.0.1");
+        service.ingress = vec!["10.30.0.1".parse().unwrap()];
+    });
+    // The pacer learns from the same stream that the host has finished with the new object.
+    while futures::FutureExt::now_or_never(wakes.next()).is_some() {}
+    lab.sent();
+    lab.ensure().await.unwrap();
+    let deleted: Vec<String> =
+        lab.sent().into_iter().filter(|seen| seen.method == "DELETE").map(|seen| seen.path).collect();
+    assert_eq!(deleted, [format!("{LBS}/{}", under("former"))]);
 }
 
 impl Lab {
@@ -290,9 +317,44 @@ fn cluster_service() -> ServiceView {
 #[tokio::test]
 async fn a_foreign_request_for_an_address_is_written_down_only_while_nobody_has_served_the_service() {
     let lab = Lab::new(vec![service("default/web").short(&[("ip", "10.0.0.7")]).done()]);
-    let written = lab.provider.at_first_sight(&lab.service());
+    let written = lab.provider.at_first_sight(&lab.service()).unwrap();
     let asked = ("cloudprovider.harvesterhci.io/ip".to_owned(), Some("10.0.0.7".to_owned()));
     assert_eq!(written, [asked, (kube_vip::LOADBALANCER_IPS.to_owned(), None)].into(), "a wish is no grant");
     store(&lab, go_object("demo", IP));
-    assert_eq!(lab.provider.at_first_sight(&lab.service()), BTreeMap::new(), "it is our own output");
+    assert_eq!(lab.provider.at_first_sight(&lab.service()), Ok(BTreeMap::new()), "it is our own output");
+}
+
+/// At each start, the first list of load balancers is still under way.
+#[tokio::test]
+async fn a_foreign_request_for_an_address_outlasts_a_start_before_harvester_has_answered_and_is_followed_then() {
+    let wish = "10.0.0.7";
+    let shown = service("default/web").short(&[("ipam", "static"), ("ip", wish)]).done();
+    let specified = service("default/web").short(&[("ipam", "static")]).done();
+    for web in [shown, ServiceView { load_balancer_ip: Some(wish.to_owned()), ..specified }] {
+        let mut lab = Lab::new(vec![web.clone()]);
+        let listed = lb_cache();
+        lab.provider.lbs = listed.clone();
+        let waiting = lab.provider.at_first_sight(&web).unwrap_err();
+        assert_eq!((waiting.reason, waiting.needs_user), ("NotReadYet", false));
+        assert!(waiting.retry_after.is_some());
+
+        listed.replace(BTreeMap::new());
+        let written = lab.provider.at_first_sight(&web).unwrap();
+        lab.guest(|service| {
+            for (key, value) in &written {
+                match value {
+                    Some(value) => service.annotations.insert(key, value),
+                    None => service.annotations.remove(key),
+                }
+            }
+        });
+        lab.ensure().await.unwrap();
+        assert_eq!(methods(&lab.sent()), ["POST"]);
+        lab.host(|object| booked(object, "0.0.0.0"));
+        lab.watch();
+        lab.ensure().await.unwrap();
+        let sent = lab.sent();
+        assert_eq!(methods(&sent), ["PATCH"]);
+        assert_eq!(sent[0].body["metadata"]["annotations"]["kube-vip.io/loadbalancerIPs"], wish);
+    }
 }

@@ -119,6 +119,26 @@ async fn an_abandoned_object_is_noted_and_the_service_released() {
     assert_eq!(lab.sent(), [], "nothing is asked of Harvester");
 }
 
+/// At each start, the first list is still under way. It shows the object of a move, which is noted, too.
+#[tokio::test]
+async fn an_object_is_abandoned_after_the_first_list_or_where_harvester_does_not_answer() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    let (guest, lab) = with_record(lab);
+    lab.user_deletes();
+    let name = lab.name();
+    lab.guest(|service| service.annotations.insert(ABANDON, &name));
+    let web = lab.service();
+    let status = watch::Sender::new(Status::default());
+    let provider = HarvesterLoadBalancers { lbs: lb_cache(), watched: status.subscribe(), ..lab.provider };
+    assert!(matches!(provider.delete(&web).await.unwrap(), Deleted::Waiting(_)));
+    assert_eq!(guest.writes(), []);
+    let error = Some((tokio::time::Instant::now(), "connection refused".to_owned()));
+    status.send_modify(|status| status.error = error);
+    assert!(matches!(provider.delete(&web).await.unwrap(), Deleted::Left(_)));
+    assert_eq!(methods(&guest.writes()), ["POST"]);
+}
+
 /// W-34, on this way too.
 #[tokio::test]
 async fn a_service_that_stays_and_abandons_its_object_keeps_no_address() {

@@ -25,6 +25,9 @@ async fn a_harvester_that_cannot_be_read_is_told_to_the_user() {
     let told = "cannot list LoadBalancers in namespace guests of Harvester at https://h:6443: connection refused; \
         check server";
     assert!(waiting.message.starts_with(told), "{}", waiting.message);
+    assert_eq!(provider.at_first_sight(&web), Err(waiting), "the same before it has the finalizer");
+    let served = service("default/web").ingress(IP).done();
+    assert!(provider.at_first_sight(&served).is_err_and(|waiting| !waiting.needs_user), "something else serves it");
 }
 
 /// Services that failed in an outage need not wait for their back-off.

@@ -21,7 +21,7 @@ fn primary_text(annotation: Option<&str>) -> Result<Option<String>, String> {
     found.map(|primary| primary.map(|primary| primary.key.to_string())).map_err(|error| error.to_string())
 }
 
-/// ccm.md 3.2.
+/// CCM spec 3.2.
 #[test]
 fn a_primary_is_a_service_that_exists_and_shares_with_nobody() {
     assert_eq!(primary_text(None), Ok(None));

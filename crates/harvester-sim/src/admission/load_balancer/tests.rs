@@ -1,4 +1,4 @@
-//! The host's own tables for LoadBalancers. harvester-side.md 7.4, 7.5
+//! The host's own tables for LoadBalancers. Harvester spec 7.4, 7.5
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn refusal(lb: &Candidate) -> Option<String> {
     validate_create(lb, &[]).err()
 }
 
-/// harvester-side.md 7.4, first two tables; rules A to E of 5.2
+/// Harvester spec 7.4, first two tables; rules A to E of 5.2
 #[test]
 fn listeners_and_health_checks_of_vm_load_balancers_are_checked() {
     let good = [("a", 80, "TCP", 80), ("b", 443, "TCP", 443)];
@@ -63,7 +63,7 @@ fn listeners_and_health_checks_of_vm_load_balancers_are_checked() {
     }
 }
 
-/// harvester-side.md 7.4, last two tables; rules F and H
+/// Harvester spec 7.4, last two tables; rules F and H
 #[test]
 fn ipam_and_workload_type_must_not_cross_their_border() {
     let with = |kind: &str, ipam: &str| {
@@ -115,7 +115,7 @@ fn a_deleting_object_may_always_be_updated() {
     assert!(mutate(HostVersion::V1_9, &new, "", &[]).is_empty());
 }
 
-/// harvester-side.md 7.4, `BlockNewLBWhenGuestClusterIsOnRemove`
+/// Harvester spec 7.4, `BlockNewLBWhenGuestClusterIsOnRemove`
 #[test]
 fn a_guest_cluster_that_is_being_removed_gets_no_new_load_balancer() {
     let machine = |creator: bool, cluster: bool, removing: bool| {
@@ -164,7 +164,7 @@ fn a_negative_number_in_a_health_check_does_not_decode() {
     assert!(Candidate::decode(&object).is_err());
 }
 
-/// harvester-side.md 7.5
+/// Harvester spec 7.5
 #[test]
 fn mutation_sends_an_operation_per_member_that_is_not_right() {
     let good = [("a", 80, "TCP", 80)];

@@ -112,7 +112,7 @@ pub(super) fn summarize(journal: &Journal, machine: &Stalls, end: Instant, optio
             report.outage = report.outage.max((to - from).saturating_sub(stalled));
         }
     };
-    let mut last_answer_at = None;
+    let (mut last_answer_at, mut last_answer) = (None, None);
     let mut lost = Vec::<Together>::new();
     for (sent, at, fate) in &journal.fates {
         match fate {
@@ -124,10 +124,15 @@ pub(super) fn summarize(journal: &Journal, machine: &Stalls, end: Instant, optio
                     report.latest = report.latest.max(took);
                 }
                 report.first_answer.get_or_insert(*at - journal.start);
-                *report.answered_by.entry(answerer(answer).to_owned()).or_default() += 1;
+                let by = answerer(answer);
+                if let Some(count) = report.answered_by.get_mut(by) {
+                    *count += 1;
+                } else {
+                    report.answered_by.insert(by.to_owned(), 1);
+                }
                 gap(&mut report, last_answer_at.unwrap_or(*at), *at);
                 last_answer_at = Some(*at);
-                report.last_answer = Some(answer.clone());
+                last_answer = Some(answer);
             }
             Err(failure) => {
                 report.lost += 1;
@@ -143,6 +148,7 @@ pub(super) fn summarize(journal: &Journal, machine: &Stalls, end: Instant, optio
             }
         }
     }
+    report.last_answer = last_answer.cloned();
     for these in &lost {
         let stalled = machine.within(these.first, these.last, &journal.stalls);
         let sent_meanwhile = stalled.as_millis() / options.interval.as_millis().max(1);

@@ -121,17 +121,17 @@ fn step(cluster: &mut Cluster, input: impl Into<Option<Input>>, counted: &mut Co
                         payload: None,
                     })));
                 }
-                Action::Wire(op) => {
+                Action::Kernel(op) => {
                     match &op {
-                        WireOp::Extend(puts) => {
+                        KernelOp::Extend(puts) => {
                             counted.extensions += 1;
                             counted.extended += puts.len();
                         }
-                        WireOp::Observe => counted.observations += 1,
-                        WireOp::Protect(_) => counted.rules += 1,
+                        KernelOp::Observe => counted.observations += 1,
+                        KernelOp::Protect(_) => counted.rules += 1,
                         other => counted.anything_else.push(format!("{other:?}")),
                     }
-                    inputs.extend(cluster.node.kernel.perform(now, op).map(|done| Some(Input::Wire(done))));
+                    inputs.extend(cluster.node.kernel.perform(now, op).map(|done| Some(Input::Kernel(done))));
                 }
                 Action::Membership(card) => {
                     counted.renewals += 1;
@@ -161,7 +161,7 @@ fn a_minute_at_rest_costs_a_wake_up_per_round_of_questions_and_one_plan() {
         anything_else,
     } = minute(&mut cluster);
     assert!(anything_else.is_empty(), "{} more, the first {:?}", anything_else.len(), anything_else.first());
-    // Rounds are 50 ms apart, and each asks each of the two other owners about one of its VIPs (failover-protocol.md
+    // Rounds are 50 ms apart, and each asks each of the two other owners about one of its VIPs (fail-over spec
     // 2).
     assert!((2390..=2400).contains(&questions), "{questions}");
     // With them the two other nodes and the gateway, every five seconds.

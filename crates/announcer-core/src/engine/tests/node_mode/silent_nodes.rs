@@ -105,6 +105,32 @@ fn where_all_others_have_lost_their_power_an_owner_that_is_ill_keeps_it_and_one_
     }
 }
 
+/// node-3 has an address beside, and does not answer for that one any more.
+#[test]
+fn a_node_that_answers_at_its_own_address_is_not_lost_with_the_one_address_that_is_watched() {
+    for (name, answering, renews, to) in [
+        ("it answers at its own address and renews its Lease", &["node-2", "node-3"][..], true, "node-3"),
+        ("its kernel answers, and its process may be dead", &["node-2", "node-3"], false, "node-2"),
+        ("it answers for nothing", &["node-2"], true, "node-2"),
+    ] {
+        let views = [seated("web", "10.0.0.5", "node-1", 4), seated("other", "10.0.0.6", "node-3", 3)];
+        let mut cluster = Cluster::new(&ALL, &views);
+        for node in ALL {
+            cluster.node.feed(Input::Node(node.to_owned(), Some(facts_of(node))));
+        }
+        for _ in 0..120 {
+            cluster.answers("node-3", "10.0.0.6");
+            pass(&mut cluster, 25, &ALL[1..], true);
+        }
+        pass(&mut cluster, 500, answering, true);
+        assert!(cluster.node.swaps.iter().any(|(key, _)| key.name == "other"), "{name}: it is missed");
+        cluster.renew(if renews { &ALL[..] } else { &ALL[..2] });
+        falls_ill(&mut cluster);
+        let given = cluster.node.swaps.iter().find(|(key, _)| key.name == "web");
+        assert_eq!(given.map(|(_, swap)| swap.owner_record.host.as_str()), Some(to), "{name}");
+    }
+}
+
 /// It hears neither the gateway nor any node, and knows nothing about them.
 #[test]
 fn a_node_that_is_cut_off_itself_calls_nobody_silent_and_gives_away_as_ever() {

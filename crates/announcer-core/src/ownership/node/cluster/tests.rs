@@ -17,7 +17,7 @@ fn one_absurd_term_spoils_no_other_service_and_what_announcers_say_counts() {
     }
     cluster.set_card(now, Card::default());
     assert_eq!(cluster.card().term, Term(7));
-    let term = cluster.begin_swap(now, &good, &uid, "node-1".into(), "test").map(|swap| swap.owner_record.term);
+    let term = cluster.begin_swap(now, &good, &uid, "node-1".into(), "test", None).map(|swap| swap.owner_record.term);
     assert_eq!(term, Some(Term(8)));
     // The largest that counts at once: what follows it is still read from Services and cards.
     cluster.learn(now, &good, &uid, &OwnerRecord { host: "node-2".into(), term: Term(1 << 32) });

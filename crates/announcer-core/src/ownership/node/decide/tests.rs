@@ -72,7 +72,7 @@ fn an_owner_that_hears_more_hosts_keeps_it_until_its_lease_has_run_out() {
         let step = decide(&Case {
             owner_state,
             silent: silent(Side::Greater),
-            outheard: true,
+            owner_hears_more: true,
             ..case("node-2", Some(&owner_record))
         });
         assert_eq!(matches!(step, Step::Take(_)), takes, "{owner_state:?}");
@@ -94,7 +94,8 @@ fn an_owner_that_lives_and_was_never_heard_keeps_it_until_its_lease_has_run_out(
 fn an_owner_that_lives_and_hears_fewer_hosts_loses_it_though_more_nodes_are_with_it() {
     let owner_record = owner_record("node-1");
     for (side, takes) in [(Side::Lesser, true), (Side::Alone, false)] {
-        let step = decide(&Case { silent: silent(side), outdone: true, ..case("node-2", Some(&owner_record)) });
+        let step =
+            decide(&Case { silent: silent(side), owner_hears_fewer: true, ..case("node-2", Some(&owner_record)) });
         assert_eq!(matches!(step, Step::Take(_)), takes, "{side:?}");
     }
 }
@@ -120,7 +121,7 @@ fn the_veto_of_a_stranger_ends() {
 #[test]
 fn the_veto_of_a_stranger_ends_too_while_the_silent_owner_renews_its_lease_but_only_on_the_clients_side() {
     let owner_record = owner_record("node-1");
-    for (side, outheard, over, takes) in [
+    for (side, owner_hears_more, over, takes) in [
         (Side::Greater, false, false, false),
         (Side::Greater, false, true, true),
         (Side::Greater, true, true, false),
@@ -128,17 +129,17 @@ fn the_veto_of_a_stranger_ends_too_while_the_silent_owner_renews_its_lease_but_o
         (Side::Alone, false, true, false),
     ] {
         let taken = silent(side).map(|silence| OwnerSilence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
-        let case = Case { silent: taken, outheard, ..case("node-2", Some(&owner_record)) };
+        let case = Case { silent: taken, owner_hears_more, ..case("node-2", Some(&owner_record)) };
         let step = decide(&Case { others_had_their_time: over, ..case });
-        assert_eq!(step == Step::Take(THOUGH_IT_RENEWS), takes, "{side:?} {outheard} {over}");
+        assert_eq!(step == Step::Take(THOUGH_IT_RENEWS), takes, "{side:?} {owner_hears_more} {over}");
     }
     // The owner's own MAC answers broadcasts: only this node may not reach it by unicast.
-    for (outdone, takes) in [(false, false), (true, true)] {
+    for (owner_hears_fewer, takes) in [(false, false), (true, true)] {
         let taken =
             silent(Side::Greater).map(|silence| OwnerSilence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
-        let case = Case { silent: taken, in_its_name: true, outdone, ..case("node-2", Some(&owner_record)) };
+        let case = Case { silent: taken, in_its_name: true, owner_hears_fewer, ..case("node-2", Some(&owner_record)) };
         let step = decide(&Case { others_had_their_time: true, ..case });
-        assert_eq!(step == Step::Take(THOUGH_IT_RENEWS), takes, "{outdone}");
+        assert_eq!(step == Step::Take(THOUGH_IT_RENEWS), takes, "{owner_hears_fewer}");
     }
     // It hears nobody: it may be this node that is cut off.
     let alone = Case { silent: silent(Side::Alone), ..case("node-2", Some(&owner_record)) };
@@ -240,24 +241,33 @@ fn an_owner_hands_over_when_it_ends_when_it_may_not_serve_and_when_fail_back_is_
     for (name, case, gives) in [
         ("all well", own.clone(), false),
         ("ending", Case { stopping: true, ..own.clone() }, true),
-        ("its next process will come", Case { stopping: true, stays: true, keeps: false, ..own.clone() }, false),
+        (
+            "its next process will come",
+            Case { stopping: true, node_stays: true, eligible: false, ..own.clone() },
+            false,
+        ),
         (
             "ending, and no other node is heard",
             Case { stopping: true, candidates: &nobody_answers, ..own.clone() },
             true,
         ),
         (
-            "the same, and the node stays in service",
-            Case { stopping: true, node_stays: true, candidates: &nobody_answers, ..own.clone() },
+            "the same of a group that depends on endpoints, and the node stays in service",
+            Case { stopping: true, node_stays: true, endpoint_bound: true, candidates: &nobody_answers, ..own.clone() },
             false,
         ),
-        ("excluded", Case { keeps: false, candidates: &others, ..own.clone() }, true),
+        (
+            "its next process will come, and does not follow the endpoints meanwhile",
+            Case { stopping: true, node_stays: true, endpoint_bound: true, ..own.clone() },
+            true,
+        ),
+        ("excluded", Case { eligible: false, candidates: &others, ..own.clone() }, true),
         ("not ready", Case { candidates: &unready, ..own.clone() }, true),
         ("nobody is ready", Case { candidates: &all_unready, ..own.clone() }, false),
         ("fail-back", Case { fail_back: true, ..own.clone() }, true),
         // decisions.md 26: nobody to give it to.
         ("ending alone", Case { stopping: true, candidates: &alone, ..own.clone() }, false),
-        ("excluded, and all are", Case { keeps: false, candidates: &nobody, ..own.clone() }, false),
+        ("excluded, and all are", Case { eligible: false, candidates: &nobody, ..own.clone() }, false),
     ] {
         match decide(&case) {
             Step::Give(to, _) => assert!(gives && to != "node-1", "{name}"),

@@ -60,10 +60,11 @@ async fn the_safe_mode_of_a_process_before_this_one_holds_until_this_one_has_jud
     });
     let lab = Lab::run(Some(own("a")), server, "prod", before_harvester(&[node("a", "vm-a", true)]), false);
     lab.identity.await_judgement(true);
-    assert!(lab.identity.hold_of_services().is_some(), "what the record says is not known");
+    let unjudged = lab.identity.hold_of_services().expect("what the record says is not known");
+    assert!(unjudged.passing, "a start is told to nobody");
     settle().await;
     let held = lab.identity.hold().expect("a hold");
-    assert_eq!((held.reason, held.initialises_nodes), (NOT_KNOWN, true));
+    assert_eq!((held.reason, held.initialises_nodes, held.passing), (NOT_KNOWN, true, false));
     assert!(held.message.contains("MachinesNotSeen: 1 Node"), "{}", held.message);
     assert_eq!(lab.metrics.safe_mode.get(), 1, "the alert does not end with a restart");
     assert!(matches!(lab.identity.doubt(), IdentityDoubt::NotJudged), "on the Lease it stays as it is");

@@ -35,8 +35,8 @@ fn served(data: &Value, lbs: &[LbView]) -> Lab {
 }
 
 /// The card of an earlier version, on which no names stood for any.
-fn of_any_name() -> Card {
-    Card { names: BTreeSet::new(), ..card("", &[]) }
+fn of_any_name() -> IdentityCard {
+    IdentityCard { names: BTreeSet::new(), ..card("", &[]) }
 }
 
 async fn names(lab: &Lab) -> (String, Vec<String>) {
@@ -77,7 +77,7 @@ async fn it_owns_what_has_a_default_name_or_its_addresses_and_nothing_of_the_cop
         );
         settle().await;
         let written = lab.server.writes().last().map(|seen| seen.body["data"]["identity"].clone());
-        let card = written.as_ref().and_then(Value::as_str).and_then(Card::from_text);
+        let card = written.as_ref().and_then(Value::as_str).and_then(IdentityCard::from_text);
         assert!(card.is_none_or(|card| card.names.iter().eq(expected)), "{what}: {written:?}");
     }
 }

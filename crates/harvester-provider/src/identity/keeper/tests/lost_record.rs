@@ -2,7 +2,10 @@
 
 use parking_lot::Mutex;
 
+use harvester_api::keys::harvester::GUEST_CLUSTER_NAME;
+
 use super::*;
+use crate::instances::view::build::vmi;
 use crate::load_balancers::view::LbView;
 
 const IP: &str = "10.0.0.1";
@@ -95,6 +98,96 @@ async fn a_copy_in_safe_mode_does_not_become_the_original_because_its_record_is_
     let data = object.lock()["data"].clone();
     assert_eq!(data["identity"], card("prod", &["vm-a"]).to_text(), "the next process knows it, too");
     assert!(data["safe-mode"].as_str().is_some_and(|text| text.starts_with("MachinesReplaced: ")), "{data}");
+}
+
+/// The flag was lost or changed, too. A name that follows from it would end a contradiction about the name. After an
+/// operator's confirmation load balancers would be made under it.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_lost_in_safe_mode_comes_back_with_its_name_whatever_the_flag_says() {
+    for (flag, label, reason) in [
+        ("prod", None, "MachinesReplaced"),
+        ("", None, "MachinesReplaced"),
+        ("prod2", Some("prod2"), "AnotherClusterName"),
+    ] {
+        let nodes = [node("a", "vm-a", false), node("x", "vm-x", true)];
+        let (object, mut lab) = stored(flag, &nodes, &[vm("a", "vm-a"), vm("x", "vm-x")], &["vm-a"]);
+        if let Some(label) = label {
+            let mut labelled = vmi("x");
+            labelled.labels.insert(GUEST_CLUSTER_NAME, label);
+            lab.sources.vmis.apply("x".into(), labelled);
+        }
+        tokio::time::sleep(SETTLED).await;
+        holds(&lab, Some(reason)).await;
+        tokio::time::sleep(WRITE_EVERY).await;
+        {
+            let mut object = object.lock();
+            lab.shows_record(&object);
+            object["data"] = json!({});
+            lab.shows_record(&object);
+        }
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        holds(&lab, Some(reason)).await;
+        assert_eq!(lab.told(), ["SafeMode"], "{flag:?}");
+        let data = object.lock()["data"].clone();
+        assert_eq!((&data["cluster-name"], lab.identity.name()), (&json!("prod"), None), "{flag:?}");
+        {
+            let mut object = object.lock();
+            object["metadata"]["annotations"] = json!({record::CONFIRMATION: "confirm"});
+            lab.shows_record(&object);
+        }
+        holds(&lab, None).await;
+        assert_eq!(lab.name().await, "prod", "{flag:?}");
+    }
+}
+
+/// The name in it is that of the other cluster. When the tool that copies it is stopped, it may take the record away.
+#[tokio::test(start_paused = true)]
+async fn of_a_record_that_was_copied_from_another_cluster_no_name_comes_back() {
+    for own in [true, false] {
+        let ours = remembered("ours").1;
+        let mut copied = remembered("theirs").1;
+        copied["data"]["identity"] =
+            IdentityCard { cluster_uid: "other".into(), ..card("theirs", &[]) }.to_text().into();
+        let (object, server) = keeping(if own { ours.clone() } else { copied.clone() });
+        let lab = Lab::over(server, "ours", None);
+        if own {
+            lab.name().await;
+            lab.shows_record(&ours);
+            tokio::time::sleep(WRITE_EVERY).await;
+            *object.lock() = copied.clone();
+            lab.shows_record(&copied);
+        }
+        holds(&lab, Some("RecordOfAnotherCluster")).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        *object.lock() = Value::Null;
+        lab.sources.record.apply(NAME.into(), Record::default());
+        lab.sources.record.remove(&NAME.to_owned());
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        holds(&lab, Some("RecordOfAnotherCluster")).await;
+        let name = object.lock()["data"].get("cluster-name").cloned();
+        assert_eq!(name, own.then(|| json!("ours")), "the process has known its name before: {own}");
+    }
+}
+
+/// A name that no object can have is told and written over in safe mode as well.
+#[tokio::test(start_paused = true)]
+async fn a_mistyped_name_in_safe_mode_is_told_once_and_the_former_one_comes_back() {
+    let nodes = [node("a", "vm-a", false), node("x", "vm-x", true)];
+    let (object, mut lab) = stored("", &nodes, &[vm("a", "vm-a"), vm("x", "vm-x")], &["vm-a"]);
+    tokio::time::sleep(SETTLED).await;
+    holds(&lab, Some("MachinesReplaced")).await;
+    tokio::time::sleep(WRITE_EVERY).await;
+    {
+        let mut object = object.lock();
+        object["data"]["cluster-name"] = json!("Prod 2");
+        lab.shows_record(&object);
+    }
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    holds(&lab, Some("MachinesReplaced")).await;
+    assert_eq!(
+        (lab.told(), &object.lock()["data"]["cluster-name"]),
+        (vec!["SafeMode".to_owned(), "ClusterNameRefused".to_owned()], &json!("prod"),)
+    );
 }
 
 /// The process has ended, and nothing but the load balancers is left.

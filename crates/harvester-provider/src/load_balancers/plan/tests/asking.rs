@@ -217,7 +217,7 @@ fn a_network_that_the_host_did_not_keep_is_told_and_the_address_served() {
     );
 }
 
-/// harvester-side.md 0: no released host books two addresses for one load balancer.
+/// Harvester spec 0: no released host books two addresses for one load balancer.
 #[test]
 fn two_families_get_one_address_of_a_pool_and_the_service_says_what_is_missing() {
     let both = [Family::V4, Family::V6];

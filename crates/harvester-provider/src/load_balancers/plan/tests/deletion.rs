@@ -1,4 +1,4 @@
-//! Services that are gone or want no load balancer any more: ccm.md 3.9, decision 7.
+//! Services that are gone or want no load balancer any more: CCM spec 3.9, decision 7.
 
 use super::super::super::booking::{BOOKING, When, when};
 use super::sharing::secondary;
@@ -40,7 +40,7 @@ fn a_load_balancer_is_left_behind_under_its_exact_name_and_not_while_it_is_wante
     assert_eq!(abandoned(&ServiceView { deleting: false, ..web("b") }, names()), None, "it is wanted");
 }
 
-/// W-04, W-23, ccm.md 3.9.
+/// W-04, W-23, CCM spec 3.9.
 #[test]
 fn deletion_goes_by_the_services_own_object_whatever_was_published() {
     let config = config();
@@ -79,7 +79,7 @@ fn deletion_goes_by_the_services_own_object_whatever_was_published() {
     );
 }
 
-/// Decision 7; host-throughput.md rule 6.
+/// Decision 7; host pace spec rule 6.
 #[test]
 fn a_delete_is_held_back_while_the_host_is_booking_but_not_for_ever() {
     let unlooked = || lb("lb-name").done();

@@ -1,9 +1,10 @@
-//! The rules of ccm.md 3 as requirements: a Service with an address of its own here, the rest in files of its own.
+//! The rules of CCM spec 3 as requirements: a Service with an address of its own here, the rest in files of its own.
 
 mod asking;
 mod deletion;
 mod model;
 mod moving;
+mod renamed;
 mod sharing;
 
 use cloud_provider::view::Tags;
@@ -199,7 +200,7 @@ fn a_change_of_ipam_on_a_living_service_is_refused_and_touches_nothing() {
     assert!(refusal(&plan).starts_with("can't change the IPAM from pool to dhcp of load balancer guests/lb-name"));
 }
 
-/// ccm.md 3.5 step 2.
+/// CCM spec 3.5 step 2.
 #[test]
 fn a_change_of_network_on_a_living_service_is_refused() {
     let changed = service("default/web").short(&[("net", "a/b"), ("ip", IP)]).done();
@@ -252,7 +253,7 @@ fn an_object_that_names_another_service_is_not_touched() {
     ));
 }
 
-/// host-throughput.md 1.5 and harvester-side.md 8.2: every write between POST and finalizer costs the host a conflict.
+/// Host pace spec 1.5 and Harvester spec 8.2: every write between POST and finalizer costs the host a conflict.
 #[test]
 fn nothing_is_written_on_an_object_that_the_host_is_still_busy_with() {
     for busy in [
@@ -325,7 +326,7 @@ fn the_words_of_the_host_reach_the_user() {
     assert!(waiting(&plan).message.starts_with(&format!("ip is not allocated, mode: pool, message: {message}")));
 }
 
-/// harvester-side.md 3.5.
+/// Harvester spec 3.5.
 #[test]
 fn an_object_without_network_is_sent_again_at_a_modest_interval() {
     let unmatched = lb("lb-name").not_ready("no matched IPPool with requirement &{Network: }").done();

@@ -55,6 +55,7 @@ impl Model {
                     }
                 }
             }
+            Action::Rename { name, .. } => panic!("{name} gets another name, and the cluster was not renamed"),
             Action::Readmit { .. } => self.updates += 1,
             Action::Delete { uid, leaks, .. } => {
                 assert!(!leaks, "deleted while the host was booking for {key}");

@@ -2,23 +2,23 @@
 
 use super::*;
 
-const NEW: &str = "10.30.0.1";
+pub(super) const NEW: &str = "10.30.0.1";
 
 /// Served from pool `old`, and asked to move to pool `new`.
-fn moved() -> ServiceView {
+pub(super) fn moved() -> ServiceView {
     service("default/web").short(&[("ip", IP), ("ippool", "new")]).ingress(IP).done()
 }
 
-fn old_lb() -> LbView {
+pub(super) fn old_lb() -> LbView {
     LbView { booked_pool: Some("old".into()), ..ready_lb() }
 }
 
-fn next_lb() -> LbView {
+pub(super) fn next_lb() -> LbView {
     let view = lb("lb-next").network_of_host("guests/mgmt").done();
     LbView { wanted_pool: Some("new".into()), name: "lb-next".into(), uid: "uid-next".into(), ..view }
 }
 
-fn ready_next() -> LbView {
+pub(super) fn ready_next() -> LbView {
     let ready = lb("lb-next").network_of_host("guests/mgmt").ready(NEW).done();
     LbView {
         booked_pool: Some("new".into()),

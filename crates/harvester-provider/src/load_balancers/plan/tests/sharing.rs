@@ -1,4 +1,4 @@
-//! Services that share an address: ccm.md 3.6.
+//! Services that share an address: CCM spec 3.6.
 
 use super::super::super::booking::BOOKING;
 use super::*;

@@ -1,23 +1,23 @@
 //! Performs requests to the kernel, in the order of [`KernelQueue`].
 
+use announcer_core::engine::{Input, KernelDone, KernelOp};
 use announcer_core::kernel_queue::KernelQueue;
 use tokio::sync::mpsc;
 
-use crate::engine::{Input, WireDone, WireOp};
-use crate::wire::Wire;
+use crate::kernel::Kernel;
 
 /// Performs requests until all of them are done. They run one after the other in the order of [`KernelQueue`]; rules
 /// run beside them.
-pub(super) async fn perform<W: Wire>(
-    wire: W,
-    mut requests: mpsc::UnboundedReceiver<WireOp>,
+pub(super) async fn perform<K: Kernel>(
+    kernel: K,
+    mut requests: mpsc::UnboundedReceiver<KernelOp>,
     inputs: mpsc::UnboundedSender<Input>,
 ) {
     let mut queue = KernelQueue::default();
     let (mut next, mut rules, mut is_asked) = (None, None, true);
-    let tell = |done: Option<WireDone>| {
+    let tell = |done: Option<KernelDone>| {
         if let Some(done) = done {
-            let _ = inputs.send(Input::Wire(done));
+            let _ = inputs.send(Input::Kernel(done));
         }
     };
     loop {
@@ -26,10 +26,10 @@ pub(super) async fn perform<W: Wire>(
             queue.push(op);
         }
         if next.is_none() {
-            next = queue.next_in_order().map(|op| Box::pin(wire.perform(op)));
+            next = queue.next_in_order().map(|op| Box::pin(kernel.perform(op)));
         }
         if rules.is_none() {
-            rules = queue.next_rules().map(|op| Box::pin(wire.perform(op)));
+            rules = queue.next_rules().map(|op| Box::pin(kernel.perform(op)));
         }
         if !is_asked && next.is_none() && rules.is_none() {
             return;
@@ -75,13 +75,13 @@ mod tests {
         let (ops, requests) = mpsc::unbounded_channel();
         let (inputs, _answers) = mpsc::unbounded_channel();
         for link in 0..200 {
-            ops.send(WireOp::Delete { link }).unwrap();
+            ops.send(KernelOp::Delete { link }).unwrap();
         }
-        ops.send(WireOp::Extend(Vec::new())).unwrap();
+        ops.send(KernelOp::Extend(Vec::new())).unwrap();
         drop(ops);
         perform(Noting(noted), requests, inputs).await;
-        assert_eq!(performed.recv().await, Some(WireOp::Extend(Vec::new())));
-        assert_eq!(performed.recv().await, Some(WireOp::Delete { link: 0 }));
+        assert_eq!(performed.recv().await, Some(KernelOp::Extend(Vec::new())));
+        assert_eq!(performed.recv().await, Some(KernelOp::Delete { link: 0 }));
         assert_eq!(performed.len(), 199, "and nothing is lost");
     }
 
@@ -91,11 +91,11 @@ mod tests {
         noted: mpsc::UnboundedSender<&'static str>,
     }
 
-    impl Wire for Busy {
-        async fn perform(&self, op: WireOp) -> Option<WireDone> {
+    impl Kernel for Busy {
+        async fn perform(&self, op: KernelOp) -> Option<KernelDone> {
             let (begun, done) = match op {
-                WireOp::Protect(_) => ("rules begun", "rules stand"),
-                WireOp::Extend(_) => ("extending", "extended"),
+                KernelOp::Protect(_) => ("rules begun", "rules stand"),
+                KernelOp::Extend(_) => ("extending", "extended"),
                 _ => ("removing", "removed"),
             };
             let _ = self.noted.send(begun);
@@ -119,13 +119,13 @@ mod tests {
         let mut next = async || tokio::time::timeout(Duration::from_secs(5), seen.recv()).await.expect("it goes on");
         let net: ipnet::IpNet = "10.0.0.5/32".parse().unwrap();
         // No address is left without rules: what is removed first is gone before they change.
-        ops.send(WireOp::Remove { link: 2, net }).unwrap();
-        ops.send(WireOp::Protect(crate::security::Protection::default())).unwrap();
+        ops.send(KernelOp::Remove { link: 2, net }).unwrap();
+        ops.send(KernelOp::Protect(announcer_core::security::Protection::default())).unwrap();
         for expected in ["removing", "removed", "rules begun"] {
             assert_eq!(next().await, Some(expected));
         }
-        ops.send(WireOp::Extend(Vec::new())).unwrap();
-        ops.send(WireOp::Remove { link: 2, net }).unwrap();
+        ops.send(KernelOp::Extend(Vec::new())).unwrap();
+        ops.send(KernelOp::Remove { link: 2, net }).unwrap();
         for expected in ["extending", "extended", "removing", "removed"] {
             assert_eq!(next().await, Some(expected));
         }

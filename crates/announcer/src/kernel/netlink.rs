@@ -1,33 +1,35 @@
-//! [`Wire`] through rtnetlink.
+//! [`Kernel`] through rtnetlink.
 
+use announcer_core::engine::{KernelDone, KernelOp, Put};
+use announcer_core::network::{
+    self, Network, has_no_macvlan, is_macvlan_of, mac_is_taken, misfit, name_is_taken, was_left_for,
+};
+use announcer_core::security::Protection;
+use announcer_core::view::Uid;
 use ipnet::IpNet;
 use l2::netlink::{AddressLifetime, InetConf, InetConfChange, LinkKind, Macvlan, NewAddress};
 use l2::{Mac, Netlink, Nftables};
 use runtime::error::chain;
 use tokio::sync::OnceCell;
 
-use super::{Wire, ruleset};
+use super::{Kernel, ruleset};
 use crate::api_time::ApiTime;
 use crate::clock;
-use crate::engine::{Put, WireDone, WireOp};
-use crate::network::{self, Network, has_no_macvlan, is_macvlan_of, mac_is_taken, misfit, name_is_taken, was_left_for};
-use crate::security::Protection;
-use crate::view::Uid;
 
 /// Settings of an interface that carries VIPs: it answers only for its own addresses, and never uses a VIP as the
 /// source of an ARP request (decisions.md 27).
 const PARENT: InetConfChange = InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: None };
 
-/// [`Wire`] on this machine's network namespace.
+/// [`Kernel`] on this machine's network namespace.
 #[derive(Debug, Clone)]
-pub struct NetlinkWire {
+pub struct NetlinkKernel {
     netlink: Netlink,
     time: ApiTime,
     /// Opened at first use, so that everything else works without nftables in the kernel.
     nftables: OnceCell<Nftables>,
 }
 
-impl NetlinkWire {
+impl NetlinkKernel {
     /// Uses this socket. `time` judges the ends of recorded leases.
     pub fn new(netlink: Netlink, time: ApiTime) -> Self {
         Self { netlink, time, nftables: OnceCell::new() }
@@ -161,13 +163,13 @@ fn default_conf() -> Option<InetConf> {
     Some(InetConf { arp_ignore: read("arp_ignore")?, arp_announce: read("arp_announce")?, rp_filter: 0 })
 }
 
-impl Wire for NetlinkWire {
-    async fn perform(&self, op: WireOp) -> Option<WireDone> {
+impl Kernel for NetlinkKernel {
+    async fn perform(&self, op: KernelOp) -> Option<KernelDone> {
         match op {
-            WireOp::Observe => Some(WireDone::Observed(self.observe().await)),
-            WireOp::Put(puts) => Some(WireDone::Put(self.put(puts).await)),
-            WireOp::Extend(puts) => Some(WireDone::Extended(self.put(puts).await)),
-            WireOp::Remove { link, net } => {
+            KernelOp::Observe => Some(KernelDone::Observed(self.observe().await)),
+            KernelOp::Put(puts) => Some(KernelDone::Put(self.put(puts).await)),
+            KernelOp::Extend(puts) => Some(KernelDone::Extended(self.put(puts).await)),
+            KernelOp::Remove { link, net } => {
                 if let Err(error) = self.netlink.remove_address(link, net).await {
                     tracing::warn!(
                         link,
@@ -178,12 +180,12 @@ impl Wire for NetlinkWire {
                 }
                 None
             }
-            WireOp::Macvlan(uid, wanted, resumed) => {
+            KernelOp::Macvlan(uid, wanted, resumed) => {
                 let address = resumed.and_then(|resumed| resumed.first_address(self.time.latest()));
                 let made = self.macvlan(&uid, &Macvlan { address, ..wanted }).await;
-                Some(WireDone::Macvlan(uid, made))
+                Some(KernelDone::Macvlan(uid, made))
             }
-            WireOp::Note { link, uid, end } => {
+            KernelOp::Note { link, uid, end } => {
                 let alias = network::alias(&uid, end, clock::boot());
                 // The interface may just have been deleted. A restart then knows less, and nothing else is lost.
                 if let Err(error) = self.netlink.set_alias(link, &alias).await {
@@ -195,7 +197,7 @@ impl Wire for NetlinkWire {
                 }
                 None
             }
-            WireOp::Delete { link } => {
+            KernelOp::Delete { link } => {
                 if let Err(error) = self.netlink.delete_link(link).await {
                     tracing::warn!(
                         link,
@@ -205,9 +207,9 @@ impl Wire for NetlinkWire {
                 }
                 None
             }
-            WireOp::Protect(wanted) => Some(WireDone::Protected(self.protect(wanted).await)),
-            WireOp::Prepare { link } => Some(WireDone::Prepared(link, self.prepare(link).await)),
-            WireOp::Restore { link, conf } => {
+            KernelOp::Protect(wanted) => Some(KernelDone::Protected(self.protect(wanted).await)),
+            KernelOp::Prepare { link } => Some(KernelDone::Prepared(link, self.prepare(link).await)),
+            KernelOp::Restore { link, conf } => {
                 let change = |value: i32| u32::try_from(value).ok();
                 let back = InetConfChange {
                     arp_ignore: change(conf.arp_ignore),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// The identity of this cluster, besides its name. (The name was in the record before there were cards.)
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Card {
+pub struct IdentityCard {
     /// UID of Namespace `kube-system`; empty if it could not be read.
     pub cluster_uid: String,
     /// Further UIDs that mark objects as this cluster's: that of Service `default/kubernetes`, which earlier versions
@@ -29,7 +29,7 @@ pub struct Card {
     pub outside: bool,
 }
 
-impl Card {
+impl IdentityCard {
     /// The card as it is written to the record.
     pub fn to_text(&self) -> String {
         let mut card = json!({
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_card_survives_being_written_down() {
-        let card = Card {
+        let card = IdentityCard {
             cluster_uid: "uid-1".into(),
             former_uids: ["uid-2".to_owned()].into(),
             namespace: "guests".into(),
@@ -92,15 +92,15 @@ mod tests {
             absent: ["vm-0".to_owned()].into(),
             outside: true,
         };
-        assert_eq!(Card::from_text(&card.to_text()), Some(card));
+        assert_eq!(IdentityCard::from_text(&card.to_text()), Some(card));
     }
 
     #[test]
     fn what_is_no_card_is_none_and_what_a_later_version_adds_is_no_harm() {
         for text in ["", "x", "[]", "7"] {
-            assert_eq!(Card::from_text(text), None, "{text}");
+            assert_eq!(IdentityCard::from_text(text), None, "{text}");
         }
-        let later = Card::from_text(r#"{"clusterUID": "u", "machines": ["a", 7], "new": {}}"#).unwrap();
+        let later = IdentityCard::from_text(r#"{"clusterUID": "u", "machines": ["a", 7], "new": {}}"#).unwrap();
         assert_eq!((later.cluster_uid.as_str(), later.machines.len(), later.outside), ("u", 1, false));
     }
 }

@@ -13,7 +13,7 @@ const WEBHOOK_COUNTS: Duration = Duration::from_mins(2);
 
 /// What is suspended now, and why. Clones share one state.
 #[derive(Clone, Default)]
-pub struct Caution(Arc<Shared>);
+pub struct Suspensions(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -36,13 +36,13 @@ pub struct SuspensionWindow {
     pub upgrade: bool,
 }
 
-impl fmt::Debug for Caution {
+impl fmt::Debug for Suspensions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Caution").field(&self.state().window).finish()
+        f.debug_tuple("Suspensions").field(&self.state().window).finish()
     }
 }
 
-impl Caution {
+impl Suspensions {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock()
     }

@@ -1,4 +1,4 @@
-//! Seeds from [`CARDS`] on: nodes with two cards, each in a LAN of its own, of which one at a time fails; and faults
+//! Seeds from [`TWO_NICS`] on: nodes with two NICs, each in a LAN of its own, of which one at a time fails; and faults
 //! that are over before anybody may have drawn a conclusion.
 
 use rand::RngExt;
@@ -8,18 +8,18 @@ use super::wide::{ONE_NODE, millis};
 use super::{Address, Cable, Fault, Kind, Scenario, WARM_UP};
 
 /// The first seed of these. What older seeds do stays as it was.
-pub const CARDS: u64 = 30_000_000;
+pub const TWO_NICS: u64 = 30_000_000;
 
 /// A node asks every 50 ms. After three questions without an answer it sends three more by broadcast, within 30 ms. The
 /// owner is heard in time if its cable carries the last of them.
 const BLIP_MS: std::ops::RangeInclusive<u64> = 60..=168;
 
-/// Two cards for some; what concerned the cable of a node, or the LAN, concerns one of two.
+/// Two NICs for some; what concerned the cable of a node, or the LAN, concerns one of two.
 pub(super) fn split_up(rng: &mut SmallRng, scenario: &mut Scenario) {
     if rng.random_bool(0.4) {
         return;
     }
-    scenario.cards = 2;
+    scenario.nics = 2;
     for wish in &mut scenario.services {
         if wish.address == Address::V4 && rng.random_bool(0.5) {
             wish.address = Address::Second;
@@ -32,19 +32,19 @@ pub(super) fn split_up(rng: &mut SmallRng, scenario: &mut Scenario) {
             continue;
         }
         fault.kind = match fault.kind.clone() {
-            Kind::Cut(n) => Kind::Card(n, lan, Cable::Dead),
-            Kind::Carrier(n) => Kind::Card(n, lan, Cable::Out),
-            Kind::Mute(n) => Kind::Card(n, lan, Cable::Mute),
-            Kind::Deaf(n) => Kind::Card(n, lan, Cable::Deaf),
+            Kind::Cut(n) => Kind::Nic(n, lan, Cable::Dead),
+            Kind::Carrier(n) => Kind::Nic(n, lan, Cable::Out),
+            Kind::Mute(n) => Kind::Nic(n, lan, Cable::Mute),
+            Kind::Deaf(n) => Kind::Nic(n, lan, Cable::Deaf),
             Kind::Split(group) => Kind::SplitLan(lan, group),
             other => other,
         };
     }
-    // More often than by chance: one card alone, with or without a word from the kernel.
+    // More often than by chance: one NIC alone, with or without a word from the kernel.
     if alone && rng.random_bool(0.3) {
         let node = rng.random_range(0..scenario.nodes);
         let cable = [Cable::Dead, Cable::Out, Cable::Mute, Cable::Deaf][rng.random_range(0..4)];
-        let kind = Kind::Card(node, rng.random_range(0..2), cable);
+        let kind = Kind::Nic(node, rng.random_range(0..2), cable);
         scenario.faults = vec![Fault { at: WARM_UP + WARM_UP, lasts: millis(rng, 5_000, 30_000), kind }];
         scenario.bound = Some(ONE_NODE);
     }

@@ -33,9 +33,8 @@
 
 use std::net::IpAddr;
 
+use announcer_core::security::Protection;
 use l2::nftables::{Chain, Expression, Header, Meta, Part, Set, Table, Value, Verdict};
-
-use crate::security::Protection;
 
 /// Name of the table.
 pub const TABLE: &str = "harvester-announcer";

@@ -1,5 +1,7 @@
 //! Connects the election of the one Lease with the engine: its holder, its release, and the next holder.
 
+use announcer_core::engine::Input;
+use announcer_core::ownership::LeaseState;
 use announcer_core::successor;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -10,8 +12,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
-use crate::engine::Input;
-use crate::ownership::LeaseState;
 
 /// Translates the state of an election for the engine.
 pub fn lease_state(leadership: &Leadership) -> LeaseState {
@@ -43,7 +43,7 @@ pub async fn feed_leadership(
 }
 
 /// Finds the next holder of the Lease after this node has released it.
-pub struct Successor {
+pub struct SuccessorSearch {
     /// API of the Lease.
     pub lease: Api<Lease>,
     /// Name of the Lease.
@@ -52,9 +52,9 @@ pub struct Successor {
     pub inputs: mpsc::UnboundedSender<Input>,
 }
 
-impl Successor {
+impl SuccessorSearch {
     async fn watch(&self) {
-        let mut successor = successor::Successor::new(now());
+        let mut successor = successor::Search::new(now());
         while let Some(at) = successor.deadline() {
             sleep_until(Some(at)).await;
             if !successor.reads(now()) {
@@ -70,7 +70,7 @@ impl Successor {
 }
 
 /// Takes part in the election until `release`, then looks for the next holder.
-pub async fn elect(election: Election, after: Successor, release: CancellationToken, stop: Token) {
+pub async fn elect(election: Election, after: SuccessorSearch, release: CancellationToken, stop: Token) {
     let work = async {
         let left = election.run(release).await.unwrap_or_else(|error| {
             tracing::warn!(lease = after.name, error = %chain(&error), "the leader election ended with an error");
@@ -104,7 +104,7 @@ mod tests {
         let server = Scenario::answering(move |_| answers.lock().pop_front().expect("nothing more is asked"));
         let (inputs, mut heard) = mpsc::unbounded_channel();
         let successor =
-            Successor { lease: Api::namespaced(server.client(), "kube-system"), name: "lock".into(), inputs };
+            SuccessorSearch { lease: Api::namespaced(server.client(), "kube-system"), name: "lock".into(), inputs };
         successor.watch().await;
         assert!(matches!(heard.try_recv(), Ok(Input::Successor(node)) if node == "node-2"));
         assert!(heard.try_recv().is_err());

@@ -1,0 +1,54 @@
+//! Takes a Service over: the finalizer is added, and with it what preserves the requests on the Service.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::memory::ServiceState;
+use super::pause::{not_after, wait};
+use super::shown::timestamp;
+use super::{AFTER_CONFLICT, ServiceController, condition};
+use crate::provider::{Ensured, Waiting};
+use crate::view::ServiceView;
+use crate::worker::Next;
+
+impl ServiceController {
+    /// Adds the finalizer, and returns the Service as it was written. `Err`: the pass ends, with the time of the next
+    /// attempt.
+    pub(super) async fn take_over(
+        &self,
+        service: &Arc<ServiceView>,
+        memory: &mut ServiceState,
+    ) -> Result<Arc<ServiceView>, Next> {
+        let annotations = match self.provider.at_first_sight(service) {
+            Ok(annotations) => annotations,
+            Err(waiting) => return Err(self.not_known_yet(service, waiting, memory).await),
+        };
+        let ready = condition::first(service, self.provider.announced(), &timestamp());
+        match self.writer.add_finalizer(service, &annotations, ready.as_ref()).await {
+            Ok(written) => {
+                let written = Arc::new(written);
+                memory.written.note(service.resource_version.clone(), Arc::clone(&written));
+                memory.served = Some(Arc::clone(&written));
+                self.tell(&written, memory.reports.began());
+                Ok(written)
+            }
+            // The Service was deleted meanwhile; the watch will report it.
+            Err(kube::Error::Api(status)) if status.is_not_found() => Err(Next::After(AFTER_CONFLICT)),
+            Err(error) => {
+                Err(self.failed(service, "failed to add load balancer cleanup finalizer", &error, false, memory))
+            }
+        }
+    }
+
+    /// Ends the pass over a Service of which it is not known yet what has to be preserved. After the finalizer, a
+    /// request of another program would look like an address that this controller has granted. So nothing is written,
+    /// except that the user is told what only the user can change.
+    async fn not_known_yet(&self, service: &ServiceView, waiting: Waiting, memory: &mut ServiceState) -> Next {
+        let (next, needs_user) = (wait(&waiting), waiting.needs_user);
+        let answer = Ensured::Waiting(waiting);
+        let later = if needs_user { self.show(service, Ok(&answer), memory).await } else { None };
+        self.tell(service, memory.reports.ensured(Instant::now(), &answer, !service.ingress.is_empty()));
+        later.map_or(next, |later| not_after(next, later))
+    }
+}

@@ -1,0 +1,89 @@
+//! The first pass over a Service: the finalizer, and what is written together with it.
+
+use super::*;
+use crate::provider::NOT_READ_YET;
+
+impl Test {
+    fn will_see(&self, answers: impl IntoIterator<Item = FirstSight>) {
+        self.cloud.first_sight.lock().extend(answers);
+    }
+}
+
+/// As at each start, before the cloud has answered.
+#[tokio::test]
+async fn the_finalizer_waits_until_it_is_known_what_has_to_be_preserved_with_it() {
+    let mut test = Test::new([service("default/web")]);
+    let second = Duration::from_secs(1);
+    let asked = ("example.com/asked".to_owned(), Some("10.0.0.7".to_owned()));
+    let request = BTreeMap::from([asked, ("example.com/shown".to_owned(), None)]);
+    test.will_see([Err(waiting("not listed yet", Some(second))), Ok(request.clone())]);
+    assert_eq!(test.pass().await, Next::After(second));
+    assert_eq!((test.calls(), test.scenario.requests().len(), test.told()), (vec![], 0, vec![]));
+
+    assert_eq!(test.pass().await, Next::OnChange);
+    let metadata = test.bodies()[0]["metadata"].clone();
+    assert_eq!((&metadata["finalizers"], &metadata["annotations"]), (&json!([FINALIZER]), &json!(request)));
+    assert_eq!(test.calls(), ["ensure default/web v2 1"]);
+}
+
+#[tokio::test]
+async fn what_a_new_service_waits_for_is_told_although_it_has_no_finalizer_yet() {
+    let answer = |_: &ReceivedRequest| (200, json!({"metadata": {"name": "web"}}));
+    let mut test = Test::with([service("default/web")], Cloud::default(), answer);
+    let away = || Waiting { reason: NOT_READ_YET, needs_user: true, ..waiting("connection refused", None) };
+    test.will_see([Err(away()), Err(away())]);
+    assert_eq!((test.pass().await, test.pass().await), (Next::OnChange, Next::OnChange));
+    assert_eq!(test.calls(), Vec::<String>::new());
+    let bodies = test.bodies();
+    assert_eq!((bodies.len(), &bodies[0]["metadata"]), (1, &json!({"uid": "u1"})), "the condition, once");
+    let condition = &bodies[0]["status"]["conditions"][0];
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!("Unknown"), &json!(NOT_READ_YET)));
+    let told = "SyncLoadBalancerFailed Error syncing load balancer: failed to ensure load balancer: connection refused";
+    assert_eq!(test.told(), [told]);
+}
+
+#[tokio::test]
+async fn of_a_service_that_goes_before_it_was_taken_over_nothing_is_written() {
+    let test = Test::new([service("default/web")]);
+    test.will_see([Err(waiting("not listed yet", None))]);
+    assert_eq!(test.pass().await, Next::OnChange);
+    test.cache.remove(&service("default/web").key);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!((test.calls(), test.scenario.requests().len()), (vec!["delete default/web u1".to_owned()], 0));
+    assert!(!test.controller.remembers(&service("default/web").key));
+}
+
+#[tokio::test]
+async fn a_preview_shows_no_write_while_it_is_not_known_what_has_to_be_preserved() {
+    let test = Test::new([]);
+    test.will_see([Err(waiting("not listed yet", None))]);
+    let outlook = preview(&*test.cloud, &service("default/web"));
+    assert_eq!((outlook.writes.len(), outlook.notes.len()), (0, 1));
+    assert_eq!(preview(&*test.cloud, &service("default/web")).writes.len(), 1);
+}
+
+#[tokio::test]
+async fn without_the_finalizer_nothing_is_asked_of_the_cloud() {
+    let mut test = Test::with([service("default/web")], Cloud::default(), |_| {
+        (403, Scenario::status(403, "Forbidden", "services/status is forbidden"))
+    });
+    assert_eq!(test.pass().await, Next::BackOff);
+    assert_eq!(test.calls(), Vec::<String>::new());
+    assert_eq!(
+        test.told(),
+        ["SyncLoadBalancerFailed Error syncing load balancer: failed to add load balancer cleanup finalizer: \
+          services/status is forbidden"]
+    );
+}
+
+#[tokio::test]
+async fn a_service_that_is_gone_before_its_finalizer_is_not_an_error() {
+    let mut test = Test::with([service("default/web")], Cloud::default(), |_| {
+        (404, Scenario::status(404, "NotFound", "services \"web\" not found"))
+    });
+    assert_eq!(test.pass().await, Next::After(AFTER_CONFLICT));
+    test.cache.remove(&service("default/web").key);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!(test.calls(), ["delete default/web u1"]);
+    assert_eq!(test.told(), Vec::<String>::new());
+}
