@@ -4,7 +4,6 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::time::Instant;
 
 use announcer_core::engine::Input;
 use announcer_core::prober::{Output, Prober, Targets};

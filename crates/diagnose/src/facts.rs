@@ -82,7 +82,7 @@ pub fn doubt(snapshot: &Snapshot) -> Option<ControllerDoubt<'_>> {
     let by = annotation(&lease.metadata, keys::cloudprovider::SAFE_MODE_HOLDER);
     let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
     let counts = !said.is_empty() && (by.is_empty() || Some(by) == holder);
-    counts.then(|| match said {
+    counts.then_some(match said {
         leases::IDENTITY_NOT_KNOWN => ControllerDoubt::NotKnown,
         reason => ControllerDoubt::SafeMode(reason),
     })

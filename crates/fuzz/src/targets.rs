@@ -122,7 +122,7 @@ fn claim(bytes: &[u8]) {
     };
     let mut judge = Judge::default();
     let judgement = judge.judge(Instant::now(), &frame, &[key()], Term(7));
-    if let Judgement::Yield(term) | Judgement::Outdated(term) = judgement {
+    if let Judgement::Concede(term) | Judgement::Outdated(term) = judgement {
         let sealed = tag::seal(&key(), frame.address, frame.mac, term);
         assert_eq!(frame.payload, Some(sealed), "only a seal of ours is believed");
         // The seeds know the key, and have sealed these two for these two addresses.

@@ -45,7 +45,7 @@ impl Moving {
             Action::Create(object) => {
                 let LbView { ready, has_host_finalizer, booked_pool, usable_address, .. } = ready_next();
                 let view = LbView { uid: "uid-created".into(), ..LbView::from(object.as_ref()) };
-                self.others.push(LbView { ready, has_host_finalizer, booked_pool, usable_address, ..view });
+                self.others.push(LbView { has_host_finalizer, booked_pool, usable_address, ready, ..view });
             }
             Action::Update { uid, changes } => {
                 assert_eq!(self.lb.uid, uid);
