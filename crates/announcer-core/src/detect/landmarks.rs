@@ -230,11 +230,14 @@ impl Landmarks {
             return;
         }
         if let Some(entry) = self.known.get_mut(&(frame.link, frame.address)) {
-            if frame.to_us && frame.what == Heard::Answer {
+            // The MAC of a member comes from its card. Our kernel asks for members by broadcast, too, and a router with
+            // proxy ARP or a duplicate answers it in the place of a member that is gone, or out of reach.
+            let is_member = entry.who.node().is_some();
+            let another = is_member && entry.mac.is_some() && !self.members.contains(&frame.mac);
+            if frame.to_us && frame.what == Heard::Answer && !another {
                 (entry.answered, entry.unanswered) = (Some(now), 0);
                 entry.next = now + EVERY;
-                // The MAC of a member comes from its card.
-                if entry.who.node().is_none() {
+                if !is_member {
                     entry.mac = Some(frame.mac);
                 }
             }

@@ -201,3 +201,30 @@ fn a_former_member_counts_while_it_answers_and_is_no_other_host() {
     landmarks.on_frame(now, &frame(2, true));
     assert_eq!(before(&landmarks, now, &[]), macs(&[2, 3]), "it is back");
 }
+
+/// Our kernel has asked for members by broadcast, and a router with proxy ARP answers in their place.
+#[test]
+fn a_member_is_heard_at_its_own_macs_alone() {
+    for (name, answers_from, heard) in [
+        ("its own one", 2, true),
+        ("another NIC of it, which is on its card", 12, true),
+        ("a router", 254, false),
+        ("a host that is not known", 77, false),
+    ] {
+        for who in [LandmarkKind::Member("node-2".to_owned()), LandmarkKind::FormerMember("node-2".to_owned())] {
+            let (mut landmarks, now) = (Landmarks::default(), Instant::now());
+            let mut neighbourhood = around(&[named(2, who), named(254, LandmarkKind::Gateway)], &[]);
+            neighbourhood.members = macs(&[2, 12]);
+            landmarks.set_neighbourhood(now, &neighbourhood);
+            landmarks.on_frame(now, &Frame { mac: mac(answers_from), ..frame(2, true) });
+            assert_eq!(landmarks.last_answer(3, &macs(&[2])), heard.then_some(now), "{name}");
+            let before = landmarks.before(now, 3, &BTreeSet::new(), &BTreeSet::new()).all;
+            assert_eq!(before, if heard { macs(&[2]) } else { macs(&[]) }, "{name}");
+        }
+    }
+    // The gateway's address may move from one router to another.
+    let (mut landmarks, now) = (Landmarks::default(), Instant::now());
+    landmarks.set_neighbourhood(now, &around(&[named(254, LandmarkKind::Gateway)], &[]));
+    landmarks.on_frame(now, &Frame { mac: mac(253), ..frame(254, true) });
+    assert_eq!(landmarks.last_answer(3, &macs(&[253])), Some(now));
+}

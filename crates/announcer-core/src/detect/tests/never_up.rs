@@ -45,3 +45,33 @@ fn that_it_has_come_up_is_noticed_at_once() {
     let said: Vec<&OwnerVerdict> = lan.verdicts.iter().map(|(_, verdict)| verdict).collect();
     assert_eq!(said, [&OwnerVerdict::Answers { owner: name(2), vip: vip(6) }]);
 }
+
+/// The queue refuses the first questions of the burst about it, so that the burst lasts longer than a period. The owner
+/// dies shortly before the burst, or in it.
+#[test]
+fn it_is_put_to_the_test_often_if_its_owner_dies_while_it_is_being_tested() {
+    let mut well = lan(true);
+    well.run(Duration::from_mins(1));
+    let tests = well.detector.counters().bursts;
+    while well.detector.counters().bursts == tests {
+        well.run(ms(1));
+    }
+    let next_test = well.now - well.start;
+    for early in 0..20 {
+        let mut lan = lan(true);
+        lan.run(next_test.saturating_sub(ms(2 + 10 * early)));
+        lan.kill(2);
+        lan.refused.insert(Mac::BROADCAST);
+        while lan.detector.counters().bursts == tests {
+            lan.run(ms(1));
+        }
+        lan.run(ms(25));
+        lan.refused.clear();
+        lan.run(Duration::from_secs(5));
+        lan.verdicts.clear();
+        lan.holders.remove(&vip(6));
+        lan.run(ms(2500));
+        let silent = lan.silent();
+        assert!(silent.iter().any(|(_, vips, _)| vips.contains(&vip(6))), "{early}: {silent:?}");
+    }
+}

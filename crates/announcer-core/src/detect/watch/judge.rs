@@ -73,7 +73,9 @@ impl Watch {
             self.doubt = Some(Doubt { side, found, since: BTreeMap::new(), ask_at: now });
         }
         let told = certain && side == Side::Greater;
-        let lives = told && !self.silent_as_a_whole && self.vips.values().any(|vip| vip.heard);
+        // It may have died while the burst was under way.
+        let dead = self.silent_as_a_whole || self.silent >= context.timers.patience(0);
+        let lives = told && !dead && self.vips.values().any(|vip| vip.heard);
         // If another host answers for a VIP, the record will name the new owner. Until then frequent tests are of no
         // use.
         let rests = silent.iter().map(|address| (*address, LONGEST_REST));

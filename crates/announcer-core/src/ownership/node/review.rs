@@ -346,7 +346,8 @@ impl Cluster {
     }
 
     fn watch(&mut self, network: &Network, watched: BTreeMap<Succession, Vec<Watched>>, review: &mut Review) {
-        let all = watched.iter().flat_map(|(of, vips)| vips.iter().map(|vip| (of.owner.clone(), vip.address)));
+        let all =
+            watched.iter().flat_map(|(of, vips)| vips.iter().map(|vip| ((of.owner.clone(), vip.address), vip.term)));
         self.silences.retain(&all.collect());
         review.targets = watched
             .into_iter()

@@ -1,6 +1,6 @@
 //! Owners that the detector found silent. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -196,16 +196,17 @@ impl Silences {
         })
     }
 
-    /// Takes in which addresses this node watches from now on, and forgets verdicts about others.
-    pub fn retain(&mut self, watched: &BTreeSet<(String, IpAddr)>) {
+    /// Takes in which addresses this node watches from now on, with the terms of their records. Forgets verdicts about
+    /// others, and those under older records: under a newer one an answer is expected, so none would take them back.
+    pub fn retain(&mut self, watched: &BTreeMap<(String, IpAddr), Term>) {
         self.watched.clear();
-        for (owner, _) in watched {
+        for (owner, _) in watched.keys() {
             *self.watched.entry(owner.clone()).or_default() += 1;
         }
         self.owners.retain(|owner, known| {
-            let is_watched = |vip: &IpAddr| watched.contains(&(owner.clone(), *vip));
-            known.silent.retain(|vip, _| is_watched(vip));
-            known.heard.retain(|vip, _| is_watched(vip));
+            let term = |vip: &IpAddr| watched.get(&(owner.clone(), *vip)).copied();
+            known.silent.retain(|vip, found| term(vip) == Some(found.term));
+            known.heard.retain(|vip, _| term(vip).is_some());
             !known.silent.is_empty()
         });
     }
@@ -259,7 +260,7 @@ mod tests {
         silences.note(now, OwnerVerdict::Answers { owner: "node-2".into(), vip: free.address });
         assert_eq!(silences.of(&record(4), &[free.address]), None, "though another one is still missing");
         assert!(silences.of(&record(4), &[taken.address]).is_some());
-        silences.retain(&BTreeSet::from([("node-2".to_owned(), free.address)]));
+        silences.retain(&BTreeMap::from([(("node-2".to_owned(), free.address), free.term)]));
         assert_eq!(silences.of(&record(4), &[taken.address]), None);
     }
 
@@ -348,7 +349,7 @@ mod tests {
     #[test]
     fn an_owner_is_lost_that_was_in_reach_and_answers_for_nothing_if_clients_are_on_this_side() {
         let (now, all) = (Instant::now(), [5, 6].map(vip));
-        let watched: BTreeSet<_> = all.iter().map(|vip| ("node-2".to_owned(), vip.address)).collect();
+        let watched: BTreeMap<_, _> = all.iter().map(|vip| (("node-2".to_owned(), vip.address), vip.term)).collect();
         let recently = now.checked_sub(Duration::from_secs(12));
         for (name, vips, taken, on, had, answered, lost) in [
             ("it answers for nothing", &all[..], &[][..], Side::Greater, true, None, true),

@@ -106,11 +106,36 @@ mod tests {
     use super::*;
     use crate::detect::landmarks::Side;
 
+    /// node-2 has it.
+    fn vip(term: u64) -> Watched {
+        Watched { address: [10, 0, 0, 5].into(), mac: [2, 0, 0, 0, 1, 2].into(), term: Term(term) }
+    }
+
+    /// Of what node-2 owns this is all that is watched.
+    fn watches_one(cluster: &mut Cluster, vip: Watched) {
+        cluster.silences.retain(&[(("node-2".to_owned(), vip.address), vip.term)].into());
+    }
+
+    /// node-2 has answered for it and does not any more.
+    fn falls_silent(vip: Watched) -> OwnerVerdict {
+        OwnerVerdict::Silent {
+            owner: "node-2".into(),
+            vips: vec![vip],
+            taken: Vec::new(),
+            side: Side::Greater,
+            certain: true,
+            heard: vec![vip],
+            last: None,
+            outside: 2,
+            longer: Duration::ZERO,
+        }
+    }
+
     #[test]
     fn an_owner_that_is_silent_for_all_that_is_watched_is_a_silent_node_unless_it_is_seen_to_live() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let vip = Watched { address: [10, 0, 0, 5].into(), mac: [2, 0, 0, 0, 1, 2].into(), term: Term(4) };
+        let vip = vip(4);
         for (name, own, hears, written, silent) in [
             ("nothing else is known", None, Some(0), 0, true),
             ("it answers at an address of its own, and its process may be dead", Some(true), Some(8), 0, true),
@@ -129,24 +154,27 @@ mod tests {
                 card: Card { hears: hears.clone(), ..Card::default() },
             };
             cluster.member(at(0), "node-2".into(), Some(member("first")));
-            cluster.silences.retain(&[("node-2".to_owned(), vip.address)].into());
-            let verdict = OwnerVerdict::Silent {
-                owner: "node-2".into(),
-                vips: vec![vip],
-                taken: Vec::new(),
-                side: Side::Greater,
-                certain: true,
-                heard: vec![vip],
-                last: None,
-                outside: 2,
-                longer: Duration::ZERO,
-            };
-            cluster.verdict(at(0) + Duration::from_millis(500), verdict);
+            watches_one(&mut cluster, vip);
+            cluster.verdict(at(0) + Duration::from_millis(500), falls_silent(vip));
             cluster.member(at(written), "node-2".into(), Some(member("second")));
             let own = own.map(|answers| ("node-2".to_owned(), answers)).into_iter().collect();
             let found = cluster.silent_nodes(at(15), &own);
             let expected: BTreeSet<String> = silent.then(|| "node-2".to_owned()).into_iter().collect();
             assert_eq!(found, expected, "{name}");
+        }
+    }
+
+    /// The detector reports no first answer under a new record, so nothing would take back what was found before.
+    #[test]
+    fn an_owner_that_was_silent_under_its_last_record_is_no_silent_node_under_the_next_one() {
+        let now = Instant::now();
+        for (term, is_silent) in [(4, true), (5, false)] {
+            let mut cluster = Cluster::new("node-1".into(), Duration::from_secs(15));
+            watches_one(&mut cluster, vip(4));
+            cluster.verdict(now, falls_silent(vip(4)));
+            watches_one(&mut cluster, vip(term));
+            let found = cluster.silent_nodes(now, &BTreeMap::new());
+            assert_eq!(found.contains("node-2"), is_silent, "{term}");
         }
     }
 
