@@ -110,6 +110,12 @@ async fn run(common: &Common, change: Option<(String, bool)>) -> anyhow::Result<
     let before = records.read().await?;
     let told = |record: &Record| common.output.render(|| shown(record), || format!("{:#}", document(record, None)));
     let Some((word, dry_run)) = change else { return Ok(told(&before)) };
+    if let Some(name) = word.strip_prefix("copy ") {
+        let cluster_uid = records.cluster_uid().await.ok().flatten();
+        if let Some(why) = before.refuses_copy(&ClusterName::from_record(name), cluster_uid.as_deref()) {
+            bail!("{why}");
+        }
+    }
     if dry_run {
         return Ok(foreseen(common.output, &before, &word));
     }

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use naming::gets_names;
 pub(crate) use news::until;
 use news::{Changed, News};
-use outcome::{pause, tell_refused};
+use outcome::{pause, refuse_copy, tell_refused};
 use progress::Progress;
 use words::not_allowed;
 
@@ -211,13 +211,14 @@ impl Keeper {
             self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
         }
         progress.told_confirmation.take_if(|_| found.confirmation.is_none());
-        let (known, lost) = progress.with_memory(found);
+        let (mut known, lost) = progress.with_memory(found);
+        let refused = refuse_copy(&mut known, progress, events);
         if let Some(name) = &lost.name {
             tell_refused(found, name, progress, events);
         }
         let note = match self.judged(&known, progress, events).await {
-            // Nothing follows from the facts yet, and what is lost goes back all the same.
-            None if !lost.is_nothing() => {
+            // Nothing follows from the facts yet, and what is lost goes back all the same, and what is refused away.
+            None if refused || !lost.is_nothing() => {
                 Some(RecordNote { safe_mode: found.safe_mode.clone(), ..RecordNote::default() })
             }
             note => note,
@@ -227,6 +228,7 @@ impl Keeper {
             name: note.name.or(lost.name),
             card: note.card.or(lost.card),
             restore_suspected,
+            followed: note.followed || refused,
             ..note
         })
     }

@@ -198,6 +198,20 @@ impl Keeper {
     }
 }
 
+/// Takes a confirmation out of the record by which a copy would get a name of its original, and reports that once.
+/// Returns whether there was one: it is to be removed, and nothing else follows from it.
+pub(super) fn refuse_copy(known: &mut Record, progress: &mut Progress, events: &Recorder) -> bool {
+    let Some(OperatorConfirmation::Copy(name)) = &known.confirmation else { return false };
+    let Some(text) = known.refuses_copy(name, progress.cluster_uid.as_deref()) else { return false };
+    let confirmation = known.confirmation.take();
+    if progress.told_confirmation != confirmation {
+        tracing::warn!("{text}");
+        events.warning(&record::reference(known.uid.clone()), "ClusterNameRefused", &text);
+        progress.told_confirmation = confirmation;
+    }
+    true
+}
+
 /// Reports an invalid name in the record, once. `used`: the name that stays in use.
 pub(super) fn tell_refused(found: &Record, used: &ClusterName, progress: &mut Progress, events: &Recorder) {
     if let Some(bad) = &found.bad_name
