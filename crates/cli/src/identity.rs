@@ -124,6 +124,13 @@ async fn run(common: &Common, change: Option<(String, bool)>) -> anyhow::Result<
     loop {
         let now = records.read().await?;
         if now.confirmation.is_none() {
+            let name = word.split_once(' ').map(|(_, name)| ClusterName::from_record(name));
+            if name.is_some() && name != now.cluster_name {
+                bail!(
+                    "the controller has refused that name: Event ClusterNameRefused of ConfigMap \
+                    kube-system/harvester-cloud-provider says why, and so does its log"
+                );
+            }
             return Ok(told(&now));
         }
         if Instant::now() >= deadline {

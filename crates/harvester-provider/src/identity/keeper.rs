@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use naming::gets_names;
 pub(crate) use news::until;
 use news::{Changed, News};
-use outcome::{pause, refuse_copy, tell_refused};
+use outcome::{pause, tell_refused};
 use progress::Progress;
 use words::not_allowed;
 
@@ -212,7 +212,7 @@ impl Keeper {
         }
         progress.told_confirmation.take_if(|_| found.confirmation.is_none());
         let (mut known, lost) = progress.with_memory(found);
-        let refused = refuse_copy(&mut known, progress, events);
+        let refused = self.refuse_name(&mut known, progress, events);
         if let Some(name) = &lost.name {
             tell_refused(found, name, progress, events);
         }

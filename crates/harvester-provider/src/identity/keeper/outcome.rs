@@ -122,6 +122,24 @@ impl Keeper {
         (RecordNote { name, card: Some(card), followed: true, ..RecordNote::default() }, text)
     }
 
+    /// Takes a confirmation out of the record by which this cluster would get a name of its original or of a copy, and
+    /// reports that once. Returns whether there was one: it is to be removed, and nothing else follows from it.
+    pub(super) fn refuse_name(&self, known: &mut Record, progress: &mut Progress, events: &Recorder) -> bool {
+        let refusal = match &known.confirmation {
+            None | Some(OperatorConfirmation::Confirm) => None,
+            Some(OperatorConfirmation::Rename(name)) => self.refuses_name(known, name),
+            Some(OperatorConfirmation::Copy(name)) => known.refuses_copy(name, progress.cluster_uid.as_deref()),
+        };
+        let Some(text) = refusal else { return false };
+        let confirmation = known.confirmation.take();
+        if progress.told_confirmation != confirmation {
+            tracing::warn!("{text}");
+            events.warning(&record::reference(known.uid.clone()), "ClusterNameRefused", &text);
+            progress.told_confirmation = confirmation;
+        }
+        true
+    }
+
     pub(super) fn is_paused(&self, record: &Record) -> bool {
         self.place.paused || record.paused
     }
@@ -196,20 +214,6 @@ impl Keeper {
         }
         self.identity.set(decision.name.clone());
     }
-}
-
-/// Takes a confirmation out of the record by which a copy would get a name of its original, and reports that once.
-/// Returns whether there was one: it is to be removed, and nothing else follows from it.
-pub(super) fn refuse_copy(known: &mut Record, progress: &mut Progress, events: &Recorder) -> bool {
-    let Some(OperatorConfirmation::Copy(name)) = &known.confirmation else { return false };
-    let Some(text) = known.refuses_copy(name, progress.cluster_uid.as_deref()) else { return false };
-    let confirmation = known.confirmation.take();
-    if progress.told_confirmation != confirmation {
-        tracing::warn!("{text}");
-        events.warning(&record::reference(known.uid.clone()), "ClusterNameRefused", &text);
-        progress.told_confirmation = confirmation;
-    }
-    true
 }
 
 /// Reports an invalid name in the record, once. `used`: the name that stays in use.
