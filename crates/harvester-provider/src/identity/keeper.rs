@@ -235,7 +235,8 @@ impl Keeper {
 
     async fn judged(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<RecordNote> {
         // All names that load balancers of its Services have must be on such a card, or those would be lost.
-        let decision = self.decide(found).filter(|_| !gets_names(found) || self.has_load_balancers());
+        let decision =
+            self.decide(&progress.for_name(found)).filter(|_| !gets_names(found) || self.has_load_balancers());
         let Some(decision) = decision else {
             self.hold_if_paused(found);
             return None;

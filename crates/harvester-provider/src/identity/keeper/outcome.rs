@@ -9,7 +9,7 @@ use runtime::events::Recorder;
 use super::super::IdentityDoubt;
 use super::super::decide::NameDecision;
 use super::super::identity_card::IdentityCard;
-use super::super::judge::{Contradiction, IdentityFacts, OperatorConfirmation, confirmed_card};
+use super::super::judge::{Contradiction, IdentityFacts, OperatorConfirmation, confirmed_card, has_foreign_record};
 use super::super::record::{self, NAME, NAMESPACE, Record, RecordNote};
 use super::words::{mismatch, not_followed};
 use super::{Keeper, NOT_KNOWN, PAUSED, Progress};
@@ -118,7 +118,8 @@ impl Keeper {
             card.namespace,
             card.names
         );
-        let name = (!name.is_default()).then_some(name);
+        // The name of another cluster is written over, if need be with a default one, which counts as none.
+        let name = (!name.is_default() || has_foreign_record(facts)).then_some(name);
         (RecordNote { name, card: Some(card), followed: true, ..RecordNote::default() }, text)
     }
 
