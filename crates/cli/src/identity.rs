@@ -110,6 +110,12 @@ async fn run(common: &Common, change: Option<(String, bool)>) -> anyhow::Result<
     let before = records.read().await?;
     let told = |record: &Record| common.output.render(|| shown(record), || format!("{:#}", document(record, None)));
     let Some((word, dry_run)) = change else { return Ok(told(&before)) };
+    if let Some(name) = word.strip_prefix("copy ") {
+        let cluster_uid = records.cluster_uid().await.ok().flatten();
+        if let Some(why) = before.refuses_copy(&ClusterName::from_record(name), cluster_uid.as_deref()) {
+            bail!("{why}");
+        }
+    }
     if dry_run {
         return Ok(foreseen(common.output, &before, &word));
     }
@@ -118,6 +124,13 @@ async fn run(common: &Common, change: Option<(String, bool)>) -> anyhow::Result<
     loop {
         let now = records.read().await?;
         if now.confirmation.is_none() {
+            let name = word.split_once(' ').map(|(_, name)| ClusterName::from_record(name));
+            if name.is_some() && name != now.cluster_name {
+                bail!(
+                    "the controller has refused that name: Event ClusterNameRefused of ConfigMap \
+                    kube-system/harvester-cloud-provider says why, and so does its log"
+                );
+            }
             return Ok(told(&now));
         }
         if Instant::now() >= deadline {

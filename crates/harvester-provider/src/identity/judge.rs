@@ -172,6 +172,11 @@ pub fn judge(facts: &IdentityFacts<'_>) -> IdentityVerdict {
     }
 }
 
+/// Whether the record is that of another cluster.
+pub fn has_foreign_record(facts: &IdentityFacts<'_>) -> bool {
+    foreign_record(facts).is_some()
+}
+
 /// The record was copied from another cluster, for example by GitOps or a backup tool.
 fn foreign_record(facts: &IdentityFacts<'_>) -> Option<Contradiction> {
     let card = facts.card.filter(|card| !card.cluster_uid.is_empty())?;

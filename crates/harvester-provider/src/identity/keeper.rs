@@ -211,13 +211,14 @@ impl Keeper {
             self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
         }
         progress.told_confirmation.take_if(|_| found.confirmation.is_none());
-        let (known, lost) = progress.with_memory(found);
+        let (mut known, lost) = progress.with_memory(found);
+        let refused = self.refuse_name(&mut known, progress, events);
         if let Some(name) = &lost.name {
             tell_refused(found, name, progress, events);
         }
         let note = match self.judged(&known, progress, events).await {
-            // Nothing follows from the facts yet, and what is lost goes back all the same.
-            None if !lost.is_nothing() => {
+            // Nothing follows from the facts yet, and what is lost goes back all the same, and what is refused away.
+            None if refused || !lost.is_nothing() => {
                 Some(RecordNote { safe_mode: found.safe_mode.clone(), ..RecordNote::default() })
             }
             note => note,
@@ -227,13 +228,15 @@ impl Keeper {
             name: note.name.or(lost.name),
             card: note.card.or(lost.card),
             restore_suspected,
+            followed: note.followed || refused,
             ..note
         })
     }
 
     async fn judged(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<RecordNote> {
         // All names that load balancers of its Services have must be on such a card, or those would be lost.
-        let decision = self.decide(found).filter(|_| !gets_names(found) || self.has_load_balancers());
+        let decision =
+            self.decide(&progress.for_name(found)).filter(|_| !gets_names(found) || self.has_load_balancers());
         let Some(decision) = decision else {
             self.hold_if_paused(found);
             return None;

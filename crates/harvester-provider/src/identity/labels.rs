@@ -45,6 +45,19 @@ pub fn shown(found: &[ProvenLabel]) -> BTreeSet<String> {
     found.iter().filter(|label| label.shown).map(|label| label.cluster.to_string()).collect()
 }
 
+/// A Service with a load balancer under this name that is not this cluster's. The Service has another one under a name
+/// of this cluster (`own`), and no Service shows the address of one under this name.
+pub fn of_another<'a>(found: &'a [ProvenLabel], name: &ClusterName, own: &BTreeSet<String>) -> Option<&'a ServiceKey> {
+    let (named, others): (Vec<&ProvenLabel>, Vec<&ProvenLabel>) =
+        found.iter().partition(|label| label.cluster == *name);
+    if own.contains(name.as_str()) || named.iter().any(|label| label.shown) {
+        return None;
+    }
+    let ours = others.into_iter().filter(|label| own.contains(label.cluster.as_str()));
+    let ours: BTreeSet<&ServiceKey> = ours.map(|label| &label.service).collect();
+    named.into_iter().map(|label| &label.service).find(|service| ours.contains(service))
+}
+
 #[cfg(test)]
 mod tests {
     use harvester_api::keys::cloudprovider;
@@ -76,6 +89,27 @@ mod tests {
             let found = proven(&lbs, |key| (web.key == *key).then(|| Arc::clone(&web)));
             assert_eq!(naming(&found).iter().map(ClusterName::as_str).collect::<Vec<_>>(), expected, "{what}");
             assert_eq!(shown(&found).iter().map(String::as_str).collect::<Vec<_>>(), expected_shown, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_anothers_where_services_have_their_addresses_under_one_of_this_cluster() {
+        let (shown, copied) = ("10.0.0.1", "10.0.0.2");
+        for (what, lbs, own, expected) in [
+            ("a copy beside it", &[("prod", shown), ("copied", copied)][..], &["prod"][..], true),
+            ("leases, which tell nothing apart", &[("prod", "0.0.0.0"), ("copied", "0.0.0.0")], &["prod"], true),
+            ("a former name", &[("prod", shown), ("copied", copied)], &["copied", "prod"], false),
+            ("a name that the record has lost", &[("copied", shown)], &["prod"], false),
+            ("the same, and a second object", &[("prod", copied), ("copied", shown)], &["prod"], false),
+            ("nothing under it", &[("prod", shown)], &["prod"], false),
+            ("nothing under its own", &[("copied", copied)], &["prod"], false),
+        ] {
+            let web = Arc::new(build::service("default/web").short(&[("ip", shown)]).done());
+            let lbs: Vec<Arc<LbView>> = lbs.iter().map(|(cluster, address)| under(cluster, address)).collect();
+            let found = proven(&lbs, |_| Some(Arc::clone(&web)));
+            let own: BTreeSet<String> = own.iter().map(|name| (*name).to_owned()).collect();
+            let service = of_another(&found, &ClusterName::from_record("copied"), &own);
+            assert_eq!(service, expected.then_some(&web.key), "{what}");
         }
     }
 

@@ -36,6 +36,11 @@ use suspicion::Suspicion;
 
 use crate::config::LoadBalancerConfig;
 
+/// Why load balancers wait while the name is not known.
+pub(crate) const NAME_NOT_KNOWN: &str = "the name of this cluster on Harvester is not known yet: the controller has to \
+    read ConfigMap kube-system/harvester-cloud-provider, the load balancers, and the virtual machines of this cluster, \
+    and cannot read all of them. Its log says why, and harvester-cloud-provider doctor names missing rights";
+
 /// The doubt that the last judgement of the facts left.
 #[derive(Debug, Clone, Default)]
 pub enum IdentityDoubt {

@@ -9,7 +9,7 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt};
 
 use super::identity_card::IdentityCard;
-use super::judge::OperatorConfirmation;
+use super::judge::{CONFIRM, OperatorConfirmation};
 use crate::events::config_map;
 
 pub use contract::config_maps::record::{CLUSTER_NAME, IDENTITY, PAUSED, POSSIBLE_ORPHANS, SAFE_MODE};
@@ -79,6 +79,25 @@ pub struct Record {
     pub paused: bool,
     /// Annotation [`CONFIRMATION`].
     pub confirmation: Option<OperatorConfirmation>,
+}
+
+impl Record {
+    /// Why a copy of the cluster in the record cannot have this name; `None`: it can. `cluster_uid`: UID of Namespace
+    /// `kube-system`, if it is known. The record of a cluster with another UID has no names of this one.
+    pub fn refuses_copy(&self, name: &ClusterName, cluster_uid: Option<&str>) -> Option<String> {
+        let recorded = self.card.as_ref().map(|card| card.cluster_uid.as_str()).filter(|uid| !uid.is_empty());
+        let is_foreign = recorded.zip(cluster_uid).is_some_and(|(theirs, ours)| theirs != ours);
+        let is_on_card = self.card.as_ref().is_some_and(|card| card.names.contains(name.as_str()));
+        let is_name = self.cluster_name.as_ref() == Some(name);
+        (!is_foreign && (is_on_card || is_name)).then(|| {
+            format!(
+                "{:?} is a name of the cluster in the record: a copy under this name would take over the load \
+                 balancers of the original. Run `harvester-cloud-provider identity rename NEW-NAME --copy` with a name \
+                 that the original never had. If this cluster is no copy, run `{CONFIRM}`",
+                name.as_str()
+            )
+        })
+    }
 }
 
 /// Parses an operator's confirmation: `confirm`, `rename NAME`, or `copy NAME`.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use harvester_api::names::ClusterName;
 
 use super::super::decide::{Clues, NameDecision, Source, decide};
+use super::super::judge::rename;
 use super::super::labels::{self, ProvenLabel};
 use super::super::record::Record;
 use super::Keeper;
@@ -59,6 +60,21 @@ impl Keeper {
             names.extend(ClusterName::DEFAULTS.map(str::to_owned));
         }
         names
+    }
+
+    /// Why this cluster cannot be renamed so: load balancers of a copy, or of the original, have that name. Those that
+    /// no Service here shows would be deleted. `None` also while the lists have not arrived.
+    pub(super) fn refuses_name(&self, record: &Record, name: &ClusterName) -> Option<String> {
+        let labels = self.labels();
+        let service = labels::of_another(&labels, name, &record.card.as_ref()?.names)?;
+        Some(format!(
+            "load balancers named after {:?} are on Harvester, such as one of service {service}, and no Service of \
+             this cluster is served by one: they are those of a copy of this cluster, or of its original, which would \
+             lose them. Run `{}` with another name. If no cluster has that name any more, delete these load \
+             balancers first",
+            name.as_str(),
+            rename(&ClusterName::from_record("NEW-NAME"))
+        ))
     }
 
     fn labels(&self) -> Vec<ProvenLabel> {

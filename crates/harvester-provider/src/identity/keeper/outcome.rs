@@ -9,7 +9,7 @@ use runtime::events::Recorder;
 use super::super::IdentityDoubt;
 use super::super::decide::NameDecision;
 use super::super::identity_card::IdentityCard;
-use super::super::judge::{Contradiction, IdentityFacts, OperatorConfirmation, confirmed_card};
+use super::super::judge::{Contradiction, IdentityFacts, OperatorConfirmation, confirmed_card, has_foreign_record};
 use super::super::record::{self, NAME, NAMESPACE, Record, RecordNote};
 use super::words::{mismatch, not_followed};
 use super::{Keeper, NOT_KNOWN, PAUSED, Progress};
@@ -118,8 +118,27 @@ impl Keeper {
             card.namespace,
             card.names
         );
-        let name = (!name.is_default()).then_some(name);
+        // The name of another cluster is written over, if need be with a default one, which counts as none.
+        let name = (!name.is_default() || has_foreign_record(facts)).then_some(name);
         (RecordNote { name, card: Some(card), followed: true, ..RecordNote::default() }, text)
+    }
+
+    /// Takes a confirmation out of the record by which this cluster would get a name of its original or of a copy, and
+    /// reports that once. Returns whether there was one: it is to be removed, and nothing else follows from it.
+    pub(super) fn refuse_name(&self, known: &mut Record, progress: &mut Progress, events: &Recorder) -> bool {
+        let refusal = match &known.confirmation {
+            None | Some(OperatorConfirmation::Confirm) => None,
+            Some(OperatorConfirmation::Rename(name)) => self.refuses_name(known, name),
+            Some(OperatorConfirmation::Copy(name)) => known.refuses_copy(name, progress.cluster_uid.as_deref()),
+        };
+        let Some(text) = refusal else { return false };
+        let confirmation = known.confirmation.take();
+        if progress.told_confirmation != confirmation {
+            tracing::warn!("{text}");
+            events.warning(&record::reference(known.uid.clone()), "ClusterNameRefused", &text);
+            progress.told_confirmation = confirmation;
+        }
+        true
     }
 
     pub(super) fn is_paused(&self, record: &Record) -> bool {

@@ -107,6 +107,15 @@ impl Progress {
         uid.zip(self.cluster_uid.as_ref()).is_some_and(|(theirs, ours)| theirs != ours)
     }
 
+    /// The record from which the name follows. That of another cluster says nothing about this one: an operator who
+    /// confirms it has it written anew.
+    pub(super) fn for_name(&self, found: &Record) -> Record {
+        if self.is_foreign() && found.confirmation == Some(OperatorConfirmation::Confirm) {
+            return Record { cluster_name: self.name.clone(), card: None, ..found.clone() };
+        }
+        found.clone()
+    }
+
     fn tell_lost(&mut self, found: &Record, lost: &Lost) {
         // An invalid name is reported as such.
         let name = lost.name.as_ref().filter(|_| found.bad_name.is_none()).map(|_| CLUSTER_NAME);

@@ -53,6 +53,28 @@ fn a_word_is_one_of_three_and_names_are_names() {
     }
 }
 
+/// It has the UIDs of the original, so only the name tells their load balancers apart.
+#[test]
+fn a_copy_can_have_no_name_of_the_cluster_in_the_record() {
+    let card = |uid: &str, names: &[&str]| {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Some(IdentityCard { cluster_uid: uid.into(), names, ..IdentityCard::default() })
+    };
+    for (what, card, name, refused) in [
+        ("its present name", card("u", &["prod", "prod2"]), "prod2", true),
+        ("a former name", card("u", &["prod", "prod2"]), "prod", true),
+        ("another name", card("u", &["prod", "prod2"]), "copied", false),
+        ("no card", None, "prod2", true),
+        ("a card of an earlier version", card("u", &[]), "prod2", true),
+        ("a UID that could not be read", card("", &["prod"]), "prod", true),
+        ("the record of another cluster", card("theirs", &["prod"]), "prod", false),
+    ] {
+        let record = Record { cluster_name: Some(ClusterName::from_record("prod2")), card, ..Record::default() };
+        let told = record.refuses_copy(&ClusterName::from_record(name), Some("u"));
+        assert_eq!(told.is_some(), refused, "{what}: {told:?}");
+    }
+}
+
 fn config_map(data: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data,
         "metadata": {"name": NAME, "namespace": NAMESPACE, "resourceVersion": "7", "uid": "u",

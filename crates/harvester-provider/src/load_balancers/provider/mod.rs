@@ -45,7 +45,7 @@ use super::spelling::misspelt;
 use super::wait_reason::WaitReason;
 use crate::config::{LoadBalancerConfig, remedy};
 use crate::host_upgrade::Suspensions;
-use crate::identity::{Identity, keeper};
+use crate::identity::{Identity, NAME_NOT_KNOWN, keeper};
 use crate::metrics::Metrics;
 use crate::nad_mapping::MappingSource;
 use failure::{failed, refused};
@@ -234,7 +234,8 @@ impl HarvesterLoadBalancers {
                 ),
             }
         } else if self.identity.name().is_none() {
-            ("the name of this cluster on Harvester is not known yet".to_owned(), false)
+            // A hold gives the start some time. After that, no other part reports this to the user.
+            (NAME_NOT_KNOWN.to_owned(), self.identity.hold_of_services().is_none())
         } else if with_mapping && !self.mapping.is_known() {
             (not_yet("the NAD mapping"), false)
         } else {

@@ -1,5 +1,7 @@
 //! Harvester is away, or was: what is told, what is not decided, and what is tried again.
 
+use harvester_api::names::ClusterName;
+
 use super::*;
 
 /// W-18.
@@ -28,6 +30,24 @@ async fn a_harvester_that_cannot_be_read_is_told_to_the_user() {
     assert_eq!(provider.at_first_sight(&web), Err(waiting), "the same before it has the finalizer");
     let served = service("default/web").ingress(IP).done();
     assert!(provider.at_first_sight(&served).is_err_and(|waiting| !waiting.needs_user), "something else serves it");
+}
+
+/// As where virtual machines may not be listed, and load balancers may.
+#[tokio::test]
+async fn a_name_that_stays_unknown_is_told_to_the_user_and_that_of_a_start_is_not() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    let identity = Identity::unknown(ClusterName::from_record("demo"));
+    let provider = HarvesterLoadBalancers { identity: identity.clone(), ..lab.provider };
+    let web = lab.services.get(&key("default/web")).unwrap();
+    for starts in [true, false] {
+        identity.await_judgement(starts);
+        let Ensured::Waiting(waiting) = provider.ensure(&web).await.unwrap() else { panic!("a guess") };
+        assert_eq!(waiting.needs_user, !starts, "{}", waiting.message);
+        assert_eq!(provider.at_first_sight(&web), Err(waiting), "the same before it has the finalizer");
+    }
+    let served = service("default/web").short(&[("ip", IP)]).ingress(IP).done();
+    let Ensured::Waiting(waiting) = provider.ensure(&served).await.unwrap() else { panic!("a guess") };
+    assert!(!waiting.needs_user, "it does not wait for anything");
 }
 
 /// Services that failed in an outage need not wait for their back-off.

@@ -34,3 +34,26 @@ async fn a_word_that_waits_for_a_right_is_followed_within_seconds_of_the_grant_a
     let confirmed = lab.told().into_iter().filter(|reason| reason == "IdentityConfirmed").count();
     assert_eq!((confirmed, lab.name().await), (1, "prod".to_owned()));
 }
+
+/// Under a name of the original the copy would own its load balancers, because it has the same UIDs.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_is_to_have_a_name_of_its_original_stays_in_safe_mode_and_says_why() {
+    let nodes = [node("a", "vm-a", false), node("x", "vm-x", true)];
+    let (object, mut lab) = stored("prod", &nodes, &[vm("a", "vm-a"), vm("x", "vm-x")], &["vm-a"]);
+    tokio::time::sleep(SETTLED).await;
+    holds(&lab, Some("MachinesReplaced")).await;
+    tokio::time::sleep(WRITE_EVERY).await;
+    let before = object.lock()["data"].clone();
+    {
+        let mut object = object.lock();
+        object["metadata"]["annotations"] = json!({record::CONFIRMATION: "copy prod"});
+        let shown: ConfigMap = serde_json::from_value(object.clone()).unwrap();
+        lab.sources.record.apply(NAME.into(), Record::from(&shown));
+    }
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(object.lock()["metadata"]["annotations"].get(record::CONFIRMATION), None);
+    assert_eq!(object.lock()["data"], before, "name, card and safe mode stay");
+    holds(&lab, Some("MachinesReplaced")).await;
+    assert_eq!((lab.identity.name(), lab.identity.last_confirmed()), (None, None));
+    assert_eq!(lab.told(), ["SafeMode", "ClusterNameRefused"]);
+}

@@ -94,3 +94,18 @@ async fn a_human_who_names_it_adds_a_name_and_takes_none_away() {
     changes.wait_for(|name| name.as_ref().is_some_and(|name| name.as_str() == "prod")).await.unwrap();
     assert_eq!(names(&lab).await.1, ["", "kubernetes", "prod"]);
 }
+
+/// Under that name the load balancers of the copy would be its own, and be deleted: no Service here is served by them.
+#[tokio::test]
+async fn it_gets_no_name_of_its_copy() {
+    let both = [under("kubernetes", IP), under("copied", "10.0.0.2")];
+    let mut lab = served(&json!({"identity": card("kubernetes", &[]).to_text()}), &both);
+    let before = names(&lab).await;
+    settle().await;
+    let card = lab.identity.card().map(Arc::unwrap_or_clone);
+    let confirmation = Some(OperatorConfirmation::Rename(ClusterName::from_record("copied")));
+    lab.sources.record.apply(NAME.into(), Record { card, confirmation, ..Record::default() });
+    settle().await;
+    assert_eq!(lab.told(), ["ClusterNameRefused"]);
+    assert_eq!(names(&lab).await, before);
+}

@@ -169,6 +169,30 @@ async fn of_a_record_that_was_copied_from_another_cluster_no_name_comes_back() {
     }
 }
 
+/// What was copied says nothing about this cluster, not even its name.
+#[tokio::test(start_paused = true)]
+async fn a_confirmation_of_the_record_that_another_cluster_has_keeps_the_name_of_this_one() {
+    for (flag, label, name) in [("ours", None, "ours"), ("", Some("ours"), "ours"), ("kubernetes", None, "kubernetes")]
+    {
+        let mut copied = remembered("theirs").1;
+        copied["data"]["identity"] =
+            IdentityCard { cluster_uid: "other".into(), ..card("theirs", &[]) }.to_text().into();
+        let (object, server) = keeping(copied);
+        let lab = Lab::over(server, flag, label);
+        holds(&lab, Some("RecordOfAnotherCluster")).await;
+        tokio::time::sleep(WRITE_EVERY).await;
+        {
+            let mut object = object.lock();
+            object["metadata"]["annotations"] = json!({record::CONFIRMATION: "confirm"});
+            lab.shows_record(&object);
+        }
+        holds(&lab, None).await;
+        assert_eq!(lab.name().await, name, "{flag:?}");
+        assert!(!lab.names().contains(&"theirs".to_owned()), "{flag:?}");
+        assert_eq!(object.lock()["data"]["cluster-name"], json!(name), "{flag:?}");
+    }
+}
+
 /// A name that no object can have is told and written over in safe mode as well.
 #[tokio::test(start_paused = true)]
 async fn a_mistyped_name_in_safe_mode_is_told_once_and_the_former_one_comes_back() {
