@@ -236,11 +236,6 @@ impl Report {
         self.vips.iter().all(|vip| vip.state == State::Announced && !fails(vip))
     }
 
-    /// The report as JSON, for programs.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
-    }
-
     /// The report as text, for users.
     pub fn to_text(&self) -> String {
         let none = || "-".to_owned();

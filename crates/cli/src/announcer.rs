@@ -131,7 +131,7 @@ fn status(arguments: &[String]) -> ExitCode {
             if let Some(namespace) = namespace {
                 report.vips.retain(|vip| vip.service.split('/').next() == Some(&namespace));
             }
-            let said = say(output.render(|| report.to_text(), || report.to_json()).trim_end());
+            let said = say(output.render(|| report.to_text(), &report).trim_end());
             ends_with(&report, said)
         }
         Err(error) => {

@@ -306,19 +306,4 @@ impl Report {
     pub fn is_well(&self) -> bool {
         self.trouble.is_empty() && self.services.iter().all(|row| !row.class.is_empty() || row.reason.is_empty())
     }
-
-    /// The report as JSON.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
-    }
-
-    /// The report as a value for templates.
-    pub fn to_value(&self) -> Value {
-        serde_json::to_value(self).expect("plain fields are always valid JSON")
-    }
-
-    /// The report as YAML.
-    pub fn to_yaml(&self) -> String {
-        crate::yaml(self)
-    }
 }
