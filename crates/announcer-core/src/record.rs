@@ -137,31 +137,22 @@ fn same_ports(old: &Value, new: &[Value]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Service;
+    use k8s_openapi::api::core::v1::ServiceStatus;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-    use serde::{Deserialize, Serialize};
 
     use super::*;
     use crate::engine::LostLeases;
+    use crate::record_writer::Object;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-    /// As the announcer reads it: nothing that it does not know is lost.
-    #[derive(Serialize, Deserialize)]
-    struct Object {
-        metadata: ObjectMeta,
-        #[serde(flatten)]
-        data: Value,
-    }
-
     fn object(status: &Value) -> Object {
-        serde_json::from_value(json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": {"name": "web", "namespace": "default", "uid": "u", "annotations": {"mine": "1"}},
-            "spec": {"type": "LoadBalancer", "future": {"field": true}},
-            "status": status,
-        }))
-        .unwrap()
+        let annotations = Some([("mine".to_owned(), "1".to_owned())].into());
+        let spec = json!({"type": "LoadBalancer", "future": {"field": true}});
+        Object {
+            metadata: ObjectMeta { annotations, ..ObjectMeta::default() },
+            data: json!({"spec": spec, "status": status}),
+        }
     }
 
     fn ports() -> Vec<Port> {
@@ -181,8 +172,8 @@ mod tests {
             let record = Record { turn, ..at("10.0.0.5", ports()) };
             assert!(publish(&mut object.data, &record, NOW), "{turn}");
             assert!(!publish(&mut object.data, &record, NOW), "{turn}");
-            let service: Service = serde_json::from_value(serde_json::to_value(&object).unwrap()).unwrap();
-            let conditions = service.status.unwrap().conditions.unwrap();
+            let status: ServiceStatus = serde_json::from_value(object.data["status"].clone()).unwrap();
+            let conditions = status.conditions.unwrap();
             let place = |it: &Condition| seniority::parse_turn(&it.message);
             assert_eq!(conditions.get(1).and_then(place), (turn > 0).then_some(turn));
         }
