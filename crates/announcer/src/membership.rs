@@ -26,7 +26,7 @@ use kube::{Api, Client};
 pub use kube_proxy::watch as watch_kube_proxy;
 use runtime::cache::{Cache, CacheEvent};
 use runtime::error::{api_code, chain};
-use runtime::health::{Health, Matters};
+use runtime::health::{Health, OnFailure};
 use runtime::reflect::Reflector;
 use runtime::refusal;
 use serde_json::json;
@@ -237,7 +237,7 @@ pub async fn watch_leases(
             LeaseView::of(lease, &wanted, Timestamp::now())
         })
         .longest_pause(WATCH_PAUSE);
-    health.register("leases-fresh", Matters::Ready, reflector.freshness());
+    health.register("leases-fresh", OnFailure::NotReady, reflector.freshness());
     // The Leases whose controllers are in safe mode: one that ends must not end another one.
     let mut in_safe_mode = BTreeSet::new();
     let mut tell = |name: &str, view: Option<&LeaseView>| {
@@ -306,7 +306,7 @@ pub async fn watch_nodes(
     }
     let reflector = Reflector::new("nodes", api, nodes.clone(), name, |node: &Node| Some(NodeView::of(node)))
         .longest_pause(WATCH_PAUSE);
-    health.register("nodes-fresh", Matters::Ready, reflector.freshness());
+    health.register("nodes-fresh", OnFailure::NotReady, reflector.freshness());
     let feed = nodes.follow(|told| {
         let _ = inputs.send(match told {
             CacheEvent::Object(name, view) => Input::Node(name.clone(), view.map(|view| view.facts.clone())),

@@ -9,7 +9,7 @@ use kube::{Api, Client};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use runtime::events::Recorder;
-use runtime::health::{Health, Matters};
+use runtime::health::{Health, OnFailure};
 use runtime::metrics::{Metrics, Register};
 use runtime::reflect::Reflector;
 use runtime::shutdown::Token;
@@ -53,8 +53,8 @@ impl Caches {
             observe::node_key,
             |node| Some(observe::node(node)),
         );
-        health.register("services", Matters::Ready, services.check());
-        health.register("nodes", Matters::Ready, nodes.check());
+        health.register("services", OnFailure::NotReady, services.check());
+        health.register("nodes", OnFailure::NotReady, nodes.check());
         tasks.spawn_endless("watch of Services", services.run());
         tasks.spawn_endless("watch of Nodes", nodes.run());
         caches
@@ -179,7 +179,7 @@ impl CloudProvider {
             }
             tracing::info!("starting {controller}");
             metrics.running.get_or_create(&[("name", controller.metric_name()), ("manager", MANAGER)]).set(1);
-            health.register(controller.name(), Matters::Alive, Arc::new(|| Ok(())));
+            health.register(controller.name(), OnFailure::Restart, Arc::new(|| Ok(())));
         }
         let chosen = |controller| settings.controllers.has(controller);
         let service = chosen(Controller::Service).then(|| {

@@ -24,7 +24,7 @@ use kube::config::{KubeConfigOptions, KubeconfigError};
 use runtime::client::{ClientError, Endpoint, Settings, Switch};
 use runtime::error::chain;
 use runtime::events::{EventKind, Recorder};
-use runtime::health::{Health, Matters};
+use runtime::health::{Health, OnFailure};
 use runtime::metrics::Metrics;
 use runtime::tasks::Tasks;
 use tokio::sync::watch;
@@ -102,7 +102,7 @@ impl Connection {
         let link = switch.link();
         health.register(
             "harvester-api",
-            Matters::Shown,
+            OnFailure::Shown,
             Arc::new(move || {
                 let link = link.borrow();
                 match (&link.away, link.refused) {
