@@ -223,19 +223,6 @@ impl VirtualMachineInstance {
         self.condition("AgentConnected").is_some_and(|condition| condition.status == "True")
     }
 
-    /// Multus networks in spec order: (NIC name, network as `namespace/name`). A bare network name is completed with
-    /// the VMI's namespace. CCM spec 4.2, W-30
-    pub fn multus_networks(&self) -> impl Iterator<Item = (&str, String)> {
-        let own = self.metadata.namespace.as_deref().unwrap_or("default");
-        self.spec.networks.iter().filter_map(move |network| {
-            let wanted = network.multus.as_ref()?.network_name.as_str();
-            (!wanted.is_empty()).then(|| {
-                let full = if wanted.contains('/') { wanted.to_owned() } else { format!("{own}/{wanted}") };
-                (network.name.as_str(), full)
-            })
-        })
-    }
-
     /// The status of a NIC by its name in the spec.
     pub fn interface(&self, name: &str) -> Option<&Interface> {
         self.status.interfaces.iter().find(|interface| !name.is_empty() && interface.name == name)
@@ -308,10 +295,8 @@ mod tests {
     }
 
     #[test]
-    fn nics_join_by_name_and_a_bare_network_is_in_the_vmis_namespace() {
+    fn nics_join_by_name() {
         let vmi = fixture();
-        let networks: Vec<_> = vmi.multus_networks().collect();
-        assert_eq!(networks, [("nic-0", "guests/mgmt".to_owned()), ("nic-1", "guests/data".to_owned())]);
         let nic = vmi.interface("nic-0").unwrap();
         assert_eq!(nic.addresses().collect::<Vec<_>>(), ["10.20.0.11", "fe80::1"]);
         assert_eq!(vmi.interface("nic-1").unwrap().addresses().collect::<Vec<_>>(), ["10.9.0.1"]);
