@@ -282,7 +282,7 @@ impl Engine {
         }
         if self.observer.is_due(now) {
             // Another program may have flushed our rules.
-            self.out.extend(self.settings.rules.check());
+            self.out.extend(self.settings.rules.ask());
             self.observe(now);
         }
         self.vip_timers(now);

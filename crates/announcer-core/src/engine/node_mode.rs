@@ -126,7 +126,7 @@ impl Engine {
 
     /// Whether `mac` is or was an interface of another member.
     pub(super) fn is_peer(&self, mac: Mac) -> bool {
-        matches!(&self.ownership, Owners::Node(cluster) if cluster.is_of_member(mac))
+        matches!(&self.ownership, Owners::Node(cluster) if cluster.facts.is_of_member(mac))
     }
 
     /// Passes an input on to the cluster, in `node` mode only.

@@ -269,15 +269,6 @@ impl Cluster {
         self.learn(now, &view.key, &view.uid, owner_record);
     }
 
-    pub(super) fn record(&self, key: &ServiceKey, uid: &Uid) -> Option<&OwnerRecord> {
-        self.records.of(key, uid)
-    }
-
-    /// The newest term that counts (decisions.md 20).
-    pub(super) fn newest_term(&self) -> Term {
-        self.records.newest_term()
-    }
-
     pub(super) fn asked(&self, now: Instant, key: &ServiceKey) -> QuestionState {
         self.asking.get(key).map_or(QuestionState::NotYet, |asking| asking.state(now))
     }
@@ -344,16 +335,6 @@ impl Cluster {
     /// The other nodes with a membership Lease, and their cards.
     pub fn members(&self) -> impl Iterator<Item = (&str, &Card)> {
         self.facts.members().filter(|node| *node != self.me).filter_map(|node| Some((node, self.facts.card(node)?)))
-    }
-
-    /// The card of `node`, also if its Lease has expired; `None` if it has no membership Lease.
-    pub fn card_of(&self, node: &str) -> Option<&Card> {
-        self.facts.card(node)
-    }
-
-    /// Whether `mac` is or was an interface of another member.
-    pub fn is_of_member(&self, mac: Mac) -> bool {
-        self.facts.is_of_member(mac)
     }
 }
 

@@ -178,6 +178,7 @@ impl ApiFacts {
         self.duration
     }
 
+    /// The card of `node`, also if its Lease has expired; `None` if it has no membership Lease.
     pub fn card(&self, node: &str) -> Option<&Card> {
         self.members.get(node).map(|seen| &seen.member.card)
     }
