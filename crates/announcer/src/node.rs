@@ -20,8 +20,7 @@ use announcer_core::ownership::service::LeaseKey;
 use announcer_core::prober::Targets;
 use announcer_core::view::{ServiceKey, Uid};
 use futures::FutureExt;
-use k8s_openapi::api::core::v1::ObjectReference;
-use runtime::events::Recorder;
+use runtime::events::{self, Recorder};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -338,14 +337,8 @@ impl Node {
         if tell.reason == Reason::CannotAnnounce && self.uids.0.contains_key(key) {
             self.metrics.services.refused(key);
         }
-        let object = ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Service".into()),
-            namespace: Some(key.namespace.clone()),
-            name: Some(key.name.clone()),
-            uid: self.uids.0.get(key).map(|uid| uid.0.clone()),
-            ..ObjectReference::default()
-        };
+        let uid = self.uids.0.get(key).map(|uid| uid.0.clone());
+        let object = events::reference("Service", Some(&key.namespace), &key.name, uid);
         if tell.warning {
             tracing::warn!(service = %key, reason = tell.reason.as_str(), "{}", tell.text);
             self.recorder.warning(&object, tell.reason.as_str(), &tell.text);

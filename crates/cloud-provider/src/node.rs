@@ -20,7 +20,7 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use runtime::error::{chain, is_conflict};
-use runtime::events::Recorder;
+use runtime::events::{self, Recorder};
 use runtime::shutdown::Token;
 use runtime::work_queue::{Backoff, QueueMetrics, WorkQueue};
 use tokio::time::Instant;
@@ -377,13 +377,7 @@ fn note(before: &NodeView, written: NodeView, memory: &mut NodeMemory) -> Arc<No
 
 /// The object that Events about a Node refer to.
 pub fn reference(node: &NodeView) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".into()),
-        kind: Some("Node".into()),
-        name: Some(node.name.clone()),
-        uid: Some(node.uid.0.clone()),
-        ..ObjectReference::default()
-    }
+    events::reference("Node", None, &node.name, Some(node.uid.0.clone()))
 }
 
 #[cfg(test)]
