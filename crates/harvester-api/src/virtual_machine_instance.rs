@@ -140,9 +140,6 @@ pub struct Interface {
     /// Name inside the guest.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
     pub interface_name: String,
-    /// `", "`-joined set of `domain`, `guest-agent`, `multus-status`.
-    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
-    pub info_source: String,
 }
 
 /// `status.migrationState`, trimmed.
@@ -285,10 +282,9 @@ mod tests {
                 "conditions": [{"type": "Ready", "status": "True"}, {"type": "AgentConnected", "status": "True"}, 7],
                 "interfaces": [
                     {"name": "nic-0", "mac": "52:54:00:00:00:01", "interfaceName": "enp1s0",
-                        "infoSource": "domain, guest-agent",
                      "ipAddress": "10.20.0.11", "ipAddresses": ["10.20.0.11", "fe80::1"]},
                     {"name": "nic-1", "ipAddress": "10.9.0.1"},
-                    {"mac": "0a:00:00:00:00:03", "interfaceName": "cni0", "infoSource": "guest-agent",
+                    {"mac": "0a:00:00:00:00:03", "interfaceName": "cni0",
                         "ipAddresses": ["10.42.0.1"]}]}
         }))
         .unwrap()
