@@ -104,12 +104,6 @@ pub struct NodeController {
     memory: Mutex<HashMap<String, NodeMemory>>,
 }
 
-impl std::fmt::Debug for NodeController {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NodeController").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
-
 /// State of a Node between passes.
 #[derive(Debug, Default)]
 struct NodeMemory {

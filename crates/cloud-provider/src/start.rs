@@ -156,12 +156,6 @@ pub struct CloudProvider {
     pub metrics: ControllerMetrics,
 }
 
-impl std::fmt::Debug for CloudProvider {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CloudProvider").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
-
 impl CloudProvider {
     /// Runs the selected controllers until `stop`; passes that are under way are finished. Call it when leadership is
     /// won. Adds one health check per controller, with the controller's name (framework spec 4.3).

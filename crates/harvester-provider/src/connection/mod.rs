@@ -12,7 +12,6 @@ mod report;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,12 +145,6 @@ async fn endpoints(cloud_config: &CloudConfig) -> Result<Vec<Endpoint>, Kubeconf
 }
 
 /// Keeps credentials out of logs.
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("switch", &self.switch).finish_non_exhaustive()
-    }
-}
-
 /// The recorder of Events, and the object they are about.
 #[derive(Clone)]
 struct EventTarget {
