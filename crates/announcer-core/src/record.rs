@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use contract::joined;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
@@ -10,7 +11,6 @@ use serde_json::{Value, json};
 use crate::annotations as keys;
 use crate::engine::Record;
 use crate::ownership::node::OwnerRecord;
-use crate::seniority;
 use crate::view::{Port, Published};
 
 /// The record of the owner on a Service (decisions.md 20).
@@ -81,8 +81,8 @@ pub fn publish(object: &mut Value, record: &Record, now: Timestamp) -> bool {
 /// new turn.
 fn join(object: &mut Value, turn: u32, now: Timestamp) -> bool {
     let old = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let is_ours = |condition: &&Value| condition["type"] == seniority::JOINED;
-    let place = |ours: &Value| seniority::parse_turn(ours["message"].as_str().unwrap_or_default());
+    let is_ours = |condition: &&Value| condition["type"] == joined::JOINED;
+    let place = |ours: &Value| joined::parse_turn(ours["message"].as_str().unwrap_or_default());
     let stands = old.iter().find(is_ours).map(place);
     if stands == (turn > 0).then_some(Some(turn)) {
         return false;
@@ -90,10 +90,10 @@ fn join(object: &mut Value, turn: u32, now: Timestamp) -> bool {
     let mut new: Vec<Value> = old.iter().filter(|condition| !is_ours(condition)).cloned().collect();
     if turn > 0 {
         new.push(json!({
-            "type": seniority::JOINED,
+            "type": joined::JOINED,
             "status": "True",
-            "reason": seniority::JOINED_OTHERS,
-            "message": seniority::turn_message(turn),
+            "reason": joined::JOINED_OTHERS,
+            "message": joined::turn_message(turn),
             "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         }));
     }
@@ -174,7 +174,7 @@ mod tests {
             assert!(!publish(&mut object.data, &record, NOW), "{turn}");
             let status: ServiceStatus = serde_json::from_value(object.data["status"].clone()).unwrap();
             let conditions = status.conditions.unwrap();
-            let place = |it: &Condition| seniority::parse_turn(&it.message);
+            let place = |it: &Condition| joined::parse_turn(&it.message);
             assert_eq!(conditions.get(1).and_then(place), (turn > 0).then_some(turn));
         }
     }

@@ -6,6 +6,8 @@ pub mod table;
 
 use std::net::IpAddr;
 
+use contract::keys::cloudprovider::CARD;
+use contract::leases::MEMBER_PREFIX;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
@@ -13,7 +15,7 @@ use serde::Serialize;
 
 use crate::annotations::{AddressRequest, printable};
 use crate::config::{Config, ElectionMode};
-use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
+use crate::ownership::node::Card;
 use crate::ownership::service::LeaseKey;
 use crate::view::ServiceView;
 pub use served::Probes;
@@ -173,7 +175,7 @@ fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
     let over = dhcp.iter().any(|row| row.remaining_seconds.is_some_and(|left| left < 0));
     let owner = view.published.vip_host.as_deref().map(printable).filter(|owner| !owner.is_empty());
     let term = view.published.term.map(|term| term.0);
-    let member = owner.as_ref().map(|owner| format!("{LEASE_PREFIX}{owner}"));
+    let member = owner.as_ref().map(|owner| format!("{MEMBER_PREFIX}{owner}"));
     // Without a term the membership Lease does not decide.
     let silent = term.is_some() && leases.iter().any(|lease| lease.expired && Some(&lease.lease) == member.as_ref());
     let state = if published.is_empty() {
@@ -197,7 +199,7 @@ fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
 
 fn lease_row(config: &Config, lease: &Lease, now: Timestamp) -> Option<LeaseRow> {
     let name = lease.metadata.name.as_deref()?;
-    let member = name.starts_with(LEASE_PREFIX);
+    let member = name.starts_with(MEMBER_PREFIX);
     if !member && name != config.lease.name && LeaseKey::service_of(name).is_none() {
         return None;
     }

@@ -37,8 +37,8 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The fields of a certificate behind its serial number: algorithm, issuer, validity, subject; `None` if these bytes are
-/// not a certificate.
+/// The fields of a certificate behind its serial number: algorithm, issuer, validity, subject. `None` if these bytes
+/// are not a certificate.
 pub fn fields(certificate: &[u8]) -> Option<Elements<'_>> {
     let mut certificate = Elements(Elements(certificate).next_of(SEQUENCE)?);
     let mut fields = Elements(certificate.next_of(SEQUENCE)?);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use announcer_core::ownership::node::{
-    CARD, Card, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SAFE_MODE, SAFE_MODE_HOLDER,
-};
+use announcer_core::ownership::node::{Card, ForeignLock, Member, NodeFacts};
+use contract::keys::cloudprovider::{CARD, HAND_OVER, HOST, SAFE_MODE, SAFE_MODE_HOLDER};
+use contract::leases::MEMBER_PREFIX;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -46,7 +46,7 @@ impl LeaseView {
             return Some(Self::Lock(ForeignLock { holder, renewal, duration, leftover }));
         }
         let annotation = |key: &str| lease.metadata.annotations.as_ref().and_then(|all| all.get(key));
-        if !name.starts_with(LEASE_PREFIX) {
+        if !name.starts_with(MEMBER_PREFIX) {
             let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
             let by = annotation(SAFE_MODE_HOLDER).map(String::as_str);
             return annotation(SAFE_MODE).and_then(|_| counts(by, holder, renewed?, wall)).map(Self::SafeMode);
