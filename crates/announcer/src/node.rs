@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use announcer_core::Reason;
 use announcer_core::VipId;
+use announcer_core::claim::Claim;
 use announcer_core::detect::Ask;
 use announcer_core::engine::{Action, ClientStart, Engine, Input, KernelOp, REFRESH, Recorded, ServiceEvent};
 use announcer_core::frames;
@@ -293,7 +294,7 @@ impl Node {
                 let start = || probing::start(self.inputs.clone(), Arc::clone(&self.metrics));
                 let _ = self.probes.get_or_insert_with(start).send(targets);
             }
-            Action::Claim { link, mac, address, to, payload } => {
+            Action::Claim(Claim { link, mac, address, to, payload }) => {
                 self.listeners.send(link, address, &frames::claim(mac, address, to, &payload));
             }
             Action::Listen(links) => self.listeners.set(&links),

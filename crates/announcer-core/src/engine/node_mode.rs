@@ -338,9 +338,7 @@ impl Engine {
         }
         for output in self.node_mode.claims.tick(now) {
             match output {
-                claim::Output::Claim { link, mac, address, to, payload } => {
-                    self.out.push(Action::Claim { link, mac, address, to, payload });
-                }
+                claim::Output::Claim(claim) => self.out.push(Action::Claim(claim)),
                 claim::Output::Ask(ask) => self.ask(ask),
                 claim::Output::Announce(address) => {
                     if let Some(id) = self.vip_with(address) {
