@@ -222,6 +222,17 @@ fn lease_row(config: &Config, lease: &Lease, now: Timestamp) -> Option<LeaseRow>
     })
 }
 
+impl DhcpRow {
+    /// Its server and how long it lasts, as text.
+    pub fn text(&self) -> String {
+        match self.remaining_seconds {
+            None => format!("from {} for ever", self.server),
+            Some(left) if left < 0 => format!("from {}, ended {} ago", self.server, age(-left)),
+            Some(left) => format!("from {}, {} left", self.server, age(left)),
+        }
+    }
+}
+
 impl LeaseRow {
     /// How long a Lease that is not renewed stays valid, as text. Other candidates wait that long for it.
     fn stalled_for(&self) -> Option<String> {
@@ -240,24 +251,18 @@ impl Report {
 
     /// The report as text, for users.
     pub fn to_text(&self) -> String {
-        let none = || "-".to_owned();
         let trouble = self.trouble.as_ref().map_or_else(String::new, |trouble| format!("{trouble}\n\n"));
         let vips = self.vips.iter().map(|vip| {
             let addresses: Vec<String> = vip.addresses.iter().map(ToString::to_string).collect();
-            let dhcp = vip.dhcp.iter().map(|dhcp| match dhcp.remaining_seconds {
-                None => format!("from {} for ever", dhcp.server),
-                Some(left) if left < 0 => format!("from {}, ended {} ago", dhcp.server, age(-left)),
-                Some(left) => format!("from {}, {} left", dhcp.server, age(left)),
-            });
-            let dhcp: Vec<String> = dhcp.collect();
+            let dhcp: Vec<String> = vip.dhcp.iter().map(DhcpRow::text).collect();
             vec![
                 vip.service.clone(),
-                if addresses.is_empty() { none() } else { addresses.join(",") },
-                vip.owner.clone().unwrap_or_else(none),
-                vip.term.map_or_else(none, |term| term.to_string()),
+                addresses.join(","),
+                vip.owner.clone().unwrap_or_default(),
+                vip.term.map(|term| term.to_string()).unwrap_or_default(),
                 vip.state.text().to_owned(),
-                vip.probes.as_ref().map_or_else(none, Probes::text),
-                if dhcp.is_empty() { none() } else { dhcp.join("; ") },
+                vip.probes.as_ref().map(Probes::text).unwrap_or_default(),
+                dhcp.join("; "),
             ]
         });
         let leases = self.leases.iter().map(|lease| {
@@ -268,8 +273,8 @@ impl Report {
             state.extend((lease.leaving == Some(true)).then_some("leaving"));
             vec![
                 lease.lease.clone(),
-                lease.holder.clone().unwrap_or_else(none),
-                lease.renewed_seconds_ago.map_or_else(none, |ago| format!("{} ago", age(ago))),
+                lease.holder.clone().unwrap_or_default(),
+                lease.renewed_seconds_ago.map(|ago| format!("{} ago", age(ago))).unwrap_or_default(),
                 state.join(", "),
             ]
         });

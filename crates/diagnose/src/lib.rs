@@ -14,6 +14,5 @@ pub mod jsonpath;
 pub mod reasons;
 pub mod snapshot;
 pub mod status;
-pub mod table;
 
 pub use snapshot::Snapshot;

@@ -3,10 +3,10 @@
 
 use std::process::ExitCode;
 
+use announcer_core::status::table::table;
 use clap::{Command, FromArgMatches};
 use cloud_provider::preview::{Outlook, OutlookNote, Place, Target, Write};
 use cloud_provider::start::Caches;
-use diagnose::table::table;
 use harvester_provider::{Connection, Foresight, HarvesterProvider, Source};
 use runtime::client::Settings;
 use runtime::error::chain;
