@@ -5,13 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use contract::keys::kubernetes::SERVICE_NAME;
 use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
 
 use crate::network::Family;
 use crate::view::{ServiceKey, ServiceView};
-
-/// The label with the name of the slice's Service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Nodes with an endpoint, by Service. If a Service with policy Local is missing here, its slices were not read yet or
 /// cannot be read; then no node is excluded.

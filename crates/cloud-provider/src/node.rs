@@ -29,7 +29,7 @@ use tracing::Instrument;
 pub use addresses::{NodeIpError, PROVIDED_NODE_IP, desired_addresses, parse_node_ips};
 pub use metrics::NodeMetrics;
 pub(crate) use plan::taints_value;
-pub use plan::{INSTANCE_TYPE, UNINITIALIZED, is_uninitialized};
+pub use plan::{INSTANCE_TYPE, is_uninitialized};
 pub(crate) use preview::preview;
 pub(crate) use writer::Writer;
 

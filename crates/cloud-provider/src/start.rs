@@ -275,7 +275,7 @@ mod tests {
                 "resourceVersion": "1"},
                 "spec": {"type": "LoadBalancer"}});
             let node = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1"}, "spec": {"taints": [
-                {"key": crate::node::UNINITIALIZED, "value": "true", "effect": "NoSchedule"}]}});
+                {"key": contract::keys::kubernetes::UNINITIALIZED, "value": "true", "effect": "NoSchedule"}]}});
             match (seen.method.as_str(), seen.path.as_str()) {
                 ("GET", _) if seen.query.contains("watch=true") => {
                     (403, Scenario::status(403, "Forbidden", "no watch"))
