@@ -15,6 +15,13 @@ use crate::view::{ServiceKey, ServiceView};
 /// cannot be read; then no node is excluded.
 pub type Endpoints = BTreeMap<ServiceKey, BTreeSet<String>>;
 
+/// Where the endpoints of a Service are, as text: five of these nodes at most.
+pub(crate) fn ready_on(nodes: &BTreeSet<String>) -> String {
+    let names: Vec<&str> = nodes.iter().map(String::as_str).take(5).collect();
+    let more = if nodes.len() > names.len() { " and others" } else { "" };
+    format!("ready ones are on {}{more}", names.join(", "))
+}
+
 /// The nodes of one EndpointSlice. It is extracted from the object here; a pod that starts or ends beside another one
 /// on the same node changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
