@@ -2,9 +2,10 @@
 """house.py [--json] [--lines]: measures the code against the limits of docs/architecture.md, and fails where one is broken. It reads the
 files that git tracks and needs nothing but Python. --json prints the figures as data, --lines names each line that is too long.
 
-Shipped is what the binary links: the crate `cli` and the crates of this workspace that it depends on. Code for tests (`#[cfg(test)]`, `tests/`)
-does not count as product. An arrow goes from a file to each file of the same crate whose items it names by path, re-exports followed; files on
-a common circle of arrows cannot be read one after the other. A module and those inside it are read together: no arrow runs between them."""
+Shipped is what the binary links: the crate `cli` and the crates of this workspace that it depends on. Code for tests does not count as product:
+`#[cfg(test)]`, `tests/`, and `#[cfg(any(test, feature = "…"))]`, whose features only tests of other crates enable. An arrow goes from a file to
+each file of the same crate whose items it names by path, re-exports followed; files on a common circle of arrows cannot be read one after the
+other. A module and those inside it are read together: no arrow runs between them."""
 
 import json
 import re
@@ -79,7 +80,7 @@ class File:
         code = blank(text)
         self.children, self.tests = [], []
         cuts = []
-        for found in re.finditer(r"^[ \t]*#\[cfg\(test\)\]", code, re.MULTILINE):
+        for found in re.finditer(r"^[ \t]*#\[cfg\((?:test|any\(test, feature = +\))\)\]", code, re.MULTILINE):
             if not cuts or found.start() >= cuts[-1][1]:
                 cuts.append((found.start(), closed(code, without_attributes(code, found.end()))))
         for found in re.finditer(r"^(?:pub(?:\([\w ]+\))? )?mod (\w+);", code, re.MULTILINE):

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use harvester_api::keys::cloudprovider::{CARD, SILENCE};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -28,8 +29,6 @@ const CLIENTS: u8 = 3;
 /// Answers that end a watch: two seconds of them, so that what comes after the first second is seen.
 const ENOUGH: u64 = 200;
 const OURS: &str = ":harvester-cloud-provider";
-const CARD: &str = "cloudprovider.harvesterhci.io/announcer-card";
-const SILENCE: &str = "cloudprovider.harvesterhci.io/reports-silence";
 
 /// One pod on each node, also on one that is not well.
 const WEB: &str = r"

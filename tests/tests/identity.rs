@@ -5,7 +5,6 @@
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use e2e::churn::wait_for_identity_card;
@@ -20,19 +19,12 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use tokio::sync::MutexGuard;
 
 // What a copy leaves is no place for another test.
 static WRONG: Beds = Beds::new();
 static COPY: Beds = Beds::new();
 static BESIDE: Beds = Beds::new();
 static MERGED: Beds = Beds::new();
-
-/// One node, a controller of its own, no announcers.
-async fn alone(beds: &'static Beds) -> (MutexGuard<'static, ()>, Arc<Bed>) {
-    let builder = Bed::builder().nodes(1).without_announcers().ccm_arg("--node-monitor-period=1s");
-    beds.alone(|| builder.start()).await.unwrap()
-}
 
 async fn record(bed: &Bed) -> BTreeMap<String, String> {
     record_of(bed.client().await.unwrap()).await
@@ -79,7 +71,7 @@ async fn a_wrong_file_is_not_used_nor_anything_written_and_the_right_one_is_with
     if e2e::skip() {
         return;
     }
-    let (_alone, bed) = alone(&WRONG).await;
+    let (_alone, bed) = WRONG.alone(|| Bed::one_node().start()).await.unwrap();
     let case = bed.case("wrong").await.unwrap();
     let web = case.create(service("web").tcp(80)).await.unwrap();
     let address = web.published().await.unwrap();
@@ -162,7 +154,7 @@ async fn a_copy_serves_none_of_the_originals_addresses_until_it_has_a_name_of_it
     if e2e::skip() {
         return;
     }
-    let (_alone, bed) = alone(&COPY).await;
+    let (_alone, bed) = COPY.alone(|| Bed::one_node().start()).await.unwrap();
     let case = bed.case("copy").await.unwrap();
     let names = ["one", "two", "three"];
     let mut addresses = Vec::new();
@@ -222,7 +214,7 @@ async fn a_copy_beside_its_original_leaves_it_alone_and_gets_load_balancers_of_i
     if e2e::skip() {
         return;
     }
-    let (_alone, bed) = alone(&BESIDE).await;
+    let (_alone, bed) = BESIDE.alone(|| Bed::one_node().start()).await.unwrap();
     let case = bed.case("beside").await.unwrap();
     let mut originals = BTreeMap::new();
     for name in ["one", "two"] {
@@ -310,7 +302,7 @@ async fn a_cluster_that_gets_the_record_of_another_does_not_act_as_that_one_and_
     if e2e::skip() {
         return;
     }
-    let (_alone, bed) = alone(&MERGED).await;
+    let (_alone, bed) = MERGED.alone(|| Bed::one_node().start()).await.unwrap();
     let case = bed.case("merged").await.unwrap();
     let web = case.create(service("web").tcp(80)).await.unwrap();
     let address = web.published().await.unwrap();

@@ -2,7 +2,6 @@
 //! machines. With the commands that it names, and the rights that their pod has.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use e2e::bed::POOL;
@@ -18,7 +17,6 @@ use harvester_sim::install::{Install, Network, install};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use testbed::{HarvesterSide, Request};
-use tokio::sync::MutexGuard;
 
 // What a cluster leaves behind that has moved is no place for another test.
 static RENAMED: Beds<1> = Beds::new();
@@ -31,11 +29,6 @@ const SETTLES: Duration = Duration::from_secs(90);
 
 /// Addresses of a pool elsewhere, which the first Harvester does not give.
 const ELSEWHERE_RANGE: &str = "192.168.100.0/24,start=192.168.100.170,end=192.168.100.189,gateway=192.168.100.1";
-
-async fn alone(beds: &'static Beds<1>) -> (MutexGuard<'static, ()>, Arc<Bed>) {
-    let builder = Bed::builder().nodes(1).without_announcers().ccm_arg("--node-monitor-period=1s");
-    beds.alone(|| builder.start()).await.unwrap()
-}
 
 /// The pool is for this guest cluster only.
 async fn give_pool_to(bed: &Bed, cluster: &str) {
@@ -67,7 +60,7 @@ async fn a_renamed_cluster_keeps_its_load_balancers_and_makes_new_ones_under_the
     if e2e::skip() {
         return;
     }
-    let (_alone, bed) = alone(&RENAMED).await;
+    let (_alone, bed) = RENAMED.alone(|| Bed::one_node().start()).await.unwrap();
     give_pool_to(&bed, CLUSTER).await;
     let case = bed.case("renamed").await.unwrap();
     let web = case.create(service("web").tcp(80)).await.unwrap();
@@ -214,7 +207,7 @@ async fn a_cluster_whose_machines_are_in_another_namespace_is_served_there_by_a_
     if e2e::skip() {
         return;
     }
-    let (_alone, bed) = alone(&ELSEWHERE).await;
+    let (_alone, bed) = ELSEWHERE.alone(|| Bed::one_node().start()).await.unwrap();
     let client = bed.harvester_client().await.unwrap();
     let mut place = Place { client, namespace: "elsewhere", cloud_config: String::new(), reason: "WrongNamespace" };
     place.furnish(&bed).await;
@@ -228,7 +221,7 @@ async fn a_cluster_whose_machines_are_on_another_harvester_is_served_there_by_a_
     if e2e::skip() {
         return;
     }
-    let (_alone, bed) = alone(&AWAY).await;
+    let (_alone, bed) = AWAY.alone(|| Bed::one_node().start()).await.unwrap();
     let other = HarvesterSide::builder().other().run_flag("--profile=fast").start(&bed.control_plane).await.unwrap();
     let client = other.client().await.unwrap();
     let mut place = Place { client, namespace: VM_NAMESPACE, cloud_config: String::new(), reason: "WrongHarvester" };
@@ -244,7 +237,7 @@ async fn a_cluster_restored_on_new_machines_writes_nothing_before_a_humans_word_
     if e2e::skip() {
         return;
     }
-    let (_alone, bed) = alone(&ANEW).await;
+    let (_alone, bed) = ANEW.alone(|| Bed::one_node().start()).await.unwrap();
     let case = bed.case("anew").await.unwrap();
     let mut kept = Vec::new();
     for name in ["one", "two"] {

@@ -31,8 +31,7 @@ async fn safe_mode_writes_nothing_while_everything_changes_and_all_is_served_aft
     if e2e::skip() {
         return;
     }
-    let builder = Bed::builder().nodes(1).without_announcers().ccm_arg("--node-monitor-period=1s");
-    let bed = builder.start().await.unwrap();
+    let bed = Bed::one_node().start().await.unwrap();
     let case = bed.case("churn").await.unwrap();
     let mut addresses = Vec::new();
     for name in ["one", "two", "three"] {

@@ -9,10 +9,10 @@
 use std::sync::Arc;
 
 use e2e::machines::addresses;
-use e2e::{Bed, Case, Exposed, Shared};
+use e2e::{Bed, Beds, Case, Exposed};
 use harvester_sim::faults::Faults;
 use kube::ResourceExt;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::MutexGuard;
 
 #[path = "survival/machines.rs"]
 mod machines;
@@ -23,19 +23,15 @@ mod processes;
 #[path = "survival/refusals.rs"]
 mod refusals;
 
-/// A bed, for one test at a time.
-type OneBed = (Mutex<()>, Shared<Bed>);
 // Most of these tests wait for time-outs: three of them do so side by side.
-static OUTAGES: OneBed = (Mutex::const_new(()), Shared::new());
-static REFUSALS: OneBed = (Mutex::const_new(()), Shared::new());
-static PROCESSES: OneBed = (Mutex::const_new(()), Shared::new());
+static OUTAGES: Beds<1> = Beds::new();
+static REFUSALS: Beds<1> = Beds::new();
+static PROCESSES: Beds<1> = Beds::new();
 
 /// The bed with everything well, also after a test that failed.
-async fn alone(one: &'static OneBed) -> (MutexGuard<'static, ()>, Arc<Bed>) {
-    let guard = one.0.lock().await;
-    let builder = Bed::builder().nodes(1).without_announcers().ccm_arg("--node-monitor-period=1s");
-    let builder = builder.ccm_arg("--cloud-config-all-contexts");
-    let bed = one.1.get(|| builder.start()).await.unwrap();
+async fn alone(one: &'static Beds<1>) -> (MutexGuard<'static, ()>, Arc<Bed>) {
+    let builder = Bed::one_node().ccm_arg("--cloud-config-all-contexts");
+    let (guard, bed) = one.alone(|| builder.start()).await.unwrap();
     bed.set_faults(&Faults::default()).unwrap();
     bed.write_cloud_config(&bed.fresh_cloud_config().unwrap()).unwrap();
     if bed.ccm().check().is_err() {

@@ -14,7 +14,6 @@ mod variables;
 
 use crate::class::ClassRules;
 use crate::detect::profile::Profile;
-pub use contract::leases::GLOBAL as GLOBAL_LEASE;
 use values::{Values, flags};
 pub use variables::{VARIABLES, Variable};
 

@@ -5,17 +5,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use contract::keys::kubernetes::SERVICE_NAME;
 use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
 
 use crate::network::Family;
 use crate::view::{ServiceKey, ServiceView};
 
-/// The label with the name of the slice's Service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
-
 /// Nodes with an endpoint, by Service. If a Service with policy Local is missing here, its slices were not read yet or
 /// cannot be read; then no node is excluded.
 pub type Endpoints = BTreeMap<ServiceKey, BTreeSet<String>>;
+
+/// Where the endpoints of a Service are, as text: five of these nodes at most.
+pub(crate) fn ready_on(nodes: &BTreeSet<String>) -> String {
+    let names: Vec<&str> = nodes.iter().map(String::as_str).take(5).collect();
+    let more = if nodes.len() > names.len() { " and others" } else { "" };
+    format!("ready ones are on {}{more}", names.join(", "))
+}
 
 /// The nodes of one EndpointSlice. It is extracted from the object here; a pod that starts or ends beside another one
 /// on the same node changes nothing.

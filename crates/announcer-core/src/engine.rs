@@ -197,13 +197,13 @@ impl Engine {
                 }
             }
             Input::ApiServers(servers) => {
-                self.tell_cluster(|cluster| cluster.api_servers(servers));
+                self.tell_cluster(|cluster| cluster.facts.api_servers = servers);
                 self.note_forbidden();
             }
-            Input::MembersSynced => self.tell_cluster(|cluster| cluster.members_synced(now)),
-            Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.node(now, name, facts)),
-            Input::NodesSynced { readable } => self.tell_cluster(|cluster| cluster.nodes_synced(readable)),
-            Input::Foreign(lock) => self.tell_cluster(|cluster| cluster.foreign(now, lock)),
+            Input::MembersSynced => self.tell_cluster(|cluster| cluster.facts.members_synced(now)),
+            Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.facts.node(now, name, facts)),
+            Input::NodesSynced { readable } => self.tell_cluster(|cluster| cluster.facts.nodes_synced(readable)),
+            Input::Foreign(lock) => self.tell_cluster(|cluster| cluster.facts.foreign(now, lock)),
             Input::SafeMode(yes) => self.safe_mode(yes),
             Input::ClaimKeys(secrets) => self.claim_keys(now, secrets),
             Input::KubeProxy(healthy) => self.kube_proxy(healthy),
@@ -282,7 +282,7 @@ impl Engine {
         }
         if self.observer.is_due(now) {
             // Another program may have flushed our rules.
-            self.out.extend(self.settings.rules.check());
+            self.out.extend(self.settings.rules.ask());
             self.observe(now);
         }
         self.vip_timers(now);

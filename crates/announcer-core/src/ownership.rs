@@ -92,7 +92,7 @@ impl Owners {
     pub fn unknown(&self) -> Option<&'static str> {
         match self {
             Self::Elected(leases) => leases.unknown(),
-            Self::Node(cluster) => cluster.unknown(),
+            Self::Node(cluster) => cluster.facts.unknown(),
         }
     }
 

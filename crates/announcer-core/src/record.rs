@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use contract::joined;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
@@ -10,7 +11,6 @@ use serde_json::{Value, json};
 use crate::annotations as keys;
 use crate::engine::Record;
 use crate::ownership::node::OwnerRecord;
-use crate::seniority;
 use crate::view::{Port, Published};
 
 /// The record of the owner on a Service (decisions.md 20).
@@ -81,8 +81,8 @@ pub fn publish(object: &mut Value, record: &Record, now: Timestamp) -> bool {
 /// new turn.
 fn join(object: &mut Value, turn: u32, now: Timestamp) -> bool {
     let old = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let is_ours = |condition: &&Value| condition["type"] == seniority::JOINED;
-    let place = |ours: &Value| seniority::parse_turn(ours["message"].as_str().unwrap_or_default());
+    let is_ours = |condition: &&Value| condition["type"] == joined::JOINED;
+    let place = |ours: &Value| joined::parse_turn(ours["message"].as_str().unwrap_or_default());
     let stands = old.iter().find(is_ours).map(place);
     if stands == (turn > 0).then_some(Some(turn)) {
         return false;
@@ -90,10 +90,10 @@ fn join(object: &mut Value, turn: u32, now: Timestamp) -> bool {
     let mut new: Vec<Value> = old.iter().filter(|condition| !is_ours(condition)).cloned().collect();
     if turn > 0 {
         new.push(json!({
-            "type": seniority::JOINED,
+            "type": joined::JOINED,
             "status": "True",
-            "reason": seniority::JOINED_OTHERS,
-            "message": seniority::turn_message(turn),
+            "reason": joined::JOINED_OTHERS,
+            "message": joined::turn_message(turn),
             "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         }));
     }
@@ -137,31 +137,22 @@ fn same_ports(old: &Value, new: &[Value]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Service;
+    use k8s_openapi::api::core::v1::ServiceStatus;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-    use serde::{Deserialize, Serialize};
 
     use super::*;
     use crate::engine::LostLeases;
+    use crate::record_writer::Object;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-    /// As the announcer reads it: nothing that it does not know is lost.
-    #[derive(Serialize, Deserialize)]
-    struct Object {
-        metadata: ObjectMeta,
-        #[serde(flatten)]
-        data: Value,
-    }
-
     fn object(status: &Value) -> Object {
-        serde_json::from_value(json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": {"name": "web", "namespace": "default", "uid": "u", "annotations": {"mine": "1"}},
-            "spec": {"type": "LoadBalancer", "future": {"field": true}},
-            "status": status,
-        }))
-        .unwrap()
+        let annotations = Some([("mine".to_owned(), "1".to_owned())].into());
+        let spec = json!({"type": "LoadBalancer", "future": {"field": true}});
+        Object {
+            metadata: ObjectMeta { annotations, ..ObjectMeta::default() },
+            data: json!({"spec": spec, "status": status}),
+        }
     }
 
     fn ports() -> Vec<Port> {
@@ -181,9 +172,9 @@ mod tests {
             let record = Record { turn, ..at("10.0.0.5", ports()) };
             assert!(publish(&mut object.data, &record, NOW), "{turn}");
             assert!(!publish(&mut object.data, &record, NOW), "{turn}");
-            let service: Service = serde_json::from_value(serde_json::to_value(&object).unwrap()).unwrap();
-            let conditions = service.status.unwrap().conditions.unwrap();
-            let place = |it: &Condition| seniority::parse_turn(&it.message);
+            let status: ServiceStatus = serde_json::from_value(object.data["status"].clone()).unwrap();
+            let conditions = status.conditions.unwrap();
+            let place = |it: &Condition| joined::parse_turn(&it.message);
             assert_eq!(conditions.get(1).and_then(place), (turn > 0).then_some(turn));
         }
     }

@@ -9,8 +9,6 @@ use std::net::IpAddr;
 
 use crate::view::{ServiceKey, ServiceView};
 
-pub use contract::joined::{JOINED, JOINED_OTHERS, parse_turn, turn_message};
-
 /// Orders Services: first those whose addresses clients know, then by the turn of joining, then by age. An old Service
 /// that asks only now for an address which clients know as another Service's is a newcomer there.
 pub fn by_seniority(services: &BTreeMap<ServiceKey, ServiceView>) -> Vec<&ServiceView> {

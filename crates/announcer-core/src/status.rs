@@ -6,6 +6,8 @@ pub mod table;
 
 use std::net::IpAddr;
 
+use contract::keys::cloudprovider::CARD;
+use contract::leases::MEMBER_PREFIX;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
@@ -13,7 +15,7 @@ use serde::Serialize;
 
 use crate::annotations::{AddressRequest, printable};
 use crate::config::{Config, ElectionMode};
-use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
+use crate::ownership::node::Card;
 use crate::ownership::service::LeaseKey;
 use crate::view::ServiceView;
 pub use served::Probes;
@@ -173,7 +175,7 @@ fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
     let over = dhcp.iter().any(|row| row.remaining_seconds.is_some_and(|left| left < 0));
     let owner = view.published.vip_host.as_deref().map(printable).filter(|owner| !owner.is_empty());
     let term = view.published.term.map(|term| term.0);
-    let member = owner.as_ref().map(|owner| format!("{LEASE_PREFIX}{owner}"));
+    let member = owner.as_ref().map(|owner| format!("{MEMBER_PREFIX}{owner}"));
     // Without a term the membership Lease does not decide.
     let silent = term.is_some() && leases.iter().any(|lease| lease.expired && Some(&lease.lease) == member.as_ref());
     let state = if published.is_empty() {
@@ -197,7 +199,7 @@ fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
 
 fn lease_row(config: &Config, lease: &Lease, now: Timestamp) -> Option<LeaseRow> {
     let name = lease.metadata.name.as_deref()?;
-    let member = name.starts_with(LEASE_PREFIX);
+    let member = name.starts_with(MEMBER_PREFIX);
     if !member && name != config.lease.name && LeaseKey::service_of(name).is_none() {
         return None;
     }
@@ -220,6 +222,17 @@ fn lease_row(config: &Config, lease: &Lease, now: Timestamp) -> Option<LeaseRow>
     })
 }
 
+impl DhcpRow {
+    /// Its server and how long it lasts, as text.
+    pub fn text(&self) -> String {
+        match self.remaining_seconds {
+            None => format!("from {} for ever", self.server),
+            Some(left) if left < 0 => format!("from {}, ended {} ago", self.server, age(-left)),
+            Some(left) => format!("from {}, {} left", self.server, age(left)),
+        }
+    }
+}
+
 impl LeaseRow {
     /// How long a Lease that is not renewed stays valid, as text. Other candidates wait that long for it.
     fn stalled_for(&self) -> Option<String> {
@@ -236,31 +249,20 @@ impl Report {
         self.vips.iter().all(|vip| vip.state == State::Announced && !fails(vip))
     }
 
-    /// The report as JSON, for programs.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
-    }
-
     /// The report as text, for users.
     pub fn to_text(&self) -> String {
-        let none = || "-".to_owned();
         let trouble = self.trouble.as_ref().map_or_else(String::new, |trouble| format!("{trouble}\n\n"));
         let vips = self.vips.iter().map(|vip| {
             let addresses: Vec<String> = vip.addresses.iter().map(ToString::to_string).collect();
-            let dhcp = vip.dhcp.iter().map(|dhcp| match dhcp.remaining_seconds {
-                None => format!("from {} for ever", dhcp.server),
-                Some(left) if left < 0 => format!("from {}, ended {} ago", dhcp.server, age(-left)),
-                Some(left) => format!("from {}, {} left", dhcp.server, age(left)),
-            });
-            let dhcp: Vec<String> = dhcp.collect();
+            let dhcp: Vec<String> = vip.dhcp.iter().map(DhcpRow::text).collect();
             vec![
                 vip.service.clone(),
-                if addresses.is_empty() { none() } else { addresses.join(",") },
-                vip.owner.clone().unwrap_or_else(none),
-                vip.term.map_or_else(none, |term| term.to_string()),
+                addresses.join(","),
+                vip.owner.clone().unwrap_or_default(),
+                vip.term.map(|term| term.to_string()).unwrap_or_default(),
                 vip.state.text().to_owned(),
-                vip.probes.as_ref().map_or_else(none, Probes::text),
-                if dhcp.is_empty() { none() } else { dhcp.join("; ") },
+                vip.probes.as_ref().map(Probes::text).unwrap_or_default(),
+                dhcp.join("; "),
             ]
         });
         let leases = self.leases.iter().map(|lease| {
@@ -271,8 +273,8 @@ impl Report {
             state.extend((lease.leaving == Some(true)).then_some("leaving"));
             vec![
                 lease.lease.clone(),
-                lease.holder.clone().unwrap_or_else(none),
-                lease.renewed_seconds_ago.map_or_else(none, |ago| format!("{} ago", age(ago))),
+                lease.holder.clone().unwrap_or_default(),
+                lease.renewed_seconds_ago.map(|ago| format!("{} ago", age(ago))).unwrap_or_default(),
                 state.join(", "),
             ]
         });

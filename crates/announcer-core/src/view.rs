@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use contract::keys::kubernetes::FINALIZER;
 use k8s_openapi::api::core::v1::Service;
 use l2_types::Mac;
 
@@ -182,9 +183,6 @@ impl SeenService {
         (view.is_some() || !cluster_ips.is_empty()).then_some(Self { cluster_ips, view })
     }
 }
-
-/// The controller of the Service keeps this finalizer until its load balancer is cleaned up.
-pub(crate) const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 impl ServiceView {
     /// The view of `service`, or `None` if it must not be announced (kube-vip spec 3.2): other type or class, annotated

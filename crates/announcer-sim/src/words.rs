@@ -21,7 +21,7 @@ pub fn is_dull(action: &Action) -> bool {
         Action::Kernel(KernelOp::Put(_) | KernelOp::Extend(_) | KernelOp::Observe)
             | Action::Ask { .. }
             | Action::Membership(_)
-            | Action::Claim { .. }
+            | Action::Claim(_)
     )
 }
 

@@ -10,7 +10,7 @@ use announcer_core::view::{SeenService, ServiceKey, ServiceView};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client};
 use runtime::cache::{Cache, Touched};
-use runtime::health::{Check, Health, Matters};
+use runtime::health::{Check, Health, OnFailure};
 use runtime::reflect::Reflector;
 use tokio::sync::mpsc;
 
@@ -45,7 +45,7 @@ pub async fn run(
         }
         let slices: Cache<SliceKey, SliceView> = Cache::new(|old, new| old != new);
         let reflector = reflector(api(), &slices);
-        health.register(FRESH, Matters::Ready, freshness(&reflector));
+        health.register(FRESH, OnFailure::NotReady, freshness(&reflector));
         tokio::select! {
             never = reflector.run() => match never {},
             ended = follow(&mut locals, &services, &mut touched, &slices) => if ended { return },

@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use announcer_core::engine::Input;
 use announcer_core::membership::{self, MembershipAct, MembershipAnswer};
-use announcer_core::ownership::node::{CARD, Card, LEASE_PREFIX, SILENCE};
+use announcer_core::ownership::node::Card;
+use contract::keys::cloudprovider::{CARD, NO_MACVLANS, SILENCE};
+use contract::leases::MEMBER_PREFIX;
 use futures::future::OptionFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -26,7 +28,7 @@ use kube::{Api, Client};
 pub use kube_proxy::watch as watch_kube_proxy;
 use runtime::cache::{Cache, CacheEvent};
 use runtime::error::{api_code, chain};
-use runtime::health::{Health, Matters};
+use runtime::health::{Health, OnFailure};
 use runtime::reflect::Reflector;
 use runtime::refusal;
 use serde_json::json;
@@ -35,7 +37,6 @@ use views::LeaseView;
 pub use views::NodeView;
 
 use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
-use contract::keys::cloudprovider::NO_MACVLANS;
 
 /// Limit for the check of permissions.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -82,7 +83,7 @@ impl Membership {
     }
 
     fn name(&self) -> String {
-        format!("{LEASE_PREFIX}{}", self.node)
+        format!("{MEMBER_PREFIX}{}", self.node)
     }
 
     /// Whether `node` mode has the permissions to list Leases and write ours. `false` only if the API server denies
@@ -237,11 +238,11 @@ pub async fn watch_leases(
             LeaseView::of(lease, &wanted, Timestamp::now())
         })
         .longest_pause(WATCH_PAUSE);
-    health.register("leases-fresh", Matters::Ready, reflector.freshness());
+    health.register("leases-fresh", OnFailure::NotReady, reflector.freshness());
     // The Leases whose controllers are in safe mode: one that ends must not end another one.
     let mut in_safe_mode = BTreeSet::new();
     let mut tell = |name: &str, view: Option<&LeaseView>| {
-        let input = match (name.strip_prefix(LEASE_PREFIX), view) {
+        let input = match (name.strip_prefix(MEMBER_PREFIX), view) {
             (Some(node), Some(LeaseView::Member(member))) => Input::Member(node.to_owned(), Some(member.clone())),
             (Some(node), _) => Input::Member(node.to_owned(), None),
             (None, Some(LeaseView::Lock(lock))) => Input::Foreign(Some(lock.clone())),
@@ -306,7 +307,7 @@ pub async fn watch_nodes(
     }
     let reflector = Reflector::new("nodes", api, nodes.clone(), name, |node: &Node| Some(NodeView::of(node)))
         .longest_pause(WATCH_PAUSE);
-    health.register("nodes-fresh", Matters::Ready, reflector.freshness());
+    health.register("nodes-fresh", OnFailure::NotReady, reflector.freshness());
     let feed = nodes.follow(|told| {
         let _ = inputs.send(match told {
             CacheEvent::Object(name, view) => Input::Node(name.clone(), view.map(|view| view.facts.clone())),

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use announcer_core::Reason;
 use announcer_core::VipId;
+use announcer_core::claim::Claim;
 use announcer_core::detect::Ask;
 use announcer_core::engine::{Action, ClientStart, Engine, Input, KernelOp, REFRESH, Recorded, ServiceEvent};
 use announcer_core::frames;
@@ -20,8 +21,7 @@ use announcer_core::ownership::service::LeaseKey;
 use announcer_core::prober::Targets;
 use announcer_core::view::{ServiceKey, Uid};
 use futures::FutureExt;
-use k8s_openapi::api::core::v1::ObjectReference;
-use runtime::events::Recorder;
+use runtime::events::{self, Recorder};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -294,7 +294,7 @@ impl Node {
                 let start = || probing::start(self.inputs.clone(), Arc::clone(&self.metrics));
                 let _ = self.probes.get_or_insert_with(start).send(targets);
             }
-            Action::Claim { link, mac, address, to, payload } => {
+            Action::Claim(Claim { link, mac, address, to, payload }) => {
                 self.listeners.send(link, address, &frames::claim(mac, address, to, &payload));
             }
             Action::Listen(links) => self.listeners.set(&links),
@@ -338,14 +338,8 @@ impl Node {
         if tell.reason == Reason::CannotAnnounce && self.uids.0.contains_key(key) {
             self.metrics.services.refused(key);
         }
-        let object = ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Service".into()),
-            namespace: Some(key.namespace.clone()),
-            name: Some(key.name.clone()),
-            uid: self.uids.0.get(key).map(|uid| uid.0.clone()),
-            ..ObjectReference::default()
-        };
+        let uid = self.uids.0.get(key).map(|uid| uid.0.clone());
+        let object = events::reference("Service", Some(&key.namespace), &key.name, uid);
         if tell.warning {
             tracing::warn!(service = %key, reason = tell.reason.as_str(), "{}", tell.text);
             self.recorder.warning(&object, tell.reason.as_str(), &tell.text);

@@ -19,7 +19,7 @@ use l2::netlink::inet_conf_of_all;
 use runtime::Product;
 use runtime::client::{ApiMetrics, ClientError, Settings, Source, connect};
 use runtime::events::Recorder;
-use runtime::health::{Health, Matters};
+use runtime::health::{Health, OnFailure};
 use runtime::leader::{LeaderConfig, OnLoss, Timing};
 use runtime::shutdown::Token;
 use runtime::tasks::{TaskError, Tasks};
@@ -234,8 +234,8 @@ fn serve_health(
     health: &Health,
 ) {
     let (beat, known) = (Arc::clone(liveness), Arc::clone(liveness));
-    health.register("engine", Matters::Alive, Arc::new(move || beat.alive()));
-    health.register("ownership", Matters::Ready, Arc::new(move || known.ready()));
+    health.register("engine", OnFailure::Restart, Arc::new(move || beat.alive()));
+    health.register("ownership", OnFailure::NotReady, Arc::new(move || known.ready()));
     for listen in config.metrics.into_iter().chain(config.health) {
         let server = serve(listen, health.clone(), registry.clone(), tasks.stop());
         tasks.spawn("health and metrics server", server);

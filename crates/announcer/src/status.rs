@@ -1,8 +1,7 @@
 //! `announcer status`: reads the objects from the API. [`announcer_core::status`] interprets them.
 
 use announcer_core::config::Config;
-pub use announcer_core::status::{DhcpRow, LeaseRow, Probes, Report, State, VipRow};
-use announcer_core::status::{Listed, report};
+use announcer_core::status::{Listed, Report, report};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;

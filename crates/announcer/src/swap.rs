@@ -32,12 +32,6 @@ pub struct Swapper {
     inputs: mpsc::UnboundedSender<Input>,
 }
 
-impl std::fmt::Debug for Swapper {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Swapper").finish_non_exhaustive()
-    }
-}
-
 impl Swapper {
     /// `config` is that of `client`; it is used for further connections, to `servers` in turn.
     pub fn new(

@@ -38,12 +38,6 @@ pub struct Writer {
     inputs: mpsc::UnboundedSender<Input>,
 }
 
-impl std::fmt::Debug for Writer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("queue", &self.queue).finish_non_exhaustive()
-    }
-}
-
 impl Writer {
     /// Results go to `inputs`.
     pub fn new(client: Client, metrics: QueueMetrics, inputs: mpsc::UnboundedSender<Input>) -> Self {

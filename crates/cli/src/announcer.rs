@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use announcer_core::Config;
 use announcer_core::config::{ConfigError, VARIABLES};
+use announcer_core::status::Report;
 use runtime::error::chain;
 use runtime::logging::{self, Format};
 use runtime::shutdown;
@@ -131,7 +132,7 @@ fn status(arguments: &[String]) -> ExitCode {
             if let Some(namespace) = namespace {
                 report.vips.retain(|vip| vip.service.split('/').next() == Some(&namespace));
             }
-            let said = say(output.render(|| report.to_text(), || report.to_json()).trim_end());
+            let said = say(output.render(|| report.to_text(), &report).trim_end());
             ends_with(&report, said)
         }
         Err(error) => {
@@ -141,7 +142,7 @@ fn status(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn ends_with(report: &announcer::status::Report, said: ExitCode) -> ExitCode {
+fn ends_with(report: &Report, said: ExitCode) -> ExitCode {
     if report.is_well() { said } else { ExitCode::from(NOT_WELL) }
 }
 
@@ -314,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_vip_without_an_owner_is_told_by_the_exit_status_too() {
-        use announcer::status::{Report, State, VipRow};
+        use announcer_core::status::{State, VipRow};
         let report = |state: State| Report {
             trouble: None,
             vips: vec![VipRow {

@@ -108,7 +108,7 @@ async fn run(common: &Common, change: Option<(String, bool)>) -> anyhow::Result<
     let config = source.load(None).await.context("no access to the guest cluster")?;
     let records = Records::new(connect(config, &Settings::new("guest", &PRODUCT))?);
     let before = records.read().await?;
-    let told = |record: &Record| common.output.render(|| shown(record), || format!("{:#}", document(record, None)));
+    let told = |record: &Record| common.output.render(|| shown(record), &document(record, None));
     let Some((word, dry_run)) = change else { return Ok(told(&before)) };
     if let Some(name) = word.strip_prefix("copy ") {
         let cluster_uid = records.cluster_uid().await.ok().flatten();
@@ -168,7 +168,7 @@ fn meaning(word: &str) -> String {
 fn foreseen(output: Output, record: &Record, word: &str) -> String {
     output.render(
         || format!("{}\n{}\nNothing was changed (--dry-run).", shown(record), meaning(word)),
-        || format!("{:#}", document(record, Some(&meaning(word)))),
+        &document(record, Some(&meaning(word))),
     )
 }
 

@@ -162,14 +162,13 @@ async fn show(arguments: StatusArguments) -> anyhow::Result<ExitCode> {
         let snapshot = look(&arguments.clusters, false).await?;
         let report = status::report(&snapshot, &scope);
         let text = match &arguments.output {
-            StatusFormat::Of(Output::Text) => report.to_text(false),
+            StatusFormat::Of(output) => output.render(|| report.to_text(false), &report),
             StatusFormat::Wide => report.to_text(true),
-            StatusFormat::Of(Output::Json) => report.to_json() + "\n",
-            StatusFormat::Of(Output::Yaml) => report.to_yaml(),
-            StatusFormat::JsonPath(template) => template.render(&report.to_value()) + "\n",
+            StatusFormat::JsonPath(template) => template.render(&serde_json::to_value(&report)?),
         };
+        let text = text.trim_end();
         if !arguments.watch {
-            let said = say(text.trim_end());
+            let said = say(text);
             return Ok(if snapshot.guest.trouble.is_some() {
                 ExitCode::from(UNREADABLE)
             } else if !report.is_well() {
@@ -179,8 +178,8 @@ async fn show(arguments: StatusArguments) -> anyhow::Result<ExitCode> {
             });
         }
         if text != before {
-            print(&format!("{}{text}", if before.is_empty() { "" } else { "---\n" }))?;
-            before = text;
+            print(&format!("{}{text}\n", if before.is_empty() { "" } else { "---\n" }))?;
+            before = text.to_owned();
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
@@ -188,7 +187,7 @@ async fn show(arguments: StatusArguments) -> anyhow::Result<ExitCode> {
 
 async fn examine(arguments: DoctorArguments) -> anyhow::Result<ExitCode> {
     let found = doctor::examine(&look(&arguments.clusters, true).await?);
-    let text = arguments.output.render(|| found.to_text(), || found.to_json());
+    let text = arguments.output.render(|| found.to_text(), &found);
     let said = say(text.trim_end());
     let status = found.exit_status();
     Ok(if status == 0 { said } else { ExitCode::from(status) })

@@ -93,12 +93,6 @@ impl Barred {
 /// Interval of the reports that too many Nodes would be deleted.
 const TELL_AGAIN: Duration = Duration::from_mins(10);
 
-impl std::fmt::Debug for LifecycleController {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LifecycleController").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
-
 impl LifecycleController {
     /// A controller that has not started.
     pub fn new(

@@ -20,7 +20,7 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use runtime::error::{chain, is_conflict};
-use runtime::events::Recorder;
+use runtime::events::{self, Recorder};
 use runtime::shutdown::Token;
 use runtime::work_queue::{Backoff, QueueMetrics, WorkQueue};
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ use tracing::Instrument;
 pub use addresses::{NodeIpError, PROVIDED_NODE_IP, desired_addresses, parse_node_ips};
 pub use metrics::NodeMetrics;
 pub(crate) use plan::taints_value;
-pub use plan::{INSTANCE_TYPE, UNINITIALIZED, is_uninitialized};
+pub use plan::{INSTANCE_TYPE, is_uninitialized};
 pub(crate) use preview::preview;
 pub(crate) use writer::Writer;
 
@@ -102,12 +102,6 @@ pub struct NodeController {
     /// Nodes whose machine has to be queried, even if the Node itself looks right.
     stale: Mutex<BTreeSet<String>>,
     memory: Mutex<HashMap<String, NodeMemory>>,
-}
-
-impl std::fmt::Debug for NodeController {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NodeController").field("settings", &self.settings).finish_non_exhaustive()
-    }
 }
 
 /// State of a Node between passes.
@@ -377,13 +371,7 @@ fn note(before: &NodeView, written: NodeView, memory: &mut NodeMemory) -> Arc<No
 
 /// The object that Events about a Node refer to.
 pub fn reference(node: &NodeView) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".into()),
-        kind: Some("Node".into()),
-        name: Some(node.name.clone()),
-        uid: Some(node.uid.0.clone()),
-        ..ObjectReference::default()
-    }
+    events::reference("Node", None, &node.name, Some(node.uid.0.clone()))
 }
 
 #[cfg(test)]

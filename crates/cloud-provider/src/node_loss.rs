@@ -81,12 +81,6 @@ pub struct NodeLoss {
     is_refused: bool,
 }
 
-impl std::fmt::Debug for NodeLoss {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NodeLoss").field("cases", &self.cases).finish_non_exhaustive()
-    }
-}
-
 impl NodeLoss {
     /// Creates the controller.
     pub fn new(

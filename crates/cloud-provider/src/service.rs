@@ -97,12 +97,6 @@ pub(crate) struct ServiceController {
     memory: Mutex<HashMap<ServiceKey, Box<ServiceState>>>,
 }
 
-impl std::fmt::Debug for ServiceController {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServiceController").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
-
 impl ServiceController {
     /// Creates the controller.
     pub fn new(

@@ -9,7 +9,7 @@ use kube::{Api, Client};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use runtime::events::Recorder;
-use runtime::health::{Health, Matters};
+use runtime::health::{Health, OnFailure};
 use runtime::metrics::{Metrics, Register};
 use runtime::reflect::Reflector;
 use runtime::shutdown::Token;
@@ -53,8 +53,8 @@ impl Caches {
             observe::node_key,
             |node| Some(observe::node(node)),
         );
-        health.register("services", Matters::Ready, services.check());
-        health.register("nodes", Matters::Ready, nodes.check());
+        health.register("services", OnFailure::NotReady, services.check());
+        health.register("nodes", OnFailure::NotReady, nodes.check());
         tasks.spawn_endless("watch of Services", services.run());
         tasks.spawn_endless("watch of Nodes", nodes.run());
         caches
@@ -156,12 +156,6 @@ pub struct CloudProvider {
     pub metrics: ControllerMetrics,
 }
 
-impl std::fmt::Debug for CloudProvider {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CloudProvider").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
-
 impl CloudProvider {
     /// Runs the selected controllers until `stop`; passes that are under way are finished. Call it when leadership is
     /// won. Adds one health check per controller, with the controller's name (framework spec 4.3).
@@ -179,7 +173,7 @@ impl CloudProvider {
             }
             tracing::info!("starting {controller}");
             metrics.running.get_or_create(&[("name", controller.metric_name()), ("manager", MANAGER)]).set(1);
-            health.register(controller.name(), Matters::Alive, Arc::new(|| Ok(())));
+            health.register(controller.name(), OnFailure::Restart, Arc::new(|| Ok(())));
         }
         let chosen = |controller| settings.controllers.has(controller);
         let service = chosen(Controller::Service).then(|| {
@@ -281,7 +275,7 @@ mod tests {
                 "resourceVersion": "1"},
                 "spec": {"type": "LoadBalancer"}});
             let node = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1"}, "spec": {"taints": [
-                {"key": crate::node::UNINITIALIZED, "value": "true", "effect": "NoSchedule"}]}});
+                {"key": contract::keys::kubernetes::UNINITIALIZED, "value": "true", "effect": "NoSchedule"}]}});
             match (seen.method.as_str(), seen.path.as_str()) {
                 ("GET", _) if seen.query.contains("watch=true") => {
                     (403, Scenario::status(403, "Forbidden", "no watch"))

@@ -1,5 +1,5 @@
 //! Every annotation and label key that cloud provider and announcer share with users and with each other (CCM spec 2,
-//! Harvester spec 2.4, 4.3 and 9.3, kube-vip spec 0).
+//! Harvester spec 2.4, 4.3 and 9.3, kube-vip spec 0), and those of Kubernetes that both read.
 
 /// Constants, and `ALL` of them: what is added here is known to every reader of the list.
 macro_rules! keys {
@@ -162,12 +162,39 @@ pub mod kube_vip {
     }
 }
 
+/// Keys that Kubernetes itself defines and that several parts of the product read.
+pub mod kubernetes {
+    /// Zone: label on Nodes, annotation on VMIs.
+    pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
+    /// Region: label on Nodes, annotation on VMIs.
+    pub const TOPOLOGY_REGION: &str = "topology.kubernetes.io/region";
+    /// Host name: label on Nodes, annotation on VMIs.
+    pub const HOSTNAME: &str = "kubernetes.io/hostname";
+    /// Service: the finalizer that its controller keeps until its load balancer is cleaned up.
+    pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+    /// Label of an EndpointSlice: the name of its Service.
+    pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+    /// Taint by which the kubelet marks a Node that no cloud provider has initialised; its effect does not matter
+    /// (framework spec 2.1).
+    pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+    /// Taint that makes Kubernetes move a Node's pods although its kubelet cannot confirm that they have ended.
+    pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+    /// Taint of a Node that the cluster autoscaler is about to remove.
+    pub const AUTOSCALER: &str = "ToBeDeletedByClusterAutoscaler";
+    /// Taints of a Node that announces nothing (decisions.md 21).
+    pub const SHUT_OUT: [&str; 2] = [OUT_OF_SERVICE, AUTOSCALER];
+    /// Label of a Node that announces nothing.
+    pub const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+    /// Annotation of the mirror pod of a static pod, which a kubelet runs from a file.
+    pub const MIRROR: &str = "kubernetes.io/config.mirror";
+}
+
 /// Whether some program of ours reads or writes this key.
 pub fn is_known(key: &str) -> bool {
     all().any(|known| known == key)
 }
 
-/// All keys of both prefixes.
+/// All keys of our two prefixes.
 pub fn all() -> impl Iterator<Item = &'static str> {
     cloudprovider::ALL.iter().chain(kube_vip::ALL).copied()
 }

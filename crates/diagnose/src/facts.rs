@@ -4,6 +4,7 @@ use announcer_core::Config;
 use announcer_core::status::Listed;
 pub use contract::config_maps::record::{CLUSTER_NAME, IDENTITY, PAUSED, POSSIBLE_ORPHANS, SAFE_MODE};
 pub use contract::config_maps::{HOST_UPGRADE, RECORD};
+use contract::keys::kubernetes::FINALIZER;
 pub use contract::leases::MEMBER_PREFIX;
 use contract::{config_maps, leases};
 use harvester_api::keys;
@@ -28,8 +29,6 @@ pub const CONTROLLER_LEASE: &str = "cloud-controller-manager";
 pub const CONTROLLER_SILENT: i64 = 60;
 /// Key of the record with the time of a suspected restore of etcd, and for how long in seconds the suspicion lasts.
 const RESTORE_SUSPECTED: (&str, i64) = ("restore-suspected", 24 * 60 * 60);
-/// Finalizer of the cloud controller on Services.
-const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 /// `namespace/name`.
 pub fn key(metadata: &ObjectMeta) -> String {

@@ -1,14 +1,13 @@
 //! Checks whether the chart's workloads do their work, for `helm test`, which also checks whether they answer: an
 //! announcer has to be ready on each node that should have one, and Leases have to be renewed.
 
+use announcer_core::status::table::age;
 use contract::leases::MEMBER_PREFIX;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-
-use crate::table::age;
 
 /// The pod of an announcer that is not being deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,11 +14,5 @@ pub mod jsonpath;
 pub mod reasons;
 pub mod snapshot;
 pub mod status;
-pub mod table;
 
 pub use snapshot::Snapshot;
-
-/// A report as YAML.
-pub fn yaml(report: &impl serde::Serialize) -> String {
-    serde_saphyr::to_string(report).expect("plain fields are always valid YAML")
-}

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::lenient;
-use crate::load_balancer::{API_VERSION, Condition};
+use crate::load_balancer::{Condition, api_version};
 use crate::resource::resource;
 
 /// A pool of addresses, with the rules for its selection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IpPool {
-    /// Always [`API_VERSION`].
+    /// Always that of a LoadBalancer.
     #[serde(default = "api_version")]
     pub api_version: String,
     /// Always `IPPool`.
@@ -31,10 +31,6 @@ pub struct IpPool {
     /// The allocations.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub status: Option<IpPoolStatus>,
-}
-
-fn api_version() -> String {
-    API_VERSION.to_owned()
 }
 
 fn kind() -> String {

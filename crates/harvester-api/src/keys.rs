@@ -1,10 +1,10 @@
-//! Keys of annotations, labels and finalizers that Harvester, Rancher and Kubernetes define, besides those of
-//! [`contract`], with their fixed values (CCM spec 2, Harvester spec 2.4, 4.3 and 9.3).
+//! Keys of annotations, labels and finalizers that Harvester and Rancher define, besides those of [`contract`], with
+//! their fixed values (CCM spec 2, Harvester spec 2.4, 4.3 and 9.3).
 //!
 //! Constants are named after the key. There is a module per owner, because last parts like `network` and `cluster`
 //! occur more than once.
 
-pub use contract::keys::{cloudprovider, kube_vip};
+pub use contract::keys::{cloudprovider, kube_vip, kubernetes};
 
 /// Keys below `loadbalancer.harvesterhci.io/`: the host's vocabulary, on LoadBalancers and IPPools.
 pub mod loadbalancer {
@@ -23,16 +23,6 @@ pub mod loadbalancer {
     pub const VID: &str = "loadbalancer.harvesterhci.io/vid";
     /// IPPool annotation: `<ip>: <namespace>/<name>` that an administrator wants released.
     pub const MANUALLY_RELEASE_IP: &str = "loadbalancer.harvesterhci.io/manuallyReleaseIP";
-}
-
-/// Keys that Kubernetes itself defines and that stand on machines too. Those of Nodes alone are the framework's.
-pub mod kubernetes {
-    /// Zone: label on Nodes, annotation on VMIs.
-    pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
-    /// Region: label on Nodes, annotation on VMIs.
-    pub const TOPOLOGY_REGION: &str = "topology.kubernetes.io/region";
-    /// Host name: label on Nodes, annotation on VMIs.
-    pub const HOSTNAME: &str = "kubernetes.io/hostname";
 }
 
 /// Keys that Harvester and Rancher put on virtual machines and namespaces.

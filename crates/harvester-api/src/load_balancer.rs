@@ -56,7 +56,7 @@ pub struct LoadBalancer {
     pub other: Map<String, Value>,
 }
 
-fn api_version() -> String {
+pub(crate) fn api_version() -> String {
     API_VERSION.to_owned()
 }
 

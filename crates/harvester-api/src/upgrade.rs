@@ -39,9 +39,6 @@ pub struct UpgradePlanStatus {
     /// For example `NodeUpgrading`.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub current_phase: String,
-    /// When each phase began.
-    #[serde(default, deserialize_with = "lenient::items")]
-    pub phase_transition_timestamps: Vec<PhaseTransition>,
     /// By name of the host.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub node_upgrade_statuses: BTreeMap<String, HostStatus>,
@@ -95,18 +92,6 @@ pub struct HostStatus {
     pub message: String,
 }
 
-/// One entry of `status.phaseTransitionTimestamps`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PhaseTransition {
-    /// The phase that began.
-    #[serde(default, deserialize_with = "lenient::or_default")]
-    pub phase: String,
-    /// RFC 3339.
-    #[serde(default, deserialize_with = "lenient::or_default")]
-    pub phase_transition_timestamp: String,
-}
-
 /// One entry of `status.conditions`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpgradeCondition {
@@ -150,14 +135,13 @@ mod tests {
             "metadata": {"name": "p"},
             "spec": {"version": "v1.9.0"},
             "status": {"currentPhase": 5, "singleNode": "host-1",
-                "phaseTransitionTimestamps": [{"phase": "Initializing"}, 3],
                 "nodeUpgradeStatuses": {"host-1": {"state": "SomethingNew", "reason": null}},
-                "conditions": [{"type": "Progressing", "status": "True"}, {"status": "True"}]}
+                "conditions": [{"type": "Progressing", "status": "True"}, {"status": "True"}, 3]}
         }))
         .unwrap();
         assert!(plan.status.single_node && plan.status.current_phase.is_empty());
         assert_eq!(plan.status.node_upgrade_statuses["host-1"].state, "SomethingNew");
-        assert_eq!(plan.status.phase_transition_timestamps.len(), 1);
+        assert_eq!(plan.status.conditions.len(), 2);
         assert_eq!(condition(&plan.status.conditions, "Progressing").unwrap().status, "True");
         let bare: Upgrade = serde_json::from_value(json!({"metadata": {}, "status": null})).unwrap();
         assert_eq!(bare, Upgrade::default());

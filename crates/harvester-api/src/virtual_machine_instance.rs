@@ -140,9 +140,6 @@ pub struct Interface {
     /// Name inside the guest.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
     pub interface_name: String,
-    /// `", "`-joined set of `domain`, `guest-agent`, `multus-status`.
-    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
-    pub info_source: String,
 }
 
 /// `status.migrationState`, trimmed.
@@ -223,19 +220,6 @@ impl VirtualMachineInstance {
         self.condition("AgentConnected").is_some_and(|condition| condition.status == "True")
     }
 
-    /// Multus networks in spec order: (NIC name, network as `namespace/name`). A bare network name is completed with
-    /// the VMI's namespace. CCM spec 4.2, W-30
-    pub fn multus_networks(&self) -> impl Iterator<Item = (&str, String)> {
-        let own = self.metadata.namespace.as_deref().unwrap_or("default");
-        self.spec.networks.iter().filter_map(move |network| {
-            let wanted = network.multus.as_ref()?.network_name.as_str();
-            (!wanted.is_empty()).then(|| {
-                let full = if wanted.contains('/') { wanted.to_owned() } else { format!("{own}/{wanted}") };
-                (network.name.as_str(), full)
-            })
-        })
-    }
-
     /// The status of a NIC by its name in the spec.
     pub fn interface(&self, name: &str) -> Option<&Interface> {
         self.status.interfaces.iter().find(|interface| !name.is_empty() && interface.name == name)
@@ -298,20 +282,17 @@ mod tests {
                 "conditions": [{"type": "Ready", "status": "True"}, {"type": "AgentConnected", "status": "True"}, 7],
                 "interfaces": [
                     {"name": "nic-0", "mac": "52:54:00:00:00:01", "interfaceName": "enp1s0",
-                        "infoSource": "domain, guest-agent",
                      "ipAddress": "10.20.0.11", "ipAddresses": ["10.20.0.11", "fe80::1"]},
                     {"name": "nic-1", "ipAddress": "10.9.0.1"},
-                    {"mac": "0a:00:00:00:00:03", "interfaceName": "cni0", "infoSource": "guest-agent",
+                    {"mac": "0a:00:00:00:00:03", "interfaceName": "cni0",
                         "ipAddresses": ["10.42.0.1"]}]}
         }))
         .unwrap()
     }
 
     #[test]
-    fn nics_join_by_name_and_a_bare_network_is_in_the_vmis_namespace() {
+    fn nics_join_by_name() {
         let vmi = fixture();
-        let networks: Vec<_> = vmi.multus_networks().collect();
-        assert_eq!(networks, [("nic-0", "guests/mgmt".to_owned()), ("nic-1", "guests/data".to_owned())]);
         let nic = vmi.interface("nic-0").unwrap();
         assert_eq!(nic.addresses().collect::<Vec<_>>(), ["10.20.0.11", "fe80::1"]);
         assert_eq!(vmi.interface("nic-1").unwrap().addresses().collect::<Vec<_>>(), ["10.9.0.1"]);

@@ -66,12 +66,6 @@ pub struct Announcers {
     announced: watch::Sender<AnnouncerPresence>,
 }
 
-impl std::fmt::Debug for Announcers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Announcers").finish_non_exhaustive()
-    }
-}
-
 impl Announcers {
     /// Creates the check. It sends no request before [`Self::run`].
     pub fn new(

@@ -46,12 +46,6 @@ pub struct Detector {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-impl std::fmt::Debug for Detector {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Detector").finish_non_exhaustive()
-    }
-}
-
 impl Detector {
     /// Creates the detector for the cache of load balancers. Sends no request before [`Self::run`].
     pub(crate) fn new(

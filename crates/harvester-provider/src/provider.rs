@@ -49,7 +49,6 @@ const COMPONENT: &str = "harvester-cloud-provider";
 
 /// The provider for Harvester. It is created at the start, but watches and writes only after
 /// [`HarvesterProvider::start`], which the leader calls.
-#[derive(Debug)]
 pub struct HarvesterProvider {
     identity: Identity,
     load_balancers: Arc<HarvesterLoadBalancers>,

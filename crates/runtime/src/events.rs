@@ -42,6 +42,18 @@ pub struct Entry {
     pub message: String,
 }
 
+/// Refers to an object of API version `v1`, for an Event about it. With the UID the Event is found from the object.
+pub fn reference(kind: &str, namespace: Option<&str>, name: &str, uid: Option<String>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some(kind.into()),
+        namespace: namespace.map(Into::into),
+        name: Some(name.into()),
+        uid,
+        ..ObjectReference::default()
+    }
+}
+
 /// Type of an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {

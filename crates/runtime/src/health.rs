@@ -10,11 +10,11 @@ pub type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// The consequence of a failing check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Matters {
+pub enum OnFailure {
     /// The process should be restarted: `/healthz` and `/livez`.
-    Alive,
+    Restart,
     /// The process should get no work yet: `/readyz`.
-    Ready,
+    NotReady,
     /// Nothing that a restart or another replica would solve: `/readyz` shows it, but passes.
     Shown,
 }
@@ -22,7 +22,7 @@ pub enum Matters {
 /// The registry of checks. Cheap to clone; all clones are the same registry.
 #[derive(Clone, Default)]
 pub struct Health {
-    checks: Arc<Mutex<BTreeMap<String, (Matters, Check)>>>,
+    checks: Arc<Mutex<BTreeMap<String, (OnFailure, Check)>>>,
     /// The failed checks of the last request of each probe.
     failed: Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>,
 }
@@ -54,10 +54,10 @@ impl Probe {
         }
     }
 
-    fn includes(self, matters: Matters) -> bool {
+    fn includes(self, on_failure: OnFailure) -> bool {
         match self {
-            Self::Healthz | Self::Livez => matters == Matters::Alive,
-            Self::Readyz => matters != Matters::Alive,
+            Self::Healthz | Self::Livez => on_failure == OnFailure::Restart,
+            Self::Readyz => on_failure != OnFailure::Restart,
         }
     }
 }
@@ -69,8 +69,8 @@ impl Health {
     }
 
     /// Registers a check, or replaces the one of the same name.
-    pub fn register(&self, name: impl Into<String>, matters: Matters, check: Check) {
-        self.checks.lock().insert(name.into(), (matters, check));
+    pub fn register(&self, name: impl Into<String>, on_failure: OnFailure, check: Check) {
+        self.checks.lock().insert(name.into(), (on_failure, check));
     }
 
     /// Removes a check.
@@ -85,16 +85,16 @@ impl Health {
 
     /// Runs the checks of `probe`, except those in `exclude`. The result is ordered by name.
     pub fn ask(&self, probe: Probe, exclude: &[String]) -> Report {
-        let checks: Vec<(String, Matters, Check)> = {
+        let checks: Vec<(String, OnFailure, Check)> = {
             let checks = self.checks.lock();
             let asked =
-                checks.iter().filter(|(name, (matters, _))| probe.includes(*matters) && !exclude.contains(name));
-            asked.map(|(name, (matters, check))| (name.clone(), *matters, Arc::clone(check))).collect()
+                checks.iter().filter(|(name, (on_failure, _))| probe.includes(*on_failure) && !exclude.contains(name));
+            asked.map(|(name, (on_failure, check))| (name.clone(), *on_failure, Arc::clone(check))).collect()
         };
         let (mut results, mut degraded) = (Vec::new(), Vec::new());
-        for (name, matters, check) in checks {
+        for (name, on_failure, check) in checks {
             match check() {
-                Err(reason) if matters == Matters::Shown => degraded.push((name, reason)),
+                Err(reason) if on_failure == OnFailure::Shown => degraded.push((name, reason)),
                 result => results.push((name, result)),
             }
         }
@@ -175,15 +175,15 @@ mod tests {
 
     fn health() -> Health {
         let health = Health::new();
-        health.register("leaderElection", Matters::Alive, Arc::new(|| Ok(())));
-        health.register("caches", Matters::Ready, Arc::new(|| Err("services not listed yet".into())));
+        health.register("leaderElection", OnFailure::Restart, Arc::new(|| Ok(())));
+        health.register("caches", OnFailure::NotReady, Arc::new(|| Err("services not listed yet".into())));
         health
     }
 
     #[test]
     fn what_is_only_told_fails_no_probe() {
         let health = Health::new();
-        health.register("harvester", Matters::Shown, Arc::new(|| Err("away for 60 s".into())));
+        health.register("harvester", OnFailure::Shown, Arc::new(|| Err("away for 60 s".into())));
         let report = health.ask(Probe::Readyz, &[]);
         assert!(report.is_well());
         assert_eq!(report.text(true), "[!]harvester degraded: away for 60 s\nreadyz check passed\n");
@@ -204,10 +204,10 @@ mod tests {
         let health = health();
         let news = |probe| health.is_news(&health.ask(probe, &[]));
         assert_eq!((news(Probe::Livez), news(Probe::Readyz), news(Probe::Readyz)), (false, true, false));
-        health.register("clock", Matters::Ready, Arc::new(|| Err("stands still".into())));
+        health.register("clock", OnFailure::NotReady, Arc::new(|| Err("stands still".into())));
         assert_eq!((news(Probe::Readyz), news(Probe::Readyz)), (true, false), "something else fails, too");
         for name in ["caches", "clock"] {
-            health.register(name, Matters::Ready, Arc::new(|| Ok(())));
+            health.register(name, OnFailure::NotReady, Arc::new(|| Ok(())));
         }
         assert_eq!((news(Probe::Readyz), news(Probe::Readyz), news(Probe::Livez)), (true, false, false));
     }

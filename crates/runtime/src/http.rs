@@ -106,7 +106,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::health::Matters;
+    use crate::health::OnFailure;
     use crate::scenario::{ReceivedRequest, Scenario};
 
     async fn ask(router: &Router, path: &str, token: Option<&str>) -> (u16, String) {
@@ -128,8 +128,8 @@ mod tests {
     #[tokio::test]
     async fn the_endpoints_answer_as_kubernetes_own_servers_do() {
         let health = Health::new();
-        health.register("leaderElection", Matters::Alive, Arc::new(|| Ok(())));
-        health.register("caches", Matters::Ready, Arc::new(|| Err("services not listed yet".into())));
+        health.register("leaderElection", OnFailure::Restart, Arc::new(|| Ok(())));
+        health.register("caches", OnFailure::NotReady, Arc::new(|| Err("services not listed yet".into())));
         let router = open(health);
         for (path, status, body) in [
             ("/healthz", 200, "ok"),

@@ -6,6 +6,7 @@
 
 pub mod cache;
 pub mod client;
+pub mod der;
 pub mod error;
 pub mod events;
 pub mod freshness;

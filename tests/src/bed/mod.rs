@@ -88,6 +88,11 @@ impl Bed {
         BedBuilder::new()
     }
 
+    /// One node without an announcer, and a controller that looks at the node each second.
+    pub fn one_node() -> BedBuilder {
+        Self::builder().nodes(1).without_announcers().ccm_arg("--node-monitor-period=1s")
+    }
+
     /// The cloud controller manager; panics if the bed was built without.
     pub fn ccm(&self) -> Handle<'_> {
         let program = self.ccm.as_ref().expect("this bed was built without a cloud controller manager");

@@ -83,22 +83,26 @@ pub(crate) struct TakenOverVip {
     pub suspected: bool,
 }
 
+/// A claim to send; [`crate::frames::claim`] makes the frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// Index of the interface.
+    pub link: u32,
+    /// The MAC where the VIP is now.
+    pub mac: Mac,
+    /// The VIP.
+    pub address: IpAddr,
+    /// MAC of the former owner.
+    pub to: Mac,
+    /// Term and tag.
+    pub payload: Payload,
+}
+
 /// What the caller has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Output {
-    /// Send the claim: [`crate::frames::claim`] makes the frame.
-    Claim {
-        /// Index of the interface.
-        link: u32,
-        /// The MAC where the VIP is now.
-        mac: Mac,
-        /// The VIP.
-        address: IpAddr,
-        /// Recipient.
-        to: Mac,
-        /// Term and tag.
-        payload: Payload,
-    },
+    /// Send the claim.
+    Claim(Claim),
     /// Ask whether the former owner still answers.
     Ask(Ask),
     /// The former owner has answered for a while and has stopped. Clients may have learnt its MAC, so the VIP is
@@ -327,7 +331,7 @@ impl Claiming {
             let vip = self.vips.get_mut(&address).expect("it was just listed");
             vip.last = Some(now);
             let (mac, to) = (vip.mac, vip.loser_mac);
-            out.push(Output::Claim { link, mac, address, to, payload: vip.payload });
+            out.push(Output::Claim(Claim { link, mac, address, to, payload: vip.payload }));
             if !vip.on_macvlan {
                 vip.unanswered = vip.unanswered.saturating_add(1);
                 out.push(Output::Ask(Ask { link, address, to }));

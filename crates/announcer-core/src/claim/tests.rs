@@ -67,7 +67,7 @@ impl Wire {
             self.now = self.now.max(at);
             for output in self.claims.tick(self.now) {
                 match output {
-                    Output::Claim { link, mac, address, to, .. } => {
+                    Output::Claim(Claim { link, mac, address, to, .. }) => {
                         assert_eq!((link, mac, to), (LINK, OURS, LOSER), "by unicast, to the former owner alone");
                         self.claimed.push((self.now - self.start, address));
                         if self.hears && self.obeys {
@@ -225,9 +225,9 @@ fn a_loser_that_speaks_and_does_not_hear_is_claimed_from_without_a_pause() {
 fn on_a_macvlan_the_word_of_the_node_is_enough_and_nothing_is_asked() {
     let (mut claims, now) = (Claims::new(), Instant::now());
     claims.begin(now, former_owner(), &TakenOverVip { on_macvlan: true, ..won(5, 5) });
-    assert!(matches!(claims.tick(now + FIRST)[..], [Output::Claim { .. }]));
+    assert!(matches!(claims.tick(now + FIRST)[..], [Output::Claim(_)]));
     claims.known("node-2", Term(5));
-    assert!(matches!(claims.tick(now + HAND_OVER)[..], [Output::Claim { .. }]));
+    assert!(matches!(claims.tick(now + HAND_OVER)[..], [Output::Claim(_)]));
     assert!(claims.is_empty());
 }
 
@@ -283,8 +283,8 @@ fn answers_of_others_are_no_sign_of_the_loser() {
 fn the_claim_that_is_sent_is_believed_by_its_reader() {
     let (mut claims, now) = (Claims::new(), Instant::now());
     claims.begin(now, former_owner(), &won(5, 5));
-    let [Output::Claim { mac, address, payload, .. }, Output::Ask(_)] = claims.tick(now + FIRST)[..] else { panic!() };
-    let bytes = crate::frames::claim(mac, address, LOSER, &payload);
+    let [Output::Claim(claim), Output::Ask(_)] = claims.tick(now + FIRST)[..] else { panic!() };
+    let bytes = crate::frames::claim(claim.mac, claim.address, LOSER, &claim.payload);
     let frame = crate::frames::read(LINK, &bytes).unwrap();
     let key = Key::from(&Uid("uid-1".into()));
     assert_eq!(Judge::default().judge(now, &frame, &[key], Term(4)), Judgement::Concede(Term(5)));

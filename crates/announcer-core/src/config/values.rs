@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use contract::leases;
 use l2_types::check_interface_name;
 
 use super::variables::{REQUIRED, UNSUPPORTED, VARIABLES, Variable};
-use super::{ConfigError, ElectionMode, GLOBAL_LEASE, LeaseConfig, Listen, PrefixRule, is_label, is_subdomain};
+use super::{ConfigError, ElectionMode, LeaseConfig, Listen, PrefixRule, is_label, is_subdomain};
 use crate::detect::profile::Profile;
 
 /// Values by variable. A flag counts only if the environment does not set the variable (kube-vip spec 1.1).
@@ -192,7 +193,7 @@ impl Values {
 
     /// `svc_leasename`: namespace and name.
     fn lease_name(&self) -> Result<(Option<String>, String), ConfigError> {
-        let Some(text) = self.text("svc_leasename") else { return Ok((None, GLOBAL_LEASE.to_owned())) };
+        let Some(text) = self.text("svc_leasename") else { return Ok((None, leases::GLOBAL.to_owned())) };
         let (namespace, name) = match text.split_once('/') {
             Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
                 (Some(namespace.to_owned()), name.to_owned())

@@ -344,7 +344,7 @@ impl Landmarks {
     }
 
     /// How many hosts that are not members this node hears, by interface.
-    pub fn outside(&self, now: Instant) -> BTreeMap<u32, u8> {
+    pub fn hears(&self, now: Instant) -> BTreeMap<u32, u8> {
         let mut heard: BTreeMap<u32, BTreeSet<Mac>> = BTreeMap::new();
         for ((link, _), entry) in &self.known {
             if let Some(mac) = entry.mac.filter(|mac| entry.is_heard(now, LATELY) && !self.members.contains(mac)) {

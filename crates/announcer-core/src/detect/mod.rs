@@ -139,7 +139,7 @@ impl Detector {
 
     /// How many hosts that are not members this node hears, by interface.
     pub fn hears(&self, now: Instant) -> BTreeMap<u32, u8> {
-        self.landmarks.outside(now)
+        self.landmarks.hears(now)
     }
 
     /// Whether owners answer at addresses of their own, on each interface where this node watches them. Owners of which

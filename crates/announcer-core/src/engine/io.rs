@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use l2_types::Mac;
-use l2_types::ethernet::Payload;
 use l2_types::{InetConf, Macvlan};
 
 pub use record::{LostLeases, Record, Recorded};
 pub use status::{Observations, VipStatus};
 
 use crate::annotations::{LeaseFacts, LeaseFacts6};
-use crate::claim::ClaimSecret;
+use crate::claim::{Claim, ClaimSecret};
 use crate::detect::Ask;
 use crate::frames::Frame;
 use crate::network::{Family, LeaseEnd, Network};
@@ -341,18 +340,7 @@ pub enum Action {
     /// Replace the targets that are probed as a client would (`prober`).
     ProbeServices(prober::Targets),
     /// Tell a former owner that the address is here (`claim`).
-    Claim {
-        /// Index of the interface.
-        link: u32,
-        /// The MAC where the address is now.
-        mac: Mac,
-        /// The address.
-        address: IpAddr,
-        /// MAC of the former owner.
-        to: Mac,
-        /// Term and tag.
-        payload: Payload,
-    },
+    Claim(Claim),
     /// Receive frames about addresses of these families on these interfaces, and no others.
     Listen(BTreeSet<(u32, Family)>),
     /// Start the DHCP client of a Service.

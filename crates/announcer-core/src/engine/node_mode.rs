@@ -126,7 +126,7 @@ impl Engine {
 
     /// Whether `mac` is or was an interface of another member.
     pub(super) fn is_peer(&self, mac: Mac) -> bool {
-        matches!(&self.ownership, Owners::Node(cluster) if cluster.is_of_member(mac))
+        matches!(&self.ownership, Owners::Node(cluster) if cluster.facts.is_of_member(mac))
     }
 
     /// Passes an input on to the cluster, in `node` mode only.
@@ -338,9 +338,7 @@ impl Engine {
         }
         for output in self.node_mode.claims.tick(now) {
             match output {
-                claim::Output::Claim { link, mac, address, to, payload } => {
-                    self.out.push(Action::Claim { link, mac, address, to, payload });
-                }
+                claim::Output::Claim(claim) => self.out.push(Action::Claim(claim)),
                 claim::Output::Ask(ask) => self.ask(ask),
                 claim::Output::Announce(address) => {
                     if let Some(id) = self.vip_with(address) {

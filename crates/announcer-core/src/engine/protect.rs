@@ -43,12 +43,8 @@ impl Rules {
         self.ask()
     }
 
-    /// Requests the rules again, because another program may have flushed them.
-    pub fn check(&mut self) -> Option<Action> {
-        self.ask()
-    }
-
-    fn ask(&mut self) -> Option<Action> {
+    /// Requests the rules, also again, because another program may have flushed them.
+    pub fn ask(&mut self) -> Option<Action> {
         if self.asked.is_some() {
             return None;
         }
@@ -194,7 +190,7 @@ mod tests {
         assert_eq!(rules.answered(Ok(())), Some(Answered { news: true, next }));
         assert_eq!(rules.answered(Ok(())), Some(Answered { news: true, next: None }));
         assert_eq!(rules.answered(Ok(())), None, "nothing was asked for");
-        assert_eq!(rules.check(), Some(Action::Kernel(KernelOp::Protect(quiet("c")))));
+        assert_eq!(rules.ask(), Some(Action::Kernel(KernelOp::Protect(quiet("c")))));
         assert_eq!(rules.answered(Ok(())), Some(Answered { news: false, next: None }));
     }
 
@@ -208,7 +204,7 @@ mod tests {
         assert!(!rules.awaited_for_link("a"));
         rules.want(quiet("b"));
         assert_eq!(rules.answered(Err("no".into())), Some(Answered { news: true, next: None }));
-        rules.check();
+        rules.ask();
         assert!(!rules.awaited_for_link("b") && rules.are_refused(), "a kernel that refuses holds up nothing");
         assert_eq!(rules.answered(Err("no".into())), Some(Answered { news: false, next: None }));
     }

@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
+use contract::keys::kubernetes::FINALIZER;
+
 use super::{Engine, Owners};
 use crate::annotations::LOADBALANCER_IPS;
 use crate::reason::Reason;
 use crate::screen::Reporter;
-use crate::view::FINALIZER;
 
 impl Engine {
     /// Warns about Services that wait for a grant. Without a cloud controller no other program would tell their

@@ -24,6 +24,7 @@ use l2_types::Mac;
 
 use super::*;
 use crate::annotations::LeaseFacts;
+use crate::claim::Claim;
 use crate::detect::Ask;
 use crate::frames::Frame;
 use crate::network::fixtures::{config, network};
@@ -178,7 +179,7 @@ impl Node {
                         let to = if ask.to == Mac::BROADCAST { "everybody".to_owned() } else { ask.to.to_string() };
                         self.note(&format!("ask {} {} {to}", self.kernel.name(ask.link), ask.address));
                     }
-                    Action::Claim { link, mac, address, to, payload } => {
+                    Action::Claim(Claim { link, mac, address, to, payload }) => {
                         self.note(&format!("claim {} {address} {to}", self.kernel.name(link)));
                         let (what, payload) = (Heard::Claim, Some(payload));
                         self.claims.push(Frame { link, address, mac, what, to_us: true, payload });

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{Engine, Owner, Ownership};
 use crate::config::ElectionMode;
-use crate::endpoints::eligible_nodes;
+use crate::endpoints::{eligible_nodes, ready_on};
 use crate::reason::Reason;
 use crate::view::ServiceView;
 
@@ -39,14 +39,12 @@ impl Engine {
             let where_else = if nodes.is_empty() {
                 "no node has a ready endpoint of it".to_owned()
             } else {
-                let names: Vec<&str> = nodes.iter().map(String::as_str).take(5).collect();
-                let more = if nodes.len() > names.len() { " and others" } else { "" };
                 let remedy = if follows {
                     "the Services that share the address have no node in common"
                 } else {
                     "election_mode global has one node announce everything; node follows the endpoints"
                 };
-                format!("ready ones are on {}{more}: {remedy}", names.join(", "))
+                format!("{}: {remedy}", ready_on(nodes))
             };
             told.push((
                 view.key.clone(),

@@ -2,12 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use contract::keys::cloudprovider::CARD;
+use contract::leases::MEMBER_PREFIX;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use serde::Serialize;
 
 use crate::annotations::printable;
-use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
+use crate::ownership::node::Card;
 use crate::view::ServiceView;
 
 /// The results of the nodes that probe a Service. Each node is in one list, by the worst result of the addresses.
@@ -50,7 +52,7 @@ pub(super) fn fresh_cards(leases: &[Lease], now: Timestamp) -> Vec<(String, cont
     let mut cards: Vec<(String, contract::Probed)> = leases
         .iter()
         .filter_map(|lease| {
-            let node = lease.metadata.name.as_deref()?.strip_prefix(LEASE_PREFIX)?;
+            let node = lease.metadata.name.as_deref()?.strip_prefix(MEMBER_PREFIX)?;
             let spec = lease.spec.as_ref()?;
             let ago = now.as_second() - spec.renew_time.as_ref()?.0.as_second();
             let card = Card::parse(lease.metadata.annotations.as_ref()?.get(CARD)?);

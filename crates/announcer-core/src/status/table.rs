@@ -1,13 +1,14 @@
 //! Columns for people.
 
-/// Rows below their headings; each column as wide as it has to be.
+/// Rows below their headings; each column as wide as it has to be, and a dash in an empty cell.
 pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let headings: Vec<String> = headings.iter().map(ToString::to_string).collect();
     let all: Vec<&Vec<String>> = std::iter::once(&headings).chain(rows).collect();
     let width = |at: usize| all.iter().map(|row| row.get(at).map_or(0, |cell| cell.chars().count())).max().unwrap_or(0);
     let widths: Vec<usize> = (0..headings.len()).map(width).collect();
     let line = |row: &&Vec<String>| {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let shown = |cell: &str, width: usize| format!("{:width$}", if cell.is_empty() { "-" } else { cell });
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| shown(cell, *width)).collect();
         format!("{}\n", cells.join("   ").trim_end())
     };
     all.iter().map(line).collect()

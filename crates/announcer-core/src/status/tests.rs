@@ -156,7 +156,7 @@ fn what_nodes_say_that_ask_has_a_column_and_counts() {
 fn programs_read_the_same() {
     let (services, leases) = world();
     let report = report(&config(&[]), &services, &leases);
-    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["vips"][0]["service"], "default/both");
     assert_eq!(json["vips"][0]["dhcp"][0]["remainingSeconds"], 5400);
     assert_eq!(json["vips"][0]["dhcp"][1]["address"], "fd00::77");

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use announcer_core::VipId;
+use announcer_core::claim::Claim;
 use announcer_core::detect::Ask;
 use announcer_core::engine::{Action, ClientStart, DhcpStart, Input, KernelOp};
 use announcer_core::frames::{self, Frame, Heard};
@@ -94,7 +95,7 @@ impl World<'_> {
         // As `listen.rs`: what is sent through a socket is answered through it.
         if let Action::Announce { link, address, .. }
         | Action::Probe { link, address, .. }
-        | Action::Claim { link, address, .. }
+        | Action::Claim(Claim { link, address, .. })
         | Action::Ask { ask: Ask { link, address, .. }, .. } = &action
         {
             self.process(n).listening.insert((*link, Family::of(*address)));
@@ -122,7 +123,7 @@ impl World<'_> {
                     || self.sabotage == Some(Sabotage::KubeletsAnswer);
                 self.deliver(n, Message::Engine(Input::Kubelet { node, answers }));
             }
-            Action::Claim { link, mac, address, to, payload } => {
+            Action::Claim(Claim { link, mac, address, to, payload }) => {
                 self.send_frame(n, link, frames::claim(mac, address, to, &payload));
             }
             Action::Listen(links) => self.process(n).listening = links,
@@ -151,7 +152,7 @@ impl World<'_> {
     /// A broken engine would not do this; what it would do instead is done.
     fn is_withheld(&mut self, n: usize, action: &Action) -> bool {
         match (self.sabotage, action) {
-            (Some(Sabotage::NoClaims), Action::Claim { .. }) | (Some(Sabotage::NoProbe), Action::Probe { .. }) => true,
+            (Some(Sabotage::NoClaims), Action::Claim(_)) | (Some(Sabotage::NoProbe), Action::Probe { .. }) => true,
             (Some(Sabotage::NoBurst), Action::Ask { ask, .. }) => ask.to == Mac::BROADCAST && self.is_vip(ask.address),
             (Some(Sabotage::NoWitness), Action::Ask { ask, .. }) if !self.is_vip(ask.address) => {
                 let Ask { link, address, to: mac } = *ask;

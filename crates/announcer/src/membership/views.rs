@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use announcer_core::ownership::node::{
-    CARD, Card, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SAFE_MODE, SAFE_MODE_HOLDER,
-};
+use announcer_core::ownership::node::{Card, ForeignLock, Member, NodeFacts};
+use contract::keys::cloudprovider::{CARD, HAND_OVER, HOST, SAFE_MODE, SAFE_MODE_HOLDER};
+use contract::keys::kubernetes::{EXCLUDED, SHUT_OUT};
+use contract::leases::MEMBER_PREFIX;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -14,9 +15,6 @@ use k8s_openapi::api::core::v1::Node;
 const LEFTOVER: Duration = Duration::from_mins(1);
 /// How long a safe mode counts without a sign of its controller.
 const SAFE_MODE_LASTS: Duration = Duration::from_hours(24);
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-const AUTOSCALER: &str = "ToBeDeletedByClusterAutoscaler";
-const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// A Lease that the announcer needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +44,7 @@ impl LeaseView {
             return Some(Self::Lock(ForeignLock { holder, renewal, duration, leftover }));
         }
         let annotation = |key: &str| lease.metadata.annotations.as_ref().and_then(|all| all.get(key));
-        if !name.starts_with(LEASE_PREFIX) {
+        if !name.starts_with(MEMBER_PREFIX) {
             let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
             let by = annotation(SAFE_MODE_HOLDER).map(String::as_str);
             return annotation(SAFE_MODE).and_then(|_| counts(by, holder, renewed?, wall)).map(Self::SafeMode);
@@ -88,7 +86,7 @@ impl NodeView {
         let spec = node.spec.as_ref();
         let tainted = spec
             .and_then(|spec| spec.taints.as_ref())
-            .is_some_and(|taints| taints.iter().any(|taint| taint.key == OUT_OF_SERVICE || taint.key == AUTOSCALER));
+            .is_some_and(|taints| taints.iter().any(|taint| SHUT_OUT.contains(&taint.key.as_str())));
         let excluded = node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(EXCLUDED));
         Self {
             facts: NodeFacts {
@@ -140,8 +138,8 @@ mod tests {
                 "True",
                 NodeFacts { cordoned: true, ..fine.clone() },
             ),
-            ("out of service", taint(OUT_OF_SERVICE), json!({}), "True", NodeFacts { shut_out: true, ..fine.clone() }),
-            ("about to be deleted", taint(AUTOSCALER), json!({}), "True", NodeFacts { shut_out: true, ..fine.clone() }),
+            ("out of service", taint(SHUT_OUT[0]), json!({}), "True", NodeFacts { shut_out: true, ..fine.clone() }),
+            ("to be deleted", taint(SHUT_OUT[1]), json!({}), "True", NodeFacts { shut_out: true, ..fine.clone() }),
             ("another taint", taint("dedicated"), json!({}), "True", fine.clone()),
             (
                 "on a hypervisor",

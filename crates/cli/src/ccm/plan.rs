@@ -3,10 +3,10 @@
 
 use std::process::ExitCode;
 
+use announcer_core::status::table::table;
 use clap::{Command, FromArgMatches};
 use cloud_provider::preview::{Outlook, OutlookNote, Place, Target, Write};
 use cloud_provider::start::Caches;
-use diagnose::table::table;
 use harvester_provider::{Connection, Foresight, HarvesterProvider, Source};
 use runtime::client::Settings;
 use runtime::error::chain;
@@ -70,7 +70,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     };
     match foresee(&flags) {
         Ok(found) => {
-            let said = say(output.render(|| to_text(&found), || to_json(&found)).trim_end());
+            let said = say(output.render(|| to_text(&found), &to_json(&found)).trim_end());
             match status(&found) {
                 0 => said,
                 status => ExitCode::from(status),
@@ -127,7 +127,7 @@ fn cluster(place: Place) -> &'static str {
     }
 }
 
-fn to_json(found: &Foresight) -> String {
+fn to_json(found: &Foresight) -> Value {
     let Outlook { writes, notes } = &found.outlook;
     let writes: Vec<Value> = writes
         .iter()
@@ -147,9 +147,8 @@ fn to_json(found: &Foresight) -> String {
         })
         .collect();
     let held = found.held.as_ref().map(|(reason, message)| json!({"reason": reason, "message": message}));
-    let all = json!({"clusterName": found.cluster_name, "clusterNameFrom": found.name_source.word(), "held": held,
-        "writes": writes, "notes": notes});
-    serde_json::to_string_pretty(&all).expect("plain values are always valid JSON")
+    json!({"clusterName": found.cluster_name, "clusterNameFrom": found.name_source.word(), "held": held,
+        "writes": writes, "notes": notes})
 }
 
 fn to_text(found: &Foresight) -> String {
@@ -257,7 +256,7 @@ mod tests {
 
     #[test]
     fn programs_get_all_of_it_and_an_exit_status() {
-        let all: Value = serde_json::from_str(&to_json(&found(None))).unwrap();
+        let all = to_json(&found(None));
         assert_eq!(all["writes"][1]["body"]["spec"]["ipam"], "pool");
         assert_eq!(
             (&all["writes"][1]["cluster"], &all["writes"][1]["action"]),

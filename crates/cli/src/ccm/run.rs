@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use runtime::client::{self, ApiMetrics, Servers, Source};
 use runtime::events::Recorder;
-use runtime::health::{Health, Matters};
+use runtime::health::{Health, OnFailure};
 use runtime::http::{Access, Server, Tls};
 use runtime::leader::{AnnotationValue, Election, LeaderConfig, OnLoss, run_while_leading, unique_identity};
 use runtime::metrics::Metrics;
@@ -248,7 +248,7 @@ fn election(
         watch: true,
     };
     let election = Election::new(guest.clone(), config, Some(recorder));
-    health.register("leaderElection", Matters::Alive, election.health());
+    health.register("leaderElection", OnFailure::Restart, election.health());
     Some(election)
 }
 
@@ -315,10 +315,10 @@ impl Leading {
             () = self.caches.wait_synced() => {}
         }
         for (name, check) in self.provider.checks() {
-            self.health.register(name, Matters::Ready, check);
+            self.health.register(name, OnFailure::NotReady, check);
         }
         for (name, check) in self.provider.freshness() {
-            self.health.register(name, Matters::Shown, check);
+            self.health.register(name, OnFailure::Shown, check);
         }
         let mut tasks = Tasks::new(stop.clone());
         let controllers = CloudProvider {

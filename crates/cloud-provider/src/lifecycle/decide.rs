@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use contract::keys::kubernetes::OUT_OF_SERVICE;
 use tokio::time::Instant;
 
 use crate::provider::{Existence, Power};
@@ -11,9 +12,6 @@ use crate::view::{NodeView, Ready, Taint, Uid};
 pub const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
 const EFFECT: &str = "NoSchedule";
-
-/// Taint that makes Kubernetes move a Node's pods although its kubelet cannot confirm that they have ended.
-pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Value of the controller's own out-of-service taint. A taint that an administrator has set has another value and is
 /// not removed.

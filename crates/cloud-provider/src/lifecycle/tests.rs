@@ -4,13 +4,14 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
+use contract::keys::kubernetes::OUT_OF_SERVICE;
 use futures::stream::BoxStream;
 use runtime::events::Entry;
 use runtime::scenario::{ReceivedRequest, Scenario};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::decide::{AFTER_REFUSAL, OUT_OF_SERVICE, SHUTDOWN};
+use super::decide::{AFTER_REFUSAL, SHUTDOWN};
 use super::*;
 use crate::cache;
 use crate::provider::{Existence, Hold, InstanceMetadata, NodeWake, Power, ProviderError};

@@ -2,19 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use contract::keys::kubernetes::{TOPOLOGY_REGION, TOPOLOGY_ZONE, UNINITIALIZED};
 use serde_json::{Value, json};
 
 use super::addresses::{NodeIpError, desired_addresses};
 use crate::provider::InstanceMetadata;
 use crate::view::{NodeAddress, NodeView, Taint};
 
-/// Taint by which the kubelet marks a Node that no cloud provider has initialised; its effect does not matter
-/// (framework spec 2.1).
-pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-
 /// The well-known labels, each with its beta predecessor.
-const ZONE: (&str, &str) = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone");
-const REGION: (&str, &str) = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region");
+const ZONE: (&str, &str) = (TOPOLOGY_ZONE, "failure-domain.beta.kubernetes.io/zone");
+const REGION: (&str, &str) = (TOPOLOGY_REGION, "failure-domain.beta.kubernetes.io/region");
 const INSTANCE_TYPES: (&str, &str) = (INSTANCE_TYPE, "beta.kubernetes.io/instance-type");
 
 /// Label with the size of the Node's machine. Written once.

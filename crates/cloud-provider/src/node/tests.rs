@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use async_trait::async_trait;
+use contract::keys::kubernetes::UNINITIALIZED;
 use futures::stream::BoxStream;
 use runtime::events::Entry;
 use runtime::scenario::{ReceivedRequest, Scenario};

@@ -2,15 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use contract::keys::kubernetes::MIRROR;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Value, json};
 
 /// Reason of the condition `Ready` that this controller writes. It identifies the marks that may be undone.
 pub const REASON: &str = "NodeSilent";
-
-/// Annotation on the mirror pod of a static pod.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The view of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]

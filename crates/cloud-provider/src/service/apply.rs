@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
+use runtime::events;
 use serde_json::Value;
 
 use super::decide;
@@ -74,13 +75,9 @@ impl Writer {
 
 /// The object that Events about a Service refer to.
 pub(super) fn reference(service: &ServiceView) -> ObjectReference {
+    let ServiceView { key, uid, resource_version, .. } = service;
     ObjectReference {
-        api_version: Some("v1".into()),
-        kind: Some("Service".into()),
-        namespace: Some(service.key.namespace.clone()),
-        name: Some(service.key.name.clone()),
-        uid: Some(service.uid.0.clone()),
-        resource_version: Some(service.resource_version.clone()).filter(|version| !version.is_empty()),
-        ..ObjectReference::default()
+        resource_version: Some(resource_version.clone()).filter(|version| !version.is_empty()),
+        ..events::reference("Service", Some(&key.namespace), &key.name, Some(uid.0.clone()))
     }
 }

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use contract::keys::kubernetes::FINALIZER;
 use serde_json::{Value, json};
 
 use super::condition;
 use crate::view::{Condition, LOAD_BALANCER_READY, ServiceView};
-
-/// Finalizer that keeps a Service until its load balancer is deleted.
-pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 /// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,13 +7,13 @@ mod scheduling;
 use std::collections::{BTreeMap, VecDeque};
 
 use async_trait::async_trait;
+use contract::keys::kubernetes::FINALIZER;
 use futures::stream::BoxStream;
 use runtime::events::Entry;
 use runtime::scenario::{ReceivedRequest, Scenario};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::decide::FINALIZER;
 use super::*;
 use crate::cache;
 use crate::managed_fields::FIELD_MANAGER;

@@ -2,27 +2,17 @@
 //! with each request.
 
 use jiff::Timestamp;
+use runtime::der::{self, Elements, SEQUENCE};
 
-const SEQUENCE: u8 = 0x30;
-const INTEGER: u8 = 0x02;
-const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
 /// `notAfter` of a certificate in DER; `None` if these bytes are not a certificate.
-pub fn not_after(der: &[u8]) -> Option<Timestamp> {
-    let mut certificate = Elements(Elements(der).next_of(SEQUENCE)?);
-    let mut body = Elements(certificate.next_of(SEQUENCE)?);
-    let (tag, _) = body.next()?;
-    // A certificate of version 1 has no version field and begins with the serial number.
-    if tag == VERSION {
-        body.next_of(INTEGER)?;
-    } else if tag != INTEGER {
-        return None;
-    }
-    let _algorithm = body.next_of(SEQUENCE)?;
-    let _issuer = body.next_of(SEQUENCE)?;
-    let mut validity = Elements(body.next_of(SEQUENCE)?);
+pub fn not_after(certificate: &[u8]) -> Option<Timestamp> {
+    let mut fields = der::fields(certificate)?;
+    let _algorithm = fields.next_of(SEQUENCE)?;
+    let _issuer = fields.next_of(SEQUENCE)?;
+    let mut validity = Elements(fields.next_of(SEQUENCE)?);
     let _not_before = validity.next()?;
     let (tag, text) = validity.next()?;
     time(tag, std::str::from_utf8(text).ok()?)
@@ -41,32 +31,6 @@ fn time(tag: u8, text: &str) -> Option<Timestamp> {
     };
     let two = |at: usize| &rest[at..at + 2];
     format!("{year}-{}-{}T{}:{}:{}Z", two(0), two(2), two(4), two(6), two(8)).parse().ok()
-}
-
-/// Iterates over DER elements.
-struct Elements<'a>(&'a [u8]);
-
-impl<'a> Elements<'a> {
-    /// Tag and content of the next element.
-    fn next(&mut self) -> Option<(u8, &'a [u8])> {
-        let (&tag, rest) = self.0.split_first()?;
-        let (&first, rest) = rest.split_first()?;
-        let (length, rest) = if first < 0x80 {
-            (usize::from(first), rest)
-        } else {
-            // No certificate has lengths of more than four bytes.
-            let count = usize::from(first & 0x7f);
-            let bytes = rest.get(..count).filter(|bytes| (1..=4).contains(&bytes.len()))?;
-            (bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), &rest[count..])
-        };
-        let content = rest.get(..length)?;
-        self.0 = &rest[length..];
-        Some((tag, content))
-    }
-
-    fn next_of(&mut self, wanted: u8) -> Option<&'a [u8]> {
-        self.next().filter(|(tag, _)| *tag == wanted).map(|(_, content)| content)
-    }
 }
 
 #[cfg(test)]

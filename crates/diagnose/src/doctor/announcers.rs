@@ -1,6 +1,7 @@
 //! Checks the announcers: whether they run, whether one of them may take an address, and whether another program
 //! announces.
 
+use announcer_core::status::table::age;
 use contract::leases::GLOBAL;
 use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -133,7 +134,7 @@ fn member(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
         return facts::is_ready(node).then(|| {
             let ago = facts::renewed(snapshot, lease).map_or(0, |(ago, _)| ago);
             Finding::warning("announcer-silent", object)
-                .what(format!("it has not renewed its Lease for {}", crate::table::age(ago)))
+                .what(format!("it has not renewed its Lease for {}", age(ago)))
                 .why("the node gets no new address, and nobody knows whether it serves those that it has")
                 .remedy(restart_on(snapshot, name))
         });

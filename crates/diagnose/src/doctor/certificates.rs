@@ -1,9 +1,10 @@
 //! Warns about certificates before they expire.
 
+use announcer_core::status::table::age;
+
 use super::advice;
 use super::finding::{Finding, Severity};
 use crate::snapshot::{Certificate, Owner, Side, Snapshot};
-use crate::table::age;
 
 const DAY: i64 = 24 * 60 * 60;
 /// Time before the expiry at which it is reported. RKE2 and K3s renew certificates at a start within the last 90 days

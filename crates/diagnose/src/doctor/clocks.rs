@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use announcer_core::status::table::age;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::{Side, Snapshot};
-use crate::table::age;
 
 /// Clocks that differ by more make live Leases look expired, or expired ones live.
 const SKEW: i64 = 5;

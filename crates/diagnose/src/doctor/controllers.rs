@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use announcer_core::status::table::age;
 use contract::config_maps::host_upgrade;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
@@ -77,7 +78,7 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
         // A leader that is restarted is given time; without a workload nothing restarts it.
         Some((ago, duration)) if ago <= if installed { facts::CONTROLLER_SILENT } else { duration } => return None,
         Some((ago, _)) => {
-            format!("nobody has renewed Lease {} for {}", facts::CONTROLLER_LEASE, crate::table::age(ago))
+            format!("nobody has renewed Lease {} for {}", facts::CONTROLLER_LEASE, age(ago))
         }
         None => format!("nobody holds Lease {}", facts::CONTROLLER_LEASE),
     };

@@ -1,5 +1,6 @@
 //! Checks whether anything answers behind an address that is announced.
 
+use contract::keys::kubernetes::SERVICE_NAME;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
@@ -7,8 +8,6 @@ use super::events::object;
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
-
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Number of endpoints of the Service, and of those that are ready. An endpoint of which nothing is known counts as
 /// ready, as for kube-proxy.

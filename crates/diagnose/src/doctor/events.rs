@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use announcer_core::status::table::age;
 use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::{Event, Service};
 use kube::ResourceExt;
@@ -61,7 +62,7 @@ pub fn explain(snapshot: &Snapshot, service: &Service, finding: Finding) -> Find
         Some((of_event(service, event.reason.as_deref()?, message)?, ago))
     });
     let Some((cause, ago)) = newest else { return finding };
-    let what = format!("{}; an Event of {} ago says {}", finding.what, crate::table::age(ago), cause.what);
+    let what = format!("{}; an Event of {} ago says {}", finding.what, age(ago), cause.what);
     finding.what(what).remedy(cause.remedy)
 }
 

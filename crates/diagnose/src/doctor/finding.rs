@@ -165,11 +165,6 @@ impl Examination {
         }
     }
 
-    /// The result as JSON.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
-    }
-
     /// The result as text for users.
     pub fn to_text(&self) -> String {
         let mut text = String::new();

@@ -1,6 +1,7 @@
 //! Checks the Nodes: whether their machines are known, whether they may take addresses, and whether any program on them
 //! takes a Service's address for the node's own.
 
+use contract::keys::kubernetes::{EXCLUDED, SHUT_OUT, UNINITIALIZED};
 use harvester_api::quorum;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Container, Node};
@@ -10,9 +11,6 @@ use super::advice;
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
-
-const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all: Vec<Finding> = snapshot.nodes.iter().flat_map(|node| of(snapshot, node)).collect();
@@ -212,7 +210,5 @@ fn cilium(snapshot: &Snapshot) -> Option<Finding> {
 
 /// Whether the Node object excludes the node from announcing addresses.
 pub fn is_shut_out(node: &Node) -> bool {
-    node.labels().contains_key(EXCLUDED)
-        || has_taint(node, "node.kubernetes.io/out-of-service")
-        || has_taint(node, "ToBeDeletedByClusterAutoscaler")
+    node.labels().contains_key(EXCLUDED) || SHUT_OUT.iter().any(|key| has_taint(node, key))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use announcer_core::status::table::age;
 use contract::spelling::nearest;
 use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::Service;
@@ -130,11 +131,7 @@ fn not_deleted(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
     });
     Some(
         Finding::warning("service-not-deleted", object(service))
-            .what(format!(
-                "it was deleted {} ago and keeps {}",
-                crate::table::age(ago),
-                service.finalizers().join(", ")
-            ))
+            .what(format!("it was deleted {} ago and keeps {}", age(ago), service.finalizers().join(", ")))
             .why(why)
             .remedy(remedy),
     )

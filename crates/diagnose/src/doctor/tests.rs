@@ -473,7 +473,7 @@ fn a_refused_token_is_one_finding_however_many_services_wait_for_it() {
 #[test]
 fn the_names_of_checks_and_the_form_of_the_json_are_stable_for_scripts() {
     let found = planted(&(Box::new(condition("PoolExhausted")) as Plant));
-    let json: Value = serde_json::from_str(&found.to_json()).unwrap();
+    let json = serde_json::to_value(&found).unwrap();
     let finding = json["findings"][0].as_object().unwrap();
     let keys: BTreeSet<&str> = finding.keys().map(String::as_str).collect();
     assert_eq!(keys, ["check", "object", "remedy", "severity", "what", "why"].into());

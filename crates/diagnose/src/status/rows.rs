@@ -203,7 +203,8 @@ fn service_row(snapshot: &Snapshot, service: &Service) -> ServiceRow {
     };
     let addresses =
         if told.is_empty() { booked.split(',').filter(|ip| !ip.is_empty()).map(str::to_owned).collect() } else { told };
-    let dhcp = vip.map(|vip| vip.dhcp.iter().map(dhcp_text).collect()).unwrap_or_default();
+    let leases = vip.into_iter().flat_map(|vip| &vip.dhcp);
+    let dhcp = leases.map(|row| format!("{} {}", row.address, row.text())).collect();
     let changed = facts::ready_condition(service).map(|condition| condition.last_transition_time.0);
     let created = service.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let last = changed.into_iter().chain(created).max().unwrap_or(snapshot.now);
@@ -237,16 +238,6 @@ fn not_booked(snapshot: &Snapshot, service: &Service) -> (&'static str, String) 
             "the cloud controller does not know yet which cluster this is; doctor says what it waits for".to_owned(),
         ),
         None => ("NotBooked", String::new()),
-    }
-}
-
-fn dhcp_text(row: &announcer_core::status::DhcpRow) -> String {
-    match row.remaining_seconds {
-        None => format!("{} from {} for ever", row.address, row.server),
-        Some(left) if left < 0 => {
-            format!("{} from {}, ended {} ago", row.address, row.server, crate::table::age(-left))
-        }
-        Some(left) => format!("{} from {}, {} left", row.address, row.server, crate::table::age(left)),
     }
 }
 
@@ -305,20 +296,5 @@ impl Report {
     /// Whether each Service of this controller is announced, and both APIs answer.
     pub fn is_well(&self) -> bool {
         self.trouble.is_empty() && self.services.iter().all(|row| !row.class.is_empty() || row.reason.is_empty())
-    }
-
-    /// The report as JSON.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
-    }
-
-    /// The report as a value for templates.
-    pub fn to_value(&self) -> Value {
-        serde_json::to_value(self).expect("plain fields are always valid JSON")
-    }
-
-    /// The report as YAML.
-    pub fn to_yaml(&self) -> String {
-        crate::yaml(self)
     }
 }

@@ -1,7 +1,8 @@
 //! The report as tables.
 
+use announcer_core::status::table::{age, table};
+
 use super::rows::{NodeRow, PoolRow, Report, ServiceRow};
-use crate::table::{age, or_dash, table};
 
 impl Report {
     /// The report as text for users; `wide` adds columns.
@@ -46,15 +47,15 @@ fn services(rows: &[ServiceRow], wide: bool) -> String {
         let mut cells = vec![
             row.namespace.clone(),
             row.name.clone(),
-            or_dash(&row.addresses.join(",")),
+            row.addresses.join(","),
             row.mode.clone(),
-            or_dash(row.owner.as_deref().unwrap_or_default()),
+            row.owner.clone().unwrap_or_default(),
             row.state.clone(),
-            or_dash(&row.reason),
+            row.reason.clone(),
             age(row.age_seconds),
         ];
         if wide {
-            cells.extend([or_dash(&row.class), or_dash(&row.dhcp.join("; ")), or_dash(&row.message)]);
+            cells.extend([row.class.clone(), row.dhcp.join("; "), row.message.clone()]);
         }
         cells
     });
@@ -82,13 +83,13 @@ fn nodes(rows: &[NodeRow], wide: bool) -> String {
         let mut cells = vec![
             row.name.clone(),
             row.state.clone(),
-            or_dash(&row.vm),
-            or_dash(&row.host),
-            or_dash(&row.announcer),
-            or_dash(&row.maintenance),
+            row.vm.clone(),
+            row.host.clone(),
+            row.announcer.clone(),
+            row.maintenance.clone(),
         ];
         if wide {
-            cells.push(or_dash(&row.addresses.join(",")));
+            cells.push(row.addresses.join(","));
         }
         cells
     });

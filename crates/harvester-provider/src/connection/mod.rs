@@ -12,7 +12,6 @@ mod report;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +23,7 @@ use kube::config::{KubeConfigOptions, KubeconfigError};
 use runtime::client::{ClientError, Endpoint, Settings, Switch};
 use runtime::error::chain;
 use runtime::events::{EventKind, Recorder};
-use runtime::health::{Health, Matters};
+use runtime::health::{Health, OnFailure};
 use runtime::metrics::Metrics;
 use runtime::tasks::Tasks;
 use tokio::sync::watch;
@@ -102,7 +101,7 @@ impl Connection {
         let link = switch.link();
         health.register(
             "harvester-api",
-            Matters::Shown,
+            OnFailure::Shown,
             Arc::new(move || {
                 let link = link.borrow();
                 match (&link.away, link.refused) {
@@ -146,12 +145,6 @@ async fn endpoints(cloud_config: &CloudConfig) -> Result<Vec<Endpoint>, Kubeconf
 }
 
 /// Keeps credentials out of logs.
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("switch", &self.switch).finish_non_exhaustive()
-    }
-}
-
 /// The recorder of Events, and the object they are about.
 #[derive(Clone)]
 struct EventTarget {

@@ -40,7 +40,6 @@ const AT_ONCE: usize = 10;
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// The periodic collection of garbage.
-#[derive(Debug)]
 pub struct Collector {
     settings: GarbageConfig,
     given: LoadBalancerConfig,

@@ -95,12 +95,6 @@ pub struct Controller {
     refused: bool,
 }
 
-impl std::fmt::Debug for Controller {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Controller").field("upgrade", &self.upgrade).finish_non_exhaustive()
-    }
-}
-
 fn now() -> i64 {
     Timestamp::now().as_second()
 }

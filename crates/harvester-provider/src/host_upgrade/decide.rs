@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-pub use super::course::Course;
 use super::facts::{MachineFacts, PlanView, Power, Progress, UpgradeFacts};
 use super::machine_context::MachineContext;
+pub use super::node_history::NodeHistory;
 use super::shown::{NodeStatus, Reason, message, span};
 
 /// The API of the host has to be silent for this long before the silence opens a window.
@@ -81,7 +81,7 @@ pub struct HostUpgrade {
     /// Status by name of the Node: all Nodes that ever had something to show.
     pub nodes: BTreeMap<String, NodeStatus>,
     /// By name of the Node, while a window is open.
-    pub courses: BTreeMap<String, Course>,
+    pub histories: BTreeMap<String, NodeHistory>,
     /// Title, phase and progress of the decisive plan.
     pub plan: Option<(String, String, Progress)>,
     /// Summary of the last upgrade.
@@ -114,7 +114,7 @@ impl HostUpgrade {
         if !facts.machines.is_empty() {
             let there = |name: &String| facts.machines.iter().any(|machine| machine.node == *name);
             self.nodes.retain(|name, _| there(name));
-            self.courses.retain(|name, _| there(name));
+            self.histories.retain(|name, _| there(name));
         }
         step
     }
@@ -127,8 +127,8 @@ impl HostUpgrade {
                 *time = now.min(*time);
             }
         }
-        for course in self.courses.values_mut() {
-            course.off = course.off.map(|since| since.min(now));
+        for history in self.histories.values_mut() {
+            history.off = history.off.map(|since| since.min(now));
         }
     }
 
@@ -155,7 +155,7 @@ impl HostUpgrade {
     /// opened.
     fn was_put_off(&self, now: i64, machine: &MachineFacts) -> bool {
         let opened = self.window.as_ref().map_or(now, |window| window.opened);
-        let since = self.courses.get(&machine.node).and_then(|course| course.off);
+        let since = self.histories.get(&machine.node).and_then(|history| history.off);
         let for_long = since.is_some_and(|since| opened - since >= OFF_FOR_LONG);
         let off = matches!(machine.power, Power::Off | Power::Starting);
         off && machine.should_run && !for_long
@@ -239,15 +239,15 @@ impl HostUpgrade {
                 message,
             });
         }
-        self.forget_courses();
+        self.forget_histories();
         for machine in &facts.machines {
-            let course = Course {
-                off: self.courses.get(&machine.node).and_then(|course| course.off),
+            let history = NodeHistory {
+                off: self.histories.get(&machine.node).and_then(|history| history.off),
                 first_host: self.host_of(machine).to_owned(),
                 first_addresses: machine.addresses.clone(),
-                ..Course::default()
+                ..NodeHistory::default()
             };
-            self.courses.insert(machine.node.clone(), course);
+            self.histories.insert(machine.node.clone(), history);
         }
         self.window = Some(UpgradeWindow {
             opened: now,
@@ -274,14 +274,14 @@ impl HostUpgrade {
                 message,
             });
         }
-        self.forget_courses();
+        self.forget_histories();
     }
 
-    /// Forgets what the courses collected in this window. Since when a machine is off does not belong to a window, so
+    /// Forgets what the histories collected in this window. Since when a machine is off does not belong to a window, so
     /// it is kept.
-    fn forget_courses(&mut self) {
-        for course in self.courses.values_mut() {
-            *course = Course { off: course.off, ..Course::default() };
+    fn forget_histories(&mut self) {
+        for history in self.histories.values_mut() {
+            *history = NodeHistory { off: history.off, ..NodeHistory::default() };
         }
     }
 
@@ -292,24 +292,24 @@ impl HostUpgrade {
         };
         let mut parts = Vec::new();
         for machine in &facts.machines {
-            let Some(course) = self.courses.get(&machine.node) else { continue };
+            let Some(history) = self.histories.get(&machine.node) else { continue };
             let mut words = Vec::new();
-            if course.moves > 0 {
-                let times = if course.moves == 1 { "once".to_owned() } else { format!("{} times", course.moves) };
+            if history.moves > 0 {
+                let times = if history.moves == 1 { "once".to_owned() } else { format!("{} times", history.moves) };
                 words.push(format!("moved {times}"));
             }
-            if course.was_off > 0 {
-                words.push(format!("was off for {}", span(course.was_off)));
+            if history.was_off > 0 {
+                words.push(format!("was off for {}", span(history.was_off)));
             }
-            let lost: Vec<&str> = course
+            let lost: Vec<&str> = history
                 .first_addresses
                 .iter()
                 .filter(|address| !machine.addresses.contains(address))
                 .map(String::as_str)
                 .collect();
-            if machine.addresses != course.first_addresses && !course.first_addresses.is_empty() {
+            if machine.addresses != history.first_addresses && !history.first_addresses.is_empty() {
                 let now = machine.addresses.join(", ");
-                words.push(format!("shows {now}, before {}", course.first_addresses.join(", ")));
+                words.push(format!("shows {now}, before {}", history.first_addresses.join(", ")));
             } else if !lost.is_empty() {
                 words.push(format!("lost {}", lost.join(", ")));
             }
@@ -331,19 +331,19 @@ impl HostUpgrade {
     ) {
         let before = self.nodes.get(&machine.node).filter(|known| known.uid == machine.node_uid).cloned();
         let host = self.host_of(machine).to_owned();
-        let course = self.courses.entry(machine.node.clone()).or_default();
+        let history = self.histories.entry(machine.node.clone()).or_default();
         let opened = self.window.as_ref().map_or(now, |window| window.opened);
-        follow(course, now, opened, machine, before.as_ref());
+        follow(history, now, opened, machine, before.as_ref());
         let state = plan.and_then(|plan| plan.hosts.get(&host)).cloned().unwrap_or_default();
         let upgrade = self.window.as_ref().is_some_and(|window| window.upgrade);
         let view = MachineContext { machine, host: &host, state: &state, plan, inferred, upgrade };
-        let Some(reason) = view.reason(course, before.as_ref().map(|before| before.reason)) else { return };
+        let Some(reason) = view.reason(history, before.as_ref().map(|before| before.reason)) else { return };
         let since = before.as_ref().filter(|before| before.reason == reason).map_or(now, |before| before.since);
         let expect = view.expect(before.as_ref().map(|before| before.expect));
         let (uid, vm) = (machine.node_uid.clone(), machine.vm.clone());
         let status = NodeStatus { uid, vm, host, state, reason, since, expect };
         let news = before.is_none_or(|before| before.reason != reason);
-        if upgrade && news && reason != Reason::Pending && course.told.insert(reason) {
+        if upgrade && news && reason != Reason::Pending && history.told.insert(reason) {
             let warning = matches!(reason, Reason::ShutDown | Reason::Failed);
             let message = message(&status, plan);
             let about = About::Node(machine.node.clone());
@@ -381,18 +381,18 @@ fn signals(facts: &UpgradeFacts) -> u64 {
     hasher.finish()
 }
 
-fn follow(course: &mut Course, now: i64, opened: i64, machine: &MachineFacts, before: Option<&NodeStatus>) {
-    match (machine.power, course.off) {
-        (Power::Off | Power::Ended, None) => course.off = Some(now),
+fn follow(history: &mut NodeHistory, now: i64, opened: i64, machine: &MachineFacts, before: Option<&NodeStatus>) {
+    match (machine.power, history.off) {
+        (Power::Off | Power::Ended, None) => history.off = Some(now),
         (Power::On, Some(since)) => {
-            course.was_off += now - since.max(opened);
-            course.off = None;
+            history.was_off += now - since.max(opened);
+            history.off = None;
         }
         _ => {}
     }
-    let last = before.map_or(course.first_host.as_str(), |before| before.host.as_str());
+    let last = before.map_or(history.first_host.as_str(), |before| before.host.as_str());
     if !machine.host.is_empty() && !last.is_empty() && last != machine.host {
-        course.moves += 1;
+        history.moves += 1;
     }
 }
 

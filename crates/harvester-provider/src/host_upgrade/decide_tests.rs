@@ -399,10 +399,10 @@ fn a_clock_that_is_set_back_keeps_no_window_open_and_forgets_no_machine_that_is_
     let mut upgrade = HostUpgrade::default();
     upgrade.step(ahead, &off);
     upgrade.step(0, &off);
-    assert!(upgrade.courses.values().all(|course| course.off.is_none_or(|since| since == 0)));
+    assert!(upgrade.histories.values().all(|history| history.off.is_none_or(|since| since == 0)));
     upgrade.step(600, &off);
     upgrade.step(610, &calm);
-    assert!(upgrade.courses.values().any(|course| course.was_off == 610), "{:?}", upgrade.courses);
+    assert!(upgrade.histories.values().any(|history| history.was_off == 610), "{:?}", upgrade.histories);
 }
 
 #[test]

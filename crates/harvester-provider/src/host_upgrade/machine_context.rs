@@ -1,7 +1,7 @@
 //! Decides which status is shown for one machine. Pure.
 
-use super::course::Course;
 use super::facts::{MachineFacts, PlanView, Power, Progress};
+use super::node_history::NodeHistory;
 use super::shown::{Expect, Reason};
 use super::stage::Stage;
 
@@ -17,7 +17,7 @@ pub(super) struct MachineContext<'a> {
 
 impl MachineContext<'_> {
     /// The reason to show; `None` if there is nothing to show for this Node.
-    pub fn reason(&self, course: &Course, before: Option<Reason>) -> Option<Reason> {
+    pub fn reason(&self, history: &NodeHistory, before: Option<Reason>) -> Option<Reason> {
         let machine = self.machine;
         let progress = self.plan.map(|plan| plan.progress);
         if self.upgrade {
@@ -34,7 +34,7 @@ impl MachineContext<'_> {
             }
             // The process may have been down with the machine and not have seen it go off; then the stage of the host
             // is the evidence.
-            if machine.power == Power::Starting && (course.off.is_some() || stage == Stage::Changed) {
+            if machine.power == Power::Starting && (history.off.is_some() || stage == Stage::Changed) {
                 return Some(Reason::Restoring);
             }
             if machine.evacuating {

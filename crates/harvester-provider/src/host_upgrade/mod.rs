@@ -8,11 +8,11 @@
 
 mod controller;
 mod cooperation;
-mod course;
 pub mod decide;
 pub mod facts;
 mod freeze;
 mod machine_context;
+mod node_history;
 mod show;
 mod shown;
 mod signals;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::decide::{Course, HostUpgrade, UpgradeWindow};
+use super::decide::{HostUpgrade, NodeHistory, UpgradeWindow};
 use super::facts::Progress;
 use super::shown::{Expect, NodeStatus, Reason};
 
@@ -65,8 +65,8 @@ fn json(upgrade: &HostUpgrade) -> Value {
         let window = json!({"opened": time(*opened), "changed": time(*changed), "cause": cause, "suspended": !spent,
             "upgrade": known});
         all.insert("window".to_owned(), window);
-        let courses = upgrade.courses.iter().map(|(name, course)| (name.clone(), course_json(course)));
-        all.insert("courses".to_owned(), courses.collect::<Map<_, _>>().into());
+        let histories = upgrade.histories.iter().map(|(name, history)| (name.clone(), history_json(history)));
+        all.insert("courses".to_owned(), histories.collect::<Map<_, _>>().into());
     }
     if let Some((title, phase, progress)) = &upgrade.plan {
         let word = match progress {
@@ -91,10 +91,10 @@ fn json(upgrade: &HostUpgrade) -> Value {
     all.into()
 }
 
-fn course_json(course: &Course) -> Value {
-    let told: Vec<&str> = course.told.iter().map(|reason| reason.word()).collect();
-    json!({"told": told, "offSince": course.off.map(time), "wasOffSeconds": course.was_off, "moves": course.moves,
-        "firstHost": course.first_host, "firstAddresses": course.first_addresses})
+fn history_json(history: &NodeHistory) -> Value {
+    let told: Vec<&str> = history.told.iter().map(|reason| reason.word()).collect();
+    json!({"told": told, "offSince": history.off.map(time), "wasOffSeconds": history.was_off, "moves": history.moves,
+        "firstHost": history.first_host, "firstAddresses": history.first_addresses})
 }
 
 /// Restores the state that a former process wrote. Times in the future are reduced to `now`.
@@ -126,9 +126,9 @@ pub fn restore(data: &BTreeMap<String, String>, now: i64) -> HostUpgrade {
             expect: Expect::parse(value["expect"].as_str()?)?,
         })
     };
-    let course = |value: &Value| {
+    let history = |value: &Value| {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-        Course {
+        NodeHistory {
             told: list(&value["told"]).iter().filter_map(|word| Reason::parse(word.as_str()?)).collect(),
             off: seconds(&value["offSince"]),
             was_off: value["wasOffSeconds"].as_i64().unwrap_or_default(),
@@ -140,7 +140,7 @@ pub fn restore(data: &BTreeMap<String, String>, now: i64) -> HostUpgrade {
     HostUpgrade {
         window,
         nodes: entries(&all["nodes"]).iter().filter_map(|(name, value)| Some((name.clone(), node(value)?))).collect(),
-        courses: entries(&all["courses"]).iter().map(|(name, value)| (name.clone(), course(value))).collect(),
+        histories: entries(&all["courses"]).iter().map(|(name, value)| (name.clone(), history(value))).collect(),
         plan: None,
         report: text(&all["lastReport"]),
     }

@@ -1,7 +1,6 @@
 //! Tells the controllers whether an upgrade of the hosts suspends actions that cannot be undone.
 
 use parking_lot::{Mutex, MutexGuard};
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,12 +33,6 @@ pub struct SuspensionWindow {
     pub why: Arc<str>,
     /// True if there is a sign of an upgrade. False if the only sign is that the host's API does not answer.
     pub upgrade: bool,
-}
-
-impl fmt::Debug for Suspensions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Suspensions").field(&self.state().window).finish()
-    }
 }
 
 impl Suspensions {

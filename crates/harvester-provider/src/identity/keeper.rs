@@ -112,7 +112,6 @@ pub struct Place {
 }
 
 /// Keeps [`Identity`] up to date.
-#[derive(Debug)]
 pub struct Keeper {
     identity: Identity,
     place: Place,

@@ -175,12 +175,6 @@ pub struct Records {
     pub(super) client: Client,
 }
 
-impl std::fmt::Debug for Records {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Records").finish_non_exhaustive()
-    }
-}
-
 impl Records {
     /// Access to the record in the cluster of this client.
     pub fn new(client: Client) -> Self {

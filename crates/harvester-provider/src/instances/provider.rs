@@ -44,7 +44,6 @@ use crate::metrics::Metrics;
 pub type AgentRequests = mpsc::UnboundedReceiver<AgentRequest>;
 
 /// VMs of Harvester as machines of Nodes.
-#[derive(Debug)]
 pub struct HarvesterInstances {
     cluster: Identity,
     namespace: String,

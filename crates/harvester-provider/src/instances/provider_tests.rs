@@ -1,7 +1,7 @@
 //! The trait against hand-filled caches and a scripted API server.
 
-use cloud_provider::node::UNINITIALIZED;
 use cloud_provider::view::{Tags, Taint, Uid};
+use contract::keys::kubernetes::UNINITIALIZED;
 use harvester_api::names::ClusterName;
 use prometheus_client::registry::Registry;
 use runtime::scenario::Scenario;

@@ -1,7 +1,6 @@
 //! Sends all requests about machines besides the watches: to guest agents, and for the proof that a VM is gone.
 
 use std::collections::{BTreeSet, HashSet};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,12 +33,6 @@ pub struct Requests {
     client: Client,
     namespace: String,
     listed: Arc<Mutex<Option<Listed>>>,
-}
-
-impl fmt::Debug for Requests {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Requests").field("namespace", &self.namespace).finish_non_exhaustive()
-    }
 }
 
 impl Requests {

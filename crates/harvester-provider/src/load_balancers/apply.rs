@@ -127,12 +127,6 @@ pub struct Requests {
     namespace: String,
 }
 
-impl std::fmt::Debug for Requests {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Requests").field("namespace", &self.namespace).finish_non_exhaustive()
-    }
-}
-
 impl Requests {
     /// Sends requests for load balancers in `namespace` on Harvester, and for Services of the guest cluster.
     pub fn new(guest: Client, harvester: Client, namespace: &str) -> Self {

@@ -44,12 +44,6 @@ pub struct Writer {
     damper: Damper<String>,
 }
 
-impl std::fmt::Debug for Writer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("cluster", &self.cluster).finish_non_exhaustive()
-    }
-}
-
 impl Writer {
     /// Creates the writer. It sends no request before [`Self::run`].
     pub fn new(

@@ -11,7 +11,6 @@ use crate::identity::keeper::Sources;
 use crate::metrics::Metrics;
 
 /// The parts that follow upgrades of the hosts.
-#[derive(Debug)]
 pub(super) struct Upgrades {
     pub controller: Controller,
     pub cooperation: Cooperation,

@@ -1,15 +1,14 @@
-//! Reads the subject of a certificate: a parser for only the part of X.509 (RFC 5280, 4.1) that is needed for names.
-//! The handshake has verified the certificate. A certificate of an unexpected form yields no name.
+//! Reads the names in the subject of a certificate. The handshake has verified the certificate. A certificate of an
+//! unexpected form yields no name.
+
+use crate::der::{self, Elements, SEQUENCE};
 
 /// `id-at-commonName` and `id-at-organizationName`, in DER.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
 
 const OBJECT_IDENTIFIER: u8 = 0x06;
-const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
-/// Tag `[0]`, which contains the version.
-const VERSION: u8 = 0xa0;
 const UTF8_STRING: u8 = 0x0c;
 const PRINTABLE_STRING: u8 = 0x13;
 
@@ -22,48 +21,21 @@ pub(super) struct Subject {
     pub(super) groups: Vec<String>,
 }
 
-/// Splits the input: tag and content of the first element, and the rest.
-fn element(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = input.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (length, rest) = if first < 0x80 {
-        (usize::from(first), rest)
-    } else {
-        // No certificate is longer than 16 MB, and DER has no indefinite length.
-        let count = usize::from(first & 0x7f);
-        let (bytes, rest) = rest.split_at_checked(count).filter(|_| (1..=3).contains(&count))?;
-        (bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((tag, content, rest))
-}
-
-fn expect(input: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (found, content, rest) = element(input)?;
-    (found == tag).then_some((content, rest))
-}
-
 /// The subject of a certificate in DER.
 pub(super) fn subject(certificate: &[u8]) -> Option<Subject> {
-    let (certificate, _) = expect(certificate, SEQUENCE)?;
-    let (mut fields, _) = expect(certificate, SEQUENCE)?;
-    if let Some((_, rest)) = expect(fields, VERSION) {
-        fields = rest;
+    let mut fields = der::fields(certificate)?;
+    // Skips algorithm, issuer and validity.
+    for _ in 0..3 {
+        fields.next()?;
     }
-    // Skips serial number, algorithm, issuer and validity.
-    for _ in 0..4 {
-        (_, _, fields) = element(fields)?;
-    }
-    let (mut names, _) = expect(fields, SEQUENCE)?;
+    let mut names = Elements(fields.next_of(SEQUENCE)?);
     let mut subject = Subject::default();
-    while !names.is_empty() {
-        let (mut set, rest) = expect(names, SET)?;
-        names = rest;
-        while !set.is_empty() {
-            let (attribute, rest) = expect(set, SEQUENCE)?;
-            set = rest;
-            let (kind, value) = expect(attribute, OBJECT_IDENTIFIER)?;
-            let (tag, value, _) = element(value)?;
+    while !names.0.is_empty() {
+        let mut set = Elements(names.next_of(SET)?);
+        while !set.0.is_empty() {
+            let mut attribute = Elements(set.next_of(SEQUENCE)?);
+            let kind = attribute.next_of(OBJECT_IDENTIFIER)?;
+            let (tag, value) = attribute.next()?;
             let text =
                 || String::from_utf8(value.to_vec()).ok().filter(|_| [UTF8_STRING, PRINTABLE_STRING].contains(&tag));
             match kind {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use harvester_api::keys::cloudprovider::{CARD, SILENCE};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -16,8 +17,6 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 const NAME: &str = "slandered";
-const CARD: &str = "cloudprovider.harvesterhci.io/announcer-card";
-const SILENCE: &str = "cloudprovider.harvesterhci.io/reports-silence";
 /// As long as a kubelet took in our measurements.
 const KUBELET: Duration = Duration::from_millis(300);
 /// Each of two replicas marks once, and so does each new process.

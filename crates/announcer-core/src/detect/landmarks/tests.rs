@@ -103,7 +103,7 @@ fn whoever_asks_for_somebody_is_a_host_and_stays_one_for_as_long_as_it_answers()
     }
     assert_eq!(hosts(&landmarks), 1, "the others have never answered");
     let now = start + Duration::from_secs(30);
-    assert_eq!(landmarks.outside(now), BTreeMap::from([(3, 1)]));
+    assert_eq!(landmarks.hears(now), BTreeMap::from([(3, 1)]));
     assert!(landmarks.is_outside(3, mac(101)) && !landmarks.is_outside(3, mac(2)));
 }
 
@@ -124,7 +124,7 @@ fn a_client_that_asks_for_a_vip_in_the_ordinary_way_is_a_host() {
         .map(|((_, address), _)| *address)
         .collect();
     assert_eq!(hosts, [IpAddr::from(client)], "and an owner that announces its VIP is none");
-    assert!(landmarks.outside(now).is_empty(), "it has answered nothing yet");
+    assert!(landmarks.hears(now).is_empty(), "it has answered nothing yet");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn members_are_no_other_hosts_however_many_there_are() {
             landmarks.on_frame(now, &asked);
             landmarks.on_frame(now, &Frame { to_us: true, ..asked });
         }
-        assert_eq!(landmarks.outside(now), BTreeMap::from([(3, 1)]), "beside {count} members there is one client");
+        assert_eq!(landmarks.hears(now), BTreeMap::from([(3, 1)]), "beside {count} members there is one client");
         let outside: Vec<u8> = (2..=200).filter(|last| landmarks.is_outside(3, mac(*last))).collect();
         assert_eq!(outside, [100], "{count} members");
     }
@@ -191,7 +191,7 @@ fn a_former_member_counts_while_it_answers_and_is_no_other_host() {
     }
     assert_eq!(before(&landmarks, start, &[]), macs(&[2, 3]));
     assert_eq!(before(&landmarks, start, &["node-2"]), macs(&[3]), "it stands on the owner's hypervisor");
-    assert!(landmarks.outside(start).is_empty() && !landmarks.is_outside(3, mac(2)));
+    assert!(landmarks.hears(start).is_empty() && !landmarks.is_outside(3, mac(2)));
     let mut now = start;
     for _ in 0..=MISSES {
         now += EVERY;

@@ -110,7 +110,7 @@ impl Engine {
             return;
         }
         for owner in self.node_mode.claims.former_owners() {
-            match cluster.card_of(&owner) {
+            match cluster.facts.card(&owner) {
                 Some(card) => self.node_mode.claims.known(&owner, card.term),
                 None => self.node_mode.claims.gone(&owner),
             }

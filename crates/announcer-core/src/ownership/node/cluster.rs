@@ -15,7 +15,7 @@ use super::owner_records::{Learnt, OwnerRecords, Recipient};
 use super::silence::Silences;
 use super::swaps::{Change, PendingSwaps};
 use super::unable::Unable;
-use super::{Card, ForeignLock, Member, NodeFacts, OwnerRecord, OwnerVerdict, Term};
+use super::{Card, Member, OwnerRecord, OwnerVerdict, Term};
 use crate::frames::{Frame, Heard};
 use crate::ownership::{Owner, Ownership};
 use crate::screen::ForbiddenAddress;
@@ -46,7 +46,7 @@ pub(super) struct Assignment {
 #[derive(Debug)]
 pub struct Cluster {
     pub(super) me: String,
-    pub(super) facts: ApiFacts,
+    pub(crate) facts: ApiFacts,
     /// This node's own card as it is now.
     pub(super) card: Card,
     /// Since when this node has a defect.
@@ -108,16 +108,6 @@ impl Cluster {
         news
     }
 
-    /// The first list of all membership Leases is complete.
-    pub fn members_synced(&mut self, now: Instant) {
-        self.facts.members_synced(now);
-    }
-
-    /// Sets the addresses of the API servers.
-    pub fn api_servers(&mut self, servers: BTreeSet<IpAddr>) {
-        self.facts.api_servers = servers;
-    }
-
     /// Addresses that no Service may have, each with the node that reports the conflict.
     pub fn forbidden(&self) -> BTreeMap<IpAddr, ForbiddenAddress> {
         let mut forbidden = BTreeMap::new();
@@ -151,21 +141,6 @@ impl Cluster {
         forbidden
     }
 
-    /// A Node was read; `None` means it was deleted.
-    pub fn node(&mut self, now: Instant, name: String, facts: Option<NodeFacts>) {
-        self.facts.node(now, name, facts);
-    }
-
-    /// The first list of all Nodes is complete, or Nodes cannot be read.
-    pub fn nodes_synced(&mut self, readable: bool) {
-        self.facts.nodes_synced(readable);
-    }
-
-    /// The Lease for all Services was read; `None` means it does not exist.
-    pub fn foreign(&mut self, now: Instant, lock: Option<ForeignLock>) {
-        self.facts.foreign(now, lock);
-    }
-
     /// Sets what this node says about itself; term, `unable` and `yields` are filled in here. The term is the newest
     /// that the watch has shown. Terms that this node wrote itself, heard on the wire or read on cards do not prove
     /// that it knows what it has lost, because its watch may be stalled.
@@ -194,11 +169,6 @@ impl Cluster {
     /// Whether another process will follow this one, which is about to end, on the same node (decisions.md 26).
     pub fn stays(&self) -> bool {
         self.facts.goes_on() && self.card.serving && self.foreign.since.is_none()
-    }
-
-    /// What has to be read before owners can be determined; `None` if nothing is missing.
-    pub fn unknown(&self) -> Option<&'static str> {
-        self.facts.unknown()
     }
 
     /// Whether the foreign holder of the Lease for all Services runs on this node.
@@ -299,15 +269,6 @@ impl Cluster {
         self.learn(now, &view.key, &view.uid, owner_record);
     }
 
-    pub(super) fn record(&self, key: &ServiceKey, uid: &Uid) -> Option<&OwnerRecord> {
-        self.records.of(key, uid)
-    }
-
-    /// The newest term that counts (decisions.md 20).
-    pub(super) fn newest_term(&self) -> Term {
-        self.records.newest_term()
-    }
-
     pub(super) fn asked(&self, now: Instant, key: &ServiceKey) -> QuestionState {
         self.asking.get(key).map_or(QuestionState::NotYet, |asking| asking.state(now))
     }
@@ -374,16 +335,6 @@ impl Cluster {
     /// The other nodes with a membership Lease, and their cards.
     pub fn members(&self) -> impl Iterator<Item = (&str, &Card)> {
         self.facts.members().filter(|node| *node != self.me).filter_map(|node| Some((node, self.facts.card(node)?)))
-    }
-
-    /// The card of `node`, also if its Lease has expired; `None` if it has no membership Lease.
-    pub fn card_of(&self, node: &str) -> Option<&Card> {
-        self.facts.card(node)
-    }
-
-    /// Whether `mac` is or was an interface of another member.
-    pub fn is_of_member(&self, mac: Mac) -> bool {
-        self.facts.is_of_member(mac)
     }
 }
 

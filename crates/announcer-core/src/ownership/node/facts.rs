@@ -93,10 +93,12 @@ impl ApiFacts {
         !(same && was_fresh) || (own && expired != self.expired(now))
     }
 
+    /// The first list of all membership Leases is complete.
     pub fn members_synced(&mut self, now: Instant) {
         self.members_synced.get_or_insert(now);
     }
 
+    /// A Node was read; `None` means it was deleted.
     pub fn node(&mut self, now: Instant, name: String, facts: Option<NodeFacts>) {
         self.readiness.note(now, &name, facts.as_ref().map(|facts| facts.ready));
         match facts {
@@ -105,10 +107,12 @@ impl ApiFacts {
         };
     }
 
+    /// The first list of all Nodes is complete, or Nodes cannot be read.
     pub fn nodes_synced(&mut self, readable: bool) {
         self.nodes_readable = Some(readable);
     }
 
+    /// The Lease for all Services was read; `None` means it does not exist.
     pub fn foreign(&mut self, now: Instant, lock: Option<ForeignLock>) {
         let before = self.foreign.take();
         self.foreign = lock.map(|lock| match before {
@@ -174,6 +178,7 @@ impl ApiFacts {
         self.duration
     }
 
+    /// The card of `node`, also if its Lease has expired; `None` if it has no membership Lease.
     pub fn card(&self, node: &str) -> Option<&Card> {
         self.members.get(node).map(|seen| &seen.member.card)
     }

@@ -10,9 +10,6 @@ use l2_types::{AddressLifetime, Mac};
 
 use crate::network::{Network, is_own_macvlan};
 
-pub use contract::keys::cloudprovider::{CARD, HAND_OVER, HOST, SAFE_MODE, SAFE_MODE_HOLDER, SILENCE};
-pub use contract::leases::MEMBER_PREFIX as LEASE_PREFIX;
-
 /// One interface of a member on which VIPs can be.
 pub type CardLink = contract::CardLink<Mac>;
 

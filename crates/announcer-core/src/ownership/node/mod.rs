@@ -43,10 +43,7 @@ pub(crate) use cluster::Cluster;
 pub use contract::{OwnerRecord, Term};
 use l2_types::Mac;
 pub(crate) use member::card_links;
-pub use member::{
-    CARD, Card, CardLink, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts, SAFE_MODE, SAFE_MODE_HOLDER,
-    SILENCE,
-};
+pub use member::{Card, CardLink, ForeignLock, Member, NodeFacts};
 #[cfg(test)]
 pub(crate) use place::preferred;
 pub(crate) use round::{Review, ReviewContext};

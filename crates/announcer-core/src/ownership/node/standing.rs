@@ -75,7 +75,7 @@ impl Cluster {
     /// move the address with a forged copy. So a copy counts only while the first Service has no record, and only with
     /// a term that a swap can exceed.
     fn deciding_record(&self, members: &[&ServiceView]) -> Option<&OwnerRecord> {
-        let mut records = members.iter().map(|view| self.record(&view.key, &view.uid));
+        let mut records = members.iter().map(|view| self.records.of(&view.key, &view.uid));
         let first = records.next().flatten();
         first.or_else(|| {
             let copies = records.flatten().filter(|owner_record| self.records.is_counted(owner_record.term));

@@ -91,7 +91,7 @@ impl Cluster {
     /// now. Its owner may have the address, and this node could not verify that owner's claims. So this node gives the
     /// record up.
     fn service_removed(&mut self, now: Instant, key: &ServiceKey, uid: &Uid) {
-        if let Some(owner_record) = self.record(key, uid).filter(|owner_record| owner_record.host == self.me) {
+        if let Some(owner_record) = self.records.of(key, uid).filter(|owner_record| owner_record.host == self.me) {
             let term = owner_record.term.next();
             self.records.give_up(key, term);
             self.swaps.note_lost(now, key);
@@ -144,10 +144,10 @@ impl Cluster {
         if host == self.me && self.swaps.retake_at(key).is_some_and(|at| now < at) {
             return None;
         }
-        let expect = self.record(key, uid).cloned();
+        let expect = self.records.of(key, uid).cloned();
         // A term that does not count for other Services must still be exceeded here.
-        let newest =
-            expect.as_ref().map_or(self.newest_term(), |owner_record| self.newest_term().max(owner_record.term));
+        let newest = self.records.newest_term();
+        let newest = expect.as_ref().map_or(newest, |owner_record| newest.max(owner_record.term));
         let swap = Swap { uid: uid.clone(), expect, owner_record: OwnerRecord { host, term: newest.next() } };
         let before = self.swaps.pending.remove(key);
         if before.is_none() {
@@ -191,7 +191,7 @@ impl Cluster {
         if self.swaps.pending.contains_key(key) {
             return None;
         }
-        let owner_record = self.record(key, uid).filter(|owner_record| owner_record.host == self.me)?.clone();
+        let owner_record = self.records.of(key, uid).filter(|owner_record| owner_record.host == self.me)?.clone();
         let swap = Swap { uid: uid.clone(), expect: Some(owner_record.clone()), owner_record };
         let why = "somebody else claims its address";
         let pending = Pending {

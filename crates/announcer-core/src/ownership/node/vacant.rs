@@ -11,6 +11,7 @@ use super::member::Fitness;
 use super::round::{Round, Standing};
 use super::timing::{INTERFACE_GRACE, START_GRACE};
 use super::{Cluster, place};
+use crate::endpoints::ready_on;
 use crate::network::InterfaceError;
 use crate::reason::Reason;
 
@@ -35,9 +36,7 @@ fn elsewhere(nodes: &BTreeSet<String>) -> String {
     if nodes.is_empty() {
         return "no other node has one either: the address is announced as soon as one is ready".to_owned();
     }
-    let names: Vec<&str> = nodes.iter().map(String::as_str).take(5).collect();
-    let more = if nodes.len() > names.len() { " and others" } else { "" };
-    format!("ready ones are on {}{more}", names.join(", "))
+    ready_on(nodes)
 }
 
 impl Obstacle {

@@ -100,7 +100,7 @@ fn only_what_the_leader_itself_says_counts_and_the_words_of_the_record_come_firs
 #[test]
 fn programs_get_the_same_as_humans() {
     let found = planted(&(Box::new(not_known) as Plant));
-    let json: Value = serde_json::from_str(&found.to_json()).unwrap();
+    let json = serde_json::to_value(&found).unwrap();
     let finding = &json["findings"][0];
     assert_eq!((&finding["check"], &finding["severity"]), (&json!("identity-not-known"), &json!("error")));
     let text = found.to_text();

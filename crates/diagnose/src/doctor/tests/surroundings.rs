@@ -104,7 +104,7 @@ fn a_report_says_which_versions_were_looked_at_and_what_the_host_offers() {
     let line =
         "Harvester API https://harvester:6443: Kubernetes v1.32.1, Harvester v1.6.0, ipv6-pool no, upgrade-plans yes";
     assert!(found.to_text().lines().any(|one| one == line), "{}", found.to_text());
-    let json: Value = serde_json::from_str(&found.to_json()).unwrap();
+    let json = serde_json::to_value(&found).unwrap();
     assert_eq!(json["clusters"]["guest"]["kubernetes"], "v1.33.1");
     assert_eq!(json["clusters"]["harvester"]["features"]["upgrade-plans"], true);
 }

@@ -1,7 +1,7 @@
 //! Writes the log lines and Events of one step of an upgrade, each on the object that it is about.
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use runtime::events::{EventKind, Recorder};
+use runtime::events::{EventKind, Recorder, reference};
 
 use super::super::decide::{About, Step, UpgradeEvent};
 use super::super::status;
@@ -21,14 +21,8 @@ impl Controller {
                     tracing::info!("{message}");
                     let all = self.sources.services.all();
                     for service in all.iter().filter(|service| service.is_load_balancer && !service.has_class) {
-                        let object = ObjectReference {
-                            api_version: Some("v1".into()),
-                            kind: Some("Service".into()),
-                            namespace: Some(service.key.namespace.clone()),
-                            name: Some(service.key.name.clone()),
-                            uid: Some(service.uid.0.clone()),
-                            ..ObjectReference::default()
-                        };
+                        let (key, uid) = (&service.key, service.uid.0.clone());
+                        let object = reference("Service", Some(&key.namespace), &key.name, Some(uid));
                         events.record(&object, kind, reason, message);
                     }
                 }
@@ -43,12 +37,6 @@ impl Controller {
     fn node(&self, name: &str) -> ObjectReference {
         // The kubelet's own Events carry the Node's name as UID; Events of the API server carry the real UID.
         let uid = self.sources.nodes.get(&name.to_owned()).map(|node| node.uid.0.clone());
-        ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Node".into()),
-            name: Some(name.to_owned()),
-            uid,
-            ..ObjectReference::default()
-        }
+        reference("Node", None, name, uid)
     }
 }

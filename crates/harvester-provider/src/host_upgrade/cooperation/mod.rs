@@ -98,12 +98,6 @@ pub struct Cooperation {
     waits: HashMap<String, Instant>,
 }
 
-impl std::fmt::Debug for Cooperation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cooperation").field("limit", &self.limit).finish_non_exhaustive()
-    }
-}
-
 impl Cooperation {
     /// Creates the loop. It sends no request before [`Self::run`].
     pub fn new(guest: &Client, sources: Sources, identity: Identity) -> Self {

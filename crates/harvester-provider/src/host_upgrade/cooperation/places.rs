@@ -3,14 +3,10 @@
 use std::sync::Arc;
 
 use cloud_provider::view::{NodeView, Ready, Taint};
+use contract::keys::kubernetes::{EXCLUDED, SHUT_OUT};
 
 use super::super::shown::Reason;
 use super::UpgradeState;
-
-/// Label of a Node that announces nothing (decisions.md 21).
-const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-/// Taints of a Node that announces nothing.
-const SHUT_OUT: [&str; 2] = ["node.kubernetes.io/out-of-service", "ToBeDeletedByClusterAutoscaler"];
 
 /// Whether another Node can take the pods of this one.
 pub fn has_refuge(node: &NodeView, nodes: &[Arc<NodeView>], seen: &UpgradeState) -> bool {

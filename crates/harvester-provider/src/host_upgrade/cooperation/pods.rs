@@ -1,10 +1,8 @@
 //! Which pods of a Node are evicted before its machine is shut down, and which stay. Pure; the rules are those of
 //! `kubectl drain`.
 
+use contract::keys::kubernetes::MIRROR;
 use k8s_openapi::api::core::v1::Pod;
-
-/// Annotation of static pods, which a kubelet runs from a file.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// What the drain does with a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

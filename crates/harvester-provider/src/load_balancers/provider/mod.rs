@@ -60,7 +60,6 @@ const ROUNDS: usize = 3;
 const CACHE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Load balancers on Harvester.
-#[derive(Debug)]
 pub struct HarvesterLoadBalancers {
     /// The configuration from the command line, with the name from the flag; see [`Self::config`].
     given: LoadBalancerConfig,

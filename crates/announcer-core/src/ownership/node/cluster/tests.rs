@@ -21,15 +21,15 @@ fn one_absurd_term_spoils_no_other_service_and_what_announcers_say_counts() {
     assert_eq!(term, Some(Term(8)));
     // The largest that counts at once: what follows it is still read from Services and cards.
     cluster.learn(now, &good, &uid, &OwnerRecord { host: "node-2".into(), term: Term(1 << 32) });
-    let card = Card { term: cluster.newest_term().next(), ..Card::default() };
+    let card = Card { term: cluster.records.newest_term().next(), ..Card::default() };
     assert_eq!(Card::parse(&card.to_annotation()), card);
     let member = Member { renewal: "1".into(), duration: Duration::from_secs(15), card };
     cluster.member(now, "node-2".into(), Some(member));
-    assert_eq!(cluster.newest_term(), Term((1 << 32) + 1));
-    assert_eq!(Term::parse(&cluster.newest_term().next().to_string()), Some(Term((1 << 32) + 2)));
+    assert_eq!(cluster.records.newest_term(), Term((1 << 32) + 1));
+    assert_eq!(Term::parse(&cluster.records.newest_term().next().to_string()), Some(Term((1 << 32) + 2)));
     // At the very end the host that stands there counts.
     cluster.learn(now, &bad, &uid, &OwnerRecord { host: "node-1".into(), term: Term(1 << 41) });
-    assert_eq!(cluster.record(&bad, &uid).map(|owner_record| owner_record.host.as_str()), Some("node-1"));
+    assert_eq!(cluster.records.of(&bad, &uid).map(|owner_record| owner_record.host.as_str()), Some("node-1"));
     // From before there was this bound.
     assert_eq!(Card::parse(r#"{"term":4611686018427387905}"#).term, Term(0));
 }

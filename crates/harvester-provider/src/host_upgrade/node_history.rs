@@ -6,7 +6,7 @@ use super::shown::Reason;
 
 /// What the controller remembers of a Node besides the status that is shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Course {
+pub struct NodeHistory {
     /// Reasons that an Event was written for in this window.
     pub told: BTreeSet<Reason>,
     /// Since when the machine is off.
