@@ -1,6 +1,7 @@
 //! State that a pass leaves to the next one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -21,8 +22,33 @@ pub(super) struct ServiceState {
     pub(super) damper: Damper<ServiceView>,
     /// The conditions that were written, until the cache shows them.
     pub(super) shown: Option<Conditions>,
+    /// After a write of conditions that the API server refused.
+    pub(super) refused_conditions: Option<Rest>,
     /// The delayed condition about another node, and since when.
     pub(super) moved: Option<(String, Instant)>,
+}
+
+/// The pause after a refused write.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rest {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Rest {
+    const FIRST: Duration = Duration::from_secs(1);
+    const LONGEST: Duration = Duration::from_mins(1);
+
+    /// The pause that begins now; after a refusal it is twice as long as the one before.
+    pub(super) fn after(before: Option<Self>, now: Instant) -> Self {
+        let pause = before.map_or(Self::FIRST, |before| (before.pause * 2).min(Self::LONGEST));
+        Self { until: now + pause, pause }
+    }
+
+    /// How much of it is left; `None`: it is over.
+    pub(super) fn left(self, now: Instant) -> Option<Duration> {
+        self.until.checked_duration_since(now).filter(|left| !left.is_zero())
+    }
 }
 
 impl ServiceState {

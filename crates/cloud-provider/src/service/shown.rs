@@ -6,14 +6,14 @@ use k8s_openapi::jiff::Timestamp;
 use runtime::error::chain;
 use tokio::time::Instant;
 
-use super::memory::ServiceState;
+use super::memory::{Rest, ServiceState};
 use super::{ServiceController, condition};
 use crate::provider::{Ensured, ProviderError};
 use crate::view::ServiceView;
 
 impl ServiceController {
-    /// Writes the conditions of the Service if they differ, or returns when to check again. A failure of the write has
-    /// no consequence.
+    /// Writes the conditions of the Service if they differ, or returns when to check again. After a failure that is also
+    /// when to write again: each time later, because an API server that refuses goes on refusing.
     pub(super) async fn show(
         &self,
         service: &ServiceView,
@@ -28,16 +28,25 @@ impl ServiceController {
         let text = answer.err().map(|error| chain(error)).unwrap_or_default();
         let wanted = condition::after(&seen, answer, &text, self.provider.announced(), &timestamp());
         let (wanted, later) = condition::settled(&seen.conditions, wanted, &mut memory.moved, Instant::now());
-        if let Some(patch) = condition::patch(&seen, &wanted) {
-            match self.writer.patch_conditions(service, patch).await {
-                Ok(_) => memory.shown = Some(wanted),
-                Err(error) => tracing::debug!(
-                    error = chain(&error),
-                    "the controller could not write the conditions of the Service"
-                ),
+        let Some(patch) = condition::patch(&seen, &wanted) else { return later };
+        let rest = memory.refused_conditions.and_then(|rest| rest.left(Instant::now()));
+        if let Some(rest) = rest {
+            return Some(later.map_or(rest, |later| later.min(rest)));
+        }
+        match self.writer.patch_conditions(service, patch).await {
+            Ok(_) => {
+                memory.shown = Some(wanted);
+                memory.refused_conditions = None;
+                later
+            }
+            Err(error) => {
+                tracing::debug!(error = chain(&error), "the controller could not write the conditions of the Service");
+                let rest = Rest::after(memory.refused_conditions, Instant::now());
+                memory.refused_conditions = Some(rest);
+                let rest = rest.left(Instant::now()).unwrap_or_default();
+                Some(later.map_or(rest, |later| later.min(rest)))
             }
         }
-        later
     }
 }
 

@@ -42,6 +42,24 @@ async fn what_a_new_service_waits_for_is_told_although_it_has_no_finalizer_yet()
     assert_eq!(test.told(), [told]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_may_not_be_written_is_tried_less_and_less_often() {
+    let mut test = Test::with([service("default/web")], Cloud::default(), |_| {
+        (403, Scenario::status(403, "Forbidden", "services/status is forbidden"))
+    });
+    let second = Duration::from_secs(1);
+    let away = || Waiting { reason: NOT_READ_YET, needs_user: true, ..waiting("connection refused", Some(second)) };
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_mins(2) {
+        test.will_see([Err(away())]);
+        let Next::After(pause) = test.pass().await else { panic!("it waits") };
+        assert!(pause <= second);
+        tokio::time::sleep(pause).await;
+    }
+    assert_eq!(test.scenario.requests().len(), 7, "after 0, 1, 3, 7, 15, 31 and 63 s");
+    assert_eq!(test.told().len(), 1);
+}
+
 #[tokio::test]
 async fn of_a_service_that_goes_before_it_was_taken_over_nothing_is_written() {
     let test = Test::new([service("default/web")]);
