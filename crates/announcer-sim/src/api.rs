@@ -163,6 +163,12 @@ impl Api {
         self.services.remove(key).map(|_| Change::Service(key.clone(), None))
     }
 
+    /// Who owns the address of a Service, by its record.
+    pub fn owner(&self, key: &ServiceKey) -> Option<OwnerRecord> {
+        let (_, object) = self.services.get(key)?;
+        OwnerRecord::read(object.metadata.annotations.as_ref()?)
+    }
+
     /// The lease that a successor finds on a Service, if its clients have been told of the address.
     pub fn noted_lease(&self, key: &ServiceKey) -> Option<LeaseFacts> {
         let (_, object) = self.services.get(key)?;

@@ -108,6 +108,12 @@ fn a_node_that_is_well_again_while_the_api_is_away_is_known_to_be_well_soon_afte
     keeps_its_promises(1944, ElectionMode::Node);
 }
 
+/// Racks keep owner and third node apart, and the second node loses its power together with the owner.
+#[test]
+fn an_owner_that_loses_power_and_that_nobody_left_has_ever_heard_is_succeeded_when_its_lease_expires() {
+    keeps_its_promises(50_000_290, ElectionMode::Node);
+}
+
 #[test]
 fn a_process_that_is_to_start_while_its_machine_stands_still_starts_when_that_goes_on() {
     keeps_its_promises(1017, ElectionMode::Node);

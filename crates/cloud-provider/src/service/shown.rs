@@ -12,8 +12,8 @@ use crate::provider::{Ensured, ProviderError};
 use crate::view::ServiceView;
 
 impl ServiceController {
-    /// Writes the conditions of the Service if they differ, or returns when to check again. After a failure that is also
-    /// when to write again: each time later, because an API server that refuses goes on refusing.
+    /// Writes the conditions of the Service if they differ, or returns when to check again. After a failure that is
+    /// also when to write again: each time later, because an API server that refuses goes on refusing.
     pub(super) async fn show(
         &self,
         service: &ServiceView,

@@ -211,7 +211,7 @@ impl World<'_> {
                 let outnumbered = lan > 0 && ill * 2 >= self.nodes.len();
                 let trouble = match ill {
                     _ if robbed => Trouble::Contested(index),
-                    0..3 if !outnumbered => Trouble::Unanswered(index),
+                    0..3 if !outnumbered && !self.is_lost_unheard(index, well) => Trouble::Unanswered(index),
                     _ => Trouble::Orphaned(index),
                 };
                 (!answering.keys().any(heard)).then_some(trouble)
@@ -222,6 +222,17 @@ impl World<'_> {
                 (all && answering.is_empty()).then_some(Trouble::Unanswered(index))
             }
         }
+    }
+
+    /// Whether the owner has lost its power, and no process that could take the address has ever heard it: racks that
+    /// are apart, or a process that started after the loss. These cannot tell a dead owner from one that the LAN keeps
+    /// apart from them, so its Lease has to expire.
+    fn is_lost_unheard(&self, index: usize, well: &[bool]) -> bool {
+        let (lan, services) = (self.judge.vip(index).lan(), self.judge.services(index));
+        let Some(record) = services.iter().find_map(|service| self.api.owner(&key(*service))) else { return false };
+        let owner = self.nodes.iter().position(|node| node.name == record.host && !node.powered);
+        let met = |n: usize, owner| self.judge.met.get(&(lan, n, owner)) == Some(&self.nodes[n].life);
+        owner.is_some_and(|owner| !(0..self.nodes.len()).any(|n| well[n] && self.may_begin(n, index) && met(n, owner)))
     }
 
     /// Clients that get no answer though they could.
