@@ -49,6 +49,11 @@ impl Refresh {
         self.next
     }
 
+    /// Whether an extension is overdue by more than this: the process did not run, and has not judged its timers since.
+    pub fn is_late(&self, now: Instant, by: Duration) -> bool {
+        now > self.next + by
+    }
+
     /// How late the due extension is; `None`: none is due.
     pub fn take_due(&mut self, now: Instant) -> Option<Duration> {
         let late = now.checked_duration_since(self.next)?;

@@ -159,6 +159,16 @@ fn a_process_that_stood_still_withdraws_if_somebody_else_answers_meanwhile() {
 }
 
 #[test]
+fn a_process_that_stood_still_defends_no_address_against_what_it_received_meanwhile() {
+    let mut node = serving();
+    node.now += Duration::from_secs(8);
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+    assert_eq!((node.take_log(), node.reasons()), (vec!["probe eth0 10.0.0.5".to_owned()], vec![]));
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+}
+
+#[test]
 fn the_kernel_removes_the_address_of_a_process_that_hangs() {
     let mut node = serving();
     node.now += Duration::from_secs(13);
