@@ -261,7 +261,11 @@ def passes(command, limit, clock, mutation=None):
 def why(said):
     lines = [line for line in said.splitlines() if line.strip()]
     begin = next((number for number, line in enumerate(lines) if " panicked at " in line), len(lines) - 1)
-    return " ".join(line.strip() for line in lines[begin:begin + 3])[:160] if lines else "it said nothing"
+    text = " ".join(line.strip() for line in lines[begin:begin + 3]) if lines else "it said nothing"
+    # What is kept is the same on each machine.
+    for place in (BUILT, COPY, TARGET, ROOT):
+        text = text.replace(f"{place}/", "")
+    return text.replace(str(Path.home()), "~")[:160]
 
 
 def try_out(test, mutations, command, clock, results):
