@@ -32,7 +32,7 @@ pub(super) struct ServiceState {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rest {
     until: Instant,
-    pause: Duration,
+    pub(super) pause: Duration,
 }
 
 impl Rest {

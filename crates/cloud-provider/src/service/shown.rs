@@ -29,9 +29,9 @@ impl ServiceController {
         let wanted = condition::after(&seen, answer, &text, self.provider.announced(), &timestamp());
         let (wanted, later) = condition::settled(&seen.conditions, wanted, &mut memory.moved, Instant::now());
         let Some(patch) = condition::patch(&seen, &wanted) else { return later };
-        let rest = memory.refused_conditions.and_then(|rest| rest.left(Instant::now()));
-        if let Some(rest) = rest {
-            return Some(later.map_or(rest, |later| later.min(rest)));
+        let within = |rest: Duration| Some(later.map_or(rest, |later| later.min(rest)));
+        if let Some(left) = memory.refused_conditions.and_then(|rest| rest.left(Instant::now())) {
+            return within(left);
         }
         match self.writer.patch_conditions(service, patch).await {
             Ok(_) => {
@@ -43,8 +43,7 @@ impl ServiceController {
                 tracing::debug!(error = chain(&error), "the controller could not write the conditions of the Service");
                 let rest = Rest::after(memory.refused_conditions, Instant::now());
                 memory.refused_conditions = Some(rest);
-                let rest = rest.left(Instant::now()).unwrap_or_default();
-                Some(later.map_or(rest, |later| later.min(rest)))
+                within(rest.pause)
             }
         }
     }

@@ -98,14 +98,20 @@ async fn a_harvester_that_refuses_the_deletion_for_long_is_a_wait_with_an_escape
     );
 }
 
-#[tokio::test]
-async fn an_abandoned_object_is_noted_and_the_service_released() {
+/// A Service that is deleted, and whose user leaves its load balancer behind: the guest cluster, and the object's name.
+async fn abandoned() -> (Scenario, Lab, String) {
     let lab = Lab::new(vec![service("default/web").done()]);
     lab.served().await;
     let (guest, lab) = with_record(lab);
     lab.user_deletes();
     let name = lab.name();
     lab.guest(|service| service.annotations.insert(ABANDON, &name));
+    (guest, lab, name)
+}
+
+#[tokio::test]
+async fn an_abandoned_object_is_noted_and_the_service_released() {
+    let (guest, lab, name) = abandoned().await;
     let Deleted::Left(left) = lab.delete().await else { panic!("it is not deleted, and nobody waits for it") };
     assert_eq!((left.reason, left.warning), ("AbandonedLoadBalancer", true));
     assert!(left.message.starts_with(&format!("load balancer guests/{name} is left behind")), "{}", left.message);
@@ -122,12 +128,7 @@ async fn an_abandoned_object_is_noted_and_the_service_released() {
 /// At each start, the first list is still under way. It shows the object of a move, which is noted, too.
 #[tokio::test]
 async fn an_object_is_abandoned_after_the_first_list_or_where_harvester_does_not_answer() {
-    let lab = Lab::new(vec![service("default/web").done()]);
-    lab.served().await;
-    let (guest, lab) = with_record(lab);
-    lab.user_deletes();
-    let name = lab.name();
-    lab.guest(|service| service.annotations.insert(ABANDON, &name));
+    let (guest, lab, _) = abandoned().await;
     let web = lab.service();
     let status = watch::Sender::new(Status::default());
     let provider = HarvesterLoadBalancers { lbs: lb_cache(), watched: status.subscribe(), ..lab.provider };
