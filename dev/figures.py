@@ -6,7 +6,7 @@
                 out what would not be done by then, and names both. `make figures` does this.
   figures.py tests      keeps what clients saw in the last `make test`
   figures.py write      writes the tables anew
-  figures.py check      fails if a table says something else than the data (in `make test`)
+  figures.py check      fails if a table says something else than the data, or the data has a path of this machine (in `make test`)
 
 Each step is one file in docs/data/figures: what the benchmark wrote, raw values and all, with commit, machine, load, time and command.
 Tables lie between `<!-- figures: NAME -->` and `<!-- /figures -->`. A row of another build than the newest is marked with that build.
@@ -290,6 +290,12 @@ def check():
     stale = [page for page, is_now, should_be in pages() if is_now != should_be]
     if stale:
         sys.exit(f"figures: {', '.join(stale)} differs from docs/data; write it anew with: dev/figures.py write")
+    # What is kept says nothing of where on a machine it was measured.
+    for path in DATA.rglob("*.json"):
+        text = path.read_text()
+        place = next((place for place in (ROOT, Path.home()) if f"{place}/" in text), None)
+        if place:
+            sys.exit(f"figures: {path.relative_to(ROOT)} has a path of this machine in it: {place}")
     print(f"figures: {len(TABLES)} tables follow from the data")
 
 
