@@ -96,7 +96,8 @@ build() {
   say "${*##*/}: building from the Go module (takes some minutes)"
   mkdir -p "$new"
   # shellcheck disable=SC2086 # words of a verb
-  go $VERB -mod=mod -trimpath -ldflags "-s -w $flags" -o "$new/" "$@" &
+  # What -w leaves out at the end is not made before either: a tenth of the compilers' time.
+  go $VERB -mod=mod -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w $flags" -o "$new/" "$@" &
   pid=$!
   while kill -0 "$pid" 2>/dev/null; do
     sleep 1

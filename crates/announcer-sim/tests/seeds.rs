@@ -114,6 +114,12 @@ fn an_owner_that_loses_power_and_that_nobody_left_has_ever_heard_is_succeeded_wh
     keeps_its_promises(50_000_290, ElectionMode::Node);
 }
 
+/// Twelve nodes fall apart into nine and three, the gateway is with the three, and both watchers are with the owner.
+#[test]
+fn an_owner_cut_off_from_the_gateway_together_with_its_watchers_hands_over_to_the_other_side() {
+    keeps_its_promises(50_000_309, ElectionMode::Node);
+}
+
 #[test]
 fn a_process_that_is_to_start_while_its_machine_stands_still_starts_when_that_goes_on() {
     keeps_its_promises(1017, ElectionMode::Node);

@@ -97,6 +97,10 @@ pub struct Card<M> {
     /// clients are on. Written with the next renewal.
     #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
     pub hears: BTreeMap<String, u8>,
+    /// Whether its default gateway answers it, by interface. Only interfaces with such a gateway, and only once that
+    /// is known. Written with the next renewal.
+    #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
+    pub gateways: BTreeMap<String, bool>,
     /// Groups whose addresses the kernel of the node refuses.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unable: BTreeSet<String>,
@@ -122,6 +126,7 @@ impl<M> Default for Card<M> {
             term: Term::default(),
             yields: false,
             hears: BTreeMap::new(),
+            gateways: BTreeMap::new(),
             unable: BTreeSet::new(),
             occupied: BTreeMap::new(),
             silent: BTreeMap::new(),

@@ -94,6 +94,15 @@ pub(crate) enum Side {
     Greater,
 }
 
+/// What this node knows of the default gateway on one interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GatewayState {
+    /// When it last answered, or when it was first known if it never did.
+    pub since: Instant,
+    /// Whether it answers; `None` before it had the time to.
+    pub answers: Option<bool>,
+}
+
 /// The landmarks that this node heard on one interface before it missed an owner, without the owner itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Before {
@@ -161,6 +170,7 @@ impl Before {
 struct Entry {
     who: LandmarkKind,
     mac: Option<Mac>,
+    known: Instant,
     next: Instant,
     unanswered: u32,
     answered: Option<Instant>,
@@ -203,6 +213,7 @@ impl Landmarks {
             let entry = self.known.entry(key).or_insert_with(|| Entry {
                 who: landmark.who.clone(),
                 mac: None,
+                known: now,
                 next: now + FIRST,
                 unanswered: 0,
                 answered: None,
@@ -254,6 +265,7 @@ impl Landmarks {
             let entry = Entry {
                 who: LandmarkKind::Host,
                 mac: Some(frame.mac),
+                known: now,
                 next: now + FIRST,
                 unanswered: 0,
                 answered: None,
@@ -352,6 +364,17 @@ impl Landmarks {
             }
         }
         heard.into_iter().map(|(link, macs)| (link, u8::try_from(macs.len()).unwrap_or(u8::MAX))).collect()
+    }
+
+    /// What is known of the default gateways, by interface.
+    pub fn gateways(&self, now: Instant) -> BTreeMap<u32, GatewayState> {
+        let all = self.known.iter().filter(|(_, entry)| entry.who == LandmarkKind::Gateway);
+        let state = |entry: &Entry| {
+            let since = entry.answered.unwrap_or(entry.known);
+            let is_early = entry.answered.is_none() && now < since + LATELY;
+            GatewayState { since, answers: (!is_early).then(|| entry.is_heard(now, LATELY)) }
+        };
+        all.map(|((link, _), entry)| (*link, state(entry))).collect()
     }
 }
 

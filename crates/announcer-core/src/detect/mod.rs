@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 pub use ask::Ask;
 use landmarks::Landmarks;
-pub(crate) use landmarks::Neighbourhood;
+pub(crate) use landmarks::{GatewayState, Neighbourhood};
 pub use profile::{ParseProfileError, Profile, Timers};
 use verdict::{OwnerVerdict, Target};
 use watch::Watch;
@@ -140,6 +140,11 @@ impl Detector {
     /// How many hosts that are not members this node hears, by interface.
     pub fn hears(&self, now: Instant) -> BTreeMap<u32, u8> {
         self.landmarks.hears(now)
+    }
+
+    /// What is known of the default gateways, by interface.
+    pub fn gateways(&self, now: Instant) -> BTreeMap<u32, GatewayState> {
+        self.landmarks.gateways(now)
     }
 
     /// Whether owners answer at addresses of their own, on each interface where this node watches them. Owners of which

@@ -165,12 +165,14 @@ impl Engine {
                 || network.is_ours_without_mark(found, config.fence())
         };
         let (hears, silent) = (self.node_mode.detector.hears(now), self.node_mode.nodes.on_card());
+        let gateways = self.node_mode.detector.gateways(now);
         let carrying = network.carrying(|found| found.is_ours() || left_over(found));
         let card = |used: &BTreeSet<u32>| {
             let links = card_links(network, |index| used.contains(&index) || carrying.contains(&index));
             let hears = card::hears(network, &links, &hears);
+            let gateways = card::gateways(network, &links, &gateways);
             let occupied = network.occupied(&links, |found| observer.is_removed(found) || left_over(found));
-            Card { links, serving, leaving, hears, occupied, silent: silent.clone(), ..Card::default() }
+            Card { links, serving, leaving, hears, gateways, occupied, silent: silent.clone(), ..Card::default() }
         };
         cluster.set_card(now, card(&used));
         let holding = holding(network, &self.vips, |found| !observer.is_removed(found) && left_over(found));
@@ -179,6 +181,7 @@ impl Engine {
         let context = ReviewContext {
             refused: &refused,
             at_own_addresses: &at_own_addresses,
+            gateways: &gateways,
             services: &self.services,
             groups: self.services.groups(),
             endpoints: self.services.endpoints(),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use contract::Silence;
 
 use super::super::{Action, Engine};
+use crate::detect::GatewayState;
 use crate::network::Network;
 use crate::ownership::Owners;
 use crate::ownership::node::{Card, CardLink};
@@ -60,6 +61,16 @@ pub(super) fn hears(network: &Network, links: &[CardLink], heard: &BTreeMap<u32,
     links.iter().map(|link| (link.name.clone(), on(link).unwrap_or(0))).collect()
 }
 
+/// Whether the default gateway answers on each interface of the card where there is one.
+pub(super) fn gateways(
+    network: &Network,
+    links: &[CardLink],
+    known: &BTreeMap<u32, GatewayState>,
+) -> BTreeMap<String, bool> {
+    let on = |link: &CardLink| known.get(&network.link_by_name(&link.name)?.index)?.answers;
+    links.iter().filter_map(|link| Some((link.name.clone(), on(link)?))).collect()
+}
+
 impl Engine {
     /// Renews our Lease, if that is due. The first card is written after a review ([`Engine::write_card`]).
     pub(in crate::engine) fn renew_card(&mut self, now: Instant) {
@@ -80,11 +91,14 @@ impl Engine {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         if self.node_mode.written.due(cluster.card()).is_none_or(|at| at <= now) {
             // The last review may be old, and the renewal claims that the card is current.
-            cluster.note_heard(hears(network, &cluster.card().links, &self.node_mode.detector.hears(now)));
+            let (detector, links) = (&self.node_mode.detector, &cluster.card().links);
+            let heard = hears(network, links, &detector.hears(now));
+            let changed = cluster.note_heard(heard, gateways(network, links, &detector.gateways(now)));
             cluster.note_probed(self.node_mode.probed.on_card());
             let card = cluster.card().clone();
             self.node_mode.written.last = Some((card.clone(), now));
             self.out.push(Action::Membership(card));
+            self.out.replan_if(changed);
         }
     }
 }

@@ -8,6 +8,7 @@ mod evidence;
 mod fail_back;
 mod foreign;
 mod gaps;
+mod gateways;
 mod handed_over;
 mod healed;
 mod ipv6;

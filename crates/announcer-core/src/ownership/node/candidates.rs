@@ -41,9 +41,9 @@ impl<'a> Candidates<'a> {
         Self { nodes, silent: BTreeSet::new() }
     }
 
-    /// The same nodes, where those in `silent` get nothing while another node can have it.
-    pub fn with_silent(mut self, silent: &BTreeSet<String>) -> Self {
-        self.silent = self.nodes.iter().map(|(_, node)| *node).filter(|node| silent.contains(*node)).collect();
+    /// The same nodes, where those that are silent get nothing while another node can have it.
+    pub fn with_silent(mut self, is_silent: impl Fn(&str) -> bool) -> Self {
+        self.silent = self.nodes.iter().map(|(_, node)| *node).filter(|node| is_silent(node)).collect();
         self
     }
 
@@ -74,6 +74,20 @@ impl<'a> Candidates<'a> {
             || self.nodes.iter().copied().filter(move |(penalties, node)| *node != me && !penalties.defects.yields);
         Self::first_class(group, preferred, others().filter(|(_, node)| !self.silent.contains(node)))
             .or_else(|| Self::first_class(group, preferred, others()).filter(|_| last_resort))
+    }
+
+    /// The node of `others` to which `me` may hand the group over although both are well. One that has more penalties
+    /// would hand it back.
+    pub fn home_among(&self, group: &str, me: &str, others: &BTreeSet<String>) -> Option<&'a str> {
+        let own = self.penalties(me)?;
+        let nodes = self.nodes.iter().copied().filter(|(_, node)| *node != me && others.contains(*node));
+        let answering = nodes.filter(|(penalties, node)| *penalties <= own && !self.silent.contains(node));
+        Self::first_class(group, None, answering)
+    }
+
+    /// Whether most probably `node` answers nobody at this moment.
+    pub fn is_silent(&self, node: &str) -> bool {
+        self.silent.contains(node)
     }
 
     fn first_class(
@@ -203,10 +217,9 @@ mod tests {
             ("the owner, as others say", [proxy, well, proxy], &["node-1"], "node-2", true),
         ] {
             let heard = Candidates::new(NODES.into_iter().zip(penalties));
-            let silent = silent.iter().map(|node| (*node).to_owned()).collect();
-            let candidates = heard.clone().with_silent(&silent);
+            let candidates = heard.clone().with_silent(|node| silent.contains(&node));
             assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1", None, true), Some(to), "{name}");
-            let answers = Some(to).filter(|to| !silent.contains(*to));
+            let answers = Some(to).filter(|to| !silent.contains(to));
             assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1", None, false), answers, "{name}");
             assert_eq!(candidates.has_better_than("node-1"), better, "{name}");
             let line = |candidates: &Candidates<'static>| candidates.line("node-1", |_| None);

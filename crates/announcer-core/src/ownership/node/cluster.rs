@@ -100,7 +100,8 @@ impl Cluster {
         // A review that is already due must not be lost when another node's renewal moves the deadline.
         let due = self.facts_next.is_some_and(|at| at <= now);
         // This node may be waiting for what a silent owner writes about itself after it fell silent.
-        let told = self.silences.is_told(now, &node, self.facts.renewed_at(&node));
+        let renewed = self.facts.renewed_at(&node);
+        let told = self.silences.is_told(now, &node, renewed) || self.hand_overs.is_awaited(now, renewed);
         let news = self.facts.member(now, node, member) || due || told;
         if !news {
             self.facts_next = self.facts.deadline(now);
@@ -151,9 +152,12 @@ impl Cluster {
         self.card = card;
     }
 
-    /// Sets how many hosts this node hears now, by interface.
-    pub fn note_heard(&mut self, hears: BTreeMap<String, u8>) {
-        self.card.hears = hears;
+    /// Sets how many hosts this node hears now, and whether its gateways answer it, by interface. Returns true if a
+    /// review is needed.
+    pub fn note_heard(&mut self, hears: BTreeMap<String, u8>, gateways: BTreeMap<String, bool>) -> bool {
+        let changed = self.card.gateways != gateways;
+        (self.card.hears, self.card.gateways) = (hears, gateways);
+        changed
     }
 
     /// Whether the last review found something that this node's card does not say yet.

@@ -52,6 +52,8 @@ pub struct Case<'a> {
     pub published: bool,
     /// This node's place among the successors of the owner; `None`: it is no successor.
     pub rank: Option<usize>,
+    /// A node that is as well off as this owner and hears the gateway, which this owner has lost.
+    pub with_gateway: Option<&'a str>,
     /// Nodes that may own the group, this one included.
     pub candidates: &'a Candidates<'a>,
     /// This node is not excluded and has an interface for the group.
@@ -144,6 +146,9 @@ pub const DESPITE_A_STRANGER: &str = "its node is silent and its Lease has run o
 /// The same while the owner renews its Lease.
 pub const THOUGH_IT_RENEWS: &str = "its node is silent, though it renews its Lease and a stranger answers for it";
 
+/// Reason of a hand-over by an owner that is cut off from the clients.
+const HEARS_THE_GATEWAY: &str = "it hears the gateway, which this node has lost";
+
 /// Reason after this node withdrew because of a claim, while no record names the claimant.
 const GIVEN_UP: &str = "it was given up for a claim that nobody stands behind";
 
@@ -164,6 +169,8 @@ fn keep(case: &Case<'_>) -> Step {
         "the node may not serve it any more"
     } else if case.candidates.has_better_than(case.me) {
         "another node is better off"
+    } else if case.with_gateway.is_some() {
+        return give_to(case.with_gateway, HEARS_THE_GATEWAY);
     } else if case.fail_back {
         return give_to(case.home.or_else(elsewhere), BELONGS_THERE);
     } else {
@@ -271,6 +278,7 @@ impl<'a> Case<'a> {
             addressed: true,
             published: true,
             rank: owner_record.and_then(|owner_record| candidates.rank(&owner_record.host, me, |_| None)),
+            with_gateway: None,
             candidates,
             eligible: true,
             owner_state: OwnerState::Alive,

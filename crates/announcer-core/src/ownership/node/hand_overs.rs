@@ -31,12 +31,21 @@ pub(super) struct HandOvers {
     given: BTreeMap<ServiceKey, Given>,
     /// When a group was last given back.
     pub gave_back: Option<Instant>,
+    /// From when on the cards of other members tell whether they hear the gateway that this node, which owns something,
+    /// has lost.
+    pub cards_from: Option<Instant>,
 }
 
 impl HandOvers {
     /// Whether a group was given back a moment ago; groups go back one at a time.
     pub fn rests(&self, now: Instant) -> bool {
         self.gave_back.is_some_and(|at| now < at + GIVE_BACK_PAUSE)
+    }
+
+    /// Whether the Lease of another node that is renewed now, and was renewed `before`, has its first card that tells
+    /// whether that node hears the gateway which this one has lost.
+    pub fn is_awaited(&self, now: Instant, before: Option<Instant>) -> bool {
+        self.cards_from.is_some_and(|at| at <= now && before.is_none_or(|before| before < at))
     }
 
     /// This node has handed a group to the node `to` because of a defect of its own. A group that goes back to its

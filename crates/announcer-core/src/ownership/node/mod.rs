@@ -16,6 +16,7 @@ mod cluster;
 mod decide;
 mod facts;
 mod foreign;
+mod gateways;
 mod hand_overs;
 mod landmarks;
 mod member;

@@ -45,13 +45,23 @@ impl Cluster {
         let unsettled = now < settled && self.facts.awaits_members();
         let fitness = self.all_fitness(now);
         let silent = self.silent_nodes(now, context.at_own_addresses);
-        let round = Round { now, context, fitness: &fitness, silent: &silent, yield_at, unsettled };
+        let without_gateway = self.without_gateway(context.network);
+        let round = Round {
+            now,
+            context,
+            fitness: &fitness,
+            silent: &silent,
+            without_gateway: &without_gateway,
+            yield_at,
+            unsettled,
+        };
         let mut wake = Wake { now, next: None };
         yield_at.into_iter().chain(Some(settled).filter(|_| unsettled)).for_each(|at| wake.at(at));
 
         let defects = self.note_defects(&round);
         let (mut looks, mut vacant) = (Vec::new(), BTreeMap::new());
         let mut watched: BTreeMap<Succession, Vec<Watched>> = BTreeMap::new();
+        let mut cards_from: Option<Instant> = None;
         for (key, members) in &context.groups.members {
             let standing = self.standing(&round, key, members);
             let owner_state = self.owner_state(&round, &standing);
@@ -75,6 +85,7 @@ impl Cluster {
             let elsewhere = self.belongs_elsewhere(&round, &standing);
             let (owner, step) = self.judge(&round, &standing, owner_state, elsewhere.as_ref());
             self.judged_anew_at(&standing).for_each(|at| wake.at(at));
+            cards_from = cards_from.max(self.gateway_lost(&round, &standing));
             review.told.extend(self.tell_strangers(&round, &standing, owner_state, &step, &mut wake));
             review.told.extend(self.tell_unreached(&round, &standing, &step, &mut wake));
             let waits = context.config.fail_back || self.hand_overs.lent.contains_key(&standing.primary().key);
@@ -82,6 +93,10 @@ impl Cluster {
             looks.push(GroupReview { standing, owner, step, misplaced });
         }
         self.vacant = vacant;
+        self.hand_overs.cards_from = cards_from;
+        if let Some(at) = cards_from {
+            wake.at(at);
+        }
         review.told.extend(self.tell_stalled(&round));
         self.conclude(now, context, looks, &mut review, &mut wake);
         self.watch(context.network, watched, &mut review);

@@ -12,6 +12,7 @@ use super::member::Fitness;
 use super::reach::chosen;
 use super::{LostVip, OwnerRecord, Swap, Targets};
 use crate::config::Config;
+use crate::detect::GatewayState;
 use crate::endpoints::Endpoints;
 use crate::group::Groups;
 use crate::network::{InterfaceError, Network};
@@ -40,6 +41,8 @@ pub struct ReviewContext<'a> {
     /// Whether owners that this node watches answer at addresses of their own. One of which that is not known is left
     /// out.
     pub at_own_addresses: &'a BTreeMap<String, bool>,
+    /// What this node knows of its default gateways, by interface.
+    pub gateways: &'a BTreeMap<u32, GatewayState>,
     /// This process is about to end.
     pub stopping: bool,
     /// The node stays in service, and another process will follow.
@@ -81,11 +84,21 @@ pub(super) struct Round<'a> {
     pub fitness: &'a BTreeMap<String, Fitness>,
     /// Nodes that most probably answer nobody at this moment, whatever their Leases say.
     pub silent: &'a BTreeSet<String>,
+    /// Of each of our interfaces, the nodes in that LAN that have lost the gateway, while this node hears it.
+    pub without_gateway: &'a BTreeMap<u32, BTreeSet<String>>,
     /// Set while a foreign holder has all Services. Until then this node goes on serving VIPs for which that holder
     /// does not answer yet.
     pub yield_at: Option<Instant>,
     /// The announcers may just be starting, and some have no membership Lease yet.
     pub unsettled: bool,
+}
+
+impl Round<'_> {
+    /// Whether most probably `node` answers nobody, or no client, in the LAN of our interface `link`.
+    pub fn is_silent(&self, link: Option<u32>, node: &str) -> bool {
+        let lost = link.and_then(|link| self.without_gateway.get(&link));
+        self.silent.contains(node) || lost.is_some_and(|lost| lost.contains(node))
+    }
 }
 
 /// One group with all facts about it.

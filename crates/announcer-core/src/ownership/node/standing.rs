@@ -43,7 +43,7 @@ impl Cluster {
                 let unable = self.is_unable(round.now, node, &key);
                 Some((node.as_str(), Penalties { unable, no_ipv6: ipv6 && reach == Reach::Ipv4Only, defects }))
             }))
-            .with_silent(round.silent);
+            .with_silent(|node| round.is_silent(link, node));
         // No other node has endpoints either, so the group stays here.
         let served_nowhere = only.as_ref().is_some_and(BTreeSet::is_empty);
         let eligible =
@@ -110,7 +110,7 @@ impl Cluster {
             Some(_) if !round.context.config.fail_back => return None,
             Some(_) | None => standing.candidates.home(standing.home_key())?,
         };
-        if self.facts.is_restless(round.now, node) || round.silent.contains(node) {
+        if self.facts.is_restless(round.now, node) || standing.candidates.is_silent(node) {
             return None;
         }
         let known = self.hand_overs.misplaced.get(&standing.primary().key).filter(|(known, _)| known == node);
@@ -194,6 +194,7 @@ impl Cluster {
             addressed: !addresses.is_empty(),
             published: addresses.iter().any(|address| primary.published.has(*address)),
             rank: standing.owner_record.as_ref().and_then(|owner_record| self.rank(standing, &owner_record.host)),
+            with_gateway: self.with_gateway(round, standing),
             candidates: &standing.candidates,
             eligible: standing.eligible,
             owner_state,

@@ -1,0 +1,83 @@
+//! A LAN that has fallen apart, with the gateway on one side of it.
+
+use super::*;
+
+/// What a node says: whether the gateway answers it, and how many hosts do.
+fn hearing(node: &str, gateway: bool, hosts: u8) -> Card {
+    let on = "eth0".to_owned();
+    Card { hears: [(on.clone(), hosts)].into(), gateways: [(on, gateway)].into(), ..card(node) }
+}
+
+fn gateway_answers(cluster: &mut Cluster) {
+    let (address, mac) = ("10.0.0.254".parse().unwrap(), [2, 0, 0, 0, 9, 9].into());
+    cluster.node.feed(Input::Heard(Frame { link: 2, address, mac, what: Heard::Answer, to_us: true, payload: None }));
+}
+
+/// For so long `others` renew with these cards every five seconds, and the gateway answers or does not.
+fn pass(cluster: &mut Cluster, seconds: u64, others: &[Card; 2], gateway: bool) {
+    for second in 0..seconds {
+        if second % 5 == 0 {
+            cluster.renew(&["node-1"]);
+            for (node, card) in ["node-2", "node-3"].into_iter().zip(others) {
+                cluster.member(node, card.clone());
+            }
+        }
+        for _ in 0..40 {
+            if gateway {
+                gateway_answers(cluster);
+            }
+            cluster.node.pass_ms(25);
+        }
+    }
+}
+
+/// Both watchers of an owner may be on its side of a LAN that has fallen apart.
+#[test]
+fn an_owner_that_has_lost_the_gateway_hands_over_to_a_node_that_hears_it() {
+    let (there, gone) = (|node| hearing(node, true, 3), |node| hearing(node, false, 1));
+    let ill = Card { serving: false, ..there("node-3") };
+    for (name, gateway, others, to) in [
+        ("one hears it", false, [gone("node-2"), there("node-3")], Some("node-3")),
+        ("this node hears it, too", true, [gone("node-2"), there("node-3")], None),
+        ("the gateway has failed", false, [gone("node-2"), gone("node-3")], None),
+        ("a stranger has its name where nobody else is", false, [gone("node-2"), hearing("node-3", true, 0)], None),
+        ("that one is not well, and would hand it back", false, [gone("node-2"), ill], None),
+        ("nobody says so: these are of an older version", false, [card("node-2"), card("node-3")], None),
+    ] {
+        let mut cluster = owner(&ALL);
+        pass(&mut cluster, 20, &[there("node-2"), there("node-3")], true);
+        assert_eq!(cluster.node.swaps, [], "{name}: nothing has happened yet");
+        pass(&mut cluster, 17, &others, gateway);
+        assert_eq!(cluster.node.swaps, [], "{name}: that card may be from before");
+        pass(&mut cluster, 8, &others, gateway);
+        let given: Option<&str> = cluster.node.swaps.first().map(|(_, swap)| swap.owner_record.host.as_str());
+        assert_eq!(given, to, "{name}");
+    }
+}
+
+#[test]
+fn an_old_card_does_not_show_that_a_node_hears_the_gateway() {
+    let (there, gone) = (|node| hearing(node, true, 3), |node| hearing(node, false, 1));
+    let mut cluster = owner(&ALL);
+    pass(&mut cluster, 20, &[there("node-2"), there("node-3")], true);
+    for _ in 0..8 {
+        cluster.renew(&["node-1"]);
+        cluster.member("node-2", gone("node-2"));
+        for _ in 0..200 {
+            cluster.node.pass_ms(25);
+        }
+    }
+    assert_eq!(cluster.node.swaps, []);
+}
+
+#[test]
+fn who_has_lost_the_gateway_is_given_nothing_while_another_node_hears_it() {
+    for lost in ["node-2", "node-3"] {
+        let mut cluster = owner(&ALL);
+        let others = ["node-2", "node-3"].map(|node| hearing(node, node != lost, u8::from(node != lost)));
+        pass(&mut cluster, 20, &others, true);
+        cluster.leaves();
+        let to = cluster.node.swaps.first().map(|(_, swap)| swap.owner_record.host.clone());
+        assert!(to.as_deref().is_some_and(|to| to != lost), "{lost} has lost it, and {to:?} gets it");
+    }
+}

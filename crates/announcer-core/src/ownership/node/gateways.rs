@@ -1,0 +1,77 @@
+//! Which nodes hear the default gateway, and so are most probably on the clients' side of a LAN that has fallen apart
+//! (decisions.md 24). Pure.
+//!
+//! An owner is watched by two nodes. Where both are on its side, and the gateway is on the other one, no node that
+//! clients reach knows that the owner is lost to them. The owner does: other members say on their cards that they hear
+//! the gateway.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use super::Cluster;
+use super::round::{Round, Standing};
+use super::timing::GATEWAY_LOST;
+use crate::network::Network;
+
+/// What the card of a node says of the LAN.
+#[derive(Debug, Clone, Copy)]
+struct Hearing {
+    gateway: bool,
+    hosts: u8,
+}
+
+impl Hearing {
+    /// Whether a node is on the clients' side and another one is not. The gateway alone does not tell: one of two
+    /// routers may have failed, or a stranger may answer in the name of the gateway.
+    fn is_better_than(self, other: Self) -> bool {
+        self.gateway && !other.gateway && self.hosts > other.hosts
+    }
+}
+
+impl Cluster {
+    /// What this node hears on the interface `link`. `None`: it has no gateway there, or does not know yet.
+    fn heard_here(&self, network: &Network, link: u32) -> Option<Hearing> {
+        let name = &network.link(link)?.name;
+        Some(Hearing { gateway: *self.card.gateways.get(name)?, hosts: *self.card.hears.get(name)? })
+    }
+
+    /// What `node` says that it hears in the LAN of our interface `link`.
+    fn heard_by(&self, network: &Network, link: u32, node: &str) -> Option<Hearing> {
+        let (name, card) = (&self.facts.towards(node, network, link)?.name, self.facts.card(node)?);
+        Some(Hearing { gateway: *card.gateways.get(name)?, hosts: *card.hears.get(name)? })
+    }
+
+    /// Of each interface on which this node hears its gateway, the members in that LAN that have lost theirs.
+    pub(super) fn without_gateway(&self, network: &Network) -> BTreeMap<u32, BTreeSet<String>> {
+        let links = self.card.gateways.keys().filter_map(|name| Some(network.link_by_name(name)?.index));
+        let here = links.filter_map(|link| Some((link, self.heard_here(network, link)?)));
+        let lost = |link: u32, here: Hearing| {
+            let is_lost =
+                |node: &&str| self.heard_by(network, link, node).is_some_and(|there| here.is_better_than(there));
+            self.members().map(|(node, _)| node).filter(is_lost).map(str::to_owned).collect()
+        };
+        here.filter(|(_, here)| here.gateway).map(|(link, here)| (link, lost(link, here))).collect()
+    }
+
+    /// From when on cards of other members tell whether they hear the gateway which this owner of the group has lost.
+    /// `None`: nothing is lost, or the group is not ours.
+    pub(super) fn gateway_lost(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<Instant> {
+        let link = standing.link.filter(|_| standing.is_of(&self.me))?;
+        let state = round.context.gateways.get(&link).filter(|state| state.answers == Some(false))?;
+        Some(state.since + GATEWAY_LOST)
+    }
+
+    /// The node to which this owner hands the group over, because it hears the gateway, and this owner does not. The
+    /// two have to agree for long enough, and that node has to hear more hosts.
+    pub(super) fn with_gateway<'a>(&self, round: &Round<'_>, standing: &Standing<'a>) -> Option<&'a str> {
+        let (from, link, network) = (self.gateway_lost(round, standing)?, standing.link?, round.context.network);
+        let here = self.heard_here(network, link)?;
+        let hears = |node: &str| {
+            !self.facts.is_expired(round.now, node)
+                && self.facts.renewed_at(node).is_some_and(|renewed| renewed >= from)
+                && self.heard_by(network, link, node).is_some_and(|there| there.is_better_than(here))
+        };
+        let with_gateway = self.members().map(|(node, _)| node).filter(|node| hears(node)).map(str::to_owned).collect();
+        standing.candidates.home_among(standing.home_key(), &self.me, &with_gateway)
+    }
+}
