@@ -133,10 +133,10 @@ impl Keeper {
         };
         let Some(text) = refusal else { return false };
         let confirmation = known.confirmation.take();
-        if progress.told_confirmation != confirmation {
+        if progress.told_refusal != confirmation {
             tracing::warn!("{text}");
             events.warning(&record::reference(known.uid.clone()), "ClusterNameRefused", &text);
-            progress.told_confirmation = confirmation;
+            progress.told_refusal = confirmation;
         }
         true
     }

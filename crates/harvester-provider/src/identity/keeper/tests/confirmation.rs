@@ -2,12 +2,8 @@
 
 use super::*;
 
-/// The right is granted while the confirmation waits for it. To say the same once more would not change the record.
-#[tokio::test(start_paused = true)]
-async fn a_word_that_waits_for_a_right_is_followed_within_seconds_of_the_grant_and_told_once() {
-    let mut object = remembered("prod").1;
-    object["data"]["identity"] = card("prod", &["vm-a"]).to_text().into();
-    object["metadata"]["annotations"] = json!({record::CONFIRMATION: "confirm"});
+/// An API server with this record, which may be written once the right is granted.
+fn granting(object: Value) -> (Arc<parking_lot::Mutex<(Value, bool)>>, Scenario) {
     let there = Arc::new(parking_lot::Mutex::new((object, false)));
     let answer = Arc::clone(&there);
     let server = Scenario::answering(move |request| {
@@ -21,6 +17,16 @@ async fn a_word_that_waits_for_a_right_is_followed_within_seconds_of_the_grant_a
             _ => (403, Scenario::status(403, "Forbidden", "no")),
         }
     });
+    (there, server)
+}
+
+/// The right is granted while the confirmation waits for it. To say the same once more would not change the record.
+#[tokio::test(start_paused = true)]
+async fn a_word_that_waits_for_a_right_is_followed_within_seconds_of_the_grant_and_told_once() {
+    let mut object = remembered("prod").1;
+    object["data"]["identity"] = card("prod", &["vm-a"]).to_text().into();
+    object["metadata"]["annotations"] = json!({record::CONFIRMATION: "confirm"});
+    let (there, server) = granting(object);
     let mut lab = Lab::on(server, "prod", None, &[node("x", "vm-x", true)], &[vm("x", "vm-x")]);
     tokio::time::sleep(Duration::from_mins(1)).await;
     // What is found after it was given is not covered by it, however often the write is tried.
@@ -33,6 +39,35 @@ async fn a_word_that_waits_for_a_right_is_followed_within_seconds_of_the_grant_a
     assert_eq!(there.lock().0["metadata"]["annotations"].get(record::CONFIRMATION), None);
     let confirmed = lab.told().into_iter().filter(|reason| reason == "IdentityConfirmed").count();
     assert_eq!((confirmed, lab.name().await), (1, "prod".to_owned()));
+}
+
+/// The load balancers of the copy are deleted before the refused annotation can be removed, so nothing forbids the name
+/// any more.
+#[tokio::test(start_paused = true)]
+async fn a_rename_that_was_refused_and_stays_in_the_record_is_told_and_counts_when_it_is_followed() {
+    let mut object = remembered("prod").1;
+    object["metadata"]["annotations"] = json!({record::CONFIRMATION: "rename copied"});
+    let (there, server) = granting(object);
+    let sources = Lab::sources(Some("prod"), &[], &[]);
+    let copied = ClusterName::from_record("copied").load_balancer_name("default", "web", "uid-of-default-web");
+    let mut lb = build::lb(&copied).done();
+    lb.labels.insert(harvester_api::keys::cloudprovider::CLUSTER, "copied");
+    sources.lbs.apply(copied.clone(), lb);
+    let mut lab = Lab::run(None, server, "prod", sources, false);
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!((lab.told(), lab.name().await), (vec!["ClusterNameRefused".to_owned()], "prod".to_owned()));
+    assert_eq!(lab.identity.last_confirmed(), None);
+
+    lab.sources.lbs.remove(&copied);
+    tokio::time::sleep(CONFIRMATION_WAITS + Duration::from_secs(1)).await;
+    there.lock().1 = true;
+    tokio::time::sleep(CONFIRMATION_WAITS + Duration::from_secs(1)).await;
+    assert_eq!(there.lock().0["metadata"]["annotations"].get(record::CONFIRMATION), None);
+    let told = lab.told();
+    let about = |reason: &str| told.iter().filter(|told| *told == reason).count();
+    assert_eq!((about("IdentityConfirmed"), about("ClusterNameRefused")), (1, 0), "{told:?}");
+    assert!(lab.identity.last_confirmed().is_some(), "what waits for a human's word goes on");
+    assert_eq!(lab.name().await, "copied");
 }
 
 /// Under a name of the original the copy would own its load balancers, because it has the same UIDs.
