@@ -129,7 +129,7 @@ impl Keeper {
         let refusal = match &known.confirmation {
             None | Some(OperatorConfirmation::Confirm) => None,
             Some(OperatorConfirmation::Rename(name)) => self.refuses_name(known, name),
-            Some(OperatorConfirmation::Copy(name)) => known.refuses_copy(name, progress.cluster_uid.as_deref()),
+            Some(OperatorConfirmation::Copy(name)) => self.refuses_copy(known, name, progress.cluster_uid.as_deref()),
         };
         let Some(text) = refusal else { return false };
         let confirmation = known.confirmation.take();
