@@ -28,9 +28,8 @@ struct SeenMember {
 /// have been away from all nodes.
 fn gateways_since(now: Instant, before: Option<&SeenMember>, member: &Member) -> BTreeMap<String, Instant> {
     // Two renewals may be late.
-    let is_next = |seen: &&SeenMember| {
-        seen.member.renewal == member.renewal || now < seen.changed + seen.member.duration * 2 / 3
-    };
+    let is_next =
+        |seen: &&SeenMember| seen.member.renewal == member.renewal || now < seen.changed + seen.member.duration * 2 / 3;
     let known = before.filter(is_next);
     let since = |name: &str| known.and_then(|seen| seen.gateways.get(name).copied()).unwrap_or(now);
     let hearing = member.card.gateways.iter().filter(|(_, answers)| **answers);
