@@ -32,7 +32,7 @@ use tracing::Instrument;
 
 use apply::{Writer, reference};
 pub use condition::NO_LOAD_BALANCER_YET;
-use decide::{Release, Step};
+use decide::{Release, Step, may_have_load_balancer};
 pub use decide::{has_finalizer, is_set_back, wants_load_balancer};
 use memory::ServiceState;
 pub(crate) use metrics::ServiceMetrics;
@@ -307,9 +307,13 @@ impl ServiceController {
             Err(_) => "failed",
         };
         self.settings.metrics.called("delete", result, start.elapsed());
+        // Of a Service that is gone and never had anything, only what is found and deleted after all is told.
+        let is_silent = failing == Failing::Delete && !may_have_load_balancer(service) && !memory.reports.is_deleting();
         match answer {
             Ok(answer) => {
-                self.tell(service, memory.reports.deleted(Instant::now(), &answer, failing));
+                if !(is_silent && matches!(answer, Deleted::Waiting(_))) {
+                    self.tell(service, memory.reports.deleted(Instant::now(), &answer, failing));
+                }
                 match answer {
                     Deleted::Gone { existed } => {
                         if existed {
@@ -335,7 +339,9 @@ impl ServiceController {
                         error = text,
                         "the controller failed to delete the load balancer of a deleted Service; it tries again"
                     );
-                    self.tell(service, memory.reports.failed(Instant::now(), &text, failing, false));
+                    if !is_silent {
+                        self.tell(service, memory.reports.failed(Instant::now(), &text, failing, false));
+                    }
                     within(Next::BackOff, error.longest_pause)
                 }
             }),

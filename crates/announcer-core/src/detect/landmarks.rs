@@ -5,10 +5,13 @@
 //! the questions that they ask, above all clients of VIPs. A host stays for as long as it answers, so the most stable
 //! hosts are kept.
 
+mod gateways;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+pub(crate) use gateways::GatewayState;
 use l2_types::Mac;
 
 use super::ask::Ask;
@@ -24,6 +27,10 @@ const SELDOM: Duration = Duration::from_mins(1);
 const MISSES: u32 = 3;
 /// One of this many unanswered questions to a gateway is a broadcast.
 const REMOVED: u32 = 12;
+/// Interval between two questions to a gateway that has missed two, and how many it misses before it is asked as ever.
+/// Frames are lost at times, and an owner that has lost its gateway hands over.
+const SOON: Duration = Duration::from_secs(1);
+const SOON_MISSES: u32 = 9;
 /// A landmark that has not answered for this long does not count any more.
 const FORGOTTEN: Duration = Duration::from_mins(10);
 /// A host counts as heard now if it has answered within this time.
@@ -92,15 +99,6 @@ pub(crate) enum Side {
     Lesser,
     /// The gateway answers, if it did before, and so do most landmarks.
     Greater,
-}
-
-/// What this node knows of the default gateway on one interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GatewayState {
-    /// When it last answered, or when it was first known if it never did.
-    pub since: Instant,
-    /// Whether it answers; `None` before it had the time to.
-    pub answers: Option<bool>,
 }
 
 /// The landmarks that this node heard on one interface before it missed an owner, without the owner itself.
@@ -187,6 +185,8 @@ impl Entry {
 pub(super) struct Landmarks {
     known: BTreeMap<(u32, IpAddr), Entry>,
     links: BTreeSet<u32>,
+    /// The interfaces on which the gateway was asked for anew, each with the reason's moment.
+    sought: BTreeMap<u32, Instant>,
     /// See [`Neighbourhood`]. A question from one of these MACs or addresses does not show a host.
     members: BTreeSet<Mac>,
     excluded: BTreeSet<IpAddr>,
@@ -289,8 +289,14 @@ impl Landmarks {
                 }
             }
             let unheard = entry.answered.is_none() && entry.unanswered >= MISSES;
-            entry.next = now + if unheard { SELDOM } else { EVERY };
             entry.unanswered += 1;
+            let lost = entry.who == LandmarkKind::Gateway && entry.answered.is_some();
+            let pause = match entry.unanswered {
+                2..SOON_MISSES if lost => SOON,
+                _ if unheard => SELDOM,
+                _ => EVERY,
+            };
+            entry.next = now + pause;
             // The gateway's address may have moved to another router. So the question is a broadcast once the gateway
             // does not answer, and then once per minute.
             let moved = entry.who == LandmarkKind::Gateway && entry.unanswered % REMOVED == 2;
@@ -364,17 +370,6 @@ impl Landmarks {
             }
         }
         heard.into_iter().map(|(link, macs)| (link, u8::try_from(macs.len()).unwrap_or(u8::MAX))).collect()
-    }
-
-    /// What is known of the default gateways, by interface.
-    pub fn gateways(&self, now: Instant) -> BTreeMap<u32, GatewayState> {
-        let all = self.known.iter().filter(|(_, entry)| entry.who == LandmarkKind::Gateway);
-        let state = |entry: &Entry| {
-            let since = entry.answered.unwrap_or(entry.known);
-            let is_early = entry.answered.is_none() && now < since + LATELY;
-            GatewayState { since, answers: (!is_early).then(|| entry.is_heard(now, LATELY)) }
-        };
-        all.map(|((link, _), entry)| (*link, state(entry))).collect()
     }
 }
 

@@ -147,6 +147,11 @@ impl Detector {
         self.landmarks.gateways(now)
     }
 
+    /// Asks anew for the gateways on these interfaces, each with the moment from which members' cards tell of it.
+    pub fn seek_gateways(&mut self, now: Instant, links: &BTreeMap<u32, Instant>) {
+        self.landmarks.seek_gateways(now, links);
+    }
+
     /// Whether owners answer at addresses of their own, on each interface where this node watches them. Owners of which
     /// that is not known are left out.
     pub fn at_own_addresses(&self, now: Instant) -> BTreeMap<String, bool> {

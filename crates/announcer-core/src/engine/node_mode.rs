@@ -7,6 +7,7 @@ mod changes;
 mod claims;
 mod kube_proxy;
 mod left;
+mod own_answers;
 mod probed;
 mod questions;
 
@@ -56,6 +57,8 @@ pub(super) struct NodeMode {
     /// The cloud controller is in safe mode.
     pub safe_mode: bool,
     node_targets: Targets,
+    /// Whether owners answered at addresses of their own, at the last review.
+    pub at_own_addresses: BTreeMap<String, bool>,
     /// How long a node has been silent when the detector reports it.
     silent_for: Duration,
     neighbourhood: Neighbourhood,
@@ -85,6 +88,7 @@ impl NodeMode {
             nodes: NodeWatch::default(),
             safe_mode: false,
             node_targets: Targets::new(),
+            at_own_addresses: BTreeMap::new(),
             silent_for: timers.period * timers.patience(0) + timers.confirm,
             neighbourhood: Neighbourhood::default(),
             links: BTreeSet::new(),
@@ -201,6 +205,7 @@ impl Engine {
         }
         let changes = cluster.take_changes();
         self.note_changes(changes);
+        self.node_mode.at_own_addresses = at_own_addresses;
         let vips = review.vips.clone();
         self.follow(now, review);
         self.set_neighbourhood(now, vips);
@@ -227,6 +232,7 @@ impl Engine {
         for (link, address) in review.questions {
             self.ask(Ask { link, address, to: Mac::BROADCAST });
         }
+        self.node_mode.detector.seek_gateways(now, &review.gateways);
         if self.node_mode.targets != review.targets {
             self.node_mode.detector.watch(now, &review.targets);
             self.node_mode.targets = review.targets;
@@ -335,6 +341,7 @@ impl Engine {
                 }
             }
         }
+        self.note_own_answers(now);
         self.kube_proxy_timer(now);
         if self.node_mode.keys.take_due(now) {
             self.seal_anew(now);

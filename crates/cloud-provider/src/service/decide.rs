@@ -46,6 +46,12 @@ pub fn has_finalizer(service: &ServiceView) -> bool {
     service.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
 }
 
+/// Whether a Service that was last seen like this may have a load balancer. The finalizer is added before the first
+/// request to the cloud, and an address shows that something has served the Service.
+pub(super) fn may_have_load_balancer(service: &ServiceView) -> bool {
+    has_finalizer(service) || !service.ingress.is_empty()
+}
+
 /// Whether a load balancer has to be cleaned up: the finalizer promises it, and the Service no longer wants one
 /// (framework spec 1.5 and 1.14).
 fn needs_cleanup(service: &ServiceView) -> bool {

@@ -140,7 +140,7 @@ pub fn rename(name: &ClusterName) -> String {
 }
 
 /// The command that makes a copy a cluster of its own.
-fn copy(name: &ClusterName) -> String {
+pub fn copy(name: &ClusterName) -> String {
     format!("{} --copy", rename(name))
 }
 

@@ -210,6 +210,7 @@ impl Keeper {
             self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
         }
         progress.told_confirmation.take_if(|_| found.confirmation.is_none());
+        progress.told_refusal.take_if(|_| found.confirmation.is_none());
         let (mut known, lost) = progress.with_memory(found);
         let refused = self.refuse_name(&mut known, progress, events);
         if let Some(name) = &lost.name {

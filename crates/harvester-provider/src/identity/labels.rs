@@ -58,6 +58,13 @@ pub fn of_another<'a>(found: &'a [ProvenLabel], name: &ClusterName, own: &BTreeS
     named.into_iter().map(|label| &label.service).find(|service| ours.contains(service))
 }
 
+/// A load balancer under this name that a copy cannot have made whose record does not have the name. It may be of a
+/// Service that only another copy has. `None` also where a Service shows the address of one under this name.
+pub fn in_use<'a>(lbs: &'a [Arc<LbView>], found: &[ProvenLabel], name: &ClusterName) -> Option<&'a Arc<LbView>> {
+    let is_shown = found.iter().any(|label| label.shown && label.cluster == *name);
+    lbs.iter().filter(|_| !is_shown).find(|lb| cluster_of(lb).as_ref() == Some(name))
+}
+
 #[cfg(test)]
 mod tests {
     use harvester_api::keys::cloudprovider;
@@ -110,6 +117,24 @@ mod tests {
             let own: BTreeSet<String> = own.iter().map(|name| (*name).to_owned()).collect();
             let service = of_another(&found, &ClusterName::from_record("copied"), &own);
             assert_eq!(service, expected.then_some(&web.key), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_in_use_where_load_balancers_have_it_and_no_service_shows_the_address_of_one() {
+        let (shown, copied) = ("10.0.0.1", "10.0.0.2");
+        for (what, lbs, is_here, expected) in [
+            ("another copy's", &[("prod", shown), ("copied", copied)][..], true, true),
+            ("of a Service that only another copy has", &[("copied", copied)], false, true),
+            ("a lease, which tells nothing apart", &[("copied", "0.0.0.0")], true, true),
+            ("a Service here is served by it", &[("copied", shown)], true, false),
+            ("nothing under it", &[("prod", copied)], true, false),
+        ] {
+            let web = Arc::new(build::service("default/web").short(&[("ip", shown)]).done());
+            let lbs: Vec<Arc<LbView>> = lbs.iter().map(|(cluster, address)| under(cluster, address)).collect();
+            let found = proven(&lbs, |_| is_here.then(|| Arc::clone(&web)));
+            let lb = in_use(&lbs, &found, &ClusterName::from_record("copied"));
+            assert_eq!(lb.is_some(), expected, "{what}");
         }
     }
 

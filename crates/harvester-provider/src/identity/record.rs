@@ -82,14 +82,19 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether the record was copied from another cluster. `cluster_uid`: UID of this one's Namespace `kube-system`, if
+    /// it is known.
+    pub fn is_of_another(&self, cluster_uid: Option<&str>) -> bool {
+        let recorded = self.card.as_ref().map(|card| card.cluster_uid.as_str()).filter(|uid| !uid.is_empty());
+        recorded.zip(cluster_uid).is_some_and(|(theirs, ours)| theirs != ours)
+    }
+
     /// Why a copy of the cluster in the record cannot have this name; `None`: it can. `cluster_uid`: UID of Namespace
     /// `kube-system`, if it is known. The record of a cluster with another UID has no names of this one.
     pub fn refuses_copy(&self, name: &ClusterName, cluster_uid: Option<&str>) -> Option<String> {
-        let recorded = self.card.as_ref().map(|card| card.cluster_uid.as_str()).filter(|uid| !uid.is_empty());
-        let is_foreign = recorded.zip(cluster_uid).is_some_and(|(theirs, ours)| theirs != ours);
         let is_on_card = self.card.as_ref().is_some_and(|card| card.names.contains(name.as_str()));
         let is_name = self.cluster_name.as_ref() == Some(name);
-        (!is_foreign && (is_on_card || is_name)).then(|| {
+        (!self.is_of_another(cluster_uid) && (is_on_card || is_name)).then(|| {
             format!(
                 "{:?} is a name of the cluster in the record: a copy under this name would take over the load \
                  balancers of the original. Run `harvester-cloud-provider identity rename NEW-NAME --copy` with a name \

@@ -78,6 +78,54 @@ fn landmarks_are_asked_now_and_then_and_those_that_never_answer_seldom() {
     assert_eq!(asked[&address(254)], [1, 6, 11, 16, 76, 136]);
 }
 
+/// A single answer may be lost, and an owner that has lost its gateway hands over.
+#[test]
+fn a_gateway_that_misses_two_questions_is_asked_more_often_for_a_while() {
+    let (mut landmarks, start) = (Landmarks::default(), Instant::now());
+    landmarks.set_neighbourhood(start, &around(&[named(254, LandmarkKind::Gateway)], &[]));
+    landmarks.on_frame(start, &frame(254, true));
+    let (mut asked, mut by_broadcast) = (Vec::new(), Vec::new());
+    for second in 0..40 {
+        for ask in landmarks.due(start + Duration::from_secs(second)) {
+            asked.push(second);
+            by_broadcast.extend((ask.to == Mac::BROADCAST).then_some(second));
+        }
+    }
+    assert_eq!(asked, [5, 10, 11, 12, 13, 14, 15, 16, 17, 22, 27, 32, 37]);
+    assert_eq!(by_broadcast, [10]);
+}
+
+#[test]
+fn a_gateway_that_members_hear_is_asked_for_anew_by_broadcast_once() {
+    for answered in [false, true] {
+        let (mut landmarks, start) = (Landmarks::default(), Instant::now());
+        let mac = answered.then_some(mac(254));
+        let gateway = Landmark { mac, ..named(254, LandmarkKind::Gateway) };
+        landmarks.set_neighbourhood(start, &around(&[gateway], &[]));
+        if answered {
+            landmarks.on_frame(start, &frame(254, true));
+        }
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for second in 0..=20 {
+            landmarks.due(at(second));
+        }
+        for (name, from, asks) in [("news", 18, 1), ("no news", 18, 0), ("it was away again", 19, 1)] {
+            landmarks.seek_gateways(at(20), &BTreeMap::from([(3, at(from)), (9, at(from))]));
+            let ask = Ask { link: 3, address: address(254), to: Mac::BROADCAST };
+            assert_eq!(landmarks.due(at(20)), vec![ask; asks], "{name}, answered: {answered}");
+        }
+    }
+}
+
+#[test]
+fn a_gateway_that_a_node_of_the_cluster_has_tells_nothing_about_the_lan() {
+    for (excluded, known) in [(vec![], true), (vec![address(254)], false)] {
+        let (mut landmarks, now) = (Landmarks::default(), Instant::now());
+        landmarks.set_neighbourhood(now, &around(&[named(254, LandmarkKind::Gateway)], &excluded));
+        assert_eq!(landmarks.gateways(now).contains_key(&3), known, "{excluded:?}");
+    }
+}
+
 #[test]
 fn whoever_asks_for_somebody_is_a_host_and_stays_one_for_as_long_as_it_answers() {
     let (mut landmarks, start) = (Landmarks::default(), Instant::now());

@@ -79,9 +79,10 @@ impl<'a> Candidates<'a> {
     /// The node of `others` to which `me` may hand the group over although both are well. One that has more penalties
     /// would hand it back.
     pub fn home_among(&self, group: &str, me: &str, others: &BTreeSet<String>) -> Option<&'a str> {
-        let own = self.penalties(me)?;
+        let own = self.penalties(me);
         let nodes = self.nodes.iter().copied().filter(|(_, node)| *node != me && others.contains(*node));
-        let answering = nodes.filter(|(penalties, node)| *penalties <= own && !self.silent.contains(node));
+        let as_well_off = nodes.filter(|(penalties, _)| own.is_none_or(|own| *penalties <= own));
+        let answering = as_well_off.filter(|(_, node)| !self.silent.contains(node));
         Self::first_class(group, None, answering)
     }
 

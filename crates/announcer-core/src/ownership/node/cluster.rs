@@ -101,7 +101,7 @@ impl Cluster {
         let due = self.facts_next.is_some_and(|at| at <= now);
         // This node may be waiting for what a silent owner writes about itself after it fell silent.
         let renewed = self.facts.renewed_at(&node);
-        let told = self.silences.is_told(now, &node, renewed) || self.hand_overs.is_awaited(now, renewed);
+        let told = self.silences.is_told(now, &node, renewed) || self.hand_overs.is_awaited(now, &node, renewed);
         let news = self.facts.member(now, node, member) || due || told;
         if !news {
             self.facts_next = self.facts.deadline(now);

@@ -52,7 +52,7 @@ pub struct Case<'a> {
     pub published: bool,
     /// This node's place among the successors of the owner; `None`: it is no successor.
     pub rank: Option<usize>,
-    /// A node that is as well off as this owner and hears the gateway, which this owner has lost.
+    /// A node that is not worse off than this owner and hears the gateway, which this owner has lost.
     pub with_gateway: Option<&'a str>,
     /// Nodes that may own the group, this one included.
     pub candidates: &'a Candidates<'a>,
@@ -162,7 +162,9 @@ fn keep(case: &Case<'_>) -> Step {
     // What was lent goes to its lender, if that one is as well off as any other node. The kernel of a node that stays
     // in service goes on answering without a process: that is better than a node that nobody hears.
     let last_resort = !(case.stopping && case.eligible && case.node_stays);
-    let elsewhere = || case.candidates.home_elsewhere(case.group, case.me, case.home, last_resort);
+    let by_hash = || case.candidates.home_elsewhere(case.group, case.me, case.home, last_resort);
+    // Clients reach nodes that hear the gateway, whatever the reason of the hand-over is.
+    let elsewhere = || case.with_gateway.or_else(by_hash);
     let why = if case.stopping {
         "its announcer is ending"
     } else if !case.eligible {
@@ -170,7 +172,7 @@ fn keep(case: &Case<'_>) -> Step {
     } else if case.candidates.has_better_than(case.me) {
         "another node is better off"
     } else if case.with_gateway.is_some() {
-        return give_to(case.with_gateway, HEARS_THE_GATEWAY);
+        HEARS_THE_GATEWAY
     } else if case.fail_back {
         return give_to(case.home.or_else(elsewhere), BELONGS_THERE);
     } else {

@@ -19,6 +19,21 @@ struct SeenMember {
     /// The interfaces on the current card, followed by those of earlier cards. A node whose cable fails just before its
     /// power still writes a card without that interface. Its VIPs on that interface must still be probed.
     links: Vec<CardLink>,
+    /// Since when its cards say, one after the other, that its gateway answers, by interface.
+    gateways: BTreeMap<String, Instant>,
+}
+
+/// Since when the cards of a member say that its gateway answers, now that this node reads the next one. After a gap,
+/// as after an outage of the API or a pause of this process, older cards count for nothing: meanwhile a gateway may
+/// have been away from all nodes.
+fn gateways_since(now: Instant, before: Option<&SeenMember>, member: &Member) -> BTreeMap<String, Instant> {
+    // Two renewals may be late.
+    let is_next =
+        |seen: &&SeenMember| seen.member.renewal == member.renewal || now < seen.changed + seen.member.duration * 2 / 3;
+    let known = before.filter(is_next);
+    let since = |name: &str| known.and_then(|seen| seen.gateways.get(name).copied()).unwrap_or(now);
+    let hearing = member.card.gateways.iter().filter(|(_, answers)| **answers);
+    hearing.map(|(name, _)| (name.clone(), since(name))).collect()
 }
 
 /// Merges a member's known interfaces with those on its new card. Interfaces are told apart by name, because VLANs
@@ -87,9 +102,10 @@ impl ApiFacts {
             self.echoed = Some(now);
         }
         let since = before.as_ref().filter(|_| !changed).map_or(now, |seen| seen.changed);
+        let gateways = gateways_since(now, before.as_ref(), &member);
         let links = remember(before.map(|seen| seen.links).unwrap_or_default(), &member.card.links);
         let own = node == self.me;
-        self.members.insert(node, SeenMember { member, changed: since, links });
+        self.members.insert(node, SeenMember { member, changed: since, links, gateways });
         !(same && was_fresh) || (own && expired != self.expired(now))
     }
 
@@ -187,6 +203,13 @@ impl ApiFacts {
     /// are no longer on its card count too.
     pub fn towards(&self, node: &str, network: &Network, ours: u32) -> Option<&CardLink> {
         link_towards(&self.members.get(node)?.links, network, ours)
+    }
+
+    /// Since when the cards of `node` say, without a gap, that the gateway in that LAN answers it. `None`: the last one
+    /// does not say so.
+    pub fn hears_gateway_since(&self, node: &str, network: &Network, ours: u32) -> Option<Instant> {
+        let name = &self.towards(node, network, ours)?.name;
+        self.members.get(node)?.gateways.get(name).copied()
     }
 
     /// All MACs from which `node` may answer in that LAN.

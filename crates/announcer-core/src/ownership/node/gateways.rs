@@ -4,6 +4,10 @@
 //! An owner is watched by two nodes. Where both are on its side, and the gateway is on the other one, no node that
 //! clients reach knows that the owner is lost to them. The owner does: other members say on their cards that they hear
 //! the gateway.
+//!
+//! A gateway that is back after it was away from all nodes is not heard by all of them at the same moment. So the owner
+//! compares only after it has asked anew, and for as long after the other node began to hear the gateway as after it
+//! lost the gateway itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -53,25 +57,45 @@ impl Cluster {
         here.filter(|(_, here)| here.gateway).map(|(link, here)| (link, lost(link, here))).collect()
     }
 
-    /// From when on cards of other members tell whether they hear the gateway which this owner of the group has lost.
-    /// `None`: nothing is lost, or the group is not ours.
-    pub(super) fn gateway_lost(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<Instant> {
+    /// Whether this node hears the gateway in the LAN of the group, and `node` says that it does not. Then a move that
+    /// may wait waits, however many hosts the two hear: those numbers change, and the group would go to and fro.
+    pub(super) fn lacks_gateway(&self, round: &Round<'_>, standing: &Standing<'_>, node: &str) -> bool {
+        let (Some(link), network) = (standing.link, round.context.network) else { return false };
+        let there = self.heard_by(network, link, node).is_some_and(|there| !there.gateway);
+        there && self.heard_here(network, link).is_some_and(|here| here.gateway)
+    }
+
+    /// The interface on which this owner of the group has lost the gateway, and since when. `None`: nothing is lost, or
+    /// the group is not ours.
+    fn gateway_lost(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<(u32, Instant)> {
         let link = standing.link.filter(|_| standing.is_of(&self.me))?;
         let state = round.context.gateways.get(&link).filter(|state| state.answers == Some(false))?;
-        Some(state.since + GATEWAY_LOST)
+        Some((link, state.since))
+    }
+
+    /// The members that say that they hear the gateway which this owner of the group has lost, and from when on a card
+    /// of each tells so.
+    pub(super) fn awaited(&self, round: &Round<'_>, standing: &Standing<'_>) -> BTreeMap<String, Instant> {
+        let Some((link, lost)) = self.gateway_lost(round, standing) else { return BTreeMap::new() };
+        let from = |node: &str| {
+            let hears = self.facts.hears_gateway_since(node, round.context.network, link)?;
+            Some((node.to_owned(), hears.max(lost) + GATEWAY_LOST))
+        };
+        self.members().filter_map(|(node, _)| from(node)).collect()
     }
 
     /// The node to which this owner hands the group over, because it hears the gateway, and this owner does not. The
     /// two have to agree for long enough, and that node has to hear more hosts.
     pub(super) fn with_gateway<'a>(&self, round: &Round<'_>, standing: &Standing<'a>) -> Option<&'a str> {
-        let (from, link, network) = (self.gateway_lost(round, standing)?, standing.link?, round.context.network);
+        let ((link, _), network) = (self.gateway_lost(round, standing)?, round.context.network);
         let here = self.heard_here(network, link)?;
-        let hears = |node: &str| {
+        let hears = |node: &str, from: Instant| {
             !self.facts.is_expired(round.now, node)
                 && self.facts.renewed_at(node).is_some_and(|renewed| renewed >= from)
                 && self.heard_by(network, link, node).is_some_and(|there| there.is_better_than(here))
         };
-        let with_gateway = self.members().map(|(node, _)| node).filter(|node| hears(node)).map(str::to_owned).collect();
+        let awaited = self.awaited(round, standing).into_iter();
+        let with_gateway = awaited.filter(|(node, from)| hears(node, *from)).map(|(node, _)| node).collect();
         standing.candidates.home_among(standing.home_key(), &self.me, &with_gateway)
     }
 }

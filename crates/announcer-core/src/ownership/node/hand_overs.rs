@@ -31,9 +31,9 @@ pub(super) struct HandOvers {
     given: BTreeMap<ServiceKey, Given>,
     /// When a group was last given back.
     pub gave_back: Option<Instant>,
-    /// From when on the cards of other members tell whether they hear the gateway that this node, which owns something,
-    /// has lost.
-    pub cards_from: Option<Instant>,
+    /// The members that say that they hear the gateway which this node, an owner, has lost, and from when on a card of
+    /// each tells so.
+    pub awaited: BTreeMap<String, Instant>,
 }
 
 impl HandOvers {
@@ -42,10 +42,10 @@ impl HandOvers {
         self.gave_back.is_some_and(|at| now < at + GIVE_BACK_PAUSE)
     }
 
-    /// Whether the Lease of another node that is renewed now, and was renewed `before`, has its first card that tells
-    /// whether that node hears the gateway which this one has lost.
-    pub fn is_awaited(&self, now: Instant, before: Option<Instant>) -> bool {
-        self.cards_from.is_some_and(|at| at <= now && before.is_none_or(|before| before < at))
+    /// Whether the Lease of `node` that is renewed now, and was renewed `before`, has its first card that tells whether
+    /// that node hears the gateway which this one has lost.
+    pub fn is_awaited(&self, now: Instant, node: &str, before: Option<Instant>) -> bool {
+        self.awaited.get(node).is_some_and(|at| *at <= now && before.is_none_or(|before| before < *at))
     }
 
     /// This node has handed a group to the node `to` because of a defect of its own. A group that goes back to its

@@ -61,7 +61,7 @@ impl Cluster {
         let defects = self.note_defects(&round);
         let (mut looks, mut vacant) = (Vec::new(), BTreeMap::new());
         let mut watched: BTreeMap<Succession, Vec<Watched>> = BTreeMap::new();
-        let mut cards_from: Option<Instant> = None;
+        let mut awaited: BTreeMap<String, Instant> = BTreeMap::new();
         for (key, members) in &context.groups.members {
             let standing = self.standing(&round, key, members);
             let owner_state = self.owner_state(&round, &standing);
@@ -85,7 +85,9 @@ impl Cluster {
             let elsewhere = self.belongs_elsewhere(&round, &standing);
             let (owner, step) = self.judge(&round, &standing, owner_state, elsewhere.as_ref());
             self.judged_anew_at(&standing).for_each(|at| wake.at(at));
-            cards_from = cards_from.max(self.gateway_lost(&round, &standing));
+            let cards = self.awaited(&round, &standing);
+            review.gateways.extend(standing.link.zip(cards.values().max().copied()));
+            awaited.extend(cards);
             review.told.extend(self.tell_strangers(&round, &standing, owner_state, &step, &mut wake));
             review.told.extend(self.tell_unreached(&round, &standing, &step, &mut wake));
             let waits = context.config.fail_back || self.hand_overs.lent.contains_key(&standing.primary().key);
@@ -93,10 +95,8 @@ impl Cluster {
             looks.push(GroupReview { standing, owner, step, misplaced });
         }
         self.vacant = vacant;
-        self.hand_overs.cards_from = cards_from;
-        if let Some(at) = cards_from {
-            wake.at(at);
-        }
+        awaited.values().for_each(|at| wake.at(*at));
+        self.hand_overs.awaited = awaited;
         review.told.extend(self.tell_stalled(&round));
         self.conclude(now, context, looks, &mut review, &mut wake);
         self.watch(context.network, watched, &mut review);

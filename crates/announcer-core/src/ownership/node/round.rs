@@ -68,6 +68,9 @@ pub struct Review {
     pub vips: BTreeSet<IpAddr>,
     /// Interfaces on which answers and claims have to be received; true means IPv4, false IPv6.
     pub links: BTreeSet<(u32, bool)>,
+    /// Interfaces on which the gateway has to be asked for anew, because members hear it and this owner does not; with
+    /// the moment from which the cards of those members tell so.
+    pub gateways: BTreeMap<u32, Instant>,
     /// Services that no node may announce yet; this node writes their addresses to the status.
     pub unannounced: BTreeSet<ServiceKey>,
     /// Services to probe as a client.

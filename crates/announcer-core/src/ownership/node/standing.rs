@@ -113,6 +113,9 @@ impl Cluster {
         if self.facts.is_restless(round.now, node) || standing.candidates.is_silent(node) {
             return None;
         }
+        if self.lacks_gateway(round, standing, node) {
+            return None;
+        }
         let known = self.hand_overs.misplaced.get(&standing.primary().key).filter(|(known, _)| known == node);
         (node != self.me).then(|| (node.to_owned(), known.map_or(round.now, |(_, since)| *since)))
     }

@@ -38,9 +38,9 @@ pub(super) const PASS_OVER: Duration = Duration::from_secs(2);
 pub(super) const STRANGERS_TIME: Duration = Duration::from_secs(5);
 /// What an owner writes this long after it fell silent shows which hosts it has lost.
 pub(super) const TOLD_AFTER: Duration = Duration::from_secs(13);
-/// What a member writes this long after a gateway last answered this node shows that the member hears a gateway which
-/// this node has lost: the next question follows after 5 s, an answer counts for 12 s, and a card is late by
-/// [`CARD_IS_LATE`].
+/// What a member writes this long after a gateway last answered this node, and after the member first said that it
+/// hears the gateway, shows that this node alone has lost it: the next question follows after 5 s, an answer counts for
+/// 12 s, and a card is late by [`CARD_IS_LATE`].
 pub(super) const GATEWAY_LOST: Duration = Duration::from_secs(18);
 /// A card arrives this long after its time at the latest, while the API answers.
 pub(super) const CARD_IS_LATE: Duration = Duration::from_secs(1);

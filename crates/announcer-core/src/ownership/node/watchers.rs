@@ -77,6 +77,11 @@ impl Cluster {
         here.chain(by_others).map(str::to_owned).collect()
     }
 
+    /// Owners that are silent nodes unless they are seen to live.
+    pub fn lost_owners(&self) -> impl Iterator<Item = &str> {
+        self.silences.lost().map(|lost| lost.owner)
+    }
+
     /// Whether an owner that answers for nothing lives all the same. It has written its card since it fell silent, and
     /// answers at an address of its own; a kernel answers there for a dead process, too. Where it is not known whether
     /// it answers there, its card has to be one that shows which hosts it has lost, and to say that it hears as many as

@@ -71,6 +71,34 @@ async fn of_a_service_that_goes_before_it_was_taken_over_nothing_is_written() {
     assert!(!test.controller.remembers(&service("default/web").key));
 }
 
+/// It is created and deleted while Harvester is away.
+#[tokio::test]
+async fn a_deletion_of_a_service_that_was_never_taken_over_is_told_only_where_something_is_found() {
+    let begins = "DeletingLoadBalancer Deleting load balancer";
+    let unreachable = "DeleteLoadBalancerFailed Error deleting load balancer: connection refused";
+    let away = "DeleteLoadBalancerFailed Error deleting load balancer: Harvester is away";
+    let ends = "DeletedLoadBalancer Deleted load balancer";
+    let served = changed(|view| view.ingress = vec!["10.0.0.1".parse().unwrap()]);
+    for (what, seen, existed, expected) in [
+        ("nothing was there", service("default/web"), false, &[][..]),
+        ("something was there after all", service("default/web"), true, &[begins, ends]),
+        ("it was served, and its finalizer taken off", served, false, &[begins, unreachable, away, ends]),
+    ] {
+        let mut test = Test::new([seen]);
+        test.will_see([Err(waiting("not listed yet", None))]);
+        assert_eq!(test.pass().await, Next::OnChange, "{what}");
+        test.cache.remove(&service("default/web").key);
+        let refused = Waiting { needs_user: true, ..waiting("connection refused", None) };
+        let fails = Err(ProviderError::new("Harvester is away"));
+        test.will_delete([Ok(Deleted::Waiting(refused)), fails, Ok(Deleted::Gone { existed })]);
+        for next in [Next::OnChange, Next::BackOff, Next::OnChange] {
+            assert_eq!(test.pass().await, next, "{what}");
+        }
+        assert_eq!(test.told(), expected, "{what}");
+        assert!(!test.controller.remembers(&service("default/web").key), "{what}");
+    }
+}
+
 #[tokio::test]
 async fn a_preview_shows_no_write_while_it_is_not_known_what_has_to_be_preserved() {
     let test = Test::new([]);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use harvester_api::names::ClusterName;
 
 use super::super::decide::{Clues, NameDecision, Source, decide};
-use super::super::judge::rename;
+use super::super::judge::{copy, rename};
 use super::super::labels::{self, ProvenLabel};
 use super::super::record::Record;
 use super::Keeper;
@@ -74,6 +74,34 @@ impl Keeper {
              balancers first",
             name.as_str(),
             rename(&ClusterName::from_record("NEW-NAME"))
+        ))
+    }
+
+    /// Why a copy cannot have this name: the original has or had it, or load balancers on Harvester have it, which are
+    /// those of another copy then. Between the two nothing but the name would tell whose a load balancer is. This
+    /// cluster may have made them where this process works under the name already, and where the record was copied from
+    /// another cluster, since it has no names of this one then. `None` also while the list has not arrived.
+    pub(super) fn refuses_copy(
+        &self,
+        record: &Record,
+        name: &ClusterName,
+        cluster_uid: Option<&str>,
+    ) -> Option<String> {
+        let refusal = record.refuses_copy(name, cluster_uid);
+        let may_be_ours = record.is_of_another(cluster_uid) || self.identity.name().as_ref() == Some(name);
+        if refusal.is_some() || record.card.is_none() || may_be_ours {
+            return refusal;
+        }
+        let lbs = self.sources.lbs.all();
+        let lb = labels::in_use(&lbs, &self.labels(), name)?;
+        Some(format!(
+            "load balancers named after {:?} are on Harvester, such as {}, the record of this cluster does not have \
+             that name, and no Service of this cluster shows the address of one: they are those of another copy, or \
+             of another cluster, which would lose them. Run `{}` with another name. If no cluster has that name any \
+             more, delete these load balancers first",
+            name.as_str(),
+            lb.name,
+            copy(&ClusterName::from_record("NEW-NAME"))
         ))
     }
 

@@ -129,14 +129,14 @@ impl Keeper {
         let refusal = match &known.confirmation {
             None | Some(OperatorConfirmation::Confirm) => None,
             Some(OperatorConfirmation::Rename(name)) => self.refuses_name(known, name),
-            Some(OperatorConfirmation::Copy(name)) => known.refuses_copy(name, progress.cluster_uid.as_deref()),
+            Some(OperatorConfirmation::Copy(name)) => self.refuses_copy(known, name, progress.cluster_uid.as_deref()),
         };
         let Some(text) = refusal else { return false };
         let confirmation = known.confirmation.take();
-        if progress.told_confirmation != confirmation {
+        if progress.told_refusal != confirmation {
             tracing::warn!("{text}");
             events.warning(&record::reference(known.uid.clone()), "ClusterNameRefused", &text);
-            progress.told_confirmation = confirmation;
+            progress.told_refusal = confirmation;
         }
         true
     }

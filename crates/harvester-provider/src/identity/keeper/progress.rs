@@ -36,6 +36,8 @@ pub(super) struct Progress {
     pub(super) confirmation_at: Option<Instant>,
     /// The confirmation which is still in the record, once it was told and counts.
     pub(super) told_confirmation: Option<OperatorConfirmation>,
+    /// The confirmation which is still in the record, once its refusal was told. It may be followed later.
+    pub(super) told_refusal: Option<OperatorConfirmation>,
     pub(super) kubelets: Kubelets,
     /// When Nodes and machines first were known.
     pub(super) since: Option<Instant>,
@@ -73,6 +75,7 @@ impl Progress {
             damper: Damper::default(),
             confirmation_at: None,
             told_confirmation: None,
+            told_refusal: None,
             kubelets: Kubelets::default(),
             since: None,
             told: None,

@@ -32,7 +32,7 @@ impl Keeper {
                     );
                 }
                 if note.followed {
-                    progress.told_confirmation = None;
+                    (progress.told_confirmation, progress.told_refusal) = (None, None);
                 }
                 progress.failing = false;
                 (progress.not_before, progress.pause) = (Instant::now() + WRITE_EVERY, TRY_AGAIN);

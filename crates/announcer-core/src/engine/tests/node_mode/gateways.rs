@@ -70,6 +70,28 @@ fn an_old_card_does_not_show_that_a_node_hears_the_gateway() {
     assert_eq!(cluster.node.swaps, []);
 }
 
+/// A router was away from all nodes. They ask at different moments, so they hear at different moments that it is back.
+#[test]
+fn a_gateway_that_is_back_moves_nothing_before_the_owner_had_the_time_to_hear_it() {
+    let (there, gone) = (|node| hearing(node, true, 3), |node| hearing(node, false, 1));
+    let (all_there, all_gone) = (["node-2", "node-3"].map(there), ["node-2", "node-3"].map(gone));
+    for api in [true, false] {
+        for hears_it in [true, false] {
+            let mut cluster = owner(&ALL);
+            pass(&mut cluster, 20, &all_there, true);
+            if api {
+                pass(&mut cluster, 40, &all_gone, false);
+            } else {
+                cluster.node.pass(Duration::from_secs(40));
+            }
+            pass(&mut cluster, 17, &all_there, false);
+            assert_eq!(cluster.node.swaps, [], "with the API: {api}");
+            pass(&mut cluster, 8, &all_there, hears_it);
+            assert_eq!(cluster.node.swaps.is_empty(), hears_it, "with the API: {api}");
+        }
+    }
+}
+
 #[test]
 fn who_has_lost_the_gateway_is_given_nothing_while_another_node_hears_it() {
     for lost in ["node-2", "node-3"] {

@@ -131,6 +131,24 @@ fn a_node_that_answers_at_its_own_address_is_not_lost_with_the_one_address_that_
     }
 }
 
+/// It is no silent node then, and its next card may be seconds away.
+#[test]
+fn an_owner_that_begins_to_answer_at_its_own_address_is_judged_anew_at_once() {
+    for (answering, at_own) in [(&["node-2"][..], false), (&["node-2", "node-3"], true)] {
+        let views = [seated("web", "10.0.0.5", "node-1", 4), seated("other", "10.0.0.6", "node-3", 3)];
+        let mut cluster = Cluster::new(&ALL, &views);
+        for _ in 0..120 {
+            cluster.answers("node-3", "10.0.0.6");
+            pass(&mut cluster, 25, &ALL[1..], true);
+        }
+        let judged = |cluster: &Cluster| cluster.node.engine.node_mode.at_own_addresses.get("node-3").copied();
+        pass(&mut cluster, 1000, &["node-2"], true);
+        assert_eq!(judged(&cluster), Some(false));
+        pass(&mut cluster, 100, answering, true);
+        assert_eq!(judged(&cluster), Some(at_own));
+    }
+}
+
 /// It hears neither the gateway nor any node, and knows nothing about them.
 #[test]
 fn a_node_that_is_cut_off_itself_calls_nobody_silent_and_gives_away_as_ever() {

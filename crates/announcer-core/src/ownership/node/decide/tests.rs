@@ -276,6 +276,28 @@ fn an_owner_hands_over_when_it_ends_when_it_may_not_serve_and_when_fail_back_is_
     }
 }
 
+#[test]
+fn an_owner_that_has_lost_the_gateway_hands_over_to_a_node_that_hears_it_whatever_the_reason_is() {
+    let owner_record = owner_record("node-1");
+    let own = case("node-1", Some(&owner_record));
+    let by_hash = own.candidates.home_elsewhere("10.0.0.5", "node-1", None, true).unwrap();
+    let other = ["node-2", "node-3"].into_iter().find(|node| *node != by_hash);
+    for (name, case, why) in [
+        ("all is well but the gateway", own.clone(), Some(HEARS_THE_GATEWAY)),
+        ("ending", Case { stopping: true, ..own.clone() }, Some("its announcer is ending")),
+        ("excluded", Case { eligible: false, ..own.clone() }, Some("the node may not serve it any more")),
+        (
+            "its home has no gateway",
+            Case { fail_back: true, home: Some(by_hash), ..own.clone() },
+            Some(HEARS_THE_GATEWAY),
+        ),
+        ("its next process will come", Case { stopping: true, node_stays: true, ..own.clone() }, None),
+    ] {
+        let expected = why.map_or(Step::Rest, |why| give_to(other, why));
+        assert_eq!(decide(&Case { with_gateway: other, ..case }), expected, "{name}");
+    }
+}
+
 /// A copy of the cluster has Services that show the original's addresses, and nodes of its own.
 #[test]
 fn in_safe_mode_only_what_nobody_answers_for_is_taken_and_nothing_new() {
