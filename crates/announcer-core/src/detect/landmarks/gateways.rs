@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::{Entry, LATELY, LandmarkKind, Landmarks};
+use super::{Entry, FIRST, LATELY, LandmarkKind, Landmarks};
 
 /// What this node knows of the default gateway on one interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) struct GatewayState {
 }
 
 impl Landmarks {
-    /// Asks anew for the gateways on these interfaces, by broadcast and at once, because members hear them. A gateway
+    /// Asks anew for the gateways on these interfaces, by broadcast and soon, because members hear them. A gateway
     /// that is back may have another MAC, and one that never answered is asked only once a minute. `links`: with the
     /// moment from which the members' cards count. Under the same one nothing is asked again.
     pub fn seek_gateways(&mut self, now: Instant, links: &BTreeMap<u32, Instant>) {
@@ -24,7 +24,7 @@ impl Landmarks {
                 && links.get(link).is_some_and(|from| self.sought.get(link) != Some(from))
             {
                 // The next question is the second one without an answer, and that is a broadcast.
-                (entry.next, entry.unanswered) = (now, 1);
+                (entry.next, entry.unanswered) = (now + FIRST, 1);
             }
         }
         self.sought.clone_from(links);

@@ -112,7 +112,7 @@ fn a_gateway_that_members_hear_is_asked_for_anew_by_broadcast_once() {
         for (name, from, asks) in [("news", 18, 1), ("no news", 18, 0), ("it was away again", 19, 1)] {
             landmarks.seek_gateways(at(20), &BTreeMap::from([(3, at(from)), (9, at(from))]));
             let ask = Ask { link: 3, address: address(254), to: Mac::BROADCAST };
-            assert_eq!(landmarks.due(at(20)), vec![ask; asks], "{name}, answered: {answered}");
+            assert_eq!(landmarks.due(at(20) + FIRST), vec![ask; asks], "{name}, answered: {answered}");
         }
     }
 }

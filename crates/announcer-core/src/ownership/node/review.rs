@@ -95,7 +95,9 @@ impl Cluster {
             looks.push(GroupReview { standing, owner, step, misplaced });
         }
         self.vacant = vacant;
-        awaited.values().for_each(|at| wake.at(*at));
+        for at in awaited.values() {
+            wake.at(*at);
+        }
         self.hand_overs.awaited = awaited;
         review.told.extend(self.tell_stalled(&round));
         self.conclude(now, context, looks, &mut review, &mut wake);
