@@ -232,7 +232,7 @@ impl Engine {
         for (link, address) in review.questions {
             self.ask(Ask { link, address, to: Mac::BROADCAST });
         }
-        self.node_mode.detector.seek_gateways(now, &review.gateways);
+        self.node_mode.detector.seek_gateways(now, &review.sought_gateways);
         if self.node_mode.targets != review.targets {
             self.node_mode.detector.watch(now, &review.targets);
             self.node_mode.targets = review.targets;

@@ -58,8 +58,9 @@ pub fn of_another<'a>(found: &'a [ProvenLabel], name: &ClusterName, own: &BTreeS
     named.into_iter().map(|label| &label.service).find(|service| ours.contains(service))
 }
 
-/// A load balancer under this name that a copy cannot have made whose record does not have the name. It may be of a
-/// Service that only another copy has. `None` also where a Service shows the address of one under this name.
+/// A load balancer on Harvester under this name. It is not this cluster's, if this cluster is a copy whose record does
+/// not have the name. Its Service need not exist here: it may be one that only another copy has. `None` if there is
+/// none, and where a Service here shows the address of one under this name.
 pub fn in_use<'a>(lbs: &'a [Arc<LbView>], found: &[ProvenLabel], name: &ClusterName) -> Option<&'a Arc<LbView>> {
     let is_shown = found.iter().any(|label| label.shown && label.cluster == *name);
     lbs.iter().filter(|_| !is_shown).find(|lb| cluster_of(lb).as_ref() == Some(name))

@@ -28,8 +28,9 @@ impl Penalties {
 #[derive(Debug, Clone, Default)]
 pub struct Candidates<'a> {
     nodes: Vec<(Penalties, &'a str)>,
-    /// Those that most probably answer nobody at this moment. Each node finds that out for itself, so it changes
-    /// nothing about the order, in which all nodes have to agree. It counts only where this node gives a group away.
+    /// Those that most probably answer nobody at this moment, or no client because they have lost the gateway. Each node
+    /// finds that out for itself, so it changes nothing about the order, in which all nodes have to agree. It counts
+    /// only where this node gives a group away.
     silent: BTreeSet<&'a str>,
 }
 
@@ -68,7 +69,7 @@ impl<'a> Candidates<'a> {
 
     /// The node to which `me` may hand the group over. Nodes that leave everything to a kube-vip are left out, because
     /// they would not take it. A silent node gets it only if there is no other one, and only as a `last_resort`: it may
-    /// be dead, and its Lease still valid. Among those with the fewest penalties `preferred` comes first.
+    /// be dead, and its Lease still valid, or cut off from the clients. Among those with the fewest penalties `preferred` comes first.
     pub fn home_elsewhere(&self, group: &str, me: &str, preferred: Option<&str>, last_resort: bool) -> Option<&'a str> {
         let others =
             || self.nodes.iter().copied().filter(move |(penalties, node)| *node != me && !penalties.defects.yields);
@@ -77,16 +78,17 @@ impl<'a> Candidates<'a> {
     }
 
     /// The node of `others` to which `me` may hand the group over although both are well. One that has more penalties
-    /// would hand it back.
+    /// does not get it: it serves clients worse, and would hand it on to the next node that is better off.
     pub fn home_among(&self, group: &str, me: &str, others: &BTreeSet<String>) -> Option<&'a str> {
         let own = self.penalties(me);
-        let nodes = self.nodes.iter().copied().filter(|(_, node)| *node != me && others.contains(*node));
+        let may = |node: &str, penalties: Penalties| node != me && !penalties.defects.yields && others.contains(node);
+        let nodes = self.nodes.iter().copied().filter(|(penalties, node)| may(node, *penalties));
         let as_well_off = nodes.filter(|(penalties, _)| own.is_none_or(|own| *penalties <= own));
         let answering = as_well_off.filter(|(_, node)| !self.silent.contains(node));
         Self::first_class(group, None, answering)
     }
 
-    /// Whether most probably `node` answers nobody at this moment.
+    /// Whether most probably `node` answers nobody, or no client, at this moment.
     pub fn is_silent(&self, node: &str) -> bool {
         self.silent.contains(node)
     }
@@ -239,6 +241,22 @@ mod tests {
         ] {
             let candidates = Candidates::new(NODES.into_iter().zip(penalties));
             assert_eq!(candidates.home_elsewhere("10.0.0.5", "node-1", Some(preferred), true), Some(to), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_owner_without_the_gateway_gives_only_to_a_node_that_is_as_well_off_and_takes_it() {
+        let (well, proxy) = (Penalties::default(), ill(false, true, false));
+        let unable = Penalties { unable: true, ..well };
+        let yields = Penalties { defects: Defects { yields: true, ..Defects::default() }, ..well };
+        for (name, penalties, to) in [
+            ("as well off", [well, well, proxy], Some("node-2")),
+            ("worse off", [well, proxy, proxy], None),
+            ("it leaves everything to a kube-vip", [unable, yields, unable], Some("node-3")),
+        ] {
+            let others: BTreeSet<String> = ["node-2", "node-3"].map(str::to_owned).into();
+            let candidates = Candidates::new(NODES.into_iter().zip(penalties));
+            assert_eq!(candidates.home_among("10.0.0.5", "node-1", &others), to, "{name}");
         }
     }
 

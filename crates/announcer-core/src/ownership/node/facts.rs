@@ -20,18 +20,18 @@ struct SeenMember {
     /// power still writes a card without that interface. Its VIPs on that interface must still be probed.
     links: Vec<CardLink>,
     /// Since when its cards say, one after the other, that its gateway answers, by interface.
-    gateways: BTreeMap<String, Instant>,
+    gateways_since: BTreeMap<String, Instant>,
 }
 
 /// Since when the cards of a member say that its gateway answers, now that this node reads the next one. After a gap,
 /// as after an outage of the API or a pause of this process, older cards count for nothing: meanwhile a gateway may
 /// have been away from all nodes.
 fn gateways_since(now: Instant, before: Option<&SeenMember>, member: &Member) -> BTreeMap<String, Instant> {
-    // Two renewals may be late.
+    // A Lease is renewed each third of its duration. One renewal may be late by nearly as much; a lost one is a gap.
     let is_next =
         |seen: &&SeenMember| seen.member.renewal == member.renewal || now < seen.changed + seen.member.duration * 2 / 3;
     let known = before.filter(is_next);
-    let since = |name: &str| known.and_then(|seen| seen.gateways.get(name).copied()).unwrap_or(now);
+    let since = |name: &str| known.and_then(|seen| seen.gateways_since.get(name).copied()).unwrap_or(now);
     let hearing = member.card.gateways.iter().filter(|(_, answers)| **answers);
     hearing.map(|(name, _)| (name.clone(), since(name))).collect()
 }
@@ -102,10 +102,10 @@ impl ApiFacts {
             self.echoed = Some(now);
         }
         let since = before.as_ref().filter(|_| !changed).map_or(now, |seen| seen.changed);
-        let gateways = gateways_since(now, before.as_ref(), &member);
+        let gateways_since = gateways_since(now, before.as_ref(), &member);
         let links = remember(before.map(|seen| seen.links).unwrap_or_default(), &member.card.links);
         let own = node == self.me;
-        self.members.insert(node, SeenMember { member, changed: since, links, gateways });
+        self.members.insert(node, SeenMember { member, changed: since, links, gateways_since });
         !(same && was_fresh) || (own && expired != self.expired(now))
     }
 
@@ -209,7 +209,7 @@ impl ApiFacts {
     /// does not say so.
     pub fn hears_gateway_since(&self, node: &str, network: &Network, ours: u32) -> Option<Instant> {
         let name = &self.towards(node, network, ours)?.name;
-        self.members.get(node)?.gateways.get(name).copied()
+        self.members.get(node)?.gateways_since.get(name).copied()
     }
 
     /// All MACs from which `node` may answer in that LAN.

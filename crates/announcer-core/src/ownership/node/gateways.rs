@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::Cluster;
-use super::round::{Round, Standing};
+use super::round::{ReviewContext, Round, Standing};
 use super::timing::GATEWAY_LOST;
 use crate::network::Network;
 
@@ -25,8 +25,9 @@ struct Hearing {
 }
 
 impl Hearing {
-    /// Whether a node is on the clients' side and another one is not. The gateway alone does not tell: one of two
-    /// routers may have failed, or a stranger may answer in the name of the gateway.
+    /// Whether a node is on the clients' side and another one is not. The gateway is one of the hosts of the node that
+    /// hears it, so that node hears at least as many others. A stranger that answers in the name of the gateway, where
+    /// nobody else is, does not get what belongs to an owner that hears a host.
     fn is_better_than(self, other: Self) -> bool {
         self.gateway && !other.gateway && self.hosts > other.hosts
     }
@@ -61,41 +62,44 @@ impl Cluster {
     /// may wait waits, however many hosts the two hear: those numbers change, and the group would go to and fro.
     pub(super) fn lacks_gateway(&self, round: &Round<'_>, standing: &Standing<'_>, node: &str) -> bool {
         let (Some(link), network) = (standing.link, round.context.network) else { return false };
-        let there = self.heard_by(network, link, node).is_some_and(|there| !there.gateway);
-        there && self.heard_here(network, link).is_some_and(|here| here.gateway)
+        self.heard_here(network, link).is_some_and(|here| here.gateway)
+            && self.heard_by(network, link, node).is_some_and(|there| !there.gateway)
     }
 
-    /// The interface on which this owner of the group has lost the gateway, and since when. `None`: nothing is lost, or
-    /// the group is not ours.
-    fn gateway_lost(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<(u32, Instant)> {
-        let link = standing.link.filter(|_| standing.is_of(&self.me))?;
-        let state = round.context.gateways.get(&link).filter(|state| state.answers == Some(false))?;
-        Some((link, state.since))
-    }
-
-    /// The members that say that they hear the gateway which this owner of the group has lost, and from when on a card
-    /// of each tells so.
-    pub(super) fn awaited(&self, round: &Round<'_>, standing: &Standing<'_>) -> BTreeMap<String, Instant> {
-        let Some((link, lost)) = self.gateway_lost(round, standing) else { return BTreeMap::new() };
-        let from = |node: &str| {
-            let hears = self.facts.hears_gateway_since(node, round.context.network, link)?;
+    /// Of each interface on which this node has lost the gateway, the members that say that they hear it, and from when
+    /// on a card of each tells so.
+    pub(super) fn awaited(&self, context: &ReviewContext<'_>) -> BTreeMap<u32, BTreeMap<String, Instant>> {
+        let from = |link: u32, lost: Instant, node: &str| {
+            let hears = self.facts.hears_gateway_since(node, context.network, link)?;
             Some((node.to_owned(), hears.max(lost) + GATEWAY_LOST))
         };
-        self.members().filter_map(|(node, _)| from(node)).collect()
+        let lost = context.gateways.iter().filter(|(_, state)| state.answers == Some(false));
+        let there = |link: u32, lost: Instant| self.members().filter_map(|(node, _)| from(link, lost, node)).collect();
+        lost.map(|(link, state)| (*link, there(*link, state.since))).collect()
+    }
+
+    /// The interface of the group and the members whose cards its owner, this node, waits for. `None`: the gateway there
+    /// is not lost, or the group is not ours.
+    pub(super) fn awaits<'r>(
+        &self,
+        round: &Round<'r>,
+        standing: &Standing<'_>,
+    ) -> Option<(u32, &'r BTreeMap<String, Instant>)> {
+        let link = standing.link.filter(|_| standing.is_of(&self.me))?;
+        Some((link, round.awaited.get(&link)?))
     }
 
     /// The node to which this owner hands the group over, because it hears the gateway, and this owner does not. The
     /// two have to agree for long enough, and that node has to hear more hosts.
     pub(super) fn with_gateway<'a>(&self, round: &Round<'_>, standing: &Standing<'a>) -> Option<&'a str> {
-        let ((link, _), network) = (self.gateway_lost(round, standing)?, round.context.network);
+        let ((link, awaited), network) = (self.awaits(round, standing)?, round.context.network);
         let here = self.heard_here(network, link)?;
         let hears = |node: &str, from: Instant| {
             !self.facts.is_expired(round.now, node)
                 && self.facts.renewed_at(node).is_some_and(|renewed| renewed >= from)
                 && self.heard_by(network, link, node).is_some_and(|there| there.is_better_than(here))
         };
-        let awaited = self.awaited(round, standing).into_iter();
-        let with_gateway = awaited.filter(|(node, from)| hears(node, *from)).map(|(node, _)| node).collect();
-        standing.candidates.home_among(standing.home_key(), &self.me, &with_gateway)
+        let with_gateway = awaited.iter().filter(|(node, from)| hears(node, **from)).map(|(node, _)| node.clone());
+        standing.candidates.home_among(standing.home_key(), &self.me, &with_gateway.collect())
     }
 }

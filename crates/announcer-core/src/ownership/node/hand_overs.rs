@@ -1,6 +1,6 @@
 //! Groups that move from one node to another while both nodes work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::timing::GIVE_BACK_PAUSE;
@@ -33,7 +33,7 @@ pub(super) struct HandOvers {
     pub gave_back: Option<Instant>,
     /// The members that say that they hear the gateway which this node, an owner, has lost, and from when on a card of
     /// each tells so.
-    pub awaited: BTreeMap<String, Instant>,
+    pub awaited: BTreeSet<(String, Instant)>,
 }
 
 impl HandOvers {
@@ -45,7 +45,8 @@ impl HandOvers {
     /// Whether the Lease of `node` that is renewed now, and was renewed `before`, has its first card that tells whether
     /// that node hears the gateway which this one has lost.
     pub fn is_awaited(&self, now: Instant, node: &str, before: Option<Instant>) -> bool {
-        self.awaited.get(node).is_some_and(|at| *at <= now && before.is_none_or(|before| before < *at))
+        let is_first = |at: Instant| at <= now && before.is_none_or(|before| before < at);
+        self.awaited.iter().any(|(awaited, at)| awaited == node && is_first(*at))
     }
 
     /// This node has handed a group to the node `to` because of a defect of its own. A group that goes back to its

@@ -45,13 +45,14 @@ impl Cluster {
         let unsettled = now < settled && self.facts.awaits_members();
         let fitness = self.all_fitness(now);
         let silent = self.silent_nodes(now, context.at_own_addresses);
-        let without_gateway = self.without_gateway(context.network);
+        let (without_gateway, cards_to_come) = (self.without_gateway(context.network), self.awaited(context));
         let round = Round {
             now,
             context,
             fitness: &fitness,
             silent: &silent,
             without_gateway: &without_gateway,
+            awaited: &cards_to_come,
             yield_at,
             unsettled,
         };
@@ -61,7 +62,7 @@ impl Cluster {
         let defects = self.note_defects(&round);
         let (mut looks, mut vacant) = (Vec::new(), BTreeMap::new());
         let mut watched: BTreeMap<Succession, Vec<Watched>> = BTreeMap::new();
-        let mut awaited: BTreeMap<String, Instant> = BTreeMap::new();
+        let mut awaited: BTreeSet<(String, Instant)> = BTreeSet::new();
         for (key, members) in &context.groups.members {
             let standing = self.standing(&round, key, members);
             let owner_state = self.owner_state(&round, &standing);
@@ -85,9 +86,10 @@ impl Cluster {
             let elsewhere = self.belongs_elsewhere(&round, &standing);
             let (owner, step) = self.judge(&round, &standing, owner_state, elsewhere.as_ref());
             self.judged_anew_at(&standing).for_each(|at| wake.at(at));
-            let cards = self.awaited(&round, &standing);
-            review.gateways.extend(standing.link.zip(cards.values().max().copied()));
-            awaited.extend(cards);
+            if let Some((link, cards)) = self.awaits(&round, &standing) {
+                review.sought_gateways.extend(cards.values().max().map(|at| (link, *at)));
+                awaited.extend(cards.iter().map(|(node, at)| (node.clone(), *at)));
+            }
             review.told.extend(self.tell_strangers(&round, &standing, owner_state, &step, &mut wake));
             review.told.extend(self.tell_unreached(&round, &standing, &step, &mut wake));
             let waits = context.config.fail_back || self.hand_overs.lent.contains_key(&standing.primary().key);
@@ -95,9 +97,6 @@ impl Cluster {
             looks.push(GroupReview { standing, owner, step, misplaced });
         }
         self.vacant = vacant;
-        for at in awaited.values() {
-            wake.at(*at);
-        }
         self.hand_overs.awaited = awaited;
         review.told.extend(self.tell_stalled(&round));
         self.conclude(now, context, looks, &mut review, &mut wake);

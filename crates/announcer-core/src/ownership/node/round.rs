@@ -70,7 +70,7 @@ pub struct Review {
     pub links: BTreeSet<(u32, bool)>,
     /// Interfaces on which the gateway has to be asked for anew, because members hear it and this owner does not; with
     /// the moment from which the cards of those members tell so.
-    pub gateways: BTreeMap<u32, Instant>,
+    pub sought_gateways: BTreeMap<u32, Instant>,
     /// Services that no node may announce yet; this node writes their addresses to the status.
     pub unannounced: BTreeSet<ServiceKey>,
     /// Services to probe as a client.
@@ -89,6 +89,9 @@ pub(super) struct Round<'a> {
     pub silent: &'a BTreeSet<String>,
     /// Of each of our interfaces, the nodes in that LAN that have lost the gateway, while this node hears it.
     pub without_gateway: &'a BTreeMap<u32, BTreeSet<String>>,
+    /// Of each of our interfaces on which this node has lost the gateway, the members that hear it, and from when on a
+    /// card of each tells so.
+    pub awaited: &'a BTreeMap<u32, BTreeMap<String, Instant>>,
     /// Set while a foreign holder has all Services. Until then this node goes on serving VIPs for which that holder
     /// does not answer yet.
     pub yield_at: Option<Instant>,

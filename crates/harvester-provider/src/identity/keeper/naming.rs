@@ -77,10 +77,11 @@ impl Keeper {
         ))
     }
 
-    /// Why a copy cannot have this name: the original has or had it, or load balancers on Harvester have it, which are
-    /// those of another copy then. Between the two nothing but the name would tell whose a load balancer is. This
-    /// cluster may have made them where this process works under the name already, and where the record was copied from
-    /// another cluster, since it has no names of this one then. `None` also while the list has not arrived.
+    /// Why a copy cannot have this name: the original has or had it, or load balancers on Harvester have it, which then
+    /// belong to another copy. All copies have the same UIDs, so nothing but the name tells whose a load balancer is.
+    /// Not refused: a name under which this process works already, and any name that load balancers have if the record
+    /// was copied from another cluster. In both cases this cluster may have made them. `None` also while the list has
+    /// not arrived; nothing is followed before that.
     pub(super) fn refuses_copy(
         &self,
         record: &Record,

@@ -13,6 +13,14 @@ fn gateway_answers(cluster: &mut Cluster) {
     cluster.node.feed(Input::Heard(Frame { link: 2, address, mac, what: Heard::Answer, to_us: true, payload: None }));
 }
 
+/// A host that is no member asks for somebody, and answers.
+fn host_answers(cluster: &mut Cluster) {
+    let (address, mac) = ("10.0.0.200".parse().unwrap(), [2, 0, 0, 0, 8, 8].into());
+    let answer = Frame { link: 2, address, mac, what: Heard::Answer, to_us: true, payload: None };
+    cluster.node.feed(Input::Heard(Frame { what: Heard::Claim, to_us: false, ..answer }));
+    cluster.node.feed(Input::Heard(answer));
+}
+
 /// For so long `others` renew with these cards every five seconds, and the gateway answers or does not.
 fn pass(cluster: &mut Cluster, seconds: u64, others: &[Card; 2], gateway: bool) {
     for second in 0..seconds {
@@ -23,6 +31,7 @@ fn pass(cluster: &mut Cluster, seconds: u64, others: &[Card; 2], gateway: bool) 
             }
         }
         for _ in 0..40 {
+            host_answers(cluster);
             if gateway {
                 gateway_answers(cluster);
             }
@@ -40,8 +49,8 @@ fn an_owner_that_has_lost_the_gateway_hands_over_to_a_node_that_hears_it() {
         ("one hears it", false, [gone("node-2"), there("node-3")], Some("node-3")),
         ("this node hears it, too", true, [gone("node-2"), there("node-3")], None),
         ("the gateway has failed", false, [gone("node-2"), gone("node-3")], None),
-        ("a stranger has its name where nobody else is", false, [gone("node-2"), hearing("node-3", true, 0)], None),
-        ("that one is not well, and would hand it back", false, [gone("node-2"), ill], None),
+        ("a stranger has its name where nobody else is", false, [gone("node-2"), hearing("node-3", true, 1)], None),
+        ("that one is not well, and would hand it on", false, [gone("node-2"), ill], None),
         ("nobody says so: these are of an older version", false, [card("node-2"), card("node-3")], None),
     ] {
         let mut cluster = owner(&ALL);
@@ -96,10 +105,27 @@ fn a_gateway_that_is_back_moves_nothing_before_the_owner_had_the_time_to_hear_it
 fn who_has_lost_the_gateway_is_given_nothing_while_another_node_hears_it() {
     for lost in ["node-2", "node-3"] {
         let mut cluster = owner(&ALL);
-        let others = ["node-2", "node-3"].map(|node| hearing(node, node != lost, u8::from(node != lost)));
+        let others = ["node-2", "node-3"].map(|node| hearing(node, node != lost, 1 + u8::from(node != lost)));
         pass(&mut cluster, 20, &others, true);
         cluster.leaves();
         let to = cluster.node.swaps.first().map(|(_, swap)| swap.owner_record.host.clone());
         assert!(to.as_deref().is_some_and(|to| to != lost), "{lost} has lost it, and {to:?} gets it");
     }
+}
+
+/// The number of hosts alone would not keep it here.
+#[test]
+fn nothing_goes_home_to_a_node_without_the_gateway_however_many_hosts_that_one_hears() {
+    let mut moved = BTreeSet::new();
+    for hears_it in [true, false] {
+        for last in 20..28 {
+            let views = [seated("web", &format!("10.0.0.{last}"), "node-1", 4)];
+            let mut cluster = Cluster::with(&[("vip_failback", "true")], &ALL, &views);
+            pass(&mut cluster, 70, &["node-2", "node-3"].map(|node| hearing(node, hears_it, 9)), true);
+            if !cluster.node.swaps.is_empty() {
+                moved.insert(hears_it);
+            }
+        }
+    }
+    assert_eq!(moved, [true].into());
 }

@@ -26,6 +26,27 @@ fn facts() -> (ApiFacts, Clock) {
 }
 
 #[test]
+fn what_cards_say_of_the_gateway_counts_from_the_first_of_those_that_follow_one_another() {
+    for (name, cards, since) in [
+        ("one after the other", &[(0, 1, true), (5, 2, true), (10, 3, true)][..], Some(0)),
+        ("a late one", &[(0, 1, true), (9, 2, true)], Some(0)),
+        ("after a gap", &[(0, 1, true), (10, 2, true)], Some(10)),
+        ("the same one, read again", &[(0, 1, true), (30, 1, true)], Some(0)),
+        ("it was away", &[(0, 1, true), (5, 2, false), (9, 3, true)], Some(9)),
+        ("it is away", &[(0, 1, true), (5, 2, false)], None),
+    ] {
+        let (mut facts, clock) = facts();
+        for (second, renewal, answers) in cards {
+            let card = Card { gateways: [("eth0".to_owned(), *answers)].into(), ..Card::default() };
+            let member = Member { card, ..member(*renewal).unwrap() };
+            facts.member(clock.at(*second), "node-3".into(), Some(member));
+        }
+        let found = facts.members["node-3"].gateways_since.get("eth0").copied();
+        assert_eq!(found, since.map(|second| clock.at(second)), "{name}");
+    }
+}
+
+#[test]
 fn a_lease_that_stands_for_its_duration_has_expired() {
     let (mut facts, clock) = facts();
     for second in (5..=15).step_by(5) {
