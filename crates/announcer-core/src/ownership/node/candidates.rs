@@ -28,9 +28,9 @@ impl Penalties {
 #[derive(Debug, Clone, Default)]
 pub struct Candidates<'a> {
     nodes: Vec<(Penalties, &'a str)>,
-    /// Those that most probably answer nobody at this moment, or no client because they have lost the gateway. Each node
-    /// finds that out for itself, so it changes nothing about the order, in which all nodes have to agree. It counts
-    /// only where this node gives a group away.
+    /// Those that most probably answer nobody at this moment, or no client because they have lost the gateway. Each
+    /// node finds that out for itself, so it changes nothing about the order, in which all nodes have to agree. It
+    /// counts only where this node gives a group away.
     silent: BTreeSet<&'a str>,
 }
 
@@ -69,7 +69,8 @@ impl<'a> Candidates<'a> {
 
     /// The node to which `me` may hand the group over. Nodes that leave everything to a kube-vip are left out, because
     /// they would not take it. A silent node gets it only if there is no other one, and only as a `last_resort`: it may
-    /// be dead, and its Lease still valid, or cut off from the clients. Among those with the fewest penalties `preferred` comes first.
+    /// be dead, and its Lease still valid, or cut off from the clients. Among those with the fewest penalties
+    /// `preferred` comes first.
     pub fn home_elsewhere(&self, group: &str, me: &str, preferred: Option<&str>, last_resort: bool) -> Option<&'a str> {
         let others =
             || self.nodes.iter().copied().filter(move |(penalties, node)| *node != me && !penalties.defects.yields);

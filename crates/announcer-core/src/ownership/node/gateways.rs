@@ -78,8 +78,8 @@ impl Cluster {
         lost.map(|(link, state)| (*link, there(*link, state.since))).collect()
     }
 
-    /// The interface of the group and the members whose cards its owner, this node, waits for. `None`: the gateway there
-    /// is not lost, or the group is not ours.
+    /// The interface of the group and the members whose cards its owner, this node, waits for. `None`: the gateway
+    /// there is not lost, or the group is not ours.
     pub(super) fn awaits<'r>(
         &self,
         round: &Round<'r>,
