@@ -114,6 +114,12 @@ fn an_owner_that_loses_power_and_that_nobody_left_has_ever_heard_is_succeeded_wh
     keeps_its_promises(50_000_290, ElectionMode::Node);
 }
 
+/// The two are apart, so the second one has never heard the owner, whose kernel drops the address.
+#[test]
+fn an_owner_that_stands_still_and_was_never_heard_is_succeeded_when_its_lease_expires() {
+    keeps_its_promises(70_000_014, ElectionMode::Node);
+}
+
 /// Twelve nodes fall apart into nine and three, the gateway is with the three, and both watchers are with the owner.
 #[test]
 fn an_owner_cut_off_from_the_gateway_together_with_its_watchers_hands_over_to_the_other_side() {
