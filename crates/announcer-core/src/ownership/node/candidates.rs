@@ -78,15 +78,14 @@ impl<'a> Candidates<'a> {
             .or_else(|| Self::first_class(group, preferred, others()).filter(|_| last_resort))
     }
 
-    /// The node of `others` to which `me` may hand the group over although both are well. One that has more penalties
-    /// does not get it: it serves clients worse, and would hand it on to the next node that is better off.
-    pub fn home_among(&self, group: &str, me: &str, others: &BTreeSet<String>) -> Option<&'a str> {
+    /// The node among those that suit to which `me` may hand the group over although both are well. One that has more
+    /// penalties does not get it: it serves clients worse, and would hand it on to the next node that is better off.
+    pub fn home_among(&self, group: &str, me: &str, suits: impl Fn(&str) -> bool) -> Option<&'a str> {
         let own = self.penalties(me);
-        let may = |node: &str, penalties: Penalties| node != me && !penalties.defects.yields && others.contains(node);
-        let nodes = self.nodes.iter().copied().filter(|(penalties, node)| may(node, *penalties));
-        let as_well_off = nodes.filter(|(penalties, _)| own.is_none_or(|own| *penalties <= own));
-        let answering = as_well_off.filter(|(_, node)| !self.silent.contains(node));
-        Self::first_class(group, None, answering)
+        let as_well_off = |penalties: Penalties| own.is_none_or(|own| penalties <= own) && !penalties.defects.yields;
+        let may = |node: &str| node != me && suits(node) && !self.silent.contains(node);
+        let nodes = self.nodes.iter().copied().filter(|(penalties, node)| as_well_off(*penalties) && may(node));
+        Self::first_class(group, None, nodes)
     }
 
     /// Whether most probably `node` answers nobody, or no client, at this moment.
@@ -255,9 +254,8 @@ mod tests {
             ("worse off", [well, proxy, proxy], None),
             ("it leaves everything to a kube-vip", [unable, yields, unable], Some("node-3")),
         ] {
-            let others: BTreeSet<String> = ["node-2", "node-3"].map(str::to_owned).into();
             let candidates = Candidates::new(NODES.into_iter().zip(penalties));
-            assert_eq!(candidates.home_among("10.0.0.5", "node-1", &others), to, "{name}");
+            assert_eq!(candidates.home_among("10.0.0.5", "node-1", |_| true), to, "{name}");
         }
     }
 

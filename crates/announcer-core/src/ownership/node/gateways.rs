@@ -99,7 +99,7 @@ impl Cluster {
                 && self.facts.renewed_at(node).is_some_and(|renewed| renewed >= from)
                 && self.heard_by(network, link, node).is_some_and(|there| there.is_better_than(here))
         };
-        let with_gateway = awaited.iter().filter(|(node, from)| hears(node, **from)).map(|(node, _)| node.clone());
-        standing.candidates.home_among(standing.home_key(), &self.me, &with_gateway.collect())
+        let suits = |node: &str| awaited.get(node).is_some_and(|from| hears(node, *from));
+        standing.candidates.home_among(standing.home_key(), &self.me, suits)
     }
 }
