@@ -198,10 +198,13 @@ impl ServiceController {
                     let service = current.expect("only a Service that exists is released");
                     return self.clean_up(&service, release, memory).await;
                 }
-                Step::DeleteRemembered(old) => match self.delete(old, Failing::Delete, memory).await {
-                    Ok(_) => memory.served = None,
-                    Err(next) => return next,
-                },
+                Step::DeleteRemembered(old) => {
+                    let failing = if may_have_load_balancer(old) { Failing::Delete } else { Failing::Unseen };
+                    match self.delete(old, failing, memory).await {
+                        Ok(_) => memory.served = None,
+                        Err(next) => return next,
+                    }
+                }
             }
         }
     }
@@ -307,13 +310,9 @@ impl ServiceController {
             Err(_) => "failed",
         };
         self.settings.metrics.called("delete", result, start.elapsed());
-        // Of a Service that is gone and never had anything, only what is found and deleted after all is told.
-        let is_silent = failing == Failing::Delete && !may_have_load_balancer(service) && !memory.reports.is_deleting();
         match answer {
             Ok(answer) => {
-                if !(is_silent && matches!(answer, Deleted::Waiting(_))) {
-                    self.tell(service, memory.reports.deleted(Instant::now(), &answer, failing));
-                }
+                self.tell(service, memory.reports.deleted(Instant::now(), &answer, failing));
                 match answer {
                     Deleted::Gone { existed } => {
                         if existed {
@@ -333,15 +332,13 @@ impl ServiceController {
                     let next = self.failed(service, "failed to delete load balancer", &error, false, memory);
                     within(next, error.longest_pause)
                 }
-                Failing::Delete => {
+                Failing::Delete | Failing::Unseen => {
                     let text = chain(&error);
                     tracing::warn!(
                         error = text,
                         "the controller failed to delete the load balancer of a deleted Service; it tries again"
                     );
-                    if !is_silent {
-                        self.tell(service, memory.reports.failed(Instant::now(), &text, failing, false));
-                    }
+                    self.tell(service, memory.reports.failed(Instant::now(), &text, failing, false));
                     within(Next::BackOff, error.longest_pause)
                 }
             }),

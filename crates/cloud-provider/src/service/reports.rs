@@ -77,6 +77,8 @@ pub(super) struct Reports {
 pub(super) enum Failing {
     Sync,
     Delete,
+    /// As `Delete`, for a Service that never had anything: only what is found and deleted after all is told.
+    Unseen,
 }
 
 impl Failing {
@@ -85,7 +87,7 @@ impl Failing {
             Self::Sync => {
                 ServiceEvent::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {text}"))
             }
-            Self::Delete => {
+            Self::Delete | Self::Unseen => {
                 ServiceEvent::warning("DeleteLoadBalancerFailed", format!("Error deleting load balancer: {text}"))
             }
         }
@@ -156,6 +158,7 @@ impl Reports {
                 *self = Self::default();
                 vec![ServiceEvent::remark(left)]
             }
+            Deleted::Waiting(_) if self.is_silent(failing) => Vec::new(),
             Deleted::Waiting(waiting) => {
                 let mut tell = Vec::new();
                 if !std::mem::replace(&mut self.deleting, true) {
@@ -178,6 +181,9 @@ impl Reports {
     /// makes them rare. A refusal that lasts until the user changes something is reported like a wait: once, and again
     /// before Events expire.
     pub(super) fn failed(&mut self, now: Instant, text: &str, failing: Failing, refusal: bool) -> Vec<ServiceEvent> {
+        if self.is_silent(failing) {
+            return Vec::new();
+        }
         self.working = failing == Failing::Sync && !self.deleting;
         self.ready = false;
         if !refusal {
@@ -185,6 +191,11 @@ impl Reports {
             return vec![failing.tell(text)];
         }
         if self.is_news(now, text) { vec![failing.tell(text)] } else { Vec::new() }
+    }
+
+    /// Whether nothing is told before something is found: no deletion was told yet, and there was nothing to delete.
+    fn is_silent(&self, failing: Failing) -> bool {
+        failing == Failing::Unseen && !self.deleting
     }
 
     /// Stores a reported text; returns false if it was reported recently.
@@ -205,7 +216,7 @@ impl Reports {
         }
         let text = match failing {
             Failing::Sync => format!("{step}: {}", waiting.message),
-            Failing::Delete => waiting.message.clone(),
+            Failing::Delete | Failing::Unseen => waiting.message.clone(),
         };
         vec![failing.tell(&text)]
     }
