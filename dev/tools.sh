@@ -8,7 +8,7 @@
 #   dev/tools.sh --print    print that directory only (exit status 1 if something is missing)
 #
 # Order for each program: the cache, $KUBEBUILDER_ASSETS and the PATH (only in the version wanted), else a build from its Go
-# module. The cache lies outside the tree, keyed by the versions of Kubernetes and etcd; the two Helms are beside it with their
+# module; Kubernetes, etcd and Helm 3 in one, so that what they share is compiled once. The cache lies outside the tree, keyed by the versions of Kubernetes and etcd; the two Helms are beside it with their
 # versions in their names, and links in it:
 #   ${HCP_CACHE:-${XDG_CACHE_HOME:-~/.cache}/harvester-cloud-provider}/tools-<key>
 set -euo pipefail
@@ -16,8 +16,9 @@ set -euo pipefail
 # Nobody sets these from outside: names such as ETCD stand in environments for other reasons, and tests are held to these versions.
 K8S=1.36.3
 ETCD=3.6.16
-# Rancher and K3s run Helm 3, people at a terminal the newest one: the chart is held to both.
-HELM3=3.22.0
+# Rancher and K3s run Helm 3, people at a terminal the newest one: the chart is held to both. This Helm 3 takes the same minor version
+# of Kubernetes' modules as K8S, the next one another, and then a third more would be compiled.
+HELM3=3.21.4
 HELM4=4.3.1
 PACKAGES=(iproute2 nftables iptables conntrack dnsmasq-base iputils-arping tcpdump busybox openssl curl procps jq util-linux
   zsh fish containerd runc containernetworking-plugins buildah binutils gcc libc6-dev make ca-certificates git python3)
@@ -159,27 +160,26 @@ unpack_dhcp_servers() {
   rm -rf "$work"
 }
 
-# get_helm VERSION LINK
-get_helm() {
+get_helm4() {
   local file module work
-  file=$(helm_file "$1") module="helm.sh/helm/v${1%%.*}"
+  file=$(helm_file "$HELM4") module="helm.sh/helm/v4"
   if [ ! -x "$file" ]; then
-    command -v go >/dev/null || die "needs Go 1.26 or newer to build Helm $1"
+    command -v go >/dev/null || die "needs Go 1.26 or newer to build Helm $HELM4"
     work=$(mktemp -d)
     (
       cd "$work"
       export CGO_ENABLED=0 GOFLAGS= GOWORK=off GOTOOLCHAIN=local
       go mod init helmtools 2>/dev/null
-      go mod edit -require "$module@v$1"
+      go mod edit -require "$module@v$HELM4"
       printf '//go:build tools\n\npackage tools\n\nimport _ "%s/cmd/helm"\n' "$module" >tools.go
-      say "Helm $1: resolving its Go module"
+      say "Helm $HELM4: resolving its Go module"
       tidy "Helm's"
-      build "-X $module/internal/version.version=v$1" "$module/cmd/helm"
+      build "-X $module/internal/version.version=v$HELM4" "$module/cmd/helm"
     ) || exit 1
     mv "$DIR/helm" "$file"
     rm -rf "$work"
   fi
-  ln -sfn "$file" "$DIR/$2"
+  ln -sfn "$file" "$DIR/helm4"
 }
 
 # tidy WHOSE: resolves the module of the working directory. What a proxy does not answer is asked once more.
@@ -190,34 +190,24 @@ tidy() {
   go mod tidy 2>"$log" || die "cannot resolve $1 Go module, see $log"
 }
 
+# Of Kubernetes, etcd and Helm 3 whatever is missing.
 get_programs() {
   local work c todo=()
-  present etcd || take etcd "$ETCD" || todo+=(etcd)
-  for c in "${KUBE[@]}"; do present "$c" || take "$c" "$K8S" || todo+=("$c"); done
-  (( ${#todo[@]} )) || return 0
-  command -v go >/dev/null || die "needs Go 1.26 or newer to build: ${todo[*]}"
-  work=$(mktemp -d); trap "rm -rf '$work'" EXIT  # expanded now: the variable is local, the trap is not
-  export CGO_ENABLED=0 GOFLAGS= GOWORK=off GOTOOLCHAIN=local
-
-  # "go install module@version" refuses modules with replace directives, so each gets a small module of its own.
-  mkdir "$work/etcd" "$work/kubernetes"
-  if [[ ${todo[0]} = etcd ]]; then
-    todo=("${todo[@]:1}")
-    cd "$work/etcd"
-    go mod init etcdtools 2>/dev/null
-    go mod edit -require "go.etcd.io/etcd/server/v3@v$ETCD"
-    printf '//go:build tools\n\npackage tools\n\nimport _ "go.etcd.io/etcd/server/v3"\n' >tools.go
-    say "etcd $ETCD: resolving its Go module"
-    tidy "etcd's"
-    build "" go.etcd.io/etcd/server/v3
-    # The package is called after the module's version.
-    mv "$DIR/server" "$DIR/etcd"
+  present etcd || take etcd "$ETCD" || todo+=(go.etcd.io/etcd/server/v3)
+  [ -x "$(helm_file "$HELM3")" ] || todo+=(helm.sh/helm/v3/cmd/helm)
+  for c in "${KUBE[@]}"; do present "$c" || take "$c" "$K8S" || todo+=("k8s.io/kubernetes/cmd/$c"); done
+  if (( ${#todo[@]} )); then
+    command -v go >/dev/null || die "needs Go 1.26 or newer to build: ${todo[*]}"
+    work=$(mktemp -d); trap "rm -rf '$work'" EXIT  # expanded now: the variable is local, the trap is not
+    export CGO_ENABLED=0 GOFLAGS= GOWORK=off GOTOOLCHAIN=local
+    cd "$work"
+    kubernetes_module
+    build "$(kubernetes_flags) -X helm.sh/helm/v3/internal/version.version=v$HELM3" "${todo[@]}"
+    # etcd's package is called after the module's version.
+    [ ! -e "$DIR/server" ] || mv "$DIR/server" "$DIR/etcd"
+    [ ! -e "$DIR/helm" ] || mv "$DIR/helm" "$(helm_file "$HELM3")"
   fi
-  (( ${#todo[@]} )) || return 0
-
-  cd "$work/kubernetes"
-  kubernetes_module "${todo[@]/#/cmd/}"
-  build "$(kubernetes_flags)" "${todo[@]/#/k8s.io/kubernetes/cmd/}"
+  ln -sfn "$(helm_file "$HELM3")" "$DIR/helm3"
 }
 
 kubernetes_flags() {
@@ -225,20 +215,24 @@ kubernetes_flags() {
   echo "$v.gitVersion=v$K8S $v.gitMajor=${K8S%%.*} $v.gitMinor=$(cut -d. -f2 <<<"$K8S")"
 }
 
-# kubernetes_module PACKAGE...: makes the working directory a module that can build these of Kubernetes.
+# kubernetes_module [PACKAGE...]: makes the working directory a module that can build these of Kubernetes beside its programs, etcd and
+# Helm 3. It is the same module for all: with other versions of what they depend on, everything would be compiled again.
 kubernetes_module() {
   local gomod module p
   go mod init kubetools 2>/dev/null
-  say "Kubernetes $K8S: resolving its Go module"
-  # Kubernetes replaces its staging modules by directories; published they are k8s.io/<module> v0.<minor>.<patch>.
+  say "Kubernetes $K8S, etcd $ETCD, Helm $HELM3: resolving their Go modules"
+  # Kubernetes replaces its staging modules by directories; published they are k8s.io/<module> v0.<minor>.<patch>. A module with
+  # replacements cannot be built by "go install module@version".
   gomod=$(go mod download -json "k8s.io/kubernetes@v$K8S" | sed -n 's/.*"GoMod": "\(.*\)",/\1/p')
   [ -n "$gomod" ] || die "cannot get Go module k8s.io/kubernetes@v$K8S"
   for module in $(grep -oE 'k8s\.io/[a-z0-9.-]+ => \./staging' "$gomod" | cut -d' ' -f1 | sort -u); do
     go mod edit -replace "$module=$module@v0.${K8S#1.}"
   done
-  go mod edit -require "k8s.io/kubernetes@v$K8S"
+  go mod edit -require "k8s.io/kubernetes@v$K8S" -require "go.etcd.io/etcd/server/v3@v$ETCD" -require "helm.sh/helm/v3@v$HELM3"
   { printf '//go:build tools\n\npackage tools\n\nimport (\n'
-    for p; do printf '\t_ "k8s.io/kubernetes/%s"\n' "$p"; done
+    for p in go.etcd.io/etcd/server/v3 helm.sh/helm/v3/cmd/helm "${KUBE[@]/#/k8s.io/kubernetes/cmd/}" "${@/#/k8s.io/kubernetes/}"; do
+      printf '\t_ "%s"\n' "$p"
+    done
     echo ')'; } >tools.go
   tidy "Kubernetes'"
 }
@@ -281,16 +275,8 @@ exec 9>"$CACHE/tools.lock"
 flock -n 9 || { say "another run is filling the cache, waiting for it"; flock 9; }
 get_packages "${PACKAGES[@]}"
 [ "${1:-}" != --packages ] || exit 0
-# Helm beside Kubernetes: while one links, which takes one processor, the other compiles.
-helm=
-if [ "$DIR/helm3" -ef "$(helm_file "$HELM3")" ]; then :
-elif memory 8; then ( get_helm "$HELM3" helm3 ) & helm=$!
-else get_helm "$HELM3" helm3; fi
-trap '[ -z "$helm" ] || kill "$helm" 2>/dev/null || true' EXIT
-present etcd "${KUBE[@]}" || ( get_programs )
-[ -z "$helm" ] || wait "$helm" || die "cannot get Helm $HELM3"
-helm=
-complete "${1:-}" || { unpack; unpack_dhcp_servers; get_helm "$HELM4" helm4; }
+complete_for_the_demo || ( get_programs )
+complete "${1:-}" || { unpack; unpack_dhcp_servers; get_helm4; }
 complete "${1:-}" || die "some programs are still missing in $DIR"
 if [ "${1:-}" = --conformance ]; then
   get_packages "${CONFORMANCE_PACKAGES[@]}"
