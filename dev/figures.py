@@ -219,6 +219,11 @@ def measure(options):
         return
     if os.geteuid() != 0:
         sys.exit("figures: needs root")
+    # Every step would fail without them, one after the other.
+    missing = [name for name in ("HCP_TOOLS", "HCP_BINARY") if not os.environ.get(name)]
+    missing += sorted({path for step in chosen if not (path := options.programs / step.program).exists()})
+    if missing:
+        sys.exit(f"figures: {', '.join(map(str, missing))}: not there; `make figures` builds what is measured and sets them")
     commit, begun, left, fewer, failed = build(ROOT), time.time(), [], [], []
     end = begun + 60 * options.minutes if options.minutes else float("inf")
     (DATA / "figures").mkdir(parents=True, exist_ok=True)

@@ -29,13 +29,14 @@ def busy_percent(seconds=2.0):
 
 
 def build(root):
-    """The commit, and whether something that is measured differs from it: documents and data do not count."""
+    """The commit that changed last what is measured, and whether that differs from it. Later ones changed documents or data only: theirs
+    is the same build."""
     def git(*words):
         return subprocess.run(["git", *words], cwd=root, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
-    # Flags, compiler and its wrapper change the binary as well as the code does.
-    measured = ["crates", "tests", "charts", "Cargo.toml", "Cargo.lock", "Makefile", "dev/rustc.sh", "rust-toolchain.toml"]
+    # Flags, compiler and its wrapper change the binary as well as the code does, and tools.sh what it runs beside.
+    measured = ["crates", "tests/src", "tests/Cargo.toml", "charts", "Cargo.toml", "Cargo.lock", "Makefile", "dev/rustc.sh", "dev/tools.sh", "rust-toolchain.toml"]
     changed = git("status", "--porcelain", "--untracked-files=no", "--", *measured)
-    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + ("-dirty" if changed else "")
+    return (git("log", "-1", "--abbrev=12", "--format=%h", "--", *measured) or "unknown") + ("-dirty" if changed else "")
 
 
 def conditions():
