@@ -1,4 +1,5 @@
-# Two commands matter: `make demo` shows the main job working, `make test` checks everything else. Both get what they miss.
+# Two commands matter: `make demo` shows the main job working, `make test` checks everything else. Both run as root on a Debian-like
+# machine that has Rust 1.95, Go 1.26, git and make; the rest is fetched.
 # Tests run in namespaces without a network, so everything is built before they start.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

@@ -35,14 +35,15 @@ trap 'rm -rf "$work"' EXIT
 export HELM_CACHE_HOME=$work/home HELM_CONFIG_HOME=$work/home HELM_DATA_HOME=$work/home
 
 # pack FORM: archives $work/FORM/harvester-cloud-provider. Helm writes its Chart.yaml anew, without comments and in alphabetical
-# order, and the time of day into the archive; so its archive is opened and packed again.
+# order, and the time of day into the archive; so its archive is opened and packed again. A Helm 3 that was built from its module assumes
+# Kubernetes 1.20 where it has no cluster, which the chart refuses.
 pack() {
   local form=$1 file
   mkdir -p "$work/$form-packed" "$OUT/$form"
   "$HELM" lint --strict --quiet "$work/$form/harvester-cloud-provider" >&2
   "$HELM" package "$work/$form/harvester-cloud-provider" --destination "$work/$form-packed" >/dev/null
   file=$(cd "$work/$form-packed" && echo *.tgz)
-  [ "$("$HELM" template "$work/$form-packed/$file" | grep -c "image: \"rancher/harvester-cloud-provider:v$version\"")" = 3 ] ||
+  [ "$("$HELM" template --kube-version 1.28.0 "$work/$form-packed/$file" | grep -c "image: \"rancher/harvester-cloud-provider:v$version\"")" = 3 ] ||
     die "$file does not render the images of v$version"
   mkdir "$work/$form-open"
   tar -xzf "$work/$form-packed/$file" -C "$work/$form-open"
@@ -58,7 +59,7 @@ cp -r "$CHART" "$work/plain/"
 cp -r "$CHART" "$work/rancher/"
 sed -i -E -e "s/^version: .*/version: $LINE+up$version/" \
   -e "s/(cattle.io\/rancher-version: ).*/\1\">= $rancher.0-0 < ${rancher%.*}.$((${rancher#*.} + 1)).0-0\"/" \
-  -e "s/(cattle.io\/kube-version: ).*/\1\">= 1.23.0-0 < $kubernetes.0-0\"/" \
+  -e "s/(cattle.io\/kube-version: ).*/\1\">= 1.28.0-0 < $kubernetes.0-0\"/" \
   -e "s/(cattle.io\/upstream-version: ).*/\1$version/" \
   -e 's/^annotations:/&\n  catalog.cattle.io\/permits-os: linux/' \
   -e '$a icon: file://assets/logos/harvester.svg' "$work/rancher/harvester-cloud-provider/Chart.yaml"

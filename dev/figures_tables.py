@@ -2,6 +2,7 @@
 earlier.json, rows of builds before that cannot be had again, until their steps have data; peers.json, what others were measured at."""
 
 import json
+import re
 from statistics import median_low
 
 
@@ -21,7 +22,7 @@ class Data:
 
 def condition(origin):
     machine, load = origin["machine"], origin["load"]
-    return (f"commit {origin['commit']}, {origin['date'][:10]}, {'fewer runs, ' if origin['quick'] else ''}other work took"
+    return (f"commit {origin['commit']}, {origin['date'][:10]}, {'fewer runs than `make figures` takes, ' if origin['quick'] else ''}other work took"
             f" {load['busy_percent_before']:.0f} % of the {machine['cores']} cores before it began")
 
 
@@ -40,9 +41,9 @@ class Marks:
         return ["", *(f"* ({chr(ord('a') + n)}) {text}." for n, text in enumerate(self.texts))] if self.texts else []
 
 
-def table(data, name, heads, rows):
+def table(data, name, heads, rows, last_may_be_empty=True):
     """`rows` are (steps, function of their reports that gives the cells after the title or None, title). What has no data is taken from
-    the earlier rows, which name the steps that take their place."""
+    the earlier rows, which name the steps that take their place. A last column that must not be empty is left out where all rows leave it so."""
     marks, out = Marks(), []
     earlier = [row for row in data.earlier["rows"] if row["table"] == name and any(step not in data.steps for step in row["steps"])]
     for steps, cells, title in rows:
@@ -51,7 +52,7 @@ def table(data, name, heads, rows):
         if found is None:
             for row in [row for row in earlier if set(row["steps"]) & set(steps)]:
                 earlier.remove(row)
-                text = f"an earlier build: commit {row['commit']}, {row['date']}, {row['conditions']}"
+                text = f"commit {row['commit']}, {row['date']}, {row['conditions']}"
                 out.append([row["cells"][0] + marks.of(text), *row["cells"][1:]])
             continue
         others = [data.steps[step]["origin"] for step in steps if data.steps[step]["origin"]["commit"] != data.commit]
@@ -59,6 +60,8 @@ def table(data, name, heads, rows):
         mark = "".join(dict.fromkeys(marks.of(condition(origin)) for origin in others))
         for row in found if isinstance(found[0], list) else [[title, *found]]:
             out.append([row[0] + mark, *row[1:]])
+    if not last_may_be_empty and not any("".join(row[len(heads) - 1:]) for row in out):
+        heads, out = heads[:-1], [row[:len(heads) - 1] for row in out]
     lines = ["| " + " | ".join(heads) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
     lines += ["| " + " | ".join(row + [""] * (len(heads) - len(row))) + " |" for row in out]
     return lines + marks.lines()
@@ -302,7 +305,7 @@ def demo(data):
         return cells
     def processes(report):
         found = inner(report)["processes"]
-        return found and [[f"{one['name']} on {one['node']}: memory, processor", f"{one['rss_mb']:.1f} MB, {one['cpu_ms']} ms", f"after {one['up_s']} s"] for one in found]
+        return found and [[f"{one['name']} on {one['node']}: memory, processor", f"{one['rss_mb']:.1f} MB, {one['cpu_ms']} ms", f"after {one['up_s']} s" if one["up_s"] else ""] for one in found]
     def binary(report):
         return [f"{inner(report)['binary_bytes'] / 1e6:.1f} MB", "`make release`"]
     one = [("pool Service: created to address in its status", series("pool", "median_address_ms")),
@@ -330,7 +333,14 @@ CCM = ["ccm-one", "ccm-fast-100", "ccm-fast-1000", "ccm-real", "ccm-backlog", "c
 
 
 def with_unit(value, unit):
-    return f"{value * 1000:.0f} ms" if unit == "s" and 0 < value < 1 else f"{round(value, 2):g} {unit}".strip()
+    if unit == "s" and 0 < value < 1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:,.0f} {unit}".strip() if value >= 100 else f"{round(value, 1 if value >= 10 else 2):g} {unit}".strip()
+
+
+def grouped(text):
+    """The same, with its long numbers as tables have them."""
+    return re.sub(r"\b\d{4,}\b", lambda number: f"{int(number[0]):,}", text)
 
 
 def ccm(data):
@@ -340,7 +350,8 @@ def ccm(data):
             for figure in part.get("figures", []):
                 bound = with_unit(figure["bound"], figure["unit"]) if "bound" in figure else "none"
                 wrong = "" if figure["holds"] else " **missed**"
-                out.append([figure["what"], bound, with_unit(figure["value"], figure["unit"]) + wrong, figure.get("go_provider", "")])
+                measured = with_unit(figure["value"], figure["unit"]) + wrong
+                out.append([grouped(figure["what"]), bound, measured, grouped(figure.get("go_provider", ""))])
         return out or None
     return table(data, "ccm", ["case", "bound", "measured", "Go provider 0.2.7, measured elsewhere"], [([step], cells, "") for step in CCM])
 
@@ -356,7 +367,8 @@ def simulation(data):
             return rows
         return cells
     rows = [([step], mode(name), name) for name, step in SIMULATIONS.items()]
-    return table(data, "sim", ["mode", "seeds", "events", "moves of an address", "promises", "the longest time in which it was not so that"], rows)
+    return table(data, "sim", ["mode", "seeds", "events", "moves of an address", "promises", "longest time a promise did not hold yet"], rows,
+                 last_may_be_empty=False)
 
 
 def tests(data):
@@ -381,8 +393,9 @@ def tests(data):
     count = {field: sum(line[field] for line in watches) for field in ("sent", "lost", "late")}
     lines = table(data, "tests", ["what happened, and in which program", "bound", "outage without the machine's stalls (gap)", "lost", "late"],
                   [(["tests"], cells, "")])
-    return lines + ["", f"In all {len(watches)} clients sent {count['sent']:,} requests; {count['lost']:,} were lost, and {count['late']:,} were answered late, the latest after"
-                    f" {s(max((line['latest_ms'] for line in watches), default=0))}."]
+    latest = s(max((line["latest_ms"] for line in watches), default=0))
+    slow = f"{count['late']:,} were answered late, the latest after {latest}" if count["late"] else "none was answered late"
+    return lines + ["", f"In all, {len(watches)} clients sent {count['sent']:,} requests: {count['lost']:,} were lost, {slow}."]
 
 
 def peers(data):

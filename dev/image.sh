@@ -6,7 +6,6 @@ binary=$(realpath "${1:?usage: dev/image.sh BINARY}")
 cd "$(dirname "$0")/.."
 TARGET=${CARGO_TARGET_DIR:-target}
 OUT=${OUT:-$TARGET/harvester-cloud-provider.tar}
-IMAGE=${IMAGE:-localhost/harvester-cloud-provider:dev}
 LIMIT=${IMAGE_LIMIT:-12000000}
 # Times in the image are the commit's, so that the same commit gives the same bytes.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || true)}
@@ -15,6 +14,9 @@ die() { printf 'image: %s\n' "$*" >&2; exit 1; }
 ! readelf -l "$binary" | grep -q INTERP || die "$binary is not static; build it with: make release"
 
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+revision=${REVISION:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}
+# Each commit has a tag of its own: nodes do not pull a tag again that they have.
+IMAGE=${IMAGE:-localhost/harvester-cloud-provider:v$version-$revision}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 install -D -m 0755 "$binary" "$work/context/root/usr/bin/harvester-cloud-provider"
@@ -22,7 +24,7 @@ mkdir -p "$work/context/root/usr/share/sbom"
 dev/sbom.sh >"$work/context/root/usr/share/sbom/harvester-cloud-provider.cdx.json"
 buildah=(buildah --storage-driver vfs --root "$work/store" --runroot "$work/run")
 "${buildah[@]}" bud --isolation chroot --pull-never --timestamp "$SOURCE_DATE_EPOCH" -q -f Dockerfile -t "$IMAGE" --build-arg VERSION="v$version" \
-  --build-arg REVISION="${REVISION:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}" "$work/context" >/dev/null
+  --build-arg REVISION="$revision" "$work/context" >/dev/null
 "${buildah[@]}" push -q "$IMAGE" "docker-archive:$work/image.tar:$IMAGE"
 compressed=$(gzip -9nc "$work/image.tar" | wc -c)
 (( compressed < LIMIT )) || die "$compressed bytes compressed, more than $LIMIT"
@@ -35,6 +37,7 @@ mv "$work/provenance.json" "${OUT%.tar}.intoto.json"
 echo "$OUT: $(stat -c %s "$OUT") bytes, $compressed compressed; ${OUT%.tar}.cdx.json: $(jq '.components | length' "${OUT%.tar}.cdx.json") components"
 echo "${OUT%.tar}.intoto.json: what it was made of (in-toto, SLSA provenance v1, not signed); ${OUT%.tar}.sha256: checksums of the three"
 echo "Push it to a registry that the nodes reach, then install the chart with these two values, for example:"
-echo "  skopeo copy docker-archive:$OUT docker://REGISTRY/harvester-cloud-provider:${IMAGE##*:}"
+echo "  buildah login REGISTRY"
+echo "  buildah push \"\$(buildah pull -q docker-archive:$OUT)\" docker://REGISTRY/harvester-cloud-provider:${IMAGE##*:}"
 echo "  --set image.repository=REGISTRY/harvester-cloud-provider --set image.tag=${IMAGE##*:}"
 echo "sha256 $(sha256sum <"$OUT" | cut -c-64)"

@@ -130,7 +130,10 @@ fn the_same_binary_gives_the_same_image_whenever_it_is_built() {
         let image = dir.path().join(name);
         let built = run(script("image.sh").arg(&binary).env("OUT", &image));
         assert!(built.status.success(), "{}", text(&built.stderr));
-        assert!(text(&built.stdout).lines().last().unwrap().starts_with("sha256 "), "{}", text(&built.stdout));
+        let said = text(&built.stdout);
+        assert!(said.lines().last().unwrap().starts_with("sha256 "), "{said}");
+        // A tag that says which program it is: nodes do not pull a tag again that they have.
+        assert!(said.contains(concat!("--set image.tag=v", env!("CARGO_PKG_VERSION"), "-")), "{said}");
         // A file that is newer in the second image.
         run(Command::new("touch").arg("-d").arg("2001-02-03").arg(&binary));
         std::fs::read(image).unwrap()

@@ -23,9 +23,22 @@ use crate::stdout::say;
 const PATIENCE: Duration = Duration::from_mins(1);
 const PERIOD: Duration = Duration::from_millis(500);
 
+const COMMAND: &str = "harvester-cloud-provider identity";
+
+const EXAMPLES: &str = "\
+Examples:
+  kubectl -n kube-system exec deployment/harvester-cloud-provider -- \\
+    harvester-cloud-provider identity show
+  kubectl -n kube-system exec deployment/harvester-cloud-provider -- \\
+    harvester-cloud-provider identity confirm --dry-run";
+
+const EXIT_STATUS: &str = "\
+Exit status: 0 done, 1 the cluster was not reached, or no controller carried the order out within 60 s, 2 wrong usage.";
+
 /// Shows or changes which cluster this is on Harvester
 #[derive(Debug, Parser)]
-#[command(name = "harvester-cloud-provider identity", disable_help_subcommand = true)]
+#[command(name = COMMAND, bin_name = COMMAND, disable_help_subcommand = true)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub struct Arguments {
     #[command(subcommand)]
     verb: Verb,
@@ -34,9 +47,11 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Print what the record says
+    #[command(after_help = EXIT_STATUS)]
     Show(Common),
     /// The cluster that runs here now is the one in the record: it was restored on new machines, or its machines were
     /// moved
+    #[command(after_help = EXIT_STATUS)]
     Confirm {
         #[command(flatten)]
         change: Change,
@@ -44,6 +59,7 @@ enum Verb {
         common: Common,
     },
     /// The cluster has this name on Harvester from now on
+    #[command(after_help = EXIT_STATUS)]
     Rename {
         /// The new name, as in --cluster-name
         name: String,

@@ -38,8 +38,9 @@ Examples:
   harvester-cloud-provider status -o json | jq '.services[] | select(.reason != \"\")'
   kubectl -n kube-system exec deployment/harvester-cloud-provider -- harvester-cloud-provider status
 
-Exit status: 0 every Service that is ours is announced, 3 one is not, 1 the cluster cannot be read, 2 wrong usage.
-What these credentials may not read is left out; -o wide and json name it.";
+Exit status: 0 every Service that is ours is announced, 3 one is not, a named one does not exist, or Harvester or the \
+announcers cannot be asked, 1 the guest cluster cannot be read, 2 wrong usage. What these credentials may not read is \
+left out; -o wide and json name it.";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
@@ -47,8 +48,9 @@ Examples:
   harvester-cloud-provider doctor --cloud-config cloud-config      where it lies on the nodes only
   harvester-cloud-provider doctor -o json | jq -r '.findings[] | .check + \": \" + .remedy'
 
-Exit status: 0 nothing is wrong, 3 warnings, 4 errors, 2 wrong usage. It changes nothing. Give it an administrator's
-credentials of the guest cluster: in the cloud controller's pod it may look at less, and says at what it could not.";
+Exit status: 0 nothing is wrong, 3 warnings, 4 errors, 1 it cannot start, 2 wrong usage. It changes nothing. Give it \
+an administrator's credentials of the guest cluster: in the cloud controller's pod it may look at less; it names what \
+it could not read.";
 
 /// Which clusters.
 #[derive(Debug, Args)]

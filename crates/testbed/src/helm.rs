@@ -18,6 +18,10 @@ pub const VERSIONS: [&str; 2] = ["helm3", "helm4"];
 /// Name of release, chart and Deployment.
 pub const RELEASE: &str = "harvester-cloud-provider";
 
+/// For what is rendered without a cluster: a Helm 3 that was built from its module assumes Kubernetes 1.20 then, which
+/// the chart refuses.
+pub const OLDEST_KUBERNETES: &str = "--kube-version=1.28.0";
+
 /// The chart's tree.
 pub fn chart() -> PathBuf {
     programs::workspace().join("charts").join(RELEASE)
@@ -100,7 +104,8 @@ impl Helm {
 
     fn rendered(&self, chart: &Path, options: &[&str]) -> Result<Vec<Value>> {
         let chart = chart.display().to_string();
-        let text = self.run(&[&["template", RELEASE, &chart, "--namespace", "kube-system"], options].concat())?;
+        let words = ["template", RELEASE, &chart, "--namespace", "kube-system", OLDEST_KUBERNETES];
+        let text = self.run(&[&words[..], options].concat())?;
         let documents: Vec<Value> =
             serde_saphyr::from_multiple(&text).with_context(|| format!("{chart} renders no valid YAML"))?;
         Ok(documents.into_iter().filter(|document| !document.is_null()).collect())

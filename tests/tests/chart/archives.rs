@@ -29,13 +29,15 @@ fn the_same_tree_gives_the_same_archives_in_both_forms() {
     for (annotation, value) in [
         ("upstream-version", up),
         ("rancher-version", ">= 2.12.0-0 < 2.13.0-0"),
-        ("kube-version", ">= 1.23.0-0 < 1.34.0-0"),
+        ("kube-version", ">= 1.28.0-0 < 1.34.0-0"),
         ("permits-os", "linux"),
         ("release-name", RELEASE),
         ("namespace", "kube-system"),
     ] {
         assert_eq!(entry["annotations"][format!("catalog.cattle.io/{annotation}")], value, "{annotation}");
     }
+    assert_eq!(entry["kubeVersion"], ">= 1.28.0-0");
+    assert!(entry["annotations"]["catalog.cattle.io/certified"].is_null(), "only Rancher certifies a chart");
     let objects = try_render(&made[0].rancher, "").unwrap();
     let label = &find(&objects, "Deployment harvester-cloud-provider")["metadata"]["labels"]["helm.sh/chart"];
     assert_eq!(*label, format!("{RELEASE}-107.0.2_up{up}"));

@@ -1,6 +1,6 @@
 //! Where probes, metrics, alerts and `helm test` ask.
 
-use testbed::helm::{RELEASE, chart};
+use testbed::helm::{OLDEST_KUBERNETES, RELEASE, chart};
 use testbed::{Helm, programs};
 
 use serde_json::Value;
@@ -145,7 +145,7 @@ fn every_alert_leads_to_its_heading_in_the_documents_and_few_wake_somebody() {
     let helm = Helm::new("helm3").unwrap();
     let values = ["--set", "prometheusRule.enabled=true,prometheusRule.documents=https://docs.example.org/hcp/"];
     let chart = chart().display().to_string();
-    let rendered = helm.run(&[&["template", RELEASE, &chart], &values[..]].concat()).unwrap();
+    let rendered = helm.run(&[&["template", RELEASE, &chart, OLDEST_KUBERNETES], &values[..]].concat()).unwrap();
     let link = "runbook_url: https://docs.example.org/hcp/metrics.html#harvesternoannouncer";
     assert!(rendered.contains(link), "{rendered}");
 }

@@ -37,10 +37,11 @@ Examples:
         before the Go provider is replaced: with the flags that the new Deployment is going to have
   harvester-cloud-provider plan ... -o json | jq -r '.writes[] | [.cluster, .action, .kind, .name] | @tsv'
 
-It shows the first look at each object: the address that Harvester books for a new load balancer is published by a
+It shows the first look at each object: the address that Harvester books for a new load balancer is published by a \
 later one. Not shown are Events, Leases, and what is written while hosts are being upgraded. Nothing is written.
-Exit status: 0 nothing would be written, 3 something would, 4 the controller would be held (paused, or in safe mode),
-1 a cluster cannot be read, 2 wrong usage.";
+
+Exit status: 0 nothing would be written, 3 something would, 4 the controller would be held (paused, or in safe mode), \
+1 a cluster cannot be read, or the controller would not start from these flags, 2 wrong usage.";
 
 /// The command line: it has every flag of the cloud controller manager, so that the flags of a Deployment can be
 /// copied.

@@ -111,13 +111,14 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
     }
     let some = count.min(RAW);
     let raw = setup.raw_rate(some).await?;
-    told.tell(Figure::new(format!("the bed alone: {some} Services made, so many a second"), raw, "/s"));
+    told.tell(Figure::new(format!("the bed alone: Services made per second, of {some}"), raw, "/s"));
     setup.start().await?;
     if more > 0 {
         let nodes = names("many", more);
         nodes::make_machines(&setup, &nodes).await?;
         let (_, joined) = nodes::register(&setup, &nodes).await?;
-        told.tell(Figure::seconds(format!("{more} Nodes join at once before, all initialised"), joined));
+        let what = format!("{more} Nodes join at once, before the Services are made: all initialised");
+        told.tell(Figure::seconds(what, joined));
         setup.bench.wait_until_only_events_are_left().await?;
     }
     let names = names("fast", count);
