@@ -82,6 +82,10 @@ impl Engine {
     /// The network was read.
     fn observed(&mut self, now: Instant, before: &Before) {
         self.out.replan();
+        let gateway = |network: Option<&Network>| network.and_then(|network| network.gateway);
+        if gateway(before.network.as_ref()) != gateway(self.observer.network()) {
+            self.note_forbidden();
+        }
         self.check_macvlans(now);
         let Some(network) = self.observer.network() else { return };
         let returned = returned(before.network.as_ref(), network);

@@ -32,7 +32,10 @@ impl Engine {
     /// `node` mode: updates the addresses that no Service may have.
     pub(super) fn note_forbidden(&mut self) {
         if let Owners::Node(cluster) = &self.ownership {
-            self.services.set_forbidden(cluster.forbidden());
+            // A Service with the gateway's address would take it while the router restarts, and a gateway that is a VIP
+            // tells nothing about the LAN.
+            let gateway = self.observer.network().and_then(|network| network.gateway);
+            self.services.set_forbidden(cluster.forbidden(gateway));
         }
     }
 

@@ -11,7 +11,7 @@ use super::{Netlink, NetlinkError};
 
 impl Netlink {
     /// The default route: IPv4 before IPv6, the lowest metric first, and of a multipath route the first hop (kube-vip
-    /// spec 5.7).
+    /// spec 5.7), with its router.
     pub async fn default_route(&self) -> Result<Option<DefaultRoute>, NetlinkError> {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut request = RouteMessage::default();
@@ -53,19 +53,13 @@ fn default_route(route: &RouteMessage) -> Option<DefaultRoute> {
     if header.destination_prefix_length != 0 || header.kind != RouteType::Unicast {
         return None;
     }
-    let (mut metric, mut interface, mut first_hop, mut gateway) = (0, None, None, None);
-    let router = |address: &RouteAddress| match address {
-        RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
-        RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
-        _ => None,
-    };
+    let (mut metric, mut interface, mut first_hop) = (0, None, None);
     let mut table = u32::from(header.table);
     for attribute in &route.attributes {
         match attribute {
             RouteAttribute::Priority(priority) => metric = *priority,
             RouteAttribute::Oif(index) => interface = Some(*index),
-            RouteAttribute::Gateway(address) => gateway = router(address),
-            RouteAttribute::MultiPath(hops) => first_hop = hops.first().map(|hop| hop.interface_index),
+            RouteAttribute::MultiPath(hops) => first_hop = hops.first(),
             RouteAttribute::Table(id) => table = *id,
             _ => {}
         }
@@ -74,11 +68,27 @@ fn default_route(route: &RouteMessage) -> Option<DefaultRoute> {
     if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
         return None;
     }
-    Some(DefaultRoute { metric, interface: interface.or(first_hop)?, gateway })
+    // A multipath route has neither interface nor router of its own: both are its hops'.
+    let (interface, gateway) = match interface {
+        Some(interface) => (interface, router(&route.attributes)),
+        None => first_hop.map(|hop| (hop.interface_index, router(&hop.attributes)))?,
+    };
+    Some(DefaultRoute { metric, interface, gateway })
+}
+
+/// The router in the attributes of a route or of one of its hops.
+fn router(attributes: &[RouteAttribute]) -> Option<IpAddr> {
+    attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(v4)) => Some(IpAddr::V4(*v4)),
+        RouteAttribute::Gateway(RouteAddress::Inet6(v6)) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_route::route::RouteNextHop;
+
     use super::*;
 
     #[test]
@@ -89,12 +99,41 @@ mod tests {
         assert_eq!(best([].into_iter()), None);
     }
 
-    #[test]
-    fn a_route_that_drops_leads_nowhere() {
+    /// A default route of the main table.
+    fn message(attributes: Vec<RouteAttribute>) -> RouteMessage {
         let mut route = RouteMessage::default();
         route.header.table = RouteHeader::RT_TABLE_MAIN;
         route.header.kind = RouteType::Unicast;
-        route.attributes = vec![RouteAttribute::Oif(2), RouteAttribute::Priority(u32::MAX)];
+        route.attributes = attributes;
+        route
+    }
+
+    #[test]
+    fn of_a_route_with_several_hops_the_first_one_names_interface_and_router() {
+        let gateway = |last: u8| RouteAttribute::Gateway(RouteAddress::Inet([10, 0, 0, last].into()));
+        let hop = |interface: u32, attributes: Vec<RouteAttribute>| {
+            let mut hop = RouteNextHop::default();
+            (hop.interface_index, hop.attributes) = (interface, attributes);
+            hop
+        };
+        let several = |first: Vec<RouteAttribute>| {
+            vec![RouteAttribute::MultiPath(vec![hop(2, first), hop(3, vec![gateway(253)])])]
+        };
+        let its_own = Some(IpAddr::from([10, 0, 0, 254]));
+        for (name, attributes, gateway) in [
+            ("one hop", vec![RouteAttribute::Oif(2), gateway(254)], its_own),
+            ("several", several(vec![gateway(254)]), its_own),
+            ("the first one has no router", several(Vec::new()), None),
+        ] {
+            let expected = Some(DefaultRoute { metric: 0, interface: 2, gateway });
+            assert_eq!(default_route(&message(attributes)), expected, "{name}");
+        }
+        assert_eq!(default_route(&message(vec![RouteAttribute::MultiPath(Vec::new())])), None);
+    }
+
+    #[test]
+    fn a_route_that_drops_leads_nowhere() {
+        let mut route = message(vec![RouteAttribute::Oif(2), RouteAttribute::Priority(u32::MAX)]);
         assert_eq!(default_route(&route), Some(DefaultRoute { metric: u32::MAX, interface: 2, gateway: None }));
         route.header.kind = RouteType::Unreachable;
         assert_eq!(default_route(&route), None);

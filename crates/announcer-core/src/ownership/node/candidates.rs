@@ -79,13 +79,16 @@ impl<'a> Candidates<'a> {
     }
 
     /// The node among those that suit to which `me` may hand the group over although both are well. One that has more
-    /// penalties does not get it: it serves clients worse, and would hand it on to the next node that is better off.
+    /// penalties does not get it: it serves clients worse, and would hand it on to the next node that is better off. A
+    /// silent node gets it only if no other one suits: this node may have found it silent because the LAN lies between
+    /// the two, and it would be found silent for as long as that.
     pub fn home_among(&self, group: &str, me: &str, suits: impl Fn(&str) -> bool) -> Option<&'a str> {
         let own = self.penalties(me);
         let as_well_off = |penalties: Penalties| own.is_none_or(|own| penalties <= own) && !penalties.defects.yields;
-        let may = |node: &str| node != me && suits(node) && !self.silent.contains(node);
+        let may = |node: &str| node != me && suits(node);
         let nodes = self.nodes.iter().copied().filter(|(penalties, node)| as_well_off(*penalties) && may(node));
-        Self::first_class(group, None, nodes)
+        let heard = nodes.clone().filter(|(_, node)| !self.silent.contains(node));
+        Self::first_class(group, None, heard).or_else(|| Self::first_class(group, None, nodes))
     }
 
     /// Whether most probably `node` answers nobody, or no client, at this moment.
@@ -256,6 +259,18 @@ mod tests {
         ] {
             let candidates = Candidates::new(NODES.into_iter().zip(penalties));
             assert_eq!(candidates.home_among("10.0.0.5", "node-1", |_| true), to, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_owner_without_the_gateway_gives_to_a_silent_node_only_if_no_other_one_suits() {
+        for (name, silent, suits, to) in [
+            ("the only one that suits", "node-2", &["node-2"][..], "node-2"),
+            ("one of two that suit", "node-2", &["node-2", "node-3"], "node-3"),
+            ("the other one of these", "node-3", &["node-2", "node-3"], "node-2"),
+        ] {
+            let candidates = equal().with_silent(|node| node == silent);
+            assert_eq!(candidates.home_among("10.0.0.5", "node-1", |node| suits.contains(&node)), Some(to), "{name}");
         }
     }
 

@@ -109,14 +109,21 @@ impl Cluster {
         news
     }
 
-    /// Addresses that no Service may have, each with the node that reports the conflict.
-    pub fn forbidden(&self) -> BTreeMap<IpAddr, ForbiddenAddress> {
-        let mut forbidden = BTreeMap::new();
-        if let Some(reporter) = self.facts.members().next() {
-            for server in &self.facts.api_servers {
-                let what = "the address of an API server of this cluster".to_owned();
-                forbidden.insert(*server, ForbiddenAddress { what, interface: None, reporter: reporter.to_owned() });
-            }
+    /// Addresses that no Service may have, each with the node that reports the conflict. `gateway`: the default one of
+    /// this node.
+    pub fn forbidden(&self, gateway: Option<IpAddr>) -> BTreeMap<IpAddr, ForbiddenAddress> {
+        let mut forbidden: BTreeMap<IpAddr, ForbiddenAddress> = BTreeMap::new();
+        let reporter = self.facts.members().next();
+        let told_by_first = |what: &str| {
+            reporter.map(|reporter| ForbiddenAddress {
+                what: what.to_owned(),
+                interface: None,
+                reporter: reporter.to_owned(),
+            })
+        };
+        for server in &self.facts.api_servers {
+            let entry = told_by_first("the address of an API server of this cluster");
+            forbidden.extend(entry.map(|entry| (*server, entry)));
         }
         for (node, net) in self.facts.own_addresses() {
             let mut note = |address: IpAddr, what: String| {
@@ -138,6 +145,10 @@ impl Cluster {
             let what = format!("on interface {interface} of node {node}");
             let entry = ForbiddenAddress { what, interface: Some(interface.to_owned()), reporter: node.to_owned() };
             forbidden.entry(address).or_insert(entry);
+        }
+        // Last, because a member may be the gateway of the others: it reports that itself, as its own address.
+        if let Some((gateway, entry)) = gateway.zip(told_by_first("the default gateway")) {
+            forbidden.entry(gateway).or_insert(entry);
         }
         forbidden
     }

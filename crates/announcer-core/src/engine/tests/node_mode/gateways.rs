@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// The default gateway of `network()`.
+const GATEWAY: &str = "10.0.0.254";
+
 /// What a node says: whether the gateway answers it, and how many hosts do.
 fn hearing(node: &str, gateway: bool, hosts: u8) -> Card {
     let on = "eth0".to_owned();
@@ -9,7 +12,7 @@ fn hearing(node: &str, gateway: bool, hosts: u8) -> Card {
 }
 
 fn gateway_answers(cluster: &mut Cluster) {
-    let (address, mac) = ("10.0.0.254".parse().unwrap(), [2, 0, 0, 0, 9, 9].into());
+    let (address, mac) = (GATEWAY.parse().unwrap(), [2, 0, 0, 0, 9, 9].into());
     cluster.node.feed(Input::Heard(Frame { link: 2, address, mac, what: Heard::Answer, to_us: true, payload: None }));
 }
 
@@ -45,15 +48,20 @@ fn pass(cluster: &mut Cluster, seconds: u64, others: &[Card; 2], gateway: bool) 
 fn an_owner_that_has_lost_the_gateway_hands_over_to_a_node_that_hears_it() {
     let (there, gone) = (|node| hearing(node, true, 3), |node| hearing(node, false, 1));
     let ill = Card { serving: false, ..there("node-3") };
-    for (name, gateway, others, to) in [
-        ("one hears it", false, [gone("node-2"), there("node-3")], Some("node-3")),
-        ("this node hears it, too", true, [gone("node-2"), there("node-3")], None),
-        ("the gateway has failed", false, [gone("node-2"), gone("node-3")], None),
-        ("a stranger has its name where nobody else is", false, [gone("node-2"), hearing("node-3", true, 1)], None),
-        ("that one is not well, and would hand it on", false, [gone("node-2"), ill], None),
-        ("nobody says so: these are of an older version", false, [card("node-2"), card("node-3")], None),
+    let lonely = hearing("node-3", true, 1);
+    for (name, wished, gateway, others, to) in [
+        ("one hears it", None, false, [gone("node-2"), there("node-3")], Some("node-3")),
+        ("a Service wishes its address", Some(GATEWAY), false, [gone("node-2"), there("node-3")], Some("node-3")),
+        ("this node hears it, too", None, true, [gone("node-2"), there("node-3")], None),
+        ("the gateway has failed", None, false, [gone("node-2"), gone("node-3")], None),
+        ("a stranger has its name where nobody else is", None, false, [gone("node-2"), lonely], None),
+        ("that one is not well, and would hand it on", None, false, [gone("node-2"), ill], None),
+        ("nobody says so: these are of an older version", None, false, [card("node-2"), card("node-3")], None),
     ] {
         let mut cluster = owner(&ALL);
+        if let Some(address) = wished {
+            cluster.node.upsert(view("wish", &[address]));
+        }
         pass(&mut cluster, 20, &[there("node-2"), there("node-3")], true);
         assert_eq!(cluster.node.swaps, [], "{name}: nothing has happened yet");
         pass(&mut cluster, 17, &others, gateway);
@@ -62,6 +70,31 @@ fn an_owner_that_has_lost_the_gateway_hands_over_to_a_node_that_hears_it() {
         let given: Option<&str> = cluster.node.swaps.first().map(|(_, swap)| swap.owner_record.host.as_str());
         assert_eq!(given, to, "{name}");
     }
+}
+
+#[test]
+fn no_service_gets_the_address_of_the_default_gateway_for_as_long_as_it_is_that() {
+    let key = ServiceKey::new("default", "web");
+    let mut cluster = Cluster::new(&["node-1"], &[view("web", &[GATEWAY])]);
+    for (gateway, refused) in [(GATEWAY, true), ("10.0.0.253", false), (GATEWAY, true)] {
+        cluster.node.kernel.network.gateway = gateway.parse().ok();
+        cluster.node.feed(Input::NetworkChanged);
+        cluster.node.pass_ms(100);
+        let services = &cluster.node.engine.services;
+        assert_eq!(services.refusals().count(), usize::from(refused), "the gateway is {gateway}");
+        assert_eq!(services[&key].wanted.is_empty(), refused, "the gateway is {gateway}");
+    }
+    let told = cluster.node.told.iter().any(|(_, tell)| tell.text.contains("10.0.0.254 is the default gateway"));
+    assert!(told, "{:?}", cluster.node.told);
+}
+
+#[test]
+fn what_clients_know_is_kept_although_it_is_the_address_of_the_default_gateway() {
+    let mut cluster = Cluster::new(&["node-1"], &[seated("web", GATEWAY, "node-1", 4)]);
+    cluster.node.pass_ms(100);
+    let services = &cluster.node.engine.services;
+    assert_eq!(services.refusals().count(), 0);
+    assert!(!services[&ServiceKey::new("default", "web")].wanted.is_empty());
 }
 
 /// Its Lease is still valid. The other node's cards are news, so that there are reviews.

@@ -116,8 +116,14 @@ fn what_the_node_object_or_the_endpoints_forbid_is_told() {
 }
 
 #[test]
-fn the_address_of_a_node_an_api_server_or_a_whole_subnet_is_nobodys() {
-    let asked = [("of-1", "10.0.0.1"), ("of-2", "10.0.0.2"), ("broadcast", "10.0.0.255"), ("api", "192.0.2.9")];
+fn the_address_of_a_node_an_api_server_the_gateway_or_a_whole_subnet_is_nobodys() {
+    let asked = [
+        ("of-1", "10.0.0.1"),
+        ("of-2", "10.0.0.2"),
+        ("gateway", "10.0.0.254"),
+        ("broadcast", "10.0.0.255"),
+        ("api", "192.0.2.9"),
+    ];
     let views = asked.map(|(name, address)| view(name, &[address]));
     let mut cluster = Cluster::new(&["node-1", "node-2"], &[]);
     cluster.node.feed(Input::ApiServers(BTreeSet::from(["192.0.2.9".parse().unwrap()])));
@@ -131,7 +137,7 @@ fn the_address_of_a_node_an_api_server_or_a_whole_subnet_is_nobodys() {
     let mut told: Vec<&str> = cluster.node.told.iter().map(|(name, _)| name.as_str()).collect();
     told.sort_unstable();
     told.dedup();
-    assert_eq!(told, ["api", "broadcast", "of-1"]);
+    assert_eq!(told, ["api", "broadcast", "gateway", "of-1"]);
 }
 
 fn local(address: &str) -> ServiceView {
