@@ -299,8 +299,8 @@ pub const REASONS: &[Reason] = &[
         "The cluster has a new name on Harvester; load balancers that exist keep theirs.",
         "Nothing."),
     reason("ClusterNameRefused", "ConfigMap", "Warning",
-        "The name in the record cannot name objects, and is written over; or a name was asked for that a copy or the \
-         original has.",
+        "The name in the record cannot name objects, and is written over; or a name was asked for, or written \
+         there, that a copy or the original has.",
         "Choose a name that the message accepts."),
     reason("SafeMode", "ConfigMap", "Warning",
         "Two facts about this cluster contradict each other, and nothing is changed.",
