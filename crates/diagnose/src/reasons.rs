@@ -182,8 +182,9 @@ pub const REASONS: &[Reason] = &[
         "The next Service of the share-group has the address now.",
         "Nothing."),
     reason("AbandonedLoadBalancer", "Service", "Warning",
-        "The load balancer stays on Harvester, because annotation abandon says so.",
-        "Delete the object on Harvester when it answers again."),
+        "The load balancer stays on Harvester: annotation abandon says so, or the Service was made again while others \
+         share its address.",
+        "Delete the object on Harvester when it answers again and no Service has its address."),
     reason("SyncLoadBalancerFailed", "Service", "Warning",
         "The Service cannot have what it asks for; the message has the reason and the remedy.",
         "Do what the message says; the condition has the same reason as one word."),
