@@ -207,7 +207,8 @@ impl Keeper {
     /// Judges the facts, applies and reports the result, and returns what has to be written to the record. `None`: no
     /// judgement is possible yet.
     async fn look(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<RecordNote> {
-        if let Some(stamp) = found.restore_suspected {
+        let known = || self.identity.restore_suspected(Instant::now()).map(|(stamp, _)| stamp);
+        if let Some(stamp) = found.restore_suspected.or_else(known) {
             self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
         }
         progress.told_confirmation.take_if(|_| found.confirmation.is_none());
