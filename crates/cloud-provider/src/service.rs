@@ -200,7 +200,12 @@ impl ServiceController {
                 }
                 Step::DeleteRemembered(old) => {
                     let failing = if may_have_load_balancer(old) { Failing::Delete } else { Failing::Unseen };
-                    match self.delete(old, failing, memory).await {
+                    let next = current.as_deref().filter(|next| next.uid != old.uid && wants_load_balancer(next));
+                    let next = next.filter(|_| failing == Failing::Unseen);
+                    if let Some(next) = next {
+                        memory.is_about(&next.uid);
+                    }
+                    match self.delete(old, failing, next, memory).await {
                         Ok(_) => memory.served = None,
                         Err(next) => return next,
                     }
@@ -274,7 +279,7 @@ impl ServiceController {
         // As above: if the Service vanishes before the cleanup is complete, this view is needed. A remembered Service
         // counts as this controller's, so one that may be another's is not remembered, however often it is tried.
         memory.served = (release == Release::Ours).then(|| Arc::clone(service));
-        let existed = match self.delete(service, Failing::Sync, memory).await {
+        let existed = match self.delete(service, Failing::Sync, None, memory).await {
             Ok(existed) => existed,
             Err(next) => return next,
         };
@@ -299,8 +304,14 @@ impl ServiceController {
     }
 
     /// Deletes the load balancer. `Ok` when it is gone, with whether there was one; `Err` with the time of the next
-    /// attempt.
-    async fn delete(&self, service: &ServiceView, failing: Failing, memory: &mut ServiceState) -> Result<bool, Next> {
+    /// attempt. `next`: the Service that has the name by now, and is told what it waits for.
+    async fn delete(
+        &self,
+        service: &ServiceView,
+        failing: Failing,
+        next: Option<&ServiceView>,
+        memory: &mut ServiceState,
+    ) -> Result<bool, Next> {
         let start = Instant::now();
         let answer = self.provider.delete(service).await;
         let result = match &answer {
@@ -324,7 +335,10 @@ impl ServiceController {
                         tracing::info!("{}", left.message);
                         Ok(true)
                     }
-                    Deleted::Waiting(waiting) => Err(wait(&waiting)),
+                    Deleted::Waiting(waiting) => Err(match next {
+                        Some(next) => self.not_known_yet(next, waiting, memory).await,
+                        None => wait(&waiting),
+                    }),
                 }
             }
             Err(error) => Err(match failing {
@@ -339,6 +353,9 @@ impl ServiceController {
                         "the controller failed to delete the load balancer of a deleted Service; it tries again"
                     );
                     self.tell(service, memory.reports.failed(Instant::now(), &text, failing, false));
+                    if let Some(next) = next {
+                        self.former_fails(next, &error, memory).await;
+                    }
                     within(Next::BackOff, error.longest_pause)
                 }
             }),

@@ -182,8 +182,9 @@ pub const REASONS: &[Reason] = &[
         "The next Service of the share-group has the address now.",
         "Nothing."),
     reason("AbandonedLoadBalancer", "Service", "Warning",
-        "The load balancer stays on Harvester, because annotation abandon says so.",
-        "Delete the object on Harvester when it answers again."),
+        "The load balancer stays on Harvester: annotation abandon says so, or the Service was made again while others \
+         share its address.",
+        "Delete the object on Harvester when it answers again and no Service has its address."),
     reason("SyncLoadBalancerFailed", "Service", "Warning",
         "The Service cannot have what it asks for; the message has the reason and the remedy.",
         "Do what the message says; the condition has the same reason as one word."),
@@ -299,8 +300,8 @@ pub const REASONS: &[Reason] = &[
         "The cluster has a new name on Harvester; load balancers that exist keep theirs.",
         "Nothing."),
     reason("ClusterNameRefused", "ConfigMap", "Warning",
-        "The name in the record cannot name objects, and is written over; or a name was asked for that a copy or the \
-         original has.",
+        "The name in the record cannot name objects, and is written over; or a name was asked for, or written \
+         there, that a copy or the original has.",
         "Choose a name that the message accepts."),
     reason("SafeMode", "ConfigMap", "Warning",
         "Two facts about this cluster contradict each other, and nothing is changed.",

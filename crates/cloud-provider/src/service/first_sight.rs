@@ -8,7 +8,7 @@ use super::memory::ServiceState;
 use super::pause::{not_after, wait};
 use super::shown::timestamp;
 use super::{AFTER_CONFLICT, ServiceController, condition};
-use crate::provider::{Ensured, Waiting};
+use crate::provider::{Ensured, ProviderError, Waiting};
 use crate::view::ServiceView;
 use crate::worker::Next;
 
@@ -41,14 +41,27 @@ impl ServiceController {
         }
     }
 
-    /// Ends the pass over a Service of which it is not known yet what has to be preserved. After the finalizer, a
+    /// Ends the pass over a Service of which it is not known yet what has to be preserved, or whether the one that had
+    /// its name before has left something. After the finalizer, a
     /// request of another program would look like an address that this controller has granted. So nothing is written,
     /// except that the user is told what only the user can change.
-    async fn not_known_yet(&self, service: &ServiceView, waiting: Waiting, memory: &mut ServiceState) -> Next {
+    pub(super) async fn not_known_yet(
+        &self,
+        service: &ServiceView,
+        waiting: Waiting,
+        memory: &mut ServiceState,
+    ) -> Next {
         let (next, needs_user) = (wait(&waiting), waiting.needs_user);
         let answer = Ensured::Waiting(waiting);
         let later = if needs_user { self.show(service, Ok(&answer), memory).await } else { None };
         self.tell(service, memory.reports.ensured(Instant::now(), &answer, !service.ingress.is_empty()));
         later.map_or(next, |later| not_after(next, later))
+    }
+
+    /// Tells a Service that the request failed which looks for what the one that had its name before has left.
+    pub(super) async fn former_fails(&self, service: &ServiceView, error: &ProviderError, memory: &mut ServiceState) {
+        self.show(service, Err(error), memory).await;
+        let step = "failed to delete load balancer of the former Service of this name";
+        self.failed(service, step, error, false, memory);
     }
 }

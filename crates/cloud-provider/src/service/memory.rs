@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::reports::Reports;
 use crate::damping::Damper;
 use crate::own_write::OwnWrite;
-use crate::view::{Conditions, ServiceView};
+use crate::view::{Conditions, ServiceView, Uid};
 
 /// State of a Service between passes. It is lost with the process, and nothing depends on it.
 #[derive(Debug, Default)]
@@ -20,6 +20,8 @@ pub(super) struct ServiceState {
     pub(super) conflicts: u32,
     /// States of the Service that were corrected repeatedly, without their resourceVersion.
     pub(super) damper: Damper<ServiceView>,
+    /// The Service that was told what the deletion for the one before it waits for.
+    pub(super) next: Option<Uid>,
     /// The conditions that were written, until the cache shows them.
     pub(super) shown: Option<Conditions>,
     /// After a write of conditions that the API server refused.
@@ -55,6 +57,16 @@ impl ServiceState {
     /// A deletion that waits for the cloud keeps the entry: it has been told.
     pub(super) fn is_empty(&self) -> bool {
         self.served.is_none() && self.written.is_settled() && !self.reports.is_deleting()
+    }
+
+    /// What was written and told about a Service says nothing about the next one of its name.
+    pub(super) fn is_about(&mut self, next: &Uid) {
+        if self.next.as_ref() != Some(next) {
+            self.next = Some(next.clone());
+            self.shown = None;
+            self.refused_conditions = None;
+            self.reports.go_on();
+        }
     }
 
     pub(super) fn nothing_is_left(&mut self) {

@@ -105,6 +105,11 @@ impl Reports {
         self.deleting
     }
 
+    /// The next Service of the name has heard nothing. A deletion goes on.
+    pub(super) fn go_on(&mut self) {
+        *self = Self { deleting: self.deleting, ..Self::default() };
+    }
+
     /// The reports after the finalizer was written: the work begins.
     pub(super) fn began(&mut self) -> Vec<ServiceEvent> {
         self.working = true;

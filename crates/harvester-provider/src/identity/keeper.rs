@@ -198,7 +198,8 @@ impl Keeper {
         self.sources.lbs.wait_synced().await;
         self.sources.vmis.wait_synced().await;
         // Before the look, after which this process remembers the name without a source.
-        let decision = self.decide(&found).expect("all lists have arrived");
+        let checked = self.checked(&found, &mut progress, events);
+        let decision = checked.and_then(|checked| self.decide(&checked)).expect("all lists have arrived");
         let note = self.look(&found, &mut progress, events).await;
         (decision, note.filter(|note| note.is_news_to(&found)))
     }
@@ -206,12 +207,18 @@ impl Keeper {
     /// Judges the facts, applies and reports the result, and returns what has to be written to the record. `None`: no
     /// judgement is possible yet.
     async fn look(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<RecordNote> {
-        if let Some(stamp) = found.restore_suspected {
+        let known = || self.identity.restore_suspected(Instant::now()).map(|(stamp, _)| stamp);
+        if let Some(stamp) = found.restore_suspected.or_else(known) {
             self.identity.restore_is_recorded(stamp, Timestamp::now(), Instant::now());
         }
         progress.told_confirmation.take_if(|_| found.confirmation.is_none());
         progress.told_refusal.take_if(|_| found.confirmation.is_none());
-        let (mut known, lost) = progress.with_memory(found);
+        let Some(checked) = self.checked(found, progress, events) else {
+            self.hold_if_paused(found);
+            return None;
+        };
+        let is_anothers = checked.cluster_name != found.cluster_name;
+        let (mut known, lost) = progress.with_memory(&checked);
         let refused = self.refuse_name(&mut known, progress, events);
         if let Some(name) = &lost.name {
             tell_refused(found, name, progress, events);
@@ -225,7 +232,9 @@ impl Keeper {
         };
         let restore_suspected = self.suspected(found, progress, events);
         note.map(|note| RecordNote {
-            name: note.name.or(lost.name),
+            // The name of another cluster is written over, if need be with a default one: it could be followed once
+            // the load balancers are gone that tell whose it is.
+            name: note.name.or(lost.name).or_else(|| self.identity.name().filter(|_| is_anothers)),
             card: note.card.or(lost.card),
             restore_suspected,
             followed: note.followed || refused,

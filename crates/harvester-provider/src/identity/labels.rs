@@ -22,6 +22,13 @@ pub struct ProvenLabel {
     shown: bool,
 }
 
+impl ProvenLabel {
+    /// Whether the load balancer has one of these names of the cluster.
+    pub fn is_under(&self, names: &BTreeSet<String>) -> bool {
+        names.contains(self.cluster.as_str())
+    }
+}
+
 /// The names on all load balancers that are proven to be a Service's.
 pub fn proven(lbs: &[Arc<LbView>], find: impl Fn(&ServiceKey) -> Option<Arc<ServiceView>>) -> Vec<ProvenLabel> {
     let label = |lb: &Arc<LbView>| {

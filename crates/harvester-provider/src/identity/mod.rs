@@ -226,10 +226,10 @@ impl Identity {
 
     /// The time stamp of the suspected restore, and when the suspicion ends. Until then, a load balancer without a
     /// Service may belong to a Service that the restore of etcd has lost. `None`: the suspicion is over, or an operator
-    /// has confirmed the state since.
+    /// has confirmed the state since. The end may be past, while the clock that said so has to be read again.
     pub fn restore_suspected(&self, now: Instant) -> Option<(Timestamp, Instant)> {
         let known = (*self.suspicion.lock())?;
-        let end = known.end(self.last_confirmed()).filter(|end| now < *end)?;
+        let end = known.end(self.last_confirmed()).filter(|end| now < *end || known.is_doubted())?;
         Some((known.stamp, end))
     }
 

@@ -61,7 +61,8 @@ impl RecordError {
 pub struct Record {
     /// `cluster-name`, if it is not empty and load balancers can be named after it.
     pub cluster_name: Option<ClusterName>,
-    /// `cluster-name`, if load balancers cannot be named after it, for example because of a typing error.
+    /// `cluster-name`, if load balancers cannot be named after it, for example because of a typing error. The keeper
+    /// puts a name here that is another cluster's.
     pub bad_name: Option<String>,
     /// `metadata.uid`, for Events.
     pub uid: Option<String>,

@@ -14,6 +14,10 @@ pub const RESTORE_SUSPECTED: Duration = Duration::from_hours(24);
 /// Services that vanish within this time count as one event.
 const TOGETHER: Duration = Duration::from_mins(1);
 
+/// What this process has read lasts at least so long. The clock of a machine that has just started may be ahead, and
+/// whatever was taken for over would be taken out of the record. Within this time the machine learns the right time.
+const AT_LEAST: Duration = Duration::from_hours(1);
+
 /// A suspected restore, as this process knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspicion {
@@ -23,6 +27,8 @@ pub struct Suspicion {
     heard: Instant,
     /// When the suspicion ends.
     until: Instant,
+    /// The end is that of [`AT_LEAST`]: then the clock is read again.
+    doubted: bool,
 }
 
 impl Suspicion {
@@ -30,7 +36,12 @@ impl Suspicion {
     /// from now.
     fn new(stamp: Timestamp, wall: Timestamp, now: Instant) -> Self {
         let age = Duration::try_from(wall.duration_since(stamp)).unwrap_or_default();
-        Self { stamp, heard: now, until: now + RESTORE_SUSPECTED.saturating_sub(age) }
+        Self { stamp, heard: now, until: now + RESTORE_SUSPECTED.saturating_sub(age), doubted: false }
+    }
+
+    fn first_read(stamp: Timestamp, wall: Timestamp, now: Instant) -> Self {
+        let (read, least) = (Self::new(stamp, wall, now), now + AT_LEAST);
+        if read.until < least { Self { until: least, doubted: true, ..read } } else { read }
     }
 
     /// The suspicion after a Service has vanished just now. `confirmed`: when an operator has last confirmed the state.
@@ -45,7 +56,18 @@ impl Suspicion {
     /// The suspicion after a read of the record. A stamp that this process already knows, and whose end it may have
     /// seen, changes nothing.
     pub fn recorded(known: Option<Self>, stamp: Timestamp, wall: Timestamp, now: Instant) -> Self {
-        known.filter(|known| known.stamp >= stamp).unwrap_or_else(|| Self::new(stamp, wall, now))
+        match known.filter(|known| known.stamp >= stamp) {
+            None => Self::first_read(stamp, wall, now),
+            Some(known) if known.doubted && known.until <= now => {
+                Self { heard: known.heard, ..Self::new(known.stamp, wall, now) }
+            }
+            Some(known) => known,
+        }
+    }
+
+    /// Whether the clock has to be read again before the suspicion can be over; see [`Self::recorded`].
+    pub fn is_doubted(self) -> bool {
+        self.doubted
     }
 
     /// When the suspicion ends; `None` if an operator has confirmed the state since.
@@ -69,14 +91,30 @@ mod tests {
         for (stamp, rest) in [
             ("2026-01-02T00:00:00Z", hours(24)),
             ("2026-01-01T12:00:00Z", hours(12)),
-            ("2026-01-01T00:00:00Z", hours(0)),
-            ("2025-01-01T00:00:00Z", hours(0)),
+            ("2026-01-01T00:00:00Z", hours(1)),
+            ("2025-01-01T00:00:00Z", hours(1)),
             ("2027-01-01T00:00:00Z", hours(24)),
         ] {
             let read = Suspicion::recorded(None, at(stamp), wall, now);
             assert_eq!(read.end(None), Some(now + rest), "{stamp}");
-            let again = Suspicion::recorded(Some(read), at(stamp), wall, now + hours(1));
+            let again = Suspicion::recorded(Some(read), at(stamp), wall, now + Duration::from_mins(59));
             assert_eq!(again, read, "{stamp}: what is known is no news");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_when_a_process_starts_ends_nothing() {
+        let (now, ahead, stamp) = (Instant::now(), at("2026-02-01T00:00:00Z"), at("2026-01-01T12:00:00Z"));
+        let read = Suspicion::recorded(None, stamp, ahead, now);
+        let end = now + AT_LEAST;
+        for (what, wall, rest) in [
+            ("it was corrected", at("2026-01-02T01:00:00Z"), Duration::from_hours(11)),
+            ("it was right", ahead, Duration::ZERO),
+        ] {
+            let again = Suspicion::recorded(Some(read), stamp, wall, end);
+            assert_eq!(again.end(None), Some(end + rest), "{what}");
+            assert_eq!((read.is_doubted(), again.is_doubted()), (true, false), "{what}");
+            assert_eq!(again.end(Some(now)), None, "{what}: a confirmation covers it still");
         }
     }
 

@@ -297,13 +297,16 @@ pub fn users(owner: &ServiceView, lbs: &[&LbView], services: Vec<Arc<ServiceView
     services.into_iter().filter(|other| living(other) && uses(other)).collect()
 }
 
+/// Whether a Service names `owner` as the one whose address it shares, or did when it got the address. It goes on to
+/// the address of the next Service of that name.
+pub fn goes_with(sharer: &ServiceView, owner: &ServiceKey) -> bool {
+    wears_label_of(sharer, owner) || matches!(named_primary(sharer), Some(Ok(primary)) if primary == *owner)
+}
+
 /// A Service that shares the address of this object with `owner`, which is gone.
 pub fn sharer_of_gone(owner: &ServiceKey, lb: &LbView, services: &[Arc<ServiceView>]) -> Option<ServiceKey> {
-    let named = |other: &ServiceView| matches!(named_primary(other), Some(Ok(primary)) if primary == *owner);
     let living = |other: &ServiceView| other.key != *owner && other.is_load_balancer && !other.deleting;
-    let shares = |other: &ServiceView| {
-        living(other) && has_address_of(other, lb) && (wears_label_of(other, owner) || named(other))
-    };
+    let shares = |other: &ServiceView| living(other) && has_address_of(other, lb) && goes_with(other, owner);
     services.iter().find(|other| shares(other)).map(|other| other.key.clone())
 }
 

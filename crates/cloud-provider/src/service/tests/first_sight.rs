@@ -99,6 +99,28 @@ async fn a_deletion_of_a_service_that_was_never_taken_over_is_told_only_where_so
     }
 }
 
+/// Harvester is away since the start, so it is not known whether the former one has left something.
+#[tokio::test]
+async fn a_service_that_is_made_again_before_it_was_taken_over_is_told_what_it_waits_for() {
+    let answer = |_: &ReceivedRequest| (200, json!({"metadata": {"name": "web"}}));
+    let mut test = Test::with([service("default/web")], Cloud::default(), answer);
+    let away = || Waiting { reason: NOT_READ_YET, needs_user: true, ..waiting("connection refused", None) };
+    test.will_see([Err(away())]);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!((test.told().len(), test.bodies().len()), (1, 1));
+
+    let next = changed(|view| view.uid = Uid("u2".into()));
+    test.cache.apply(next.key.clone(), next);
+    test.will_delete([Ok(Deleted::Waiting(away())), Ok(Deleted::Waiting(away()))]);
+    assert_eq!((test.pass().await, test.pass().await), (Next::OnChange, Next::OnChange));
+    let bodies = test.bodies();
+    assert_eq!((bodies.len(), &bodies[1]["metadata"]), (2, &json!({"uid": "u2"})), "the condition, once");
+    let condition = &bodies[1]["status"]["conditions"][0];
+    assert_eq!((&condition["type"], &condition["reason"]), (&json!(LOAD_BALANCER_READY), &json!(NOT_READ_YET)));
+    let told = "SyncLoadBalancerFailed Error syncing load balancer: failed to ensure load balancer: connection refused";
+    assert_eq!(test.told(), [told]);
+}
+
 #[tokio::test]
 async fn a_preview_shows_no_write_while_it_is_not_known_what_has_to_be_preserved() {
     let test = Test::new([]);

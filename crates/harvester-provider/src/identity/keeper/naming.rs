@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use harvester_api::names::ClusterName;
+use runtime::events::Recorder;
 
 use super::super::decide::{Clues, NameDecision, Source, decide};
 use super::super::judge::{copy, rename};
 use super::super::labels::{self, ProvenLabel};
-use super::super::record::Record;
-use super::Keeper;
+use super::super::record::{self, CLUSTER_NAME, NAME, NAMESPACE, Record};
+use super::{Keeper, Progress};
 
 impl Keeper {
     /// Decides the name; `None` until the lists have arrived that the decision needs. With a record, Harvester may be
@@ -28,10 +29,11 @@ impl Keeper {
             if !self.has_load_balancers() {
                 return None;
             }
-            clues.adopted = labels::naming(&self.labels());
             // What a copy of this cluster has made is proven, too, and may be more than what this one has.
             let card = record.card.as_ref().filter(|card| !card.names.is_empty());
-            clues.adopted.retain(|name| card.is_none_or(|card| card.names.contains(name.as_str())));
+            let mut labels = self.labels();
+            labels.retain(|label| card.is_none_or(|card| label.is_under(&card.names)));
+            clues.adopted = labels::naming(&labels);
             if clues.adopted.is_empty() && flag.is_default() {
                 if !self.sources.vmis.is_synced() {
                     return None;
@@ -60,6 +62,35 @@ impl Keeper {
             names.extend(ClusterName::DEFAULTS.map(str::to_owned));
         }
         names
+    }
+
+    /// The record, whose name counts as a bad one if it is on no card and this cluster could not be renamed so: then
+    /// somebody wrote it there, such as GitOps the name of the original into the record of its copy. That is reported
+    /// once. `None` while the lists have not arrived from which that is told.
+    pub(super) fn checked(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<Record> {
+        let known = progress.with_card(found);
+        let named = known.card.as_ref().filter(|card| !card.names.is_empty());
+        let written = found.cluster_name.as_ref().filter(|name| !name.is_default());
+        let written = written.filter(|name| named.is_some_and(|card| !card.names.contains(name.as_str())));
+        // The record of another cluster names nobody here.
+        let Some(name) = written.filter(|_| !known.is_of_another(progress.cluster_uid.as_deref())) else {
+            return Some(found.clone());
+        };
+        if !self.has_load_balancers() {
+            return None;
+        }
+        let Some(refusal) = self.refuses_name(&known, name) else { return Some(found.clone()) };
+        if progress.refused.as_deref() != Some(name.as_str()) {
+            let text = format!(
+                "{CLUSTER_NAME} in ConfigMap {NAMESPACE}/{NAME} is {:?}, and this cluster keeps the name that it has: \
+                 {refusal}",
+                name.as_str()
+            );
+            tracing::warn!("{text}");
+            events.warning(&record::reference(found.uid.clone()), "ClusterNameRefused", &text);
+            progress.refused = Some(name.to_string());
+        }
+        Some(Record { cluster_name: None, bad_name: Some(name.to_string()), ..found.clone() })
     }
 
     /// Why this cluster cannot be renamed so: load balancers of a copy, or of the original, have that name. Those that

@@ -24,7 +24,7 @@ pub(super) struct Progress {
     card: Option<IdentityCard>,
     /// The keys that the record has lost, which was logged.
     told_lost: Vec<&'static str>,
-    /// An invalid name in the record that was reported.
+    /// A name in the record that is not followed, which was reported.
     pub(super) refused: Option<String>,
     pub(super) failing: bool,
     /// No write is sent before this time.
@@ -104,6 +104,11 @@ impl Progress {
         (Record { cluster_name, card: self.card.clone(), ..found.clone() }, lost)
     }
 
+    /// The record with the last card that it had, if it has lost it.
+    pub(super) fn with_card(&self, found: &Record) -> Record {
+        Record { card: found.card.clone().or_else(|| self.card.clone()), ..found.clone() }
+    }
+
     /// Whether the card is that of another cluster: the name beside it is none of this one.
     fn is_foreign(&self) -> bool {
         let uid = self.card.as_ref().map(|card| &card.cluster_uid).filter(|uid| !uid.is_empty());
@@ -120,7 +125,7 @@ impl Progress {
     }
 
     fn tell_lost(&mut self, found: &Record, lost: &Lost) {
-        // An invalid name is reported as such.
+        // A name that is not followed is reported as such.
         let name = lost.name.as_ref().filter(|_| found.bad_name.is_none()).map(|_| CLUSTER_NAME);
         let keys: Vec<&str> = name.into_iter().chain(lost.card.as_ref().map(|_| IDENTITY)).collect();
         if !keys.is_empty() && keys != self.told_lost {

@@ -63,7 +63,12 @@ impl HarvesterLoadBalancers {
             Some(waiting) => Ok(Deleted::Waiting(waiting)),
             None => match self.leave_if_vanished(service).await? {
                 Some(left) => return Ok(left),
-                None => self.try_delete(service).await,
+                None => match self.try_delete(service).await {
+                    Ok(Deleted::Waiting(waiting)) if waiting.reason == WaitReason::Shared.word() => {
+                        Ok(self.leave_to_sharers(service).unwrap_or(Deleted::Waiting(waiting)))
+                    }
+                    result => result,
+                },
             },
         };
         let waits_for_harvester = match &result {
@@ -102,12 +107,18 @@ impl HarvesterLoadBalancers {
     }
 
     /// The object that the user tells the controller to leave behind. It must be named exactly, and it is ignored while
-    /// the Service wants a load balancer.
+    /// the Service wants a load balancer. Nobody can annotate a Service that is gone: then the next one of its name may
+    /// say so. The name of the object has the UID of the one that is gone, so it cannot mean another object.
     fn abandoned(&self, service: &ServiceView) -> Option<String> {
         let config = self.config();
         let owned = self.owned(service, &config);
         let names = [owned.name, self.owners.last_name(service, &config), object_name(&config, service)];
-        plan::abandoned(service, names)
+        let next = self.services.get(&service.key).filter(|next| next.uid != service.uid);
+        let told = next.map(|next| {
+            let annotations = next.annotations.clone();
+            ServiceView { annotations, deleting: true, ..service.clone() }
+        });
+        plan::abandoned(service, names.clone()).or_else(|| plan::abandoned(&told?, names))
     }
 
     /// The wait state while the first list of load balancers is under way. Only the list shows the object of a move,

@@ -2,6 +2,8 @@
 //! finalizer. Only the controller removes this finalizer, or a user by hand. Otherwise the guest cluster's etcd was
 //! restored from a snapshot that is older than the Service, or than its type. Its load balancer is left in place. It is
 //! garbage from then on, and its collection waits ([`Identity::restore_suspected`](crate::identity::Identity)).
+//!
+//! The load balancer of a Service that was made again under its name may have to stay, too: others share its address.
 
 use cloud_provider::provider::{Deleted, ProviderError, Remark};
 use cloud_provider::service::{has_finalizer, is_set_back, wants_load_balancer};
@@ -10,6 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use runtime::error::chain;
 use tokio::time::Instant;
 
+use super::super::sharing;
 use super::{HarvesterLoadBalancers, failed};
 use crate::identity::record;
 use crate::identity::suspicion::RESTORE_SUSPECTED;
@@ -53,6 +56,30 @@ impl HarvesterLoadBalancers {
         );
         tracing::warn!("{message}");
         Ok(Some(Deleted::Left(Remark { reason: "ServiceVanished", message, warning: true })))
+    }
+
+    /// Leaves the load balancer of a Service that is gone to those that share its address, where another Service has
+    /// its name by now. That one gets its address after this deletion only, and they leave once it has one: all of them
+    /// would wait for ever. `None`: nobody has the name, or a user of the address goes on by itself, and would lose it
+    /// if garbage is collected.
+    pub(super) fn leave_to_sharers(&self, service: &ServiceView) -> Option<Deleted> {
+        self.services.get(&service.key).filter(|next| next.uid != service.uid)?;
+        let owned = self.owned(service, &self.config());
+        let name = owned.lb.as_ref()?.name.clone();
+        if !self.users(service, &owned).iter().all(|user| sharing::goes_with(user, &service.key)) {
+            return None;
+        }
+        for other in &owned.others {
+            self.forget_object(&other.name);
+        }
+        self.forget(service, &name);
+        let message = format!(
+            "another service is called {} now, and others still share the address of the one that is gone: load \
+             balancer {}/{name} stays on Harvester with that address. It is garbage once they have the address of the \
+             new one",
+            service.key, self.given.namespace
+        );
+        Some(Deleted::Left(Remark { reason: "AbandonedLoadBalancer", message, warning: true }))
     }
 
     /// Records the suspected restore before the Service is forgotten, because the next leader has to know of it.

@@ -9,6 +9,14 @@ impl Lab {
         self.guest(|service| service.deleting = true);
     }
 
+    /// The user takes the finalizer off and makes the Service again.
+    fn user_makes_it_again(&self, change: impl FnOnce(&mut ServiceView)) {
+        let mut next = service("default/web").done();
+        next.uid = cloud_provider::view::Uid("uid-of-the-next".into());
+        change(&mut next);
+        self.services.apply(next.key.clone(), next);
+    }
+
     /// As if the deletion had begun two minutes ago.
     fn two_minutes_pass(&self) {
         let begun =
@@ -123,6 +131,48 @@ async fn an_abandoned_object_is_noted_and_the_service_released() {
         "{noted}"
     );
     assert_eq!(lab.sent(), [], "nothing is asked of Harvester");
+}
+
+/// What is remembered of the one that is gone has no such annotation, and can get none any more.
+#[tokio::test]
+async fn the_object_of_a_service_that_was_made_again_is_abandoned_by_the_new_one() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    let (guest, lab) = with_record(lab);
+    lab.user_deletes();
+    let (old, name) = (lab.service(), lab.name());
+    lab.user_makes_it_again(|next| next.annotations.insert(ABANDON, "something-else"));
+    assert!(matches!(lab.provider.delete(&old).await.unwrap(), Deleted::Waiting(_)), "the host keeps it");
+    lab.user_makes_it_again(|next| next.annotations.insert(ABANDON, &name));
+    let Deleted::Left(left) = lab.provider.delete(&old).await.unwrap() else { panic!("the new one waits for it") };
+    assert_eq!((left.reason, left.warning), ("AbandonedLoadBalancer", true));
+    assert_eq!(methods(&guest.writes()), ["POST"], "it is noted");
+}
+
+/// The sharers leave once the new Service has an address, and it gets one after this deletion only.
+#[tokio::test]
+async fn a_service_that_was_made_again_does_not_wait_for_those_that_wait_for_it() {
+    let second = service("default/second").short(&[("primary", "default/web"), ("ip", IP)]).ports(&["TCP/443"]);
+    let joined = second.label("default.web").ingress(IP).done();
+    let former = service("default/former").short(&[("ip", IP)]).ingress(IP).done();
+    for (what, beside, left) in [
+        ("a sharer", vec![joined.clone()], true),
+        ("and one that is served there still, and goes to an address of its own", vec![joined, former], false),
+    ] {
+        let lab = Lab::new(vec![service("default/web").done()]);
+        lab.served().await;
+        for other in beside {
+            lab.services.apply(other.key.clone(), other);
+        }
+        lab.user_deletes();
+        let old = lab.service();
+        let answer = lab.provider.delete(&old).await.unwrap();
+        assert!(matches!(answer, Deleted::Waiting(_)), "{what}, and nobody has the name: {answer:?}");
+        lab.user_makes_it_again(|_| {});
+        let answer = lab.provider.delete(&old).await.unwrap();
+        assert_eq!(matches!(answer, Deleted::Left(_)), left, "{what}: {answer:?}");
+        assert_eq!(lab.written(), [], "{what}");
+    }
 }
 
 /// At each start, the first list is still under way. It shows the object of a move, which is noted, too.

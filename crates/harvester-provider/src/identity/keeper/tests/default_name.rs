@@ -109,3 +109,48 @@ async fn it_gets_no_name_of_its_copy() {
     assert_eq!(lab.told(), ["ClusterNameRefused"]);
     assert_eq!(names(&lab).await, before);
 }
+
+/// Somebody writes the name of the copy into the record, such as GitOps that has the record of the other cluster: no
+/// operator has confirmed it, and under it the load balancers of the copy would be deleted as well.
+#[tokio::test]
+async fn it_gets_no_name_of_its_copy_from_its_record_either() {
+    let both = [under("kubernetes", IP), under("copied", "10.0.0.2")];
+    let known = card("kubernetes", &[]).to_text();
+    let mut lab = served(&json!({"identity": known}), &both);
+    let before = names(&lab).await;
+    settle().await;
+    let card = lab.identity.card().map(Arc::unwrap_or_clone);
+    let cluster_name = Some(ClusterName::from_record("copied"));
+    lab.sources.record.apply(NAME.into(), Record { card, cluster_name, ..Record::default() });
+    settle().await;
+    assert_eq!(lab.told(), ["ClusterNameRefused"]);
+    assert_eq!(names(&lab).await, before);
+
+    // A process that starts with that record knows no former name.
+    let mut lab = served(&json!({"identity": known, "cluster-name": "copied"}), &both);
+    assert_eq!(names(&lab).await, before);
+    settle().await;
+    assert_eq!(lab.told(), ["ClusterNameRefused"]);
+    let written = lab.server.writes().last().map(|seen| seen.body["data"]["cluster-name"].clone());
+    assert_eq!(written, Some(json!("kubernetes")), "it would be followed when the copy's load balancers are gone");
+}
+
+#[tokio::test]
+async fn a_name_in_the_record_waits_for_the_load_balancers_that_tell_whose_it_is() {
+    let mut record = remembered("copied").1;
+    record["data"]["identity"] = card("prod", &[]).to_text().into();
+    let server = Scenario::answering(move |request| match request.method.as_str() {
+        "GET" => (200, record.clone()),
+        _ => (200, request.body.clone()),
+    });
+    let sources = Sources { lbs: lb_cache(), ..Lab::sources(None, &[], &[]) };
+    let mut lab = Lab::run(None, server, "prod", sources, false);
+    settle().await;
+    assert_eq!(lab.identity.name(), None);
+    let web = build::service("default/web").short(&[("ip", IP)]).ingress(IP).done();
+    lab.sources.services.apply(web.key.clone(), web);
+    let both = [under("prod", IP), under("copied", "10.0.0.2")];
+    lab.sources.lbs.replace(both.iter().map(|lb| (lb.name.clone(), lb.clone())).collect());
+    assert_eq!(names(&lab).await, ("prod".to_owned(), vec!["prod".to_owned()]));
+    assert_eq!(lab.told(), ["ClusterNameRefused"]);
+}

@@ -33,13 +33,19 @@ async fn a_new_leader_goes_on_with_the_suspicion_of_the_former_one_until_a_day_i
     assert_eq!((lab.told(), lab.server.writes().len()), (vec!["RestoreSuspicionEnded".to_owned()], 1));
 }
 
+/// It may be that the clock of the machine is ahead, and a day is not over yet.
 #[tokio::test(start_paused = true)]
-async fn what_is_a_day_old_is_taken_out_of_the_record_and_delays_nothing() {
+async fn what_is_a_day_old_stays_in_the_record_for_an_hour_in_which_the_clock_may_be_corrected() {
     let (object, mut lab) = suspected(Duration::from_hours(25));
     lab.name().await;
     settle().await;
+    tokio::time::sleep(Duration::from_mins(59)).await;
+    assert!(suspects(&lab));
+    assert_eq!(lab.server.writes(), []);
+    tokio::time::sleep(Duration::from_mins(2)).await;
     assert!(!suspects(&lab));
-    assert_eq!((object.lock()["data"].get("restore-suspected"), lab.told()), (None, vec![]));
+    assert_eq!(object.lock()["data"].get("restore-suspected"), None);
+    assert_eq!(lab.told(), ["RestoreSuspected", "RestoreSuspicionEnded"]);
 }
 
 #[tokio::test(start_paused = true)]

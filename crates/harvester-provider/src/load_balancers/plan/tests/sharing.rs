@@ -111,6 +111,29 @@ fn a_primary_that_becomes_a_secondary_gives_its_own_object_back_after_it_shows_t
     assert_eq!(uid, "uid-lb-name");
 }
 
+/// An announcer answers for it until then.
+#[test]
+fn a_primary_that_becomes_a_secondary_keeps_its_own_address_while_it_is_served_there() {
+    let own = LbView { labels: Tags::default(), ..lb("lb-name").ready("10.20.4.7").done() };
+    let turned = |shown: &str| secondary("default/web2").short(&[("ip", shown)]);
+    for (what, turned, expected) in [
+        ("it is served nowhere", turned("10.20.4.7").done(), &["patch", "delete"][..]),
+        ("it is served at its own address", turned("10.20.4.7").ingress("10.20.4.7").done(), &["patch"]),
+        ("it shows the other one already", turned(IP).label("default.web").ingress("10.20.4.7").done(), &[]),
+        ("it is served at the other one", turned(IP).label("default.web").ingress(IP).done(), &["delete"]),
+    ] {
+        let plan = plan(&turned, &[served()], &[("default/web", &ready_lb()), ("default/web2", &own)]);
+        let word = |action: &Action| match action {
+            Action::Patch(_) => "patch",
+            Action::Delete { .. } => "delete",
+            _ => "another",
+        };
+        assert_eq!(plan.actions.iter().map(word).collect::<Vec<_>>(), expected, "{what}");
+        let stays = !expected.contains(&"delete");
+        assert_eq!(matches!(&plan.verdict, PlanVerdict::Waiting(waiting, _) if !waiting.needs_user), stays, "{what}");
+    }
+}
+
 #[test]
 fn a_primary_with_sharers_cannot_become_a_secondary() {
     let own = LbView { labels: Tags::default(), ..lb("lb-name").ready("10.20.4.7").done() };
