@@ -182,8 +182,8 @@ pub const REASONS: &[Reason] = &[
         "The next Service of the share-group has the address now.",
         "Nothing."),
     reason("AbandonedLoadBalancer", "Service", "Warning",
-        "The load balancer stays on Harvester: annotation abandon says so, or the Service was made again while others \
-         share its address.",
+        "The load balancer stays on Harvester: by annotation abandon, or the Service was made again while others share \
+         its address.",
         "Delete the object on Harvester when it answers again and no Service has its address."),
     reason("SyncLoadBalancerFailed", "Service", "Warning",
         "The Service cannot have what it asks for; the message has the reason and the remedy.",
@@ -300,8 +300,8 @@ pub const REASONS: &[Reason] = &[
         "The cluster has a new name on Harvester; load balancers that exist keep theirs.",
         "Nothing."),
     reason("ClusterNameRefused", "ConfigMap", "Warning",
-        "The name in the record cannot name objects, and is written over; or a name was asked for, or written \
-         there, that a copy or the original has.",
+        "The name asked for or written in the record cannot name objects, or a copy or the original has it; it is \
+         not followed.",
         "Choose a name that the message accepts."),
     reason("SafeMode", "ConfigMap", "Warning",
         "Two facts about this cluster contradict each other, and nothing is changed.",

@@ -121,7 +121,7 @@ async fn it_gets_no_name_of_its_copy_from_its_record_either() {
     settle().await;
     let card = lab.identity.card().map(Arc::unwrap_or_clone);
     let cluster_name = Some(ClusterName::from_record("copied"));
-    lab.sources.record.apply(NAME.into(), Record { card, cluster_name, ..Record::default() });
+    lab.sources.record.apply(NAME.into(), Record { cluster_name, card, ..Record::default() });
     settle().await;
     assert_eq!(lab.told(), ["ClusterNameRefused"]);
     assert_eq!(names(&lab).await, before);
