@@ -48,8 +48,8 @@ esac
 
 # memory GIGABYTES: as much is available.
 memory() { (( $(awk '/^MemAvailable/ {print int($2 / 1e6)}' /proc/meminfo) >= $1 )); }
-# Go's compilers and linkers spend a fifth of their time on collecting garbage, where memory to spare would do.
-[ -n "${GOGC:-}" ] || ! memory 12 || export GOGC=400
+# Go's compilers and linkers spend a quarter of their time on collecting garbage, where memory to spare would do.
+[ -n "${GOGC:-}" ] || ! memory 14 || export GOGC=off
 
 helm_file() { echo "$CACHE/helm-$1-$(uname -m)"; }
 present() { local b; for b; do [ -x "$DIR/$b" ] || return 1; done; }
