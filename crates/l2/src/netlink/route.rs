@@ -68,8 +68,8 @@ fn default_route(route: &RouteMessage) -> Option<DefaultRoute> {
     if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
         return None;
     }
-    // A multipath route has neither interface nor router of its own: both are its hops'. One of several routers may fail
-    // without harm, so none of them tells whether clients reach this node.
+    // A multipath route has neither interface nor router of its own: both are its hops'. One of several routers may
+    // fail without harm, so none of them tells whether clients reach this node.
     let (interface, gateway) = match (interface, hops) {
         (Some(interface), _) => (interface, router(&route.attributes)),
         (None, [first, others @ ..]) => {
