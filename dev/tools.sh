@@ -49,7 +49,11 @@ esac
 # memory GIGABYTES: as much is available.
 memory() { (( $(awk '/^MemAvailable/ {print int($2 / 1e6)}' /proc/meminfo) >= $1 )); }
 # Go's compilers and linkers spend a quarter of their time on collecting garbage, where memory to spare would do.
-[ -n "${GOGC:-}" ] || ! memory 14 || export GOGC=off
+# One compiler runs per processor, beside what else is built.
+if [ -z "${GOGC:-}" ] && memory 12; then
+  export GOGC=400
+  ! memory $((12 + 2 * $(nproc))) || GOGC=off
+fi
 
 helm_file() { echo "$CACHE/helm-$1-$(uname -m)"; }
 present() { local b; for b; do [ -x "$DIR/$b" ] || return 1; done; }

@@ -21,6 +21,10 @@ use crate::step::{CLUSTER_ROLE_BINDINGS, Right, Step};
 
 /// Time-out for an answer.
 const LIMIT: Duration = Duration::from_secs(5);
+/// Within this time each API server knows a token that was made.
+const NEW_TOKEN: Duration = Duration::from_secs(10);
+/// Until a token is tried again that is not known yet.
+const AGAIN: Duration = Duration::from_millis(250);
 /// The rights that the cloud provider needs all the time.
 const NEEDED: [Right; 5] = [
     ("loadbalancer.harvesterhci.io", "loadbalancers", "create"),
@@ -179,18 +183,33 @@ fn certificate_trouble(error: &str) -> String {
     }
 }
 
-/// Checks the token and the rights, with the credentials that the guest will get.
+/// Checks the token and the rights, with the credentials that the guest will get. A token that was made just now is
+/// refused by an API server whose watch has not shown it yet, so that answer is not believed at once.
 pub async fn check_rights(kubeconfig: &str, request: &Request, product: &Product) -> Vec<Check> {
-    let begun = Instant::now();
-    let client = match client(kubeconfig, product).await {
-        Ok(client) => client,
-        Err(error) => return vec![check("token", begun, false, error)],
+    match client(kubeconfig, product).await {
+        Ok(client) => rights_of(&client, request, NEW_TOKEN).await,
+        Err(error) => vec![check("token", Instant::now(), false, error)],
+    }
+}
+
+async fn rights_of(client: &Client, request: &Request, patience: Duration) -> Vec<Check> {
+    let (begun, mut refusals) = (Instant::now(), 0);
+    let missing = loop {
+        match missing_rights(client, request, &NEEDED).await {
+            Ok(missing) => break missing,
+            Err(kube::Error::Api(status)) if status.code == 401 && begun.elapsed() < patience => {
+                refusals += 1;
+                // Nothing tells when the API server knows the token.
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(error) => return vec![check("token", begun, false, format!("not accepted: {}", chain(&error)))],
+        }
     };
-    let missing = match missing_rights(&client, request, &NEEDED).await {
-        Ok(missing) => missing,
-        Err(error) => return vec![check("token", begun, false, format!("not accepted: {}", chain(&error)))],
+    let text = match refusals {
+        0 => "accepted".to_owned(),
+        _ => format!("accepted, after {refusals} refusals: the API server did not know the new token at once"),
     };
-    let accepted = check("token", begun, true, "accepted".to_owned());
+    let accepted = check("token", begun, true, text);
     let text = if missing.is_empty() {
         format!("load balancers and virtual machines of namespace {}", request.namespace)
     } else {
@@ -280,6 +299,8 @@ fn anonymous(server: &str, ca_pem: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::request::tests::request;
     use runtime::scenario::Scenario;
@@ -292,6 +313,28 @@ mod tests {
         for far in ["https://192.168.1.10:6443", "https://rancher.example/k8s/clusters/local", "https://[fd00::1]:6443"]
         {
             assert_eq!(unreachable_for_guests(far), None, "{far}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_new_token_is_tried_again_until_the_api_server_knows_it() {
+        for (patience, refused, expected) in [
+            (NEW_TOKEN, 2, "accepted, after 2 refusals: the API server did not know the new token at once"),
+            (NEW_TOKEN, 0, "accepted"),
+            (Duration::ZERO, 2, "not accepted: "),
+        ] {
+            let asked = AtomicUsize::new(0);
+            let scenario = Scenario::answering(move |seen| {
+                if asked.fetch_add(1, Ordering::SeqCst) < refused {
+                    return (401, Scenario::status(401, "Unauthorized", "Unauthorized"));
+                }
+                let mut review = seen.body.clone();
+                review["status"] = serde_json::json!({"allowed": true});
+                (201, review)
+            });
+            let checks = rights_of(&scenario.client(), &request(), patience).await;
+            assert!(checks[0].text.starts_with(expected), "{patience:?}, {refused}: {checks:?}");
+            assert_eq!(checks.iter().all(|check| check.ok), !expected.starts_with("not"), "{patience:?}, {refused}");
         }
     }
 

@@ -201,7 +201,6 @@ impl ServiceController {
                 Step::DeleteRemembered(old) => {
                     let failing = if may_have_load_balancer(old) { Failing::Delete } else { Failing::Unseen };
                     let next = current.as_deref().filter(|next| next.uid != old.uid && wants_load_balancer(next));
-                    let next = next.filter(|_| failing == Failing::Unseen);
                     if let Some(next) = next {
                         memory.is_about(&next.uid);
                     }
@@ -336,7 +335,7 @@ impl ServiceController {
                         Ok(true)
                     }
                     Deleted::Waiting(waiting) => Err(match next {
-                        Some(next) => self.not_known_yet(next, waiting, memory).await,
+                        Some(next) => self.waits_for_former(next, waiting, failing, memory).await,
                         None => wait(&waiting),
                     }),
                 }
@@ -354,7 +353,7 @@ impl ServiceController {
                     );
                     self.tell(service, memory.reports.failed(Instant::now(), &text, failing, false));
                     if let Some(next) = next {
-                        self.former_fails(next, &error, memory).await;
+                        self.former_fails(next, &error, failing, memory).await;
                     }
                     within(Next::BackOff, error.longest_pause)
                 }

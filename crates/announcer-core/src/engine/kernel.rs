@@ -82,8 +82,7 @@ impl Engine {
     /// The network was read.
     fn observed(&mut self, now: Instant, before: &Before) {
         self.out.replan();
-        let gateway = |network: Option<&Network>| network.and_then(|network| network.gateway);
-        if gateway(before.network.as_ref()) != gateway(self.observer.network()) {
+        if before.gateway != self.observer.gateway() {
             self.note_forbidden();
         }
         self.check_macvlans(now);

@@ -2,6 +2,7 @@
 //! yet.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -22,6 +23,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(super) struct Observer {
     network: Option<Network>,
     route: DefaultRoute,
+    gateway: Option<IpAddr>,
     next: Instant,
     last: Instant,
     /// Number of the last requested reading; of the last answered one; of the first one that shows what happened while
@@ -42,6 +44,7 @@ pub(super) struct Observer {
 pub(super) struct Before {
     /// The previous network; `None`: this was the first reading.
     pub network: Option<Network>,
+    pub gateway: Option<IpAddr>,
     /// The previous network was older than the last pause of this process.
     pub stale: bool,
 }
@@ -52,6 +55,7 @@ impl Observer {
         Self {
             network: None,
             route: DefaultRoute::default(),
+            gateway: None,
             next: now,
             last: now,
             asked: 0,
@@ -66,6 +70,12 @@ impl Observer {
     /// The network of the last reading.
     pub fn network(&self) -> Option<&Network> {
         self.network.as_ref()
+    }
+
+    /// The default gateway. Where the node has no default route now, it is the last one that it had: a lease that could
+    /// not be renewed takes the route away while the router restarts.
+    pub fn gateway(&self) -> Option<IpAddr> {
+        self.gateway
     }
 
     /// Number of readings requested so far.
@@ -123,7 +133,12 @@ impl Observer {
             // No event tells that the last default route does not count any more; a reading then shows what does.
             self.next = self.next.min(until.max(self.last + PAUSE));
         }
-        let before = Before { network: self.network.replace(network), stale: self.is_stale() };
+        let gateway = network.gateway.or(self.gateway);
+        let before = Before {
+            network: self.network.replace(network),
+            gateway: std::mem::replace(&mut self.gateway, gateway),
+            stale: self.is_stale(),
+        };
         self.answered = self.asked;
         let answered = self.answered;
         self.removed.retain(|_, asked| *asked >= answered);

@@ -34,8 +34,7 @@ impl Engine {
         if let Owners::Node(cluster) = &self.ownership {
             // A Service with the gateway's address would take it while the router restarts, and a gateway that is a VIP
             // tells nothing about the LAN.
-            let gateway = self.observer.network().and_then(|network| network.gateway);
-            self.services.set_forbidden(cluster.forbidden(gateway));
+            self.services.set_forbidden(cluster.forbidden(self.observer.gateway()));
         }
     }
 

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::memory::ServiceState;
 use super::pause::{not_after, wait};
+use super::reports::Failing;
 use super::shown::timestamp;
 use super::{AFTER_CONFLICT, ServiceController, condition};
 use crate::provider::{Ensured, ProviderError, Waiting};
@@ -41,16 +42,10 @@ impl ServiceController {
         }
     }
 
-    /// Ends the pass over a Service of which it is not known yet what has to be preserved, or whether the one that had
-    /// its name before has left something. After the finalizer, a
+    /// Ends the pass over a Service of which it is not known yet what has to be preserved. After the finalizer, a
     /// request of another program would look like an address that this controller has granted. So nothing is written,
     /// except that the user is told what only the user can change.
-    pub(super) async fn not_known_yet(
-        &self,
-        service: &ServiceView,
-        waiting: Waiting,
-        memory: &mut ServiceState,
-    ) -> Next {
+    async fn not_known_yet(&self, service: &ServiceView, waiting: Waiting, memory: &mut ServiceState) -> Next {
         let (next, needs_user) = (wait(&waiting), waiting.needs_user);
         let answer = Ensured::Waiting(waiting);
         let later = if needs_user { self.show(service, Ok(&answer), memory).await } else { None };
@@ -58,9 +53,35 @@ impl ServiceController {
         later.map_or(next, |later| not_after(next, later))
     }
 
-    /// Tells a Service that the request failed which looks for what the one that had its name before has left.
-    pub(super) async fn former_fails(&self, service: &ServiceView, error: &ProviderError, memory: &mut ServiceState) {
+    /// Ends the pass over a Service that waits until the load balancer of the one that had its name before is deleted.
+    /// Events about the deletion go to that one, unless it is not known to have had a load balancer.
+    pub(super) async fn waits_for_former(
+        &self,
+        service: &ServiceView,
+        waiting: Waiting,
+        failing: Failing,
+        memory: &mut ServiceState,
+    ) -> Next {
+        if failing == Failing::Unseen {
+            return self.not_known_yet(service, waiting, memory).await;
+        }
+        let next = wait(&waiting);
+        let later = self.show(service, Ok(&Ensured::Waiting(waiting)), memory).await;
+        later.map_or(next, |later| not_after(next, later))
+    }
+
+    /// Tells a Service that this deletion, or the look for what there is to delete, has failed.
+    pub(super) async fn former_fails(
+        &self,
+        service: &ServiceView,
+        error: &ProviderError,
+        failing: Failing,
+        memory: &mut ServiceState,
+    ) {
         self.show(service, Err(error), memory).await;
+        if failing != Failing::Unseen {
+            return;
+        }
         let step = "failed to delete load balancer of the former Service of this name";
         self.failed(service, step, error, false, memory);
     }

@@ -269,9 +269,13 @@ pub fn shows_address_of(service: &ServiceView, lb: &LbView) -> bool {
 /// Whether a Service shows the address of this object, or is served at it. Then the address must not be released,
 /// whatever the Service requests now. A former secondary keeps its primary's address until it has one of its own.
 pub fn has_address_of(service: &ServiceView, lb: &LbView) -> bool {
+    is_served_at(service, lb) || shows_address_of(service, lb)
+}
+
+/// Whether a Service is served at the address of this object.
+pub fn is_served_at(service: &ServiceView, lb: &LbView) -> bool {
     let booked = lb.usable_address.as_deref().and_then(|ip| ip.parse().ok());
-    let served = booked.filter(|ip: &IpAddr| !ip.is_unspecified()).is_some_and(|ip| service.ingress.contains(&ip));
-    served || shows_address_of(service, lb)
+    booked.filter(|ip: &IpAddr| !ip.is_unspecified()).is_some_and(|ip| service.ingress.contains(&ip))
 }
 
 /// Other Services, not being deleted, that have the address of one of these objects of `owner`. Two kinds do not count,

@@ -11,7 +11,7 @@ use super::{Netlink, NetlinkError};
 
 impl Netlink {
     /// The default route: IPv4 before IPv6, the lowest metric first, and of a multipath route the first hop (kube-vip
-    /// spec 5.7), with its router.
+    /// spec 5.7), with the router if all hops have the same one.
     pub async fn default_route(&self) -> Result<Option<DefaultRoute>, NetlinkError> {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut request = RouteMessage::default();
@@ -53,13 +53,13 @@ fn default_route(route: &RouteMessage) -> Option<DefaultRoute> {
     if header.destination_prefix_length != 0 || header.kind != RouteType::Unicast {
         return None;
     }
-    let (mut metric, mut interface, mut first_hop) = (0, None, None);
+    let (mut metric, mut interface, mut hops) = (0, None, &[][..]);
     let mut table = u32::from(header.table);
     for attribute in &route.attributes {
         match attribute {
             RouteAttribute::Priority(priority) => metric = *priority,
             RouteAttribute::Oif(index) => interface = Some(*index),
-            RouteAttribute::MultiPath(hops) => first_hop = hops.first(),
+            RouteAttribute::MultiPath(several) => hops = several,
             RouteAttribute::Table(id) => table = *id,
             _ => {}
         }
@@ -68,10 +68,16 @@ fn default_route(route: &RouteMessage) -> Option<DefaultRoute> {
     if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
         return None;
     }
-    // A multipath route has neither interface nor router of its own: both are its hops'.
-    let (interface, gateway) = match interface {
-        Some(interface) => (interface, router(&route.attributes)),
-        None => first_hop.map(|hop| (hop.interface_index, router(&hop.attributes)))?,
+    // A multipath route has neither interface nor router of its own: both are its hops'. One of several routers may
+    // fail without harm, so none of them tells whether clients reach this node.
+    let (interface, gateway) = match (interface, hops) {
+        (Some(interface), _) => (interface, router(&route.attributes)),
+        (None, [first, others @ ..]) => {
+            let gateway = router(&first.attributes);
+            let is_the_same = others.iter().all(|hop| router(&hop.attributes) == gateway);
+            (first.interface_index, gateway.filter(|_| is_the_same))
+        }
+        (None, []) => return None,
     };
     Some(DefaultRoute { metric, interface, gateway })
 }
@@ -109,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_route_with_several_hops_the_first_one_names_interface_and_router() {
+    fn of_a_route_with_several_hops_the_first_one_names_the_interface_and_all_of_them_the_router() {
         let gateway = |last: u8| RouteAttribute::Gateway(RouteAddress::Inet([10, 0, 0, last].into()));
         let hop = |interface: u32, attributes: Vec<RouteAttribute>| {
             let mut hop = RouteNextHop::default();
@@ -117,12 +123,13 @@ mod tests {
             hop
         };
         let several = |first: Vec<RouteAttribute>| {
-            vec![RouteAttribute::MultiPath(vec![hop(2, first), hop(3, vec![gateway(253)])])]
+            vec![RouteAttribute::MultiPath(vec![hop(2, first), hop(3, vec![gateway(254)])])]
         };
         let its_own = Some(IpAddr::from([10, 0, 0, 254]));
         for (name, attributes, gateway) in [
             ("one hop", vec![RouteAttribute::Oif(2), gateway(254)], its_own),
             ("several", several(vec![gateway(254)]), its_own),
+            ("two routers", several(vec![gateway(253)]), None),
             ("the first one has no router", several(Vec::new()), None),
         ] {
             let expected = Some(DefaultRoute { metric: 0, interface: 2, gateway });

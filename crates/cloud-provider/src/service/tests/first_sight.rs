@@ -121,6 +121,25 @@ async fn a_service_that_is_made_again_before_it_was_taken_over_is_told_what_it_w
     assert_eq!(test.told(), [told]);
 }
 
+/// Events about the deletion name the Service that is gone, and nobody who asks for the new one sees them.
+#[tokio::test]
+async fn a_service_that_is_made_again_is_told_what_the_deletion_of_the_former_one_waits_for() {
+    let former = ServiceView { finalizers: vec![FINALIZER.into()], ..service("default/web") };
+    let test = Test::with([former], Cloud::default(), |_| (200, json!({"metadata": {"name": "web"}})));
+    assert_eq!(test.pass().await, Next::OnChange);
+    let before = test.bodies().len();
+
+    let next = changed(|view| view.uid = Uid("u2".into()));
+    test.cache.apply(next.key.clone(), next);
+    let away = || Waiting { reason: NOT_READ_YET, needs_user: true, ..waiting("connection refused", None) };
+    test.will_delete([Ok(Deleted::Waiting(away())), Ok(Deleted::Waiting(away()))]);
+    assert_eq!((test.pass().await, test.pass().await), (Next::OnChange, Next::OnChange));
+    let bodies = test.bodies();
+    assert_eq!((bodies.len(), &bodies[before]["metadata"]), (before + 1, &json!({"uid": "u2"})), "the condition, once");
+    let condition = &bodies[before]["status"]["conditions"][0];
+    assert_eq!((&condition["type"], &condition["reason"]), (&json!(LOAD_BALANCER_READY), &json!(NOT_READ_YET)));
+}
+
 #[tokio::test]
 async fn a_preview_shows_no_write_while_it_is_not_known_what_has_to_be_preserved() {
     let test = Test::new([]);

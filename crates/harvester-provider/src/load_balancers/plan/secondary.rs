@@ -1,6 +1,5 @@
 //! Plans for a Service that shares another one's address. Such a Service has no object of its own.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use cloud_provider::view::ServiceView;
@@ -9,11 +8,10 @@ use super::super::booking::{When, when};
 use super::super::network::wanted_network;
 use super::super::service_patch::share;
 use super::super::sharing::{self, PortClash, ShareError, first_clash};
-use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::delete::{still_booking, still_used};
 use super::object::{foreign, network_changed};
-use super::{Action, Plan, PlanRefusal, PlanVerdict, World, user_wait, wait};
+use super::{Action, Plan, PlanRefusal, PlanVerdict, World, user_wait};
 
 /// Plans for the secondary (CCM spec 3.6).
 pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &World<'_>) -> Plan {
@@ -69,12 +67,12 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
     }
     // The object that this Service had as a primary. It is deleted after the patch of the annotation, and when the
     // Service is served at the other address, because an address must not be released while it is announced. So it is
-    // with an address that moves to another pool.
-    if let Some(lb) = world.lb.filter(|lb| !lb.terminating && foreign(service, lb, world.config).is_none()) {
-        if let Some(own) = served_at(service, lb).filter(|own| own != ip) {
-            let text = format!("{own}, its own address until now, is given back once it is served at {ip} instead");
-            return Plan { actions, verdict: wait(text, WaitReason::Unserved) };
-        }
+    // with an address that moves to another pool, too: the Service is looked at again when it is served elsewhere.
+    let own = world.lb.filter(|lb| !lb.terminating && foreign(service, lb, world.config).is_none());
+    let is_the_same = |address: &str| address.parse() == Ok(*ip);
+    if let Some(lb) = own
+        && (!sharing::is_served_at(service, lb) || lb.usable_address.as_deref().is_some_and(is_the_same))
+    {
         match when(lb, world.ages.of(lb)) {
             When::Now { leaks } => actions.push(Action::Delete { name: lb.name.clone(), uid: lb.uid.clone(), leaks }),
             When::In(rest) => {
@@ -86,10 +84,4 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
         }
     }
     Plan { actions, verdict: PlanVerdict::Ready }
-}
-
-/// The address of the object, if the Service is served at it.
-fn served_at(service: &ServiceView, lb: &LbView) -> Option<IpAddr> {
-    let address: IpAddr = lb.usable_address.as_deref()?.parse().ok()?;
-    service.ingress.contains(&address).then_some(address)
 }

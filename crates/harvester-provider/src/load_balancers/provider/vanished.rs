@@ -60,10 +60,11 @@ impl HarvesterLoadBalancers {
 
     /// Leaves the load balancer of a Service that is gone to those that share its address, where another Service has
     /// its name by now. That one gets its address after this deletion only, and they leave once it has one: all of them
-    /// would wait for ever. `None`: nobody has the name, or a user of the address goes on by itself, and would lose it
-    /// if garbage is collected.
+    /// would wait for ever. `None`: no Service that wants a load balancer has the name, or a user of the address goes
+    /// on by itself, and would lose it if garbage is collected.
     pub(super) fn leave_to_sharers(&self, service: &ServiceView) -> Option<Deleted> {
-        self.services.get(&service.key).filter(|next| next.uid != service.uid)?;
+        let is_next = |next: &ServiceView| next.uid != service.uid && wants_load_balancer(next);
+        self.services.get(&service.key).filter(|next| is_next(next))?;
         let owned = self.owned(service, &self.config());
         let name = owned.lb.as_ref()?.name.clone();
         if !self.users(service, &owned).iter().all(|user| sharing::goes_with(user, &service.key)) {

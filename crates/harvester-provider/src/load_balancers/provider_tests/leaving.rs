@@ -155,9 +155,10 @@ async fn a_service_that_was_made_again_does_not_wait_for_those_that_wait_for_it(
     let second = service("default/second").short(&[("primary", "default/web"), ("ip", IP)]).ports(&["TCP/443"]);
     let joined = second.label("default.web").ingress(IP).done();
     let former = service("default/former").short(&[("ip", IP)]).ingress(IP).done();
-    for (what, beside, left) in [
-        ("a sharer", vec![joined.clone()], true),
-        ("and one that is served there still, and goes to an address of its own", vec![joined, former], false),
+    for (what, beside, wants_one, left) in [
+        ("a sharer", vec![joined.clone()], true, true),
+        ("the new one wants no address, and holds nobody up", vec![joined.clone()], false, false),
+        ("and one that is served there still, and goes to an address of its own", vec![joined, former], true, false),
     ] {
         let lab = Lab::new(vec![service("default/web").done()]);
         lab.served().await;
@@ -168,7 +169,7 @@ async fn a_service_that_was_made_again_does_not_wait_for_those_that_wait_for_it(
         let old = lab.service();
         let answer = lab.provider.delete(&old).await.unwrap();
         assert!(matches!(answer, Deleted::Waiting(_)), "{what}, and nobody has the name: {answer:?}");
-        lab.user_makes_it_again(|_| {});
+        lab.user_makes_it_again(|next| next.is_load_balancer = wants_one);
         let answer = lab.provider.delete(&old).await.unwrap();
         assert_eq!(matches!(answer, Deleted::Left(_)), left, "{what}: {answer:?}");
         assert_eq!(lab.written(), [], "{what}");
