@@ -46,10 +46,17 @@ impl ServiceController {
     /// request of another program would look like an address that this controller has granted. So nothing is written,
     /// except that the user is told what only the user can change.
     async fn not_known_yet(&self, service: &ServiceView, waiting: Waiting, memory: &mut ServiceState) -> Next {
-        let (next, needs_user) = (wait(&waiting), waiting.needs_user);
         let answer = Ensured::Waiting(waiting);
-        let later = if needs_user { self.show(service, Ok(&answer), memory).await } else { None };
+        let next = self.show_trouble(service, &answer, memory).await;
         self.tell(service, memory.reports.ensured(Instant::now(), &answer, !service.ingress.is_empty()));
+        next
+    }
+
+    /// Shows by condition what only the user can change.
+    async fn show_trouble(&self, service: &ServiceView, answer: &Ensured, memory: &mut ServiceState) -> Next {
+        let Ensured::Waiting(waiting) = answer else { return Next::OnChange };
+        let next = wait(waiting);
+        let later = if waiting.needs_user { self.show(service, Ok(answer), memory).await } else { None };
         later.map_or(next, |later| not_after(next, later))
     }
 
@@ -65,9 +72,7 @@ impl ServiceController {
         if failing == Failing::Unseen {
             return self.not_known_yet(service, waiting, memory).await;
         }
-        let next = wait(&waiting);
-        let later = self.show(service, Ok(&Ensured::Waiting(waiting)), memory).await;
-        later.map_or(next, |later| not_after(next, later))
+        self.show_trouble(service, &Ensured::Waiting(waiting), memory).await
     }
 
     /// Tells a Service that this deletion, or the look for what there is to delete, has failed.
