@@ -34,7 +34,9 @@ def build(root):
     def git(*words):
         return subprocess.run(["git", *words], cwd=root, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
     # Flags, compiler and its wrapper change the binary as well as the code does, and tools.sh what it runs beside.
-    measured = ["crates", "tests/src", "tests/Cargo.toml", "charts", "Cargo.toml", "Cargo.lock", "Makefile", "dev/rustc.sh", "dev/tools.sh", "rust-toolchain.toml"]
+    measured = ["crates", "tests/src", "tests/Cargo.toml", "charts", "Cargo.toml", "Cargo.lock", "Makefile", "dev/rustc.sh", "dev/tools.sh", "rust-toolchain.toml",
+                # Tests in files of their own are in no binary.
+                ":(exclude,glob)crates/**/tests/**", ":(exclude,glob)crates/**/tests.rs", ":(exclude,glob)crates/**/*_tests/**", ":(exclude,glob)crates/**/*_tests.rs"]
     changed = git("status", "--porcelain", "--untracked-files=no", "--", *measured)
     return (git("log", "-1", "--abbrev=12", "--format=%h", "--", *measured) or "unknown") + ("-dirty" if changed else "")
 

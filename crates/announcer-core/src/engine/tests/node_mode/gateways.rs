@@ -72,11 +72,12 @@ fn an_owner_that_has_lost_the_gateway_hands_over_to_a_node_that_hears_it() {
     }
 }
 
+/// Also while there is no default route, as when the lease that gave it could not be renewed.
 #[test]
 fn no_service_gets_the_address_of_the_default_gateway_for_as_long_as_it_is_that() {
     let key = ServiceKey::new("default", "web");
     let mut cluster = Cluster::new(&["node-1"], &[view("web", &[GATEWAY])]);
-    for (gateway, refused) in [(GATEWAY, true), ("10.0.0.253", false), (GATEWAY, true)] {
+    for (gateway, refused) in [(GATEWAY, true), ("10.0.0.253", false), (GATEWAY, true), ("", true)] {
         cluster.node.kernel.network.gateway = gateway.parse().ok();
         cluster.node.feed(Input::NetworkChanged);
         cluster.node.pass_ms(100);
