@@ -299,3 +299,16 @@ async fn a_watch_that_is_put_off_is_left_to_who_watches_and_other_requests_are_t
     maps.get("a").await.unwrap();
     assert_eq!(server.asked().len(), 3);
 }
+
+/// Seen: ten seconds for each pod that a PodDisruptionBudget protects, and a time-out in the place of the reason.
+#[tokio::test]
+async fn an_eviction_that_a_budget_refuses_is_answered_at_once_and_other_writes_are_tried_again() {
+    let server = server_at("127.0.0.1:0", &[429, 429, 200]).await;
+    let switch = Switch::new(vec![endpoint(server.address)], Settings::new("guest", &Product::TEST)).unwrap();
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(switch.client(), "x");
+    let error = pods.evict("a", &kube::api::EvictParams::default()).await.unwrap_err();
+    assert_eq!(crate::error::api_code(&error), Some(429));
+    assert_eq!(server.asked().len(), 1);
+    maps(&switch).create(&PostParams::default(), &ConfigMap::default()).await.unwrap();
+    assert_eq!(server.asked().len(), 3);
+}

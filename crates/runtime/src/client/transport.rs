@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use http::Request;
+use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::Client as HttpClient;
@@ -14,7 +14,7 @@ use hyper_util::rt::TokioExecutor;
 use kube::Config;
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ClientBuilder, ConfigExt};
-use tower::retry::RetryLayer;
+use tower::retry::{Policy, RetryLayer};
 use tower::util::BoxService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
@@ -52,6 +52,30 @@ fn tcp(connect: Duration, unacknowledged: Duration) -> HttpConnector {
     tcp
 }
 
+/// The library's retries, of everything but evictions. The server is not busy when it refuses one with 429: a
+/// PodDisruptionBudget protects the pod. Retries would keep that answer back until the request times out.
+#[derive(Clone)]
+struct Retries(RetryPolicy);
+
+impl<B> Policy<Request<Body>, http::Response<B>, BoxError> for Retries {
+    type Future = tokio::time::Sleep;
+
+    fn retry(
+        &mut self,
+        request: &mut Request<Body>,
+        result: &mut Result<http::Response<B>, BoxError>,
+    ) -> Option<Self::Future> {
+        self.0.retry(request, result)
+    }
+
+    fn clone_request(&mut self, request: &Request<Body>) -> Option<Request<Body>> {
+        if *request.method() == Method::POST && request.uri().path().ends_with("/eviction") {
+            return None; // without a copy there is no retry
+        }
+        Policy::<Request<Body>, http::Response<B>, BoxError>::clone_request(&mut self.0, request)
+    }
+}
+
 /// The library's client stack, for a server that is reached without a proxy, on connections of this module.
 pub(super) fn direct(config: &Config, servers: Option<&Servers>) -> Result<ClientBuilder<HttpService>, kube::Error> {
     let usual = config.rustls_https_connector_with_connector(tcp(CONNECT, UNACKNOWLEDGED))?;
@@ -66,7 +90,7 @@ pub(super) fn direct(config: &Config, servers: Option<&Servers>) -> Result<Clien
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
+        .option_layer(config.default_retry.then(|| RetryLayer::new(Retries(RetryPolicy::server_retry()))))
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .option_layer(servers.cloned().map(RepeatLayer))

@@ -3,11 +3,12 @@
 //! does not wait: what is still on the Node at the shutdown goes off with it.
 //!
 //! `decide` computes what is due for a Node, `places` whether other Nodes can take what it has, `pods` which pods are
-//! evicted. This module contains the loop around them.
+//! evicted, `evictions` sends that. This module contains the loop around them.
 //! Runs on the leader only.
 
 mod at_risk;
 mod decide;
+mod evictions;
 mod held_nodes;
 mod places;
 mod pods;
@@ -21,27 +22,32 @@ use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::node::reference;
 use cloud_provider::view::NodeView;
 use harvester_api::keys::{cloudprovider, kube_vip};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{EvictParams, ListParams, Patch, PatchParams};
-use kube::{Api, Client, ResourceExt};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
 use runtime::error::{api_code, chain, is_conflict};
 use runtime::events::Recorder;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::facts::Power;
 use super::shown::NodeStatus;
 use crate::identity::Identity;
 use decide::{Change, CooperationCase};
+use evictions::DrainPass;
 use held_nodes::{HeldNodes, Missing};
 use places::{has_heir, has_refuge};
-use pods::{PodDrainAction, drain_action, key, listed};
+use pods::listed;
 
 /// Interval of the checks: deadlines pass although nothing changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Pause after a failure, and between attempts to evict a pod that a PodDisruptionBudget protects.
 const AGAIN: Duration = Duration::from_secs(10);
+/// How long the loop waits for a pass over the pods of a Node, which as a rule takes a fraction of that. A longer one
+/// goes on beside the loop: other Nodes must not miss their time because an eviction hangs.
+const PROMPT: Duration = Duration::from_secs(1);
 
 /// The state that the controller of host upgrades publishes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -73,6 +79,8 @@ pub struct Sources {
 struct Drain {
     /// No eviction is tried before this time.
     next: Option<Instant>,
+    /// The pass over its pods that is under way. It ends with the drain.
+    pass: JoinSet<Result<DrainPass, kube::Error>>,
     /// The end of the drain was reported.
     told: bool,
     evicted: BTreeSet<String>,
@@ -201,10 +209,11 @@ impl Cooperation {
             announces: self.announces(name),
         };
         let decision = case.decide();
+        let under_way = self.drains.get(name).is_some_and(|drain| !drain.pass.is_empty());
         if let Some((patch, change)) = decision.patch {
             self.patch(node, status, &patch, change, events).await;
-        } else if decision.evict {
-            self.evict(node, events).await;
+        } else if decision.evict || under_way {
+            self.evict(node, decision.evict, events).await;
         } else if self.drains.get(name).is_some_and(|drain| !drain.told && !drain.refused.is_empty()) {
             self.tell_end(node, events);
         }
@@ -269,15 +278,20 @@ impl Cooperation {
         events.normal(&reference(node), reason, &message);
     }
 
-    async fn evict(&mut self, node: &NodeView, events: &Recorder) {
+    /// Takes in the pass over the pods of the Node when it has ended. If none is under way and `begin` is set, a new one
+    /// begins when it is due.
+    async fn evict(&mut self, node: &NodeView, begin: bool, events: &Recorder) {
         let drain = self.drains.entry(node.name.clone()).or_default();
-        if drain.told || drain.next.is_some_and(|next| Instant::now() < next) {
-            return;
+        if drain.pass.is_empty() {
+            if !begin || drain.told || drain.next.is_some_and(|next| Instant::now() < next) {
+                return;
+            }
+            drain.next = Some(Instant::now() + AGAIN);
+            drain.pass.spawn(evictions::pass(self.client.clone(), node.name.clone()));
         }
-        drain.next = Some(Instant::now() + AGAIN);
-        let on_node = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
-        let mut pods = match Api::<Pod>::all(self.client.clone()).list(&on_node).await {
-            Ok(pods) => pods.items,
+        let Ok(Some(Ok(ended))) = tokio::time::timeout(PROMPT, drain.pass.join_next()).await else { return };
+        let pass = match ended {
+            Ok(pass) => pass,
             Err(error) => {
                 let text = chain(&error);
                 tracing::warn!(
@@ -289,35 +303,9 @@ impl Cooperation {
                 return;
             }
         };
-        // Pods in `kube-system` come last, this controller among them. When they are evicted, all other evictions
-        // have at least begun.
-        pods.sort_by_key(|pod| (pod.namespace().as_deref() == Some("kube-system"), key(pod)));
-        drain.refused.clear();
-        drain.left.clear();
-        let mut ending = false;
-        for pod in &pods {
-            match drain_action(pod) {
-                PodDrainAction::Belongs => {}
-                PodDrainAction::Ending => ending = true,
-                PodDrainAction::LocalData | PodDrainAction::Unmanaged => {
-                    drain.left.insert(key(pod));
-                }
-                PodDrainAction::Evicted => {
-                    let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
-                    match api.evict(&pod.name_any(), &EvictParams::default()).await {
-                        Ok(_) => {
-                            ending = true;
-                            drain.evicted.insert(key(pod));
-                        }
-                        Err(error) if api_code(&error) == Some(404) => {}
-                        Err(error) => {
-                            drain.refused.insert(key(pod), chain(&error));
-                        }
-                    }
-                }
-            }
-        }
-        if ending && drain.refused.is_empty() {
+        drain.evicted.extend(pass.evicted);
+        (drain.refused, drain.left) = (pass.refused, pass.left);
+        if pass.ending && drain.refused.is_empty() {
             // Pods that are still terminating are checked with one list request.
             drain.next = Some(Instant::now() + LOOK_EVERY);
         } else if drain.refused.is_empty() {
@@ -345,7 +333,7 @@ impl Cooperation {
             return;
         }
         let refused: Vec<String> = drain.refused.keys().cloned().collect();
-        let why = drain.refused.values().next().cloned().unwrap_or_default();
+        let why = drain.refused.values().next().map(|why| why.trim_end_matches('.')).unwrap_or_default();
         let message = format!(
             "{evicted} pods were evicted, the time is over, and {} stay: {why}{stay}. Check their \
             PodDisruptionBudgets, or run more replicas",

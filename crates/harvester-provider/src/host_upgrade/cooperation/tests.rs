@@ -103,3 +103,97 @@ async fn a_node_that_stays_cordoned_says_why_and_what_can_be_done() {
     assert!(told.try_recv().is_err(), "it is told once");
     assert_eq!(server.requests().len(), 0, "nothing is decided");
 }
+
+/// Of three Nodes the machine of `n` is about to be shut down, that of `z` moves, and `o` stays. `n` is being drained.
+fn draining(server: &Scenario) -> (Cooperation, UpgradeState) {
+    let ready = |name: &str| NodeView { ready: Some(Ready::True), ..crate::load_balancers::build::node(name, &[]) };
+    let mut drained = NodeView { unschedulable: true, ..ready("n") };
+    drained.annotations.insert(cloudprovider::HAND_OVER, &Timestamp::now().to_string());
+    drained.annotations.insert(cloudprovider::CORDONED, "true");
+    let status = |name: &str, reason, expect| {
+        let status = NodeStatus {
+            uid: format!("uid-of-{name}"),
+            vm: name.into(),
+            host: "host-1".into(),
+            state: String::new(),
+            reason,
+            since: 0,
+            expect,
+        };
+        (name.to_owned(), status)
+    };
+    let leave =
+        [status("n", Reason::PreDraining, Expect::Shutdown), status("z", Reason::LiveMigrating, Expect::Migrate)];
+    let power = ["n", "o", "z"].map(|name| (name.to_owned(), Power::On));
+    let seen = UpgradeState { known: true, open: true, nodes: leave.into(), power: power.into() };
+    let sources = Sources {
+        nodes: cloud_provider::cache::nodes_with([drained, ready("o"), ready("z")]),
+        services: cloud_provider::cache::services_with([]),
+        seen: watch::Sender::<Arc<UpgradeState>>::default().subscribe(),
+    };
+    let mut cooperation = Cooperation::new(&server.client(), sources, Identity::known("demo"));
+    cooperation.wanted(Some(Duration::from_mins(5)));
+    (cooperation, seen)
+}
+
+/// Pods `a` and `b` on one Node; the eviction of `a` is answered like this, and that of `b` is granted.
+fn two_pods(code: u16, body: &serde_json::Value) -> Scenario {
+    let pod = |name: &str| {
+        json!({"metadata": {"namespace": "default", "name": name, "ownerReferences": [{"apiVersion": "apps/v1",
+            "kind": "ReplicaSet", "name": "web", "uid": "u", "controller": true}]}, "spec": {"containers": []}})
+    };
+    let pods = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [pod("a"), pod("b")]});
+    let body = body.clone();
+    Scenario::answering(move |request| match request.path.as_str() {
+        "/api/v1/pods" => (200, pods.clone()),
+        "/api/v1/namespaces/default/pods/a/eviction" => (code, body.clone()),
+        "/api/v1/namespaces/default/pods/b/eviction" => (201, json!({"kind": "Status", "status": "Success"})),
+        _ => (200, json!({"metadata": {"name": "z"}})),
+    })
+}
+
+fn asked(server: &Scenario, path: &str) -> usize {
+    server.requests().iter().filter(|seen| seen.path == path).count()
+}
+
+/// A webhook that is asked about one pod does not answer. All other pods and Nodes waited for it, for ten seconds.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_hangs_holds_up_neither_other_pods_nor_other_nodes() {
+    let server = two_pods(0, &json!(null));
+    let (mut cooperation, seen) = draining(&server);
+    let (events, _told) = Recorder::to_channel("test");
+    let start = Instant::now();
+    cooperation.look(&seen, &events).await;
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    for path in ["/api/v1/namespaces/default/pods/a/eviction", "/api/v1/namespaces/default/pods/b/eviction"] {
+        assert_eq!(asked(&server, path), 1, "{path}");
+    }
+    assert_eq!(asked(&server, "/api/v1/nodes/z"), 1, "it is marked in time");
+    cooperation.look(&seen, &events).await;
+    assert_eq!(asked(&server, "/api/v1/pods"), 1, "the pass goes on");
+    // The end of the drain ends what is under way.
+    cooperation.drains.clear();
+    cooperation.look(&seen, &events).await;
+    assert_eq!(asked(&server, "/api/v1/pods"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_budget_protects_is_tried_again_every_ten_seconds_and_told_with_the_reason() {
+    let protected = "Cannot evict pod as it would violate the pod's disruption budget.";
+    let server = two_pods(429, &Scenario::status(429, "TooManyRequests", protected));
+    let (mut cooperation, seen) = draining(&server);
+    let (events, mut told) = Recorder::to_channel("test");
+    for _ in 0..10 {
+        cooperation.look(&seen, &events).await;
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    assert_eq!(asked(&server, "/api/v1/namespaces/default/pods/a/eviction"), 2, "within 20 s");
+    assert!(told.try_recv().is_err());
+    // Its time is over.
+    cooperation.wanted(Some(Duration::ZERO));
+    cooperation.look(&seen, &events).await;
+    let event = told.try_recv().unwrap();
+    assert_eq!(event.reason, "NodeDrainIncomplete");
+    let expected = "default/a stay: Cannot evict pod as it would violate the pod's disruption budget. Check their";
+    assert!(event.message.contains(expected), "{}", event.message);
+}
