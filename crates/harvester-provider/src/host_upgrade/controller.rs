@@ -35,7 +35,7 @@ use crate::metrics::Metrics;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Changes within this time are evaluated together.
 const GATHER: Duration = Duration::from_millis(200);
-/// How long the first evaluation waits for the lists of plans and upgrades.
+/// How long the first evaluation waits for the lists of plans and upgrades, and for the state of a former process.
 const FIRST_LISTS: Duration = Duration::from_secs(30);
 /// A write that failed is repeated after this time.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
@@ -213,7 +213,7 @@ impl Controller {
         let known = plans.plans.all().into_iter().chain(plans.upgrades.all());
         UpgradeFacts {
             plan: newest(known),
-            machines: if vms.is_synced() && vmis.is_synced() && self.are_plans_known() {
+            machines: if vms.is_synced() && vmis.is_synced() && self.may_begin() {
                 machines(&nodes.all(), &vms.all(), &vmis.all())
             } else {
                 Vec::new()
@@ -232,11 +232,12 @@ impl Controller {
         self.restored && named && plans && nodes.is_synced() && vms.is_synced() && vmis.is_synced()
     }
 
-    /// Whether the first evaluation may begin. Without the plan the machines lead to wrong conclusions, but the wait
-    /// for a host that does not answer ends after [`FIRST_LISTS`].
-    fn are_plans_known(&self) -> bool {
+    /// Whether the first evaluation may begin. Without the plan, and without what a former process has seen, the
+    /// machines lead to wrong conclusions, but the wait for an API that does not answer ends after [`FIRST_LISTS`].
+    fn may_begin(&self) -> bool {
         let plans = &self.sources.plans;
-        plans.plans.is_synced() && plans.upgrades.is_synced() || self.began.elapsed() >= FIRST_LISTS
+        let known = self.restored && plans.plans.is_synced() && plans.upgrades.is_synced();
+        known || self.began.elapsed() >= FIRST_LISTS
     }
 
     fn publish(&self, facts: &UpgradeFacts, known: bool) {

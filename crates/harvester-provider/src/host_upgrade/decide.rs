@@ -8,6 +8,7 @@ use std::hash::{Hash, Hasher};
 use super::facts::{MachineFacts, PlanView, Power, Progress, UpgradeFacts};
 use super::machine_context::MachineContext;
 pub use super::node_history::NodeHistory;
+use super::node_history::is_long;
 use super::shown::{NodeStatus, Reason, message, span};
 
 /// The API of the host has to be silent for this long before the silence opens a window.
@@ -16,8 +17,6 @@ const SILENT: i64 = 30;
 const SETTLES: i64 = 30;
 /// Signals that have not changed for this long no longer suspend anything, until they change.
 const STALE: i64 = 4 * 3600;
-/// A machine that has been off for this long before a window opens is not off because of the upgrade.
-const OFF_FOR_LONG: i64 = 30 * 60;
 /// The longest duration of a window, whatever changes.
 const LONGEST: i64 = 24 * 3600;
 
@@ -36,6 +35,8 @@ pub struct UpgradeWindow {
     pub upgrade: bool,
     /// The window has lasted too long: it suspends nothing any more.
     pub spent: bool,
+    /// UID of the plan that ran last in this window; empty if none did. `None`: a former version wrote the window.
+    pub plan: Option<String>,
     /// Hash of the signals; `None` after a restart.
     pub(super) signals: Option<u64>,
 }
@@ -129,6 +130,7 @@ impl HostUpgrade {
         }
         for history in self.histories.values_mut() {
             history.off = history.off.map(|since| since.min(now));
+            history.down = history.down.map(|since| since.min(now));
         }
     }
 
@@ -151,14 +153,15 @@ impl HostUpgrade {
         Some(host.to_owned())
     }
 
-    /// Whether the machine is off or starting although it should run, and was not off for long before the window
-    /// opened.
+    /// Whether the machine is off or starting although it should run, and was not yet for long when the window opened.
     fn was_put_off(&self, now: i64, machine: &MachineFacts) -> bool {
-        let opened = self.window.as_ref().map_or(now, |window| window.opened);
-        let since = self.histories.get(&machine.node).and_then(|history| history.off);
-        let for_long = since.is_some_and(|since| opened - since >= OFF_FOR_LONG);
+        // What is still off when a window has lasted too long has other reasons. It would keep the window open for
+        // ever, and the next upgrade would open none.
+        let window = self.window.as_ref().filter(|window| !window.spent);
+        let opened = window.map_or(now, |window| window.opened);
+        let down = self.histories.get(&machine.node).and_then(|history| history.down);
         let off = matches!(machine.power, Power::Off | Power::Starting);
-        off && machine.should_run && !for_long
+        off && machine.should_run && !is_long(down, opened)
     }
 
     fn host_of<'a>(&'a self, machine: &'a MachineFacts) -> &'a str {
@@ -178,6 +181,12 @@ impl HostUpgrade {
         // Before the first lists have arrived nothing can have changed. A restart must not make a stale plan look
         // fresh.
         let known = !facts.machines.is_empty();
+        let spent = window.spent;
+        let running = running(facts).filter(|_| known);
+        let another = running.is_some_and(|plan| window.plan.as_ref().is_some_and(|last| *last != plan.uid));
+        if let Some(plan) = running {
+            window.plan = Some(plan.uid.clone());
+        }
         if known && window.signals.replace(signals).is_some_and(|before| before != signals) {
             window.changed = now;
             // The change is progress, such as a plan that continues after a pause of a day, so the window suspends
@@ -186,8 +195,9 @@ impl HostUpgrade {
         }
         if let Some((cause, upgrade)) = call {
             window.called = now;
-            if upgrade && !window.upgrade {
-                let opened = window.opened;
+            // What has lasted too long is over when another upgrade begins.
+            if upgrade && (!window.upgrade || spent && another) {
+                let opened = if spent { now } else { window.opened };
                 self.open(opened, facts, cause, upgrade, signals, step);
                 return;
             }
@@ -241,13 +251,9 @@ impl HostUpgrade {
         }
         self.forget_histories();
         for machine in &facts.machines {
-            let history = NodeHistory {
-                off: self.histories.get(&machine.node).and_then(|history| history.off),
-                first_host: self.host_of(machine).to_owned(),
-                first_addresses: machine.addresses.clone(),
-                ..NodeHistory::default()
-            };
-            self.histories.insert(machine.node.clone(), history);
+            let before = self.histories.get(&machine.node).cloned().unwrap_or_default();
+            let (first_host, first_addresses) = (self.host_of(machine).to_owned(), machine.addresses.clone());
+            self.histories.insert(machine.node.clone(), NodeHistory { first_host, first_addresses, ..before });
         }
         self.window = Some(UpgradeWindow {
             opened: now,
@@ -256,6 +262,7 @@ impl HostUpgrade {
             called: now,
             upgrade,
             spent: false,
+            plan: Some(running(facts).map(|plan| plan.uid.clone()).unwrap_or_default()),
             signals: Some(signals),
         });
     }
@@ -277,11 +284,10 @@ impl HostUpgrade {
         self.forget_histories();
     }
 
-    /// Forgets what the histories collected in this window. Since when a machine is off does not belong to a window, so
-    /// it is kept.
+    /// Forgets what the histories collected in this window.
     fn forget_histories(&mut self) {
         for history in self.histories.values_mut() {
-            *history = NodeHistory { off: history.off, ..NodeHistory::default() };
+            *history = history.beyond_window();
         }
     }
 
@@ -333,7 +339,7 @@ impl HostUpgrade {
         let host = self.host_of(machine).to_owned();
         let history = self.histories.entry(machine.node.clone()).or_default();
         let opened = self.window.as_ref().map_or(now, |window| window.opened);
-        follow(history, now, opened, machine, before.as_ref());
+        history.follow(now, opened, machine, before.as_ref());
         let state = plan.and_then(|plan| plan.hosts.get(&host)).cloned().unwrap_or_default();
         let upgrade = self.window.as_ref().is_some_and(|window| window.upgrade);
         let view = MachineContext { machine, host: &host, state: &state, plan, inferred, upgrade };
@@ -353,9 +359,14 @@ impl HostUpgrade {
     }
 }
 
+/// The decisive plan, if it is in progress.
+fn running(facts: &UpgradeFacts) -> Option<&PlanView> {
+    facts.plan.as_deref().filter(|plan| plan.progress == Progress::Running)
+}
+
 /// What opens a window, in words, and whether it is an upgrade.
 fn call(facts: &UpgradeFacts, inferred: Option<&str>) -> Option<(String, bool)> {
-    if let Some(plan) = facts.plan.as_ref().filter(|plan| plan.progress == Progress::Running) {
+    if let Some(plan) = running(facts) {
         return Some((format!("Harvester's hosts are being upgraded ({})", plan.title()), true));
     }
     if let Some(host) = inferred {
@@ -379,21 +390,6 @@ fn signals(facts: &UpgradeFacts) -> u64 {
     }
     facts.silent_seconds.is_some_and(|silent| silent >= SILENT).hash(&mut hasher);
     hasher.finish()
-}
-
-fn follow(history: &mut NodeHistory, now: i64, opened: i64, machine: &MachineFacts, before: Option<&NodeStatus>) {
-    match (machine.power, history.off) {
-        (Power::Off | Power::Ended, None) => history.off = Some(now),
-        (Power::On, Some(since)) => {
-            history.was_off += now - since.max(opened);
-            history.off = None;
-        }
-        _ => {}
-    }
-    let last = before.map_or(history.first_host.as_str(), |before| before.host.as_str());
-    if !machine.host.is_empty() && !last.is_empty() && last != machine.host {
-        history.moves += 1;
-    }
 }
 
 #[cfg(test)]

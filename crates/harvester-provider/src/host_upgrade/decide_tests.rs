@@ -7,6 +7,7 @@ use harvester_sim::replay::{Placement, Replay, Snapshot};
 use std::sync::Arc;
 
 use super::super::facts::{PlanView, machines, newest};
+use super::super::node_history::OFF_FOR_LONG;
 use super::super::shown::Expect;
 use super::super::status::{data, news, restore};
 use std::collections::BTreeSet;
@@ -418,4 +419,88 @@ fn a_controller_that_restarts_does_not_make_a_stale_plan_look_fresh() {
         upgrade.step(now + 1, &facts(&all[0], None));
         assert_eq!(upgrade.suspended().is_some(), hour < 4, "hour {hour}");
     }
+}
+
+/// Seen: the window stayed open for weeks, and the upgrade that came then opened none.
+#[test]
+fn machines_that_stay_off_do_not_hide_the_next_upgrade() {
+    for power in [Power::Off, Power::Starting] {
+        let (before, off) = two_off(power);
+        let mut upgrade = HostUpgrade::default();
+        upgrade.step(0, &before);
+        upgrade.step(10, &off);
+        assert!(upgrade.suspended().is_some(), "{power:?}");
+        let minutes = 3 * 24 * 60;
+        for minute in 1..minutes {
+            upgrade.step(10 + minute * 60, &off);
+        }
+        assert_eq!(upgrade.window, None, "{power:?}: it is over");
+        let plan = facts(&snapshots("paused")[0], None).plan;
+        let step = upgrade.step(minutes * 60, &UpgradeFacts { plan, ..off });
+        assert!(upgrade.suspended().is_some(), "{power:?}");
+        assert!(step.told.iter().any(|tell| tell.reason == "HostUpgradeStarted"), "{power:?}");
+    }
+}
+
+/// Nobody ended the first plan; it was deleted, and the next one was made at once.
+#[test]
+fn a_plan_that_follows_one_that_lasted_too_long_is_an_upgrade_of_its_own() {
+    let first = facts(&snapshots("paused")[0], None);
+    let mut upgrade = HostUpgrade::default();
+    for hour in 0..=24 {
+        upgrade.step(hour * 3600, &first);
+    }
+    assert_eq!(upgrade.suspended(), None);
+    // A new process knows which plan it was.
+    upgrade = restore(&data(&upgrade), LONGEST + 10);
+    upgrade.step(LONGEST + 10, &first);
+    assert_eq!(upgrade.suspended(), None);
+    let another = PlanView { uid: "another".into(), ..PlanView::clone(first.plan.as_deref().unwrap()) };
+    let next = UpgradeFacts { plan: Some(Arc::new(another)), ..first };
+    for (after, begins) in [(20, true), (30, false)] {
+        let step = upgrade.step(LONGEST + after, &next);
+        assert!(upgrade.suspended().is_some(), "after {after} s");
+        assert_eq!(step.told.iter().any(|tell| tell.reason == "HostUpgradeStarted"), begins, "after {after} s");
+    }
+    upgrade.step(LONGEST + 20 + STALE, &next);
+    assert_eq!(upgrade.suspended(), None, "it has its own time");
+}
+
+/// Seen: two machines that had been off for days were taken for an upgrade after each change of the leader.
+#[test]
+fn a_new_process_knows_which_machines_have_been_off_for_long_and_a_restart_of_one_is_not_written_down() {
+    for power in [Power::Off, Power::Starting] {
+        let (before, off) = two_off(power);
+        let mut one = off.clone();
+        one.machines[1] = before.machines[1].clone();
+        let mut upgrade = HostUpgrade::default();
+        upgrade.step(0, &one);
+        upgrade.step(OFF_FOR_LONG - 1, &one);
+        assert_eq!(news(&upgrade, None), None, "{power:?}");
+        upgrade.step(OFF_FOR_LONG, &off);
+        upgrade.step(2 * OFF_FOR_LONG, &off);
+        assert_eq!(upgrade.suspended(), None, "{power:?}");
+        let written = news(&upgrade, None).unwrap();
+        assert_eq!(news(&upgrade, Some(&written)), None, "{power:?}: once");
+
+        let mut next = restore(&written, 3 * OFF_FOR_LONG);
+        next.step(3 * OFF_FOR_LONG, &off);
+        assert_eq!(next.suspended(), None, "{power:?}: a restart is no upgrade");
+        assert_eq!(news(&next, Some(&written)), None, "{power:?}: a restart writes nothing");
+        next.step(4 * OFF_FOR_LONG, &before);
+        let over = news(&next, Some(&written)).unwrap();
+        assert_eq!(news(&next, Some(&over)), None, "{power:?}: both run");
+    }
+}
+
+/// One that cannot be scheduled is starting for days.
+#[test]
+fn a_machine_that_does_not_get_beyond_its_start_and_an_everyday_migration_are_no_upgrade() {
+    let (before, mut facts) = two_off(Power::Starting);
+    facts.machines[1] = before.machines[1].clone();
+    let mut upgrade = HostUpgrade::default();
+    upgrade.step(0, &facts);
+    facts.machines[1].migrating = true;
+    upgrade.step(OFF_FOR_LONG, &facts);
+    assert_eq!(upgrade.suspended(), None);
 }

@@ -8,17 +8,23 @@ use serde_json::{Map, Value, json};
 
 use super::decide::{HostUpgrade, NodeHistory, UpgradeWindow};
 use super::facts::Progress;
+use super::node_history::is_long;
 use super::shown::{Expect, NodeStatus, Reason};
 
 pub use contract::config_maps::host_upgrade::{STATUS, SUMMARY};
 pub use contract::config_maps::{HOST_UPGRADE as NAME, NAMESPACE};
 
 /// The new data of the ConfigMap, given that it contains `written`; `None` if nothing has to be written. If there is
-/// nothing to report, the only write is the one that ends a window which `written` still shows as open.
+/// nothing to report, the only write is the one that ends what `written` still shows: an open window, or a machine that
+/// does not run.
 pub fn news(upgrade: &HostUpgrade, written: Option<&BTreeMap<String, String>>) -> Option<BTreeMap<String, String>> {
-    let told = upgrade.window.is_some() || !upgrade.nodes.is_empty() || !upgrade.report.is_empty();
-    let stands_open = || written.is_some_and(|data| restore(data, 0).window.is_some());
-    if !told && !stands_open() {
+    let down = upgrade.histories.values().any(|history| history.down_for_long);
+    let told = upgrade.window.is_some() || down || !upgrade.nodes.is_empty() || !upgrade.report.is_empty();
+    let stands = || {
+        let former = written.map(|data| restore(data, 0)).unwrap_or_default();
+        former.window.is_some() || !former.histories.is_empty()
+    };
+    if !told && !stands() {
         return None;
     }
     Some(data(upgrade)).filter(|data| written != Some(data))
@@ -61,12 +67,16 @@ fn time(seconds: i64) -> String {
 fn json(upgrade: &HostUpgrade) -> Value {
     let mut all = Map::new();
     if let Some(window) = &upgrade.window {
-        let UpgradeWindow { opened, cause, changed, spent, upgrade: known, .. } = window;
+        let UpgradeWindow { opened, cause, changed, spent, upgrade: known, plan, .. } = window;
         let window = json!({"opened": time(*opened), "changed": time(*changed), "cause": cause, "suspended": !spent,
-            "upgrade": known});
+            "upgrade": known, "plan": plan});
         all.insert("window".to_owned(), window);
-        let histories = upgrade.histories.iter().map(|(name, history)| (name.clone(), history_json(history)));
-        all.insert("courses".to_owned(), histories.collect::<Map<_, _>>().into());
+    }
+    // A new process would take machines that have been off for days for ones that an upgrade has just put off.
+    let kept = upgrade.histories.iter().filter(|(_, history)| upgrade.window.is_some() || history.down_for_long);
+    let courses: Map<_, _> = kept.map(|(name, history)| (name.clone(), history_json(history))).collect();
+    if upgrade.window.is_some() || !courses.is_empty() {
+        all.insert("courses".to_owned(), courses.into());
     }
     if let Some((title, phase, progress)) = &upgrade.plan {
         let word = match progress {
@@ -93,8 +103,9 @@ fn json(upgrade: &HostUpgrade) -> Value {
 
 fn history_json(history: &NodeHistory) -> Value {
     let told: Vec<&str> = history.told.iter().map(|reason| reason.word()).collect();
-    json!({"told": told, "offSince": history.off.map(time), "wasOffSeconds": history.was_off, "moves": history.moves,
-        "firstHost": history.first_host, "firstAddresses": history.first_addresses})
+    json!({"told": told, "offSince": history.off.map(time), "downSince": history.down.map(time),
+        "wasOffSeconds": history.was_off, "moves": history.moves, "firstHost": history.first_host,
+        "firstAddresses": history.first_addresses})
 }
 
 /// Restores the state that a former process wrote. Times in the future are reduced to `now`.
@@ -112,6 +123,7 @@ pub fn restore(data: &BTreeMap<String, String>, now: i64) -> HostUpgrade {
             called: now,
             upgrade: window["upgrade"] != false,
             spent: window["suspended"] == false,
+            plan: window["plan"].as_str().map(str::to_owned),
             signals: None,
         })
     });
@@ -128,9 +140,13 @@ pub fn restore(data: &BTreeMap<String, String>, now: i64) -> HostUpgrade {
     };
     let history = |value: &Value| {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let off = seconds(&value["offSince"]);
+        let down = seconds(&value["downSince"]).or(off);
         NodeHistory {
             told: list(&value["told"]).iter().filter_map(|word| Reason::parse(word.as_str()?)).collect(),
-            off: seconds(&value["offSince"]),
+            off,
+            down,
+            down_for_long: is_long(down, now),
             was_off: value["wasOffSeconds"].as_i64().unwrap_or_default(),
             moves: value["moves"].as_u64().and_then(|moves| u32::try_from(moves).ok()).unwrap_or_default(),
             first_host: text(&value["firstHost"]),
