@@ -90,13 +90,19 @@ pub struct Controller {
     uid: Option<String>,
     /// The state of a former process was read, or there is none.
     restored: bool,
-    /// No write is tried before this time.
-    retry: Option<tokio::time::Instant>,
+    /// After a failure, no write of a Node is tried before this time.
+    nodes_retry: Option<tokio::time::Instant>,
+    /// The same for the ConfigMap. One that is refused must not keep back what Nodes show.
+    state_retry: Option<tokio::time::Instant>,
     refused: bool,
 }
 
 fn now() -> i64 {
     Timestamp::now().as_second()
+}
+
+fn is_ahead(time: Option<tokio::time::Instant>) -> bool {
+    time.is_some_and(|at| tokio::time::Instant::now() < at)
 }
 
 impl Controller {
@@ -118,7 +124,8 @@ impl Controller {
             written: None,
             uid: None,
             restored: false,
-            retry: None,
+            nodes_retry: None,
+            state_retry: None,
             refused: false,
         }
     }
@@ -266,40 +273,47 @@ impl Controller {
         if self.identity.as_ref().is_some_and(|identity| identity.hold().is_some()) {
             return;
         }
-        if self.retry.is_some_and(|at| tokio::time::Instant::now() < at) {
-            return;
+        if !is_ahead(self.nodes_retry) {
+            self.nodes_retry = None;
+            self.write_nodes(plan).await;
         }
-        self.retry = None;
+        // The state of a former process must not be overwritten before it was read.
+        if self.restored
+            && !is_ahead(self.state_retry)
+            && let Some(data) = status::news(&self.upgrade, self.written.as_ref())
+        {
+            match self.put(data.clone()).await {
+                Ok(()) => self.written = Some(data),
+                Err(error) => {
+                    self.state_retry =
+                        self.failed(&format!("ConfigMap {}/{}", status::NAMESPACE, status::NAME), &error);
+                }
+            }
+        }
+    }
+
+    async fn write_nodes(&mut self, plan: Option<&PlanView>) {
         let title = plan.map(PlanView::title);
         let open = self.upgrade.window.as_ref().is_some_and(|window| window.upgrade);
         let nodes: Vec<(String, NodeStatus)> =
             self.upgrade.nodes.iter().map(|(name, status)| (name.clone(), status.clone())).collect();
         for (name, node) in nodes {
             if let Err(error) = self.show(&name, &node, plan, title.as_deref(), open).await {
-                self.failed(&format!("Node {name}"), &error);
+                self.nodes_retry = self.failed(&format!("Node {name}"), &error).or(self.nodes_retry);
             }
         }
         self.shown.retain(|name, _| self.upgrade.nodes.contains_key(name));
         self.marked.retain(|name, _| self.upgrade.nodes.contains_key(name));
-        // The state of a former process must not be overwritten before it was read.
-        if self.restored
-            && let Some(data) = status::news(&self.upgrade, self.written.as_ref())
-        {
-            match self.put(data.clone()).await {
-                Ok(()) => self.written = Some(data),
-                Err(error) => self.failed(&format!("ConfigMap {}/{}", status::NAMESPACE, status::NAME), &error),
-            }
-        }
     }
 
-    /// Handles a failed write: a missing right is reported once; all writes are tried again after [`AFTER_FAILURE`].
-    fn failed(&mut self, what: &str, error: &kube::Error) {
+    /// Handles a failed write: a missing right is reported once. Returns the time of the next attempt, where it has to
+    /// wait.
+    fn failed(&mut self, what: &str, error: &kube::Error) -> Option<tokio::time::Instant> {
         let text = chain(error);
         if is_conflict(error) || api_code(error) == Some(404) {
             tracing::debug!(error = text, "another client changed {what} meanwhile");
-            return;
+            return None;
         }
-        self.retry = Some(tokio::time::Instant::now() + AFTER_FAILURE);
         if std::mem::replace(&mut self.refused, true) {
             tracing::debug!(error = text, "the controller cannot show the upgrade of hosts on {what}; it tries again");
         } else {
@@ -309,6 +323,7 @@ impl Controller {
                 warning"
             );
         }
+        Some(tokio::time::Instant::now() + AFTER_FAILURE)
     }
 
     async fn show(

@@ -504,3 +504,20 @@ fn a_machine_that_does_not_get_beyond_its_start_and_an_everyday_migration_are_no
     upgrade.step(OFF_FOR_LONG, &facts);
     assert_eq!(upgrade.suspended(), None);
 }
+
+#[test]
+fn the_state_of_thousands_of_nodes_fits_into_a_config_map() {
+    let (_, off) = two_off(Power::Off);
+    let mut upgrade = HostUpgrade::default();
+    upgrade.step(0, &off);
+    assert!(upgrade.suspended().is_some() && data(&upgrade)["status.json"].contains("\n"), "a small one is for people");
+    let status = NodeStatus { uid: "0".repeat(36), ..shown(&off.machines[0]) };
+    let history = NodeHistory { first_addresses: vec!["192.168.100.100".into()], ..NodeHistory::default() };
+    for number in 0..2500 {
+        upgrade.nodes.insert(format!("node-{number}"), status.clone());
+        upgrade.histories.insert(format!("node-{number}"), history.clone());
+    }
+    let written = data(&upgrade);
+    assert!(written["status.json"].len() < 1024 * 1024, "{} bytes", written["status.json"].len());
+    assert_eq!(data(&restore(&written, 0)), written);
+}

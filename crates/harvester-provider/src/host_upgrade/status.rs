@@ -30,9 +30,15 @@ pub fn news(upgrade: &HostUpgrade, written: Option<&BTreeMap<String, String>>) -
     Some(data(upgrade)).filter(|data| written != Some(data))
 }
 
+/// The state of this size is indented, for people. A ConfigMap holds 1 MiB, and of thousands of Nodes the indentation
+/// alone would take half of that.
+const INDENTED: usize = 256 * 1024;
+
 /// The data of the ConfigMap.
 pub(super) fn data(upgrade: &HostUpgrade) -> BTreeMap<String, String> {
-    let text = serde_json::to_string_pretty(&json(upgrade)).expect("plain values are always valid JSON");
+    let state = json(upgrade);
+    let indented = serde_json::to_string_pretty(&state).expect("plain values are always valid JSON");
+    let text = if indented.len() <= INDENTED { indented } else { state.to_string() };
     BTreeMap::from([(SUMMARY.to_owned(), summary(upgrade)), (STATUS.to_owned(), text)])
 }
 

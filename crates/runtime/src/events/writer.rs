@@ -86,6 +86,9 @@ impl Writer {
                 }
                 // An earlier attempt succeeded, although its answer was lost.
                 (Some(409), Write::Create { .. }) => return,
+                (Some(403), _) if is_terminating(&error) => {
+                    tracing::debug!(reason = entry.reason, "an Event was dropped: its namespace is being deleted");
+                }
                 (Some(403), _) => {
                     if !std::mem::replace(&mut self.forbidden_logged, true) {
                         tracing::warn!(
@@ -132,6 +135,14 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// Whether the namespace of the object is being deleted. Nothing can be created there any more, whatever rights there
+/// are. The cause is that of the admission plug-in `NamespaceLifecycle`.
+fn is_terminating(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 /// The object as client-go's recorder makes it.
@@ -208,6 +219,22 @@ mod tests {
         task.await;
         let methods: Vec<_> = scenario.requests().iter().map(|request| request.method.clone()).collect();
         assert_eq!(methods, ["POST", "POST"], "what was never created is not patched");
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_is_being_deleted_is_no_missing_right() {
+        let terminating = json!({"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]});
+        for (details, logged) in [(terminating, false), (json!({"kind": "events"}), true)] {
+            let mut status = Scenario::status(403, "Forbidden", "events is forbidden");
+            status["details"] = details;
+            let scenario = Scenario::answering(move |_| (403, status.clone()));
+            let client = scenario.client();
+            let mut writer = Writer { client, correlator: Correlator::default(), forbidden_logged: false };
+            let (recorder, mut entries) = Recorder::to_channel("service-controller");
+            recorder.warning(&service(), "A", "a");
+            writer.write(&Noted { entry: entries.recv().await.unwrap(), at: Timestamp::now() }).await;
+            assert_eq!((scenario.requests().len(), writer.forbidden_logged), (1, logged));
+        }
     }
 
     #[tokio::test]
