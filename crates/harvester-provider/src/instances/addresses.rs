@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use cloud_provider::node::{PROVIDED_NODE_IP, parse_node_ips};
+use cloud_provider::node::{PROVIDED_NODE_IP, is_uninitialized, parse_node_ips};
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use harvester_api::keys;
 use harvester_api::virtual_machine_instance::Phase;
@@ -48,6 +48,14 @@ pub enum Addresses {
     HostnameOnly(String),
     /// Not known now, with the reason for the user. A Node keeps what it shows; one under initialisation stays tainted.
     Unknown(String),
+    /// A NIC that the Node may be on has no address now, and a later one has these. An initialised Node waits before it
+    /// shows them: its InternalIP would jump to another network, and back when the guest agent has reported the NIC.
+    OnLaterNic {
+        /// What is missing on the earlier NIC.
+        reason: String,
+        /// The addresses, as in [`Self::Known`].
+        addresses: Vec<NodeAddress>,
+    },
 }
 
 /// How InternalIPs are chosen (CCM spec 4.3, step 2).
@@ -85,12 +93,17 @@ pub fn node_addresses(
 
     let mode = mode(node, rules);
     let provided: &[IpAddr] = if let Mode::Provided(ips) = &mode { ips } else { &[] };
+    let current = current_internal_ips(node);
+    let may_wait = !current.is_empty() && !is_uninitialized(node);
+    let its_own = |ip: &IpAddr| provided.contains(ip) || current.contains(ip);
+    let (mut silent, mut later) = (false, None);
     let mut reason = String::new();
     for network in &networks {
         let raw = match reported(vmi, network) {
             Ok(raw) => raw,
             Err(text) => {
                 keep_first(&mut reason, text);
+                silent = true;
                 continue;
             }
         };
@@ -103,9 +116,9 @@ pub fn node_addresses(
                 &mut reason,
                 format!("Found {what} for node {} on network {network:?} of its VMI {}", node.name, vmi.key()),
             );
+            silent = true;
             continue;
         }
-        let current = current_internal_ips(node);
         let mut addresses = classify(&candidates, &mode, &hidden(node, rules, &mode), &current);
         if addresses.is_empty() {
             let text = format!(
@@ -119,9 +132,16 @@ pub fn node_addresses(
             continue;
         }
         addresses.push(NodeAddress { kind: NodeAddressKind::Hostname, address: node.name.clone() });
+        if silent && may_wait && !candidates.iter().any(its_own) {
+            later = later.or(Some(addresses));
+            continue;
+        }
         return Addresses::Known(addresses);
     }
-    Addresses::Unknown(reason)
+    match later {
+        Some(addresses) => Addresses::OnLaterNic { reason, addresses },
+        None => Addresses::Unknown(reason),
+    }
 }
 
 fn keep_first(reason: &mut String, text: String) {

@@ -1,6 +1,7 @@
 //! Tables 8.7, 8.8, 8.9 and 8.13 of the CCM spec, and what we do better (W-05, W-13, W-29, W-30, W-32).
 
-use cloud_provider::view::{Tags, Uid};
+use cloud_provider::view::{Tags, Taint, Uid};
+use contract::keys::kubernetes::UNINITIALIZED;
 use proptest::prelude::*;
 
 use super::super::view::{InterfaceView, NetworkView, build};
@@ -84,6 +85,11 @@ fn show(addresses: &Addresses) -> Vec<String> {
         }
         Addresses::HostnameOnly(_) => vec!["hostname only".into()],
         Addresses::Unknown(_) => vec!["unknown".into()],
+        Addresses::OnLaterNic { addresses, .. } => {
+            let mut shown = show(&Addresses::Known(addresses.clone()));
+            shown.insert(0, "later:".into());
+            shown
+        }
     }
 }
 
@@ -268,6 +274,41 @@ fn without_the_flag_the_next_network_serves_while_the_first_has_no_address() {
     let rules = Flags { management: "a/a", ..Flags::default() }.rules();
     let got = node_addresses(&node(&[]), &vmi(&[("a/a", None), ("b/b", Some(&[B]))]), &rules, &BTreeSet::new());
     assert_eq!(show(&got), ["unknown"]);
+}
+
+/// W-05, W-30. Seen: for the half minute until the guest agent had reported the first NIC, its Node had the address of a
+/// storage network.
+#[test]
+fn an_initialised_node_does_not_move_to_its_next_nic_while_the_first_one_is_silent() {
+    let shows = |address: &str| NodeView {
+        addresses: vec![NodeAddress { kind: NodeAddressKind::InternalIp, address: address.into() }],
+        ..node(&[])
+    };
+    let none = BTreeSet::new();
+    let (first_fit, cidr) = (Flags::default(), Flags { cidr: &["192.168.120.0/24"], ..Flags::default() });
+    let silences: [(Option<&[&str]>, &BTreeSet<IpAddr>); 3] =
+        [(None, &none), (Some(&[]), &none), (Some(&[C]), &BTreeSet::from([C.parse().unwrap()]))];
+    for (silent, vips) in silences {
+        let vmi = vmi(&[("a/a", silent), ("b/b", Some(&[B]))]);
+        for flags in [&first_fit, &cidr] {
+            let got = |node: &NodeView| show(&node_addresses(node, &vmi, &flags.rules(), vips));
+            assert_eq!(got(&shows(A)), ["later:".to_owned(), i(B)], "{silent:?}");
+            assert_eq!(got(&shows(B)), [i(B)], "{silent:?}: it is on its second NIC already");
+            let mut new = shows(A);
+            new.taints.push(Taint {
+                key: UNINITIALIZED.into(),
+                value: Some("true".into()),
+                effect: "NoSchedule".into(),
+                time_added: None,
+            });
+            assert_eq!(got(&new), [i(B)], "{silent:?}: a new one needs an address");
+            let provided = NodeView { addresses: shows(A).addresses, ..node(&[(PROVIDED_NODE_IP, B)]) };
+            assert_eq!(got(&provided), [i(B)], "{silent:?}: its kubelet says so");
+        }
+    }
+    // A NIC that was taken away is waited for no longer.
+    let got = node_addresses(&shows(A), &vmi(&[("b/b", Some(&[B]))]), &first_fit.rules(), &none);
+    assert_eq!(show(&got), [i(B)]);
 }
 
 /// W-30.

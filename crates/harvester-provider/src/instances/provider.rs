@@ -76,6 +76,8 @@ struct InstanceState {
     listeners: Vec<mpsc::UnboundedSender<NodeWake>>,
     /// Node names by VM name, as last found: the Nodes to wake when the VM changes.
     found: BTreeMap<String, String>,
+    /// Nodes that wait for an earlier NIC, with the end of the wait.
+    nic_waits: BTreeMap<String, Instant>,
     /// When the entries of vanished machines and Nodes were last removed.
     swept: Option<Instant>,
     /// The number of failures of the watches, and since when it has not changed.
@@ -96,6 +98,10 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// A Node without a query for this long is gone (every Node is queried every few minutes). Its VM may come back under
 /// another name.
 const NODE_LASTS: Duration = Duration::from_mins(30);
+
+/// How long an initialised Node waits for a NIC without an address before it shows those of a later NIC. A restart of the
+/// machine or of its DHCP client takes less, and an address that has really gone is no longer shown for ever.
+const NIC_SILENT: Duration = Duration::from_mins(10);
 
 impl HarvesterInstances {
     /// Creates the provider. It sends and watches nothing before [`Self::run`], which receives the requests for guest
@@ -187,8 +193,11 @@ impl HarvesterInstances {
 
     fn addresses(&self, node: &NodeView, vmi: &VmiView) -> Result<Vec<NodeAddress>, String> {
         let uninitialised = is_uninitialized(node);
-        match node_addresses(node, vmi, &self.rules, &self.service_vips()) {
+        let found = node_addresses(node, vmi, &self.rules, &self.service_vips());
+        let waits = self.waits_for_nic(node, matches!(found, Addresses::OnLaterNic { .. }));
+        match found {
             Addresses::Known(addresses) => Ok(addresses),
+            Addresses::OnLaterNic { addresses, .. } if !waits => Ok(addresses),
             // An address that the kubelet has set itself is more valuable.
             Addresses::HostnameOnly(_) if uninitialised && node.addresses.is_empty() => {
                 Ok(vec![NodeAddress { kind: NodeAddressKind::Hostname, address: node.name.clone() }])
@@ -199,11 +208,21 @@ impl HarvesterInstances {
             }
             // W-05: a Node without addresses stays tainted; one with addresses keeps them.
             Addresses::Unknown(reason) if uninitialised => Err(reason),
-            Addresses::Unknown(reason) => {
+            Addresses::Unknown(reason) | Addresses::OnLaterNic { reason, .. } => {
                 tracing::debug!(node = node.name, "the controller keeps the addresses of the Node: {reason}");
                 Ok(Vec::new())
             }
         }
+    }
+
+    /// Whether a Node whose machine has addresses on a later NIC still waits for an earlier one.
+    fn waits_for_nic(&self, node: &NodeView, on_later_nic: bool) -> bool {
+        let (mut memory, now) = (self.memory(), Instant::now());
+        if !on_later_nic {
+            memory.nic_waits.remove(&node.name);
+            return false;
+        }
+        now < *memory.nic_waits.entry(node.name.clone()).or_insert(now + NIC_SILENT)
     }
 }
 

@@ -227,6 +227,26 @@ async fn a_machine_without_addresses_keeps_a_new_node_tainted_and_an_old_one_as_
     assert_eq!(error.message, "VM guests/vm-1 has no running instance, Harvester says Running");
 }
 
+/// W-05. An address that has really gone is not shown for ever.
+#[tokio::test]
+async fn an_initialised_node_waits_for_its_first_nic_before_it_shows_the_second_one() {
+    let mut two = running("vm-1", None);
+    two.networks.push(NetworkView { name: "nic-1".into(), multus: Some("guests/storage".into()) });
+    let addresses = vec!["172.16.0.11".into()];
+    two.interfaces.push(InterfaceView { name: "nic-1".into(), addresses, interface_name: "enp2s0".into() });
+    let lab = lab(&[two], "x");
+    let mut view = node("a", Some("harvester://uid-vm-1"), false);
+    view.addresses = vec![NodeAddress { kind: NodeAddressKind::InternalIp, address: "10.0.0.11".into() }];
+    let shown = async || lab.instances.metadata(&view).await.unwrap().addresses.len();
+    assert_eq!(shown().await, 0, "it keeps what it has");
+    assert_eq!(shown().await, 0);
+    lab.instances.memory().nic_waits.insert("a".into(), Instant::now());
+    assert_eq!(shown().await, 2, "an address of the second NIC, and the host name");
+    lab.vmis.apply("vm-1".into(), running("vm-1", Some("10.0.0.11")));
+    assert_eq!(shown().await, 2);
+    assert!(lab.instances.memory().nic_waits.is_empty());
+}
+
 /// What `kubectl describe node` shows, step by step.
 #[test]
 fn a_machine_that_does_not_run_says_how_far_it_is() {
