@@ -187,7 +187,8 @@ impl Hostnames {
         self.answers.insert(ask.vm.clone(), HostnameAnswer { vmi_uid: ask.vmi_uid.clone(), outcome });
     }
 
-    fn forget(&mut self, vm: &str) {
+    /// Forgets what this machine's agent reported.
+    pub fn forget(&mut self, vm: &str) {
         match self.answers.remove(vm).map(|answer| answer.outcome) {
             Some(Outcome::Asked) => self.open -= 1,
             Some(Outcome::Is(hostname)) => {

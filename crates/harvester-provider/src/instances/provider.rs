@@ -89,14 +89,12 @@ struct InstanceState {
 struct Binding {
     vm: String,
     node: String,
-    seen: Instant,
 }
 
 /// Interval of a scan of all machines, if nothing else requires one.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
-/// A Node without a query for this long is gone (every Node is queried every few minutes). Its VM may come back under
-/// another name.
+/// A Node without a query for this long waits no more (every Node is queried every few minutes).
 const NODE_LASTS: Duration = Duration::from_mins(30);
 
 /// How long an initialised Node waits for a NIC without an address before it shows those of a later NIC. A restart of the

@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry;
 use runtime::scenario::Scenario;
 use serde_json::json;
 
-use super::super::hostnames::ASK_AGAIN;
+use super::super::hostnames::{ASK_AGAIN, Resolution};
 use super::super::view::build::{vm, vmi};
 use super::super::view::{InterfaceView, NetworkView, machine_caches};
 use super::vips::VIP_LINGERS;
@@ -314,6 +314,47 @@ async fn a_node_is_gone_only_with_a_provider_id_and_an_answer_of_the_api() {
         let existence = lab.instances.existence(&node("a", doubtful, false)).await;
         assert!(matches!(existence, Existence::Unknown(_)), "{doubtful:?} {existence:?}");
     }
+}
+
+/// Seen: a machine whose host name had been changed was no Node's for half an hour after its former Node was deleted.
+#[tokio::test]
+async fn a_machine_whose_node_is_gone_may_be_another_node_and_its_agent_is_asked_again() {
+    let lab = lab(&[running("vm-1", Some("10.0.0.1"))], "new");
+    let old = node("old", Some("harvester://uid-vm-1"), false);
+    lab.instances.nodes.apply("old".into(), old.clone());
+    lab.instances.metadata(&old).await.unwrap();
+    // What its agent said when the Node was new.
+    let vmi = lab.vmis.get(&"vm-1".to_owned()).unwrap();
+    {
+        let (mut memory, now) = (lab.instances.memory(), Instant::now());
+        let asked = memory.hostnames.resolve("old", false, &[vmi.as_ref()], now);
+        let Resolution::Ask(asks) = asked else { panic!("{asked:?}") };
+        memory.hostnames.answered(&asks[0], Some("old"), now);
+    }
+    let asking = tokio::spawn(Arc::clone(&lab.instances).run(lab.asked));
+    let new = node("new", None, true);
+    let error = lab.instances.metadata(&new).await.unwrap_err();
+    assert!(error.message.starts_with("no VM for node new: of those in namespace guests that are no other Node's"));
+    assert_eq!(lab.server.requests(), []);
+    lab.instances.nodes.remove(&"old".to_owned());
+    while let Err(error) = lab.instances.metadata(&new).await {
+        assert!(error.under_way, "{error}");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(lab.server.requests().len(), 1);
+    asking.abort();
+}
+
+#[tokio::test]
+async fn a_node_whose_machine_is_another_nodes_is_told_which_one_that_is() {
+    let lab = lab(&[running("new", Some("10.0.0.1"))], "x");
+    let old = node("old", Some("harvester://uid-new"), false);
+    lab.instances.nodes.apply("old".into(), old.clone());
+    lab.instances.metadata(&old).await.unwrap();
+    let error = lab.instances.metadata(&node("new", None, true)).await.unwrap_err();
+    let expected = "no VM for node new: VM new is the machine of node old by its provider ID";
+    assert!(error.message.starts_with(expected) && error.message.ends_with("kubectl delete node old"), "{error}");
+    assert!(lab.instances.metadata(&old).await.is_ok(), "it keeps its machine");
 }
 
 /// The Go provider's flag against guessing by host names.

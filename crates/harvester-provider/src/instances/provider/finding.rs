@@ -50,7 +50,7 @@ impl HarvesterInstances {
     fn find_among_all(&self, node: &NodeView, memory: &mut InstanceState) -> MachineMatch {
         let (vms, vmis) = (self.vms.all(), self.vmis.all());
         memory.swept = Some(Instant::now());
-        memory.bound.retain(|_, binding| binding.seen.elapsed() < NODE_LASTS);
+        self.release(memory);
         memory.unresolved.retain(|_, asked| asked.elapsed() < NODE_LASTS);
         let there: HashSet<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
         memory.hostnames.retain(|name| there.contains(name));
@@ -59,6 +59,36 @@ impl HarvesterInstances {
         let cluster = self.cluster.name_or_flag();
         let machines = Machines { cluster: &cluster, vms: &vms, vmis: &vmis, bound: &bound };
         find(node, machines, self.asks_agents.then_some(&mut memory.hostnames), Instant::now())
+    }
+
+    /// Releases the machines whose Nodes are gone. Such a machine may be another Node by now, because its host name was
+    /// changed, so its guest agent is asked again.
+    fn release(&self, memory: &mut InstanceState) {
+        if !self.nodes.is_synced() {
+            return;
+        }
+        let has = |node: &String, uid: &str| self.nodes.get(node).is_some_and(|node| vm_uid(&node) == Some(uid));
+        let gone = memory.bound.iter().filter(|(uid, binding)| !has(&binding.node, uid));
+        let gone: Vec<String> = gone.map(|(uid, _)| uid.clone()).collect();
+        for uid in gone {
+            if let Some(binding) = memory.bound.remove(&uid) {
+                memory.hostnames.forget(&binding.vm);
+            }
+        }
+        memory.nic_waits.retain(|node, _| self.nodes.get(node).is_some());
+    }
+
+    /// Why a Node without a provider ID has no machine, if the machine that has its name is another Node's.
+    fn taken(&self, node: &NodeView) -> Option<String> {
+        let memory = self.memory();
+        let is_called = |vm: &str| vm == node.name || memory.hostnames.is_called(vm, &node.name);
+        let others = memory.bound.values().filter(|binding| binding.node != node.name);
+        let Binding { vm, node: other } = others.filter(|_| vm_uid(node).is_none()).find(|one| is_called(&one.vm))?;
+        let name = &node.name;
+        Some(format!(
+            "no VM for node {name}: VM {vm} is the machine of node {other} by its provider ID. If both are one machine, \
+             which was called {other} before: kubectl delete node {other}"
+        ))
     }
 
     /// The machine of a Node, or the reason why none is known now.
@@ -79,11 +109,13 @@ impl HarvesterInstances {
             )),
             MachineMatch::Nobody(again) => ProviderError {
                 longest_pause: again,
-                ..ProviderError::new(format!(
-                    "no VM for node {name}: none in namespace {} has the UID of its provider ID, reports this host \
-                     name through its guest agent, or has this name",
-                    self.namespace
-                ))
+                ..ProviderError::new(self.taken(node).unwrap_or_else(|| {
+                    format!(
+                        "no VM for node {name}: of those in namespace {} that are no other Node's, none has the UID \
+                         of its provider ID, reports this host name through its guest agent, or has this name",
+                        self.namespace
+                    )
+                }))
             },
         })
     }
@@ -98,7 +130,7 @@ impl HarvesterInstances {
                 memory.found.insert(vm.name.clone(), node.name.clone());
                 // Only a provider ID is certain enough to exclude other Nodes from this machine.
                 if vm_uid(node) == Some(&vm.uid) {
-                    let binding = Binding { vm: vm.name.clone(), node: node.name.clone(), seen: Instant::now() };
+                    let binding = Binding { vm: vm.name.clone(), node: node.name.clone() };
                     memory.bound.insert(vm.uid.clone(), binding);
                 }
             }
