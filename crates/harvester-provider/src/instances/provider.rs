@@ -78,6 +78,8 @@ struct InstanceState {
     found: BTreeMap<String, String>,
     /// Nodes that wait for an earlier NIC, with the end of the wait.
     nic_waits: BTreeMap<String, Instant>,
+    /// Values of annotations that are no label values, as told in the log.
+    no_labels: BTreeSet<String>,
     /// When the entries of vanished machines and Nodes were last removed.
     swept: Option<Instant>,
     /// The number of failures of the watches, and since when it has not changed.
@@ -213,6 +215,20 @@ impl HarvesterInstances {
         }
     }
 
+    /// The value of an annotation of the machine as a label value. It is empty if it is none: a request with it would be
+    /// refused, and everything else in it (W-22).
+    fn topology_label(&self, vmi: &VmiView, key: &str, value: &str) -> String {
+        let label = label_value(value);
+        if label.is_none() && !value.is_empty() && self.memory().no_labels.insert(value.to_owned()) {
+            tracing::warn!(
+                vmi = vmi.key(),
+                value,
+                "annotation {key} of the VMI is no valid label value; the controller leaves the label out"
+            );
+        }
+        label.unwrap_or_default()
+    }
+
     /// Whether a Node whose machine has addresses on a later NIC still waits for an earlier one.
     fn waits_for_nic(&self, node: &NodeView, on_later_nic: bool) -> bool {
         let (mut memory, now) = (self.memory(), Instant::now());
@@ -258,8 +274,8 @@ impl Instances for HarvesterInstances {
                 .filter(|_| !node.labels.contains_key(INSTANCE_TYPE))
                 .unwrap_or_default(),
             addresses: self.addresses(node, &vmi).map_err(ProviderError::new)?,
-            zone: vmi.zone.clone(),
-            region: vmi.region.clone(),
+            zone: self.topology_label(&vmi, keys::kubernetes::TOPOLOGY_ZONE, &vmi.zone),
+            region: self.topology_label(&vmi, keys::kubernetes::TOPOLOGY_REGION, &vmi.region),
             labels: BTreeMap::from([(keys::cloudprovider::HOST, label_value(&vmi.host).unwrap_or_default())]),
         };
         if !is_uninitialized(node) {

@@ -280,6 +280,19 @@ fn what_is_no_label_value_is_not_shown() {
     }
 }
 
+/// W-22. An annotation takes any text, and a PATCH with a wrong label initialised no Node.
+#[tokio::test]
+async fn a_zone_that_is_no_label_value_is_left_out() {
+    let odd = VmiView { zone: "Rack 1 / Row B".into(), ..running("vm-1", Some("10.0.0.1")) };
+    let lab = lab(&[odd], "x");
+    let view = node("a", Some("harvester://uid-vm-1"), true);
+    for _ in 0..2 {
+        let machine = lab.instances.metadata(&view).await.unwrap();
+        assert_eq!((machine.zone.as_str(), machine.region.as_str()), ("", "lab"));
+        assert_eq!(lab.instances.memory().no_labels.len(), 1, "it is logged once");
+    }
+}
+
 /// W-29: Harvester reports an address of a Service for a while after the announcer has taken it off the machine.
 #[tokio::test]
 async fn an_address_that_was_a_services_until_now_is_not_the_nodes() {
