@@ -54,7 +54,8 @@ pub const REASONS: &[Reason] = &[
         "The cloud controller has not read Harvester or the cluster yet.",
         "Check the cloud-config and its rights if the message names an error."),
     reason("HarvesterSilent", "Service", "condition Unknown",
-        "The load balancer controller of Harvester has not looked at the object for 30 s.",
+        "The load balancer controller of Harvester has not looked at the object for 30 s, or given it no address for \
+         2 min.",
         "Restart deployment harvester-load-balancer in namespace harvester-system of Harvester."),
     reason("NotServed", "Service", "condition False",
         "The address has been published for a minute, and no node serves it.",

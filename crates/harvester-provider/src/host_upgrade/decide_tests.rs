@@ -421,7 +421,7 @@ fn a_controller_that_restarts_does_not_make_a_stale_plan_look_fresh() {
     }
 }
 
-/// Seen: the window stayed open for weeks, and the upgrade that came then opened none.
+/// The window stayed open for as long as they were off, and the upgrade that came then opened none.
 #[test]
 fn machines_that_stay_off_do_not_hide_the_next_upgrade() {
     for power in [Power::Off, Power::Starting] {
@@ -466,7 +466,7 @@ fn a_plan_that_follows_one_that_lasted_too_long_is_an_upgrade_of_its_own() {
     assert_eq!(upgrade.suspended(), None, "it has its own time");
 }
 
-/// Seen: two machines that had been off for days were taken for an upgrade after each change of the leader.
+/// Two machines that had been off for days were taken for an upgrade by each new leader.
 #[test]
 fn a_new_process_knows_which_machines_have_been_off_for_long_and_a_restart_of_one_is_not_written_down() {
     for power in [Power::Off, Power::Starting] {

@@ -276,8 +276,7 @@ fn without_the_flag_the_next_network_serves_while_the_first_has_no_address() {
     assert_eq!(show(&got), ["unknown"]);
 }
 
-/// W-05, W-30. Seen: for the half minute until the guest agent had reported the first NIC, its Node had the address of a
-/// storage network.
+/// W-05, W-30. Until the guest agent had reported the first NIC, its Node had the address of a storage network.
 #[test]
 fn an_initialised_node_does_not_move_to_its_next_nic_while_the_first_one_is_silent() {
     let shows = |address: &str| NodeView {

@@ -99,8 +99,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// A Node without a query for this long waits no more (every Node is queried every few minutes).
 const NODE_LASTS: Duration = Duration::from_mins(30);
 
-/// How long an initialised Node waits for a NIC without an address before it shows those of a later NIC. A restart of the
-/// machine or of its DHCP client takes less, and an address that has really gone is no longer shown for ever.
+/// How long an initialised Node waits for a NIC without an address before it shows those of a later NIC. A restart of
+/// the machine or of its DHCP client takes less, and an address that has really gone is not shown for ever.
 const NIC_SILENT: Duration = Duration::from_mins(10);
 
 impl HarvesterInstances {
@@ -215,7 +215,7 @@ impl HarvesterInstances {
         }
     }
 
-    /// The value of an annotation of the machine as a label value. It is empty if it is none: a request with it would be
+    /// The value of an annotation of the machine as a label value; empty if it is none. A request with it would be
     /// refused, and everything else in it (W-22).
     fn topology_label(&self, vmi: &VmiView, key: &str, value: &str) -> String {
         let label = label_value(value);

@@ -329,7 +329,7 @@ async fn a_node_is_gone_only_with_a_provider_id_and_an_answer_of_the_api() {
     }
 }
 
-/// Seen: a machine whose host name had been changed was no Node's for half an hour after its former Node was deleted.
+/// A machine whose host name had been changed was no Node's for half an hour after its former Node was deleted.
 #[tokio::test]
 async fn a_machine_whose_node_is_gone_may_be_another_node_and_its_agent_is_asked_again() {
     let lab = lab(&[running("vm-1", Some("10.0.0.1"))], "new");

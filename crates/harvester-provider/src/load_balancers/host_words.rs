@@ -19,6 +19,10 @@ pub const HOST_SILENT: Duration = Duration::from_secs(30);
 /// this for every pool (Harvester spec 3.6, 8.2).
 pub const POOL_UNKNOWN: Duration = Duration::from_secs(10);
 
+/// How long a collision that the host reports, and an object that is ready without an address, count as a phase. As a
+/// rule both pass within seconds.
+pub const PASSES: Duration = Duration::from_mins(2);
+
 /// Interval at which an object is sent again whose network or project the host could not determine: only a write runs
 /// the host's webhook again (Harvester spec 3.5).
 pub const READMIT_INTERVAL: Duration = Duration::from_secs(30);
@@ -44,6 +48,15 @@ pub struct NoAddress {
     pub resend: Option<Resend>,
 }
 
+/// How long an object has been without an address.
+#[derive(Debug, Clone, Copy)]
+pub struct Waited {
+    /// How long the object has been known.
+    pub known: Duration,
+    /// How long it has waited since it was last sent.
+    pub idle: Duration,
+}
+
 /// Why the object should be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resend {
@@ -63,23 +76,19 @@ impl Resend {
     }
 }
 
-/// The reason for a LoadBalancer without a usable address. `age`: how long the object has been known. `then`: the
-/// sentence about what follows when it gets an address.
-pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, age: Duration) -> NoAddress {
+/// The reason for a LoadBalancer without a usable address. `then`: the sentence about what follows when it gets one.
+pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, waited: Waited) -> NoAddress {
     let message = lb.ready.as_ref().map_or("", |ready| ready.message.as_str());
     let text = format!("ip is not allocated, mode: {}, message: {message}", lb.effective_ipam());
-    let progress = |text: String, retry_after| NoAddress {
-        waiting: Waiting { reason: WaitReason::Allocation.word(), message: text, needs_user: false, retry_after },
-        reason: WaitReason::Allocation,
-        resend: None,
-    };
     match &lb.ready {
-        None => silent_host(&text, age),
+        None => silent_host(&text, waited.known),
         // Ready without an address is normal during a switch of the pool, and between two writes of the host.
-        Some(ready) if ready.status => progress(text, None),
+        Some(ready) if ready.status => {
+            should_pass(&text, WaitReason::HostSilent, "shown no address of the object that can be used", waited.idle)
+        }
         Some(_) => match NotReady::classify(message) {
-            NotReady::Transient => progress(text, None),
-            NotReady::NoAllocator => no_such_pool(lb, &text, then, age),
+            NotReady::Transient => should_pass(&text, WaitReason::Refused, "tried that in vain", waited.idle),
+            NotReady::NoAllocator => no_such_pool(lb, &text, then, waited.known),
             NotReady::NoMatchingPool => no_matching_pool(lb, &text, (cluster, namespace), then),
             NotReady::PoolExhausted => NoAddress {
                 waiting: Waiting {
@@ -110,6 +119,24 @@ pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, a
             },
         },
     }
+}
+
+/// A state of the host that passes by itself, or lasts for so long that somebody has to look at the host. `lasts`: the
+/// reason then; `what`: what its controller did meanwhile.
+fn should_pass(text: &str, lasts: WaitReason, what: &str, idle: Duration) -> NoAddress {
+    let left = PASSES.saturating_sub(idle);
+    let (reason, message, retry_after) = if left.is_zero() {
+        let message = format!(
+            "{text}. Harvester's load balancer controller has {what} for more than {} min: see the log of \
+             harvester-load-balancer in namespace harvester-system of Harvester",
+            PASSES.as_secs() / 60
+        );
+        (lasts, message, None)
+    } else {
+        (WaitReason::Allocation, text.to_owned(), Some(left))
+    };
+    let waiting = Waiting { reason: reason.word(), message, needs_user: left.is_zero(), retry_after };
+    NoAddress { waiting, reason, resend: None }
 }
 
 /// The controller may not read the host's pools, so the host's message is the only information.
@@ -195,7 +222,11 @@ mod tests {
         if let Some(message) = message {
             lb = LbView { ready: Some(super::super::view::Ready { status: false, message: message.into() }), ..lb };
         }
-        no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::ZERO)
+        after(&lb, Duration::ZERO)
+    }
+
+    fn after(lb: &LbView, time: Duration) -> NoAddress {
+        no_address(lb, ("demo", "guests"), GETS_ONE, Waited { known: time, idle: time })
     }
 
     #[test]
@@ -207,6 +238,28 @@ mod tests {
             let told = tell(Some(message), "guests/mgmt");
             assert!(!told.waiting.needs_user && told.resend.is_none(), "{told:?}");
             assert_eq!(told.waiting.message, format!("ip is not allocated, mode: pool, message: {message}"));
+            assert_eq!((told.reason, told.waiting.retry_after), (WaitReason::Allocation, Some(PASSES)));
+        }
+    }
+
+    /// Both were told to nobody, however long they lasted.
+    #[test]
+    fn a_collision_and_a_ready_object_without_an_address_become_the_users_trouble_when_they_last() {
+        let collides = build::lb("x").not_ready("fail to reserve 10.0.0.1 into edge").done();
+        let ready = LbView { usable_address: None, ..build::lb("x").ready("10.0.0.1").done() };
+        for (lb, reason, part) in [
+            (collides, WaitReason::Refused, "fail to reserve 10.0.0.1 into edge. Harvester's load balancer controller"),
+            (ready, WaitReason::HostSilent, "shown no address of the object"),
+        ] {
+            let soon = after(&lb, Duration::from_secs(119));
+            assert_eq!((soon.waiting.needs_user, soon.waiting.retry_after), (false, Some(Duration::from_secs(1))));
+            let late = after(&lb, PASSES);
+            assert!(late.waiting.needs_user && late.waiting.message.contains(part), "{}", late.waiting.message);
+            assert_eq!((late.reason, late.waiting.reason, late.resend), (reason, reason.word(), None));
+            assert_eq!(late, after(&lb, Duration::from_hours(9)), "one trouble, one Event");
+            // An old object that collides again is no trouble yet.
+            let again = Waited { known: Duration::from_hours(9), idle: Duration::from_secs(3) };
+            assert!(!no_address(&lb, ("demo", "guests"), GETS_ONE, again).waiting.needs_user);
         }
     }
 
@@ -214,20 +267,16 @@ mod tests {
     #[test]
     fn a_pool_that_does_not_exist_becomes_the_users_trouble_after_ten_seconds() {
         let lb = build::lb("x").not_ready("fail to get allocator nosuch").done();
-        let soon = no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::from_secs(4));
+        let soon = after(&lb, Duration::from_secs(4));
         assert!(!soon.waiting.needs_user && soon.resend.is_none(), "a host that starts says so of every pool");
         assert_eq!(soon.waiting.retry_after, Some(Duration::from_secs(6)));
-        let late = no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::from_secs(10));
+        let late = after(&lb, Duration::from_secs(10));
         assert!(late.waiting.needs_user);
         assert_eq!((late.reason, late.resend), (WaitReason::NoSuchPool, Some(Resend::Nudge)));
         for part in ["IPPool nosuch does not exist on Harvester, or Harvester has just restarted", "/ippool"] {
             assert!(late.waiting.message.contains(part), "{}", late.waiting.message);
         }
-        assert_eq!(
-            late,
-            no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::from_mins(15)),
-            "one trouble, one Event"
-        );
+        assert_eq!(late, after(&lb, Duration::from_mins(15)), "one trouble, one Event");
     }
 
     #[test]
@@ -265,15 +314,11 @@ mod tests {
     #[test]
     fn a_host_that_never_looked_becomes_the_users_trouble_after_half_a_minute() {
         let lb = build::lb("x").done();
-        let soon = no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::from_secs(10));
+        let soon = after(&lb, Duration::from_secs(10));
         assert!(!soon.waiting.needs_user);
         assert_eq!(soon.waiting.retry_after, Some(Duration::from_secs(20)));
-        let late = no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::from_secs(30));
+        let late = after(&lb, Duration::from_secs(30));
         assert!(late.waiting.needs_user && late.waiting.message.contains("harvester-load-balancer"));
-        assert_eq!(
-            late.waiting.message,
-            no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::from_mins(15)).waiting.message,
-            "one trouble, one Event"
-        );
+        assert_eq!(late.waiting.message, after(&lb, Duration::from_mins(15)).waiting.message, "one trouble, one Event");
     }
 }

@@ -300,7 +300,7 @@ async fn a_watch_that_is_put_off_is_left_to_who_watches_and_other_requests_are_t
     assert_eq!(server.asked().len(), 3);
 }
 
-/// Seen: ten seconds for each pod that a PodDisruptionBudget protects, and a time-out in the place of the reason.
+/// Each pod that a PodDisruptionBudget protects cost ten seconds, and a time-out came in the place of the reason.
 #[tokio::test]
 async fn an_eviction_that_a_budget_refuses_is_answered_at_once_and_other_writes_are_tried_again() {
     let server = server_at("127.0.0.1:0", &[429, 429, 200]).await;

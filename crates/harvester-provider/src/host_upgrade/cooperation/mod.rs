@@ -278,8 +278,8 @@ impl Cooperation {
         events.normal(&reference(node), reason, &message);
     }
 
-    /// Takes in the pass over the pods of the Node when it has ended. If none is under way and `begin` is set, a new one
-    /// begins when it is due.
+    /// Takes in the pass over the pods of the Node when it has ended. If none is under way and `begin` is set, a new
+    /// one begins when it is due.
     async fn evict(&mut self, node: &NodeView, begin: bool, events: &Recorder) {
         let drain = self.drains.entry(node.name.clone()).or_default();
         if drain.pass.is_empty() {

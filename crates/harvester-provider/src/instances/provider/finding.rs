@@ -86,8 +86,8 @@ impl HarvesterInstances {
         let Binding { vm, node: other } = others.filter(|_| vm_uid(node).is_none()).find(|one| is_called(&one.vm))?;
         let name = &node.name;
         Some(format!(
-            "no VM for node {name}: VM {vm} is the machine of node {other} by its provider ID. If both are one machine, \
-             which was called {other} before: kubectl delete node {other}"
+            "no VM for node {name}: VM {vm} is the machine of node {other} by its provider ID. If both are one \
+             machine, which was called {other} before: kubectl delete node {other}"
         ))
     }
 

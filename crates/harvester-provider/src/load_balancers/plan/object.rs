@@ -9,7 +9,7 @@ use cloud_provider::view::{Family, ServiceView};
 use harvester_api::keys::cloudprovider;
 
 use super::super::choice::Source;
-use super::super::host_words::{self, Resend};
+use super::super::host_words::{self, Resend, Waited};
 use super::super::network::wanted_network;
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
@@ -54,7 +54,10 @@ pub(super) fn network_changed(service: &ServiceView, lb: &LbView, config: &LoadB
 /// there is an address.
 pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Option<Resend>, PlanVerdict) {
     let config = world.config;
-    let told = host_words::no_address(lb, (config.cluster_name.as_str(), &config.namespace), then, world.ages.of(lb));
+    let known = world.ages.of(lb);
+    // The object that takes over in a move has no time of its own, and waits for as long as it is known.
+    let waited = Waited { known, idle: world.idle.unwrap_or(known) };
+    let told = host_words::no_address(lb, (config.cluster_name.as_str(), &config.namespace), then, waited);
     let mut waiting = told.waiting;
     let due = told.resend.filter(|resend| world.idle.is_some_and(|idle| idle >= resend.interval()));
     if let (Some(resend), None) = (told.resend, due) {

@@ -70,6 +70,18 @@ fn a_pool_that_gives_nothing_leaves_the_service_as_it_is_and_says_so() {
 }
 
 #[test]
+fn a_host_that_collides_for_minutes_over_the_new_pool_is_told_while_the_old_address_is_served() {
+    let collides = lb("lb-next").not_ready("fail to reserve 10.20.9.1 into new").done();
+    let next = LbView { wanted_pool: Some("new".into()), name: "lb-next".into(), ..collides };
+    for (minutes, needs_user) in [(1, false), (2, true)] {
+        let others = [Arc::new(next.clone())];
+        let situation = Situation { others: &others, age: Duration::from_mins(minutes), ..Situation::default() };
+        let plan = situation.plan(&moved(), &[], &[("default/web", &old_lb())]);
+        assert_eq!((plan.actions.len(), waiting(&plan).needs_user), (0, needs_user), "{minutes} min: {plan:?}");
+    }
+}
+
+#[test]
 fn a_service_that_has_an_address_is_not_told_that_it_will_get_one() {
     let told = |lb: &LbView, others: &[LbView]| {
         let others: Vec<Arc<LbView>> = others.iter().cloned().map(Arc::new).collect();
