@@ -17,7 +17,7 @@ mod reports;
 mod shown;
 
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -141,7 +141,10 @@ impl ServiceController {
                 // Work that has begun is finished before new work begins.
                 Some(key) = wakes.next() => self.queue.add_first(key),
                 _ = resync.tick() => {
-                    self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key, WorkQueue::add_last));
+                    // Services that are gone, too: the load balancer of one may wait for others that share its address.
+                    let remembered: Vec<ServiceKey> = self.memory.lock().keys().cloned().collect();
+                    let all: BTreeSet<ServiceKey> = self.cache.keys().into_iter().chain(remembered).collect();
+                    all.into_iter().for_each(|key| self.add_if_ours(key, WorkQueue::add_last));
                 }
                 else => return,
             }

@@ -74,6 +74,23 @@ async fn an_address_that_the_announcer_publishes_wakes_the_service_and_services_
     assert_eq!(test.calls(), ["ensure default/web v3 1"]);
 }
 
+/// Its load balancer waits for another Service that shares the address. Nothing wakes a Service that is gone.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_gone_is_looked_at_again_too() {
+    let mut test = Test::new([finalized(|view| view.deleting = true)]);
+    let shared = || Ok(Deleted::Waiting(waiting("others share its address", None)));
+    test.will_delete([shared(), shared(), Ok(Deleted::Gone { existed: true })]);
+    let stop = run_for(&mut test, Duration::from_secs(1)).await;
+    test.cache.remove(&service("default/web").key);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(test.calls().len(), 2, "with the Service, and without it");
+    tokio::time::sleep(RESYNC).await;
+    assert_eq!(test.calls().len(), 1);
+    tokio::time::sleep(RESYNC).await;
+    assert_eq!(test.calls(), Vec::<String>::new(), "nothing is left");
+    stop.cancel();
+}
+
 #[tokio::test(start_paused = true)]
 async fn stopping_ends_the_controller() {
     let mut test = Test::new([finalized(|_| {})]);
