@@ -135,6 +135,20 @@ impl CloudConfig {
         }
     }
 
+    /// The same cloud-config with the certificates of authorities instead of the names of their files, as far as they can
+    /// be read. Other content of a file is another place then, and not this one by a later look.
+    pub fn with_authorities(mut self) -> Self {
+        for Endpoint { settings, .. } in &mut self.endpoints {
+            let path = settings.get("certificate-authority").and_then(Value::as_str).map(PathBuf::from);
+            let Some(path) = path.filter(|_| !settings.contains_key("certificate-authority-data")) else { continue };
+            if let Some(content) = std::fs::read(path).ok().filter(|content| !content.is_empty()) {
+                settings.remove("certificate-authority");
+                settings.insert("certificate-authority-data".to_owned(), STANDARD.encode(content).into());
+            }
+        }
+        self
+    }
+
     /// Files that the cloud-config refers to. `tokenFile` is left out, because the client reads it again by itself.
     pub fn files(&self) -> Vec<PathBuf> {
         let named = self.endpoints.iter().map(|endpoint| (&endpoint.settings, "certificate-authority"));

@@ -91,7 +91,7 @@ impl CloudConfigFile {
                 cloud_config.namespace, self.namespace
             ));
         }
-        Ok(cloud_config)
+        Ok(cloud_config.with_authorities())
     }
 }
 
@@ -173,6 +173,8 @@ current-context: c
         let mut file = CloudConfigFile::new(path.clone(), &CloudConfig::parse(named.as_bytes()).unwrap());
         assert!(matches!(file.look(), FileCheck::Nothing));
         std::fs::write(&authority, "new").unwrap();
-        assert!(matches!(file.look(), FileCheck::New(_)));
+        let FileCheck::New(candidate) = file.look() else { panic!("it has changed") };
+        std::fs::write(&authority, "newer").unwrap();
+        assert_eq!(candidate.authority().as_deref(), Some(b"new".as_slice()), "it is what was found then");
     }
 }

@@ -74,11 +74,12 @@ impl Connection {
         all_contexts: bool,
         metrics: &Metrics,
     ) -> Result<Self, ConnectionError> {
-        let mut endpoints = endpoints(cloud_config).await.map_err(ConnectionError::Credentials)?;
+        let used = cloud_config.clone().with_authorities();
+        let mut endpoints = endpoints(&used).await.map_err(ConnectionError::Credentials)?;
         endpoints.truncate(1);
         let switch = Switch::new(endpoints, settings.clone()).map_err(ConnectionError::Client)?;
         let file = CloudConfigFile::new(path, cloud_config);
-        let (used, metrics) = (cloud_config.clone(), metrics.register(LinkMetrics::register));
+        let metrics = metrics.register(LinkMetrics::register);
         Ok(Self { switch, used, settings, all_contexts, file, metrics })
     }
 

@@ -25,7 +25,8 @@ pub(super) enum CandidateCheck {
     NoAnswer(String),
 }
 
-/// Whether server, authority and namespace are those in use, so that only the credentials are new.
+/// Whether server, authority and namespace are those in use, so that only the credentials are new. Both have the
+/// authority's certificates in them ([`CloudConfig::with_authorities`]).
 pub(super) fn is_same_place(used: &CloudConfig, candidate: &CloudConfig) -> bool {
     let server = |config: &CloudConfig| config.endpoints.first().map(|endpoint| endpoint.server.clone());
     server(used) == server(candidate)
@@ -103,6 +104,22 @@ current-context: c
         ] {
             assert_eq!(is_same_place(&used, &parse(&CLOUD_CONFIG.replace(from, to))), same, "{to}");
         }
+    }
+
+    /// Decision 15. The file was read for both sides when they were compared, and was always the same.
+    #[test]
+    fn a_file_of_the_authority_with_other_content_is_another_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = directory.path().join("ca.crt");
+        let named = format!("certificate-authority: '{}'", authority.display());
+        let named = CLOUD_CONFIG.replace("insecure-skip-tls-verify: true", &named);
+        let found = |content: &str| {
+            std::fs::write(&authority, content).unwrap();
+            CloudConfig::parse(named.as_bytes()).unwrap().with_authorities()
+        };
+        let used = found("old");
+        assert!(is_same_place(&used, &found("old")));
+        assert!(!is_same_place(&used, &found("new")));
     }
 
     #[test]
