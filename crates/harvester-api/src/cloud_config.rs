@@ -135,8 +135,8 @@ impl CloudConfig {
         }
     }
 
-    /// The same cloud-config with the certificates of authorities instead of the names of their files, as far as they can
-    /// be read. Other content of a file is another place then, and not this one by a later look.
+    /// The same cloud-config with the certificates of authorities instead of the names of their files, as far as they
+    /// can be read. Other content of a file is another place then, and not this one by a later look.
     pub fn with_authorities(mut self) -> Self {
         for Endpoint { settings, .. } in &mut self.endpoints {
             let path = settings.get("certificate-authority").and_then(Value::as_str).map(PathBuf::from);

@@ -111,7 +111,8 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// Limit for a request from the first byte to the last of the answer. Watches are exempt.
     pub request_timeout: Duration,
-    /// Whether the client retries after 429, 503 and 504, within the request time-out.
+    /// Whether the client retries after 429, 503 and 504, within the request time-out. Evictions are sent once, except
+    /// through a proxy.
     pub retry: bool,
     /// Metrics that count the requests.
     pub metrics: Option<ApiMetrics>,

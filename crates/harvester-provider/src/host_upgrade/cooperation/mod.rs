@@ -209,7 +209,13 @@ impl Cooperation {
             announces: self.announces(name),
         };
         let decision = case.decide();
-        let under_way = self.drains.get(name).is_some_and(|drain| !drain.pass.is_empty());
+        let under_way = self.drains.get_mut(name).is_some_and(|drain| {
+            // A Node that an operator has uncordoned during the drain is left alone at once.
+            if !node.unschedulable {
+                drain.pass.abort_all();
+            }
+            !drain.pass.is_empty()
+        });
         if let Some((patch, change)) = decision.patch {
             self.patch(node, status, &patch, change, events).await;
         } else if decision.evict || under_way {
