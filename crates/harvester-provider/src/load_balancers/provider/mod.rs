@@ -50,7 +50,7 @@ use crate::metrics::Metrics;
 use crate::nad_mapping::MappingSource;
 use failure::{failed, refused};
 use memory::{Now, ProviderState};
-use perform::Done;
+use perform::Pass;
 use undone::Undone;
 
 /// How often one call decides again because the objects differed from the caches.
@@ -254,45 +254,16 @@ impl HarvesterLoadBalancers {
         let config = self.config();
         let mut name = String::new();
         let mut changed = false;
-        'rounds: for _ in 0..ROUNDS {
+        for _ in 0..ROUNDS {
             let current = self.patched.see(service);
             let owned = self.owned(&current, &config);
             name.clone_from(&owned.name);
             let Plan { actions, verdict } = self.decide(&current, &config, &owned, Now::read());
-            let mut outcome = Ok(());
-            let mut decide_anew = false;
-            let mut not_yet = None;
-            let wanted: Vec<_> = actions.iter().filter_map(Action::takes_turn_for).map(str::to_owned).collect();
-            self.pacer.wants_only(&service.key, &wanted);
-            self.forget_what_is_over(&current, &actions);
-            let mut asked = 0;
-            for action in actions {
-                asked += usize::from(action.takes_turn_for().is_some());
-                match self.perform(&current, &name, action).await {
-                    Ok(Done::Seen) => changed = true,
-                    Ok(Done::Unseen) => {}
-                    Ok(Done::NotYet(waiting, reason)) => {
-                        not_yet = Some(PlanVerdict::Waiting(waiting, reason));
-                        break;
-                    }
-                    Ok(Done::DecideAnew) => {
-                        decide_anew = true;
-                        break;
-                    }
-                    Err(error) => {
-                        outcome = Err(error);
-                        break;
-                    }
-                }
-            }
-            // The pass has ended early; turns that are reserved for its other requests would stay unused.
-            self.pacer.wants_only(&service.key, &wanted[..asked]);
-            self.memory().passes.end(&service.key);
-            outcome?;
-            if decide_anew {
-                continue 'rounds;
-            }
-            let verdict = not_yet.unwrap_or(verdict);
+            let verdict = match self.perform_all(&current, &name, actions, &mut changed).await? {
+                Pass::Complete => verdict,
+                Pass::NotYet(waiting, reason) => PlanVerdict::Waiting(waiting, reason),
+                Pass::DecideAnew => continue,
+            };
             let reason = match &verdict {
                 PlanVerdict::Waiting(_, reason) => Some(*reason),
                 PlanVerdict::Refused(_) => Some(WaitReason::User),

@@ -30,6 +30,16 @@ pub(super) enum Done {
     NotYet(Waiting, WaitReason),
 }
 
+/// How far the requests of one plan have come.
+pub(super) enum Pass {
+    /// All of them are done.
+    Complete,
+    /// The state differs from what the caches showed.
+    DecideAnew,
+    /// The next one may not be sent yet.
+    NotYet(Waiting, WaitReason),
+}
+
 /// Whether the object is still the same, apart from its resourceVersion.
 pub(super) fn is_alike(judged: &LbView, now: &LbView) -> bool {
     *judged == LbView { resource_version: judged.resource_version.clone(), ..now.clone() }
@@ -58,13 +68,41 @@ impl HarvesterLoadBalancers {
         );
     }
 
-    /// Sends one request of the plan.
-    pub(super) async fn perform(
+    /// Sends the requests of the plan in their order. `changed` is set as soon as the user's Service has changed.
+    pub(super) async fn perform_all(
         &self,
         service: &ServiceView,
         name: &str,
-        action: Action,
-    ) -> Result<Done, ProviderError> {
+        actions: Vec<Action>,
+        changed: &mut bool,
+    ) -> Result<Pass, ProviderError> {
+        let wanted: Vec<_> = actions.iter().filter_map(Action::takes_turn_for).map(str::to_owned).collect();
+        self.pacer.wants_only(&service.key, &wanted);
+        self.forget_what_is_over(service, &actions);
+        let mut asked = 0;
+        let mut pass = Ok(Pass::Complete);
+        for action in actions {
+            asked += usize::from(action.takes_turn_for().is_some());
+            pass = match self.perform(service, name, action).await {
+                Ok(Done::Seen) => {
+                    *changed = true;
+                    continue;
+                }
+                Ok(Done::Unseen) => continue,
+                Ok(Done::NotYet(waiting, reason)) => Ok(Pass::NotYet(waiting, reason)),
+                Ok(Done::DecideAnew) => Ok(Pass::DecideAnew),
+                Err(error) => Err(error),
+            };
+            break;
+        }
+        // The pass may have ended early; turns that are reserved for its other requests would stay unused.
+        self.pacer.wants_only(&service.key, &wanted[..asked]);
+        self.memory().passes.end(&service.key);
+        pass
+    }
+
+    /// Sends one request of the plan.
+    async fn perform(&self, service: &ServiceView, name: &str, action: Action) -> Result<Done, ProviderError> {
         if let Some(done) = self.within_reason(service, name, &action).await? {
             return Ok(done);
         }
