@@ -10,11 +10,8 @@ use std::time::Duration;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use futures::FutureExt;
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::Client;
 use runtime::error::{api_code, chain, is_conflict};
 use runtime::events::Recorder;
 use runtime::reflect::Status;
@@ -23,6 +20,7 @@ use tokio::sync::watch;
 use super::cooperation::UpgradeState;
 use super::decide::HostUpgrade;
 use super::facts::{PlanView, UpgradeFacts, machines, newest};
+use super::requests::Requests;
 use super::shown::{NodeStatus, Reason, message};
 use super::signals::PlanCaches;
 use super::suspensions::Suspensions;
@@ -73,8 +71,7 @@ pub struct Controller {
     suspensions: Suspensions,
     /// Forbids all writes while the identity of the cluster is not settled.
     identity: Option<Identity>,
-    nodes: Api<Node>,
-    config_maps: Api<ConfigMap>,
+    requests: Requests,
     metrics: Arc<Metrics>,
     /// `--host-upgrade-taint`.
     taint: bool,
@@ -112,8 +109,7 @@ impl Controller {
             sources,
             suspensions,
             identity: None,
-            nodes: Api::all(guest.clone()),
-            config_maps: Api::namespaced(guest.clone(), status::NAMESPACE),
+            requests: Requests::new(guest),
             metrics,
             taint: false,
             upgrade: HostUpgrade::default(),
@@ -189,7 +185,7 @@ impl Controller {
 
     /// Reads the state that a former process wrote. If it cannot be read, the next tick tries again.
     async fn restore(&mut self) {
-        match self.config_maps.get_opt(status::NAME).await {
+        match self.requests.state().await {
             Ok(Some(found)) => {
                 let data = found.data.unwrap_or_default();
                 // The answer may come late, so it must not close a window that this process has opened meanwhile.
@@ -282,8 +278,11 @@ impl Controller {
             && !is_ahead(self.state_retry)
             && let Some(data) = status::news(&self.upgrade, self.written.as_ref())
         {
-            match self.put(data.clone()).await {
-                Ok(()) => self.written = Some(data),
+            match self.requests.write_state(data.clone()).await {
+                Ok(uid) => {
+                    self.uid = uid;
+                    self.written = Some(data);
+                }
                 Err(error) => {
                     self.state_retry =
                         self.failed(&format!("ConfigMap {}/{}", status::NAMESPACE, status::NAME), &error);
@@ -346,8 +345,7 @@ impl Controller {
         if !right {
             let kept = before.filter(|shown| shown.reason.is_active() == node.reason.is_active());
             let changed = kept.map_or(node.since, |shown| shown.changed);
-            let patch = Patch::Strategic(show::condition(node, &text, now(), changed));
-            self.nodes.patch_status(name, &PatchParams::default(), &patch).await?;
+            self.requests.patch_condition(name, &show::condition(node, &text, now(), changed)).await?;
             let shown = Shown { uid: node.uid.clone(), reason: node.reason, message: text, changed };
             self.shown.insert(name.to_owned(), shown);
         }
@@ -356,27 +354,10 @@ impl Controller {
             // sent twice.
             let mark = (view.resource_version.clone(), patch);
             if self.marked.get(name) != Some(&mark) {
-                self.nodes.patch(name, &PatchParams::default(), &Patch::Merge(&mark.1)).await?;
+                self.requests.patch_node(name, &mark.1).await?;
                 self.marked.insert(name.to_owned(), mark);
             }
         }
-        Ok(())
-    }
-
-    async fn put(&mut self, data: BTreeMap<String, String>) -> Result<(), kube::Error> {
-        let written = if let Some(mut found) = self.config_maps.get_opt(status::NAME).await? {
-            found.data = Some(data);
-            self.config_maps.replace(status::NAME, &PostParams::default(), &found).await?
-        } else {
-            let metadata = ObjectMeta {
-                name: Some(status::NAME.to_owned()),
-                namespace: Some(status::NAMESPACE.to_owned()),
-                ..ObjectMeta::default()
-            };
-            let new = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
-            self.config_maps.create(&PostParams::default(), &new).await?
-        };
-        self.uid = written.metadata.uid;
         Ok(())
     }
 }

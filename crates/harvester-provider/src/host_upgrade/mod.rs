@@ -3,8 +3,8 @@
 //! controllers ask [`Suspensions`] whether it suspends their actions.
 //!
 //! `facts` holds the input, `decide` the decision, `status` and `show` what is written, `controller` the loop around
-//! them. `cooperation` is a loop of its own: if it is switched on, it empties Nodes before their machines go off.
-//! Nothing is ever written to the host.
+//! them. `cooperation` is a loop of its own: if it is switched on, it empties Nodes before their machines go off. Both
+//! send their requests by `requests`. Nothing is ever written to the host.
 
 mod controller;
 mod cooperation;
@@ -13,6 +13,7 @@ pub mod facts;
 mod freeze;
 mod machine_context;
 mod node_history;
+mod requests;
 mod show;
 mod shown;
 mod signals;

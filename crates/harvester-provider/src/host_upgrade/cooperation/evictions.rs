@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{EvictParams, ListParams};
-use kube::{Api, Client, ResourceExt};
+use kube::ResourceExt;
 use runtime::error::{api_code, chain};
 
+use super::super::requests::Requests;
 use super::pods::{PodDrainAction, drain_action, key};
 
 /// How many evictions of one Node are under way at a time.
@@ -28,9 +28,8 @@ pub struct DrainPass {
 }
 
 /// Evicts the pods of this Node that may be evicted. `Err`: they could not be listed.
-pub async fn pass(client: Client, node: String) -> Result<DrainPass, kube::Error> {
-    let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    let mut pods = Api::<Pod>::all(client.clone()).list(&on_node).await?.items;
+pub async fn pass(requests: Requests, node: String) -> Result<DrainPass, kube::Error> {
+    let mut pods = requests.pods_on(&node).await?;
     // Pods in `kube-system` come last, this controller among them. When they are evicted, all other evictions have at
     // least begun.
     pods.sort_by_key(|pod| (pod.namespace().as_deref() == Some("kube-system"), key(pod)));
@@ -43,7 +42,7 @@ pub async fn pass(client: Client, node: String) -> Result<DrainPass, kube::Error
             PodDrainAction::LocalData | PodDrainAction::Unmanaged => {
                 pass.left.insert(key(&pod));
             }
-            PodDrainAction::Evicted => evictions.push(evict(client.clone(), pod)),
+            PodDrainAction::Evicted => evictions.push(evict(requests.clone(), pod)),
         }
     }
     // Started in this order, and answered in any: one that hangs holds no other up.
@@ -63,8 +62,6 @@ pub async fn pass(client: Client, node: String) -> Result<DrainPass, kube::Error
     Ok(pass)
 }
 
-async fn evict(client: Client, pod: Pod) -> (String, Result<(), kube::Error>) {
-    let api: Api<Pod> = Api::namespaced(client, &pod.namespace().unwrap_or_default());
-    let answer = api.evict(&pod.name_any(), &EvictParams::default()).await;
-    (key(&pod), answer.map(|_| ()))
+async fn evict(requests: Requests, pod: Pod) -> (String, Result<(), kube::Error>) {
+    (key(&pod), requests.evict(&pod).await)
 }

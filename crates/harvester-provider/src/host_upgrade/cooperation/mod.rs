@@ -3,7 +3,7 @@
 //! does not wait: what is still on the Node at the shutdown goes off with it.
 //!
 //! `decide` computes what is due for a Node, `places` whether other Nodes can take what it has, `pods` which pods are
-//! evicted, `evictions` sends that. This module contains the loop around them.
+//! evicted, `evictions` does that. This module contains the loop around them.
 //! Runs on the leader only.
 
 mod at_risk;
@@ -22,10 +22,8 @@ use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::node::reference;
 use cloud_provider::view::NodeView;
 use harvester_api::keys::{cloudprovider, kube_vip};
-use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use kube::Client;
 use runtime::error::{api_code, chain, is_conflict};
 use runtime::events::Recorder;
 use tokio::sync::watch;
@@ -33,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::facts::Power;
+use super::requests::Requests;
 use super::shown::NodeStatus;
 use crate::identity::Identity;
 use decide::{Change, CooperationCase};
@@ -92,8 +91,7 @@ struct Drain {
 /// The loop. [`Cooperation::run`] is called once.
 pub struct Cooperation {
     sources: Sources,
-    client: Client,
-    nodes: Api<Node>,
+    requests: Requests,
     identity: Identity,
     /// Longest duration of a drain. `None`: cooperation is off, nothing is begun, and what was begun is undone.
     limit: Option<Duration>,
@@ -111,8 +109,7 @@ impl Cooperation {
     pub fn new(guest: &Client, sources: Sources, identity: Identity) -> Self {
         Self {
             sources,
-            client: guest.clone(),
-            nodes: Api::all(guest.clone()),
+            requests: Requests::new(guest),
             identity,
             limit: None,
             drains: HashMap::new(),
@@ -247,7 +244,7 @@ impl Cooperation {
         }
         // The watch delivers the patched Node only later, so the same patch is not sent again at once.
         self.waits.insert(name.to_owned(), Instant::now() + LOOK_EVERY);
-        if let Err(error) = self.nodes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        if let Err(error) = self.requests.patch_node(name, patch).await {
             if !is_conflict(&error) && api_code(&error) != Some(404) {
                 let error = chain(&error);
                 tracing::warn!(
@@ -293,7 +290,7 @@ impl Cooperation {
                 return;
             }
             drain.next = Some(Instant::now() + AGAIN);
-            drain.pass.spawn(evictions::pass(self.client.clone(), node.name.clone()));
+            drain.pass.spawn(evictions::pass(self.requests.clone(), node.name.clone()));
         }
         let Ok(Some(Ok(ended))) = tokio::time::timeout(PROMPT, drain.pass.join_next()).await else { return };
         let pass = match ended {
