@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kube::Client;
-use runtime::error::{api_code, chain, is_conflict, is_refused_write};
+use runtime::error::{chain, is_absent, is_conflict, is_refused_write};
 use runtime::events::Recorder;
 use runtime::shutdown::Token;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -280,7 +280,7 @@ impl LifecycleController {
                 );
             }
             // The next pass tries again.
-            Err(error) if is_conflict(&error) || api_code(&error) == Some(404) => {}
+            Err(error) if is_conflict(&error) || is_absent(&error) => {}
             Err(error) => {
                 tracing::warn!(
                     node = node.name,
@@ -299,7 +299,7 @@ impl LifecycleController {
         self.recorder.normal(&object, "DeletingNode", &message);
         let Err(error) = self.writer.delete(node).await else { return true };
         // The Node is gone, was replaced by another one of this name, or was written since the decision: judge again.
-        if api_code(&error) == Some(404) || is_conflict(&error) {
+        if is_absent(&error) || is_conflict(&error) {
             self.memory.remove(&node.name);
             return false;
         }

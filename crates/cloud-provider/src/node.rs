@@ -19,7 +19,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use runtime::error::{chain, is_conflict};
+use runtime::error::{chain, is_absent, is_conflict};
 use runtime::events::{self, Recorder};
 use runtime::shutdown::Token;
 use runtime::work_queue::{Backoff, QueueMetrics, WorkQueue};
@@ -259,7 +259,7 @@ impl NodeController {
                     tracing::debug!("another client changed the Node; the controller reads it again");
                     return Next::After(AFTER_CONFLICT);
                 }
-                if runtime::error::api_code(&error) == Some(404) {
+                if is_absent(&error) {
                     return Next::OnChange;
                 }
                 let text = format!("failed to update node {}: {}", node.name, chain(&error));

@@ -85,6 +85,12 @@ pub fn nothing_there(error: &kube::Error) -> &'static str {
     }
 }
 
+/// Whether an API server answers that this object does not exist. A 404 without this reason may come from a proxy, or
+/// from an API server that does not know the kind.
+pub fn is_absent(error: &(dyn Error + 'static)) -> bool {
+    api_status(error).is_some_and(|status| status.code == 404 && status.reason == "NotFound")
+}
+
 /// Whether another program wrote the object after it was read, so that it has to be read again. ("Already exists" is
 /// also 409, but does not count.)
 pub fn is_conflict(error: &(dyn Error + 'static)) -> bool {
@@ -158,5 +164,23 @@ mod tests {
         assert_eq!(api_code(&refused()), Some(422));
         assert!(!is_conflict(&refused()));
         assert_eq!(api_code(&std::io::Error::other("x")), None);
+    }
+
+    #[test]
+    fn only_the_api_servers_own_answer_says_that_an_object_does_not_exist() {
+        let said = |code: u16, reason: &str| {
+            kube::Error::Api(kube::core::Status::failure("x", reason).with_code(code).boxed())
+        };
+        for (code, reason, absent) in [
+            (404, "NotFound", true),
+            (404, "", false),
+            (404, "Failed to parse error data", false),
+            (410, "Gone", false),
+            (503, "NotFound", false),
+        ] {
+            assert_eq!(is_absent(&said(code, reason)), absent, "{code} {reason}");
+        }
+        assert!(is_absent(&Failed { name: "web", source: said(404, "NotFound") }));
+        assert!(!is_absent(&std::io::Error::other("x")));
     }
 }

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
-use runtime::error::{api_code, is_conflict};
+use runtime::error::{api_code, is_absent, is_conflict};
 use serde_json::Value;
 
 use super::plan::{Plan, PodView, SliceView, Tenants};
@@ -157,7 +157,7 @@ impl Done {
                 self.conflicts += 1;
                 false
             }
-            Err(error) if api_code(&error) == Some(404) => false,
+            Err(error) if is_absent(&error) => false,
             Err(error) => {
                 // A missing right takes precedence over other errors, because it does not go away by itself.
                 if self.error.is_none() || api_code(&error) == Some(403) {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
+use runtime::error::is_absent;
 use runtime::events;
 use serde_json::Value;
 
@@ -52,7 +53,7 @@ impl Writer {
         let Some(patch) = decide::release_patch(service, remove_finalizer) else { return Ok(None) };
         match self.patch_status(service, &Patch::Strategic(patch)).await {
             Ok(service) => Ok(Some(service)),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+            Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use runtime::error::is_absent;
 use tokio::time::Instant;
 
 use super::memory::ServiceState;
@@ -35,7 +36,7 @@ impl ServiceController {
                 Ok(written)
             }
             // The Service was deleted meanwhile; the watch will report it.
-            Err(kube::Error::Api(status)) if status.is_not_found() => Err(Next::After(AFTER_CONFLICT)),
+            Err(error) if is_absent(&error) => Err(Next::After(AFTER_CONFLICT)),
             Err(error) => {
                 Err(self.failed(service, "failed to add load balancer cleanup finalizer", &error, false, memory))
             }

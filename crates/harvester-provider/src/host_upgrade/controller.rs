@@ -12,7 +12,7 @@ use cloud_provider::cache::{NodeCache, ServiceCache};
 use futures::FutureExt;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use runtime::error::{api_code, chain, is_conflict};
+use runtime::error::{chain, is_absent, is_conflict};
 use runtime::events::Recorder;
 use runtime::reflect::Status;
 use tokio::sync::watch;
@@ -309,7 +309,7 @@ impl Controller {
     /// wait.
     fn failed(&mut self, what: &str, error: &kube::Error) -> Option<tokio::time::Instant> {
         let text = chain(error);
-        if is_conflict(error) || api_code(error) == Some(404) {
+        if is_conflict(error) || is_absent(error) {
             tracing::debug!(error = text, "another client changed {what} meanwhile");
             return None;
         }

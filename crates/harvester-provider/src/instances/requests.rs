@@ -9,6 +9,7 @@ use harvester_api::virtual_machine_instance::{GuestOsInfo, VirtualMachineInstanc
 use kube::Client;
 use kube::api::{Api, ListParams};
 use kube::core::Request;
+use runtime::error::{chain, is_absent};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -57,7 +58,7 @@ impl Requests {
                 let (uid_listed, canary) = self.is_listed(uid, others).await;
                 Live::NotFound { uid_listed, canary }
             }
-            Err(error) => Live::Failed(runtime::error::chain(&error)),
+            Err(error) => Live::Failed(chain(&error)),
         }
     }
 
@@ -107,7 +108,7 @@ impl Requests {
 fn is_not_found(error: &kube::Error, name: &str) -> bool {
     let kube::Error::Api(status) = error else { return false };
     let named = status.details.as_ref().is_some_and(|details| details.name == name);
-    status.code == 404 && status.reason == "NotFound" && named
+    is_absent(error) && named
 }
 
 #[cfg(test)]

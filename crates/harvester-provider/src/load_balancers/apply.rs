@@ -18,6 +18,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::{Client, Resource};
+use runtime::error::{is_absent, is_conflict};
 use serde_json::{Value, json};
 
 use super::desired::{self, Change};
@@ -196,7 +197,7 @@ impl Requests {
             let put = self.raw().replace(name, &PostParams::default(), body);
             match self.harvester.request::<Value>(put.map_err(kube::Error::BuildRequest).map_err(failed)?).await {
                 Ok(object) => return Ok(Updated::Written(view(&object).map_err(malformed)?)),
-                Err(error) if runtime::error::is_conflict(&error) && attempt < ATTEMPTS => attempt += 1,
+                Err(error) if is_conflict(&error) && attempt < ATTEMPTS => attempt += 1,
                 Err(error) => return Err(failed(error)),
             }
         }
@@ -305,12 +306,6 @@ fn unreadable(object: &Value) -> String {
     all.into_iter()
         .find(|(_, alone)| serde_json::from_value::<LoadBalancer>(alone.clone()).is_err())
         .map_or_else(|| "the object".to_owned(), |(field, _)| field)
-}
-
-/// Whether the API server answers that this object does not exist. A 404 without a reason may come from a proxy, or
-/// from an API server that does not know the kind.
-fn is_absent(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
 }
 
 #[cfg(test)]

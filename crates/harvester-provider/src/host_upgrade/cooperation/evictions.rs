@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use runtime::error::{api_code, chain};
+use runtime::error::{chain, is_absent};
 
 use super::super::requests::Requests;
 use super::pods::{PodDrainAction, drain_action, key};
@@ -53,7 +53,7 @@ pub async fn pass(requests: Requests, node: String) -> Result<DrainPass, kube::E
                 pass.ending = true;
                 pass.evicted.insert(pod);
             }
-            Err(error) if api_code(&error) == Some(404) => {}
+            Err(error) if is_absent(&error) => {}
             Err(error) => {
                 pass.refused.insert(pod, chain(&error));
             }

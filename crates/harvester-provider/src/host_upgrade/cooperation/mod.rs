@@ -24,7 +24,7 @@ use cloud_provider::view::NodeView;
 use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use runtime::error::{api_code, chain, is_conflict};
+use runtime::error::{chain, is_absent, is_conflict};
 use runtime::events::Recorder;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -245,7 +245,7 @@ impl Cooperation {
         // The watch delivers the patched Node only later, so the same patch is not sent again at once.
         self.waits.insert(name.to_owned(), Instant::now() + LOOK_EVERY);
         if let Err(error) = self.requests.patch_node(name, patch).await {
-            if !is_conflict(&error) && api_code(&error) != Some(404) {
+            if !is_conflict(&error) && !is_absent(&error) {
                 let error = chain(&error);
                 tracing::warn!(
                     error,
