@@ -47,22 +47,24 @@ impl ServiceController {
     /// request of another program would look like an address that this controller has granted. So nothing is written,
     /// except that the user is told what only the user can change.
     async fn not_known_yet(&self, service: &ServiceView, waiting: Waiting, memory: &mut ServiceState) -> Next {
+        let next = self.show_trouble(service, &waiting, memory).await;
         let answer = Ensured::Waiting(waiting);
-        let next = self.show_trouble(service, &answer, memory).await;
         self.tell(service, memory.reports.ensured(Instant::now(), &answer, !service.ingress.is_empty()));
         next
     }
 
     /// Shows by condition what only the user can change.
-    async fn show_trouble(&self, service: &ServiceView, answer: &Ensured, memory: &mut ServiceState) -> Next {
-        let Ensured::Waiting(waiting) = answer else { return Next::OnChange };
+    async fn show_trouble(&self, service: &ServiceView, waiting: &Waiting, memory: &mut ServiceState) -> Next {
         let next = wait(waiting);
-        let later = if waiting.needs_user { self.show(service, Ok(answer), memory).await } else { None };
+        if !waiting.needs_user {
+            return next;
+        }
+        let answer = Ensured::Waiting(waiting.clone());
+        let later = self.show(service, Ok(&answer), memory).await;
         later.map_or(next, |later| not_after(next, later))
     }
 
     /// Ends the pass over a Service that waits until the load balancer of the one that had its name before is deleted.
-    /// Events about the deletion go to that one, unless it is not known to have had a load balancer.
     pub(super) async fn waits_for_former(
         &self,
         service: &ServiceView,
@@ -70,10 +72,11 @@ impl ServiceController {
         failing: Failing,
         memory: &mut ServiceState,
     ) -> Next {
-        if failing == Failing::Unseen {
-            return self.not_known_yet(service, waiting, memory).await;
+        if failing.is_told_to_next() {
+            self.not_known_yet(service, waiting, memory).await
+        } else {
+            self.show_trouble(service, &waiting, memory).await
         }
-        self.show_trouble(service, &Ensured::Waiting(waiting), memory).await
     }
 
     /// Tells a Service that this deletion, or the look for what there is to delete, has failed.
@@ -85,10 +88,9 @@ impl ServiceController {
         memory: &mut ServiceState,
     ) {
         self.show(service, Err(error), memory).await;
-        if failing != Failing::Unseen {
-            return;
+        if failing.is_told_to_next() {
+            let step = "failed to delete load balancer of the former Service of this name";
+            self.failed(service, step, error, false, memory);
         }
-        let step = "failed to delete load balancer of the former Service of this name";
-        self.failed(service, step, error, false, memory);
     }
 }

@@ -82,6 +82,12 @@ pub(super) enum Failing {
 }
 
 impl Failing {
+    /// Whether the Service that has the name by now gets the Events about what keeps the former one from being deleted.
+    /// As a rule the former one gets them. One that is not known to have had a load balancer gets none.
+    pub(super) fn is_told_to_next(self) -> bool {
+        self == Self::Unseen
+    }
+
     fn tell(self, text: &str) -> ServiceEvent {
         match self {
             Self::Sync => {
@@ -241,6 +247,12 @@ mod tests {
 
     fn reasons(tell: &[ServiceEvent]) -> Vec<&'static str> {
         tell.iter().map(|tell| tell.reason).collect()
+    }
+
+    #[test]
+    fn the_next_service_is_told_only_where_the_former_one_never_had_anything() {
+        let told = [Failing::Sync, Failing::Delete, Failing::Unseen].map(Failing::is_told_to_next);
+        assert_eq!(told, [false, false, true]);
     }
 
     #[test]
