@@ -183,9 +183,12 @@ pub const REASONS: &[Reason] = &[
         "The next Service of the share-group has the address now.",
         "Nothing."),
     reason("AbandonedLoadBalancer", "Service", "Warning",
-        "The load balancer stays on Harvester: by annotation abandon, or the Service was made again while others share \
-         its address.",
+        "The load balancer stays on Harvester, because annotation abandon says so.",
         "Delete the object on Harvester when it answers again and no Service has its address."),
+    reason("StillSharedLoadBalancer", "Service", "Warning",
+        "The load balancer of a Service that was made again stays on Harvester, because others still share its \
+         address.",
+        "Delete the object on Harvester when no Service has its address any more."),
     reason("SyncLoadBalancerFailed", "Service", "Warning",
         "The Service cannot have what it asks for; the message has the reason and the remedy.",
         "Do what the message says; the condition has the same reason as one word."),

@@ -80,7 +80,7 @@ impl HarvesterLoadBalancers {
              new one",
             service.key, self.given.namespace
         );
-        Some(Deleted::Left(Remark { reason: "AbandonedLoadBalancer", message, warning: true }))
+        Some(Deleted::Left(Remark { reason: "StillSharedLoadBalancer", message, warning: true }))
     }
 
     /// Records the suspected restore before the Service is forgotten, because the next leader has to know of it.
