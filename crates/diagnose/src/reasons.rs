@@ -287,7 +287,8 @@ pub const REASONS: &[Reason] = &[
         "Look at the list in the message; --garbage-collection=delete deletes them."),
     reason("GarbageDeleted", "ConfigMap", "Normal", "A load balancer that no Service has was deleted.", "Nothing."),
     reason("RestoreSuspected", "ConfigMap", "Warning",
-        "Services vanished with their finalizers on, as after a restore of etcd; no garbage is collected for 24 h.",
+        "Services vanished with finalizers on, as after a restore of etcd; no garbage is collected for 24 h, nor for \
+         1 h after a start.",
         "Nothing, or run identity confirm when no other snapshot is to follow. See docs/backup.md."),
     reason("RestoreSuspicionEnded", "ConfigMap", "Normal",
         "No restore of etcd is suspected any more; garbage is collected as --garbage-collection says.", "Nothing."),

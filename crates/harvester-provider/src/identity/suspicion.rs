@@ -16,7 +16,7 @@ const TOGETHER: Duration = Duration::from_mins(1);
 
 /// What this process has read lasts at least so long. The clock of a machine that has just started may be ahead, and
 /// whatever was taken for over would be taken out of the record. Within this time the machine learns the right time.
-const AT_LEAST: Duration = Duration::from_hours(1);
+pub const AT_LEAST: Duration = Duration::from_hours(1);
 
 /// A suspected restore, as this process knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::super::judge::CONFIRM;
 use super::super::record::{self, Record};
-use super::super::suspicion::RESTORE_SUSPECTED;
+use super::super::suspicion::{AT_LEAST, RESTORE_SUSPECTED};
 use super::{Keeper, Progress};
 
 impl Keeper {
@@ -19,8 +19,10 @@ impl Keeper {
             (None, Some(stamp)) => {
                 let text = format!(
                     "Services vanished with their finalizers on at {stamp}, as after a restore of etcd: their load \
-                     balancers stay on Harvester, and no garbage is collected for {} h, or until `{CONFIRM}`",
-                    RESTORE_SUSPECTED.as_secs() / 3600
+                     balancers stay on Harvester, and no garbage is collected for {} h from then, nor in the first {} \
+                     h of a controller that starts later, or until `{CONFIRM}`",
+                    RESTORE_SUSPECTED.as_secs() / 3600,
+                    AT_LEAST.as_secs() / 3600
                 );
                 tracing::warn!("{text}");
                 events.warning(&object(), "RestoreSuspected", &text);
