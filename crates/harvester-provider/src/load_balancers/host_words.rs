@@ -5,12 +5,11 @@
 
 use std::time::Duration;
 
-use cloud_provider::provider::Waiting;
 use harvester_api::keys::{cloudprovider, loadbalancer};
 use harvester_api::load_balancer::{NO_ALLOCATOR, NotReady};
 
 use super::view::LbView;
-use super::wait_reason::WaitReason;
+use super::wait_reason::{Wait, WaitReason};
 
 /// How long the host may take to process a new object before the user is told to check the host (Harvester spec 6).
 pub const HOST_SILENT: Duration = Duration::from_secs(30);
@@ -37,13 +36,11 @@ pub const GETS_ONE: &str = "The Service gets an address by itself then";
 /// The same for a Service that is to move: it has an address, and keeps it until then.
 pub const MOVES: &str = "The Service moves by itself then";
 
-/// The reason why there is no address, for the user and for the metrics.
+/// The reason why there is no address, and whether a request may help.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoAddress {
-    /// For the user.
-    pub waiting: Waiting,
-    /// For the metrics.
-    pub reason: WaitReason,
+    /// The reason.
+    pub waiting: Wait,
     /// Set if sending the object again at intervals may help.
     pub resend: Option<Resend>,
 }
@@ -91,8 +88,8 @@ pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, w
             NotReady::NoAllocator => no_such_pool(lb, &text, then, waited.known),
             NotReady::NoMatchingPool => no_matching_pool(lb, &text, (cluster, namespace), then),
             NotReady::PoolExhausted => NoAddress {
-                waiting: Waiting {
-                    reason: WaitReason::PoolExhausted.word(),
+                waiting: Wait {
+                    reason: WaitReason::PoolExhausted,
                     message: format!(
                         "{text}. The IPPool on Harvester is used up: enlarge it, or delete Services that need no \
                          address. {then}"
@@ -100,12 +97,11 @@ pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, w
                     needs_user: true,
                     retry_after: Some(NUDGE_INTERVAL),
                 },
-                reason: WaitReason::PoolExhausted,
                 resend: Some(Resend::Nudge),
             },
             NotReady::Other => NoAddress {
-                waiting: Waiting {
-                    reason: WaitReason::Refused.word(),
+                waiting: Wait {
+                    reason: WaitReason::Refused,
                     message: format!(
                         "{text}. Harvester refuses for this reason and tries again by itself; its administrator sees \
                          it on LoadBalancer {namespace}/{}",
@@ -114,7 +110,6 @@ pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, w
                     needs_user: true,
                     retry_after: None,
                 },
-                reason: WaitReason::Refused,
                 resend: None,
             },
         },
@@ -135,18 +130,18 @@ fn should_pass(text: &str, lasts: WaitReason, what: &str, idle: Duration) -> NoA
     } else {
         (WaitReason::Allocation, text.to_owned(), Some(left))
     };
-    let waiting = Waiting { reason: reason.word(), message, needs_user: left.is_zero(), retry_after };
-    NoAddress { waiting, reason, resend: None }
+    NoAddress { waiting: Wait { reason, message, needs_user: left.is_zero(), retry_after }, resend: None }
 }
 
 /// The controller may not read the host's pools, so the host's message is the only information.
 fn no_such_pool(lb: &LbView, text: &str, then: &str, age: Duration) -> NoAddress {
     let left = POOL_UNKNOWN.saturating_sub(age);
     if !left.is_zero() {
-        let reason = WaitReason::Allocation;
-        let retry_after = Some(left);
-        let waiting = Waiting { reason: reason.word(), message: text.to_owned(), needs_user: false, retry_after };
-        return NoAddress { waiting, reason, resend: None };
+        let (reason, message) = (WaitReason::Allocation, text.to_owned());
+        return NoAddress {
+            waiting: Wait { reason, message, needs_user: false, retry_after: Some(left) },
+            resend: None,
+        };
     }
     let said = lb.ready.as_ref().and_then(|ready| ready.message.strip_prefix(NO_ALLOCATOR));
     let pool = said.or(lb.wanted_pool.as_deref()).unwrap_or_default().trim();
@@ -158,8 +153,7 @@ fn no_such_pool(lb: &LbView, text: &str, then: &str, age: Duration) -> NoAddress
     let reason = WaitReason::NoSuchPool;
     // The host's controller does not react to changes of pools, and its back-off grows to two minutes.
     let retry_after = Some(NUDGE_INTERVAL);
-    let waiting = Waiting { reason: reason.word(), message, needs_user: true, retry_after };
-    NoAddress { waiting, reason, resend: Some(Resend::Nudge) }
+    NoAddress { waiting: Wait { reason, message, needs_user: true, retry_after }, resend: Some(Resend::Nudge) }
 }
 
 fn silent_host(text: &str, age: Duration) -> NoAddress {
@@ -174,13 +168,12 @@ fn silent_host(text: &str, age: Duration) -> NoAddress {
         text.to_owned()
     };
     NoAddress {
-        waiting: Waiting {
-            reason: WaitReason::HostSilent.word(),
+        waiting: Wait {
+            reason: if silent { WaitReason::HostSilent } else { WaitReason::Allocation },
             message,
             needs_user: silent,
             retry_after: (!silent).then(|| HOST_SILENT.saturating_sub(age)),
         },
-        reason: if silent { WaitReason::HostSilent } else { WaitReason::Allocation },
         resend: None,
     }
 }
@@ -201,13 +194,12 @@ fn no_matching_pool(lb: &LbView, text: &str, (cluster, namespace): (&str, &str),
         (remedy, None, None)
     };
     NoAddress {
-        waiting: Waiting {
-            reason: WaitReason::NoMatchingPool.word(),
+        waiting: Wait {
+            reason: WaitReason::NoMatchingPool,
             message: format!("{text}. {remedy}. {then}"),
             needs_user: true,
             retry_after,
         },
-        reason: WaitReason::NoMatchingPool,
         resend,
     }
 }
@@ -238,7 +230,7 @@ mod tests {
             let told = tell(Some(message), "guests/mgmt");
             assert!(!told.waiting.needs_user && told.resend.is_none(), "{told:?}");
             assert_eq!(told.waiting.message, format!("ip is not allocated, mode: pool, message: {message}"));
-            assert_eq!((told.reason, told.waiting.retry_after), (WaitReason::Allocation, Some(PASSES)));
+            assert_eq!((told.waiting.reason, told.waiting.retry_after), (WaitReason::Allocation, Some(PASSES)));
         }
     }
 
@@ -255,7 +247,7 @@ mod tests {
             assert_eq!((soon.waiting.needs_user, soon.waiting.retry_after), (false, Some(Duration::from_secs(1))));
             let late = after(&lb, PASSES);
             assert!(late.waiting.needs_user && late.waiting.message.contains(part), "{}", late.waiting.message);
-            assert_eq!((late.reason, late.waiting.reason, late.resend), (reason, reason.word(), None));
+            assert_eq!((late.waiting.reason, late.resend), (reason, None));
             assert_eq!(late, after(&lb, Duration::from_hours(9)), "one trouble, one Event");
             // An old object that collides again is no trouble yet.
             let again = Waited { known: Duration::from_hours(9), idle: Duration::from_secs(3) };
@@ -272,7 +264,7 @@ mod tests {
         assert_eq!(soon.waiting.retry_after, Some(Duration::from_secs(6)));
         let late = after(&lb, Duration::from_secs(10));
         assert!(late.waiting.needs_user);
-        assert_eq!((late.reason, late.resend), (WaitReason::NoSuchPool, Some(Resend::Nudge)));
+        assert_eq!((late.waiting.reason, late.resend), (WaitReason::NoSuchPool, Some(Resend::Nudge)));
         for part in ["IPPool nosuch does not exist on Harvester, or Harvester has just restarted", "/ippool"] {
             assert!(late.waiting.message.contains(part), "{}", late.waiting.message);
         }
@@ -315,7 +307,7 @@ mod tests {
     fn a_host_that_never_looked_becomes_the_users_trouble_after_half_a_minute() {
         let lb = build::lb("x").done();
         let soon = after(&lb, Duration::from_secs(10));
-        assert!(!soon.waiting.needs_user);
+        assert_eq!((soon.waiting.reason, soon.waiting.needs_user), (WaitReason::Allocation, false));
         assert_eq!(soon.waiting.retry_after, Some(Duration::from_secs(20)));
         let late = after(&lb, Duration::from_secs(30));
         assert!(late.waiting.needs_user && late.waiting.message.contains("harvester-load-balancer"));

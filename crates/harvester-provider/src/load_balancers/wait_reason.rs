@@ -1,6 +1,8 @@
 //! What a Service waits for, for decisions and metrics. The texts for users are where the decisions are made.
 
-use cloud_provider::provider::{HARVESTER_SILENT, NOT_READ_YET};
+use std::time::Duration;
+
+use cloud_provider::provider::{HARVESTER_SILENT, NOT_READ_YET, Waiting};
 
 /// What a Service waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,26 @@ pub enum WaitReason {
     Undone,
     /// The user, whose request is impossible, for instance because of a wrong annotation.
     User,
+}
+
+/// A wait, as decisions see it. It becomes a [`Waiting`] where the provider answers the controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// For the condition on the Service, for metrics, and for decisions.
+    pub reason: WaitReason,
+    /// The complete message for the user.
+    pub message: String,
+    /// The user has to do something.
+    pub needs_user: bool,
+    /// Reconcile after this time, even without a wake-up.
+    pub retry_after: Option<Duration>,
+}
+
+impl From<Wait> for Waiting {
+    fn from(wait: Wait) -> Self {
+        let Wait { reason, message, needs_user, retry_after } = wait;
+        Self { reason: reason.word(), message, needs_user, retry_after }
+    }
 }
 
 impl WaitReason {

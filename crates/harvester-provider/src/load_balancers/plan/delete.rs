@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cloud_provider::provider::Waiting;
 use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::keys::cloudprovider::ABANDON;
@@ -15,7 +14,7 @@ use super::super::booking::{When, when};
 use super::super::desired::{self, Change};
 use super::super::sharing;
 use super::super::view::LbView;
-use super::super::wait_reason::WaitReason;
+use super::super::wait_reason::{Wait, WaitReason};
 use super::object::foreign;
 use super::{PlanRefusal, object};
 use crate::config::LoadBalancerConfig;
@@ -46,8 +45,8 @@ pub enum DeletePlan {
         /// The changes that make the object the heir's.
         changes: Vec<Change>,
     },
-    /// Wait, with a reason for the metrics.
-    Waiting(Waiting, WaitReason),
+    /// Something else has to happen first.
+    Waiting(Wait),
     /// Refuse: the object must not be deleted by this Service.
     Refused(PlanRefusal),
 }
@@ -102,20 +101,19 @@ pub fn delete(service: &ServiceView, leaving: &Leaving<'_>) -> DeletePlan {
     if lb.terminating {
         let message = format!("load balancer {} is being deleted on Harvester", object(config, lb));
         // The watch reports when the object is gone; the retry covers a broken watch.
-        let reason = WaitReason::Terminating.word();
-        let waiting = Waiting { reason, message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
-        return DeletePlan::Waiting(waiting, WaitReason::Terminating);
+        let (reason, retry_after) = (WaitReason::Terminating, Some(Duration::from_mins(1)));
+        return DeletePlan::Waiting(Wait { reason, message, needs_user: false, retry_after });
     }
     if let Some(plan) = hand_over(service, config, lb, sharers) {
         return plan;
     }
     if let Some(message) = still_used(service, lb, sharers, users) {
-        let waiting = Waiting { reason: WaitReason::Shared.word(), message, needs_user: true, retry_after: None };
-        return DeletePlan::Waiting(waiting, WaitReason::Shared);
+        let reason = WaitReason::Shared;
+        return DeletePlan::Waiting(Wait { reason, message, needs_user: true, retry_after: None });
     }
     match when(lb, age) {
         When::Now { leaks } => DeletePlan::Send { uid: lb.uid.clone(), leaks },
-        When::In(rest) => DeletePlan::Waiting(still_booking(lb, config, rest), WaitReason::Booking),
+        When::In(rest) => DeletePlan::Waiting(still_booking(lb, config, rest)),
     }
 }
 
@@ -161,10 +159,10 @@ pub(super) fn still_used(
 }
 
 /// The wait state for a deletion that would leak the address.
-pub(super) fn still_booking(lb: &LbView, config: &LoadBalancerConfig, rest: Duration) -> Waiting {
+pub(super) fn still_booking(lb: &LbView, config: &LoadBalancerConfig, rest: Duration) -> Wait {
     let message = format!(
         "load balancer {} is deleted as soon as Harvester has finished booking its address",
         object(config, lb)
     );
-    Waiting { reason: WaitReason::Booking.word(), message, needs_user: false, retry_after: Some(rest) }
+    Wait { reason: WaitReason::Booking, message, needs_user: false, retry_after: Some(rest) }
 }

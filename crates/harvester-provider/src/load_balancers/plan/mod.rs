@@ -16,7 +16,6 @@ mod secondary;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cloud_provider::provider::Waiting;
 use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::load_balancer::LoadBalancer;
 
@@ -31,7 +30,7 @@ use super::network::interface_for;
 use super::service_patch::ServicePatch;
 use super::sharing::{self, Occupant, ShareError};
 use super::view::LbView;
-use super::wait_reason::WaitReason;
+use super::wait_reason::{Wait, WaitReason};
 use crate::config::LoadBalancerConfig;
 use crate::nad_mapping::NadMapping;
 
@@ -149,8 +148,8 @@ pub enum PlanVerdict {
     Ready,
     /// The address is published, but the user requested more than that.
     Served(PlanRefusal),
-    /// Something else has to happen first; with a reason for the metrics.
-    Waiting(Waiting, WaitReason),
+    /// Something else has to happen first.
+    Waiting(Wait),
     /// The request of the user cannot be fulfilled.
     Refused(PlanRefusal),
 }
@@ -168,11 +167,11 @@ impl Plan {
 }
 
 fn wait(message: String, reason: WaitReason) -> PlanVerdict {
-    PlanVerdict::Waiting(Waiting { reason: reason.word(), message, needs_user: false, retry_after: None }, reason)
+    PlanVerdict::Waiting(Wait { reason, message, needs_user: false, retry_after: None })
 }
 
 fn user_wait(message: String, reason: WaitReason) -> PlanVerdict {
-    PlanVerdict::Waiting(Waiting { reason: reason.word(), message, needs_user: true, retry_after: None }, reason)
+    PlanVerdict::Waiting(Wait { reason, message, needs_user: true, retry_after: None })
 }
 
 /// Plans for a Service that wants a load balancer (CCM spec 3.4).

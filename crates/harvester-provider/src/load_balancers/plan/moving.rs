@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use cloud_provider::provider::Waiting;
 use cloud_provider::view::ServiceView;
 use harvester_api::load_balancer::DHCP_ADDRESS;
 
@@ -18,7 +17,7 @@ use super::super::host_words::MOVES;
 use super::super::service_patch::publish;
 use super::super::sharing;
 use super::super::view::LbView;
-use super::super::wait_reason::WaitReason;
+use super::super::wait_reason::{Wait, WaitReason};
 use super::delete::still_booking;
 use super::object::{foreign, over_quota, used_by_static, without_address, wrong_family};
 use super::{Action, Plan, PlanVerdict, World, object, wait};
@@ -104,9 +103,9 @@ fn begin(service: &ServiceView, lb: &LbView, source: &Source, name: &str, moves:
 
 fn prefixed(moves: &str, verdict: PlanVerdict) -> PlanVerdict {
     match verdict {
-        PlanVerdict::Waiting(waiting, reason) => {
+        PlanVerdict::Waiting(waiting) => {
             let message = format!("{moves}: {}", waiting.message);
-            PlanVerdict::Waiting(Waiting { message, ..waiting }, reason)
+            PlanVerdict::Waiting(Wait { message, ..waiting })
         }
         other => other,
     }
@@ -140,7 +139,7 @@ fn half_moved<'a>(service: &'a ServiceView, lb: &'a LbView, world: &'a World<'_>
 fn booking(lb: &LbView, world: &World<'_>) -> Option<PlanVerdict> {
     match when(lb, world.ages.of(lb)) {
         When::Now { .. } => None,
-        When::In(rest) => Some(PlanVerdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking)),
+        When::In(rest) => Some(PlanVerdict::Waiting(still_booking(lb, world.config, rest))),
     }
 }
 

@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cloud_provider::provider::Waiting;
 use cloud_provider::view::{Family, ServiceView};
 use harvester_api::keys::cloudprovider;
 
@@ -12,7 +11,7 @@ use super::super::choice::Source;
 use super::super::host_words::{self, Resend, Waited};
 use super::super::network::wanted_network;
 use super::super::view::LbView;
-use super::super::wait_reason::WaitReason;
+use super::super::wait_reason::{Wait, WaitReason};
 use super::{PlanRefusal, PlanVerdict, World};
 use crate::config::LoadBalancerConfig;
 
@@ -63,7 +62,7 @@ pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Op
     if let (Some(resend), None) = (told.resend, due) {
         waiting.retry_after = Some(resend.interval().saturating_sub(world.idle.unwrap_or_default()));
     }
-    (due, PlanVerdict::Waiting(waiting, told.reason))
+    (due, PlanVerdict::Waiting(waiting))
 }
 
 /// Harvester has allocated an address that another Service has: a static one, or one whose allocation Harvester has
@@ -85,9 +84,8 @@ pub(super) fn used_by_static(
          Harvester was restored: service {by} keeps the address until it has another one",
         ip = cloudprovider::IP
     );
-    let reason = WaitReason::AddressTaken;
-    let waiting = Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(STATIC_INTERVAL) };
-    Some(PlanVerdict::Waiting(waiting, reason))
+    let (reason, retry_after) = (WaitReason::AddressTaken, Some(STATIC_INTERVAL));
+    Some(PlanVerdict::Waiting(Wait { reason, message, needs_user: true, retry_after }))
 }
 
 /// The host ignores families and allocates what the pool has.
@@ -104,9 +102,6 @@ pub(super) fn over_quota(limit: usize) -> PlanVerdict {
          no address, share one with annotation {}, or raise the limit",
         cloudprovider::PRIMARY_SERVICE
     );
-    let reason = WaitReason::Quota;
-    PlanVerdict::Waiting(
-        Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(QUOTA_INTERVAL) },
-        reason,
-    )
+    let (reason, retry_after) = (WaitReason::Quota, Some(QUOTA_INTERVAL));
+    PlanVerdict::Waiting(Wait { reason, message, needs_user: true, retry_after })
 }

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cloud_provider::provider::Waiting;
 use cloud_provider::view::{Family, ServiceKey, ServiceView};
 use harvester_api::keys::cloudprovider::{self, NUDGED};
 use harvester_api::keys::{kube_vip, loadbalancer};
@@ -19,7 +18,7 @@ use super::super::network::wanted_network;
 use super::super::service_patch::{ServicePatch, publish};
 use super::super::sharing::{PortClash, ShareError, first_clash, shares_by};
 use super::super::view::LbView;
-use super::super::wait_reason::WaitReason;
+use super::super::wait_reason::{Wait, WaitReason};
 use super::delete::still_booking;
 use super::object::{foreign, network_changed, over_quota, used_by_static, without_address, wrong_family};
 use super::{Action, Plan, PlanRefusal, PlanVerdict, UNSERVED, World, key, moving, renamed, user_wait, wait};
@@ -171,9 +170,8 @@ fn single_stack(service: &ServiceView, source: &Source) -> Option<PlanRefusal> {
 /// reconciliation decides accordingly.
 fn claimed(service: &ServiceView, by: &ServiceKey) -> PlanVerdict {
     let message = format!("service {by} is about to publish the address that service {} asks for", service.key);
-    let reason = WaitReason::Allocation;
-    let waiting = Waiting { reason: reason.word(), message, needs_user: false, retry_after: Some(CLAIM_PAUSE) };
-    PlanVerdict::Waiting(waiting, reason)
+    let (reason, retry_after) = (WaitReason::Allocation, Some(CLAIM_PAUSE));
+    PlanVerdict::Waiting(Wait { reason, message, needs_user: false, retry_after })
 }
 
 /// The verdict for an address that is allocated and published, but that no announcer serves.
@@ -284,7 +282,7 @@ fn make_anew(service: &ServiceView, lb: &LbView, source: &Source, world: &World<
             let message = format!("load balancer {} is created again with IPAM {}", key(world), source.word());
             Plan { actions, verdict: wait(message, WaitReason::Terminating) }
         }
-        When::In(rest) => Plan::only(PlanVerdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking)),
+        When::In(rest) => Plan::only(PlanVerdict::Waiting(still_booking(lb, world.config, rest))),
     }
 }
 

@@ -7,13 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cloud_provider::provider::Waiting;
 use cloud_provider::view::ServiceView;
 
 use super::super::booking::BOOKING;
 use super::super::desired;
 use super::super::view::LbView;
-use super::super::wait_reason::WaitReason;
+use super::super::wait_reason::{Wait, WaitReason};
 use super::object::foreign;
 use super::{Action, Plan, PlanVerdict, World};
 use crate::identity::proof::cluster_of;
@@ -67,8 +66,7 @@ pub(super) fn before_move(service: &ServiceView, lb: &LbView, step: Plan, world:
                 service.key
             );
             let reason = WaitReason::Booking;
-            let waiting = Waiting { reason: reason.word(), message, needs_user: false, retry_after: Some(rest) };
-            Plan::only(PlanVerdict::Waiting(waiting, reason))
+            Plan::only(PlanVerdict::Waiting(Wait { reason, message, needs_user: false, retry_after: Some(rest) }))
         }
     }
 }

@@ -76,10 +76,7 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
         match when(lb, world.ages.of(lb)) {
             When::Now { leaks } => actions.push(Action::Delete { name: lb.name.clone(), uid: lb.uid.clone(), leaks }),
             When::In(rest) => {
-                return Plan {
-                    actions,
-                    verdict: PlanVerdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking),
-                };
+                return Plan { actions, verdict: PlanVerdict::Waiting(still_booking(lb, world.config, rest)) };
             }
         }
     }

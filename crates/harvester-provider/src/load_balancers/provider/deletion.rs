@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cloud_provider::provider::{Deleted, ProviderError, Remark, Waiting};
+use cloud_provider::provider::{Deleted, ProviderError, Remark};
 use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::keys::cloudprovider::ABANDON;
@@ -18,7 +18,7 @@ use super::super::owned::Owned;
 use super::super::plan::{self, DeletePlan, Leaving};
 use super::super::service_patch::ServicePatch;
 use super::super::view::LbView;
-use super::super::wait_reason::WaitReason;
+use super::super::wait_reason::{Wait, WaitReason};
 use super::super::wakes::object_name;
 use super::perform::Done;
 use super::{HarvesterLoadBalancers, Now, ROUNDS, failed, refused, soon};
@@ -29,6 +29,30 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Interval of the retries of a deletion that has failed for that long.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
+
+/// How far a deletion has come: [`Deleted`], as decisions see it.
+#[derive(Debug)]
+pub(super) enum Deletion {
+    /// Nothing is left in the cloud.
+    Gone {
+        /// This call or an earlier one found something to delete.
+        existed: bool,
+    },
+    /// It is under way, or something else has to happen first.
+    Waiting(Wait),
+    /// An object is left that no longer belongs to this Service.
+    Left(Remark),
+}
+
+impl From<Deletion> for Deleted {
+    fn from(deletion: Deletion) -> Self {
+        match deletion {
+            Deletion::Gone { existed } => Self::Gone { existed },
+            Deletion::Waiting(wait) => Self::Waiting(wait.into()),
+            Deletion::Left(remark) => Self::Left(remark),
+        }
+    }
+}
 
 /// An heir whose own deletion waits until this guard is dropped.
 struct Reserved<'a>(&'a HarvesterLoadBalancers, ServiceKey);
@@ -49,32 +73,31 @@ impl Drop for Reserved<'_> {
 impl HarvesterLoadBalancers {
     /// Deletes the objects of the Service. If that takes long, the user is told what prevents it, and how to release
     /// the Service without it.
-    pub(super) async fn delete_patiently(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
+    pub(super) async fn delete_patiently(&self, service: &ServiceView) -> Result<Deletion, ProviderError> {
         if let Some(name) = self.abandoned(service) {
             return match self.is_being_listed() {
-                Some(waiting) => Ok(Deleted::Waiting(waiting)),
+                Some(wait) => Ok(Deletion::Waiting(wait)),
                 None => self.abandon(service, &name).await,
             };
         }
-        let escapable = [WaitReason::Terminating.word(), WaitReason::Cache.word()];
         // Asked once for both steps: if the lists arrived in between, the load balancer of a Service that vanished
         // would be deleted.
         let result = match self.not_synced(false) {
-            Some(waiting) => Ok(Deleted::Waiting(waiting)),
+            Some(wait) => Ok(Deletion::Waiting(wait)),
             None => match self.leave_if_vanished(service).await? {
-                Some(left) => return Ok(left),
+                Some(left) => return Ok(Deletion::Left(left)),
                 None => match self.try_delete(service).await {
-                    Ok(Deleted::Waiting(waiting)) if waiting.reason == WaitReason::Shared.word() => {
-                        Ok(self.leave_to_sharers(service).unwrap_or(Deleted::Waiting(waiting)))
+                    Ok(Deletion::Waiting(wait)) if wait.reason == WaitReason::Shared => {
+                        Ok(self.leave_to_sharers(service).map_or(Deletion::Waiting(wait), Deletion::Left))
                     }
                     result => result,
                 },
             },
         };
         let waits_for_harvester = match &result {
-            Ok(Deleted::Waiting(waiting)) => escapable.contains(&waiting.reason),
+            Ok(Deletion::Waiting(wait)) => matches!(wait.reason, WaitReason::Terminating | WaitReason::Cache),
             Err(error) => !error.permanent,
-            Ok(Deleted::Gone { .. } | Deleted::Left(_)) => false,
+            Ok(Deletion::Gone { .. } | Deletion::Left(_)) => false,
         };
         if !waits_for_harvester {
             self.memory().not_kept(&service.key);
@@ -84,26 +107,25 @@ impl HarvesterLoadBalancers {
         let since = self.memory().kept_since(&service.key, now);
         let late = now.saturating_duration_since(since) > PATIENCE;
         match result {
-            Ok(Deleted::Waiting(waiting)) if late => Ok(Deleted::Waiting(self.with_escape(service, &waiting))),
+            Ok(Deletion::Waiting(wait)) if late => Ok(Deletion::Waiting(self.with_escape(service, &wait))),
             Err(error) if late => {
-                let message = chain(&error);
-                let reason = WaitReason::Terminating.word();
-                let waiting = Waiting { reason, message, needs_user: true, retry_after: Some(TRY_AGAIN) };
-                Ok(Deleted::Waiting(self.with_escape(service, &waiting)))
+                let (reason, message) = (WaitReason::Terminating, chain(&error));
+                let wait = Wait { reason, message, needs_user: true, retry_after: Some(TRY_AGAIN) };
+                Ok(Deletion::Waiting(self.with_escape(service, &wait)))
             }
             other => other,
         }
     }
 
     /// Adds to the message how to release the Service, because a finalizer must not block forever (decision 12).
-    fn with_escape(&self, service: &ServiceView, waiting: &Waiting) -> Waiting {
+    fn with_escape(&self, service: &ServiceView, wait: &Wait) -> Wait {
         let name = self.owners.last_name(service, &self.config());
         let message = format!(
             "{}. If Harvester is not to come back, this lets the Service go and leaves the load balancer behind: \
              kubectl annotate service -n {} {} {ABANDON}={name}",
-            waiting.message, service.key.namespace, service.key.name
+            wait.message, service.key.namespace, service.key.name
         );
-        Waiting { message, needs_user: true, ..*waiting }
+        Wait { message, needs_user: true, ..*wait }
     }
 
     /// The object that the user tells the controller to leave behind. It must be named exactly, and it is ignored while
@@ -124,14 +146,14 @@ impl HarvesterLoadBalancers {
     /// The wait state while the first list of load balancers is under way. Only the list shows the object of a move,
     /// which is left behind together with the one that the user names. A Harvester that does not answer is not waited
     /// for.
-    fn is_being_listed(&self) -> Option<Waiting> {
+    fn is_being_listed(&self) -> Option<Wait> {
         let under_way = !self.lbs.is_synced() && self.watched.borrow().error.is_none();
         if under_way { self.not_synced(false) } else { None }
     }
 
-    async fn abandon(&self, service: &ServiceView, name: &str) -> Result<Deleted, ProviderError> {
-        if let Some(waiting) = self.withdraw_address(service).await? {
-            return Ok(Deleted::Waiting(waiting));
+    async fn abandon(&self, service: &ServiceView, name: &str) -> Result<Deletion, ProviderError> {
+        if let Some(wait) = self.withdraw_address(service).await? {
+            return Ok(Deletion::Waiting(wait));
         }
         let owned = self.owned(service, &self.config());
         // The object of a move is left behind together with the one that serves.
@@ -145,7 +167,7 @@ impl HarvesterLoadBalancers {
         let message = format!(
             "load balancer {lb} is left behind on Harvester, as annotation {ABANDON} asks; its address may stay booked"
         );
-        Ok(Deleted::Left(Remark { reason: "AbandonedLoadBalancer", message, warning: true }))
+        Ok(Deletion::Left(Remark { reason: "AbandonedLoadBalancer", message, warning: true }))
     }
 
     async fn note_orphan(&self, service: &ServiceView, name: &str) -> Result<(), ProviderError> {
@@ -171,22 +193,22 @@ impl HarvesterLoadBalancers {
     }
 
     /// Takes one step of the deletion. The caches have their first lists.
-    async fn try_delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
+    async fn try_delete(&self, service: &ServiceView) -> Result<Deletion, ProviderError> {
         let config = self.config();
         for _ in 0..ROUNDS {
             let owned = self.owned(service, &config);
             // No object is visible: the last known one is verified as absent, whatever its name was.
             let name = owned.lb.map_or_else(|| self.owners.last_name(service, &config), |lb| lb.name.clone());
             if let Some(deleted) = self.delete_once(service, &name).await? {
-                if let Deleted::Gone { .. } | Deleted::Left(_) = deleted {
+                if let Deletion::Gone { .. } | Deletion::Left(_) = deleted {
                     let left = self.owned(service, &config);
                     // Also after a hand-over: the object of a move may exist besides the one that the heir keeps.
                     if left.lb.is_some_and(|lb| lb.name != name) || !left.others.is_empty() {
                         self.forget_object(&name);
                         continue;
                     }
-                    if let Some(waiting) = self.withdraw_address(service).await? {
-                        return Ok(Deleted::Waiting(waiting));
+                    if let Some(wait) = self.withdraw_address(service).await? {
+                        return Ok(Deletion::Waiting(wait));
                     }
                     let by_rule = self.objects.get(&object_name(&config, service));
                     let kept = by_rule.filter(|lb| is_handed_over(lb, service));
@@ -201,14 +223,14 @@ impl HarvesterLoadBalancers {
             }
         }
         let message = format!("load balancers of service {} change faster than they can be read", service.key);
-        Ok(Deleted::Waiting(soon(message)))
+        Ok(Deletion::Waiting(soon(message)))
     }
 
     pub(super) async fn delete_once(
         &self,
         service: &ServiceView,
         name: &str,
-    ) -> Result<Option<Deleted>, ProviderError> {
+    ) -> Result<Option<Deletion>, ProviderError> {
         let plan = self.plan_deletion(service, name);
         let wanted = matches!(plan, DeletePlan::Send { .. }).then(|| name.to_owned());
         self.pacer.wants_only(&service.key, wanted.as_slice());
@@ -242,19 +264,19 @@ impl HarvesterLoadBalancers {
         service: &ServiceView,
         name: &str,
         plan: DeletePlan,
-    ) -> Result<Option<Deleted>, ProviderError> {
+    ) -> Result<Option<Deletion>, ProviderError> {
         if let DeletePlan::Verify | DeletePlan::Send { .. } = plan
-            && let Some(waiting) = self.not_fresh(&service.key)
+            && let Some(wait) = self.not_fresh(&service.key)
         {
-            return Ok(Some(Deleted::Waiting(waiting)));
+            return Ok(Some(Deletion::Waiting(wait)));
         }
         match plan {
-            DeletePlan::HandedOver => Ok(Some(Deleted::Gone { existed: false })),
-            DeletePlan::Soon(message) => Ok(Some(Deleted::Waiting(soon(message)))),
+            DeletePlan::HandedOver => Ok(Some(Deletion::Gone { existed: false })),
+            DeletePlan::Soon(message) => Ok(Some(Deletion::Waiting(soon(message)))),
             DeletePlan::Verify => match self.requests.read(name).await.map_err(failed)? {
                 None => {
                     let existed = self.memory().was_found_for_deletion(name);
-                    Ok(Some(Deleted::Gone { existed }))
+                    Ok(Some(Deletion::Gone { existed }))
                 }
                 Some(view) => {
                     self.objects.wrote(view);
@@ -262,20 +284,20 @@ impl HarvesterLoadBalancers {
                 }
             },
             DeletePlan::Send { uid, leaks } => {
-                if let Some(waiting) = self.turn_to_delete(&service.key, name) {
-                    self.metrics.waits(&service.key, Some(WaitReason::Turn));
-                    return Ok(Some(Deleted::Waiting(waiting)));
+                if let Some(wait) = self.turn_to_delete(&service.key, name) {
+                    self.metrics.waits(&service.key, Some(wait.reason));
+                    return Ok(Some(Deletion::Waiting(wait)));
                 }
-                if let Some(waiting) = self.is_wanted_after_all(service).await? {
+                if let Some(wait) = self.is_wanted_after_all(service).await? {
                     self.pacer.failed(name);
-                    return Ok(Some(Deleted::Waiting(waiting)));
+                    return Ok(Some(Deletion::Waiting(wait)));
                 }
                 // The plan is made again for the object as the API server has it now, independent of the cache.
                 let now = self.requests.read(name).await.inspect_err(|_| self.pacer.failed(name)).map_err(failed)?;
                 let Some(now) = now else {
                     self.objects.forget(name);
                     self.pacer.failed(name);
-                    return Ok(Some(Deleted::Gone { existed: true }));
+                    return Ok(Some(Deletion::Gone { existed: true }));
                 };
                 self.objects.wrote(now);
                 if !matches!(self.plan_deletion(service, name), DeletePlan::Send { uid: now, .. } if now == uid) {
@@ -288,23 +310,22 @@ impl HarvesterLoadBalancers {
                     self.count_leak(name);
                 }
                 match answer {
-                    apply::Deleted::Gone => return Ok(Some(Deleted::Gone { existed: true })),
+                    apply::Deleted::Gone => return Ok(Some(Deletion::Gone { existed: true })),
                     apply::Deleted::Terminating(view) => self.objects.wrote(*view),
                     apply::Deleted::Accepted => {}
                 }
                 let message = format!("load balancer {}/{name} is being deleted on Harvester", self.given.namespace);
-                let reason = WaitReason::Terminating.word();
-                let waiting = Waiting { reason, message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
-                self.metrics.waits(&service.key, Some(WaitReason::Terminating));
-                Ok(Some(Deleted::Waiting(waiting)))
+                let (reason, retry_after) = (WaitReason::Terminating, Some(Duration::from_mins(1)));
+                self.metrics.waits(&service.key, Some(reason));
+                Ok(Some(Deletion::Waiting(Wait { reason, message, needs_user: false, retry_after })))
             }
             DeletePlan::HandOver { uid, heir, changes } => self.hand_over(name, &uid, heir, &changes).await,
-            DeletePlan::Waiting(waiting, reason) => {
-                if reason == WaitReason::Terminating {
+            DeletePlan::Waiting(wait) => {
+                if wait.reason == WaitReason::Terminating {
                     self.memory().found_for_deletion(name);
                 }
-                self.metrics.waits(&service.key, Some(reason));
-                Ok(Some(Deleted::Waiting(self.or_stuck(name, waiting))))
+                self.metrics.waits(&service.key, Some(wait.reason));
+                Ok(Some(Deletion::Waiting(self.or_stuck(name, wait))))
             }
             DeletePlan::Refused(refusal) => Err(refused(&refusal)),
         }
@@ -312,7 +333,7 @@ impl HarvesterLoadBalancers {
 
     /// Whether the Service still wants its load balancer. The watch may be fed by an API server that lags behind, so
     /// the Service is read directly before anything is deleted for it.
-    async fn is_wanted_after_all(&self, service: &ServiceView) -> Result<Option<Waiting>, ProviderError> {
+    async fn is_wanted_after_all(&self, service: &ServiceView) -> Result<Option<Wait>, ProviderError> {
         let live = self.requests.read_service(&service.key).await.map_err(failed)?;
         let wanted = live.is_some_and(|live| live.uid == service.uid && wants_load_balancer(&live));
         Ok(wanted.then(|| {
@@ -327,7 +348,7 @@ impl HarvesterLoadBalancers {
         uid: &str,
         heir: ServiceKey,
         changes: &[Change],
-    ) -> Result<Option<Deleted>, ProviderError> {
+    ) -> Result<Option<Deletion>, ProviderError> {
         let lb = format!("{}/{name}", self.given.namespace);
         let reserved = Reserved::new(self, &heir);
         // If all members of a group are deleted together, the cache may show an heir whose last reconciliation is
@@ -339,7 +360,7 @@ impl HarvesterLoadBalancers {
                 "service {heir}, which should have taken over load balancer {lb}, is being deleted \
             too"
             );
-            return Ok(Some(Deleted::Waiting(soon(message))));
+            return Ok(Some(Deletion::Waiting(soon(message))));
         }
         if let Done::DecideAnew = self.update(name, uid, changes, false).await? {
             return Ok(None);
@@ -347,12 +368,12 @@ impl HarvesterLoadBalancers {
         let message = format!("load balancer {lb} and its address go on with service {heir} of the same group");
         self.memory().handed_over(&heir, name);
         drop(reserved);
-        Ok(Some(Deleted::Left(Remark { reason: "HandedOverLoadBalancer", message, warning: false })))
+        Ok(Some(Deletion::Left(Remark { reason: "HandedOverLoadBalancer", message, warning: false })))
     }
 
     /// Withdraws the address of a Service that stays but is no longer a load balancer: later the address may belong to
     /// another Service (W-34). `None`: there is nothing to withdraw.
-    pub(super) async fn withdraw_address(&self, service: &ServiceView) -> Result<Option<Waiting>, ProviderError> {
+    pub(super) async fn withdraw_address(&self, service: &ServiceView) -> Result<Option<Wait>, ProviderError> {
         let stays = |now: &Arc<ServiceView>| now.uid == service.uid && !now.deleting && !wants_load_balancer(now);
         let Some(now) = self.service(&service.key).filter(stays) else { return Ok(None) };
         let patch = ServicePatch::forget_address(&now);

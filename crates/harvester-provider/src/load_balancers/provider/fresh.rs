@@ -1,14 +1,14 @@
 //! Irreversible actions are based on fresh facts only: [`runtime::freshness`].
 
-use cloud_provider::provider::Waiting;
 use cloud_provider::view::ServiceKey;
 use runtime::freshness::{Freshness, Health};
 
+use super::super::wait_reason::Wait;
 use super::{HarvesterLoadBalancers, soon};
 
 impl HarvesterLoadBalancers {
     /// Why an object of the Service must not be deleted yet; `None` if the facts are fresh.
-    pub(super) fn not_fresh(&self, service: &ServiceKey) -> Option<Waiting> {
+    pub(super) fn not_fresh(&self, service: &ServiceKey) -> Option<Wait> {
         let (harvester, guest) = (self.watched.borrow().clone(), self.guest.borrow().clone());
         let watches = [("Harvester", &harvester), ("the guest cluster", &guest)];
         let broken = watches.iter().find_map(|(which, status)| Some((*which, status.error.as_ref()?.1.clone())));

@@ -42,7 +42,7 @@ use super::owned::{Owned, Owners};
 use super::pacing::Pacer;
 use super::plan::{self, Action, Plan, PlanVerdict};
 use super::spelling::misspelt;
-use super::wait_reason::WaitReason;
+use super::wait_reason::{Wait, WaitReason};
 use crate::config::{LoadBalancerConfig, remedy};
 use crate::host_upgrade::Suspensions;
 use crate::identity::{Identity, NAME_NOT_KNOWN, keeper};
@@ -214,7 +214,7 @@ impl HarvesterLoadBalancers {
 
     /// The wait state until all caches have their first lists. A decision on an empty cache would create existing
     /// objects and delete used ones (W-18).
-    fn not_synced(&self, with_mapping: bool) -> Option<Waiting> {
+    fn not_synced(&self, with_mapping: bool) -> Option<Wait> {
         let not_yet = |what: &str| format!("the first list of {what} has not arrived yet");
         let (message, needs_user) = if !self.services.is_synced() {
             (not_yet("Services"), false)
@@ -240,16 +240,16 @@ impl HarvesterLoadBalancers {
         } else {
             return None;
         };
-        Some(Waiting { reason: WaitReason::Cache.word(), message, needs_user, retry_after: Some(CACHE_PAUSE) })
+        Some(Wait { reason: WaitReason::Cache, message, needs_user, retry_after: Some(CACHE_PAUSE) })
     }
 
     async fn try_ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
-        if let Some(mut waiting) = self.not_synced(!wanted_network(service).is_empty()) {
+        if let Some(mut wait) = self.not_synced(!wanted_network(service).is_empty()) {
             // A Service with an address does not wait for anything: its user need not know that the controller
             // restarted while Harvester was unreachable.
-            waiting.needs_user &= !service.annotations.contains_key(kube_vip::LOADBALANCER_IPS);
-            self.metrics.waits(&service.key, Some(WaitReason::Cache));
-            return Ok(Ensured::Waiting(waiting));
+            wait.needs_user &= !service.annotations.contains_key(kube_vip::LOADBALANCER_IPS);
+            self.metrics.waits(&service.key, Some(wait.reason));
+            return Ok(Ensured::Waiting(wait.into()));
         }
         let config = self.config();
         let mut name = String::new();
@@ -261,11 +261,11 @@ impl HarvesterLoadBalancers {
             let Plan { actions, verdict } = self.decide(&current, &config, &owned, Now::read());
             let verdict = match self.perform_all(&current, &name, actions, &mut changed).await? {
                 Pass::Complete => verdict,
-                Pass::NotYet(waiting, reason) => PlanVerdict::Waiting(waiting, reason),
+                Pass::NotYet(wait) => PlanVerdict::Waiting(wait),
                 Pass::DecideAnew => continue,
             };
             let reason = match &verdict {
-                PlanVerdict::Waiting(_, reason) => Some(*reason),
+                PlanVerdict::Waiting(wait) => Some(wait.reason),
                 PlanVerdict::Refused(_) => Some(WaitReason::User),
                 PlanVerdict::Ready | PlanVerdict::Served(_) => None,
             };
@@ -276,12 +276,12 @@ impl HarvesterLoadBalancers {
             return match verdict {
                 PlanVerdict::Ready => Ok(Ensured::Ready { changed, remark: misspelt(&current.annotations) }),
                 PlanVerdict::Served(less) => Ok(Ensured::Ready { changed, remark: Some(less.remark()) }),
-                PlanVerdict::Waiting(waiting, _) => Ok(Ensured::Waiting(waiting)),
+                PlanVerdict::Waiting(wait) => Ok(Ensured::Waiting(wait.into())),
                 PlanVerdict::Refused(refusal) => Err(refused(&refusal)),
             };
         }
         let message = format!("load balancer {}/{name} changes faster than it can be read", self.given.namespace);
-        Ok(Ensured::Waiting(soon(message)))
+        Ok(Ensured::Waiting(soon(message).into()))
     }
 }
 
@@ -292,8 +292,8 @@ fn paused(service: &ServiceView) -> Option<Arc<Hold>> {
     Some(Arc::new(Hold { reason: keeper::PAUSED, message, initialises_nodes: true, passing: false }))
 }
 
-fn soon(message: String) -> Waiting {
-    Waiting { reason: WaitReason::Cache.word(), message, needs_user: false, retry_after: Some(CACHE_PAUSE) }
+fn soon(message: String) -> Wait {
+    Wait { reason: WaitReason::Cache, message, needs_user: false, retry_after: Some(CACHE_PAUSE) }
 }
 
 #[async_trait]
@@ -317,9 +317,9 @@ impl LoadBalancers for HarvesterLoadBalancers {
 
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
         let recoveries = self.unsettled().recoveries;
-        let mut result = self.delete_patiently(service).await;
+        let mut result = self.delete_patiently(service).await.map(Deleted::from);
         if self.note_deleted(&service.key, &result, recoveries) {
-            result = self.delete_patiently(service).await;
+            result = self.delete_patiently(service).await.map(Deleted::from);
             self.note_deleted(&service.key, &result, recoveries);
         }
         result
@@ -340,11 +340,11 @@ impl LoadBalancers for HarvesterLoadBalancers {
     }
 
     fn at_first_sight(&self, service: &ServiceView) -> Result<BTreeMap<String, Option<String>>, Waiting> {
-        if let Some(mut waiting) = self.not_synced(false) {
+        if let Some(mut wait) = self.not_synced(false) {
             // The user of a Service that another program serves does not wait for anything.
-            waiting.needs_user &= service.ingress.is_empty();
-            self.metrics.waits(&service.key, Some(WaitReason::Cache));
-            return Err(waiting);
+            wait.needs_user &= service.ingress.is_empty();
+            self.metrics.waits(&service.key, Some(wait.reason));
+            return Err(wait.into());
         }
         // A Service with an object was served before, so what it shows was written by the controller.
         let is_new = self.owned(service, &self.config()).lb.is_none();

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use cloud_provider::provider::{ProviderError, Waiting};
+use cloud_provider::provider::ProviderError;
 use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::keys::cloudprovider::NUDGED;
 use harvester_api::keys::harvester::LB_FINALIZER;
@@ -15,7 +15,7 @@ use super::super::pacing::{self, Turn, Work};
 use super::super::plan::Action;
 use super::super::service_patch::Role;
 use super::super::view::LbView;
-use super::super::wait_reason::WaitReason;
+use super::super::wait_reason::{Wait, WaitReason};
 use super::{HarvesterLoadBalancers, failed};
 
 /// The outcome of an action.
@@ -26,8 +26,8 @@ pub(super) enum Done {
     Unseen,
     /// The state differs from what the caches showed.
     DecideAnew,
-    /// The pacer did not grant a turn.
-    NotYet(Waiting, WaitReason),
+    /// The request may not be sent yet.
+    NotYet(Wait),
 }
 
 /// How far the requests of one plan have come.
@@ -37,7 +37,7 @@ pub(super) enum Pass {
     /// The state differs from what the caches showed.
     DecideAnew,
     /// The next one may not be sent yet.
-    NotYet(Waiting, WaitReason),
+    NotYet(Wait),
 }
 
 /// Whether the object is still the same, apart from its resourceVersion.
@@ -89,7 +89,7 @@ impl HarvesterLoadBalancers {
                     continue;
                 }
                 Ok(Done::Unseen) => continue,
-                Ok(Done::NotYet(waiting, reason)) => Ok(Pass::NotYet(waiting, reason)),
+                Ok(Done::NotYet(wait)) => Ok(Pass::NotYet(wait)),
                 Ok(Done::DecideAnew) => Ok(Pass::DecideAnew),
                 Err(error) => Err(error),
             };
@@ -116,12 +116,12 @@ impl HarvesterLoadBalancers {
             Action::Readmit { uid } => self.update(name, &uid, &[], true).await,
             Action::Delete { name, uid, leaks } => {
                 let name = name.as_str();
-                if let Some(waiting) = self.turn_to_delete(&service.key, name) {
-                    return Ok(Done::NotYet(waiting, WaitReason::Turn));
+                if let Some(wait) = self.turn_to_delete(&service.key, name) {
+                    return Ok(Done::NotYet(wait));
                 }
-                if let Some(waiting) = self.not_fresh(&service.key) {
+                if let Some(wait) = self.not_fresh(&service.key) {
                     self.pacer.failed(name);
-                    return Ok(Done::NotYet(waiting, WaitReason::Cache));
+                    return Ok(Done::NotYet(wait));
                 }
                 // For seconds two processes may both act as leader, and a watch may lag behind. An object that was
                 // unused when the plan was made may serve the Service now.
@@ -193,8 +193,8 @@ impl HarvesterLoadBalancers {
         }
         let again = self.memory().is_backlog(&service.key);
         let work = if again { Work::CreateAgain } else { Work::CreateNew };
-        if let Some(waiting) = self.turn(&service.key, name, work) {
-            return Ok(Done::NotYet(waiting, WaitReason::Turn));
+        if let Some(wait) = self.turn(&service.key, name, work) {
+            return Ok(Done::NotYet(wait));
         }
         if self.pacer.creates(name) {
             desired::preset_finalizer(&mut object);
@@ -211,7 +211,7 @@ impl HarvesterLoadBalancers {
     }
 
     /// Requests a turn (decision 6). `None`: the request may be sent now.
-    pub(super) fn turn(&self, service: &ServiceKey, name: &str, work: Work) -> Option<Waiting> {
+    pub(super) fn turn(&self, service: &ServiceKey, name: &str, work: Work) -> Option<Wait> {
         let turn = self.pacer.ask(name, service, work);
         self.metrics.window.set(i64::try_from(self.pacer.window()).unwrap_or(i64::MAX));
         let Turn::NotYet { ahead } = turn else { return None };
@@ -219,10 +219,10 @@ impl HarvesterLoadBalancers {
             "load balancer {}/{name} waits for its turn on Harvester, {ahead} others go before",
             self.given.namespace
         );
-        Some(Waiting { reason: WaitReason::Turn.word(), message, needs_user: false, retry_after: None })
+        Some(Wait { reason: WaitReason::Turn, message, needs_user: false, retry_after: None })
     }
 
-    pub(super) fn turn_to_delete(&self, service: &ServiceKey, name: &str) -> Option<Waiting> {
+    pub(super) fn turn_to_delete(&self, service: &ServiceKey, name: &str) -> Option<Wait> {
         let paced = self.objects.get(name).is_some_and(|lb| pacing::releases(&lb));
         if paced { self.turn(service, name, Work::Delete) } else { None }
     }
@@ -246,10 +246,10 @@ impl HarvesterLoadBalancers {
 
     /// The wait state for an object whose deletion is blocked by a finalizer that the controller has preset (decision
     /// 8).
-    pub(super) fn or_stuck(&self, name: &str, waiting: Waiting) -> Waiting {
+    pub(super) fn or_stuck(&self, name: &str, wait: Wait) -> Wait {
         match self.pacer.patience(name) {
-            None => waiting,
-            Some(left) if !left.is_zero() => Waiting { retry_after: Some(left), ..waiting },
+            None => wait,
+            Some(left) if !left.is_zero() => Wait { retry_after: Some(left), ..wait },
             Some(_) => {
                 let message = format!(
                     "load balancer {}/{name} does not go: Harvester's load balancer controller does not take its \
@@ -257,7 +257,7 @@ impl HarvesterLoadBalancers {
                      Harvester; if it does, remove finalizer {LB_FINALIZER} from the object",
                     self.given.namespace
                 );
-                Waiting { message, needs_user: true, ..waiting }
+                Wait { message, needs_user: true, ..wait }
             }
         }
     }

@@ -18,8 +18,8 @@ impl HarvesterLoadBalancers {
     /// Previews the pass. What the decision claims for this Service stays claimed, as if the requests had been sent, so
     /// that the next Service takes it into account.
     pub(super) fn foresee(&self, service: &ServiceView) -> (Vec<Write>, Result<Ensured, ProviderError>) {
-        if let Some(waiting) = self.not_synced(false) {
-            return (Vec::new(), Ok(Ensured::Waiting(waiting)));
+        if let Some(wait) = self.not_synced(false) {
+            return (Vec::new(), Ok(Ensured::Waiting(wait.into())));
         }
         let config = self.config();
         let owned = self.owned(service, &config);
@@ -30,7 +30,7 @@ impl HarvesterLoadBalancers {
         let answer = match verdict {
             PlanVerdict::Ready => Ok(Ensured::ready(changed)),
             PlanVerdict::Served(less) => Ok(Ensured::Ready { changed, remark: Some(less.remark()) }),
-            PlanVerdict::Waiting(waiting, _) => Ok(Ensured::Waiting(waiting)),
+            PlanVerdict::Waiting(wait) => Ok(Ensured::Waiting(wait.into())),
             PlanVerdict::Refused(refusal) => Err(refused(&refusal)),
         };
         (writes, answer)
@@ -52,32 +52,32 @@ impl HarvesterLoadBalancers {
 
     /// Previews the deletion of the Service's object. Further objects are left to the next pass.
     pub(super) fn foresee_deletion(&self, service: &ServiceView) -> (Vec<Write>, Result<Deleted, ProviderError>) {
-        if let Some(waiting) = self.not_synced(false) {
-            return (Vec::new(), Ok(Deleted::Waiting(waiting)));
+        if let Some(wait) = self.not_synced(false) {
+            return (Vec::new(), Ok(Deleted::Waiting(wait.into())));
         }
         let config = self.config();
         if let Some(name) = plan::abandoned(service, [self.owned(service, &config).name]) {
             let message =
                 format!("load balancer {}/{name} is left behind, as its annotation asks", self.given.namespace);
-            return (Vec::new(), Ok(Deleted::Waiting(soon(message))));
+            return (Vec::new(), Ok(Deleted::Waiting(soon(message).into())));
         }
         let Some(lb) = self.owned(service, &config).lb else {
             return (Vec::new(), Ok(Deleted::Gone { existed: false }));
         };
         match self.plan_deletion(service, &lb.name) {
             DeletePlan::HandedOver | DeletePlan::Verify => (Vec::new(), Ok(Deleted::Gone { existed: false })),
-            DeletePlan::Soon(message) => (Vec::new(), Ok(Deleted::Waiting(soon(message)))),
+            DeletePlan::Soon(message) => (Vec::new(), Ok(Deleted::Waiting(soon(message).into()))),
             DeletePlan::Send { .. } => {
                 let message =
                     format!("load balancer {}/{} is being deleted on Harvester", self.given.namespace, lb.name);
-                (vec![self.write(Verb::Delete, &lb.name, Value::Null)], Ok(Deleted::Waiting(soon(message))))
+                (vec![self.write(Verb::Delete, &lb.name, Value::Null)], Ok(Deleted::Waiting(soon(message).into())))
             }
             DeletePlan::HandOver { heir, changes, .. } => {
                 let message = format!("load balancer {}/{} goes on with service {heir}", self.given.namespace, lb.name);
                 let write = self.write(Verb::Update, &lb.name, merge_patch(&changes));
-                (vec![write], Ok(Deleted::Waiting(soon(message))))
+                (vec![write], Ok(Deleted::Waiting(soon(message).into())))
             }
-            DeletePlan::Waiting(waiting, _) => (Vec::new(), Ok(Deleted::Waiting(waiting))),
+            DeletePlan::Waiting(wait) => (Vec::new(), Ok(Deleted::Waiting(wait.into()))),
             DeletePlan::Refused(refusal) => (Vec::new(), Err(refused(&refusal))),
         }
     }

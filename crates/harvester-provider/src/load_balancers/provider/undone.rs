@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 
 use cloud_provider::damping::{Damper, undone};
-use cloud_provider::provider::Waiting;
 use tokio::time::Instant;
 
 use super::super::desired::Change;
-use super::super::wait_reason::WaitReason;
+use super::super::wait_reason::{Wait, WaitReason};
 use super::HarvesterLoadBalancers;
 use super::perform::Done;
 
@@ -39,8 +38,7 @@ impl HarvesterLoadBalancers {
         let rest = repeated.damper.rest(&changes.to_vec(), Instant::now())?;
         let reason = WaitReason::Undone;
         let message = repeated.told.clone().unwrap_or_default();
-        let waiting = Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(rest) };
-        Some(Done::NotYet(waiting, reason))
+        Some(Done::NotYet(Wait { reason, message, needs_user: true, retry_after: Some(rest) }))
     }
 
     /// Records that the object was changed.

@@ -5,7 +5,7 @@
 //!
 //! The load balancer of a Service that was made again under its name may have to stay, too: others share its address.
 
-use cloud_provider::provider::{Deleted, ProviderError, Remark};
+use cloud_provider::provider::{ProviderError, Remark};
 use cloud_provider::service::{has_finalizer, is_set_back, wants_load_balancer};
 use cloud_provider::view::ServiceView;
 use k8s_openapi::jiff::Timestamp;
@@ -20,7 +20,7 @@ use crate::identity::suspicion::RESTORE_SUSPECTED;
 impl HarvesterLoadBalancers {
     /// Decides about the load balancer of a vanished Service; `None` if the Service did not vanish, or there is nothing
     /// to leave. The caches have their first lists.
-    pub(super) async fn leave_if_vanished(&self, service: &ServiceView) -> Result<Option<Deleted>, ProviderError> {
+    pub(super) async fn leave_if_vanished(&self, service: &ServiceView) -> Result<Option<Remark>, ProviderError> {
         // The Service as it was last seen.
         if !(wants_load_balancer(service) && has_finalizer(service)) {
             return Ok(None);
@@ -55,14 +55,14 @@ impl HarvesterLoadBalancers {
             crate::identity::judge::CONFIRM
         );
         tracing::warn!("{message}");
-        Ok(Some(Deleted::Left(Remark { reason: "ServiceVanished", message, warning: true })))
+        Ok(Some(Remark { reason: "ServiceVanished", message, warning: true }))
     }
 
     /// Leaves the load balancer of a Service that is gone to those that share its address, where another Service has
     /// its name by now. That one gets its address after this deletion only, and they leave once it has one: all of them
     /// would wait for ever. `None`: no Service that wants a load balancer has the name, or a user of the address goes
     /// on by itself, and would lose it if garbage is collected.
-    pub(super) fn leave_to_sharers(&self, service: &ServiceView) -> Option<Deleted> {
+    pub(super) fn leave_to_sharers(&self, service: &ServiceView) -> Option<Remark> {
         let is_next = |next: &ServiceView| next.uid != service.uid && wants_load_balancer(next);
         self.services.get(&service.key).filter(|next| is_next(next))?;
         let owned = self.owned(service, &self.config());
@@ -80,7 +80,7 @@ impl HarvesterLoadBalancers {
              new one",
             service.key, self.given.namespace
         );
-        Some(Deleted::Left(Remark { reason: "StillSharedLoadBalancer", message, warning: true }))
+        Some(Remark { reason: "StillSharedLoadBalancer", message, warning: true })
     }
 
     /// Records the suspected restore before the Service is forgotten, because the next leader has to know of it.

@@ -2,7 +2,7 @@
 //! without an operator's confirmation. What is unasked for says [`super::super::unasked`], how much of it goes at once
 //! [`super::super::breaker`].
 
-use cloud_provider::provider::{ProviderError, Waiting};
+use cloud_provider::provider::ProviderError;
 use cloud_provider::view::ServiceView;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::super::breaker::{ASK_AGAIN, BreakerAnswer, served_addresses};
 use super::super::plan::Action;
 use super::super::unasked::is_unasked;
-use super::super::wait_reason::WaitReason;
+use super::super::wait_reason::{Wait, WaitReason};
 use super::perform::{Done, is_alike};
 use super::{HarvesterLoadBalancers, failed};
 use crate::identity::judge::CONFIRM;
@@ -59,7 +59,7 @@ impl HarvesterLoadBalancers {
             }
         };
         let reason = WaitReason::TooManyAtOnce;
-        Ok(Some(Done::NotYet(Waiting { reason: reason.word(), message, needs_user, retry_after }, reason)))
+        Ok(Some(Done::NotYet(Wait { reason, message, needs_user, retry_after })))
     }
 
     /// Whether clients of the Service would notice the action, although the user did not request it.

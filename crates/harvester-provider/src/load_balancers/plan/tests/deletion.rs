@@ -58,7 +58,7 @@ fn deletion_goes_by_the_services_own_object_whatever_was_published() {
         "the primary does not matter"
     );
 
-    let DeletePlan::Waiting(waiting, _) = send(&LbView { terminating: true, ..ready_lb() }, &[]) else { panic!() };
+    let DeletePlan::Waiting(waiting) = send(&LbView { terminating: true, ..ready_lb() }, &[]) else { panic!() };
     assert!(!waiting.needs_user);
 
     let refused = Arc::new(secondary("default/web3").done());
@@ -70,7 +70,7 @@ fn deletion_goes_by_the_services_own_object_whatever_was_published() {
     let sharer = Arc::new(secondary("default/web2").short(&[("ip", IP)]).done());
     assert!(matches!(send(&ready_lb(), &[refused.clone(), sharer]), DeletePlan::Waiting(..)), "by its annotation");
     let sharer = Arc::new(secondary("default/web2").label("default.web").done());
-    let DeletePlan::Waiting(waiting, _) = send(&ready_lb(), &[refused, sharer]) else { panic!() };
+    let DeletePlan::Waiting(waiting) = send(&ready_lb(), &[refused, sharer]) else { panic!() };
     assert!(waiting.needs_user);
     assert_eq!(
         waiting.message,
@@ -108,8 +108,9 @@ fn a_delete_is_held_back_while_the_host_is_booking_but_not_for_ever() {
         match expected {
             When::Now { leaks } => assert_eq!(plan, DeletePlan::Send { uid: lb.uid.clone(), leaks }, "{what}"),
             When::In(rest) => {
-                let DeletePlan::Waiting(waiting, WaitReason::Booking) = plan else { panic!("{what}: {plan:?}") };
-                assert_eq!((waiting.needs_user, waiting.retry_after), (false, Some(rest)), "{what}");
+                let DeletePlan::Waiting(waiting) = plan else { panic!("{what}: {plan:?}") };
+                assert_eq!((waiting.reason, waiting.needs_user), (WaitReason::Booking, false), "{what}");
+                assert_eq!(waiting.retry_after, Some(rest), "{what}");
             }
         }
     }
@@ -122,7 +123,7 @@ fn an_address_is_not_released_while_another_service_shows_it_or_is_served_at_it(
         let lb = ready_lb();
         let users = rules::users(&owner, &[&lb], vec![Arc::new(owner.clone()), Arc::new(other)]);
         let plan = delete(&owner, &Leaving { lb: Some(&lb), users: &users, ..nothing(&config()) });
-        let waits = matches!(&plan, DeletePlan::Waiting(waiting, _) if waiting.message.contains("default/former"));
+        let waits = matches!(&plan, DeletePlan::Waiting(waiting) if waiting.message.contains("default/former"));
         assert_eq!(waits, expected, "{what}: {plan:?}");
     };
     let fixed = || other().short(&[("ipam", "static"), ("want", IP), ("ip", IP)]).ingress(IP);

@@ -109,9 +109,9 @@ fn refusal(plan: &Plan) -> String {
     }
 }
 
-fn waiting(plan: &Plan) -> &Waiting {
+fn waiting(plan: &Plan) -> &Wait {
     match &plan.verdict {
-        PlanVerdict::Waiting(waiting, _) => waiting,
+        PlanVerdict::Waiting(waiting) => waiting,
         other => panic!("not waiting: {other:?}"),
     }
 }
