@@ -72,7 +72,8 @@ impl Announcers {
         guest: &Client,
         services: ServiceCache,
         record: RecordCache,
-        (metrics, announced): (Arc<Metrics>, watch::Sender<AnnouncerPresence>),
+        metrics: Arc<Metrics>,
+        announced: watch::Sender<AnnouncerPresence>,
     ) -> Self {
         Self { leases: Api::namespaced(guest.clone(), NAMESPACE), services, record, metrics, announced }
     }
@@ -206,7 +207,7 @@ mod tests {
             let metrics = Arc::new(Metrics::register(&mut Registry::default()));
             let (recorder, events) = Recorder::to_channel("test");
             let announced = watch::Sender::new(AnnouncerPresence::NotKnownYet);
-            let announcers = Announcers::new(&server.client(), services, record_cache(), (metrics, announced));
+            let announcers = Announcers::new(&server.client(), services, record_cache(), metrics, announced);
             Self { announcers, recorder, events, told: LastReported::default() }
         }
 

@@ -91,7 +91,7 @@ impl HarvesterProvider {
         let record = record_cache();
         let identity = Identity::unknown(config.cluster_name.clone());
         let namespace = config.namespace.as_str();
-        let watches = Watches::new(guest, harvester, namespace, (&lbs, &vms, &vmis), (&mapping, &record));
+        let watches = Watches::new(guest, harvester, namespace, (&lbs, &vms, &vmis), &mapping, &record);
         let mapping = MappingSource::new(mapping, watches.mapping.status());
 
         let suspensions = Suspensions::default();
@@ -132,14 +132,15 @@ impl HarvesterProvider {
             sources.clone(),
             // One watch of each API is enough: all watches of an API fail together.
             [watches.lbs.status(), watches.record.status()],
-            (load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace), load_balancers.pacer()),
+            load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace),
+            load_balancers.pacer(),
             Arc::clone(&metrics),
         )
         .suspended_by(suspensions.clone());
         let detector = Detector::new(harvester, &lbs, watches.lbs.status(), &metrics);
-        let upgrades = Box::new(Upgrades::new((guest, harvester), &sources, suspensions.clone(), &identity, &metrics));
+        let upgrades = Box::new(Upgrades::new(guest, harvester, &sources, suspensions.clone(), &identity, &metrics));
         let announcers =
-            Announcers::new(guest, services.clone(), sources.record.clone(), (Arc::clone(&metrics), announced));
+            Announcers::new(guest, services.clone(), sources.record.clone(), Arc::clone(&metrics), announced);
         let keeper = Keeper::new(identity.clone(), place(config), sources, Records::new(guest.clone()), metrics);
         Self {
             identity,

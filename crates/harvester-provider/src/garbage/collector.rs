@@ -82,7 +82,8 @@ impl Collector {
         (given, identity): (LoadBalancerConfig, Identity),
         sources: Sources,
         watched: [watch::Receiver<Status>; 2],
-        (requests, pacer): (Requests, Arc<Pacer>),
+        requests: Requests,
+        pacer: Arc<Pacer>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {

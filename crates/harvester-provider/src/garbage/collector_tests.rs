@@ -59,7 +59,8 @@ fn lab(mode: GarbageMode, service_there: bool) -> Lab {
         (config(), Identity::known("demo")),
         sources.clone(),
         std::array::from_fn(|_| watch::Sender::default().subscribe()),
-        (Requests::new(server.client(), server.client(), "guests"), Arc::default()),
+        Requests::new(server.client(), server.client(), "guests"),
+        Arc::default(),
         Arc::new(Metrics::register(&mut Registry::default())),
     );
     Lab { server, collector, sources, recorder, events }

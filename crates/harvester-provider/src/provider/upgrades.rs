@@ -25,7 +25,8 @@ pub(super) struct Upgrades {
 impl Upgrades {
     /// Creates the parts on these caches. Sends nothing.
     pub fn new(
-        (guest, harvester): (&Client, &Client),
+        guest: &Client,
+        harvester: &Client,
         sources: &Sources,
         suspensions: Suspensions,
         identity: &Identity,

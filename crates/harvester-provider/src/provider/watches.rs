@@ -32,7 +32,8 @@ impl Watches {
         harvester: &Client,
         namespace: &str,
         (lbs, vms, vmis): (&LbCache, &VmCache, &VmiCache),
-        (mapping, record): (&Cache<String, NadMapping>, &RecordCache),
+        mapping: &Cache<String, NadMapping>,
+        record: &RecordCache,
     ) -> Self {
         Self {
             lbs: Reflector::new(
@@ -101,7 +102,7 @@ mod tests {
         let (lbs, (vms, vmis)) = (lb_cache(), machine_caches());
         let (mapping, record) = (MappingSource::cache(), record_cache());
         let client = server.client();
-        let watches = Watches::new(&client, &client, "guests", (&lbs, &vms, &vmis), (&mapping, &record));
+        let watches = Watches::new(&client, &client, "guests", (&lbs, &vms, &vmis), &mapping, &record);
         let Watches { lbs, vms, vmis, mapping, record } = watches;
         let all = Box::pin(futures::future::join5(lbs.run(), vms.run(), vmis.run(), mapping.run(), record.run()));
         assert!(tokio::time::timeout(Duration::from_mins(10), all).await.is_err(), "a watch never ends");
