@@ -34,23 +34,6 @@ impl std::str::FromStr for Format {
 #[error("unknown log format {0:?}: accepted are \"text\" and \"json\"")]
 pub struct UnknownFormat(String);
 
-/// Parses the verbosity in klog's spellings `-v=N`, `--v=N`, `-v N`, `--v N`; the last one wins. A value that is not a
-/// number counts as 0 (CCM spec 1.1).
-pub fn verbosity<'a>(arguments: impl IntoIterator<Item = &'a str>) -> u8 {
-    let mut found = 0;
-    let mut arguments = arguments.into_iter();
-    while let Some(argument) = arguments.next() {
-        let value = match argument {
-            "-v" | "--v" => arguments.next(),
-            _ => argument.strip_prefix("--v=").or_else(|| argument.strip_prefix("-v=")),
-        };
-        if let Some(value) = value {
-            found = value.parse().unwrap_or(0);
-        }
-    }
-    found
-}
-
 /// The log levels of a verbosity: 5 trace, 3 debug, otherwise info. Libraries, and the log line per request, stay at
 /// warn until 6; 8 shows everything.
 fn directives(verbosity: u8) -> String {
@@ -108,22 +91,6 @@ pub fn init(format: Format, verbosity: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_last_verbosity_in_any_of_klogs_spellings_wins() {
-        for (arguments, expected) in [
-            (&["--cloud-config=x"][..], 0),
-            (&["-v=4"], 4),
-            (&["--v=5"], 5),
-            (&["-v", "3"], 3),
-            (&["--v", "6", "-v=2"], 2),
-            (&["--v=high"], 0),
-            (&["-v"], 0),
-            (&["--version=raw"], 0),
-        ] {
-            assert_eq!(verbosity(arguments.iter().copied()), expected, "{arguments:?}");
-        }
-    }
 
     #[test]
     fn every_level_is_a_valid_filter() {

@@ -39,6 +39,13 @@ pub struct Flags {
     pub version: Option<String>,
 }
 
+impl Flags {
+    /// The verbosity as the logger takes it: klog's negative numbers mean 0, and no level is above the highest one.
+    pub fn log_level(&self) -> u8 {
+        u8::try_from(self.verbosity.max(0)).unwrap_or(u8::MAX)
+    }
+}
+
 const USAGE: &str = "\
 harvester-cloud-provider COMMAND     one of the commands below; each has a --help of its own
        harvester-cloud-provider [FLAGS]     the cloud controller manager, with the flags below";
@@ -307,6 +314,7 @@ mod tests {
         assert_eq!(flags.verbosity, 4);
         assert_eq!(flags.cloud.controllers, ["*", "-service"]);
         assert_eq!(parsed(&["-v", "2"]).unwrap().verbosity, 2);
+        assert_eq!(parsed(&["-v4"]).unwrap().verbosity, 4);
         assert_eq!(parsed(&["--v=5", "--v=3"]).unwrap().verbosity, 3, "the last one wins");
         assert_eq!(
             parsed(&["--node-exclude-ip-ranges=10.0.0.1,10.0.1.0/24", "--node-exclude-ip-ranges=fd00::/64"])
@@ -316,6 +324,21 @@ mod tests {
                 .len(),
             3
         );
+    }
+
+    #[test]
+    fn every_spelling_of_the_log_level_that_is_accepted_reaches_the_logger() {
+        for (arguments, level) in [
+            (&[][..], 0),
+            (&["-v4"], 4),
+            (&["-v=4"], 4),
+            (&["-v", "3"], 3),
+            (&["--v", "6", "-v=2"], 2),
+            (&["--v=300"], u8::MAX),
+            (&["--v=-1"], 0),
+        ] {
+            assert_eq!(parsed(arguments).unwrap().log_level(), level, "{arguments:?}");
+        }
     }
 
     #[test]

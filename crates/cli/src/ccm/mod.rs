@@ -49,7 +49,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         return say(if form == "raw" { &raw } else { VERSION });
     }
     let format = flags.logging_format.parse().unwrap_or_default();
-    logging::init(format, logging::verbosity(arguments.iter().map(String::as_str)));
+    logging::init(format, flags.log_level());
     let full_help = flags.harvester.show_full_help_on_error;
     let configuration = match config::configure(&flags) {
         Ok(configuration) => configuration,
