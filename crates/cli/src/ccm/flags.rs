@@ -8,9 +8,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
+use harvester_provider::GarbageMode;
+use runtime::logging::Format;
 
 use super::without_effect::{Kind, WITHOUT_EFFECT};
-use crate::values::{address, count, go_bool, go_duration, go_period, log_level, port};
+use crate::values::{address, count, go_bool, go_duration, go_period, log_level, one_of, port};
 use crate::words;
 
 /// Cloud controller manager for Kubernetes on Harvester.
@@ -31,8 +33,8 @@ pub struct Flags {
     #[arg(help_heading = "Global")]
     pub verbosity: i32,
     /// `text` or `json`
-    #[arg(long, default_value = "text", value_parser = ["text", "json"], help_heading = "Global")]
-    pub logging_format: String,
+    #[arg(long, default_value = "text", value_parser = one_of(&LOGGING_FORMATS), help_heading = "Global")]
+    pub logging_format: Format,
     /// Print the version and exit; `raw` prints more
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "raw")]
     #[arg(help_heading = "Global")]
@@ -45,6 +47,13 @@ impl Flags {
         u8::try_from(self.verbosity.max(0)).unwrap_or(u8::MAX)
     }
 }
+
+/// Words of `--logging-format`.
+const LOGGING_FORMATS: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
+
+/// Words of `--garbage-collection`.
+const GARBAGE_MODES: [(&str, GarbageMode); 3] =
+    [("off", GarbageMode::Off), ("list", GarbageMode::List), ("delete", GarbageMode::Delete)];
 
 const USAGE: &str = "\
 harvester-cloud-provider COMMAND     one of the commands below; each has a --help of its own
@@ -156,8 +165,8 @@ pub struct Harvester {
     #[arg(long, action = ArgAction::Set, default_value = "false")]
     pub share_across_namespaces: bool,
     /// Load balancers on Harvester that no Service has: `off`, `list` (metric and Event), or `delete`
-    #[arg(long, default_value = "list", value_parser = ["off", "list", "delete"])]
-    pub garbage_collection: String,
+    #[arg(long, default_value = "list", value_parser = one_of(&GARBAGE_MODES))]
+    pub garbage_collection: GarbageMode,
     /// How long a load balancer must have been without a Service before it is deleted
     #[arg(long, default_value = "24h", value_parser = go_duration)]
     pub garbage_collection_grace_period: Duration,
@@ -339,6 +348,16 @@ mod tests {
         ] {
             assert_eq!(parsed(arguments).unwrap().log_level(), level, "{arguments:?}");
         }
+    }
+
+    #[test]
+    fn a_word_gives_its_value_and_another_is_answered_with_those_that_are_accepted() {
+        let words = |flags: &Flags| (flags.harvester.garbage_collection, flags.logging_format);
+        assert_eq!(words(&parsed(&[]).unwrap()), (GarbageMode::List, Format::Text));
+        let given = parsed(&["--garbage-collection=delete", "--logging-format=json"]).unwrap();
+        assert_eq!(words(&given), (GarbageMode::Delete, Format::Json));
+        let error = parsed(&["--garbage-collection=all"]).unwrap_err();
+        assert!(error.contains("--garbage-collection") && error.contains("off, list, delete"), "{error}");
     }
 
     #[test]
