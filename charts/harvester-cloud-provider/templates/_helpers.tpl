@@ -233,20 +233,9 @@ port: {{ regexFind "[0-9]+$" $server }}
 {{- $port -}}
 {{- end -}}
 
-{{/* Name of the Lease of the election: extraArgs may give another one, in one word or in two. */}}
+{{/* Name of the Lease of the election: extraArgs may give another one. */}}
 {{- define "harvester-cloud-provider.leaseName" -}}
-{{- $name := "cloud-controller-manager" -}}
-{{- $next := false -}}
-{{- range .Values.extraArgs -}}
-{{- $word := toString . -}}
-{{- if $next -}}
-{{- $name = $word -}}
-{{- else if hasPrefix "--leader-elect-resource-name=" $word -}}
-{{- $name = trimPrefix "--leader-elect-resource-name=" $word -}}
-{{- end -}}
-{{- $next = eq $word "--leader-elect-resource-name" -}}
-{{- end -}}
-{{- $name -}}
+{{- include "harvester-cloud-provider.flag" (list . "leader-elect-resource-name") | default "cloud-controller-manager" -}}
 {{- end -}}
 
 {{- /*
