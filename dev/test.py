@@ -409,7 +409,7 @@ def tell_retries(journal):
     for line in failures:
         why = f"processes waited for up to {line['stalled_ms']} ms in a second"
         print(f"  {line['test']}: {line['what']}, attempt {line['number']}, {why}: {line['error'].splitlines()[0][:160]}")
-    return [line for line in failures if line["stalled_ms"] < 150]
+    return [line for line in failures if line["stalled_ms"] < EXPLAINS_MS]
 
 
 def main():
