@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use testbed::{Audit, Copy, Host, wait_for};
+use testbed::{AuditMark, Copy, Host, wait_for};
 
 use crate::bed::grant;
 use crate::case::seen;
@@ -27,7 +27,7 @@ pub struct Copycat {
     program: Program,
     host: Host,
     copy: Copy,
-    since: Audit,
+    since: AuditMark,
 }
 
 impl Copycat {

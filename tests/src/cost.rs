@@ -3,7 +3,7 @@
 use std::fmt;
 
 use anyhow::Result;
-use testbed::{Audit, Request};
+use testbed::{AuditMark, Request};
 
 use crate::bed::{Bed, CLUSTER, VM_NAMESPACE};
 use crate::product::{ANNOUNCER_ACCOUNT, CCM_ACCOUNT};
@@ -12,9 +12,9 @@ use crate::product::{ANNOUNCER_ACCOUNT, CCM_ACCOUNT};
 #[derive(Debug, Clone, Copy)]
 pub struct Mark {
     /// In the guest's audit log.
-    pub guest: Audit,
+    pub guest: AuditMark,
     /// In Harvester's.
-    pub harvester: Audit,
+    pub harvester: AuditMark,
 }
 
 /// Writes of the product since a mark. Leases are left out: both programs renew theirs all the time.
@@ -35,7 +35,7 @@ pub struct Costs {
 impl Bed {
     /// Now, in both audit logs.
     pub fn mark(&self) -> Mark {
-        let harvester = self.harvester.0.as_ref().map_or_else(Audit::default, |side| side.audit().mark());
+        let harvester = self.harvester.0.as_ref().map_or_else(AuditMark::default, |side| side.audit().mark());
         Mark { guest: self.control_plane.audit().mark(), harvester }
     }
 

@@ -17,7 +17,7 @@ use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testbed::helm::{RELEASE, VERSIONS, package};
-use testbed::{Audit, Clients, ControlPlane, Helm, Request, Users, stall, wait_for};
+use testbed::{AuditMark, Clients, ControlPlane, Helm, Request, Users, stall, wait_for};
 
 use crate::installation::{IMAGE, Installation, VERSION};
 use crate::{PATIENCE, host};
@@ -241,14 +241,14 @@ impl NodeLossBed {
     }
 
     /// What the cloud controllers have written about pods and endpoints.
-    pub fn writes_since(&self, mark: Audit) -> Result<Vec<String>> {
+    pub fn writes_since(&self, mark: AuditMark) -> Result<Vec<String>> {
         let writes = self.cluster.control_plane.audit().writes_by(mark, OURS)?;
         let of_pods = writes.into_iter().filter(|write| ["pods", "endpointslices"].contains(&write.resource.as_str()));
         Ok(of_pods.map(|write| format!("{} {}", write.verb, write.uri)).collect())
     }
 
     /// Who has written Leases, pods and endpoints since then, and how long after `began` each request arrived.
-    pub fn story(&self, mark: Audit, began: Timestamp) -> Result<String> {
+    pub fn story(&self, mark: AuditMark, began: Timestamp) -> Result<String> {
         let requests = self.cluster.control_plane.audit().since(mark)?;
         let told = ["leases", "pods/status", "endpointslices"];
         let writes = requests.iter().filter(|write| write.is_write() && told.contains(&write.resource.as_str()));

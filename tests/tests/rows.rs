@@ -40,7 +40,7 @@ async fn unnamed() -> Arc<Bed> {
 
 /// Requests of the cloud controller manager to both API servers since the bed was made.
 fn requests(bed: &Bed) -> [Vec<Request>; 2] {
-    let begin = testbed::Audit::default();
+    let begin = testbed::AuditMark::default();
     let of = |requests: Vec<Request>, user: &str| {
         requests.into_iter().filter(|request| request.user == user).collect::<Vec<_>>()
     };

@@ -43,7 +43,7 @@ pub mod stall;
 pub mod wait;
 
 pub use cluster::api_server::ApiServer;
-pub use cluster::audit::{Audit, AuditLog, Request};
+pub use cluster::audit::{AuditLog, AuditMark, Request};
 pub use cluster::control_plane::{ControlPlane, ControlPlaneBuilder};
 pub use cluster::copy::Copy;
 pub use cluster::credentials::Credentials;
