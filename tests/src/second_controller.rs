@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use testbed::{AuditMark, Host, SecondCluster, wait_for};
+use testbed::{AuditMark, Host, SecondCluster, service_account_user, wait_for};
 
 use crate::bed::grant;
 use crate::case::seen;
@@ -138,10 +138,9 @@ impl SecondController {
 
     /// What its controller has written to Harvester so far.
     pub fn writes(&self, bed: &Bed) -> Result<Vec<String>> {
-        let user = format!("system:serviceaccount:{VM_NAMESPACE}:{COPIED}");
+        let user = service_account_user(VM_NAMESPACE, COPIED);
         let requests = bed.harvester.audit().since(self.since)?;
-        let all = requests.into_iter().filter(|request| request.user == user);
-        let writes = all.into_iter().filter(|request| request.is_write() && !request.resource.ends_with("reviews"));
+        let writes = requests.into_iter().filter(|request| request.user == user && request.is_write());
         Ok(writes.map(|request| format!("{} {}", request.verb, request.uri)).collect())
     }
 }

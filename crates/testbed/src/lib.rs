@@ -43,7 +43,7 @@ pub mod stall;
 pub mod wait;
 
 pub use cluster::api_server::ApiServer;
-pub use cluster::audit::{AuditLog, AuditMark, Request};
+pub use cluster::audit::{AuditLog, AuditMark, Request, service_account_user};
 pub use cluster::control_plane::{ControlPlane, ControlPlaneBuilder};
 pub use cluster::credentials::Credentials;
 pub use cluster::harvester::{HarvesterBuilder, HarvesterSide, VmSpec};

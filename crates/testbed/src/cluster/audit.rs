@@ -51,15 +51,21 @@ pub struct Request {
 }
 
 impl Request {
-    /// True for requests that change something, or try to.
+    /// True for requests that change something, or try to. Reviews are created, but change nothing.
     pub fn is_write(&self) -> bool {
-        !matches!(self.verb.as_str(), "get" | "list" | "watch" | "head" | "options")
+        let reads = matches!(self.verb.as_str(), "get" | "list" | "watch" | "head" | "options");
+        !reads && !self.resource.ends_with("reviews")
     }
 
     /// Whether it is about an Event or a Lease, which processes write all the time.
     pub fn is_bookkeeping(&self) -> bool {
         matches!(self.resource.as_str(), "events" | "leases")
     }
+}
+
+/// The user name by which an API server knows a ServiceAccount.
+pub fn service_account_user(namespace: &str, name: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{name}")
 }
 
 impl AuditLog {
@@ -198,5 +204,16 @@ mod tests {
         assert!(parse(&watch("ResponseStarted")).is_some_and(|request| !request.is_write()));
         assert_eq!(parse(&watch("ResponseComplete")), None);
         assert_eq!(parse("{\"stage\":"), None);
+    }
+
+    #[test]
+    fn a_review_is_created_and_is_no_write() {
+        for (resource, is_write) in [("services", true), ("tokenreviews", false), ("selfsubjectaccessreviews", false)] {
+            let line = format!(
+                r#"{{"stage":"ResponseComplete","requestURI":"/","verb":"create","user":{{"username":"u"}},
+                "objectRef":{{"resource":"{resource}"}}}}"#
+            );
+            assert_eq!(parse(&line).unwrap().is_write(), is_write, "{resource}");
+        }
     }
 }
