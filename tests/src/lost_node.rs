@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use contract::leases::MEMBER_PREFIX;
 use harvester_api::keys::cloudprovider::{CARD, SILENCE};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -268,7 +269,7 @@ impl NodeLossBed {
         let uid = nodes.get(accused).await.context("failed to read the Node")?.uid();
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), "kube-system");
         for watcher in self.cluster.machines().iter().filter(|machine| machine.name() != accused) {
-            let name = format!("harvester-announcer-{}", watcher.name());
+            let name = format!("{MEMBER_PREFIX}{}", watcher.name());
             let lease = leases.get(&name).await.with_context(|| format!("failed to read Lease {name}"))?;
             let card = lease.annotations().get(CARD).context("it has no card")?;
             let mut card: Value = serde_json::from_str(card).context("a card is JSON")?;

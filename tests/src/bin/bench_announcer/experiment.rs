@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use e2e::{Bed, Case as Place, ENOUGH, Exposed, PATIENCE, service, wait_for};
+use harvester_api::keys::kube_vip::LOADBALANCER_IPS;
 use testbed::{AnswerReport, Answerers, Probe, ProbeReport, Traffic};
 
 use crate::cases::{Case, Fault, Run, ms};
@@ -170,7 +171,7 @@ impl<'a> Experiment<'a> {
         tokio::time::sleep(Duration::from_secs(3)).await;
         let before = answerers.report().asked;
         let begun = Instant::now();
-        web.annotate("kube-vip.io/loadbalancerIPs", Some(&address.to_string())).await?;
+        web.annotate(LOADBALANCER_IPS, Some(&address.to_string())).await?;
         wait_for("an answer", PATIENCE, || async {
             let report = answerers.report();
             if report.by.is_empty() { Err(report.to_string()) } else { Ok(()) }
