@@ -49,9 +49,7 @@ impl<'a> Experiment<'a> {
 
     /// One run.
     pub async fn one(&self, case: &Case, run: usize, outage: Duration) -> Result<Run> {
-        if case.fault == Fault::NewService {
-            return self.new_service(run).await;
-        }
+        let Some(fault) = case.fault else { return self.new_service(run).await };
         let bed = self.bed;
         let owner = self.owner()?;
         self.repoint(case, owner).await?;
@@ -59,7 +57,7 @@ impl<'a> Experiment<'a> {
         let mac = bed.macs(self.address.into())?;
         ensure!(self.owner()? == owner, "node{owner} has lost it by itself\n{}", bed.log_lines_about("owner"));
         let begun = Instant::now();
-        match case.fault {
+        match fault {
             Fault::PowerLoss => {
                 bed.power_off(owner)?;
                 tokio::time::sleep(AFTER_POWER_LOSS).await;
@@ -109,7 +107,6 @@ impl<'a> Experiment<'a> {
                 bed.control_plane.api_server().start().await?;
                 tokio::time::sleep(Duration::from_secs(10)).await;
             }
-            Fault::NewService => unreachable!("it has its own way"),
         }
         probe.wait_for_answers(ENOUGH, PATIENCE)?;
         let answers = answerers.report();
