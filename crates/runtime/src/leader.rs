@@ -12,6 +12,7 @@ mod task;
 
 use std::time::Duration;
 
+use crate::host;
 use crate::shutdown::Token;
 
 pub use hand_back::HandBack;
@@ -176,8 +177,7 @@ pub async fn run_while_leading<W: Future>(
 
 /// An identity as client-go's programs use it: `<hostname>_<uuid>`, new with each start.
 pub fn unique_identity() -> String {
-    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{}_{}", hostname.trim(), uuid::Uuid::new_v4())
+    format!("{}_{}", host::name(), uuid::Uuid::new_v4())
 }
 
 #[cfg(test)]

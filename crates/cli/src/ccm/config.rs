@@ -10,6 +10,7 @@ use harvester_api::names::{
 };
 use harvester_api::node_ip::{ExcludeRangeError, NodeIpCidr, NodeIpCidrError, parse_exclude_ranges};
 use harvester_provider::{GarbageConfig, OwnNode, ProviderConfig};
+use runtime::host;
 use runtime::http::{Handshake, HandshakeError};
 use runtime::leader::{Timing, TimingError};
 
@@ -175,10 +176,9 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
 /// The Node that this process runs on: from the chart's `NODE_NAME`, else the host name, because the pod uses the
 /// host's network. The kubelet writes it in lower case.
 fn own_node() -> Option<OwnNode> {
-    let told = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
-    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_lowercase());
-    let told = told.map(|name| OwnNode { name, told: true });
-    told.or_else(|| Some(OwnNode { name: host()?, told: false }))
+    let told = std::env::var("NODE_NAME").ok().map(|name| OwnNode { name, told: true });
+    let host = Some(OwnNode { name: host::name().to_lowercase(), told: false });
+    told.into_iter().chain(host).find(|node| !node.name.is_empty())
 }
 
 fn election(flags: &Flags) -> Result<Option<Timing>, ConfigurationError> {
