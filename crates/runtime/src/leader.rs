@@ -12,6 +12,8 @@ mod task;
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
+
 use crate::host;
 use crate::shutdown::Token;
 
@@ -173,6 +175,17 @@ pub async fn run_while_leading<W: Future>(
     release.cancel();
     election.await?;
     Ok(outcome)
+}
+
+/// The Lease as the object of Events.
+pub fn lease_reference(namespace: &str, name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("coordination.k8s.io/v1".into()),
+        kind: Some("Lease".into()),
+        namespace: Some(namespace.into()),
+        name: Some(name.into()),
+        ..ObjectReference::default()
+    }
 }
 
 /// An identity as client-go's programs use it: `<hostname>_<uuid>`, new with each start.
