@@ -303,13 +303,5 @@ pub async fn expose(cluster: &Installation, name: &str) -> Result<Ipv4Addr> {
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
         "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
     });
-    let file = cluster.control_plane.dir().write(&format!("{name}.json"), service.to_string())?;
-    cluster.control_plane.kubectl(&["apply", "-f", &file.display().to_string()])?;
-    wait_for(&format!("Service {name} to answer"), PATIENCE, || async {
-        let address = cluster.address_of(name).map_err(|error| format!("{error:#}"))?;
-        let reply = cluster.lan.client().http_get(SocketAddr::from((address, 80)), Duration::from_millis(500));
-        reply.map_err(|error| format!("{error:#}"))?;
-        Ok(address)
-    })
-    .await
+    cluster.publish(name, &service).await
 }
