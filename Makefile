@@ -21,7 +21,7 @@ BINARY := $(BUILT)/$(TARGET)/release/harvester-cloud-provider
 # Tests are always built with one selection of packages: another one has other features of the dependencies, and compiles all of
 # them again. What is to run is chosen by the names of the tests. Programs of the profiles release and tools are built alone.
 BUILD := cargo build --locked --workspace --all-targets
-# The demo's own programs need no optimisation, and are built in half the time without. CI has built everything by then, in profile dev.
+# The demo's own programs need no optimisation, and are built in three fifths of the time without. CI has built everything by then, in profile dev.
 DEMO_PROFILE ?= plain
 DEMO_SELECTION = $(if $(filter dev,$(DEMO_PROFILE)),--workspace --all-targets,-p harvester-sim -p testbed --bins)
 DEMO = $(BUILT)/$(DEMO_PROFILE:dev=debug)/demo

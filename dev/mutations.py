@@ -35,6 +35,7 @@ sys.dont_write_bytecode = True
 
 import machine
 import programs
+from rows import ROW_ID, rows_of_documents
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
@@ -91,17 +92,6 @@ class Mutation:
         return [] if self.built else ["bash", "-euc", 'mount --bind "$1" "$2"; shift 2; exec "$@"', "mount", self.over(), COPY / self.file]
 
 
-def rows_of_documents():
-    """Row to the tests that it names."""
-    rows = {}
-    for page in ("compatibility", "packaging"):
-        for line in (ROOT / f"docs/{page}.md").read_text().splitlines():
-            cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-            if line.startswith("| ") and re.fullmatch(r"(W-|D-|H)\d{1,2}", cells[0]):
-                rows[cells[0]] = re.findall(r"`(\w+)`", cells[-1])
-    return rows
-
-
 def functions():
     """How often one is declared, by name, where tests are built from: beside the code and in the end-to-end programs."""
     files = [*(ROOT / "crates").glob("*/src/**/*.rs"), *(ROOT / "tests/tests").rglob("*.rs")]
@@ -109,7 +99,8 @@ def functions():
 
 
 def problems(mutations):
-    rows, declared = rows_of_documents(), functions()
+    rows = {row: tests for _, row, tests in rows_of_documents(ROOT) if ROW_ID.fullmatch(row)}
+    declared = functions()
     for test in sorted({test for mutation in mutations for test in mutation.tests}):
         if declared[test] != 1:
             yield f"{test} is declared {declared[test]} times, not once"

@@ -36,6 +36,7 @@ sys.dont_write_bytecode = True
 import programs as test_programs
 from machine import Meter, build, busy_since, conditions, times
 from programs import Clock
+from rows import ROW_ID, rows_of_documents
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "test"
@@ -66,8 +67,6 @@ EXPLAINS_MS, MOST_AGAIN, AGAIN = 150, 3, 2
 LONG = ["impaired", "host_upgrade", "failover", "survival", "faults", "asking", "handover", "health", "harvester_hosts", "writes", "rights", "probed",
         "harvester-sim-real_api_server", "bad_input", "identity_roads", "modes", "identity", "rollout", "doctor", "chaos", "chart_live", "safe_mode",
         "announcer-sim-sabotage", "go_provider", "chart", "dhcp", "host_state", "announcer-node", "node_loss", "newcomer", "installed"]
-# A weakness of the Go provider, a defect of the reference chart, a promise about an upgrade of the host.
-ROW = re.compile(r"(W-|D-|H)\d{1,2}")
 # An example of the documentation has the name "FILE - ITEM (line N)"; behind a name may stand how the test is run. An item such as
 # `Map<K, V>::get` has spaces in its name.
 RESULT = re.compile(r"\btest (\S+(?: - [^\n]*\(line \d+\))?)(?: - (?:should panic|compile(?: fail)?))? \.\.\. (ok|FAILED|ignored)")
@@ -372,13 +371,7 @@ def unproven_rows(ended):
     """Rows of the documents whose promises stand on tests: those of which a test has not passed in this run. Each table of
     docs/compatibility.md has its tests in the last column, also those whose rows have no id."""
     proven = set().union(*(program.proven for program in ended))
-    rows = []
-    for page in ("compatibility", "packaging"):
-        for line in (ROOT / f"docs/{page}.md").read_text().splitlines():
-            cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-            names = re.findall(r"`(\w+)`", cells[-1]) if line.startswith("| ") else []
-            if names and (page == "compatibility" or ROW.fullmatch(cells[0])):
-                rows.append((cells[0][:60], names))
+    rows = [(row[:60], names) for page, row, names in rows_of_documents(ROOT) if names and (page == "compatibility" or ROW_ID.fullmatch(row))]
     print(f"\nrows: {len(rows)} of docs/compatibility.md and docs/packaging.md stand on {sum(len(names) for _, names in rows)} tests")
     return [(row, name) for row, names in rows for name in names if name not in proven]
 
@@ -409,7 +402,7 @@ def tell_retries(journal):
     for line in failures:
         why = f"processes waited for up to {line['stalled_ms']} ms in a second"
         print(f"  {line['test']}: {line['what']}, attempt {line['number']}, {why}: {line['error'].splitlines()[0][:160]}")
-    return [line for line in failures if line["stalled_ms"] < 150]
+    return [line for line in failures if line["stalled_ms"] < EXPLAINS_MS]
 
 
 def main():

@@ -8,8 +8,8 @@
 #   dev/tools.sh --print    print that directory only (exit status 1 if something is missing)
 #
 # Order for each program: the cache, $KUBEBUILDER_ASSETS and the PATH (only in the version wanted), else a build from its Go
-# module; Kubernetes, etcd and Helm 3 in one, so that what they share is compiled once. The cache lies outside the tree, keyed by the versions of Kubernetes and etcd; the two Helms are beside it with their
-# versions in their names, and links in it:
+# module; Kubernetes, etcd and Helm 3 in one, so that what they share is compiled once. The cache lies outside the tree, keyed by
+# the versions of Kubernetes and etcd; the two Helms are beside it with their versions in their names, and links in it:
 #   ${HCP_CACHE:-${XDG_CACHE_HOME:-~/.cache}/harvester-cloud-provider}/tools-<key>
 set -euo pipefail
 

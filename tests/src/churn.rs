@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use contract::config_maps::record::{IDENTITY, SAFE_MODE};
+use contract::config_maps::{NAMESPACE, RECORD};
 use harvester_api::keys::cloudprovider;
 use harvester_api::load_balancer::LoadBalancer;
 use harvester_sim::guest::machines::Machines;
@@ -27,9 +29,9 @@ const TOLD: Duration = Duration::from_secs(5);
 
 /// Why the cloud controller of a cluster changes nothing, as its record says.
 pub async fn safe_mode(cluster: &Client) -> Result<Option<String>> {
-    let maps: Api<ConfigMap> = Api::namespaced(cluster.clone(), "kube-system");
-    let record = maps.get_opt("harvester-cloud-provider").await.context("failed to read the record")?;
-    Ok(record.and_then(|record| record.data?.remove("safe-mode")))
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.clone(), NAMESPACE);
+    let record = maps.get_opt(RECORD).await.context("failed to read the record")?;
+    Ok(record.and_then(|record| record.data?.remove(SAFE_MODE)))
 }
 
 /// Waits until the record gives this reason.
@@ -67,10 +69,10 @@ pub struct SafeModeOutcome {
 
 /// Waits until the record of this cluster has an identity card that names a machine.
 pub async fn wait_for_identity_card(cluster: &Client) -> Result<()> {
-    let maps: Api<ConfigMap> = Api::namespaced(cluster.clone(), "kube-system");
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.clone(), NAMESPACE);
     wait_for("an identity card with the machine", PATIENCE, || async {
-        let record = maps.get_opt("harvester-cloud-provider").await.map_err(|error| error.to_string())?;
-        let text = record.and_then(|record| record.data?.remove("identity")).unwrap_or_default();
+        let record = maps.get_opt(RECORD).await.map_err(|error| error.to_string())?;
+        let text = record.and_then(|record| record.data?.remove(IDENTITY)).unwrap_or_default();
         let card: Value = serde_json::from_str(&text).unwrap_or_default();
         let named = card["machines"].as_array().is_some_and(|machines| !machines.is_empty());
         if named { Ok(()) } else { Err(text) }

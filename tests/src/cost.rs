@@ -3,7 +3,7 @@
 use std::fmt;
 
 use anyhow::Result;
-use testbed::{Audit, Request};
+use testbed::{AuditMark, Request, service_account_user};
 
 use crate::bed::{Bed, CLUSTER, VM_NAMESPACE};
 use crate::product::{ANNOUNCER_ACCOUNT, CCM_ACCOUNT};
@@ -12,9 +12,9 @@ use crate::product::{ANNOUNCER_ACCOUNT, CCM_ACCOUNT};
 #[derive(Debug, Clone, Copy)]
 pub struct Mark {
     /// In the guest's audit log.
-    pub guest: Audit,
+    pub guest: AuditMark,
     /// In Harvester's.
-    pub harvester: Audit,
+    pub harvester: AuditMark,
 }
 
 /// Writes of the product since a mark. Leases are left out: both programs renew theirs all the time.
@@ -35,17 +35,17 @@ pub struct Costs {
 impl Bed {
     /// Now, in both audit logs.
     pub fn mark(&self) -> Mark {
-        let harvester = self.harvester.0.as_ref().map_or_else(Audit::default, |side| side.audit().mark());
+        let harvester = self.harvester.0.as_ref().map_or_else(AuditMark::default, |side| side.audit().mark());
         Mark { guest: self.control_plane.audit().mark(), harvester }
     }
 
     /// What the product has written since `mark`.
     pub fn costs(&self, mark: Mark) -> Result<Costs> {
         let mut costs = Costs::default();
-        let (ccm, announcer) =
-            (service_account("kube-system", CCM_ACCOUNT), service_account("kube-system", ANNOUNCER_ACCOUNT));
+        let in_cluster = |account: &str| service_account_user("kube-system", account);
+        let (ccm, announcer) = (in_cluster(CCM_ACCOUNT), in_cluster(ANNOUNCER_ACCOUNT));
         for request in self.control_plane.audit().since(mark.guest)? {
-            if !request.is_write() || request.resource == "leases" || is_question(&request) {
+            if !request.is_write() || request.resource == "leases" {
                 continue;
             }
             let is_event = request.resource == "events";
@@ -58,11 +58,11 @@ impl Bed {
             };
             list.push(request);
         }
-        let ccm_there = service_account(VM_NAMESPACE, CLUSTER);
+        let ccm_there = service_account_user(VM_NAMESPACE, CLUSTER);
         if let Some(side) = &self.harvester.0 {
             costs.ccm_harvester = side.audit().since(mark.harvester)?;
         }
-        costs.ccm_harvester.retain(|request| request.user == ccm_there && request.is_write() && !is_question(request));
+        costs.ccm_harvester.retain(|request| request.user == ccm_there && request.is_write());
         Ok(costs)
     }
 }
@@ -111,13 +111,4 @@ impl fmt::Display for Costs {
         }
         Ok(())
     }
-}
-
-/// Reviews are created, but change nothing.
-fn is_question(request: &Request) -> bool {
-    request.resource.ends_with("reviews")
-}
-
-fn service_account(namespace: &str, name: &str) -> String {
-    format!("system:serviceaccount:{namespace}:{name}")
 }

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use harvester_api::keys::cloudprovider::IPAM;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
 use testbed::node::{ImageStore, Machine, MachineSpec};
 use testbed::{
     ControlPlane, ControlPlaneBuilder, DhcpOptions, HarvesterSide, Lan, Probe, ProxyMode, Traffic, VmSpec, programs,
@@ -232,24 +234,29 @@ impl Installation {
 
     /// A pod with a Service of type LoadBalancer, and its address once that answers.
     pub async fn expose(&self, name: &str, ipam: &str) -> Result<Ipv4Addr> {
-        let service = serde_json::json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": { "name": name, "annotations": { "cloudprovider.harvesterhci.io/ipam": ipam } },
-            "spec": { "type": "LoadBalancer", "selector": { "app": name }, "ports": [
-                { "name": "http", "port": 80, "targetPort": 8080 },
-                { "name": "datagrams", "protocol": "UDP", "port": 80, "targetPort": 8080 },
-            ] },
-        });
-        let file = self.control_plane.dir().write(&format!("{name}.json"), service.to_string())?;
         let web = self.control_plane.dir().write(&format!("{name}.yaml"), WEB.replace("NAME", name))?;
-        self.kubectl(&["apply", "-f", &file.display().to_string(), "-f", &web.display().to_string()]);
-        let answers = || async {
+        self.control_plane.kubectl(&["apply", "-f", &web.display().to_string()])?;
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "annotations": {IPAM: ipam}},
+            "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": [
+                {"name": "http", "port": 80, "targetPort": 8080},
+                {"name": "datagrams", "protocol": "UDP", "port": 80, "targetPort": 8080},
+            ]},
+        });
+        self.publish(name, &service).await
+    }
+
+    /// Makes a Service of type LoadBalancer; its address once that answers at port 80.
+    pub async fn publish(&self, name: &str, service: &Value) -> Result<Ipv4Addr> {
+        let file = self.control_plane.dir().write(&format!("{name}.json"), service.to_string())?;
+        self.control_plane.kubectl(&["apply", "-f", &file.display().to_string()])?;
+        wait_for(&format!("Service {name} to answer"), PATIENCE, || async {
             let address = self.address_of(name).map_err(|error| format!("{error:#}"))?;
-            let target = SocketAddr::from((address, 80));
-            self.lan.client().http_get(target, Duration::from_secs(1)).map_err(|error| format!("{error:#}"))?;
+            let reply = self.lan.client().http_get(SocketAddr::from((address, 80)), Duration::from_millis(500));
+            reply.map_err(|error| format!("{error:#}"))?;
             Ok(address)
-        };
-        wait_for(&format!("Service {name} to answer"), PATIENCE, answers).await
+        })
+        .await
     }
 
     /// The address in the status of a Service.

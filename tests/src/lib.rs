@@ -9,7 +9,7 @@
 //! | [`case`] | [`Case`]: one test's place on a shared bed; Services, and waiting for what a user sees |
 //! | [`machines`] | virtual machines and Node objects without a host behind them |
 //! | [`neighbour`] | [`Neighbour`]: another cluster on the same LAN |
-//! | [`copycat`] | a copy of the cluster beside it, or another one in its place, in one namespace of Harvester |
+//! | [`second_controller`] | of a second cluster in one namespace of Harvester: a copy of this one, or another one |
 //! | [`churn`] | everything that the cloud controller looks at changes all the time, also while it is in safe mode |
 //! | [`cost`] | API writes of the product, from the audit logs |
 //! | [`host`] | what goes wrong at Harvester, and how the cloud controller manager says that it is |
@@ -64,7 +64,6 @@ pub mod bed;
 pub mod beds;
 pub mod case;
 pub mod churn;
-pub mod copycat;
 pub mod cost;
 pub mod documents;
 pub mod facts;
@@ -78,6 +77,7 @@ pub mod neighbour;
 pub mod product;
 pub mod prometheus;
 pub mod repositories;
+pub mod second_controller;
 pub mod vip;
 pub mod watch;
 pub mod wire;

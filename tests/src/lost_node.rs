@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use contract::leases::MEMBER_PREFIX;
 use harvester_api::keys::cloudprovider::{CARD, SILENCE};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -17,7 +18,7 @@ use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testbed::helm::{RELEASE, VERSIONS, package};
-use testbed::{Audit, Clients, ControlPlane, Helm, Request, Users, stall, wait_for};
+use testbed::{AuditMark, Clients, ControlPlane, Helm, Request, Users, stall, wait_for};
 
 use crate::installation::{IMAGE, Installation, VERSION};
 use crate::{PATIENCE, host};
@@ -241,14 +242,14 @@ impl NodeLossBed {
     }
 
     /// What the cloud controllers have written about pods and endpoints.
-    pub fn writes_since(&self, mark: Audit) -> Result<Vec<String>> {
+    pub fn writes_since(&self, mark: AuditMark) -> Result<Vec<String>> {
         let writes = self.cluster.control_plane.audit().writes_by(mark, OURS)?;
         let of_pods = writes.into_iter().filter(|write| ["pods", "endpointslices"].contains(&write.resource.as_str()));
         Ok(of_pods.map(|write| format!("{} {}", write.verb, write.uri)).collect())
     }
 
     /// Who has written Leases, pods and endpoints since then, and how long after `began` each request arrived.
-    pub fn story(&self, mark: Audit, began: Timestamp) -> Result<String> {
+    pub fn story(&self, mark: AuditMark, began: Timestamp) -> Result<String> {
         let requests = self.cluster.control_plane.audit().since(mark)?;
         let told = ["leases", "pods/status", "endpointslices"];
         let writes = requests.iter().filter(|write| write.is_write() && told.contains(&write.resource.as_str()));
@@ -268,7 +269,7 @@ impl NodeLossBed {
         let uid = nodes.get(accused).await.context("failed to read the Node")?.uid();
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), "kube-system");
         for watcher in self.cluster.machines().iter().filter(|machine| machine.name() != accused) {
-            let name = format!("harvester-announcer-{}", watcher.name());
+            let name = format!("{MEMBER_PREFIX}{}", watcher.name());
             let lease = leases.get(&name).await.with_context(|| format!("failed to read Lease {name}"))?;
             let card = lease.annotations().get(CARD).context("it has no card")?;
             let mut card: Value = serde_json::from_str(card).context("a card is JSON")?;
@@ -302,13 +303,5 @@ pub async fn expose(cluster: &Installation, name: &str) -> Result<Ipv4Addr> {
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
         "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
     });
-    let file = cluster.control_plane.dir().write(&format!("{name}.json"), service.to_string())?;
-    cluster.control_plane.kubectl(&["apply", "-f", &file.display().to_string()])?;
-    wait_for(&format!("Service {name} to answer"), PATIENCE, || async {
-        let address = cluster.address_of(name).map_err(|error| format!("{error:#}"))?;
-        let reply = cluster.lan.client().http_get(SocketAddr::from((address, 80)), Duration::from_millis(500));
-        reply.map_err(|error| format!("{error:#}"))?;
-        Ok(address)
-    })
-    .await
+    cluster.publish(name, &service).await
 }

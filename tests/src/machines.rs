@@ -2,6 +2,7 @@
 //! neither pods nor a data plane.
 
 use anyhow::{Context, Result};
+pub use harvester_api::keys::kubernetes::UNINITIALIZED;
 use harvester_sim::guest::machines::Machines;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -12,8 +13,6 @@ use testbed::wait_for;
 use crate::PATIENCE;
 use crate::bed::Bed;
 
-/// Taint of a node that no cloud provider has looked at.
-pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 /// Taint of a node whose machine is switched off.
 pub const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 

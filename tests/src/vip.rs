@@ -4,14 +4,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+pub use harvester_api::keys::cloudprovider::TERM;
 use testbed::{Answerers, Probe, Traffic};
 
 use crate::bed::{Bed, BedBuilder};
 use crate::case::{Case, Exposed, ServiceSpec, service};
 use crate::watch;
-
-/// The annotation that counts the moves of an address.
-pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 
 /// Three nodes, whose announcers end as those of a node that leaves.
 pub fn three_nodes() -> BedBuilder {

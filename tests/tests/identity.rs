@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use e2e::churn::wait_for_identity_card;
-use e2e::copycat::{COPIED, Copycat};
 use e2e::host::{CCM_LEASE, OtherHarvester};
+use e2e::second_controller::{COPIED, SecondController};
 use e2e::watch::let_it_happen;
 use e2e::{Bed, Beds, CLUSTER, NodeSketch, PATIENCE, VM_NAMESPACE, service, wait_for};
 use harvester_api::keys::cloudprovider;
@@ -226,13 +226,13 @@ async fn a_copy_beside_its_original_leaves_it_alone_and_gets_load_balancers_of_i
     let_it_happen(2).await;
     assert_eq!(doubt(bed.client().await.unwrap()).await, None);
 
-    let copycat = Copycat::begin(&bed, true).await.unwrap();
-    let copy = copycat.client().await.unwrap();
+    let second = SecondController::of_copy(&bed, true).await.unwrap();
+    let copy = second.client().await.unwrap();
     wait_for("safe mode of the copy, on its record and its Lease", PATIENCE, || async {
         let (data, doubt) = (record_of(copy.clone()).await, doubt(copy.clone()).await);
         let said = data.get("safe-mode").is_some_and(|text| text.starts_with("AnotherClusterName: "));
         let told = doubt.as_deref() == Some("AnotherClusterName");
-        if said && told { Ok(()) } else { Err(format!("{data:?} {doubt:?}\n{}", copycat.log())) }
+        if said && told { Ok(()) } else { Err(format!("{data:?} {doubt:?}\n{}", second.log())) }
     })
     .await
     .unwrap();
@@ -242,10 +242,10 @@ async fn a_copy_beside_its_original_leaves_it_alone_and_gets_load_balancers_of_i
     three.delete().await.unwrap();
     three.wait_until_gone().await.unwrap();
     let_it_happen(5).await;
-    assert_eq!(copycat.writes(&bed).unwrap(), Vec::<String>::new(), "{}", copycat.log());
+    assert_eq!(second.writes(&bed).unwrap(), Vec::<String>::new(), "{}", second.log());
     assert_eq!(doubt(bed.client().await.unwrap()).await, None, "the original has no doubt");
 
-    let shown = copycat.exec(&["identity", "rename", "copied", "--copy"]).unwrap();
+    let shown = second.exec(&["identity", "rename", "copied", "--copy"]).unwrap();
     assert!(shown.contains("names       copied\n") && shown.contains("safe mode   no"), "{shown}");
     // The Nodes of the original's machines, as the page says.
     let nodes: Api<Node> = Api::all(copy.clone());
@@ -255,7 +255,7 @@ async fn a_copy_beside_its_original_leaves_it_alone_and_gets_load_balancers_of_i
         wait_for(&format!("an address of its own for {name} of the copy"), PATIENCE, || async {
             let web = services.get(name).await.map_err(|error| error.to_string())?;
             let shown = web.annotations().get("kube-vip.io/loadbalancerIPs").cloned().unwrap_or_default();
-            if shown.is_empty() || shown == *address { Err(format!("{shown}\n{}", copycat.log())) } else { Ok(()) }
+            if shown.is_empty() || shown == *address { Err(format!("{shown}\n{}", second.log())) } else { Ok(()) }
         })
         .await
         .unwrap();
@@ -270,12 +270,12 @@ async fn a_copy_beside_its_original_leaves_it_alone_and_gets_load_balancers_of_i
     wait_for("the deletion of a Service of the copy", PATIENCE, || async {
         match services.get_opt("one").await {
             Ok(None) => Ok(()),
-            other => Err(format!("{other:?}\n{}", copycat.log())),
+            other => Err(format!("{other:?}\n{}", second.log())),
         }
     })
     .await
     .unwrap();
-    copycat.end();
+    second.end();
     let lbs: Api<LoadBalancer> = Api::namespaced(bed.harvester_client().await.unwrap(), VM_NAMESPACE);
     let left = lbs.list(&ListParams::default()).await.unwrap().items;
     for (name, (address, uid)) in &originals {
@@ -307,7 +307,7 @@ async fn a_cluster_that_gets_the_record_of_another_does_not_act_as_that_one_and_
     let web = case.create(service("web").tcp(80)).await.unwrap();
     let address = web.published().await.unwrap();
     bed.wait_for_identity_card().await.unwrap();
-    let second = Copycat::another(&bed).await.unwrap();
+    let second = SecondController::of_another(&bed).await.unwrap();
     second.create(service("web").tcp(80)).await.unwrap();
     let second_address = second.published("web").await.unwrap();
     assert_ne!(second_address, address);

@@ -13,6 +13,7 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessRevie
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::{Value, json};
+use testbed::service_account_user;
 
 const NO_LEASES: &str = "no right to list and write Leases, which election_mode node needs";
 const NO_NODES: &str = "no right to read Nodes";
@@ -52,7 +53,7 @@ async fn grant(bed: &Bed, resource: &str, rules: &[Value], refused: (&str, Optio
     let group = if resource == "leases" { "coordination.k8s.io" } else { "" };
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
-            user: Some(format!("system:serviceaccount:kube-system:{ANNOUNCER_ACCOUNT}")),
+            user: Some(service_account_user("kube-system", ANNOUNCER_ACCOUNT)),
             resource_attributes: Some(ResourceAttributes {
                 group: Some(group.into()),
                 resource: Some(resource.into()),

@@ -13,7 +13,7 @@ use harvester_api::keys::cloudprovider;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use serde_json::Value;
-use testbed::Request;
+use testbed::{AuditMark, Request, service_account_user};
 
 static BED: Shared<Bed> = Shared::new();
 static UNNAMED: Shared<Bed> = Shared::new();
@@ -40,15 +40,15 @@ async fn unnamed() -> Arc<Bed> {
 
 /// Requests of the cloud controller manager to both API servers since the bed was made.
 fn requests(bed: &Bed) -> [Vec<Request>; 2] {
-    let begin = testbed::Audit::default();
+    let begin = AuditMark::default();
     let of = |requests: Vec<Request>, user: &str| {
         requests.into_iter().filter(|request| request.user == user).collect::<Vec<_>>()
     };
     let here = bed.control_plane.audit().since(begin).unwrap();
     let there = bed.harvester.audit().since(begin).unwrap();
     [
-        of(here, &format!("system:serviceaccount:kube-system:{CCM_ACCOUNT}")),
-        of(there, &format!("system:serviceaccount:{VM_NAMESPACE}:{CLUSTER}")),
+        of(here, &service_account_user("kube-system", CCM_ACCOUNT)),
+        of(there, &service_account_user(VM_NAMESPACE, CLUSTER)),
     ]
 }
 

@@ -94,6 +94,12 @@ vip_arp: {value: "off", why: "ARP and NDP are the only way that the announcer ha
 svc_enable: {value: "off", why: "serving Services is all that the announcer does: set it to \"true\""}
 {{- end -}}
 
+{{/* How switches are turned on and off. */}}
+{{- define "kube-vip.switch" -}}
+"on": ["1", "t", "T", "TRUE", "true", "True"]
+"off": ["0", "f", "F", "FALSE", "false", "False"]
+{{- end -}}
+
 {{/* The grammar of values that are often mistyped; words and switches are in values.schema.json. */}}
 {{- define "kube-vip.grammar" -}}
 {{- $seconds := "^([1-9][0-9]{0,2}|[12][0-9]{3}|3[0-5][0-9]{2}|3600)$" -}}
@@ -128,7 +134,7 @@ vip_loglevel: {pattern: "^-?[0-9]+$", accepted: "a whole number: -4 debug, 0 inf
 {{/* Fails on the first value that the announcer would not start with. */}}
 {{- define "kube-vip.check" -}}
 {{- $settings := include "kube-vip.settings" . | fromYaml -}}
-{{- $switch := dict "on" (list "1" "t" "T" "TRUE" "true" "True") "off" (list "0" "f" "F" "FALSE" "false" "False") -}}
+{{- $switch := include "kube-vip.switch" . | fromYaml -}}
 {{- range $variable, $rule := include "kube-vip.refused" . | fromYaml -}}
 {{- if has (get $settings $variable) (get $switch $rule.value) -}}
 {{- fail (printf "kube-vip.env.%s (or its flag in kube-vip.extraArgs) is %q: %s" $variable (get $settings $variable) $rule.why) -}}

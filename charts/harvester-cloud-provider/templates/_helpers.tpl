@@ -212,16 +212,15 @@ port: {{ regexFind "[0-9]+$" $server }}
 
 {{/* Leases in any namespace: kube-vip's Lease per Service, and a Lease that was given with its namespace. */}}
 {{- define "kube-vip.leasesEverywhere" -}}
-{{- $env := (index .Values "kube-vip").env | default dict -}}
-{{- $election := include "harvester-cloud-provider.text" $env.svc_election -}}
-{{- $mode := include "harvester-cloud-provider.text" $env.election_mode -}}
-{{- if or (eq $mode "service") (and (not $mode) (has $election (list "1" "t" "T" "TRUE" "true" "True"))) (contains "/" (include "harvester-cloud-provider.text" $env.svc_leasename)) -}}true{{- end -}}
+{{- $settings := include "kube-vip.settings" . | fromYaml -}}
+{{- if or (eq (include "kube-vip.mode" .) "service") (contains "/" (get $settings "svc_leasename")) -}}true{{- end -}}
 {{- end -}}
 
 {{/* How announcers choose owners, as the announcer reads it: node, service or global. */}}
 {{- define "kube-vip.mode" -}}
 {{- $settings := include "kube-vip.settings" . | fromYaml -}}
-{{- $election := has (get $settings "svc_election" | default "") (list "1" "t" "T" "TRUE" "true" "True") -}}
+{{- $switch := include "kube-vip.switch" . | fromYaml -}}
+{{- $election := has (get $settings "svc_election") $switch.on -}}
 {{- get $settings "election_mode" | default (ternary "service" "node" $election) -}}
 {{- end -}}
 
@@ -234,20 +233,9 @@ port: {{ regexFind "[0-9]+$" $server }}
 {{- $port -}}
 {{- end -}}
 
-{{/* Name of the Lease of the election: extraArgs may give another one, in one word or in two. */}}
+{{/* Name of the Lease of the election: extraArgs may give another one. */}}
 {{- define "harvester-cloud-provider.leaseName" -}}
-{{- $name := "cloud-controller-manager" -}}
-{{- $next := false -}}
-{{- range .Values.extraArgs -}}
-{{- $word := toString . -}}
-{{- if $next -}}
-{{- $name = $word -}}
-{{- else if hasPrefix "--leader-elect-resource-name=" $word -}}
-{{- $name = trimPrefix "--leader-elect-resource-name=" $word -}}
-{{- end -}}
-{{- $next = eq $word "--leader-elect-resource-name" -}}
-{{- end -}}
-{{- $name -}}
+{{- include "harvester-cloud-provider.flag" (list . "leader-elect-resource-name") | default "cloud-controller-manager" -}}
 {{- end -}}
 
 {{- /*

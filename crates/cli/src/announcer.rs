@@ -9,6 +9,7 @@ use announcer_core::Config;
 use announcer_core::config::{ConfigError, VARIABLES};
 use announcer_core::status::Report;
 use runtime::error::chain;
+use runtime::host;
 use runtime::logging::{self, Format};
 use runtime::shutdown;
 
@@ -118,7 +119,7 @@ fn status(arguments: &[String]) -> ExitCode {
         Ok(asked) => asked,
         Err(problem) => return usage(&problem),
     };
-    let mut config = match Config::from_env_and_args(std::env::vars(), rest, &hostname()) {
+    let mut config = match Config::from_env_and_args(std::env::vars(), rest, &host::name()) {
         Ok(config) => config,
         Err(error) => return usage(&format!("{}{}", chain(&error), meant(&error))),
     };
@@ -218,7 +219,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
     // kube-vip accepts only the word `manager`.
     let words = arguments.iter().enumerate().map(|(i, word)| if i == 0 { "manager".to_owned() } else { word.clone() });
-    let hostname = hostname();
+    let hostname = host::name();
     let config = match Config::from_env_and_args(std::env::vars(), words, &hostname) {
         Ok(config) => config,
         Err(error) => {
@@ -261,10 +262,6 @@ fn meant(error: &ConfigError) -> String {
 async fn run(config: Config) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
     Ok(announcer::run(config, &PRODUCT, stop).await?)
-}
-
-fn hostname() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use harvester_api::names::ClusterName;
-use harvester_provider::{Record, Records};
+use harvester_provider::{OperatorConfirmation, Record, Records};
 use runtime::client::{Settings, Source, connect};
 use runtime::error::chain;
 use serde_json::{Value, json};
@@ -98,15 +98,15 @@ pub fn main(arguments: &[String]) -> ExitCode {
     };
     let (common, change) = match arguments.verb {
         Verb::Show(common) => (common, None),
-        Verb::Confirm { change, common } => (common, Some(("confirm".to_owned(), change.dry_run))),
+        Verb::Confirm { change, common } => (common, Some((OperatorConfirmation::Confirm, change.dry_run))),
         Verb::Rename { name, copy, change, common } => {
             let cluster = ClusterName::from_record(&name);
             if !cluster.can_name_objects() || cluster.is_default() {
                 eprintln!("{name:?} cannot be the name of a cluster on Harvester: {}", ClusterName::ACCEPTED);
                 return ExitCode::from(WRONG_USAGE);
             }
-            let word = format!("{} {name}", if copy { "copy" } else { "rename" });
-            (common, Some((word, change.dry_run)))
+            let asked = if copy { OperatorConfirmation::Copy(cluster) } else { OperatorConfirmation::Rename(cluster) };
+            (common, Some((asked, change.dry_run)))
         }
     };
     match entry::run(run(&common, change)) {
@@ -118,30 +118,33 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// `change`: the word that asks for it, and whether it is only told what it would do.
-async fn run(common: &Common, change: Option<(String, bool)>) -> anyhow::Result<String> {
+/// `change`: what is asked for, and whether it is only told what it would do.
+async fn run(common: &Common, change: Option<(OperatorConfirmation, bool)>) -> anyhow::Result<String> {
     let source = Source::choose(common.kubeconfig.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
     let config = source.load(None).await.context("no access to the guest cluster")?;
     let records = Records::new(connect(config, &Settings::new("guest", &PRODUCT))?);
     let before = records.read().await?;
     let told = |record: &Record| common.output.render(|| shown(record), &document(record, None));
-    let Some((word, dry_run)) = change else { return Ok(told(&before)) };
-    if let Some(name) = word.strip_prefix("copy ") {
+    let Some((asked, dry_run)) = change else { return Ok(told(&before)) };
+    if let OperatorConfirmation::Copy(name) = &asked {
         let cluster_uid = records.cluster_uid().await.ok().flatten();
-        if let Some(why) = before.refuses_copy(&ClusterName::from_record(name), cluster_uid.as_deref()) {
+        if let Some(why) = before.refuses_copy(name, cluster_uid.as_deref()) {
             bail!("{why}");
         }
     }
     if dry_run {
-        return Ok(foreseen(common.output, &before, &word));
+        return Ok(foreseen(common.output, &before, &asked));
     }
-    records.ask(&word).await?;
+    records.ask(&annotation(&asked)).await?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         let now = records.read().await?;
         if now.confirmation.is_none() {
-            let name = word.split_once(' ').map(|(_, name)| ClusterName::from_record(name));
-            if name.is_some() && name != now.cluster_name {
+            let name = match &asked {
+                OperatorConfirmation::Confirm => None,
+                OperatorConfirmation::Rename(name) | OperatorConfirmation::Copy(name) => Some(name),
+            };
+            if name.is_some() && name != now.cluster_name.as_ref() {
                 bail!(
                     "the controller has refused that name: Event ClusterNameRefused of ConfigMap \
                     kube-system/harvester-cloud-provider says why, and so does its log"
@@ -160,31 +163,42 @@ async fn run(common: &Common, change: Option<(String, bool)>) -> anyhow::Result<
     }
 }
 
+/// The confirmation as the annotation of the record says it to the leader.
+fn annotation(asked: &OperatorConfirmation) -> String {
+    match asked {
+        OperatorConfirmation::Confirm => "confirm".to_owned(),
+        OperatorConfirmation::Rename(name) => format!("rename {name}"),
+        OperatorConfirmation::Copy(name) => format!("copy {name}"),
+    }
+}
+
 /// Describes the confirmation before it is written.
-fn meaning(word: &str) -> String {
-    let what = match word.split_once(' ') {
-        Some(("copy", name)) => format!(
+fn meaning(asked: &OperatorConfirmation) -> String {
+    let what = match asked {
+        OperatorConfirmation::Copy(name) => format!(
             "calls this cluster {name}, takes its machines as they are now, and disowns every load balancer of \
              another name: each Service gets a new load balancer and a new address"
         ),
-        Some((_, name)) => format!(
+        OperatorConfirmation::Rename(name) => format!(
             "calls this cluster {name} and takes its machines as they are now: load balancers that exist keep \
              name and address, new ones are named after {name}"
         ),
-        None => "takes the machines, the namespace and the Harvester of this cluster as they are now; its name \
+        OperatorConfirmation::Confirm => {
+            "takes the machines, the namespace and the Harvester of this cluster as they are now; its name \
             and its load balancers stay. It ends the suspicion of a restore (RestoreSuspected). For ten minutes more \
             than a third of the Services may get other addresses (TooManyAtOnce), and the load balancers that are \
             held back as garbage may be collected (GarbageNotDeleted)"
-            .to_owned(),
+                .to_owned()
+        }
     };
     format!("The controller that leads {what}.")
 }
 
 /// The record, and what would be done.
-fn foreseen(output: Output, record: &Record, word: &str) -> String {
+fn foreseen(output: Output, record: &Record, asked: &OperatorConfirmation) -> String {
     output.render(
-        || format!("{}\n{}\nNothing was changed (--dry-run).", shown(record), meaning(word)),
-        &document(record, Some(&meaning(word))),
+        || format!("{}\n{}\nNothing was changed (--dry-run).", shown(record), meaning(asked)),
+        &document(record, Some(&meaning(asked))),
     )
 }
 
@@ -241,8 +255,27 @@ fn shown(record: &Record) -> String {
 #[cfg(test)]
 mod tests {
     use harvester_provider::IdentityCard;
+    use k8s_openapi::api::core::v1::ConfigMap;
 
     use super::*;
+
+    fn name(name: &str) -> ClusterName {
+        ClusterName::from_record(name)
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_the_leader_reads_in_the_record() {
+        for asked in [
+            OperatorConfirmation::Confirm,
+            OperatorConfirmation::Rename(name("prod2")),
+            OperatorConfirmation::Copy(name("prod2")),
+        ] {
+            let mut config_map = ConfigMap::default();
+            let key = "cloudprovider.harvesterhci.io/identity".to_owned();
+            config_map.metadata.annotations = Some([(key, annotation(&asked))].into());
+            assert_eq!(Record::from(&config_map).confirmation, Some(asked));
+        }
+    }
 
     #[test]
     fn the_command_line_is_read_and_a_name_is_a_name() {
@@ -264,9 +297,10 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_says_what_becomes_of_load_balancers() {
-        assert!(meaning("copy prod2").contains("each Service gets a new load balancer"));
-        assert!(meaning("rename prod2").contains("keep name and address"));
-        assert!(meaning("confirm").contains("its load balancers stay"));
+        let copy = OperatorConfirmation::Copy(name("prod2"));
+        assert!(meaning(&copy).contains("each Service gets a new load balancer"));
+        assert!(meaning(&OperatorConfirmation::Rename(name("prod2"))).contains("keep name and address"));
+        assert!(meaning(&OperatorConfirmation::Confirm).contains("its load balancers stay"));
         let text = shown(&Record { safe_mode: Some("WrongHarvester: x".into()), ..Record::default() });
         assert_eq!(text, "name        -\nsafe mode   WrongHarvester: x");
     }
@@ -275,13 +309,16 @@ mod tests {
     fn programs_get_the_record_and_what_would_be_done() {
         let card =
             IdentityCard { namespace: "guests".into(), machines: ["u1".to_owned()].into(), ..IdentityCard::default() };
-        let name = Some(ClusterName::from_record("prod"));
-        let record = Record { cluster_name: name, card: Some(card), ..Record::default() };
-        let all: Value = serde_json::from_str(&foreseen(Output::Json, &record, "confirm")).unwrap();
+        let record = Record { cluster_name: Some(name("prod")), card: Some(card), ..Record::default() };
+        let all: Value =
+            serde_json::from_str(&foreseen(Output::Json, &record, &OperatorConfirmation::Confirm)).unwrap();
         assert_eq!((&all["name"], &all["safeMode"]), (&json!("prod"), &Value::Null));
         assert_eq!((&all["identity"]["namespace"], &all["identity"]["machines"]), (&json!("guests"), &json!(["u1"])));
         assert!(all["foreseen"].as_str().unwrap().contains("its load balancers stay"), "{all}");
         assert_eq!(document(&Record::default(), None)["identity"], Value::Null);
-        assert!(foreseen(Output::Text, &record, "confirm").ends_with("Nothing was changed (--dry-run)."));
+        assert!(
+            foreseen(Output::Text, &record, &OperatorConfirmation::Confirm)
+                .ends_with("Nothing was changed (--dry-run).")
+        );
     }
 }

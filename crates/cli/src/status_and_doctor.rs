@@ -226,7 +226,7 @@ mod tests {
         let clusters = Clusters { kubeconfig: Some("/does/not/exist".into()), context: None, cloud_config: None };
         let found = doctor::examine(&look(&clusters, true).await.unwrap());
         assert_eq!(found.exit_status(), 4);
-        assert_eq!(found.findings[0].check, "guest-credentials-missing");
+        assert_eq!(found.findings[0].check, doctor::Check::GuestCredentialsMissing);
         assert!(found.findings[0].what.contains("/does/not/exist"), "{found:?}");
     }
 }

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
 /// Parses a Go duration (`15s`, `1h30m`, `1.5s`, `100ms`, `0`). Negative values are refused: no flag has a use for
 /// them. The parser of the Kubernetes client panics on a value that is out of range.
 pub fn go_duration(text: &str) -> Result<Duration, String> {
@@ -72,6 +74,17 @@ pub fn address(text: &str) -> Result<IpAddr, String> {
 pub fn log_level(text: &str) -> Result<i32, String> {
     text.parse()
         .map_err(|_| "not a log level; accepted: a whole number, such as 0 (info), 3 (debug) or 5 (trace)".to_owned())
+}
+
+/// Accepts the words of the table, which help and completion list, and gives the values beside them.
+pub fn one_of<T>(table: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(table.iter().map(|(word, _)| *word)).map(move |given| {
+        let found = table.iter().find(|(word, _)| *word == given);
+        found.map(|(_, value)| *value).expect("the parser before it accepts only words of the table")
+    })
 }
 
 #[cfg(test)]

@@ -12,6 +12,9 @@ mod task;
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
+
+use crate::host;
 use crate::shutdown::Token;
 
 pub use hand_back::HandBack;
@@ -174,10 +177,20 @@ pub async fn run_while_leading<W: Future>(
     Ok(outcome)
 }
 
+/// The Lease as the object of Events.
+pub fn lease_reference(namespace: &str, name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("coordination.k8s.io/v1".into()),
+        kind: Some("Lease".into()),
+        namespace: Some(namespace.into()),
+        name: Some(name.into()),
+        ..ObjectReference::default()
+    }
+}
+
 /// An identity as client-go's programs use it: `<hostname>_<uuid>`, new with each start.
 pub fn unique_identity() -> String {
-    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{}_{}", hostname.trim(), uuid::Uuid::new_v4())
+    format!("{}_{}", host::name(), uuid::Uuid::new_v4())
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ pub mod error;
 pub mod events;
 pub mod freshness;
 pub mod health;
+pub mod host;
 pub mod http;
 pub mod leader;
 pub mod logging;

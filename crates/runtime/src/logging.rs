@@ -8,47 +8,12 @@ use tracing_subscriber::fmt::time::SystemTime;
 use crate::client::REQUESTS;
 
 /// Format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// For users.
-    #[default]
     Text,
     /// One JSON object per line.
     Json,
-}
-
-impl std::str::FromStr for Format {
-    type Err = UnknownFormat;
-
-    fn from_str(text: &str) -> Result<Self, UnknownFormat> {
-        match text {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            other => Err(UnknownFormat(other.to_owned())),
-        }
-    }
-}
-
-/// `--logging-format` has an unknown value.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown log format {0:?}: accepted are \"text\" and \"json\"")]
-pub struct UnknownFormat(String);
-
-/// Parses the verbosity in klog's spellings `-v=N`, `--v=N`, `-v N`, `--v N`; the last one wins. A value that is not a
-/// number counts as 0 (CCM spec 1.1).
-pub fn verbosity<'a>(arguments: impl IntoIterator<Item = &'a str>) -> u8 {
-    let mut found = 0;
-    let mut arguments = arguments.into_iter();
-    while let Some(argument) = arguments.next() {
-        let value = match argument {
-            "-v" | "--v" => arguments.next(),
-            _ => argument.strip_prefix("--v=").or_else(|| argument.strip_prefix("-v=")),
-        };
-        if let Some(value) = value {
-            found = value.parse().unwrap_or(0);
-        }
-    }
-    found
 }
 
 /// The log levels of a verbosity: 5 trace, 3 debug, otherwise info. Libraries, and the log line per request, stay at
@@ -110,22 +75,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_verbosity_in_any_of_klogs_spellings_wins() {
-        for (arguments, expected) in [
-            (&["--cloud-config=x"][..], 0),
-            (&["-v=4"], 4),
-            (&["--v=5"], 5),
-            (&["-v", "3"], 3),
-            (&["--v", "6", "-v=2"], 2),
-            (&["--v=high"], 0),
-            (&["-v"], 0),
-            (&["--version=raw"], 0),
-        ] {
-            assert_eq!(verbosity(arguments.iter().copied()), expected, "{arguments:?}");
-        }
-    }
-
-    #[test]
     fn every_level_is_a_valid_filter() {
         for verbosity in 0..=10 {
             assert!(EnvFilter::try_new(directives(verbosity)).is_ok());
@@ -142,12 +91,5 @@ mod tests {
         assert_eq!(filter(Some(" "), 3).0.to_string(), usual.to_string());
         let (asked, problem) = filter(Some("announcer=debug"), 3);
         assert_eq!((asked.to_string().as_str(), problem), ("announcer=debug", None));
-    }
-
-    #[test]
-    fn an_unknown_format_is_refused_with_what_is_accepted() {
-        assert_eq!("json".parse(), Ok(Format::Json));
-        let error = "xml".parse::<Format>().unwrap_err().to_string();
-        assert!(error.contains("\"xml\"") && error.contains("\"text\" and \"json\""));
     }
 }

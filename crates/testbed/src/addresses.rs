@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | LAN `192.168.<subnet>.0/24`, `fd00:<subnet>::/64` | subnet 100 unless told; `.1` router and DHCP, `.11`.. hosts |
 //! | | `.50` client, `.100`-`.199` free for VIPs, `.200`-`.250` DHCP |
-//! | management `10.99.0.0/16` | `.0.2` control plane, `.0.3` Harvester side, `.0.4` API server of a copy |
+//! | management `10.99.0.0/16` | `.0.2` control plane, `.0.3` Harvester side, `.0.4` a second cluster |
 //! | | `.0.5` another Harvester, `.0.11`.. members of etcd, `.1.1`.. hosts that joined |
 //! | pods | `10.244.<node>.0/24`, `fd00:244:<node>::/64` |
 //! | Services | `10.96.0.0/16`, `fd00:96::/112` (Harvester side `10.53.0.0/16`) |
@@ -17,8 +17,8 @@ pub const MANAGEMENT_PREFIX: u8 = 16;
 pub const CONTROL_PLANE: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 /// API server of the Harvester side.
 pub const HARVESTER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 3);
-/// API server of a copy of the guest cluster.
-pub const COPY: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 4);
+/// API server of a second cluster beside the guest cluster.
+pub const SECOND_CLUSTER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 4);
 /// API server of another Harvester, to which a cluster may move.
 pub const OTHER_HARVESTER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 5);
 /// A name that its certificate has, for whoever resolves it.

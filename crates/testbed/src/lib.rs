@@ -43,11 +43,11 @@ pub mod stall;
 pub mod wait;
 
 pub use cluster::api_server::ApiServer;
-pub use cluster::audit::{Audit, AuditLog, Request};
+pub use cluster::audit::{AuditLog, AuditMark, Request, service_account_user};
 pub use cluster::control_plane::{ControlPlane, ControlPlaneBuilder};
-pub use cluster::copy::Copy;
 pub use cluster::credentials::Credentials;
 pub use cluster::harvester::{HarvesterBuilder, HarvesterSide, VmSpec};
+pub use cluster::second_cluster::SecondCluster;
 pub use cluster::sim_node::{NodeSpec, ProxyMode, SimNode, SimPod};
 pub use helm::Helm;
 pub use net::capture::{Capture, Frame};

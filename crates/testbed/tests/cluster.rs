@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use testbed::{ControlPlane, HarvesterSide, Lan, NodeSpec, Shared, Traffic, VmSpec, echo, programs};
+use testbed::{
+    ControlPlane, HarvesterSide, Lan, NodeSpec, Shared, Traffic, VmSpec, echo, programs, service_account_user,
+};
 
 static CLUSTER: Shared<ControlPlane> = Shared::new();
 
@@ -33,7 +35,7 @@ async fn a_token_has_only_the_rights_that_were_bound_and_the_audit_log_tells_who
     let mark = cluster.audit().mark();
     let error = Api::<Node>::all(client).list(&ListParams::default()).await.unwrap_err();
     assert!(matches!(&error, kube::Error::Api(status) if status.code == 403), "{error}");
-    let user = format!("system:serviceaccount:{namespace}:nobody");
+    let user = service_account_user(&namespace, "nobody");
     let asked = testbed::wait_for("the audit log", Duration::from_secs(10), || async {
         let requests = cluster.audit().since(mark).map_err(|error| error.to_string())?;
         requests.into_iter().find(|request| request.user == user).ok_or_else(|| "nothing of this user".to_owned())

@@ -90,6 +90,9 @@ fn leases_outside_its_namespace_are_granted_only_where_they_are_used() {
     assert!(everywhere("kube-vip: {env: {election_mode: service}}"));
     assert!(!everywhere("kube-vip: {env: {svc_election: 'true', election_mode: node}}"));
     assert!(everywhere("kube-vip: {env: {svc_leasename: other/lock}}"));
+    assert!(everywhere("kube-vip: {extraArgs: {servicesLeaseName: other/lock}}"));
+    assert!(everywhere("kube-vip: {env: {svc_election: null}, extraArgs: {servicesElection: 'true'}}"));
+    assert!(!everywhere("kube-vip: {extraArgs: {servicesElection: 'true'}}"), "the environment counts before flags");
     assert!(!everywhere("kube-vip: {env: {svc_leasename: 7}}"));
 }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use contract::leases::MEMBER_PREFIX;
 use e2e::lan_faults::ObservedOutage;
 use e2e::watch::{FAILOVER, OVERLAP, let_it_happen};
 use e2e::{Bed, Case};
@@ -68,7 +69,7 @@ impl<'a> Divided<'a> {
 /// For how many seconds the membership Lease of node `n` has run out, as it stands in the API. Negative: it is valid.
 async fn run_out_for(bed: &Bed, n: usize) -> i64 {
     let leases: Api<Lease> = Api::namespaced(bed.client().await.unwrap(), "kube-system");
-    let lease = leases.get(&format!("harvester-announcer-{}", bed.lan.host(n).name())).await.unwrap().spec.unwrap();
+    let lease = leases.get(&format!("{MEMBER_PREFIX}{}", bed.lan.host(n).name())).await.unwrap().spec.unwrap();
     let since = Timestamp::now().as_second() - lease.renew_time.unwrap().0.as_second();
     since - i64::from(lease.lease_duration_seconds.unwrap())
 }

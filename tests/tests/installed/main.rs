@@ -10,7 +10,7 @@ use e2e::prometheus::Prometheus;
 use e2e::repositories::{OciRegistry, WebServer};
 use e2e::watch::Excuse;
 use testbed::helm::{RELEASE, VERSIONS, package};
-use testbed::{Audit, Helm};
+use testbed::{AuditMark, Helm};
 
 /// What Rancher gives a cluster that it provisioned, and the image that is here.
 const RANCHER_VALUES: &str = concat!(
@@ -216,7 +216,7 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
     let denied: Vec<_> = cluster
         .control_plane
         .audit()
-        .since(Audit::default())
+        .since(AuditMark::default())
         .unwrap()
         .into_iter()
         .filter(|request| request.code == 403 && request.user.starts_with("system:serviceaccount:kube-system:"))

@@ -9,7 +9,8 @@ use harvester_api::names::{
     ClusterName, ClusterNameWarning, NetworkName, NetworkNameError, is_dns_1123_label, is_object_name,
 };
 use harvester_api::node_ip::{ExcludeRangeError, NodeIpCidr, NodeIpCidrError, parse_exclude_ranges};
-use harvester_provider::{GarbageConfig, GarbageMode, OwnNode, ProviderConfig};
+use harvester_provider::{GarbageConfig, OwnNode, ProviderConfig};
+use runtime::host;
 use runtime::http::{Handshake, HandshakeError};
 use runtime::leader::{Timing, TimingError};
 
@@ -149,7 +150,10 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
             ignore_node_annotations: flags.harvester.disable_annotation_alpha_provided_ip_addr,
             disable_vmi_controller: flags.harvester.disable_vmi_controller,
             disable_hostname_lookup: flags.harvester.disable_hostname_lookup,
-            garbage: garbage(flags),
+            garbage: GarbageConfig::new(
+                flags.harvester.garbage_collection,
+                flags.harvester.garbage_collection_grace_period,
+            ),
             share_across_namespaces: flags.harvester.share_across_namespaces,
             max_load_balancers: Some(flags.harvester.max_load_balancers).filter(|limit| *limit > 0),
             namespace: cloud_config.namespace.clone(),
@@ -172,19 +176,9 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
 /// The Node that this process runs on: from the chart's `NODE_NAME`, else the host name, because the pod uses the
 /// host's network. The kubelet writes it in lower case.
 fn own_node() -> Option<OwnNode> {
-    let told = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
-    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_lowercase());
-    let told = told.map(|name| OwnNode { name, told: true });
-    told.or_else(|| Some(OwnNode { name: host()?, told: false }))
-}
-
-fn garbage(flags: &Flags) -> GarbageConfig {
-    let mode = match flags.harvester.garbage_collection.as_str() {
-        "off" => GarbageMode::Off,
-        "delete" => GarbageMode::Delete,
-        _ => GarbageMode::List,
-    };
-    GarbageConfig::new(mode, flags.harvester.garbage_collection_grace_period)
+    let told = std::env::var("NODE_NAME").ok().map(|name| OwnNode { name, told: true });
+    let host = Some(OwnNode { name: host::name().to_lowercase(), told: false });
+    told.into_iter().chain(host).find(|node| !node.name.is_empty())
 }
 
 fn election(flags: &Flags) -> Result<Option<Timing>, ConfigurationError> {

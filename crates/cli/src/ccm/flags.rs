@@ -8,9 +8,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
+use harvester_provider::GarbageMode;
+use runtime::logging::Format;
 
 use super::without_effect::{Kind, WITHOUT_EFFECT};
-use crate::values::{address, count, go_bool, go_duration, go_period, log_level, port};
+use crate::values::{address, count, go_bool, go_duration, go_period, log_level, one_of, port};
 use crate::words;
 
 /// Cloud controller manager for Kubernetes on Harvester.
@@ -31,13 +33,27 @@ pub struct Flags {
     #[arg(help_heading = "Global")]
     pub verbosity: i32,
     /// `text` or `json`
-    #[arg(long, default_value = "text", value_parser = ["text", "json"], help_heading = "Global")]
-    pub logging_format: String,
+    #[arg(long, default_value = "text", value_parser = one_of(&LOGGING_FORMATS), help_heading = "Global")]
+    pub logging_format: Format,
     /// Print the version and exit; `raw` prints more
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "raw")]
     #[arg(help_heading = "Global")]
     pub version: Option<String>,
 }
+
+impl Flags {
+    /// The verbosity as the logger takes it: klog's negative numbers mean 0, and no level is above the highest one.
+    pub fn log_level(&self) -> u8 {
+        u8::try_from(self.verbosity.max(0)).unwrap_or(u8::MAX)
+    }
+}
+
+/// Words of `--logging-format`.
+const LOGGING_FORMATS: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
+
+/// Words of `--garbage-collection`.
+const GARBAGE_MODES: [(&str, GarbageMode); 3] =
+    [("off", GarbageMode::Off), ("list", GarbageMode::List), ("delete", GarbageMode::Delete)];
 
 const USAGE: &str = "\
 harvester-cloud-provider COMMAND     one of the commands below; each has a --help of its own
@@ -149,8 +165,8 @@ pub struct Harvester {
     #[arg(long, action = ArgAction::Set, default_value = "false")]
     pub share_across_namespaces: bool,
     /// Load balancers on Harvester that no Service has: `off`, `list` (metric and Event), or `delete`
-    #[arg(long, default_value = "list", value_parser = ["off", "list", "delete"])]
-    pub garbage_collection: String,
+    #[arg(long, default_value = "list", value_parser = one_of(&GARBAGE_MODES))]
+    pub garbage_collection: GarbageMode,
     /// How long a load balancer must have been without a Service before it is deleted
     #[arg(long, default_value = "24h", value_parser = go_duration)]
     pub garbage_collection_grace_period: Duration,
@@ -307,6 +323,7 @@ mod tests {
         assert_eq!(flags.verbosity, 4);
         assert_eq!(flags.cloud.controllers, ["*", "-service"]);
         assert_eq!(parsed(&["-v", "2"]).unwrap().verbosity, 2);
+        assert_eq!(parsed(&["-v4"]).unwrap().verbosity, 4);
         assert_eq!(parsed(&["--v=5", "--v=3"]).unwrap().verbosity, 3, "the last one wins");
         assert_eq!(
             parsed(&["--node-exclude-ip-ranges=10.0.0.1,10.0.1.0/24", "--node-exclude-ip-ranges=fd00::/64"])
@@ -316,6 +333,31 @@ mod tests {
                 .len(),
             3
         );
+    }
+
+    #[test]
+    fn every_spelling_of_the_log_level_that_is_accepted_reaches_the_logger() {
+        for (arguments, level) in [
+            (&[][..], 0),
+            (&["-v4"], 4),
+            (&["-v=4"], 4),
+            (&["-v", "3"], 3),
+            (&["--v", "6", "-v=2"], 2),
+            (&["--v=300"], u8::MAX),
+            (&["--v=-1"], 0),
+        ] {
+            assert_eq!(parsed(arguments).unwrap().log_level(), level, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn a_word_gives_its_value_and_another_is_answered_with_those_that_are_accepted() {
+        let words = |flags: &Flags| (flags.harvester.garbage_collection, flags.logging_format);
+        assert_eq!(words(&parsed(&[]).unwrap()), (GarbageMode::List, Format::Text));
+        let given = parsed(&["--garbage-collection=delete", "--logging-format=json"]).unwrap();
+        assert_eq!(words(&given), (GarbageMode::Delete, Format::Json));
+        let error = parsed(&["--garbage-collection=all"]).unwrap_err();
+        assert!(error.contains("--garbage-collection") && error.contains("off, list, delete"), "{error}");
     }
 
     #[test]

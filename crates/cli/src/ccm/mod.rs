@@ -48,8 +48,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         let raw = format!("harvester-cloud-provider {VERSION} {}", std::env::consts::ARCH);
         return say(if form == "raw" { &raw } else { VERSION });
     }
-    let format = flags.logging_format.parse().unwrap_or_default();
-    logging::init(format, logging::verbosity(arguments.iter().map(String::as_str)));
+    logging::init(flags.logging_format, flags.log_level());
     let full_help = flags.harvester.show_full_help_on_error;
     let configuration = match config::configure(&flags) {
         Ok(configuration) => configuration,

@@ -18,7 +18,9 @@ use runtime::client::{self, ApiMetrics, Servers, Source};
 use runtime::events::Recorder;
 use runtime::health::{Health, OnFailure};
 use runtime::http::{Access, Server, Tls};
-use runtime::leader::{AnnotationValue, Election, LeaderConfig, OnLoss, run_while_leading, unique_identity};
+use runtime::leader::{
+    AnnotationValue, Election, LeaderConfig, OnLoss, lease_reference, run_while_leading, unique_identity,
+};
 use runtime::metrics::Metrics;
 use runtime::shutdown::{self, Token};
 use runtime::tasks::Tasks;
@@ -254,13 +256,7 @@ fn election(
 
 /// The Lease as the object of Events about the whole program.
 fn lease(flags: &Flags) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("coordination.k8s.io/v1".into()),
-        kind: Some("Lease".into()),
-        namespace: Some(flags.election.leader_elect_resource_namespace.clone()),
-        name: Some(flags.election.leader_elect_resource_name.clone()),
-        ..ObjectReference::default()
-    }
+    lease_reference(&flags.election.leader_elect_resource_namespace, &flags.election.leader_elect_resource_name)
 }
 
 pub(super) fn settings(flags: &Flags, configuration: &Configuration) -> Settings {

@@ -9,6 +9,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
 use super::advice;
+use super::checks::Check;
 use super::finding::Finding;
 use super::nodes::is_shut_out;
 use super::pods;
@@ -57,7 +58,7 @@ fn nobody(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
     let (namespace, name) = set.map_or((advice::NAMESPACE.to_owned(), "kube-vip".to_owned()), |set| {
         (set.namespace().unwrap_or_default(), set.name_any())
     });
-    let finding = Finding::error("announcer-missing", format!("DaemonSet {namespace}/{name}"))
+    let finding = Finding::error(Check::AnnouncerMissing, format!("DaemonSet {namespace}/{name}"))
         .why("no new address is announced; what was announced is served until its node goes");
     Some(if is_not_installed(snapshot) {
         finding.what(format!("no announcer is installed, and {what}")).remedy(advice::helm_upgrade(
@@ -133,7 +134,7 @@ fn member(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
         // A node that is off has no announcer and needs none.
         return facts::is_ready(node).then(|| {
             let ago = facts::renewed(snapshot, lease).map_or(0, |(ago, _)| ago);
-            Finding::warning("announcer-silent", object)
+            Finding::warning(Check::AnnouncerSilent, object)
                 .what(format!("it has not renewed its Lease for {}", age(ago)))
                 .why("the node gets no new address, and nobody knows whether it serves those that it has")
                 .remedy(restart_on(snapshot, name))
@@ -142,7 +143,7 @@ fn member(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
     let card = card(lease);
     let says = |key: &str, value: bool| card.get(key).and_then(serde_json::Value::as_bool) == Some(value);
     (says("serving", false) && !says("leaving", true)).then(|| {
-        Finding::error("kube-proxy-not-ready", object)
+        Finding::error(Check::KubeProxyNotReady, object)
             .what("kube-proxy does not answer 200 on 127.0.0.1:10256/healthz of that node")
             .why(
                 "traffic for an address there would go nowhere: the node hands its addresses over, and gets none \
@@ -160,7 +161,7 @@ fn no_macvlans(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
     let name = facts::member(lease)?;
     let why = facts::annotation(&lease.metadata, cloudprovider::NO_MACVLANS);
     (!why.is_empty() && node_of(snapshot, lease).is_some()).then(|| {
-        Finding::warning("macvlan-missing", format!("node {name}"))
+        Finding::warning(Check::MacvlanMissing, format!("node {name}"))
             .what(format!("its kernel has no macvlan: {why}"))
             .why("a Service with ipam dhcp gets no address there; those from a pool are served")
             .remedy(format!("on that node: {LOAD_MACVLAN}; then: {}     {NO_SUCH_MODULE}", restart_on(snapshot, name)))
@@ -184,7 +185,7 @@ fn nobody_eligible(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
     }
     let names: Vec<&str> = alive.iter().filter_map(|lease| facts::member(lease)).collect();
     Some(
-        Finding::error("no-eligible-node", "all announcers")
+        Finding::error(Check::NoEligibleNode, "all announcers")
             .what(format!("each of their nodes is shut out by a label or taint: {}", names.join(", ")))
             .why("no address is announced")
             .remedy(format!(
@@ -200,7 +201,7 @@ fn beside(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
     let alive = members.iter().any(|member| facts::is_fresh(snapshot, member));
     let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
     alive.then(|| {
-        Finding::error("two-announcers", "Lease kube-system/plndr-svcs-lock")
+        Finding::error(Check::TwoAnnouncers, "Lease kube-system/plndr-svcs-lock")
             .what(format!("{holder} holds kube-vip's Lease beside announcers in mode node"))
             .why(format!(
                 "it is respected: no announcer of ours sets an address while it is renewed ({} is its)",

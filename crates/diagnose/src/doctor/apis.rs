@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::advice;
 use super::certificates;
+use super::checks::Check;
 use super::finding::Finding;
 use crate::collect::keys_named;
 use crate::facts;
@@ -20,7 +21,7 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
         let clusterwide = right.namespace.is_empty();
         let place =
             if clusterwide { "in all namespaces".to_owned() } else { format!("in namespace {}", right.namespace) };
-        Finding::error("guest-right-missing", right.account.clone())
+        Finding::error(Check::GuestRightMissing, right.account.clone())
             .what(format!("may not {} {} {place} of the guest cluster", right.verb, right.resource))
             .why("what needs this right is not done, or is done late")
             .remedy(advice::helm_upgrade(snapshot, "", &note))
@@ -39,7 +40,7 @@ fn rights_on_harvester(snapshot: &Snapshot) -> Vec<Finding> {
     let finding = |((account, namespace), resources): ((&str, &str), BTreeMap<&str, Vec<&str>>)| {
         let lacks: Vec<String> =
             resources.iter().map(|(resource, verbs)| format!("{} {resource}", verbs.join(", "))).collect();
-        Finding::error("harvester-right-missing", account)
+        Finding::error(Check::HarvesterRightMissing, account)
             .what(format!("may not {} in namespace {namespace} of Harvester", lacks.join("; ")))
             .why("load balancers are not made, or nodes are not found")
             .remedy(advice::grant_rights(snapshot, namespace, "binds it to role harvesterhci.io:cloudprovider again"))
@@ -73,23 +74,23 @@ fn secret_key(side: &Side) -> String {
     if let [only] = keys.as_slice() { only.clone() } else { "<one of these keys>".to_owned() }
 }
 
-fn check_and_remedy(guest: bool, kind: TroubleKind, side: &Side, snapshot: &Snapshot) -> (&'static str, String) {
+fn check_and_remedy(guest: bool, kind: TroubleKind, side: &Side, snapshot: &Snapshot) -> (Check, String) {
     match (guest, kind) {
         (true, TroubleKind::NoCredentials | TroubleKind::NoKey) => {
             let file = "<file>: of an administrator; on a server /etc/rancher/rke2/rke2.yaml, \
                         /etc/rancher/k3s/k3s.yaml or /etc/kubernetes/admin.conf, or what Rancher offers for download";
             let command = "harvester-cloud-provider doctor --kubeconfig <file>".to_owned();
-            ("guest-credentials-missing", advice::noted(command, &[file]))
+            (Check::GuestCredentialsMissing, advice::noted(command, &[file]))
         }
-        (true, TroubleKind::Unreachable) => ("guest-api-unreachable", "kubectl cluster-info".to_owned()),
+        (true, TroubleKind::Unreachable) => (Check::GuestApiUnreachable, "kubectl cluster-info".to_owned()),
         (true, TroubleKind::Certificate) => {
-            ("guest-certificate-refused", "correct certificate-authority-data in the kubeconfig".to_owned())
+            (Check::GuestCertificateRefused, "correct certificate-authority-data in the kubeconfig".to_owned())
         }
         (true, TroubleKind::Unauthorized) => {
-            ("guest-token-refused", "renew the credentials in the kubeconfig".to_owned())
+            (Check::GuestTokenRefused, "renew the credentials in the kubeconfig".to_owned())
         }
         (false, TroubleKind::NoCredentials) => (
-            "cloud-config-missing",
+            Check::CloudConfigMissing,
             format!(
                 "harvester-cloud-provider doctor --cloud-config <file>     # it was looked for in {}; <file>: a copy \
                  of {}",
@@ -101,7 +102,7 @@ fn check_and_remedy(guest: bool, kind: TroubleKind, side: &Side, snapshot: &Snap
             ),
         ),
         (false, TroubleKind::NoKey) => (
-            "cloud-config-key-missing",
+            Check::CloudConfigKeyMissing,
             advice::helm_upgrade(
                 snapshot,
                 &format!(" --set cloudConfig.secretKey={}", secret_key(side)),
@@ -109,7 +110,7 @@ fn check_and_remedy(guest: bool, kind: TroubleKind, side: &Side, snapshot: &Snap
             ),
         ),
         (false, TroubleKind::Unreachable) => (
-            "harvester-api-unreachable",
+            Check::HarvesterApiUnreachable,
             format!(
                 "curl -k {}/livez     # from a node; if it answers there, check the route and firewall of \
                 this machine",
@@ -117,7 +118,7 @@ fn check_and_remedy(guest: bool, kind: TroubleKind, side: &Side, snapshot: &Snap
             ),
         ),
         (false, TroubleKind::Certificate) => (
-            "harvester-certificate-refused",
+            Check::HarvesterCertificateRefused,
             advice::write_credentials(
                 snapshot,
                 &snapshot.namespace,
@@ -126,7 +127,7 @@ fn check_and_remedy(guest: bool, kind: TroubleKind, side: &Side, snapshot: &Snap
             ),
         ),
         (false, TroubleKind::Unauthorized) => {
-            ("harvester-token-refused", advice::write_credentials(snapshot, &snapshot.namespace, " --rotate", ""))
+            (Check::HarvesterTokenRefused, advice::write_credentials(snapshot, &snapshot.namespace, " --rotate", ""))
         }
     }
 }

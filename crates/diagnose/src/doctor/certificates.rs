@@ -3,6 +3,7 @@
 use announcer_core::status::table::age;
 
 use super::advice;
+use super::checks::Check;
 use super::finding::{Finding, Severity};
 use crate::snapshot::{Certificate, Owner, Side, Snapshot};
 
@@ -46,8 +47,8 @@ fn finding(snapshot: &Snapshot, guest: bool, side: &Side, certificate: &Certific
     let what =
         if left <= 0 { format!("it ran out {} ago", age(-left)) } else { format!("it runs out in {}", age(left)) };
     let finding = match severity {
-        Severity::Error => Finding::error("certificate-expired", object),
-        Severity::Warning => Finding::warning("certificate-expires", object),
+        Severity::Error => Finding::error(Check::CertificateExpired, object),
+        Severity::Warning => Finding::warning(Check::CertificateExpires, object),
     };
     Some(finding.what(format!("{what}, at {}", certificate.expires)).why(why).remedy(remedy(
         snapshot,

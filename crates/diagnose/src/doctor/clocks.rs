@@ -6,6 +6,7 @@ use announcer_core::status::table::age;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
+use super::checks::Check;
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::{Side, Snapshot};
@@ -47,7 +48,7 @@ const REMEDY: &str = "timedatectl set-ntp true && systemctl restart systemd-time
 
 fn of_node(node: &str, ahead: i64) -> Option<Finding> {
     Some(
-        Finding::warning("clock-skew", format!("node {node}"))
+        Finding::warning(Check::ClockSkew, format!("node {node}"))
             .what(format!("its clock is {}", differs(ahead, "the API server's")?))
             .why("Leases look expired or fresh to it when they are not, and certificates may look invalid to it")
             .remedy(format!("on that node: {REMEDY}")),
@@ -56,7 +57,7 @@ fn of_node(node: &str, ahead: i64) -> Option<Finding> {
 
 fn of_server(which: &str, side: &Side) -> Option<Finding> {
     Some(
-        Finding::warning("clock-skew", format!("{which} API {}", side.server))
+        Finding::warning(Check::ClockSkew, format!("{which} API {}", side.server))
             .what(format!("its clock is {}", differs(side.clock_ahead?, "this machine's")?))
             .why("certificates and tokens may look expired or not valid yet to one of the two")
             .remedy(format!("on the one that is wrong: {REMEDY}")),

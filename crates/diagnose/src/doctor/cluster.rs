@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::advice;
+use super::checks::Check;
 use super::controllers::{identity, settle};
 use super::finding::Finding;
 use crate::facts;
@@ -56,7 +57,7 @@ fn labels(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
         };
         if label.is_empty() {
             all.push(
-                Finding::warning("machine-label-missing", format!("VM {namespace}/{machine}"))
+                Finding::warning(Check::MachineLabelMissing, format!("VM {namespace}/{machine}"))
                     .what(format!("the machine of node {node} has no label {}", harvester::GUEST_CLUSTER_NAME))
                     .why(
                         "Harvester finds the network of a load balancer by it, and pools that are for one cluster only",
@@ -68,7 +69,7 @@ fn labels(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
             );
         } else if !name.is_empty() && label != name {
             all.push(
-                Finding::error("cluster-name-mismatch", format!("VM {namespace}/{machine}"))
+                Finding::error(Check::ClusterNameMismatch, format!("VM {namespace}/{machine}"))
                     .what(format!(
                         "the machine of node {node} is labelled as cluster {label}, load balancers are \
                         made for {name}"
@@ -95,7 +96,7 @@ fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
     };
     let adopted = if name.is_empty() { given } else { name };
     if adopted == "kubernetes" {
-        let default = Finding::warning("cluster-name-default", object)
+        let default = Finding::warning(Check::ClusterNameDefault, object)
             .why("two clusters in one namespace of Harvester would take each other's load balancers for their own");
         // The name in the record takes precedence over the flag.
         let labelled = advice::labelled_name(snapshot);
@@ -113,7 +114,7 @@ fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
         });
     }
     (given != adopted && given != "kubernetes").then(|| {
-        Finding::warning("cluster-name-changed", object)
+        Finding::warning(Check::ClusterNameChanged, object)
             .what(format!("--cluster-name is {given}, load balancers are made for {adopted}, which is remembered"))
             .why(
                 "the flag is not followed; with a name that no load balancer has all of them would be made anew, \
@@ -206,7 +207,7 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
         if is_ours && !services.contains(&service) && !serves(snapshot, lb) {
             let namespace = &snapshot.namespace;
             all.push(
-                Finding::warning("load-balancer-orphaned", format!("LoadBalancer {namespace}/{}", lb.name_any()))
+                Finding::warning(Check::LoadBalancerOrphaned, format!("LoadBalancer {namespace}/{}", lb.name_any()))
                     .what(format!("this cluster has no Service {service} of type LoadBalancer any more"))
                     .why("its address stays booked in the pool")
                     .remedy(deletion(snapshot, &lb.name_any())),
@@ -215,7 +216,7 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
     }
     for (other, names) in copies {
         all.push(
-            Finding::error("cluster-copy", format!("cluster {name} with UID {other}"))
+            Finding::error(Check::ClusterCopy, format!("cluster {name} with UID {other}"))
                 .what(format!("another cluster has load balancers under our name: {}", names.join(", ")))
                 .why(
                     "a copy of a cluster, or two of one name, write each other's load balancers; what one \
@@ -246,7 +247,7 @@ fn orphans(snapshot: &Snapshot) -> Option<Finding> {
     let left: Vec<&str> = lines.lines().filter(|line| unused.iter().any(|name| of(line, name))).collect();
     let named: Vec<String> = unused.into_iter().filter(|name| left.iter().any(|line| of(line, name))).collect();
     (!left.is_empty()).then(|| {
-        Finding::warning("load-balancer-abandoned", facts::record())
+        Finding::warning(Check::LoadBalancerAbandoned, facts::record())
             .what(format!("load balancers were left on Harvester at somebody's request: {}", left.join("; ")))
             .why("their addresses stay booked in the pool")
             .remedy(deletion(snapshot, &named.join(" ")))

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::advice;
 use super::announcers;
+use super::checks::Check;
 use super::finding::Finding;
 use super::pods;
 use crate::facts::{self, ControllerDoubt};
@@ -82,7 +83,7 @@ fn lease(snapshot: &Snapshot) -> Option<Finding> {
         }
         None => format!("nobody holds Lease {}", facts::CONTROLLER_LEASE),
     };
-    let finding = Finding::error("controller-missing", LEASE)
+    let finding = Finding::error(Check::ControllerMissing, LEASE)
         .why("no Service gets an address and no new node is initialised; what is served goes on");
     Some(if let Some(stopped) = scaled_to_zero(snapshot) {
         let (namespace, name) = (namespace(&stopped.metadata), name(&stopped.metadata));
@@ -141,7 +142,7 @@ fn two(snapshot: &Snapshot) -> Option<Finding> {
     }
     let superfluous = all[1..].iter().map(|one| format!("kubectl delete {one}")).collect::<Vec<_>>().join("; ");
     Some(
-        Finding::error("two-controllers", all[0].clone())
+        Finding::error(Check::TwoControllers, all[0].clone())
             .what(format!("several cloud controllers of Harvester are installed: {}", all.join(", ")))
             .why(
                 "with different Leases both work at once and undo each other's changes; with one Lease either \
@@ -170,7 +171,7 @@ fn in_doubt(snapshot: &Snapshot, doubt: ControllerDoubt<'_>) -> Finding {
 fn safe_mode(snapshot: &Snapshot, text: &str) -> Finding {
     let in_record = snapshot.config(facts::RECORD, facts::SAFE_MODE).is_some();
     let object = if in_record { facts::record() } else { LEASE.to_owned() };
-    Finding::error("safe-mode", object)
+    Finding::error(Check::SafeMode, object)
         .what(format!("the cloud controller is in safe mode: {text}"))
         .why("no Service, Node or load balancer is changed until it is known which cluster this is")
         .remedy(advice::noted(
@@ -186,9 +187,9 @@ fn identity_not_known(snapshot: &Snapshot) -> Finding {
     let spec = facts::controller_lease(snapshot).and_then(|lease| lease.spec.as_ref());
     let since = spec.and_then(|spec| spec.acquire_time.as_ref()).map(|time| facts::since(snapshot, time.0));
     let finding = if since.is_some_and(|since| since < KUBELET_REPORTS) {
-        Finding::warning("identity-not-known", LEASE)
+        Finding::warning(Check::IdentityNotKnown, LEASE)
     } else {
-        Finding::error("identity-not-known", LEASE)
+        Finding::error(Check::IdentityNotKnown, LEASE)
     };
     let (waits, command, ends) = if is_not_installed(snapshot) {
         (
@@ -231,7 +232,7 @@ fn on_recorded_machines(snapshot: &Snapshot) -> String {
 
 fn paused(snapshot: &Snapshot) -> Option<Finding> {
     facts::controller_is_paused(snapshot).then(|| {
-        Finding::warning("paused", facts::record())
+        Finding::warning(Check::Paused, facts::record())
             .what("the cloud controller is paused by key paused of this ConfigMap")
             .why("no Service gets an address and no new node is initialised; what is served goes on")
             .remedy(RESUME)
@@ -253,7 +254,7 @@ fn upgrade(snapshot: &Snapshot) -> Option<Finding> {
     let failed = with("HostUpgradeFailed");
     if !failed.is_empty() {
         return Some(
-            Finding::warning("host-upgrade-failed", object)
+            Finding::warning(Check::HostUpgradeFailed, object)
                 .what(format!("it has failed, on the hosts of nodes {failed}"))
                 .why("these hosts are in no defined state; machines may be shut down again when it is repeated")
                 .remedy(
@@ -265,7 +266,7 @@ fn upgrade(snapshot: &Snapshot) -> Option<Finding> {
     }
     let paused = with("HostUpgradePaused");
     (!paused.is_empty() && status["window"]["suspended"] == false).then(|| {
-        Finding::warning("host-upgrade-paused", object)
+        Finding::warning(Check::HostUpgradePaused, object)
             .what(format!("it has been paused for hours, on the hosts of nodes {paused}"))
             .why("the hosts are of different versions meanwhile")
             .remedy("continue it in the user interface of Harvester, or ask its administrator")

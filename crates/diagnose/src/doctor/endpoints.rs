@@ -4,6 +4,7 @@ use contract::keys::kubernetes::SERVICE_NAME;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
+use super::checks::Check;
 use super::events::object;
 use super::finding::Finding;
 use crate::facts;
@@ -47,7 +48,7 @@ pub fn finding(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
         labels => format!("     # then its pods: kubectl -n {namespace} get pods -l {labels}"),
     };
     Some(
-        Finding::warning("no-ready-endpoint", object(service))
+        Finding::warning(Check::NoReadyEndpoint, object(service))
             .what(what)
             .why("its address is announced, and connections to it are refused")
             .remedy(format!("kubectl -n {namespace} get endpointslices -l {SERVICE_NAME}={name}{pods}")),

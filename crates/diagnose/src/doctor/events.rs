@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Event, Service};
 use kube::ResourceExt;
 
 use super::announcers::{LOAD_MACVLAN, NO_SUCH_MODULE};
+use super::checks::Check;
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
@@ -84,7 +85,7 @@ fn half_silent(service: &Service, message: &str) -> Finding {
         None
     };
     let served = told.join(", ");
-    let finding = Finding::warning("dhcp-silent", object(service));
+    let finding = Finding::warning(Check::DhcpSilent, object(service));
     match server {
         Some((server, family)) => finding
             .what(format!("no {server} server answered; {served} is served. DHCPNoAnswer: {message}"))
@@ -112,17 +113,17 @@ fn of_event(service: &Service, reason: &str, message: &str) -> Option<Finding> {
     let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
     let (check, why, remedy) = match reason {
         "CannotAnnounce" if message.contains("macvlan") => (
-            "macvlan-missing",
+            Check::MacvlanMissing,
             "an address by DHCP needs an interface with a MAC of its own",
             format!("on each node that may announce: {LOAD_MACVLAN}     {NO_SUCH_MODULE}"),
         ),
         "CannotAnnounce" if message.contains("interface") => (
-            "interface-missing",
+            Check::InterfaceMissing,
             "no node can announce the address on the interface that is named",
             format!("kubectl -n {namespace} annotate service {name} {}-", kube_vip::SERVICE_INTERFACE),
         ),
         "CannotAnnounce" => (
-            "cannot-announce",
+            Check::CannotAnnounce,
             "nobody answers for its address",
             format!("kubectl -n {namespace} describe service {name}     # the text says what is missing on which node"),
         ),
@@ -130,7 +131,7 @@ fn of_event(service: &Service, reason: &str, message: &str) -> Option<Finding> {
             return Some(half_silent(service, message));
         }
         "DHCPNoAnswer" => (
-            "dhcp-silent",
+            Check::DhcpSilent,
             "it gets no address",
             format!(
                 "start a DHCP server or relay in that network; or: kubectl -n {namespace} annotate --overwrite \
@@ -139,17 +140,17 @@ fn of_event(service: &Service, reason: &str, message: &str) -> Option<Finding> {
             ),
         ),
         "DHCPRefused" | "DHCPLeaseLost" | "DHCPTrouble" => (
-            "dhcp-refused",
+            Check::DhcpRefused,
             "it has no address, or loses it",
             "correct the reservations and ranges of the DHCP server".to_owned(),
         ),
         "AddressConflict" => (
-            "address-conflict",
+            Check::AddressConflict,
             "another host uses the address: clients reach the one or the other",
             "find the MAC of the text on the switch and free the address there; or exclude it from the pool".to_owned(),
         ),
         "NoLocalEndpoint" => (
-            "no-local-endpoint",
+            Check::NoLocalEndpoint,
             "externalTrafficPolicy is Local and the node that announces has no ready pod: traffic is dropped",
             format!(
                 "kubectl -n {namespace} patch service {name} -p \

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::checks::CHECKS;
+use super::checks::Check;
 use crate::snapshot::{Host, Side, Snapshot, Unread};
 
 /// The severity of a finding.
@@ -22,8 +22,8 @@ pub enum Severity {
 /// One problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Name of the check; stays the same between versions.
-    pub check: &'static str,
+    /// The check that has found it.
+    pub check: Check,
     /// The severity.
     pub severity: Severity,
     /// The object.
@@ -53,17 +53,16 @@ impl Ord for Finding {
 
 impl Finding {
     /// A finding of severity `Error`.
-    pub fn error(check: &'static str, object: impl Into<String>) -> Self {
+    pub fn error(check: Check, object: impl Into<String>) -> Self {
         Self::new(check, Severity::Error, object.into())
     }
 
     /// A finding of severity `Warning`.
-    pub fn warning(check: &'static str, object: impl Into<String>) -> Self {
+    pub fn warning(check: Check, object: impl Into<String>) -> Self {
         Self::new(check, Severity::Warning, object.into())
     }
 
-    fn new(check: &'static str, severity: Severity, object: String) -> Self {
-        debug_assert!(CHECKS.contains(&check), "{check} is not in the list of checks");
+    fn new(check: Check, severity: Severity, object: String) -> Self {
         Self { check, severity, object, what: String::new(), why: String::new(), remedy: String::new() }
     }
 

@@ -5,6 +5,7 @@ use harvester_api::keys::cloudprovider;
 use harvester_api::quorum::{self, Member};
 use kube::ResourceExt;
 
+use super::checks::Check;
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::{Snapshot, feature};
@@ -34,7 +35,7 @@ fn versions(snapshot: &Snapshot) -> Vec<Finding> {
     let harvester = &snapshot.harvester;
     if older(&harvester.version, OLDEST_HARVESTER) {
         all.push(
-            Finding::error("harvester-too-old", format!("Harvester API {}", harvester.server))
+            Finding::error(Check::HarvesterTooOld, format!("Harvester API {}", harvester.server))
                 .what(format!("it runs Kubernetes {}, which is a Harvester before 1.2", harvester.version))
                 .why("such a Harvester has no load balancers of guest clusters: no Service gets an address")
                 .remedy("upgrade Harvester to 1.2 or later: https://docs.harvesterhci.io, Upgrading Harvester"),
@@ -42,7 +43,7 @@ fn versions(snapshot: &Snapshot) -> Vec<Finding> {
     }
     if older(&snapshot.guest.version, OLDEST_GUEST) {
         all.push(
-            Finding::warning("guest-too-old", format!("guest API {}", snapshot.guest.server))
+            Finding::warning(Check::GuestTooOld, format!("guest API {}", snapshot.guest.server))
                 .what(format!(
                     "it runs Kubernetes {}; 1.{OLDEST_GUEST} is the oldest supported",
                     snapshot.guest.version
@@ -57,7 +58,7 @@ fn versions(snapshot: &Snapshot) -> Vec<Finding> {
 fn kinds(snapshot: &Snapshot) -> Vec<Finding> {
     let missing = |name: &str| snapshot.host.features.get(name) == Some(&false);
     let finding = |kind: &str, why: &str, remedy: &str| {
-        Finding::error("harvester-kind-missing", format!("Harvester API {}", snapshot.harvester.server))
+        Finding::error(Check::HarvesterKindMissing, format!("Harvester API {}", snapshot.harvester.server))
             .what(format!("it serves no {kind}"))
             .why(why)
             .remedy(remedy)
@@ -100,7 +101,7 @@ fn quorum(snapshot: &Snapshot) -> Vec<Finding> {
     let risks = quorum::at_risk(&members).into_iter();
     risks
         .map(|risk| {
-            Finding::warning("quorum-at-risk", format!("Harvester host {}", risk.host))
+            Finding::warning(Check::QuorumAtRisk, format!("Harvester host {}", risk.host))
                 .what(format!(
                     "it carries {} of the {} etcd members of this cluster: {}",
                     risk.nodes.len(),

@@ -19,6 +19,7 @@ mod pools;
 mod services;
 
 use crate::snapshot::{Snapshot, Unread};
+pub use checks::Check;
 pub use finding::{Clusters, Examination, Finding, Severity};
 
 /// Runs all checks.
@@ -45,8 +46,10 @@ pub fn examine(snapshot: &Snapshot) -> Examination {
 }
 
 /// A cause, and what each node and each Service would repeat of it: other faults would be lost among them.
-const CONSEQUENCES: [(&str, &[&str]); 2] =
-    [("announcer-missing", &["announcer-silent", "owner-silent"]), ("harvester-token-refused", &["harvester-forbids"])];
+const CONSEQUENCES: [(Check, &[Check]); 2] = [
+    (Check::AnnouncerMissing, &[Check::AnnouncerSilent, Check::OwnerSilent]),
+    (Check::HarvesterTokenRefused, &[Check::HarvesterForbids]),
+];
 
 fn leave_out_consequences(snapshot: &Snapshot, findings: &mut Vec<Finding>) {
     for (cause, repeated) in CONSEQUENCES {
@@ -56,8 +59,8 @@ fn leave_out_consequences(snapshot: &Snapshot, findings: &mut Vec<Finding>) {
     }
     // Where nothing is installed, the finding about the controller says so of both.
     let uninstalled = controllers::is_not_installed(snapshot) && announcers::is_not_installed(snapshot);
-    if uninstalled && findings.iter().any(|finding| finding.check == "controller-missing") {
-        findings.retain(|finding| finding.check != "announcer-missing");
+    if uninstalled && findings.iter().any(|finding| finding.check == Check::ControllerMissing) {
+        findings.retain(|finding| finding.check != Check::AnnouncerMissing);
     }
 }
 

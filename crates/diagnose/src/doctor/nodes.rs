@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Container, Node};
 use kube::ResourceExt;
 
 use super::advice;
+use super::checks::Check;
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
@@ -39,7 +40,7 @@ fn elsewhere(snapshot: &Snapshot) -> Option<Finding> {
     let namespace = &snapshot.namespace;
     let card = facts::identity_card(snapshot);
     let recorded = card["namespace"].as_str().filter(|recorded| !recorded.is_empty() && recorded != namespace);
-    let finding = Finding::error("machines-elsewhere", format!("namespace {namespace} of Harvester"))
+    let finding = Finding::error(Check::MachinesElsewhere, format!("namespace {namespace} of Harvester"))
         .why("nothing of this cluster is found there: neither its machines nor its load balancers were checked");
     let what = format!("none of this cluster's machines is in namespace {namespace} of Harvester");
     let Some(right) = recorded else {
@@ -96,7 +97,7 @@ fn of(snapshot: &Snapshot, node: &Node) -> Vec<Finding> {
     let mut all = Vec::new();
     if has_taint(node, UNINITIALIZED) {
         all.push(
-            Finding::error("node-not-initialised", object.clone())
+            Finding::error(Check::NodeNotInitialised, object.clone())
                 .what(format!("it still has taint {UNINITIALIZED}"))
                 .why("nothing is scheduled on it")
                 .remedy(format!(
@@ -112,7 +113,7 @@ fn of(snapshot: &Snapshot, node: &Node) -> Vec<Finding> {
         && facts::vm_name(node, snapshot).is_none()
     {
         all.push(
-            Finding::error("node-without-machine", object.clone())
+            Finding::error(Check::NodeWithoutMachine, object.clone())
                 .what(format!("no machine in namespace {} of Harvester has UID {uid}", snapshot.namespace))
                 .why(
                     "its machine was deleted, or restored from a backup under a new UID; its addresses and zone \
@@ -123,7 +124,7 @@ fn of(snapshot: &Snapshot, node: &Node) -> Vec<Finding> {
     }
     if node.labels().contains_key(EXCLUDED) {
         all.push(
-            Finding::warning("node-excluded", object)
+            Finding::warning(Check::NodeExcluded, object)
                 .what(format!("label {EXCLUDED} shuts it out"))
                 .why("it announces no address")
                 .remedy(format!("kubectl label node {name} {EXCLUDED}-")),
@@ -156,7 +157,7 @@ fn calico(snapshot: &Snapshot, set: &DaemonSet) -> Option<Finding> {
         }
     };
     (detects && picks_vips && has_addresses(snapshot)).then(|| {
-        Finding::warning("cni-autodetection", format!("DaemonSet {}", facts::key(&set.metadata)))
+        Finding::warning(Check::CniAutodetection, format!("DaemonSet {}", facts::key(&set.metadata)))
             .what(format!(
                 "Calico finds a node's address by IP_AUTODETECTION_METHOD={method}, which may pick a \
                 Service's address"
@@ -194,7 +195,7 @@ fn cilium(snapshot: &Snapshot) -> Option<Finding> {
         devices.split([' ', ',']).filter(|device| !device.is_empty() && !picked.contains(device)).collect();
     let kept = kept.join(" ");
     (!picked.is_empty() && has_addresses(snapshot)).then(|| {
-        Finding::warning("cni-autodetection", "ConfigMap kube-system/cilium-config")
+        Finding::warning(Check::CniAutodetection, "ConfigMap kube-system/cilium-config")
             .what(format!("devices: {devices:?} takes the interfaces of Services (vip-…) for the node's"))
             .why("Cilium would attach its programs to an interface that goes to another node at the next fail-over")
             .remedy(advice::noted(

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use kube::ResourceExt;
 
 use super::advice;
+use super::checks::Check;
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
@@ -107,7 +108,7 @@ fn finding(snapshot: &Snapshot, workload: &str, cause: Cause, pods: &[(&Pod, &Co
         }
     };
     Some(
-        Finding::error("pod-waiting", workload)
+        Finding::error(Check::PodWaiting, workload)
             .what(format!("{waiting}: {what}"))
             .why("this program does not run there")
             .remedy(remedy),

@@ -11,6 +11,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::advice;
+use super::checks::Check;
 use super::events::object;
 use super::finding::Finding;
 use crate::facts;
@@ -21,7 +22,7 @@ const EDIT: &str = "kubectl --kubeconfig harvester.yaml edit ippools.loadbalance
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let full = snapshot.pools.iter().filter(|pool| is_full(pool)).map(|pool| {
         let name = pool.name_any();
-        Finding::warning("pool-full", format!("IPPool {name}"))
+        Finding::warning(Check::PoolFull, format!("IPPool {name}"))
             .what("it has no free address")
             .why("the next Service that is given this pool waits")
             .remedy(format!("{EDIT} {name}     # widen a range"))
@@ -63,7 +64,7 @@ fn inside(snapshot: &Snapshot, service: &Service, address: IpAddr) -> Option<Fin
     let owner = pool.status.as_ref().and_then(|status| status.allocated.get(&address.to_string()));
     let owner = owner.map(|owner| format!(", which has booked it for {owner}")).unwrap_or_default();
     Some(
-        Finding::warning("static-in-pool", object(service))
+        Finding::warning(Check::StaticInPool, object(service))
             .what(format!("its static address {address} lies inside IPPool {name}{owner}"))
             .why("Harvester gives the address to another load balancer or machine as well")
             .remedy(format!(
@@ -96,7 +97,7 @@ fn elsewhere(snapshot: &Snapshot, service: &Service, address: IpAddr) -> Option<
     }
     let known = networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     Some(
-        Finding::warning("static-elsewhere", object(service))
+        Finding::warning(Check::StaticElsewhere, object(service))
             .what(format!("its static address {address} lies in no network of the nodes, which are {known}"))
             .why("only clients that have a route for it to the nodes' network reach it")
             .remedy(format!(

@@ -8,6 +8,7 @@ use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
+use super::checks::Check;
 use super::events::{self, object};
 use super::finding::Finding;
 use super::{advice, announcers, controllers, endpoints, pools};
@@ -37,7 +38,7 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
 /// One finding for all Services that wait for the same pool.
 fn of_one_cause(findings: Vec<Finding>) -> Vec<Finding> {
     let (exhausted, mut all): (Vec<_>, Vec<_>) =
-        findings.into_iter().partition(|finding| finding.check == "pool-exhausted");
+        findings.into_iter().partition(|finding| finding.check == Check::PoolExhausted);
     let mut causes: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
     for finding in exhausted {
         causes.entry(finding.remedy.clone()).or_default().push(finding);
@@ -62,7 +63,7 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
     if !class.is_empty() {
         if facts::told(service).is_empty() {
             all.push(
-                Finding::warning("service-class", object(service))
+                Finding::warning(Check::ServiceClass, object(service))
                     .what(format!("it has loadBalancerClass {class} and no address"))
                     .why(match nearest(class, [KUBE_VIP_CLASS]) {
                         Some(meant) => format!(
@@ -83,7 +84,7 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
     }
     if facts::is_paused(service) {
         all.push(
-            Finding::warning("service-paused", object(service))
+            Finding::warning(Check::ServicePaused, object(service))
                 .what(format!("annotation {} is true", cloudprovider::PAUSED))
                 .why("the cloud controller changes nothing of it, and deletes nothing; what is served goes on")
                 .remedy(resume(service)),
@@ -91,7 +92,7 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
     }
     if facts::annotation(&service.metadata, kube_vip::IGNORE) == "true" {
         all.push(
-            Finding::warning("service-ignored", object(service))
+            Finding::warning(Check::ServiceIgnored, object(service))
                 .what(format!("annotation {} is true", kube_vip::IGNORE))
                 .why("no announcer announces its address")
                 .remedy(format!("kubectl -n {namespace} annotate service {name} {}-", kube_vip::IGNORE)),
@@ -101,7 +102,7 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
     if let Some(condition) = facts::trouble(service) {
         let served = condition.status == "True";
         let finding = if served {
-            Finding::warning("service-not-as-asked", object(service))
+            Finding::warning(Check::ServiceNotAsAsked, object(service))
                 .why("it is served, and not as its annotations ask")
         } else {
             Finding::error(check_of(&condition.reason), object(service)).why("it gets no address, or nobody serves it")
@@ -130,7 +131,7 @@ fn not_deleted(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
         ("its load balancer and address on Harvester are not given back yet", remedy)
     });
     Some(
-        Finding::warning("service-not-deleted", object(service))
+        Finding::warning(Check::ServiceNotDeleted, object(service))
             .what(format!("it was deleted {} ago and keeps {}", age(ago), service.finalizers().join(", ")))
             .why(why)
             .remedy(remedy),
@@ -163,21 +164,21 @@ fn resume(service: &Service) -> String {
     format!("kubectl -n {namespace} annotate service {name} {}-", cloudprovider::PAUSED)
 }
 
-/// The name of the check for a reason. Frequent reasons have their own; the others share one.
-fn check_of(reason: &str) -> &'static str {
+/// The check for a reason. Frequent reasons have their own; the others share one.
+fn check_of(reason: &str) -> Check {
     match reason {
-        "PoolExhausted" => "pool-exhausted",
-        "NoMatchingPool" | "NoSuchPool" => "pool-missing",
-        "RefusedByHarvester" => "harvester-webhook-refuses",
-        "HarvesterSilent" => "harvester-controller-silent",
-        "HarvesterForbidden" => "harvester-forbids",
-        "AddressTaken" => "address-taken",
-        "NotServed" => "service-not-served",
-        "NoSuchNetwork" => "network-missing",
-        "NameTaken" => "load-balancer-name-taken",
-        "QuotaReached" => "quota-reached",
-        "PortTaken" | "NoSuchPrimary" | "PrimaryWithoutAddress" => "share-impossible",
-        _ => "service-not-ready",
+        "PoolExhausted" => Check::PoolExhausted,
+        "NoMatchingPool" | "NoSuchPool" => Check::PoolMissing,
+        "RefusedByHarvester" => Check::HarvesterWebhookRefuses,
+        "HarvesterSilent" => Check::HarvesterControllerSilent,
+        "HarvesterForbidden" => Check::HarvesterForbids,
+        "AddressTaken" => Check::AddressTaken,
+        "NotServed" => Check::ServiceNotServed,
+        "NoSuchNetwork" => Check::NetworkMissing,
+        "NameTaken" => Check::LoadBalancerNameTaken,
+        "QuotaReached" => Check::QuotaReached,
+        "PortTaken" | "NoSuchPrimary" | "PrimaryWithoutAddress" => Check::ShareImpossible,
+        _ => Check::ServiceNotReady,
     }
 }
 
@@ -228,13 +229,13 @@ fn unannounced(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
     let owner = vip.owner.clone().unwrap_or_default();
     match vip.state {
         State::LeaseExpired => Some(
-            Finding::error("dhcp-lease-expired", object(service))
+            Finding::error(Check::DhcpLeaseExpired, object(service))
                 .what("its DHCP lease has run out")
                 .why("the server may give its address to somebody else")
                 .remedy("check the DHCP server of its network: journalctl -u dnsmasq, or the log of the router"),
         ),
         State::OwnerSilent => Some(
-            Finding::warning("owner-silent", object(service))
+            Finding::warning(Check::OwnerSilent, object(service))
                 .what(format!("the announcer of node {owner}, which has its address, has not renewed its Lease"))
                 .why("if that node still answers nothing is lost; if not, others take over by what they hear")
                 .remedy(announcers::restart_on(snapshot, &owner)),
@@ -242,7 +243,7 @@ fn unannounced(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
         State::Unowned => Some(events::explain(
             snapshot,
             service,
-            Finding::error("address-unowned", object(service))
+            Finding::error(Check::AddressUnowned, object(service))
                 .what("no node announces its address")
                 .why("nobody answers for it")
                 .remedy(format!(

@@ -361,7 +361,7 @@ fn a_healthy_installation_has_no_finding() {
 fn each_planted_fault_is_named_with_why_it_matters_and_what_mends_it() {
     for (check, plant) in all_faults() {
         let found = planted(&plant);
-        let finding = found.findings.iter().find(|finding| finding.check == check);
+        let finding = found.findings.iter().find(|finding| finding.check.name() == check);
         let finding = finding.unwrap_or_else(|| panic!("{check} is not found: {found:?}"));
         for text in [&finding.object, &finding.what, &finding.why, &finding.remedy] {
             assert!(text.len() > 3, "{finding:?}");
@@ -377,8 +377,9 @@ fn each_planted_fault_is_named_with_why_it_matters_and_what_mends_it() {
 
 #[test]
 fn each_check_has_a_fault_that_it_finds_and_a_line_in_the_documents() {
-    assert!(checks::CHECKS.is_sorted_by(|a, b| a < b), "in alphabetical order, each once");
-    let known: BTreeSet<&str> = checks::CHECKS.into();
+    let names: Vec<&str> = Check::ALL.iter().map(|check| check.name()).collect();
+    assert!(names.is_sorted_by(|a, b| a < b), "in alphabetical order, each once");
+    let known: BTreeSet<&str> = names.into_iter().collect();
     let planted: BTreeSet<&str> = all_faults().map(|(check, _)| check).collect();
     assert_eq!(planted, known, "each check is planted in a test, and each is in the list");
     let document = include_str!("../../../../docs/troubleshooting.md");
@@ -395,7 +396,11 @@ fn each_check_has_a_fault_that_it_finds_and_a_line_in_the_documents() {
 fn in_a_copy_nobody_is_told_to_delete_what_the_original_serves_or_to_take_its_name() {
     let remedy = |snapshot: &Snapshot, check: &str| {
         let found = examine(snapshot).findings;
-        found.into_iter().find(|finding| finding.check == check).map(|finding| finding.remedy).unwrap_or_default()
+        found
+            .into_iter()
+            .find(|finding| finding.check.name() == check)
+            .map(|finding| finding.remedy)
+            .unwrap_or_default()
     };
     let mut copy = healthy::snapshot();
     for (service, uid) in [("younger", "cluster-uid"), ("api", "uid-of-another")] {
@@ -448,7 +453,7 @@ fn one_fault_is_one_finding_unless_it_causes_another() {
     let causes: BTreeSet<&str> = ["no-eligible-node"].into();
     for (check, plant) in all_faults() {
         let found = planted(&plant);
-        let checks: BTreeSet<&str> = found.findings.iter().map(|finding| finding.check).collect();
+        let checks: BTreeSet<&str> = found.findings.iter().map(|finding| finding.check.name()).collect();
         assert!(checks.len() == 1 || causes.contains(check), "{check}: {checks:?}");
     }
 }
@@ -464,7 +469,8 @@ fn the_remedy_of_a_wrong_ipam_keeps_the_annotation_and_says_what_is_accepted() {
 fn a_refused_token_is_one_finding_however_many_services_wait_for_it() {
     let mut snapshot = healthy::snapshot();
     condition("HarvesterForbidden")(&mut snapshot);
-    let checks = |snapshot: &Snapshot| examine(snapshot).findings.iter().map(|one| one.check).collect::<Vec<_>>();
+    let checks =
+        |snapshot: &Snapshot| examine(snapshot).findings.iter().map(|one| one.check.name()).collect::<Vec<_>>();
     assert_eq!(checks(&snapshot), ["harvester-forbids"]);
     trouble(false, TroubleKind::Unauthorized)(&mut snapshot);
     assert_eq!(checks(&snapshot), ["harvester-token-refused"]);

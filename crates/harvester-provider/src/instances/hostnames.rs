@@ -1,5 +1,5 @@
 //! Finds the VM of a Node by the host names that guest agents report, for Nodes whose provider ID does not tell. Pure;
-//! `provider.rs` sends the requests.
+//! `requests.rs` sends what is asked.
 //!
 //! An agent is asked only while a Node is unresolved, and once per start of its machine (W-39). Names are compared
 //! case-insensitively, with or without domain. A name that two machines report resolves to neither (W-25).

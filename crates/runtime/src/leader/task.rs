@@ -21,7 +21,7 @@ use super::elector::{Action, Elector, Input, Observation};
 use super::hand_back::{HandBack, Step};
 use super::lease::{self, Record};
 use super::outage::Outage;
-use super::{LeaderConfig, Leadership};
+use super::{LeaderConfig, Leadership, lease_reference};
 use crate::error::chain;
 use crate::events::Recorder;
 use crate::health::Check;
@@ -264,13 +264,9 @@ impl Election {
     fn tell(&self, lease: Option<&DynamicObject>, what: &str) {
         let Some(recorder) = &self.recorder else { return };
         let reference = ObjectReference {
-            api_version: Some("coordination.k8s.io/v1".into()),
-            kind: Some("Lease".into()),
-            namespace: Some(self.config.namespace.clone()),
-            name: Some(self.config.name.clone()),
             uid: lease.and_then(|lease| lease.metadata.uid.clone()),
             resource_version: lease.and_then(|lease| lease.metadata.resource_version.clone()),
-            ..ObjectReference::default()
+            ..lease_reference(&self.config.namespace, &self.config.name)
         };
         recorder.normal(&reference, "LeaderElection", &format!("{} {what}", self.config.identity));
     }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 pub(crate) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
     "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
 
-/// Of one cluster.
+/// How many API servers a cluster has at most.
 const SERVERS: usize = 3;
 
 /// The audit log of a cluster's API servers.
@@ -23,7 +23,7 @@ pub struct AuditLog {
 
 /// A place in the log: everything up to it is past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Audit([u64; SERVERS]);
+pub struct AuditMark([u64; SERVERS]);
 
 /// One request. A watch counts when it begins, everything else when it is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,15 +51,21 @@ pub struct Request {
 }
 
 impl Request {
-    /// True for requests that change something, or try to.
+    /// True for requests that change something, or try to. Reviews are created, but change nothing.
     pub fn is_write(&self) -> bool {
-        !matches!(self.verb.as_str(), "get" | "list" | "watch" | "head" | "options")
+        let reads = matches!(self.verb.as_str(), "get" | "list" | "watch" | "head" | "options");
+        !reads && !self.resource.ends_with("reviews")
     }
 
-    /// The resource, but without Events and without the Leases that processes renew all the time.
+    /// Whether it is about an Event or a Lease, which processes write all the time.
     pub fn is_bookkeeping(&self) -> bool {
         matches!(self.resource.as_str(), "events" | "leases")
     }
+}
+
+/// The user name by which an API server knows a ServiceAccount.
+pub fn service_account_user(namespace: &str, name: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{name}")
 }
 
 impl AuditLog {
@@ -70,16 +76,16 @@ impl AuditLog {
     }
 
     /// Now.
-    pub fn mark(&self) -> Audit {
+    pub fn mark(&self) -> AuditMark {
         let mut places = [0; SERVERS];
         for (place, path) in places.iter_mut().zip(&self.paths) {
             *place = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         }
-        Audit(places)
+        AuditMark(places)
     }
 
-    /// All requests since `mark`; from the beginning with `Audit::default()`. Those of one server are in its order.
-    pub fn since(&self, mark: Audit) -> Result<Vec<Request>> {
+    /// All requests since `mark`; from the beginning with `AuditMark::default()`. Those of one server are in its order.
+    pub fn since(&self, mark: AuditMark) -> Result<Vec<Request>> {
         let mut requests = Vec::new();
         for (place, path) in mark.0.iter().zip(&self.paths) {
             let failed = || format!("failed to read the audit log {}", path.display());
@@ -96,7 +102,7 @@ impl AuditLog {
     }
 
     /// Requests since `mark` that change something, of users whose name ends with `user`; Events and Leases left out.
-    pub fn writes_by(&self, mark: Audit, user: &str) -> Result<Vec<Request>> {
+    pub fn writes_by(&self, mark: AuditMark, user: &str) -> Result<Vec<Request>> {
         let mut requests = self.since(mark)?;
         requests.retain(|request| request.is_write() && !request.is_bookkeeping() && request.user.ends_with(user));
         Ok(requests)
@@ -198,5 +204,16 @@ mod tests {
         assert!(parse(&watch("ResponseStarted")).is_some_and(|request| !request.is_write()));
         assert_eq!(parse(&watch("ResponseComplete")), None);
         assert_eq!(parse("{\"stage\":"), None);
+    }
+
+    #[test]
+    fn a_review_is_created_and_is_no_write() {
+        for (resource, is_write) in [("services", true), ("tokenreviews", false), ("selfsubjectaccessreviews", false)] {
+            let line = format!(
+                r#"{{"stage":"ResponseComplete","requestURI":"/","verb":"create","user":{{"username":"u"}},
+                "objectRef":{{"resource":"{resource}"}}}}"#
+            );
+            assert_eq!(parse(&line).unwrap().is_write(), is_write, "{resource}");
+        }
     }
 }

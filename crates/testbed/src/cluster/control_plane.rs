@@ -16,9 +16,9 @@ use crate::addresses::{CONTROL_PLANE, KUBERNETES_SERVICE, MANAGEMENT_PREFIX, SER
 use crate::cluster::api_server::{ApiServer, START_DEADLINE, Settings};
 use crate::cluster::audit::AuditLog;
 use crate::cluster::controllers::{start_controller_manager, start_scheduler};
-use crate::cluster::copy::{COPY_PREFIX, Copy};
 use crate::cluster::credentials::Credentials;
 use crate::cluster::etcd::{Etcd, renamed};
+use crate::cluster::second_cluster::{SECOND_PREFIX, SecondCluster};
 use crate::net::host::Host;
 use crate::net::namespace::Namespace;
 use crate::net::segment::{Nic, Segment};
@@ -226,26 +226,26 @@ impl ControlPlane {
 
     /// A cluster that was restored from a backup of this one, beside it: the same objects, another API server and other
     /// programs. It is on the same management network, so that it reaches the same Harvester.
-    pub async fn copy(&self) -> Result<Copy> {
+    pub async fn restored_copy(&self) -> Result<SecondCluster> {
         self.copy_state()?;
-        Copy::start(self.etcd.urls(), &self.management).await
+        SecondCluster::start(self.etcd.urls(), &self.management).await
     }
 
     /// Another cluster in the place of a copy: no object is this cluster's.
-    pub async fn another(&self) -> Result<Copy> {
-        self.etcd.write(COPY_PREFIX, &[])?;
-        Copy::start(self.etcd.urls(), &self.management).await
+    pub async fn another(&self) -> Result<SecondCluster> {
+        self.etcd.write(SECOND_PREFIX, &[])?;
+        SecondCluster::start(self.etcd.urls(), &self.management).await
     }
 
     /// Restores the copy once more, from what this cluster is now.
-    pub async fn copy_again(&self, copy: &Copy) -> Result<()> {
+    pub async fn copy_again(&self, copy: &SecondCluster) -> Result<()> {
         copy.api_server.kill();
         self.copy_state()?;
         copy.api_server.start().await
     }
 
     fn copy_state(&self) -> Result<()> {
-        self.etcd.write(COPY_PREFIX, &renamed(&self.backup()?.0, ETCD_PREFIX, COPY_PREFIX)?)
+        self.etcd.write(SECOND_PREFIX, &renamed(&self.backup()?.0, ETCD_PREFIX, SECOND_PREFIX)?)
     }
 
     /// For another cluster's API server. Where members are lost it asks the one that stays: a client of etcd takes up

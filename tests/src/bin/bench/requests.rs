@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use e2e::product::{ANNOUNCER_ACCOUNT, CCM_ACCOUNT};
 use e2e::{CLUSTER, VM_NAMESPACE};
 use serde::Serialize;
-use testbed::Request;
+use testbed::{Request, service_account_user};
 
 /// Requests of one process to one API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -38,7 +38,7 @@ impl Counts {
         let kind = || format!("{} {}", request.verb, request.resource);
         if request.resource == "leases" {
             self.leases += 1;
-        } else if !request.is_write() || request.resource.ends_with("reviews") {
+        } else if !request.is_write() {
             self.reads += 1;
             *self.reads_by_kind.entry(kind()).or_default() += 1;
         } else if request.resource == "events" {
@@ -98,9 +98,9 @@ pub struct Tally(BTreeMap<(Side, Option<IpAddr>), Counts>);
 impl Tally {
     /// Counts the requests of the product among those of everybody.
     pub fn of(guest: &[Request], harvester: &[Request]) -> Self {
-        let account = |namespace: &str, name: &str| format!("system:serviceaccount:{namespace}:{name}");
-        let (ccm, announcer) = (account("kube-system", CCM_ACCOUNT), account("kube-system", ANNOUNCER_ACCOUNT));
-        let ccm_there = account(VM_NAMESPACE, CLUSTER);
+        let in_cluster = |account: &str| service_account_user("kube-system", account);
+        let (ccm, announcer) = (in_cluster(CCM_ACCOUNT), in_cluster(ANNOUNCER_ACCOUNT));
+        let ccm_there = service_account_user(VM_NAMESPACE, CLUSTER);
         let mut tally = Self::default();
         for request in guest {
             if request.user == ccm {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use e2e::product::{ANNOUNCER_ACCOUNT, CCM_ACCOUNT, Handle};
 use e2e::{Bed, service};
 use serde::{Deserialize, Serialize};
-use testbed::ProxyMode;
+use testbed::{ProxyMode, service_account_user};
 
 /// Sizes of clusters.
 const NODES: [u8; 2] = [3, 50];
@@ -76,7 +76,7 @@ async fn look(bed: &Bed, waiting: Handle<'_>, nodes: u8, node_loss: bool) -> Res
     tokio::time::sleep(LOOK).await;
     let minutes = since.elapsed().as_secs_f64() / 60.0;
     let requests = bed.control_plane.audit().since(mark.guest)?;
-    let of = |account: &str| format!("system:serviceaccount:kube-system:{account}");
+    let of = |account: &str| service_account_user("kube-system", account);
     let (controllers, announcers) = (of(CCM_ACCOUNT), of(ANNOUNCER_ACCOUNT));
     let waits_at = waiting.host().addresses()?.into_iter().find(|(interface, ..)| interface == "mgmt0");
     let (_, waits_at, _) = waits_at.context("the second controller's host has no way to the API")?;

@@ -23,8 +23,6 @@ pub enum Fault {
     OwnerWithoutApi,
     /// No node reaches the API: the API server is killed and started again.
     NobodyHasApi,
-    /// No fault: a Service is given its address.
-    NewService,
     /// The owner's machine stands still for so many milliseconds, as in a live migration: neither its kernel nor its
     /// processes do anything, and none of them can tell.
     Pause(u64),
@@ -39,8 +37,8 @@ pub struct Case {
     pub name: &'static str,
     /// For people.
     pub title: &'static str,
-    /// What happens.
-    pub fault: Fault,
+    /// What happens; `None`: no fault, a Service is given its address.
+    pub fault: Option<Fault>,
     /// Timers of the detector.
     pub profile: &'static str,
     /// The address comes from a DHCP server.
@@ -58,7 +56,7 @@ pub const CASES: [Case; 14] = [
     case("terminate-alone", "SIGTERM on a one-node cluster", Fault::TerminateAlone),
     case("owner-without-api", "owner alone loses the API", Fault::OwnerWithoutApi),
     case("nobody-has-api", "API server down for all", Fault::NobodyHasApi),
-    case("new-service", "address set to first ARP answer", Fault::NewService),
+    NEW_SERVICE,
     Case { dhcp: true, ..case("dhcp-power-loss", "DHCP address, node power loss", Fault::PowerLoss) },
     case("pause-300", "owner's machine stands still for 0.3 s", Fault::Pause(300)),
     case("pause-1000", "owner's machine stands still for 1 s", Fault::Pause(1000)),
@@ -67,8 +65,17 @@ pub const CASES: [Case; 14] = [
     case("power-loss-etcd", "node power loss with the leader of three etcd members", Fault::PowerLossWithEtcdLeader),
 ];
 
+const NEW_SERVICE: Case = Case {
+    name: "new-service",
+    title: "address set to first ARP answer",
+    fault: None,
+    profile: "default",
+    dhcp: false,
+    spread: false,
+};
+
 const fn case(name: &'static str, title: &'static str, fault: Fault) -> Case {
-    Case { name, title, fault, profile: "default", dhcp: false, spread: false }
+    Case { name, title, fault: Some(fault), profile: "default", dhcp: false, spread: false }
 }
 
 /// One run.
@@ -102,7 +109,7 @@ pub struct Run {
 /// Runs it on a bed of its own.
 pub async fn measure(case: &Case, runs: usize, outage: Duration) -> CaseResult<Run> {
     let mut found = CaseResult::begin(case.name, case.title);
-    let nodes = if case.fault == Fault::TerminateAlone { 1 } else { 3 };
+    let nodes = if case.fault == Some(Fault::TerminateAlone) { 1 } else { 3 };
     let bed = Bed::builder()
         .nodes(nodes)
         .without_ccm()
@@ -110,7 +117,7 @@ pub async fn measure(case: &Case, runs: usize, outage: Duration) -> CaseResult<R
         .without_pool()
         .announcer_env("election_mode", "node")
         .announcer_env("failover_profile", case.profile);
-    let bed = if case.fault == Fault::PowerLossWithEtcdLeader { bed.etcd_members(3) } else { bed };
+    let bed = if case.fault == Some(Fault::PowerLossWithEtcdLeader) { bed.etcd_members(3) } else { bed };
     let outcome = async {
         let bed = bed.start().await?;
         let place = bed.case("bench").await?;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use e2e::{Bed, Case as Place, ENOUGH, Exposed, PATIENCE, service, wait_for};
+use harvester_api::keys::kube_vip::LOADBALANCER_IPS;
 use testbed::{AnswerReport, Answerers, Probe, ProbeReport, Traffic};
 
 use crate::cases::{Case, Fault, Run, ms};
@@ -48,9 +49,7 @@ impl<'a> Experiment<'a> {
 
     /// One run.
     pub async fn one(&self, case: &Case, run: usize, outage: Duration) -> Result<Run> {
-        if case.fault == Fault::NewService {
-            return self.new_service(run).await;
-        }
+        let Some(fault) = case.fault else { return self.new_service(run).await };
         let bed = self.bed;
         let owner = self.owner()?;
         self.repoint(case, owner).await?;
@@ -58,7 +57,7 @@ impl<'a> Experiment<'a> {
         let mac = bed.macs(self.address.into())?;
         ensure!(self.owner()? == owner, "node{owner} has lost it by itself\n{}", bed.log_lines_about("owner"));
         let begun = Instant::now();
-        match case.fault {
+        match fault {
             Fault::PowerLoss => {
                 bed.power_off(owner)?;
                 tokio::time::sleep(AFTER_POWER_LOSS).await;
@@ -108,7 +107,6 @@ impl<'a> Experiment<'a> {
                 bed.control_plane.api_server().start().await?;
                 tokio::time::sleep(Duration::from_secs(10)).await;
             }
-            Fault::NewService => unreachable!("it has its own way"),
         }
         probe.wait_for_answers(ENOUGH, PATIENCE)?;
         let answers = answerers.report();
@@ -170,7 +168,7 @@ impl<'a> Experiment<'a> {
         tokio::time::sleep(Duration::from_secs(3)).await;
         let before = answerers.report().asked;
         let begun = Instant::now();
-        web.annotate("kube-vip.io/loadbalancerIPs", Some(&address.to_string())).await?;
+        web.annotate(LOADBALANCER_IPS, Some(&address.to_string())).await?;
         wait_for("an answer", PATIENCE, || async {
             let report = answerers.report();
             if report.by.is_empty() { Err(report.to_string()) } else { Ok(()) }

@@ -11,7 +11,7 @@ use crate::cases::ms;
 
 /// What is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum LanFault {
     /// A hypervisor with the owner and the node behind it is lost.
     Hypervisor,
     /// The nodes that do not own the address are cut off together, and the clients are not with them.
@@ -31,15 +31,15 @@ pub enum Fault {
 }
 
 /// Each with its name for `--only`, and for people.
-pub const FAULTS: [(&str, &str, Fault); 8] = [
-    ("hypervisor", "loss of the hypervisor that carries the owner and the node behind it", Fault::Hypervisor),
-    ("minority", "the nodes without the address cut off from owner, clients and gateway", Fault::Minority),
-    ("majority", "the owner cut off, the clients with the other nodes", Fault::Majority),
-    ("strangers", "a stranger of each kind answers while the owner lives", Fault::Strangers),
-    ("strangers-power-loss", "a stranger of each kind answers for a lost owner", Fault::StrangersPowerLoss),
-    ("late-writes", "node power loss, each write late by 1 s", Fault::LateWrites),
-    ("upgrade", "upgrade of the DaemonSet", Fault::Upgrade),
-    ("unready", "all nodes unready and back", Fault::Unready),
+pub const FAULTS: [(&str, &str, LanFault); 8] = [
+    ("hypervisor", "loss of the hypervisor that carries the owner and the node behind it", LanFault::Hypervisor),
+    ("minority", "the nodes without the address cut off from owner, clients and gateway", LanFault::Minority),
+    ("majority", "the owner cut off, the clients with the other nodes", LanFault::Majority),
+    ("strangers", "a stranger of each kind answers while the owner lives", LanFault::Strangers),
+    ("strangers-power-loss", "a stranger of each kind answers for a lost owner", LanFault::StrangersPowerLoss),
+    ("late-writes", "node power loss, each write late by 1 s", LanFault::LateWrites),
+    ("upgrade", "upgrade of the DaemonSet", LanFault::Upgrade),
+    ("unready", "all nodes unready and back", LanFault::Unready),
 ];
 
 /// What one client saw.
@@ -99,13 +99,13 @@ pub struct Run {
 
 /// Plays it on a bed of its own. `keep` is told what there is after each time.
 pub async fn measure(
-    (name, title, fault): (&str, &str, Fault),
+    (name, title, fault): (&str, &str, LanFault),
     runs: usize,
     outage: u64,
     mut keep: impl FnMut(&CaseResult<Run>) -> Result<()>,
 ) -> Result<()> {
     let mut found = CaseResult::begin(name, title);
-    let builder = if fault == Fault::Upgrade { upgrade::bed() } else { three_nodes() };
+    let builder = if fault == LanFault::Upgrade { upgrade::bed() } else { three_nodes() };
     let bed = builder.start().await.with_context(|| name.to_owned())?;
     for number in 1..=runs {
         let place = bed.case(name).await?;
@@ -128,17 +128,17 @@ pub async fn measure(
     Ok(())
 }
 
-async fn play(bed: &Bed, place: &Place<'_>, fault: Fault, outage: u64) -> Result<Run> {
+async fn play(bed: &Bed, place: &Place<'_>, fault: LanFault, outage: u64) -> Result<Run> {
     let one = |seen: ObservedOutage| vec![seen];
     let seen = match fault {
-        Fault::Hypervisor => one(groups::a_hypervisor_is_lost(bed, place, 188).await?),
-        Fault::Minority => one(groups::a_minority_is_cut_off(bed, place, 186).await?),
-        Fault::Majority => one(groups::the_owner_is_cut_off_with_a_few(bed, place, 187).await?),
-        Fault::Strangers => strangers::take_nothing_from_an_owner_that_lives(bed, place, outage).await?,
-        Fault::StrangersPowerLoss => strangers::answer_for_an_owner_that_is_lost(bed, place).await?,
-        Fault::LateWrites => one(late_writes::a_power_loss_while_writes_are_late(bed, place, 195).await?),
-        Fault::Unready => one(groups::all_nodes_are_unready_and_back(bed, place, 189).await?),
-        Fault::Upgrade => {
+        LanFault::Hypervisor => one(groups::a_hypervisor_is_lost(bed, place, 188).await?),
+        LanFault::Minority => one(groups::a_minority_is_cut_off(bed, place, 186).await?),
+        LanFault::Majority => one(groups::the_owner_is_cut_off_with_a_few(bed, place, 187).await?),
+        LanFault::Strangers => strangers::take_nothing_from_an_owner_that_lives(bed, place, outage).await?,
+        LanFault::StrangersPowerLoss => strangers::answer_for_an_owner_that_is_lost(bed, place).await?,
+        LanFault::LateWrites => one(late_writes::a_power_loss_while_writes_are_late(bed, place, 195).await?),
+        LanFault::Unready => one(groups::all_nodes_are_unready_and_back(bed, place, 189).await?),
+        LanFault::Upgrade => {
             let cost = upgrade::Served::new(bed, place).await?.upgrade(bed).await?;
             let watched = cost.seen.iter().map(Watched::from).collect();
             return Ok(Run { watched, open: cost.open, broken: cost.broken.len() });

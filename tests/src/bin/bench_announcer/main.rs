@@ -17,7 +17,7 @@ mod renew;
 mod report;
 mod soak;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -28,6 +28,13 @@ use crate::case_result::CaseResult;
 use crate::cases::CASES;
 use crate::lan::FAULTS;
 use crate::report::Report;
+
+// What can be measured beside cases and faults of the LAN, by name.
+const MANY: &str = "200-vips";
+const RENEW: &str = "dhcp-renew";
+const LOST_NODE: &str = "lost-node";
+const AT_REST: &str = "at-rest";
+const FALSE_VERDICTS: &str = "false-verdicts";
 
 #[derive(Debug, Parser)]
 #[command(
@@ -63,9 +70,9 @@ struct Cli {
 
 /// What `--only` takes.
 fn names() -> clap::builder::PossibleValuesParser {
-    const OTHERS: [&str; 5] = ["200-vips", "dhcp-renew", "lost-node", "at-rest", "false-verdicts"];
+    let others = [MANY, RENEW, LOST_NODE, AT_REST, FALSE_VERDICTS];
     let faults = FAULTS.iter().map(|(name, ..)| *name);
-    clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(faults).chain(OTHERS))
+    clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(faults).chain(others))
 }
 
 fn main() -> ExitCode {
@@ -105,53 +112,56 @@ fn run(cli: &Cli) -> Result<usize> {
         report.write(&cli.report)?;
     }
     for fault in FAULTS.into_iter().filter(|(name, ..)| wanted(name)) {
-        let mut keep = |found: &CaseResult<lan::Run>| {
-            report.played(found);
-            report.write(&cli.report)
-        };
-        if let Err(error) = runtime.block_on(lan::measure(fault, cli.runs, cli.outage, &mut keep)) {
-            report.failures.push(format!("{}: {error:#}", fault.0));
-            report.write(&cli.report)?;
-        }
+        take(&mut report, &cli.report, fault.0, |report| {
+            let mut keep = |found: &CaseResult<lan::Run>| {
+                report.played(found);
+                report.write(&cli.report)
+            };
+            runtime.block_on(lan::measure(fault, cli.runs, cli.outage, &mut keep))
+        })?;
     }
-    if wanted("200-vips") {
-        match runtime.block_on(many::measure(cli.runs)) {
-            Ok(found) => report.many = Some(found),
-            Err(error) => report.failures.push(format!("200-vips: {error:#}")),
-        }
-        report.write(&cli.report)?;
+    if wanted(MANY) {
+        take(&mut report, &cli.report, MANY, |report| {
+            report.many = Some(runtime.block_on(many::measure(cli.runs))?);
+            Ok(())
+        })?;
     }
-    if wanted("dhcp-renew") {
-        match runtime.block_on(renew::measure(cli.runs)) {
-            Ok(found) => report.renew = Some(found),
-            Err(error) => report.failures.push(format!("dhcp-renew: {error:#}")),
-        }
-        report.write(&cli.report)?;
+    if wanted(RENEW) {
+        take(&mut report, &cli.report, RENEW, |report| {
+            report.renew = Some(runtime.block_on(renew::measure(cli.runs))?);
+            Ok(())
+        })?;
     }
-    if wanted("lost-node") {
-        let mut keep = |rows: &[lost_node::Row]| {
-            report.lost_node = rows.to_vec();
-            report.write(&cli.report)
-        };
-        if let Err(error) = runtime.block_on(lost_node::measure(cli.runs, &mut keep)) {
-            report.failures.push(format!("lost-node: {error:#}"));
-            report.write(&cli.report)?;
-        }
+    if wanted(LOST_NODE) {
+        take(&mut report, &cli.report, LOST_NODE, |report| {
+            let mut keep = |rows: &[lost_node::Row]| {
+                report.lost_node = rows.to_vec();
+                report.write(&cli.report)
+            };
+            runtime.block_on(lost_node::measure(cli.runs, &mut keep))
+        })?;
     }
-    if wanted("at-rest") {
-        match runtime.block_on(at_rest::measure()) {
-            Ok(found) => report.at_rest = found,
-            Err(error) => report.failures.push(format!("at-rest: {error:#}")),
-        }
-        report.write(&cli.report)?;
+    if wanted(AT_REST) {
+        take(&mut report, &cli.report, AT_REST, |report| {
+            report.at_rest = runtime.block_on(at_rest::measure())?;
+            Ok(())
+        })?;
     }
-    if !cli.only.is_empty() && wanted("false-verdicts") {
-        match runtime.block_on(false_verdicts::measure(Duration::from_secs(cli.minutes * 60))) {
-            Ok(found) => report.false_verdicts = Some(found),
-            Err(error) => report.failures.push(format!("false-verdicts: {error:#}")),
-        }
-        report.write(&cli.report)?;
+    if !cli.only.is_empty() && wanted(FALSE_VERDICTS) {
+        take(&mut report, &cli.report, FALSE_VERDICTS, |report| {
+            let time = Duration::from_secs(cli.minutes * 60);
+            report.false_verdicts = Some(runtime.block_on(false_verdicts::measure(time))?);
+            Ok(())
+        })?;
     }
     report.print();
     Ok(report.failed())
+}
+
+/// Takes one measurement, and keeps the report whatever became of it.
+fn take(report: &mut Report, path: &Path, name: &str, measure: impl FnOnce(&mut Report) -> Result<()>) -> Result<()> {
+    if let Err(error) = measure(report) {
+        report.failures.push(format!("{name}: {error:#}"));
+    }
+    report.write(path)
 }

@@ -9,6 +9,7 @@ use e2e::product::ANNOUNCER_ACCOUNT;
 use e2e::{Bed, Case as Place, Exposed, PATIENCE, service, wait_for};
 use futures::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
+use testbed::service_account_user;
 
 use crate::cases::ms;
 
@@ -170,7 +171,7 @@ async fn rest(bed: &Bed) -> Result<Rest> {
     tokio::time::sleep(QUIET).await;
     let after = usage()?;
     let seconds = since.elapsed().as_secs_f64();
-    let account = format!("system:serviceaccount:kube-system:{ANNOUNCER_ACCOUNT}");
+    let account = service_account_user("kube-system", ANNOUNCER_ACCOUNT);
     let requests = bed.control_plane.audit().since(mark.guest)?;
     let requests = requests.iter().filter(|request| request.user == account).count();
     let (broadcasts, unicasts) = (broadcasts.stop()?.len(), unicasts.stop()?.len());

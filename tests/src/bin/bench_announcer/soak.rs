@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use e2e::{Bed, ENOUGH, PATIENCE, service};
+use harvester_api::keys::cloudprovider::TERM;
 use serde::{Deserialize, Serialize};
 use testbed::Traffic;
 
 use crate::load::{Busy, ticks};
 
-const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 const ADDRESSES: u8 = 6;
 
 /// What a soak has shown.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use contract::leases::MEMBER_PREFIX;
 use harvester_api::keys::cloudprovider::{CARD, SILENCE};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
@@ -85,7 +86,7 @@ impl FalseReports {
     async fn say(&self, card: &Value, label: Value) -> Result<()> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), "kube-system");
         for watcher in &self.watchers {
-            let name = format!("harvester-announcer-{watcher}");
+            let name = format!("{MEMBER_PREFIX}{watcher}");
             let empty = serde_json::from_value(json!({"metadata": {"name": name}}))?;
             // It is there from the second time on.
             let _ = leases.create(&PostParams::default(), &empty).await;

@@ -30,7 +30,7 @@ use testbed::echo;
 
 use crate::false_reports::FalseReports;
 use crate::rng::{Deck, Rng};
-use crate::strangers::{Copycat, Other};
+use crate::strangers::{Other, SecondController};
 use crate::trouble::{Broken, Trouble};
 use crate::truth::Truth;
 
@@ -120,7 +120,7 @@ struct Chaos {
     right_file: String,
     /// Another Harvester, and a copy of the cluster, once they were needed.
     other: Option<Other>,
-    copycat: Option<Copycat>,
+    copy: Option<SecondController>,
     false_reports: FalseReports,
     troubles: Deck<Broken>,
     made: usize,
@@ -151,7 +151,7 @@ async fn run(seed: u64, cli: &Cli) -> Result<()> {
         trouble: None,
         right_file: bed.fresh_cloud_config()?,
         other: None,
-        copycat: None,
+        copy: None,
         false_reports,
         troubles: Deck::new(if cli.only.is_empty() { Broken::value_variants().to_vec() } else { cli.only.clone() }),
         made: 0,

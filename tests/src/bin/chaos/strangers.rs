@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Result;
-pub use e2e::copycat::Copycat;
 use e2e::host::OtherHarvester;
+pub use e2e::second_controller::SecondController;
 use futures::StreamExt;
 use harvester_api::keys::kube_vip;
 use k8s_openapi::api::core::v1::Service;
@@ -76,10 +76,10 @@ impl Chaos {
                 self.truth.violations.insert(format!("written to the other Harvester: {writes:?}"));
             }
         }
-        if let Some(copycat) = &self.copycat {
-            let writes = copycat.writes(&self.bed)?;
+        if let Some(copy) = &self.copy {
+            let writes = copy.writes(&self.bed)?;
             if !writes.is_empty() {
-                self.truth.violations.insert(format!("written by the copy: {writes:?}\n{}", copycat.log()));
+                self.truth.violations.insert(format!("written by the copy: {writes:?}\n{}", copy.log()));
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use harvester_sim::faults::Faults;
 use testbed::Fault;
 
-use crate::strangers::{Copycat, Operator, Other};
+use crate::strangers::{Operator, Other, SecondController};
 use crate::{Chaos, say};
 
 /// How many writes to one Service are permitted while somebody undoes them. In the longest fight, 24 s, these are six
@@ -110,9 +110,9 @@ impl Chaos {
             }
             Broken::Copy => {
                 let renamed = self.rng.below(2) == 0;
-                match &mut self.copycat {
-                    Some(copycat) => copycat.begin_again(&self.bed, renamed).await?,
-                    none => *none = Some(Copycat::begin(&self.bed, renamed).await?),
+                match &mut self.copy {
+                    Some(copy) => copy.copy_again(&self.bed, renamed).await?,
+                    none => *none = Some(SecondController::of_copy(&self.bed, renamed).await?),
                 }
             }
             Broken::FalseVerdict => self.false_reports.begin().await?,
@@ -146,8 +146,8 @@ impl Chaos {
                 self.truth.violations.extend(fought);
             }
             Broken::Copy => {
-                if let Some(copycat) = &self.copycat {
-                    copycat.end();
+                if let Some(copy) = &self.copy {
+                    copy.end();
                 }
             }
             _ => {}

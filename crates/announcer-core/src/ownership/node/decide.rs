@@ -1,4 +1,4 @@
-//! Decides what this node does about one group of Services. Pure; `cluster.rs` collects the facts.
+//! Decides what this node does about one group of Services. Pure; `standing.rs` collects the facts.
 
 use super::OwnerRecord;
 use super::candidates::Candidates;

@@ -18,7 +18,7 @@ use crate::ownership::Owner;
 use crate::view::{InterfaceWish, ServiceKey, ServiceView};
 
 /// Number of nodes that watch an owner.
-const WATCHERS: usize = 2;
+const OWNER_WATCHERS: usize = 2;
 
 impl Cluster {
     pub(super) fn standing<'a>(&self, round: &Round<'a>, key: &GroupKey, members: &[ServiceKey]) -> Standing<'a> {
@@ -232,14 +232,14 @@ impl Cluster {
         if round.yield_at.is_some() || owner_record.host == self.me || standing.addresses.is_empty() || leaves {
             return None;
         }
-        let watches = |rank: &usize| *rank < WATCHERS;
+        let watches = |rank: &usize| *rank < OWNER_WATCHERS;
         let (place, ahead) = self.place_in_line(standing, &owner_record.host);
         let rank = place.filter(watches).or_else(|| {
             // A node of an older version orders successors by name alone and may leave this owner to us; then no other
             // node watches it.
             let mixed = self.facts.has_older_versions();
             let ring = || standing.candidates.rank(&owner_record.host, &self.me, |_| None).filter(watches);
-            mixed.then(ring).flatten().map(|rank| rank + WATCHERS)
+            mixed.then(ring).flatten().map(|rank| rank + OWNER_WATCHERS)
         })?;
         let there = self.towards(round, standing, &owner_record.host)?;
         let askable = standing.owed().filter(|(address, _)| can_ask(round.context.network, link, *address));

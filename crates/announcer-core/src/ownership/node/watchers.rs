@@ -15,7 +15,7 @@ use super::{Card, Cluster, Target, Targets, Term, Watched};
 use crate::network::Network;
 
 /// Number of nodes that watch one node.
-const WATCHERS: usize = 2;
+const NODE_WATCHERS: usize = 2;
 
 impl Cluster {
     /// The nodes to watch on the interfaces `links`, with the UIDs of their Nodes. A member whose Lease has expired is
@@ -70,7 +70,7 @@ impl Cluster {
                 *said.entry(node.as_str()).or_default() += 1;
             }
         }
-        let by_others = said.into_iter().filter(|(_, times)| *times >= WATCHERS).map(|(node, _)| node);
+        let by_others = said.into_iter().filter(|(_, times)| *times >= NODE_WATCHERS).map(|(node, _)| node);
         let lives = |lost: &LostOwner<'_>| self.lives(lost, at_own.get(lost.owner).copied());
         let lost = self.silences.lost().filter(|lost| !lives(lost)).map(|lost| lost.owner);
         let here = self.card.silent.keys().map(String::as_str).chain(lost);
@@ -100,7 +100,7 @@ impl Cluster {
 /// Whether `me` is one of the two of `live`, in the order of names, that follow `node`.
 fn watches(live: &[&str], me: &str, node: &str) -> bool {
     let after = live.iter().filter(|name| **name > node).chain(live.iter().filter(|name| **name < node));
-    after.take(WATCHERS).any(|name| *name == me)
+    after.take(NODE_WATCHERS).any(|name| *name == me)
 }
 
 #[cfg(test)]

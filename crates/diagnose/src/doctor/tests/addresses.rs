@@ -126,7 +126,7 @@ fn of_endpoints_nothing_is_said_where_another_cause_is_known_or_nothing_was_read
         ends(None)(snapshot);
         condition("PoolExhausted")(snapshot);
     });
-    assert_eq!(pending.iter().map(|one| one.check).collect::<Vec<_>>(), ["pool-exhausted"]);
+    assert_eq!(pending.iter().map(|one| one.check).collect::<Vec<_>>(), [Check::PoolExhausted]);
     let unread = findings_of(|snapshot: &mut Snapshot| {
         ends(None)(snapshot);
         snapshot.unread.push(Unread { what: "EndpointSlices".into(), why: "these credentials may not".into() });

@@ -10,7 +10,7 @@ fn demo(snapshot: &mut Snapshot) {
 
 /// The remedy of the only finding of this check.
 fn remedy(check: &str, plant: impl Fn(&mut Snapshot) + 'static) -> String {
-    let found: Vec<Finding> = findings_of(plant).into_iter().filter(|finding| finding.check == check).collect();
+    let found: Vec<Finding> = findings_of(plant).into_iter().filter(|finding| finding.check.name() == check).collect();
     assert_eq!(found.len(), 1, "{check}: {found:?}");
     found[0].remedy.clone()
 }
@@ -156,7 +156,7 @@ fn a_pool_is_named_where_only_one_is_meant() {
             pools(names)(snapshot);
         })
         .into_iter()
-        .find(|finding| finding.check != "pool-full")
+        .find(|finding| finding.check != Check::PoolFull)
         .unwrap()
         .remedy
     };

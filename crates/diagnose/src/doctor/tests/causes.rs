@@ -64,7 +64,7 @@ fn a_service_that_one_family_serves_is_not_said_to_have_no_address() {
     assert!(found[0].what.starts_with("no DHCPv6 server answered; 10.0.0.100 is served. "), "{found:?}");
     assert!(!found[0].remedy.contains("=pool"), "{found:?}");
     let renewal = findings_of(event("DHCPNoAnswer", "the lease is not renewed"));
-    assert_eq!((renewal[0].check, renewal[0].severity), ("dhcp-silent", Severity::Warning));
+    assert_eq!((renewal[0].check, renewal[0].severity), (Check::DhcpSilent, Severity::Warning));
     assert_eq!(renewal[0].why, "10.0.0.100 is served until its lease ends");
     let nothing = findings_of(|snapshot: &mut Snapshot| {
         service(|object| object["status"] = json!({}))(snapshot);
@@ -85,7 +85,7 @@ fn a_deletion_that_waits_for_the_end_of_a_pause_or_of_safe_mode_is_said_to() {
         })(&mut snapshot);
         more(&mut snapshot);
         let found = examine(&snapshot).findings;
-        let finding = found.into_iter().find(|finding| finding.check == "service-not-deleted");
+        let finding = found.into_iter().find(|finding| finding.check == Check::ServiceNotDeleted);
         finding.map(|finding| (finding.why, finding.remedy)).expect("a Service that does not go")
     };
     let nothing = |_: &mut Snapshot| {};

@@ -43,7 +43,7 @@ fn the_nodes_that_are_waited_for_are_named_with_the_commands_that_end_it() {
         let found = unknown(machines);
         assert_eq!(
             (found.check, found.object.as_str()),
-            ("identity-not-known", "Lease kube-system/cloud-controller-manager")
+            (Check::IdentityNotKnown, "Lease kube-system/cloud-controller-manager")
         );
         assert!(found.what.contains("(IdentityNotKnown): no kubelet") && found.what.ends_with(nodes), "{found:?}");
         let command = "kubectl -n kube-system exec deployment/harvester-cloud-provider -- harvester-cloud-provider \
@@ -83,17 +83,17 @@ fn a_new_leader_is_given_five_minutes_before_it_is_an_error() {
 fn only_what_the_leader_itself_says_counts_and_the_words_of_the_record_come_first() {
     assert_eq!(findings_of(doubts("IdentityNotKnown", "a-former-leader")), []);
     assert_eq!(findings_of(doubts("", "p")), []);
-    assert_eq!(finding(doubts("IdentityNotKnown", "")).check, "identity-not-known", "of an earlier version");
+    assert_eq!(finding(doubts("IdentityNotKnown", "")).check, Check::IdentityNotKnown, "of an earlier version");
     let stopped = findings_of(|snapshot| {
         not_known(snapshot);
         snapshot.leases[0].spec.as_mut().unwrap().renew_time = Some(read(json!("2026-01-01T11:50:00.000000Z")));
     });
-    assert_eq!(stopped.iter().map(|one| one.check).collect::<Vec<_>>(), ["controller-missing"]);
+    assert_eq!(stopped.iter().map(|one| one.check).collect::<Vec<_>>(), [Check::ControllerMissing]);
     let both = finding(|snapshot| {
         not_known(snapshot);
         record("safe-mode", "WrongHarvester: the whole story")(snapshot);
     });
-    assert_eq!((both.check, both.object.as_str()), ("safe-mode", "ConfigMap kube-system/harvester-cloud-provider"));
+    assert_eq!((both.check, both.object.as_str()), (Check::SafeMode, "ConfigMap kube-system/harvester-cloud-provider"));
     assert!(both.what.ends_with("WrongHarvester: the whole story"), "{both:?}");
 }
 

@@ -12,7 +12,7 @@ fn orphaned(address: &'static str, services: Vec<Value>) -> Vec<Finding> {
         snapshot.load_balancers.push(read(object));
         snapshot.services.extend(services.iter().cloned().map(read));
     });
-    found.into_iter().filter(|finding| finding.check == "load-balancer-orphaned").collect()
+    found.into_iter().filter(|finding| finding.check == Check::LoadBalancerOrphaned).collect()
 }
 
 /// The owner, which was retyped. The controller still has its finalizer on it, or a restore of etcd took it away.
@@ -71,7 +71,7 @@ fn nor_one_that_was_left_behind_under_others() {
             snapshot.services.extend(services.iter().cloned().map(read));
         })
         .into_iter()
-        .any(|finding| finding.check == "load-balancer-abandoned")
+        .any(|finding| finding.check == Check::LoadBalancerAbandoned)
     };
     assert!(left(Vec::new()));
     assert!(!left(vec![sharer(ADDRESS, &[ADDRESS])]));
@@ -101,8 +101,8 @@ fn while_a_restore_is_suspected_the_advice_is_to_wait() {
         record("possible-orphans", "guests/demo-default-web left by default/web\n")(&mut snapshot);
         record("restore-suspected", stamp)(&mut snapshot);
         let found = examine(&snapshot).findings;
-        let checks: Vec<&str> = found.iter().map(|finding| finding.check).collect();
-        assert_eq!(checks, ["load-balancer-abandoned", "load-balancer-orphaned"], "{stamp}");
+        let checks: Vec<Check> = found.iter().map(|finding| finding.check).collect();
+        assert_eq!(checks, [Check::LoadBalancerAbandoned, Check::LoadBalancerOrphaned], "{stamp}");
         for Finding { remedy, .. } in &found {
             assert_eq!(remedy.contains(" delete "), !waits, "{stamp}: {remedy}");
             assert_eq!(remedy.contains("a restore of etcd"), waits, "{stamp}: {remedy}");

@@ -95,10 +95,10 @@ fn a_file_that_looks_into_another_namespace_condemns_no_node() {
         machines_elsewhere(snapshot);
         record("identity", "?")(snapshot);
     });
-    assert_eq!(unrecorded.check, "machines-elsewhere");
+    assert_eq!(unrecorded.check, Check::MachinesElsewhere);
     assert!(!unrecorded.what.contains("record") && !unrecorded.remedy.contains("delete"), "{unrecorded:?}");
     let one_of_two = only(node(|object| object["spec"]["providerID"] = json!("harvester://another")));
-    assert_eq!(one_of_two.check, "node-without-machine");
+    assert_eq!(one_of_two.check, Check::NodeWithoutMachine);
 }
 
 /// k3s#3973, rancher/rke2#1874: with a server's Node goes its member of etcd, and the server does not start again. Two
@@ -175,7 +175,7 @@ fn a_workload_whose_pods_wait_is_one_finding_that_says_for_what() {
         snapshot.leases.remove(0);
     });
     let said: Vec<_> = both.iter().map(|finding| (finding.check, finding.remedy == image.remedy)).collect();
-    assert_eq!(said, [("controller-missing", true), ("pod-waiting", true)], "{both:?}");
+    assert_eq!(said, [(Check::ControllerMissing, true), (Check::PodWaiting, true)], "{both:?}");
     let crash = only(|snapshot| {
         let mut object = pod("a", &json!({"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}));
         object["status"]["containerStatuses"][0]["lastState"] =

@@ -6,7 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
-use testbed::{Audit, wait_for};
+use testbed::{AuditMark, wait_for};
 
 use crate::bed::{Bed, CLUSTER, PATIENCE, megabytes};
 use crate::failures::container_id;
@@ -144,9 +144,13 @@ pub async fn weigh(step_log: &mut StepLog, bed: &Bed, figures: &mut Figures) -> 
             });
             figures.processes = all;
             let ours = |user: &str| user.ends_with(":harvester-cloud-provider") || user.ends_with(":kube-vip");
-            figures.api_requests.insert("guest", by_user(&bed.control_plane.audit().since(Audit::default())?, ours));
+            figures
+                .api_requests
+                .insert("guest", by_user(&bed.control_plane.audit().since(AuditMark::default())?, ours));
             let theirs = |user: &str| user.ends_with(&format!(":{CLUSTER}"));
-            figures.api_requests.insert("harvester", by_user(&bed.harvester.audit().since(Audit::default())?, theirs));
+            figures
+                .api_requests
+                .insert("harvester", by_user(&bed.harvester.audit().since(AuditMark::default())?, theirs));
             figures.binary_bytes = std::fs::metadata(&bed.binary)
                 .with_context(|| format!("failed to read {}", bed.binary.display()))?
                 .len();

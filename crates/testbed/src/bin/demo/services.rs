@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::json;
-use testbed::{Audit, ProbeOptions, Traffic, echo, wait_for};
+use testbed::{AuditMark, ProbeOptions, Traffic, echo, wait_for};
 
 use crate::bed::{Bed, NODES, PATIENCE, WEB_IMAGE};
 use crate::report::{Figures, Sample, Series, Writes};
@@ -130,7 +130,7 @@ pub async fn measure(step_log: &mut StepLog, bed: &Bed, figures: &mut Figures) -
 
 /// Waits for what the CCM writes when a Service is served already: the Event about it, and its address into the object
 /// on Harvester. The announcer's last write is the status, which everybody has waited for.
-async fn last_writes(bed: &Bed, mode: &str, host: Audit) -> Result<()> {
+async fn last_writes(bed: &Bed, mode: &str, host: AuditMark) -> Result<()> {
     let events: Api<Event> = Api::namespaced(bed.services().into_client(), "default");
     let ensured = ListParams::default().fields("reason=EnsuredLoadBalancer");
     let names: Vec<String> = (1..=MEASURED).map(|n| format!("{mode}-{n}")).collect();

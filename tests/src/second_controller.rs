@@ -1,6 +1,6 @@
-//! A copy of the cluster that runs beside it. It is restored from a snapshot of its etcd, and has an API server, a
-//! machine and a controller of its own, in the same namespace of the same Harvester. Another cluster may be in its
-//! place, which has everything of its own.
+//! The controller of a second cluster beside this one, in the same namespace of the same Harvester. That cluster is a
+//! copy, restored from a snapshot of this one's etcd, with an API server and a machine of its own. Or it is another
+//! one, which has everything of its own.
 
 use anyhow::{Context, Result};
 use harvester_api::keys::kube_vip;
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use testbed::{Audit, Copy, Host, wait_for};
+use testbed::{AuditMark, Host, SecondCluster, service_account_user, wait_for};
 
 use crate::bed::grant;
 use crate::case::seen;
@@ -18,28 +18,28 @@ use crate::machines::UNINITIALIZED;
 use crate::product::{CCM_ACCOUNT, Manifest, Program};
 use crate::{Bed, PATIENCE, ServiceSpec, VM_NAMESPACE};
 
-/// The user name of the copy on Harvester, by which its requests are told from the original's. Its machine has the same
-/// name, and so has the cluster, unless it has kept the original's.
+/// The user name of the second cluster on Harvester, by which its requests are told from the original's. Its machine
+/// has the same name, and so has the cluster, unless it is a copy that has kept the original's.
 pub const COPIED: &str = "copied";
 
-/// A copy of the cluster with a controller of its own, on a machine of its own.
-pub struct Copycat {
+/// The controller of a second cluster, on a machine of its own.
+pub struct SecondController {
     program: Program,
     host: Host,
-    copy: Copy,
-    since: Audit,
+    cluster: SecondCluster,
+    since: AuditMark,
 }
 
-impl Copycat {
-    /// Restored from what the cluster is now, and running; it has another name, or has kept the original's.
-    pub async fn begin(bed: &Bed, renamed: bool) -> Result<Self> {
-        let copycat = Self::of(bed, bed.control_plane.copy().await?).await?;
-        copycat.run(bed, renamed).await?;
-        Ok(copycat)
+impl SecondController {
+    /// Of a copy, restored from what the cluster is now; it has another name, or has kept the original's.
+    pub async fn of_copy(bed: &Bed, renamed: bool) -> Result<Self> {
+        let copy = Self::of(bed, bed.control_plane.restored_copy().await?).await?;
+        copy.run(bed, renamed).await?;
+        Ok(copy)
     }
 
-    /// No copy at all, but another cluster in its place, with a name of its own.
-    pub async fn another(bed: &Bed) -> Result<Self> {
+    /// Of another cluster, with a name of its own.
+    pub async fn of_another(bed: &Bed) -> Result<Self> {
         let cluster = bed.control_plane.another().await?;
         grant(&cluster.client().await?, &Manifest::of(CCM_ACCOUNT, &[])?).await?;
         let another = Self::of(bed, cluster).await?;
@@ -48,23 +48,23 @@ impl Copycat {
     }
 
     /// With all that its controller needs, which is not started.
-    async fn of(bed: &Bed, copy: Copy) -> Result<Self> {
+    async fn of(bed: &Bed, cluster: SecondCluster) -> Result<Self> {
         let host = bed.lan.add_host(COPIED, 63)?;
         bed.control_plane.join(&host)?;
-        let kubeconfig = copy.service_account("kube-system", CCM_ACCOUNT).await?;
-        let file = bed.dir().write("copy/cloud-config", bed.harvester.cloud_config(VM_NAMESPACE, COPIED)?)?;
+        let kubeconfig = cluster.service_account("kube-system", CCM_ACCOUNT).await?;
+        let file = bed.dir().write("second/cloud-config", bed.harvester.cloud_config(VM_NAMESPACE, COPIED)?)?;
         let program = bed.ccm().program().twin();
         let handle = program.on(&host);
         handle.set_arg(&format!("--kubeconfig={}", kubeconfig.inside.display()));
         handle.set_arg(&format!("--cloud-config={}", file.display()));
         handle.set_env("NODE_NAME", COPIED);
         let since = bed.harvester.audit().mark();
-        Ok(Self { program, host, copy, since })
+        Ok(Self { program, host, cluster, since })
     }
 
-    /// Restored once more.
-    pub async fn begin_again(&mut self, bed: &Bed, renamed: bool) -> Result<()> {
-        bed.control_plane.copy_again(&self.copy).await?;
+    /// The copy is restored once more.
+    pub async fn copy_again(&mut self, bed: &Bed, renamed: bool) -> Result<()> {
+        bed.control_plane.copy_again(&self.cluster).await?;
         self.run(bed, renamed).await
     }
 
@@ -74,7 +74,7 @@ impl Copycat {
         let mut machine = bed.machine(COPIED, &["192.168.100.99"]);
         machine.cluster = renamed.then(|| COPIED.to_owned());
         bed.machines().await?.save(&machine).await?;
-        let nodes: Api<Node> = Api::all(self.copy.client().await?);
+        let nodes: Api<Node> = Api::all(self.cluster.client().await?);
         let taint = json!({"key": UNINITIALIZED, "value": "true", "effect": "NoSchedule"});
         let labels = json!({"kubernetes.io/hostname": COPIED, "kubernetes.io/os": "linux"});
         let node = json!({"metadata": {"name": COPIED, "labels": labels}, "spec": {"taints": [taint]}});
@@ -83,16 +83,16 @@ impl Copycat {
             "message": "joined"}]}});
         nodes.patch_status(COPIED, &PatchParams::default(), &Patch::Strategic(&ready)).await?;
         // A backup is older than the duration of a Lease, so nobody holds the copy's Lease.
-        let leases: Api<Lease> = Api::namespaced(self.copy.client().await?, "kube-system");
+        let leases: Api<Lease> = Api::namespaced(self.cluster.client().await?, "kube-system");
         let _ = leases.delete(CCM_LEASE, &DeleteParams::default()).await;
         let handle = self.program.on(&self.host);
         handle.set_arg(&format!("--cluster-name={}", if renamed { COPIED } else { crate::CLUSTER }));
         handle.start()
     }
 
-    /// The API of the copy.
+    /// The API of its cluster.
     pub async fn client(&self) -> Result<Client> {
-        self.copy.client().await
+        self.cluster.client().await
     }
 
     /// Makes a Service in its namespace `default`.
@@ -128,7 +128,7 @@ impl Copycat {
     /// Its machines are switched off. A controller that has ended by itself is as good.
     pub fn end(&self) {
         self.program.on(&self.host).kill();
-        self.copy.stop();
+        self.cluster.stop();
     }
 
     /// The end of what it says.
@@ -138,10 +138,9 @@ impl Copycat {
 
     /// What its controller has written to Harvester so far.
     pub fn writes(&self, bed: &Bed) -> Result<Vec<String>> {
-        let user = format!("system:serviceaccount:{VM_NAMESPACE}:{COPIED}");
+        let user = service_account_user(VM_NAMESPACE, COPIED);
         let requests = bed.harvester.audit().since(self.since)?;
-        let all = requests.into_iter().filter(|request| request.user == user);
-        let writes = all.into_iter().filter(|request| request.is_write() && !request.resource.ends_with("reviews"));
+        let writes = requests.into_iter().filter(|request| request.user == user && request.is_write());
         Ok(writes.map(|request| format!("{} {}", request.verb, request.uri)).collect())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use kube::Client;
 
-use crate::addresses::{COPY, KUBERNETES_SERVICE, MANAGEMENT_PREFIX, SERVICE_RANGES};
+use crate::addresses::{KUBERNETES_SERVICE, MANAGEMENT_PREFIX, SECOND_CLUSTER, SERVICE_RANGES};
 use crate::cluster::api_server::{ApiServer, Settings};
 use crate::cluster::credentials::Credentials;
 use crate::net::namespace::Namespace;
@@ -14,26 +14,26 @@ use crate::net::segment::{Nic, Segment};
 use crate::run_dir::RunDir;
 
 /// Where its API server has its keys.
-pub(crate) const COPY_PREFIX: &str = "/copied";
+pub(crate) const SECOND_PREFIX: &str = "/second";
 
-/// See [`crate::ControlPlane::copy`] and [`crate::ControlPlane::another`].
+/// See [`crate::ControlPlane::restored_copy`] and [`crate::ControlPlane::another`].
 #[derive(Debug)]
-pub struct Copy {
+pub struct SecondCluster {
     pub(crate) api_server: ApiServer,
     _nic: Arc<Nic>,
     _dir: Arc<RunDir>,
 }
 
-impl Copy {
+impl SecondCluster {
     pub(crate) async fn start(etcd: String, management: &Arc<Segment>) -> Result<Self> {
-        let dir = RunDir::new("copy")?;
-        let namespace = Arc::new(Namespace::new("copy", &dir)?);
-        let nic = management.attach(&namespace, "mgmt0", &[format!("{COPY}/{MANAGEMENT_PREFIX}")])?;
+        let dir = RunDir::new("second")?;
+        let namespace = Arc::new(Namespace::new("second", &dir)?);
+        let nic = management.attach(&namespace, "mgmt0", &[format!("{SECOND_CLUSTER}/{MANAGEMENT_PREFIX}")])?;
         let settings = Settings {
-            name: "copy-apiserver",
-            address: COPY,
+            name: "second-apiserver",
+            address: SECOND_CLUSTER,
             etcd,
-            etcd_prefix: COPY_PREFIX,
+            etcd_prefix: SECOND_PREFIX,
             service_ranges: SERVICE_RANGES,
             first_service: KUBERNETES_SERVICE,
         };
@@ -47,7 +47,7 @@ impl Copy {
         self.api_server.client().await
     }
 
-    /// Kubeconfigs with a token of a ServiceAccount, which the copy has if the original has it.
+    /// Kubeconfigs with a token of a ServiceAccount, which a copy has if the original has it.
     pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Credentials> {
         self.api_server.service_account(namespace, name).await
     }
