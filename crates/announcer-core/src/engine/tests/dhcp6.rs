@@ -4,7 +4,7 @@ use l2_types::Address;
 
 use super::*;
 use crate::annotations::LeaseFacts6;
-use crate::network::fixtures::{address, own_address};
+use crate::network::fixtures::{address, own_address, without_marks};
 
 fn with_ipv6() -> Network {
     let mut network = network();
@@ -172,11 +172,11 @@ fn a_successor_goes_on_with_what_clients_know() {
 
 /// A node on which a former life has left `fd00::50`, the address of a lease.
 fn restarted(told: &[&str]) -> Node {
-    restarted_without_api(told, Duration::ZERO)
+    restarted_without_api(told, Duration::ZERO, true)
 }
 
-/// The API comes back after `away`.
-fn restarted_without_api(told: &[&str], away: Duration) -> Node {
+/// The API comes back after `away`. `marks`: the kernel keeps them.
+fn restarted_without_api(told: &[&str], away: Duration, marks: bool) -> Node {
     let mut service = published("web", "fd00::50", "node-1");
     service.published.ingress.retain(|ingress| ingress.ip.is_some_and(|ip| told.contains(&ip.to_string().as_str())));
     service.wanted = view("web", &["dhcp6"]).wanted;
@@ -184,7 +184,7 @@ fn restarted_without_api(told: &[&str], away: Duration) -> Node {
         Some(LeaseFacts6 { address: "fd00::50".parse().unwrap(), server: "00010203".into(), expires: None });
     let mut network = with_ipv6();
     network.addresses.push(own_address(2, "fd00::50/128"));
-    let mut node = Node::new(&[], network);
+    let mut node = Node::new(&[], if marks { network } else { without_marks(network) });
     node.kernel.deadlines.push((2, "fd00::50/128".parse().unwrap(), node.now + Duration::from_secs(8)));
     node.tick();
     node.pass(away);
@@ -194,15 +194,16 @@ fn restarted_without_api(told: &[&str], away: Duration) -> Node {
 
 #[test]
 fn a_lease_of_a_former_life_stays_on_the_interface_all_the_time() {
-    for away_seconds in [0, 120] {
-        let mut node = restarted_without_api(&["fd00::50"], Duration::from_secs(away_seconds));
+    for (away_seconds, marks) in [(0, true), (120, true), (0, false), (120, false)] {
+        let mut node = restarted_without_api(&["fd00::50"], Duration::from_secs(away_seconds), marks);
         node.pass_ms(2000);
         let lease = leased(&node, "fd00::50", 600);
         say(&mut node, DhcpEvent::Bound(lease));
         node.pass(Duration::from_secs(30));
-        assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"]);
+        assert!(node.kernel.has("eth0", "fd00::50/128"));
         let log = node.take_log();
-        assert!(!log.iter().any(|line| line.starts_with("remove")), "API away for {away_seconds} s: {log:?}");
+        let gone = |line: &String| line.starts_with("remove") || line.starts_with("expired");
+        assert!(!log.iter().any(gone), "API away for {away_seconds} s, marks: {marks}: {log:?}");
     }
 }
 
