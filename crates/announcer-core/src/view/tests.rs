@@ -96,6 +96,23 @@ fn a_dhcp_service_on_its_way_out_asks_for_nothing_but_says_what_it_leased() {
         assert_eq!(view.last_leased(), Some("10.0.0.50".parse().unwrap()));
         assert!(view.dhcp.mac.is_some());
     }
+    for (wanted, four, six) in [
+        ("::", None, Some("fd00::50")),
+        ("0.0.0.0,::", Some("10.0.0.50"), Some("fd00::50")),
+        ("10.0.0.50,::", None, Some("fd00::50")),
+    ] {
+        let view = of(&|object| {
+            object["metadata"]["annotations"] = json!({
+                keys::LOADBALANCER_IPS: wanted, keys::REQUESTED_IP: "10.0.0.50,fd00::50",
+            });
+            object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            object["status"] = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.50"}, {"ip": "fd00::50"}]}});
+        });
+        let view = view.unwrap();
+        assert!(view.retired && view.wanted.is_empty(), "{wanted}");
+        let told = (view.told_leased(), view.told_leased6());
+        assert_eq!(told, (four.map(|ip| ip.parse().unwrap()), six.map(|ip| ip.parse().unwrap())), "{wanted}");
+    }
     assert!(
         of(&|object| {
             leased(object);

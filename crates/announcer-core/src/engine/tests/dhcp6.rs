@@ -87,6 +87,29 @@ fn it_ends_with_its_lease_and_goes_with_its_service_which_gives_it_back() {
 }
 
 #[test]
+fn a_lease_that_another_service_shares_is_given_back_with_the_last_of_them() {
+    let mut node = bound();
+    let mut second = view("second", &["fd00::50"]);
+    second.ports[0].port = 81;
+    node.upsert(second);
+    node.pass_ms(1000);
+    node.take_log();
+    // It is deleted; the cloud controller keeps it until nobody shares its address.
+    let mut first = node.engine.services[&ServiceKey::new("default", "web")].clone();
+    first.retired = true;
+    first.wanted.clear();
+    node.upsert(first);
+    node.pass_ms(1000);
+    node.gone("web");
+    node.pass_ms(1000);
+    assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"]);
+    let log = node.take_log();
+    assert!(!log.iter().any(|line| line.starts_with("stop") || line.starts_with("remove")), "{log:?}");
+    node.gone("second");
+    assert_eq!(node.take_log()[..2], ["stop dhcp6 web00000-uid release true", "remove eth0 fd00::50/128"]);
+}
+
+#[test]
 fn an_address_that_is_taken_back_is_replaced_everywhere() {
     let mut node = bound();
     say(&mut node, DhcpEvent::Lost { address: "fd00::50".parse().unwrap(), why: "taken back".into() });
