@@ -335,7 +335,7 @@ impl Engine {
         if self.services.are_listed() && self.observer.network().is_some() {
             self.plan();
             self.end_conceding();
-            self.dhcp.follow(&self.plan);
+            self.dhcp.follow(&self.plan, &self.services);
             self.withdraw_unplanned(now);
             self.protect();
             self.begin_planned(now);
