@@ -87,6 +87,40 @@ fn it_ends_with_its_lease_and_goes_with_its_service_which_gives_it_back() {
 }
 
 #[test]
+fn a_client_hears_once_that_its_link_is_lost_and_once_that_it_is_back() {
+    let mut node = bound();
+    let carrier = |node: &mut Node, carrier: bool| {
+        node.take_log();
+        node.kernel.network.links.iter_mut().find(|found| found.index == 2).unwrap().carrier = carrier;
+        node.feed(Input::NetworkChanged);
+        node.pass_ms(100);
+        node.feed(Input::NetworkChanged);
+        node.pass_ms(100);
+        node.take_log().into_iter().filter(|line| line.starts_with("link of")).collect::<Vec<_>>()
+    };
+    assert_eq!(carrier(&mut node, false), ["link of dhcp6 web00000-uid down"]);
+    assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"], "the lease is still ours");
+    assert_eq!(carrier(&mut node, true), ["link of dhcp6 web00000-uid up"]);
+}
+
+#[test]
+fn a_lease_stays_where_it_is_while_the_interface_that_is_named_now_has_no_ipv6() {
+    let mut node = bound();
+    let interface = crate::view::InterfaceWish::Named("eth1".into());
+    let changed = ServiceView { interface, ..node.engine.services[&ServiceKey::new("default", "web")].clone() };
+    node.upsert(changed);
+    node.pass_ms(1000);
+    assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"]);
+    let told = node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == Reason::CannotAnnounce);
+    let told: Vec<&str> = told.map(|tell| tell.text.as_str()).collect();
+    assert!(told.len() == 1 && told[0].contains("eth1") && told[0].contains("link-local"), "{told:?}");
+    node.kernel.network.addresses.push(address(3, "fe80::3/64"));
+    node.feed(Input::NetworkChanged);
+    node.pass_ms(1000);
+    assert_eq!(node.kernel.own(), ["eth1 fd00::50/128"]);
+}
+
+#[test]
 fn a_lease_that_another_service_shares_is_given_back_with_the_last_of_them() {
     let mut node = bound();
     let mut second = view("second", &["fd00::50"]);
