@@ -180,12 +180,13 @@ pub struct ServiceView {
     pub primary: Option<ServiceKey>,
 }
 
-/// What is kept of a Service. For a Service that this announcer does not announce, only its cluster IPs, which no VIP
-/// may use.
+/// What is kept of a Service. For a Service that this announcer does not announce, only what it must leave alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenService {
-    /// Its cluster IPs.
+    /// Its cluster IPs, which no VIP may use.
     pub cluster_ips: Vec<IpAddr>,
+    /// The macvlan that a kube-vip may have for it, if it is a load balancer of another class.
+    pub macvlan: Option<String>,
     /// Present if this announcer may announce the Service. Boxed, because most Services of a cluster are of another
     /// kind.
     pub view: Option<Box<ServiceView>>,
@@ -202,8 +203,14 @@ impl SeenService {
             .filter_map(|text| text.parse::<IpAddr>().ok())
             .map(|address| address.to_canonical())
             .collect();
+        let of_others = service.spec.as_ref().is_some_and(|spec| {
+            spec.type_.as_deref() == Some("LoadBalancer") && !rules.accept(spec.load_balancer_class.as_deref())
+        });
+        let uid = service.metadata.uid.clone().filter(|_| of_others);
+        let macvlan = uid.map(|uid| Uid(uid).link_name());
         let view = ServiceView::of(service, rules).map(Box::new);
-        (view.is_some() || !cluster_ips.is_empty()).then_some(Self { cluster_ips, view })
+        let counts = view.is_some() || macvlan.is_some() || !cluster_ips.is_empty();
+        counts.then_some(Self { cluster_ips, macvlan, view })
     }
 }
 

@@ -240,8 +240,10 @@ impl Engine {
             self.vips.values().filter_map(|vip| Some(vip.source.dhcp4()?.name.as_str())).collect();
         let leaving = self.dhcp.leaving_links();
         let uids: BTreeSet<&str> = self.services.values().map(|view| view.uid.0.as_str()).collect();
+        // Another class may be served by a kube-vip, which writes no alias and need not hold the Lease.
+        let left = |link: &Link| !beside_kube_vip && !self.services.is_macvlan_of_others(&link.name);
         let ours = |link: &Link| {
-            (is_own_macvlan(link) && (!beside_kube_vip || link.alias.is_some()))
+            (is_own_macvlan(link) && (link.alias.is_some() || left(link)))
                 || (is_macvlan(link) && link.alias.as_deref().is_some_and(|alias| uids.contains(owner_in(alias))))
         };
         let used = |link: &Link| {

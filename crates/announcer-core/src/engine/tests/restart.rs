@@ -161,6 +161,27 @@ fn everything_of_a_former_life_goes_when_another_node_owns_it() {
 }
 
 #[test]
+fn a_macvlan_of_a_kube_vip_that_serves_another_class_stays_while_its_service_exists() {
+    let mut network = network();
+    network.links.push(macvlan(50, "vip-deadbeef", 2, None));
+    network.links.push(macvlan(51, "vip-beefdead", 2, None));
+    let mut node = Node::new(&[], network);
+    let seen = |macvlan: Option<&str>| Input::Seen {
+        key: ServiceKey::new("default", "other"),
+        cluster_ips: Vec::new(),
+        macvlan: macvlan.map(str::to_owned),
+    };
+    node.feed(seen(Some("vip-deadbeef")));
+    node.start_with(&[published("a", "10.0.0.5", "node-1")], theirs());
+    let is_there = |node: &Node, name: &str| node.kernel.network.link_by_name(name).is_some();
+    assert!(is_there(&node, "vip-deadbeef") && !is_there(&node, "vip-beefdead"));
+    node.feed(seen(None));
+    node.feed(Input::NetworkChanged);
+    node.pass_ms(100);
+    assert!(!is_there(&node, "vip-deadbeef"));
+}
+
+#[test]
 fn addresses_of_others_are_never_touched() {
     let mut network = network();
     network.links.push(crate::network::fixtures::link(7, "kube-ipvs0"));
