@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::candidates::line_of;
-use super::decide::{BELONGS_THERE, Step};
+use super::decide::{Step, Why};
 use super::member::{Defects, Fitness};
 use super::owner_records::Recipient;
 use super::reach::{addresses, can_ask, link_of, vips};
@@ -296,14 +296,14 @@ impl Cluster {
                 }
                 Step::Take(why) => {
                     let silent = self.missed_since(&standing);
-                    self.begin_swap(now, &primary.key, &primary.uid, self.me.clone(), why, silent)
+                    self.begin_swap(now, &primary.key, &primary.uid, self.me.clone(), why.words(), silent)
                 }
-                Step::Give(_, BELONGS_THERE) if self.hand_overs.rests(now) => None,
+                Step::Give(_, Why::BelongsThere) if self.hand_overs.rests(now) => None,
                 Step::Give(to, why) => {
-                    if why == BELONGS_THERE {
+                    if why == Why::BelongsThere {
                         self.hand_overs.gave_back = Some(now);
                     }
-                    self.begin_swap(now, &primary.key, &primary.uid, to, why, None)
+                    self.begin_swap(now, &primary.key, &primary.uid, to, why.words(), None)
                 }
             };
             review.swaps.extend(swap.map(|swap| (primary.key.clone(), swap)));
