@@ -13,7 +13,7 @@ use super::round::{Review, ReviewContext, Round, Standing, Succession, Wake};
 use super::timing::{DEFECT_IS_LATE, FAIL_BACK_AFTER, GIVE_BACK_PAUSE, MEMBERS_SETTLE, PASS_OVER, START_GRACE};
 use super::{Cluster, LostVip, Target, Watched};
 use crate::annotations::{Problem, TERM};
-use crate::network::Network;
+use crate::network::{Family, Network};
 use crate::ownership::Owner;
 use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView};
@@ -81,7 +81,7 @@ impl Cluster {
             review.probes.extend(self.to_probe(&round, &standing).into_iter().map(|target| (target.at, target)));
             review.vips.extend(standing.addresses());
             if let Some(link) = standing.link {
-                review.links.extend(standing.addresses().map(|address| (link, address.is_ipv4())));
+                review.links.extend(standing.addresses().map(|address| (link, Family::of(address))));
             }
             let elsewhere = self.belongs_elsewhere(&round, &standing);
             let (owner, step) = self.judge(&round, &standing, owner_state, elsewhere.as_ref());
