@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use dhcp_client::State;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use l2_types::Mac;
@@ -136,7 +137,7 @@ pub enum DhcpEvent<F = LeaseFacts> {
         text: String,
     },
     /// State of the client, for metrics.
-    State(&'static str),
+    State(State),
     /// The client could not be started or has ended with an error; it may be started again.
     Failed(String),
     /// The client has ended as requested.
