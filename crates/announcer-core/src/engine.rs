@@ -173,8 +173,9 @@ impl Engine {
 
     fn take(&mut self, now: Instant, input: Input) {
         match input {
-            Input::ClusterIps(key, addresses) => {
-                let concerned = self.services.set_cluster_ips(&key, addresses);
+            Input::Seen { key, cluster_ips, macvlan } => {
+                self.services.set_macvlan_of_others(&key, macvlan);
+                let concerned = self.services.set_cluster_ips(&key, cluster_ips);
                 self.out.replan_if(concerned);
             }
             // Most Services of a cluster are not this announcer's, and change nothing here.
@@ -335,7 +336,7 @@ impl Engine {
         if self.services.are_listed() && self.observer.network().is_some() {
             self.plan();
             self.end_conceding();
-            self.dhcp.follow(&self.plan);
+            self.dhcp.follow(&self.plan, &self.services);
             self.withdraw_unplanned(now);
             self.protect();
             self.begin_planned(now);

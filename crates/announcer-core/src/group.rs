@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::annotations::AddressRequest;
+use crate::network::Family;
 use crate::seniority::by_seniority;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
@@ -81,42 +82,39 @@ pub fn groups(services: &BTreeMap<ServiceKey, ServiceView>) -> Groups {
 /// The keys that connect `view` with others of its group. The first one becomes the key of the group if `view` comes
 /// first.
 fn keys_of(view: &ServiceView, services: &BTreeMap<ServiceKey, ServiceView>) -> Vec<GroupKey> {
-    match leading_primary(view, services) {
-        // The primary's lease may have a new address, while the copy on this Service still has the old one.
-        Some(primary) => {
-            let followed = own_keys(primary);
-            let own = own_keys(view).into_iter().filter(|key| matches!(key, GroupKey::Address(IpAddr::V6(_))));
-            followed.into_iter().chain(own).collect()
-        }
-        None => own_keys(view),
-    }
+    let lead = |family| leading_primary(view, services, family);
+    let Some(primary) = lead(Family::V4).or_else(|| lead(Family::V6)) else { return own_keys(view) };
+    // The primary's lease may have a new address, while the copy on this Service still has the old one.
+    let of_its_own = |key: &GroupKey| matches!(key, GroupKey::Address(address) if lead(Family::of(*address)).is_none());
+    own_keys(primary).into_iter().chain(own_keys(view).into_iter().filter(of_its_own)).collect()
 }
 
 fn own_keys(view: &ServiceView) -> Vec<GroupKey> {
-    let leased = || view.told_leased().map_or(GroupKey::Service(view.uid.clone()), |v4| GroupKey::Address(v4.into()));
+    let service = || GroupKey::Service(view.uid.clone());
     if view.retired {
-        return vec![leased()];
+        let told: Vec<GroupKey> = view.told_leases().map(|(address, _)| GroupKey::Address(address)).collect();
+        return if told.is_empty() { vec![service()] } else { told };
     }
     view.wanted
         .iter()
         .map(|wanted| match wanted {
             AddressRequest::Static(address) => GroupKey::Address(*address),
-            AddressRequest::Dhcp4 => leased(),
-            AddressRequest::Dhcp6 => {
-                view.told_leased6().map_or(GroupKey::Service(view.uid.clone()), |v6| GroupKey::Address(v6.into()))
-            }
+            AddressRequest::Dhcp4 => view.told_leased().map_or_else(service, |v4| GroupKey::Address(v4.into())),
+            AddressRequest::Dhcp6 => view.told_leased6().map_or_else(service, |v6| GroupKey::Address(v6.into())),
         })
         .collect()
 }
 
-/// The primary of `view`: the Service named by its annotation, if that Service has a lease which `view` uses.
+/// The primary of `view`: the Service named by its annotation, if that Service has a lease of this family which `view`
+/// uses.
 pub fn leading_primary<'a>(
     view: &ServiceView,
     services: &'a BTreeMap<ServiceKey, ServiceView>,
+    family: Family,
 ) -> Option<&'a ServiceView> {
     let primary = services.get(view.primary.as_ref()?)?;
     // The cloud controller refuses chains, and a Service with a lease of its own follows no primary.
-    (primary.primary.is_none() && !view.wants_dhcp() && (primary.wants_dhcp() || primary.retired)).then_some(primary)
+    (primary.primary.is_none() && !view.leases(family) && primary.leases(family)).then_some(primary)
 }
 
 #[cfg(test)]

@@ -276,10 +276,12 @@ impl Network {
 
     /// Whether an earlier announcer or kube-vip has left `address` here for a Service. It needs the form of a VIP, and
     /// `is_on_record` must say that a record has put it on this node. The form alone is not enough: the VIP of a
-    /// control plane and addresses of other daemons have it too.
+    /// control plane and addresses of other daemons have it too. Without marks the prefix does not matter, because
+    /// `vip_subnet` may have given it any.
     pub fn is_left_over(&self, address: &Address, is_on_record: impl Fn(IpAddr) -> bool) -> bool {
-        self.link(address.interface).is_some_and(|link| looks_like_a_vip(address, link))
-            && (address.is_ours() || is_on_record(address.net.addr()))
+        let is_formed = self.link(address.interface).is_some_and(|link| looks_like_a_vip(address, link))
+            || self.has_lifetimes_of_a_vip(address, LEFT_BEHIND);
+        is_formed && (address.is_ours() || is_on_record(address.net.addr()))
     }
 
     /// Addresses of other programs on this node, by interface, beyond those that `links` name and those that are
@@ -316,10 +318,21 @@ impl Network {
     /// has the form of a VIP, and may have the longer lifetime that an orderly end leaves.
     pub fn is_ours_without_mark(&self, address: &Address, fence: Duration) -> bool {
         let is_host = address.net.prefix_len() == address.net.max_prefix_len();
-        let longest = if is_host { fence.max(LEFT_BEHIND) } else { fence };
-        self.addresses.iter().all(|address| address.protocol.is_none())
-            && address.preferred == AddressLifetime::For(Duration::ZERO)
+        self.has_lifetimes_of_a_vip(address, if is_host { fence.max(LEFT_BEHIND) } else { fence })
+    }
+
+    /// Whether the kernel keeps no address marks and `address` has the lifetimes that an announcer gives: it is never
+    /// chosen as source, and ends within `longest`. kube-vip and other daemons set addresses without an end.
+    pub(crate) fn has_lifetimes_of_a_vip(&self, address: &Address, longest: Duration) -> bool {
+        address.preferred == AddressLifetime::For(Duration::ZERO)
             && matches!(address.valid, AddressLifetime::For(left) if left <= longest)
+            && self.link(address.interface).is_some_and(may_carry_vips)
+            && self.keeps_no_marks()
+    }
+
+    /// Whether the kernel is older than 5.18. A newer one marks at least the addresses of `lo`.
+    pub(crate) fn keeps_no_marks(&self) -> bool {
+        self.addresses.iter().all(|address| address.protocol.is_none())
     }
 
     /// The names of the interfaces that a user may choose from.
@@ -346,14 +359,17 @@ impl Network {
 /// A card is small.
 const MOST_OCCUPIED: usize = 200;
 
-/// Whether an address has the form of a VIP: a host prefix that is never chosen as source address. The interface of
-/// kube-proxy's IPVS mode is left out, because it carries every Service address.
+/// Whether an address has the form of a VIP: a host prefix that is never chosen as source address.
 pub(crate) fn looks_like_a_vip(address: &Address, link: &Link) -> bool {
     address.is_ours()
         || (address.net.prefix_len() == address.net.max_prefix_len()
             && address.preferred == AddressLifetime::For(Duration::ZERO)
-            && link.name != "kube-ipvs0"
-            && link.name != "lo")
+            && may_carry_vips(link))
+}
+
+/// The interface of kube-proxy's IPVS mode is left out, because it carries every Service address.
+fn may_carry_vips(link: &Link) -> bool {
+    link.name != "kube-ipvs0" && link.name != "lo"
 }
 
 #[cfg(any(test, feature = "fixtures"))]

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use crate::annotations::AddressRequest;
 use crate::config::Config;
 use crate::group::leading_primary;
-use crate::network::{InterfaceError, Network};
+use crate::network::{Family, InterfaceError, Network};
 use crate::ownership::{Owner, Ownership};
 use crate::seniority::by_seniority;
 pub use crate::vip_id::VipId;
@@ -91,16 +91,8 @@ pub fn plan(world: &World<'_>) -> Plan {
     }
     let leased = leased_addresses(world, &services);
     let theirs = services.iter().filter(|(_, owner)| *owner == Owner::Theirs);
-    let leased_elsewhere: BTreeSet<IpAddr> = theirs.filter_map(|(view, _)| Some(view.told_leased()?.into())).collect();
-    let leased6: BTreeMap<IpAddr, &Uid> = services
-        .iter()
-        .filter(|(_, owner)| *owner != Owner::Theirs)
-        .filter(|(view, _)| view.wants_dhcp6())
-        .filter_map(|(view, _)| {
-            let running = world.leased(&VipId::Dhcp6(view.uid.clone()));
-            Some((running.or(view.told_leased6().map(IpAddr::V6))?, &view.uid))
-        })
-        .collect();
+    let leased_elsewhere: BTreeSet<IpAddr> =
+        theirs.flat_map(|(view, _)| view.told_leases()).map(|(address, _)| address).collect();
     plan.elsewhere.extend(retired_elsewhere(&services));
 
     for (view, owner) in &services {
@@ -115,19 +107,18 @@ pub fn plan(world: &World<'_>) -> Plan {
             let id = match wanted {
                 AddressRequest::Dhcp4 => VipId::Dhcp(view.uid.clone()),
                 AddressRequest::Dhcp6 => VipId::Dhcp6(view.uid.clone()),
-                AddressRequest::Static(address) if leased6.contains_key(address) => {
-                    VipId::Dhcp6(leased6[address].clone())
-                }
                 AddressRequest::Static(address) => {
                     // The Service's own reference to a primary comes first: the lease may have a new address, while the
                     // copy on this Service still has the old one. As a static VIP the old address would be used without
                     // a lease.
-                    let primary = leading_primary(view, world.services).filter(|_| address.is_ipv4());
+                    let family = Family::of(*address);
+                    let primary = leading_primary(view, world.services, family);
                     let here = primary.filter(|primary| world.ownership.of(primary) != Owner::Theirs);
-                    match here.map(|primary| &primary.uid).or(leased.get(address)) {
-                        Some(uid) => VipId::Dhcp(uid.clone()),
-                        // The node that holds the lease has the address, with the MAC of its macvlan and only as long
-                        // as the lease lasts.
+                    let its_lease = here.map(|primary| VipId::of_lease(family, primary.uid.clone()));
+                    match its_lease.or_else(|| leased.get(address).cloned()) {
+                        Some(id) => id,
+                        // The node that holds the lease has the address, with DHCPv4 with the MAC of its macvlan, and
+                        // only as long as the lease lasts.
                         None if primary.is_some() || leased_elsewhere.contains(address) => continue,
                         None => VipId::Static(*address),
                     }
@@ -151,8 +142,8 @@ pub fn plan(world: &World<'_>) -> Plan {
 fn retired_elsewhere(services: &[(&ServiceView, Owner)]) -> Vec<Uid> {
     let retired = services.iter().filter(|(view, owner)| view.retired && *owner == Owner::Theirs);
     let is_shared = |(view, _): &&(&ServiceView, Owner)| {
-        let address = view.told_leased().map(|v4| AddressRequest::Static(v4.into()));
-        address.is_some_and(|address| services.iter().any(|(other, _)| other.wanted.contains(&address)))
+        let mut told = view.told_leases().map(|(address, _)| AddressRequest::Static(address));
+        told.any(|address| services.iter().any(|(other, _)| other.wanted.contains(&address)))
     };
     retired.filter(is_shared).map(|(view, _)| view.uid.clone()).collect()
 }
@@ -176,7 +167,7 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
     };
     // The lease of a retired Service keeps its place and settings for the Services that share it.
     let source = match id {
-        VipId::Dhcp(uid) if *uid != view.uid => {
+        VipId::Dhcp(uid) | VipId::Dhcp6(uid) if *uid != view.uid => {
             world.services.values().find(|view| view.uid == *uid && view.retired).unwrap_or(view)
         }
         VipId::Static(_) | VipId::Dhcp(_) | VipId::Dhcp6(_) => view,
@@ -215,29 +206,27 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
     vip.members.push(view.key.clone());
 }
 
-/// Addresses of leases, by the Service that leased them (kube-vip spec 3.9). A secondary of a DHCP primary names the
-/// primary's real address. As a static VIP it would be announced with a second MAC. The address of a running client
-/// counts first. Without one (after a restart, at a take-over) the address counts that clients were told.
-fn leased_addresses(world: &World<'_>, services: &[(&ServiceView, Owner)]) -> BTreeMap<IpAddr, Uid> {
+/// Addresses of leases, by the VIPs that have them (kube-vip spec 3.9). A secondary of a DHCP primary names the
+/// primary's real address. As a static VIP it would be used without a lease, with DHCPv4 with a second MAC. The address
+/// of a running client counts first. Without one (after a restart, at a take-over) the address counts that clients were
+/// told.
+fn leased_addresses(world: &World<'_>, services: &[(&ServiceView, Owner)]) -> BTreeMap<IpAddr, VipId> {
     let remembered = services
         .iter()
         .filter(|(_, owner)| *owner != Owner::Theirs)
-        .filter_map(|(view, _)| Some((view.uid.clone(), view.told_leased()?)))
-        .filter(|(uid, _)| world.leased(&VipId::Dhcp(uid.clone())).is_none());
+        .flat_map(|(view, _)| view.told_leases())
+        .filter(|(_, id)| world.leased(id).is_none());
     // A running client goes on for the secondaries after its own Service is gone, but not after that Service has asked
     // for something else.
-    let changed: BTreeSet<&Uid> =
-        services.iter().filter(|(view, _)| !view.wants_dhcp() && !view.retired).map(|(view, _)| &view.uid).collect();
-    let running = world
-        .leases
-        .iter()
-        .filter_map(|(id, address)| match id {
-            VipId::Dhcp(uid) => Some(((*address)?, uid.clone())),
-            VipId::Static(_) | VipId::Dhcp6(_) => None,
-        })
-        .filter(|(_, uid)| !changed.contains(uid));
-    let mut leased: BTreeMap<IpAddr, Uid> = remembered.map(|(uid, address)| (address.into(), uid)).collect();
-    leased.extend(running);
+    let present: BTreeMap<&Uid, &ServiceView> = services.iter().map(|(view, _)| (&view.uid, *view)).collect();
+    let goes_on = |id: &VipId| match id {
+        VipId::Dhcp(uid) => present.get(uid).is_none_or(|view| view.wants_dhcp() || view.retired),
+        VipId::Dhcp6(uid) => present.get(uid).is_none_or(|view| view.wants_dhcp6() || view.retired),
+        VipId::Static(_) => false,
+    };
+    let running = world.leases.iter().filter_map(|(id, address)| Some(((*address)?, id.clone())));
+    let mut leased: BTreeMap<IpAddr, VipId> = remembered.collect();
+    leased.extend(running.filter(|(_, id)| goes_on(id)));
     leased
 }
 

@@ -9,6 +9,8 @@ use l2_types::Mac;
 
 use crate::annotations::{self as keys, AddressRequest, LeaseFacts, LeaseFacts6, Meanwhile, Problem, RpFilter};
 use crate::class::ClassRules;
+use crate::network::Family;
+use crate::vip_id::VipId;
 use contract::{OwnerRecord, Term};
 
 mod grant;
@@ -42,6 +44,27 @@ pub struct DhcpWishes {
     pub requested6: Option<Ipv6Addr>,
     /// The DHCPv6 lease of the last holder, as annotations show it.
     pub lease6: Option<LeaseFacts6>,
+}
+
+impl DhcpWishes {
+    /// Whether anything is known of a lease of this family.
+    fn knows_lease(&self, family: Family) -> bool {
+        match family {
+            Family::V4 => self.lease.is_some() || self.requested.is_some(),
+            Family::V6 => self.lease6.is_some() || self.requested6.is_some(),
+        }
+    }
+
+    /// Forgets what annotations say of leases that were not asked for. Returns false if nothing is left.
+    fn keep_leases(&mut self, wanted: &[AddressRequest]) -> bool {
+        if !wanted.contains(&AddressRequest::Dhcp4) {
+            (self.lease, self.requested) = (None, None);
+        }
+        if !wanted.contains(&AddressRequest::Dhcp6) {
+            (self.lease6, self.requested6) = (None, None);
+        }
+        self.knows_lease(Family::V4) || self.knows_lease(Family::V6)
+    }
 }
 
 /// One port of `status.loadBalancer.ingress[].ports`.
@@ -157,12 +180,13 @@ pub struct ServiceView {
     pub primary: Option<ServiceKey>,
 }
 
-/// What is kept of a Service. For a Service that this announcer does not announce, only its cluster IPs, which no VIP
-/// may use.
+/// What is kept of a Service. For a Service that this announcer does not announce, only what it must leave alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenService {
-    /// Its cluster IPs.
+    /// Its cluster IPs, which no VIP may use.
     pub cluster_ips: Vec<IpAddr>,
+    /// The macvlan that a kube-vip may have for it, if it is a load balancer of another class.
+    pub macvlan: Option<String>,
     /// Present if this announcer may announce the Service. Boxed, because most Services of a cluster are of another
     /// kind.
     pub view: Option<Box<ServiceView>>,
@@ -179,8 +203,14 @@ impl SeenService {
             .filter_map(|text| text.parse::<IpAddr>().ok())
             .map(|address| address.to_canonical())
             .collect();
+        let of_others = service.spec.as_ref().is_some_and(|spec| {
+            spec.type_.as_deref() == Some("LoadBalancer") && !rules.accept(spec.load_balancer_class.as_deref())
+        });
+        let uid = service.metadata.uid.clone().filter(|_| of_others);
+        let macvlan = uid.map(|uid| Uid(uid).link_name());
         let view = ServiceView::of(service, rules).map(Box::new);
-        (view.is_some() || !cluster_ips.is_empty()).then_some(Self { cluster_ips, view })
+        let counts = view.is_some() || macvlan.is_some() || !cluster_ips.is_empty();
+        counts.then_some(Self { cluster_ips, macvlan, view })
     }
 }
 
@@ -220,13 +250,12 @@ impl ServiceView {
         let interface = read::interface(&annotation, &mut problems);
         problems.extend(read::misplaced(&annotation, published.term));
         let uid = Uid(service.metadata.uid.clone().unwrap_or_default());
-        let dhcp = read::dhcp_wishes(&annotation, &uid, &published, &mut problems);
+        let mut dhcp = read::dhcp_wishes(&annotation, &uid, &published, &mut problems);
         if annotation(keys::HWADDR).is_some_and(|text| !text.trim().is_empty()) && dhcp.mac.is_none() {
             problems = read::without_mac(problems, &dhcp, &published, &mut wanted);
         }
         if retired {
-            let leased = dhcp.lease.is_some() || dhcp.requested.is_some();
-            if !leased || !wanted.contains(&AddressRequest::Dhcp4) {
+            if !dhcp.keep_leases(&wanted) {
                 return None;
             }
             wanted.clear();
@@ -294,6 +323,15 @@ impl ServiceView {
         self.wanted.contains(&AddressRequest::Dhcp6)
     }
 
+    /// Whether it asks for a lease of this family, or had one before it began to go.
+    pub fn leases(&self, family: Family) -> bool {
+        let asks = match family {
+            Family::V4 => self.wants_dhcp(),
+            Family::V6 => self.wants_dhcp6(),
+        };
+        asks || (self.retired && self.dhcp.knows_lease(family))
+    }
+
     /// The last known address of its DHCP lease.
     pub fn last_leased(&self) -> Option<Ipv4Addr> {
         self.dhcp
@@ -316,7 +354,13 @@ impl ServiceView {
     pub fn told_leased6(&self) -> Option<Ipv6Addr> {
         let said = [self.dhcp.lease6.as_ref().map(|lease| lease.address), self.dhcp.requested6];
         let told = said.into_iter().flatten().find(|address| self.published.has((*address).into()));
-        told.filter(|_| self.wants_dhcp6())
+        told.filter(|_| self.wants_dhcp6() || self.retired)
+    }
+
+    /// The addresses of its leases of which clients were told, and the VIPs that have them.
+    pub(crate) fn told_leases(&self) -> impl Iterator<Item = (IpAddr, VipId)> {
+        let four = self.told_leased().map(|v4| (IpAddr::V4(v4), VipId::Dhcp(self.uid.clone())));
+        four.into_iter().chain(self.told_leased6().map(|v6| (IpAddr::V6(v6), VipId::Dhcp6(self.uid.clone()))))
     }
 }
 

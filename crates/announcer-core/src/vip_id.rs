@@ -22,6 +22,14 @@ pub enum VipId {
 }
 
 impl VipId {
+    /// The VIP of the Service that leases an address of this family.
+    pub fn of_lease(family: Family, uid: Uid) -> Self {
+        match family {
+            Family::V4 => Self::Dhcp(uid),
+            Family::V6 => Self::Dhcp6(uid),
+        }
+    }
+
     /// Whether its address is only known after it was leased.
     pub fn is_dhcp(&self) -> bool {
         matches!(self, Self::Dhcp(_) | Self::Dhcp6(_))

@@ -262,7 +262,7 @@ impl Metrics {
                 let labels = LeaseLabels { namespace: namespace.clone(), name: name.clone(), family };
                 leases.insert(labels, expires.saturating_duration_since(now).as_secs_f64());
             }
-            states.insert(ClientLabels { namespace, name, family, state }, 1);
+            states.insert(ClientLabels { namespace, name, family, state: state.as_str() }, 1);
         }
         self.dhcp_state.show(states, |gauge, one| {
             gauge.set(one);

@@ -21,6 +21,10 @@ pub(crate) const DECLINE_WAIT: Duration = Duration::from_secs(10);
 /// request.
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long the granting server may take to answer before the refusal of another server counts. A server on the LAN
+/// answers at once, or after a ping of one second to check the address.
+pub(crate) const REFUSAL_PATIENCE: Duration = Duration::from_secs(2);
+
 /// An input of a client whose addresses are of type `A`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input<'a, A> {

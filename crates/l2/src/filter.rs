@@ -8,7 +8,10 @@ use l2_types::{OUR_ADDRESS_PROTOCOL, Traffic};
 use socket2::SockFilter;
 
 /// The whole program: the tests of all sockets, the wanted frames of this kind, and the exceptions among these.
-pub(crate) fn program(traffic: Traffic) -> Vec<SockFilter> {
+/// `interface`: the one to which the socket is bound.
+pub(crate) fn program(interface: u32, traffic: Traffic) -> Vec<SockFilter> {
+    let common: &[Test] =
+        &[Test::equal(Load::Word(INTERFACE), interface), Test::within(Load::Word(PACKET_TYPE), 0, MULTICAST)];
     let (wanted, unwanted): (&[Test], &[Test]) = match traffic {
         Traffic::Arp => (&[], QUESTION),
         Traffic::NeighborDiscovery => {
@@ -23,26 +26,32 @@ pub(crate) fn program(traffic: Traffic) -> Vec<SockFilter> {
             &[],
         ),
         Traffic::Dhcp6Client => (&[Test::equal(Load::Byte(20), 17), Test::equal(Load::Half(56), 546)], &[]),
-        Traffic::Handshake => return either(&[COMMON, &SEGMENT].concat(), &[COMMON, &REJECTION].concat()),
-        Traffic::Handshake6 => return either(&[COMMON, &SEGMENT6].concat(), &[COMMON, &REJECTION6].concat()),
+        Traffic::Handshake => return either(&[common, &SEGMENT].concat(), &[common, &REJECTION].concat()),
+        Traffic::Handshake6 => return either(&[common, &SEGMENT6].concat(), &[common, &REJECTION6].concat()),
     };
-    assemble(&[COMMON, wanted].concat(), unwanted)
+    assemble(&[common, wanted].concat(), unwanted)
 }
 
 /// Offset at which the program reads the packet type that the kernel has determined (`SKF_AD_OFF + SKF_AD_PKTTYPE` of
 /// linux/filter.h).
+///
+/// Every socket accepts frames for this host (0), broadcast (1) and multicast (2). Frames for other hosts (3) are
+/// excluded. A promiscuous interface receives them, and frames of a VLAN without an interface here have that type too:
+/// they have lost their tag and belong to another LAN. Our own frames (4) are excluded because of fail-over spec R9.
 const PACKET_TYPE: u32 = 0xffff_f004;
+const MULTICAST: u32 = 2;
+
+/// Offset at which the program reads the index of the interface at which the frame arrived in the end
+/// (`SKF_AD_IFINDEX`).
+///
+/// The kernel shows a frame also to sockets of the interface below: one of a VLAN without its tag, and one for the MAC
+/// of a macvlan. The first belongs to another LAN, the second is heard above. A bond or a bridge is the interface of
+/// what its ports receive.
+const INTERFACE: u32 = 0xffff_f008;
 
 /// Searches the netlink attribute of the type in X behind the offset in A, and returns its offset (`SKF_AD_NLATTR`); 0:
 /// none.
 const NETLINK_ATTRIBUTE: u32 = 0xffff_f00c;
-
-/// The packet types that every socket accepts: frames for this host (0), broadcast (1) and multicast (2).
-///
-/// Frames for other hosts (3) are excluded. A promiscuous interface receives them, and frames of a VLAN without an
-/// interface here have that type too: they have lost their tag and belong to another LAN. Our own frames (4) are
-/// excluded because of fail-over spec R9.
-const COMMON: &[Test] = &[Test::within(Load::Word(PACKET_TYPE), 0, 2)];
 
 /// Exception: the unicast question of another node's failure detector, a request with sender 0.0.0.0. The kernel
 /// answers it, and it claims nothing. Each owner receives twenty of them per second from every node that watches it.

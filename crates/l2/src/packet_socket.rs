@@ -23,7 +23,8 @@ pub struct OpenError {
 
 /// A socket that receives and sends whole Ethernet frames of one kind on one interface. It needs `CAP_NET_RAW`.
 ///
-/// It does not receive frames that this machine sends on that interface.
+/// It does not receive frames that this machine sends on that interface, nor frames of a VLAN interface or for a
+/// macvlan above it.
 ///
 /// Checksums of *datagrams* must not be verified: frames from a peer on the same machine or hypervisor arrive with the
 /// sum still to be filled in by hardware. ARP has no checksum, and that of neighbour discovery is always computed by
@@ -42,7 +43,7 @@ impl PacketSocket {
         let error = |step| move |source| OpenError { interface, traffic, step, source };
         // Protocol 0 receives nothing, so that the filter is in place before the first frame arrives after `bind`.
         let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None).map_err(error("socket"))?;
-        socket.attach_filter(&program(traffic)).map_err(error("filter"))?;
+        socket.attach_filter(&program(interface, traffic)).map_err(error("filter"))?;
         // The default size holds some 300 small frames, as many as arrive while a throttled process sleeps for a
         // moment. Without NET_ADMIN the default stays.
         let _ = set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER);

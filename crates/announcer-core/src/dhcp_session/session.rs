@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dhcp_client::machine::{Address, Client, DhcpVersion, Input, Output};
-use dhcp_client::{Expiry, Granted};
+use dhcp_client::{Expiry, Granted, State};
 use jiff::Timestamp;
 use l2_types::{Mac, Traffic};
 
@@ -88,13 +88,14 @@ pub struct Session<V: Protocol> {
     bound: Option<Address<V>>,
     /// When the link is tried again, after a socket has reported it as down.
     link_retry: Option<Instant>,
-    state: &'static str,
+    /// The state that the engine was last told.
+    state: Option<State>,
 }
 
 impl<V: Protocol> Session<V> {
     /// Makes a session for a client with this MAC; it waits for [`Happened::Start`].
     pub(super) fn new(client: Client<V>, mac: Mac) -> Self {
-        Self { client, mac, probing: None, bound: None, link_retry: None, state: "" }
+        Self { client, mac, probing: None, bound: None, link_retry: None, state: None }
     }
 
     /// Takes in an event at `now`, which is `wall` by the wall clock. Returns the actions in their order.
@@ -135,9 +136,8 @@ impl<V: Protocol> Session<V> {
             };
             acts.retain(|act| !conflict(act));
         }
-        let state = self.client.state().as_str();
-        if state != self.state {
-            self.state = state;
+        let state = self.client.state();
+        if self.state.replace(state) != Some(state) {
             acts.push(DhcpAct::Tell(DhcpEvent::State(state)));
         }
         acts

@@ -28,6 +28,7 @@ impl Protocol for V6 {
             Report::NoAnswer { .. } => Reason::DhcpNoAnswer,
             Report::Refused { .. } => Reason::DhcpRefused,
             Report::Declined { .. } => Reason::AddressConflict,
+            Report::AddressIgnored { .. } => Reason::DhcpTrouble,
         }
     }
 

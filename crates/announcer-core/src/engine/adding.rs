@@ -86,6 +86,7 @@ impl Engine {
             Announcing::AwaitingStatus { until: now + STATUS_WAIT }
         };
         self.conceded.remove(id);
+        self.dhcp.came_up(address);
         tracing::info!(
             %address,
             services = ?vip.members.iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -93,8 +93,10 @@ impl Engine {
         let id = VipId::Dhcp(uid.clone());
         let Some(vip) = self.vips.get_mut(&id) else { return };
         let before = std::mem::replace(&mut vip.place, place);
-        let moved = before.is_some() && place.is_some() && before != place;
         let Source::Dhcp4(dhcp) = &mut vip.source else { return };
+        // The place may have been unknown for a while, so the interface on which the macvlan was made counts, too.
+        let made_on = dhcp.link().and(dhcp.asked.as_ref()).map(|(parent, _)| *parent);
+        let moved = place.is_some_and(|place| before.into_iter().chain(made_on).any(|other| other != place));
         let settings = wishes.as_ref().is_some_and(|wishes| wishes.rp_filter != dhcp.wishes.rp_filter);
         let changed = match wishes {
             Some(wishes) => dhcp.follow(uid, wishes, moved),

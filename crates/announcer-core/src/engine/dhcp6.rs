@@ -29,7 +29,7 @@ impl Engine {
     /// The source of a DHCPv6 VIP.
     pub(super) fn source6(&mut self, uid: &Uid, wishes: &DhcpWishes) -> Source {
         let recorded = self.dhcp.usable(uid, wishes.lease6.as_ref());
-        Source::Dhcp6(Box::new(Dhcp6 { lease: Lease::new(recorded), origin: None }))
+        Source::Dhcp6(Box::new(Dhcp6 { lease: Lease::new(recorded), origin: None, link_up: true }))
     }
 
     pub(super) fn place_dhcp6(&mut self, now: Instant, uid: &Uid, place: Option<u32>, wishes: Option<DhcpWishes>) {
@@ -40,9 +40,9 @@ impl Engine {
         vip.place = place;
         let Source::Dhcp6(dhcp) = &mut vip.source else { return };
         let Some(found) = found else {
-            if let Some(link) =
-                place.and_then(|place| network.link(place)).filter(|_| dhcp.lease.client.running.is_none())
-            {
+            // A client that runs elsewhere goes on there. Where it runs here, the address comes back soon.
+            let runs_on = dhcp.origin.map(|origin| origin.link).filter(|_| dhcp.lease.client.running.is_some());
+            if let Some(link) = place.filter(|_| runs_on != place).and_then(|place| network.link(place)) {
                 let text = format!(
                     "interface {} has no IPv6 link-local address from which DHCPv6 could be spoken: enable IPv6 on it, \
                      or name another one with annotation kube-vip.io/serviceInterface",
@@ -62,6 +62,8 @@ impl Engine {
             let (lease, requested) = dhcp.lease.remembered(|address| is_told(&self.services, uid, address));
             let generation = self.dhcp.next_generation();
             dhcp.lease.client.running = Some(generation);
+            // If the link is down, the next reading of the network shows it.
+            dhcp.link_up = true;
             let start = Dhcp6Start {
                 generation,
                 link: found.link,

@@ -140,6 +140,7 @@ impl Engine {
         if let Some(facts) = F::lease(&mut vip.source).and_then(Lease::lose) {
             self.dhcp.lose(uid, facts);
         }
+        self.dhcp.lose_address(address);
         if vip.carrier.is_none() {
             // The lease was declined, or lost before it was used.
             return;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::LostLeases;
 use super::dhcp_state::VersionFacts;
-use crate::annotations::LeaseFacts;
+use crate::annotations::{AddressRequest, LeaseFacts};
 use crate::plan::{Plan, VipId};
-use crate::view::Uid;
+use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// How long the macvlan waits until its client has sent the RELEASE.
 const RELEASE_WAIT: Duration = Duration::from_secs(1);
@@ -33,6 +33,9 @@ pub(super) struct DhcpHistory {
     given_back: BTreeMap<Uid, Ipv4Addr>,
     /// Leases that a server has refused to this node or has not renewed. Their Services may still show them.
     lost: BTreeMap<Uid, LostLeases>,
+    /// Addresses of leases that were lost here, as long as a Service names them and they are not up here again. The
+    /// server may have given them to another host.
+    given_away: BTreeSet<IpAddr>,
     /// Generation of the last client that was started.
     generation: u64,
 }
@@ -119,6 +122,21 @@ impl DhcpHistory {
         }
     }
 
+    /// The lease of this address is lost.
+    pub fn lose_address(&mut self, address: IpAddr) {
+        self.given_away.insert(address);
+    }
+
+    /// The address is up here.
+    pub fn came_up(&mut self, address: IpAddr) {
+        self.given_away.remove(&address);
+    }
+
+    /// Whether another host may have the address, although clients know it as that of a Service.
+    pub fn may_be_given_away(&self, address: IpAddr) -> bool {
+        self.given_away.contains(&address)
+    }
+
     /// The leases that this Service has lost.
     pub fn lost(&self, uid: &Uid) -> Option<&LostLeases> {
         self.lost.get(uid)
@@ -129,9 +147,13 @@ impl DhcpHistory {
         self.lost.remove(uid);
     }
 
-    /// Forgets released leases of VIPs that are not planned any more.
-    pub fn follow(&mut self, plan: &Plan) {
+    /// Forgets released leases of VIPs that are not planned any more, and lost addresses that no Service names.
+    pub fn follow(&mut self, plan: &Plan, services: &BTreeMap<ServiceKey, ServiceView>) {
         self.given_back.retain(|uid, _| plan.vips.contains_key(&VipId::Dhcp(uid.clone())));
+        self.given_away.retain(|address| {
+            let named = AddressRequest::Static(*address);
+            services.values().any(|view| view.wanted.contains(&named))
+        });
     }
 }
 
@@ -184,7 +206,7 @@ mod tests {
     fn what_was_given_back_for_a_vip_that_nobody_plans_is_forgotten() {
         let mut history = DhcpHistory::default();
         history.give_back(&uid(), Ipv4Addr::new(10, 0, 0, 5));
-        history.follow(&Plan::default());
+        history.follow(&Plan::default(), &BTreeMap::new());
         let recorded = facts("10.0.0.5");
         assert_eq!(history.usable4(&uid(), Some(&recorded)), Some(recorded));
     }

@@ -195,6 +195,8 @@ pub(super) struct Origin {
 pub(super) struct Dhcp6 {
     pub lease: Lease<LeaseFacts6>,
     pub origin: Option<Origin>,
+    /// The link state that the client was last told.
+    pub link_up: bool,
 }
 
 /// The recorded facts of one DHCP version, and where the engine keeps them.

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use dhcp_client::State;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use l2_types::Mac;
@@ -34,9 +35,15 @@ use crate::view::{ServiceKey, ServiceView, Uid};
 pub enum Input {
     /// A Service changed; `None`: it is deleted, or not this announcer's any more.
     Service(ServiceKey, Option<Box<ServiceView>>),
-    /// The cluster IPs of any Service; empty: it is deleted or has none. Comes before [`Input::Service`] for the same
-    /// change.
-    ClusterIps(ServiceKey, Vec<IpAddr>),
+    /// What counts of any Service; nothing of it: it is deleted. Comes before [`Input::Service`] for the same change.
+    Seen {
+        /// The Service.
+        key: ServiceKey,
+        /// Its cluster IPs.
+        cluster_ips: Vec<IpAddr>,
+        /// The macvlan that a kube-vip may have for it, if it is of another class.
+        macvlan: Option<String>,
+    },
     /// The first complete list of Services has been fed in.
     Synced,
     /// The nodes with endpoints of a Service with policy Local; `None`: not known any more.
@@ -130,7 +137,7 @@ pub enum DhcpEvent<F = LeaseFacts> {
         text: String,
     },
     /// State of the client, for metrics.
-    State(&'static str),
+    State(State),
     /// The client could not be started or has ended with an error; it may be started again.
     Failed(String),
     /// The client has ended as requested.

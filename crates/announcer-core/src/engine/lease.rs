@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use contract::LeaseRecord;
+use dhcp_client::State;
 use jiff::Timestamp;
 
 use super::Leased;
@@ -19,15 +20,15 @@ const SHORT_FACTS_STEP: Duration = Duration::from_secs(8);
 pub(super) struct ClientState {
     /// Generation of the running client.
     pub running: Option<u64>,
-    /// State as the client names it.
-    pub state: &'static str,
+    /// State of the running or the last client.
+    pub state: State,
     /// When a client that has failed is started again.
     pub retry: Option<Instant>,
 }
 
 impl Default for ClientState {
     fn default() -> Self {
-        Self { running: None, state: "init", retry: None }
+        Self { running: None, state: State::Init, retry: None }
     }
 }
 

@@ -226,8 +226,7 @@ impl Engine {
 
     /// Performs the results of a review.
     fn follow(&mut self, now: Instant, review: Review) {
-        let family = |v4| if v4 { Family::V4 } else { Family::V6 };
-        self.node_mode.links = review.links.iter().map(|(link, v4)| (*link, family(*v4))).collect();
+        self.node_mode.links = review.links;
         self.out.extend(review.swaps.into_iter().map(|(key, swap)| Action::Swap(key, swap)));
         for (link, address) in review.questions {
             self.ask(Ask { link, address, to: Mac::BROADCAST });

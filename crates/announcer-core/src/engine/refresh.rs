@@ -1,9 +1,10 @@
 //! Extends the lifetimes of addresses in the kernel once a second, and detects pauses of the process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use l2_types::Address;
 
 use super::{Action, KernelOp, Put};
 
@@ -31,12 +32,14 @@ pub(super) struct Refresh {
     refused: BTreeMap<(u32, IpNet), u32>,
     /// Addresses that were found missing, because their lifetime ended or another program removed them.
     fallen: u64,
+    /// Addresses that were found and may be another program's. Another host has announced them.
+    let_go: BTreeSet<(u32, IpNet)>,
 }
 
 impl Refresh {
     /// The first extension is due at once.
     pub fn new(now: Instant) -> Self {
-        Self { started: now, next: now, in_flight: false, refused: BTreeMap::new(), fallen: 0 }
+        Self { started: now, next: now, in_flight: false, refused: BTreeMap::new(), fallen: 0, let_go: BTreeSet::new() }
     }
 
     /// When this process started.
@@ -107,6 +110,22 @@ impl Refresh {
     /// Addresses that were found missing so far.
     pub fn fallen(&self) -> u64 {
         self.fallen
+    }
+
+    /// Another host announces an address that was found here and may be another program's: it is not extended any more.
+    pub fn let_go(&mut self, address: &Address) {
+        if self.let_go.insert((address.interface, address.net)) {
+            tracing::warn!(
+                address = %address.net,
+                "another host announces an address that an earlier process of the announcer seems to have left on \
+                this node; the announcer extends its lifetime no more"
+            );
+        }
+    }
+
+    /// Whether an address was let go.
+    pub fn is_let_go(&self, address: &Address) -> bool {
+        self.let_go.contains(&(address.interface, address.net))
     }
 
     /// Whether addresses that were found at the start may still be kept while their owner is unknown.

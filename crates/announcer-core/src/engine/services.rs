@@ -40,6 +40,8 @@ pub(super) struct Services {
     controller: Option<bool>,
     forbidden: BTreeMap<IpAddr, ForbiddenAddress>,
     cluster_ips: ClusterIps,
+    /// Macvlans that a kube-vip may have for Services of another class.
+    macvlans_of_others: BTreeMap<ServiceKey, String>,
     /// Nodes with endpoints of Services with policy Local.
     endpoints: Endpoints,
 }
@@ -131,6 +133,19 @@ impl Services {
         let concerned = asked.chain(refused).any(concerns);
         self.changed |= concerned;
         concerned
+    }
+
+    /// Sets the macvlan that a kube-vip may have for a Service of another class; `None`: it is of ours, or gone.
+    pub fn set_macvlan_of_others(&mut self, key: &ServiceKey, name: Option<String>) {
+        match name {
+            Some(name) => self.macvlans_of_others.insert(key.clone(), name),
+            None => self.macvlans_of_others.remove(key),
+        };
+    }
+
+    /// Whether a macvlan of this name is that of a Service of another class.
+    pub fn is_macvlan_of_others(&self, name: &str) -> bool {
+        self.macvlans_of_others.values().any(|other| other == name)
     }
 
     /// Screens and groups the Services again, if one has changed. Runs before each plan.

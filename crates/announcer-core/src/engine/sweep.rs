@@ -14,6 +14,7 @@ use l2_types::{Address, AddressLifetime, Link, LinkKind};
 use super::{Engine, Put};
 use crate::annotations::AddressRequest;
 use crate::claim::tag;
+use crate::fence::LEFT_BEHIND;
 use crate::frames::Frame;
 use crate::network::{LeaseEnd, Network, is_own_macvlan, looks_like_a_vip, owner_in};
 use crate::plan::VipId;
@@ -33,6 +34,31 @@ struct Doubtful {
 impl Doubtful {
     fn has(&self, address: &Address) -> bool {
         self.links.contains(&address.interface) || self.addresses.contains(&address.net.addr())
+    }
+}
+
+/// Tells addresses that announcers have set from those of others: by their mark or, where the kernel keeps none, by
+/// their lifetimes.
+struct OfAnnouncers<'a> {
+    network: &'a Network,
+    fence: Duration,
+    /// The addresses in the status of Services, which authors may not write. Empty if the kernel keeps marks.
+    known: BTreeSet<IpAddr>,
+    /// Services or owners are not known yet.
+    early: bool,
+}
+
+impl OfAnnouncers<'_> {
+    /// Whether an announcer has certainly set this address. It may be removed.
+    fn proved(&self, address: &Address) -> bool {
+        let longest = self.fence.max(LEFT_BEHIND);
+        address.is_ours()
+            || (self.known.contains(&address.net.addr()) && self.network.has_lifetimes_of_a_vip(address, longest))
+    }
+
+    /// The same, or very likely while too little is known to prove it.
+    fn likely(&self, address: &Address) -> bool {
+        self.proved(address) || (self.early && self.network.is_ours_without_mark(address, self.fence))
     }
 }
 
@@ -86,15 +112,22 @@ impl Engine {
         Doubtful { links, addresses }
     }
 
-    /// Addresses with our mark that no VIP carries, or not yet.
+    fn of_announcers<'a>(&self, network: &'a Network) -> OfAnnouncers<'a> {
+        let told = self.services.values().flat_map(|view| &view.published.ingress).filter_map(|ingress| ingress.ip);
+        let known = if network.keeps_no_marks() { told.collect() } else { BTreeSet::new() };
+        OfAnnouncers { network, fence: self.config.fence(), known, early: self.unknown().is_some() }
+    }
+
+    /// Addresses of announcers that no VIP carries, or not yet.
     pub(super) fn orphans(&self) -> Vec<Address> {
         let carried: BTreeSet<(u32, IpNet)> =
             self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| (carrier.link, carrier.net)).collect();
         let Some(network) = self.observer.network() else { return Vec::new() };
+        let of_announcers = self.of_announcers(network);
         network
             .addresses
             .iter()
-            .filter(|address| address.is_ours() && !carried.contains(&(address.interface, address.net)))
+            .filter(|address| !carried.contains(&(address.interface, address.net)) && of_announcers.likely(address))
             .filter(|address| !self.observer.is_removed(address))
             .copied()
             .collect()
@@ -118,6 +151,7 @@ impl Engine {
         self.orphans()
             .into_iter()
             .filter(|orphan| !ready || doubtful.has(orphan))
+            .filter(|orphan| !self.refresh.is_let_go(orphan))
             // A process that ended in order has left a longer lifetime, which must not be shortened.
             .filter(|orphan| !matches!(orphan.valid, AddressLifetime::For(left) if left > fence + since))
             .filter_map(|orphan| {
@@ -155,10 +189,12 @@ impl Engine {
     }
 
     /// Another host announces an orphan, so the orphan is removed. In `node` mode this needs a tagged claim, which this
-    /// node cannot check before it has read the Service. Announcements of strangers do not count there.
+    /// node cannot check before it has read the Service. Announcements of strangers do not count there. An orphan that
+    /// may be another program's address is not extended any more instead.
     pub(super) fn orphan_claimed(&mut self, frame: &Frame) {
         let Frame { link, address, mac, .. } = *frame;
-        if self.cluster().is_some() && !tag::is_tagged(frame.payload.as_ref()) {
+        let is_tagged = tag::is_tagged(frame.payload.as_ref());
+        if self.cluster().is_some() && !is_tagged {
             return;
         }
         // A macvlan has the same MAC on every node. Orphans announce nothing, so a frame from that MAC comes from
@@ -167,21 +203,27 @@ impl Engine {
         if own.is_some_and(|own| own.mac == Some(mac) && !is_macvlan(own)) {
             return;
         }
+        let Some(network) = self.observer.network() else { return };
         // Most announcements on a network are about other addresses.
-        let found =
-            |network: &Network| network.addresses.iter().any(|found| found.net.addr() == address && found.is_ours());
-        if !self.observer.network().is_some_and(found) {
+        let here =
+            |found: &Address| found.net.addr() == address && found.preferred == AddressLifetime::For(Duration::ZERO);
+        if !network.addresses.iter().any(here) {
             return;
         }
-        let parent_of = |link| self.observer.network().and_then(|network| network.parent_of(link));
-        let claimed: Vec<Address> = self
+        let of_announcers = self.of_announcers(network);
+        let claimed: Vec<(Address, bool)> = self
             .orphans()
             .into_iter()
             .filter(|orphan| orphan.net.addr() == address)
-            .filter(|orphan| orphan.interface == link || parent_of(orphan.interface) == Some(link))
+            .filter(|orphan| orphan.interface == link || network.parent_of(orphan.interface) == Some(link))
             .filter(|orphan| !self.is_being_taken_up(orphan))
+            .map(|orphan| (orphan, is_tagged || of_announcers.proved(&orphan)))
             .collect();
-        for orphan in claimed {
+        for (orphan, proved) in claimed {
+            if !proved {
+                self.refresh.let_go(&orphan);
+                continue;
+            }
             tracing::warn!(
                 %address,
                 %mac,
@@ -192,6 +234,24 @@ impl Engine {
         }
     }
 
+    /// Macvlans of announcers and kube-vips that belong to no Service of this node.
+    fn strays<'a>(&self, network: &'a Network, doubtful: &Doubtful, beside_kube_vip: bool) -> Vec<&'a Link> {
+        let names: BTreeSet<&str> =
+            self.vips.values().filter_map(|vip| Some(vip.source.dhcp4()?.name.as_str())).collect();
+        let leaving = self.dhcp.leaving_links();
+        let uids: BTreeSet<&str> = self.services.values().map(|view| view.uid.0.as_str()).collect();
+        // Another class may be served by a kube-vip, which writes no alias and need not hold the Lease.
+        let left = |link: &Link| !beside_kube_vip && !self.services.is_macvlan_of_others(&link.name);
+        let ours = |link: &Link| {
+            (is_own_macvlan(link) && (link.alias.is_some() || left(link)))
+                || (is_macvlan(link) && link.alias.as_deref().is_some_and(|alias| uids.contains(owner_in(alias))))
+        };
+        let used = |link: &Link| {
+            names.contains(link.name.as_str()) || leaving.contains(&link.index) || doubtful.links.contains(&link.index)
+        };
+        network.links.iter().filter(|link| ours(link) && !used(link)).collect()
+    }
+
     /// Removes what does not belong here. It needs the Services and their owners. Items of undecided Services are left
     /// alone, and only these: a Lease that cannot be read must not keep everything else here for ever.
     pub(super) fn sweep(&mut self, now: Instant) {
@@ -199,23 +259,10 @@ impl Engine {
         let doubtful = self.doubtful(network);
         // decisions.md 19: what has neither mark nor alias of ours belongs to a kube-vip on this node.
         let beside_kube_vip = self.ownership.is_beside_kube_vip(now);
-        let names: BTreeSet<&str> =
-            self.vips.values().filter_map(|vip| Some(vip.source.dhcp4()?.name.as_str())).collect();
         let leaving = self.dhcp.leaving_links();
-        let uids: BTreeSet<&str> = self.services.values().map(|view| view.uid.0.as_str()).collect();
-        let ours = |link: &Link| {
-            (is_own_macvlan(link) && (!beside_kube_vip || link.alias.is_some()))
-                || (is_macvlan(link) && link.alias.as_deref().is_some_and(|alias| uids.contains(owner_in(alias))))
-        };
         let (mut links, mut addresses, mut told) = (Vec::new(), Vec::new(), Vec::new());
         let mut doomed = BTreeSet::new();
-        for link in network.links.iter().filter(|link| ours(link)) {
-            if names.contains(link.name.as_str())
-                || leaving.contains(&link.index)
-                || doubtful.links.contains(&link.index)
-            {
-                continue;
-            }
+        for link in self.strays(network, &doubtful, beside_kube_vip) {
             doomed.insert(link.index);
             if !self.observer.is_deleted(link.index) {
                 tracing::info!(
@@ -230,18 +277,20 @@ impl Engine {
         let on_record = |address| is_on_record(&self.services, &self.config.node_name, address);
         let left = |address: &Address| network.is_left_over(address, on_record) || self.node_mode.left.has(address);
         let (awaited, confirming4) = (self.awaited6(), self.confirming4(now));
+        let of_announcers = self.of_announcers(network);
         for address in &network.addresses {
             let Some(link) = network.link(address.interface) else { continue };
-            if !beside_kube_vip && looks_like_a_vip(address, link) && !left(address) {
+            let proved = of_announcers.proved(address);
+            if !beside_kube_vip && !proved && looks_like_a_vip(address, link) && !left(address) {
                 let answered = self.services.values().filter(|view| view.published.has(address.net.addr()));
                 told.extend(
                     answered
                         .map(|view| (view.key.clone(), not_on_record(address.net, &link.name, &self.config.node_name))),
                 );
             }
-            let candidate = address.is_ours() || (!beside_kube_vip && left(address));
-            // An address with our mark has a lifetime too, so the kernel ends the wait, however late the API answers.
-            let confirming = if address.is_ours() {
+            let candidate = proved || (!beside_kube_vip && left(address));
+            // What an announcer has set has a lifetime, so the kernel ends the wait, however late the API answers.
+            let confirming = if proved {
                 confirming4.contains_key(link.name.as_str()) || awaited.contains(&(link.index, address.net.addr()))
             } else {
                 confirming4.get(link.name.as_str()).is_some_and(|adopted| now < *adopted + CONFIRM_LIMIT)

@@ -265,7 +265,10 @@ impl Engine {
         let Some(vip) = self.vips.get(id) else { return };
         let Some(carrier) = vip.carrier else { return };
         let adopted = self.is_found(carrier);
-        let known = self.services.was_in_use(&vip.members, carrier.net.addr());
+        let address = carrier.net.addr();
+        // The lease of another Service, which had it, is lost.
+        let given_away = self.dhcp.may_be_given_away(address);
+        let known = self.services.was_in_use(&vip.members, address) && !given_away;
         // The VIP was given up for a claim. As long as the claimant answers, this node must not take it.
         let conceded = self.conceded.contains(id);
         // In safe mode even a known address is probed: if this cluster is a copy, clients know it from the original. A

@@ -1,5 +1,5 @@
 use super::*;
-use crate::annotations::LeaseFacts;
+use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::plan::tests::{told, view};
 
 fn grouped(views: &[ServiceView]) -> Vec<String> {
@@ -79,6 +79,27 @@ fn a_primary_on_its_way_out_keeps_its_secondaries_together() {
     assert_eq!(
         grouped(&[aged(1, gone), aged(2, view("b", &["10.0.0.50"])), aged(3, view("c", &["10.0.0.50"]))]),
         ["10.0.0.50: a+b+c"]
+    );
+}
+
+fn leased6(name: &str, address: &str) -> ServiceView {
+    let mut view = told(view(name, &["dhcp6"]), address);
+    view.dhcp.lease6 = Some(LeaseFacts6 { address: address.parse().unwrap(), server: "0001".into(), expires: None });
+    view
+}
+
+#[test]
+fn a_secondary_of_a_dhcpv6_lease_stays_with_its_primary_too() {
+    let gone = ServiceView { retired: true, wanted: Vec::new(), ..leased6("a", "fd00::50") };
+    assert_eq!(grouped(&[aged(1, gone), aged(2, view("b", &["fd00::50"]))]), ["fd00::50: a+b"]);
+    // Its copy of the address is old, and its IPv4 address is its own.
+    let primary = Some(ServiceKey::new("default", "a"));
+    let secondary = ServiceView { primary, ..view("b", &["10.0.0.5", "fd00::50"]) };
+    let other = aged(3, view("c", &["10.0.0.5"]));
+    let stranger = aged(4, view("d", &["fd00::50"]));
+    assert_eq!(
+        grouped(&[aged(1, leased6("a", "fd00::60")), aged(2, secondary), other, stranger]),
+        ["fd00::50: d", "fd00::60: a+b+c"]
     );
 }
 

@@ -57,12 +57,13 @@ pub fn own_address(interface: u32, net: &str) -> Address {
     }
 }
 
-/// `eth0` with the default route, and `eth1`, each with an address of the node.
+/// `eth0` with the default route, and `eth1`, each with an address of the node. The kernel keeps marks, and has marked
+/// that of `lo`.
 pub fn network() -> Network {
     Network {
         links: vec![link(1, "lo"), link(2, "eth0"), link(3, "eth1")],
         addresses: vec![
-            address(1, "127.0.0.1/8"),
+            Address { protocol: Some(1), ..address(1, "127.0.0.1/8") },
             address(2, "10.0.0.1/24"),
             address(3, "10.1.0.1/16"),
             address(3, "fd00::1/64"),
@@ -72,6 +73,12 @@ pub fn network() -> Network {
         lease_ends: BTreeMap::new(),
         address_ends: BTreeMap::new(),
     }
+}
+
+/// The same on a kernel before 5.18.
+pub fn without_marks(mut network: Network) -> Network {
+    network.addresses.iter_mut().for_each(|address| address.protocol = None);
+    network
 }
 
 /// kube-vip's `global` mode, the simplest, unless another one is asked for.

@@ -143,15 +143,16 @@ fn of_many_addresses_of_others_those_of_a_vips_form_are_told_and_those_of_pods_a
 
 #[test]
 fn without_marks_a_short_deadline_is_ours() {
-    let fence = Duration::from_secs(12);
+    let (fence, old) = (Duration::from_secs(12), without_marks(network()));
     let unmarked = |seconds| Address {
         protocol: None,
         valid: AddressLifetime::For(Duration::from_secs(seconds)),
         ..own_address(2, "10.0.0.5/24")
     };
-    assert!(network().is_ours_without_mark(&unmarked(12), fence));
-    assert!(!network().is_ours_without_mark(&unmarked(3600), fence));
-    assert!(!network().is_ours_without_mark(&address(2, "10.0.0.5/24"), fence));
+    assert!(old.is_ours_without_mark(&unmarked(12), fence));
+    assert!(!old.is_ours_without_mark(&unmarked(3600), fence));
+    assert!(!old.is_ours_without_mark(&address(2, "10.0.0.5/24"), fence));
+    assert!(!old.is_ours_without_mark(&Address { interface: 1, ..unmarked(12) }, fence), "nobody can reach it");
     // With a host prefix also what a process has left that ended in order.
     for (net, seconds, ours) in [
         ("10.0.0.5/32", 300, true),
@@ -161,13 +162,28 @@ fn without_marks_a_short_deadline_is_ours() {
         ("10.0.0.5/24", 300, false),
     ] {
         let address = Address { net: net.parse().unwrap(), ..unmarked(seconds) };
-        assert_eq!(network().is_ours_without_mark(&address, fence), ours, "{net} {seconds}");
+        assert_eq!(old.is_ours_without_mark(&address, fence), ours, "{net} {seconds}");
         let valid = AddressLifetime::Forever;
-        assert!(!network().is_ours_without_mark(&Address { valid, ..address }, fence), "{net}");
+        assert!(!old.is_ours_without_mark(&Address { valid, ..address }, fence), "{net}");
     }
-    let mut marked = network();
-    marked.addresses[0].protocol = Some(1);
-    assert!(!marked.is_ours_without_mark(&unmarked(12), fence));
+    assert!(!network().is_ours_without_mark(&unmarked(12), fence));
+}
+
+#[test]
+fn without_marks_what_a_record_puts_here_is_a_vip_whatever_its_prefix_is() {
+    let (old, eth0) = (without_marks(network()), 2);
+    let left = |seconds| Address {
+        protocol: None,
+        valid: AddressLifetime::For(Duration::from_secs(seconds)),
+        ..own_address(eth0, "10.0.0.5/24")
+    };
+    let on_record = |address: IpAddr| address.to_string() == "10.0.0.5";
+    assert!(old.is_left_over(&left(300), on_record));
+    assert!(!old.is_left_over(&left(300), |_| false), "an address of the node that runs out has such lifetimes, too");
+    assert!(!old.is_left_over(&left(301), on_record));
+    assert!(!old.is_left_over(&Address { valid: AddressLifetime::Forever, ..left(300) }, on_record));
+    assert!(!old.is_left_over(&Address { preferred: AddressLifetime::Forever, ..left(300) }, on_record));
+    assert!(!network().is_left_over(&left(300), on_record), "this kernel would have kept the mark");
 }
 
 #[test]

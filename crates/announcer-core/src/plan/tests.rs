@@ -142,6 +142,42 @@ fn a_dhcpv6_lease_is_shared_before_its_address_is_published() {
 }
 
 #[test]
+fn a_secondary_of_a_dhcpv6_lease_follows_it_and_never_has_its_address_without_it() {
+    let primary = Some(ServiceKey::new("default", "first"));
+    let by_name = ServiceView { primary, created: 1, ..view("second", &["fd00::5"]) };
+    let by_address = view("third", &["fd00::5"]);
+    let id = VipId::Dhcp6(Uid("first000-uid".into()));
+    let planned = |services: &[ServiceView], theirs: &'static str, leased: Option<&str>| {
+        let services = services.iter().map(|view| (view.key.clone(), view.clone())).collect();
+        let leases = leased.map(|address| (id.clone(), address.parse().ok())).into_iter().collect();
+        let ownership = &AllBut(theirs);
+        plan(&World { services: &services, ownership, network: &network(), config: &config(&[]), leases: &leases })
+    };
+    let mut first = told(view("first", &["dhcp6"]), "fd00::5");
+    first.dhcp.requested6 = Some("fd00::5".parse().unwrap());
+    let all = [first.clone(), by_name.clone(), by_address.clone()];
+    assert_eq!(ids(&planned(&all, "nobody", None)), ["dhcp6 first000-uid: first+third+second"]);
+    // The lease has another address.
+    assert_eq!(ids(&planned(&all[..2], "nobody", Some("fd00::6"))), ["dhcp6 first000-uid: first+second"]);
+    // Another node has it.
+    assert_eq!(ids(&planned(&all, "first", None)), Vec::<String>::new());
+    // The primary is on its way out.
+    first.retired = true;
+    first.wanted.clear();
+    let all = [first.clone(), by_name, by_address.clone()];
+    for leased in [None, Some("fd00::5")] {
+        let plan = planned(&all, "nobody", leased);
+        assert_eq!(ids(&plan), ["dhcp6 first000-uid: third+second"]);
+        assert_eq!(plan.vips[&id].dhcp.as_ref(), Some(&first.dhcp), "its client may start anew");
+        assert!(planned(&all[..1], "nobody", leased).vips.is_empty(), "alone it has no VIP");
+    }
+    let elsewhere = planned(&[first, by_address.clone()], "first", None).elsewhere;
+    assert_eq!(elsewhere, BTreeSet::from([Uid("first000-uid".into())]), "the successor needs the lease");
+    // It is gone; the client goes on for the last secondary.
+    assert_eq!(ids(&planned(&[by_address], "nobody", Some("fd00::5"))), ["dhcp6 first000-uid: third"]);
+}
+
+#[test]
 fn a_secondary_that_names_its_primary_follows_it_to_another_leased_address() {
     let primary = Some(ServiceKey::new("default", "first"));
     let secondary = ServiceView { primary, created: 1, ..view("second", &["10.0.0.50", "fd00::5"]) };

@@ -48,8 +48,23 @@ fn of_a_service_that_is_none_of_ours_only_its_addresses_inside_the_cluster_are_k
         SeenService::of(&object, &ClassRules::default())
     };
     let cluster_ips = ["10.96.0.7", "fd00:96::7"].map(|text| text.parse().unwrap()).to_vec();
-    assert_eq!(seen(json!(["10.96.0.7", "fd00:96::7"])), Some(SeenService { cluster_ips, view: None }));
+    let expected = SeenService { cluster_ips, macvlan: None, view: None };
+    assert_eq!(seen(json!(["10.96.0.7", "fd00:96::7"])), Some(expected));
     assert_eq!(seen(json!(["None"])), None);
+}
+
+#[test]
+fn of_a_load_balancer_of_another_class_the_macvlan_is_known_that_a_kube_vip_may_have_for_it() {
+    let seen = |class: &str, kind: &str| {
+        let object = service(|object| {
+            object["spec"]["type"] = json!(kind);
+            object["spec"]["loadBalancerClass"] = json!(class);
+        });
+        SeenService::of(&object, &ClassRules::default()).map(|seen| (seen.macvlan, seen.view.is_some()))
+    };
+    assert_eq!(seen("example.com/lan-b", "LoadBalancer"), Some((Some("vip-12345678".to_owned()), false)));
+    assert_eq!(seen("kube-vip.io/kube-vip-class", "LoadBalancer"), Some((None, true)));
+    assert_eq!(seen("example.com/lan-b", "ClusterIP"), None);
 }
 
 #[test]
@@ -95,6 +110,23 @@ fn a_dhcp_service_on_its_way_out_asks_for_nothing_but_says_what_it_leased() {
         assert!(view.retired && view.wanted.is_empty());
         assert_eq!(view.last_leased(), Some("10.0.0.50".parse().unwrap()));
         assert!(view.dhcp.mac.is_some());
+    }
+    for (wanted, four, six) in [
+        ("::", None, Some("fd00::50")),
+        ("0.0.0.0,::", Some("10.0.0.50"), Some("fd00::50")),
+        ("10.0.0.50,::", None, Some("fd00::50")),
+    ] {
+        let view = of(&|object| {
+            object["metadata"]["annotations"] = json!({
+                keys::LOADBALANCER_IPS: wanted, keys::REQUESTED_IP: "10.0.0.50,fd00::50",
+            });
+            object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            object["status"] = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.50"}, {"ip": "fd00::50"}]}});
+        });
+        let view = view.unwrap();
+        assert!(view.retired && view.wanted.is_empty(), "{wanted}");
+        let told = (view.told_leased(), view.told_leased6());
+        assert_eq!(told, (four.map(|ip| ip.parse().unwrap()), six.map(|ip| ip.parse().unwrap())), "{wanted}");
     }
     assert!(
         of(&|object| {

@@ -47,7 +47,8 @@ impl NetlinkKernel {
             let addresses = self.netlink.addresses(None).await?;
             let address_ends = addresses
                 .iter()
-                .filter(|address| address.is_ours())
+                // Kernels before 5.18 keep no marks.
+                .filter(|address| address.is_ours() || address.protocol.is_none())
                 .filter_map(|own| Some(((own.interface, own.net.addr()), network::moment(own.metric?, boot))))
                 .collect();
             let default = self.netlink.default_route().await?;

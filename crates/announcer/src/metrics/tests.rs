@@ -3,6 +3,7 @@ use std::time::Duration;
 use announcer_core::VipId;
 use announcer_core::ownership::service::LeaseKey;
 use announcer_core::view::{Ingress, ServiceKey, Uid};
+use dhcp_client::State;
 use prometheus_client::encoding::text::encode;
 
 use super::*;
@@ -16,7 +17,7 @@ fn full() -> String {
     let held = LeaseState::Held { confirmed: true };
     metrics.lease(&LeaseState::default(), &held);
     metrics.service_event("ADDED");
-    metrics.vips(&[leased(VipId::Dhcp, "bound", now)], now);
+    metrics.vips(&[leased(VipId::Dhcp, State::Bound, now)], now);
     let changes = BTreeMap::from([("placed", 1)]);
     metrics.observed(&Observations { changes, last_gap: Some(Duration::from_millis(230)), ..Observations::default() });
     metrics.services.refused(&key);
@@ -96,7 +97,7 @@ fn the_manual_names_every_metric_and_none_that_there_is_not() {
     assert!(!left_out.is_empty() && left_out.is_disjoint(&shown("kube_vip_")), "{left_out:?}");
 }
 
-fn leased(id: fn(Uid) -> VipId, state: &'static str, expires: Instant) -> VipStatus {
+fn leased(id: fn(Uid) -> VipId, state: State, expires: Instant) -> VipStatus {
     VipStatus {
         id: id(Uid("web".into())),
         address: None,
@@ -119,7 +120,7 @@ fn a_service_with_leases_of_both_families_shows_both() {
     let metrics = Metrics::register(&mut registry, "node-1", "lock", "0");
     let now = Instant::now();
     let at = |seconds| now + Duration::from_secs(seconds);
-    metrics.vips(&[leased(VipId::Dhcp, "rebinding", at(30)), leased(VipId::Dhcp6, "bound", at(600))], now);
+    metrics.vips(&[leased(VipId::Dhcp, State::Rebinding, at(30)), leased(VipId::Dhcp6, State::Bound, at(600))], now);
     let text = shown(&registry);
     for (metric, rest) in [
         ("state", r#"family="IPv4",state="rebinding"} 1"#),
@@ -138,13 +139,13 @@ fn what_stays_is_never_missing_and_what_is_gone_goes() {
     let metrics = Metrics::register(&mut registry, "node-1", "lock", "0");
     let now = Instant::now();
     let at = |seconds| now + Duration::from_secs(seconds);
-    let both = [leased(VipId::Dhcp, "bound", at(30)), leased(VipId::Dhcp6, "bound", at(600))];
+    let both = [leased(VipId::Dhcp, State::Bound, at(30)), leased(VipId::Dhcp6, State::Bound, at(600))];
     metrics.vips(&both, now);
     let labels = LeaseLabels { namespace: "default".into(), name: "web".into(), family: "IPv4" };
     // Taken away and made again, they would be others: a scrape in between would have seen none.
     let lease = metrics.dhcp_expiry.family.get_or_create_owned(&labels);
     let active = metrics.active.family.get_or_create_owned(&[("namespace", "default".to_owned())]);
-    metrics.vips(&[leased(VipId::Dhcp, "renewing", at(20))], now);
+    metrics.vips(&[leased(VipId::Dhcp, State::Renewing, at(20))], now);
     assert_eq!((lease.get(), active.get()), (20.0, 1));
     active.set(7);
     metrics.vips(&both[..1], now);

@@ -124,7 +124,8 @@ async fn feed_services(cache: Cache<ServiceKey, SeenService>, inputs: mpsc::Unbo
     let feed = cache.follow(|told| match told {
         CacheEvent::Object(key, seen) => {
             let cluster_ips = seen.map(|seen| seen.cluster_ips.clone()).unwrap_or_default();
-            let _ = inputs.send(Input::ClusterIps(key.clone(), cluster_ips));
+            let macvlan = seen.and_then(|seen| seen.macvlan.clone());
+            let _ = inputs.send(Input::Seen { key: key.clone(), cluster_ips, macvlan });
             let _ = inputs.send(Input::Service(key.clone(), seen.and_then(|seen| seen.view.clone())));
         }
         CacheEvent::Listed => {
@@ -157,17 +158,17 @@ mod tests {
         let cache = Cache::new(|old: &SeenService, new| old != new);
         let web = announcer_core::fixtures::view("web", &["10.0.0.5"]);
         let cluster_ips = vec!["10.96.0.7".parse().unwrap()];
-        let seen = SeenService { cluster_ips: cluster_ips.clone(), view: Some(Box::new(web.clone())) };
+        let seen = SeenService { cluster_ips: cluster_ips.clone(), macvlan: None, view: Some(Box::new(web.clone())) };
         cache.replace(BTreeMap::from([(web.key.clone(), seen)]));
         let (inputs, mut told) = mpsc::unbounded_channel();
         let stop = Token::new();
         let feeding = tokio::spawn(feed_services(cache.clone(), inputs, stop.clone()));
         let first = told.recv().await;
-        assert!(matches!(&first, Some(Input::ClusterIps(_, known)) if *known == cluster_ips), "{first:?}");
+        assert!(matches!(&first, Some(Input::Seen { cluster_ips: known, .. }) if *known == cluster_ips), "{first:?}");
         assert!(matches!(told.recv().await, Some(Input::Service(_, Some(_)))));
         assert!(matches!(told.recv().await, Some(Input::Synced)));
         cache.remove(&web.key);
-        assert!(matches!(told.recv().await, Some(Input::ClusterIps(_, known)) if known.is_empty()));
+        assert!(matches!(told.recv().await, Some(Input::Seen { cluster_ips, .. }) if cluster_ips.is_empty()));
         let next = told.recv().await;
         assert!(matches!(next, Some(Input::Service(_, None))), "{next:?}");
         stop.cancel();

@@ -1,9 +1,6 @@
 //! Handles replies: which reply counts in which phase, and what it changes.
 
-use std::{
-    net::Ipv4Addr,
-    time::{Duration, Instant},
-};
+use std::{net::Ipv4Addr, time::Instant};
 
 use ipnet::Ipv4Net;
 
@@ -12,14 +9,10 @@ use crate::{
     Expiry, Lease, LostReason, Report,
     config::is_host_address,
     lease::{self, ASSUMED_LEASE},
-    machine::{DhcpVersion, Phase},
+    machine::{DhcpVersion, Phase, REFUSAL_PATIENCE},
     message::{Reply, ReplyKind},
     timing,
 };
-
-/// How long the granting server may take to answer. A server on the LAN answers at once, or after a ping of one second
-/// to check the address.
-const NAK_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Client {
     /// Handles a reply. It counts only if it answers the open request: by its transaction ID, and by its server if one
@@ -169,7 +162,7 @@ impl Client {
         {
             // Another server on this LAN may refuse every address outside its own range. Its NAK counts only if the
             // granting server does not answer before the next transmission, which is soon now.
-            exchange.next_at = exchange.next_at.min(now + NAK_PATIENCE);
+            exchange.next_at = exchange.next_at.min(now + REFUSAL_PATIENCE);
             *foreign_nak = Some(nak);
             return;
         }

@@ -62,10 +62,27 @@ const IAID: u32 = 1;
 #[derive(Debug, Clone)]
 pub enum Goal {
     Selecting,
-    Requesting { server: Vec<u8>, address: Ipv6Addr },
-    Confirming,
+    Requesting {
+        server: Vec<u8>,
+        address: Ipv6Addr,
+    },
+    Confirming {
+        /// Of a server that did not grant the lease. It is applied unless the lease is confirmed before.
+        foreign_refusal: Option<Refusal>,
+    },
     Renewing,
-    Rebinding,
+    Rebinding {
+        /// As in `Confirming`; an extension of the lease ends it, too.
+        foreign_refusal: Option<Refusal>,
+    },
+}
+
+/// A server says that the address is not valid, or takes it back.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    message: String,
+    /// Since when it counts.
+    at: Instant,
 }
 
 impl From<Goal> for State {
@@ -73,9 +90,9 @@ impl From<Goal> for State {
         match goal {
             Goal::Selecting => Self::Selecting,
             Goal::Requesting { .. } => Self::Requesting,
-            Goal::Confirming => Self::Confirming,
+            Goal::Confirming { .. } => Self::Confirming,
             Goal::Renewing => Self::Renewing,
-            Goal::Rebinding => Self::Rebinding,
+            Goal::Rebinding { .. } => Self::Rebinding,
         }
     }
 }
@@ -144,7 +161,7 @@ impl DhcpVersion for V6 {
                 let lease = Lease { address, server, renew_at: None, rebind_at: None, expiry };
                 client.in_use = Some(lease.clone());
                 out.push(Output::Bound(lease));
-                client.begin(now, Goal::Rebinding, out);
+                client.begin(now, Goal::Rebinding { foreign_refusal: None }, out);
             }
             old => {
                 client.wish = old.map(|old| old.address).or(client.wish);
@@ -170,7 +187,7 @@ impl DhcpVersion for V6 {
             // The wait of ten seconds after a DECLINE, and the end, stay in force.
             Phase::Released | Phase::Declined { .. } => {}
             Phase::Probing { lease, .. } => client.probe(now, lease.clone(), out),
-            _ if client.in_use.is_some() => client.begin(now, Goal::Confirming, out),
+            _ if client.in_use.is_some() => client.begin(now, Goal::Confirming { foreign_refusal: None }, out),
             _ => client.begin(now, Goal::Selecting, out),
         }
     }

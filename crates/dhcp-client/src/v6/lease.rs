@@ -137,6 +137,14 @@ pub enum Report {
         /// The server's text.
         message: String,
     },
+    /// A server that did not grant the lease gives another address; the lease is kept.
+    #[error("keeping the leased address {kept}: {offered} of another DHCPv6 server is ignored until the lease ends")]
+    AddressIgnored {
+        /// The lease that is still valid.
+        kept: Ipv6Addr,
+        /// The ignored address.
+        offered: Ipv6Addr,
+    },
     /// The probe found another user of the address.
     #[error("the DHCPv6 server gave {address}, but {mac} already uses it: declined")]
     Declined {

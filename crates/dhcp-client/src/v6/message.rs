@@ -134,6 +134,11 @@ fn readable_options(mut bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Reply {
+    /// The address that it grants, if it grants one.
+    pub fn usable(&self) -> Option<(Ipv6Addr, Times)> {
+        self.granted.filter(|(_, times)| times.valid > 0 && self.status.is_none())
+    }
+
     fn fault(&mut self, code: &StatusCode) {
         if code.status != Status::Success && self.status.is_none() {
             let words: String = code.msg.chars().filter(|c| !c.is_control()).take(128).collect();

@@ -3,12 +3,18 @@
 use std::{io, net::Ipv4Addr};
 
 use etherparse::PacketBuilder;
-use l2::{Mac, PacketSocket, Traffic, arp::Arp, ndp::Ndp};
-use rtnetlink::LinkUnspec;
+use l2::{
+    Mac, PacketSocket, Traffic,
+    arp::Arp,
+    ndp::Ndp,
+    netlink::{InetConfChange, Macvlan},
+};
+use rtnetlink::{LinkBridge, LinkUnspec, LinkVlan};
 
-use crate::lan::{FAR, Lan, NEAR, PATIENCE, SILENCE, on_a_lan};
+use crate::lan::{FAR, Lan, NEAR, PATIENCE, SILENCE, Side, eventually, on_a_lan};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+const VIP_MAC: Mac = Mac::new([0x00, 0x00, 0x6c, 0x01, 0x02, 0x03]);
 const OTHER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
 
 /// A UDP datagram to the near side, as a DHCP server sends it.
@@ -70,6 +76,82 @@ fn an_arp_socket_hears_arp_of_its_own_lan_for_this_station() {
             ],
         )
         .await;
+    });
+}
+
+async fn index_of(side: &Side, name: &str) -> u32 {
+    side.netlink.link_by_name(name).await.expect("look up").expect("it is there").index
+}
+
+#[test]
+fn a_socket_hears_nothing_that_is_for_a_macvlan_above_its_interface() {
+    on_a_lan(async |Lan { near, far }| {
+        let wanted = Macvlan {
+            name: "vip-0a1b2c3d".to_owned(),
+            parent: near.index,
+            mac: VIP_MAC,
+            alias: String::from("test"),
+            inet_conf: InetConfChange::default(),
+            address: None,
+        };
+        let macvlan = near.netlink.add_macvlan(&wanted).await.expect("macvlan");
+        let below = PacketSocket::open(near.index, Traffic::Arp).expect("socket");
+        let above = PacketSocket::open(macvlan, Traffic::Arp).expect("socket");
+        let sender = far.open(&near, || PacketSocket::open(far.index, Traffic::Arp)).expect("socket");
+        let claim = |to| Arp::announcement_request(FAR, VIP).frame(to).to_vec();
+        hears(
+            &below,
+            &sender,
+            &[
+                ("for the macvlan", claim(VIP_MAC), false),
+                ("for us", claim(NEAR), true),
+                ("for all", claim(Mac::BROADCAST), true),
+            ],
+        )
+        .await;
+        assert_eq!([next(&above).await, next(&above).await], [claim(VIP_MAC), claim(Mac::BROADCAST)]);
+    });
+}
+
+#[test]
+fn a_socket_hears_nothing_of_a_vlan_that_has_an_interface_here() {
+    on_a_lan(async |Lan { near, far }| {
+        const NOT_SUPPORTED: i32 = -95;
+        let vlan = LinkVlan::new("near.7", near.index, 7).up().build();
+        match near.handle().link().add(vlan).execute().await {
+            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == NOT_SUPPORTED => {
+                eprintln!("SKIPPED: this kernel has no VLAN interfaces (module 8021q)");
+                return;
+            }
+            made => made.expect("a VLAN"),
+        }
+        let below = PacketSocket::open(near.index, Traffic::Arp).expect("socket");
+        let above = PacketSocket::open(index_of(&near, "near.7").await, Traffic::Arp).expect("socket");
+        let sender = far.open(&near, || PacketSocket::open(far.index, Traffic::Arp)).expect("socket");
+        let untagged = Arp::probe(FAR, VIP).frame(Mac::BROADCAST).to_vec();
+        let mut tagged = untagged.clone();
+        tagged.splice(12..12, [0x81, 0x00, 0x00, 0x07]);
+        hears(&below, &sender, &[("of the VLAN", tagged, false), ("of our LAN", untagged.clone(), true)]).await;
+        assert_eq!(next(&above).await, untagged);
+    });
+}
+
+#[test]
+fn a_socket_on_a_bridge_hears_what_its_port_receives() {
+    on_a_lan(async |Lan { near, far }| {
+        let links = near.handle().link();
+        links.add(LinkBridge::new("bridge").build()).execute().await.expect("a bridge");
+        let bridge = index_of(&near, "bridge").await;
+        let port = LinkUnspec::new_with_index(near.index).controller(bridge).build();
+        links.change(port).execute().await.expect("a port");
+        eventually("the bridge forwards", async || {
+            near.netlink.link(bridge).await.expect("look up").is_some_and(|link| link.is_usable())
+        })
+        .await;
+        let socket = PacketSocket::open(bridge, Traffic::Arp).expect("socket");
+        let sender = far.open(&near, || PacketSocket::open(far.index, Traffic::Arp)).expect("socket");
+        let claim = |to| Arp::announcement_request(FAR, VIP).frame(to).to_vec();
+        hears(&socket, &sender, &[("for us", claim(NEAR), true), ("for all", claim(Mac::BROADCAST), true)]).await;
     });
 }
 
@@ -191,7 +273,7 @@ fn an_interface_that_goes_down_is_reported_once_and_the_socket_goes_on() {
         assert_eq!(error.kind(), io::ErrorKind::NetworkDown);
 
         near.netlink.set_up(near.index).await.expect("up");
-        crate::lan::eventually("the cable is in", async || {
+        eventually("the cable is in", async || {
             far.netlink.link(far.index).await.expect("link").is_some_and(|link| link.is_usable())
         })
         .await;

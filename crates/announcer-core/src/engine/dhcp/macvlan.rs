@@ -211,10 +211,16 @@ impl Engine {
     fn tell_links(&mut self) {
         let Some(network) = self.observer.network() else { return };
         for (id, vip) in self.vips.iter_mut() {
-            let Source::Dhcp4(dhcp) = &mut vip.source else { continue };
-            let Some(link) = dhcp.link().and_then(|index| network.link(index)) else { continue };
+            let (link, running, told) = match &mut vip.source {
+                Source::Static => continue,
+                Source::Dhcp4(dhcp) => (dhcp.link(), dhcp.lease.client.running, &mut dhcp.link_up),
+                Source::Dhcp6(dhcp) => {
+                    (dhcp.origin.map(|origin| origin.link), dhcp.lease.client.running, &mut dhcp.link_up)
+                }
+            };
+            let Some(link) = link.and_then(|index| network.link(index)) else { continue };
             let up = link.is_usable();
-            if dhcp.lease.client.running.is_some() && std::mem::replace(&mut dhcp.link_up, up) != up {
+            if running.is_some() && std::mem::replace(told, up) != up {
                 self.out.push(Action::DhcpLink { id: id.clone(), up });
             }
         }

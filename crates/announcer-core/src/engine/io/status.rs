@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dhcp_client::State;
+
 use crate::detect;
 use crate::plan::VipId;
 use crate::view::ServiceKey;
@@ -41,7 +43,7 @@ pub struct VipStatus {
     /// Whether it is on the interface and answers.
     pub up: bool,
     /// State of the DHCP client.
-    pub dhcp_state: Option<&'static str>,
+    pub dhcp_state: Option<State>,
     /// End of the DHCP lease.
     pub expires: Option<Instant>,
 }

@@ -188,6 +188,37 @@ fn a_secondary_shares_the_macvlan_and_never_gets_the_address_on_the_node() {
 }
 
 #[test]
+fn who_shares_a_lease_by_its_address_does_not_have_it_unasked_when_the_lease_is_lost() {
+    for used in [true, false] {
+        let mut node = bound("first", "10.0.0.50");
+        let mut second = view("second", &["10.0.0.50"]);
+        second.ports[0].port = 81;
+        node.upsert(second);
+        node.pass_ms(1000);
+        node.take_log();
+        node.dhcp("first", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
+        let other = leased(&node, "10.0.0.60", 600);
+        node.dhcp("first", DhcpEvent::Bound(other));
+        node.pass_ms(10);
+        let log = node.take_log();
+        assert!(log.contains(&"probe eth0 10.0.0.50".to_owned()), "{log:?}");
+        if used {
+            node.heard(2, "10.0.0.50", [2, 9, 9, 9, 9, 9], Heard::Answer);
+        }
+        node.pass_ms(1000);
+        assert_eq!(node.kernel.has("eth0", "10.0.0.50/32"), !used, "{:?}", node.log);
+        assert_eq!(node.reasons().contains(&"AddressConflict"), used);
+        if !used {
+            // Since then it is the Service's own.
+            node.feed(Input::Lease(theirs()));
+            node.take_log();
+            node.feed(Input::Lease(MINE));
+            assert!(!node.take_log().iter().any(|line| line.starts_with("probe")));
+        }
+    }
+}
+
+#[test]
 fn a_restart_adopts_the_macvlan_and_goes_on_with_the_lease() {
     let mut network = network();
     let mut service = view("web", &["dhcp"]);

@@ -4,7 +4,7 @@ use l2_types::Address;
 
 use super::*;
 use crate::annotations::LeaseFacts6;
-use crate::network::fixtures::{address, own_address};
+use crate::network::fixtures::{address, own_address, without_marks};
 
 fn with_ipv6() -> Network {
     let mut network = network();
@@ -84,6 +84,63 @@ fn it_ends_with_its_lease_and_goes_with_its_service_which_gives_it_back() {
     node.take_log();
     node.feed(Input::Lease(theirs()));
     assert_eq!(node.take_log()[0], "stop dhcp6 web00000-uid release false", "the successor goes on with it");
+}
+
+#[test]
+fn a_client_hears_once_that_its_link_is_lost_and_once_that_it_is_back() {
+    let mut node = bound();
+    let carrier = |node: &mut Node, carrier: bool| {
+        node.take_log();
+        node.kernel.network.links.iter_mut().find(|found| found.index == 2).unwrap().carrier = carrier;
+        node.feed(Input::NetworkChanged);
+        node.pass_ms(100);
+        node.feed(Input::NetworkChanged);
+        node.pass_ms(100);
+        node.take_log().into_iter().filter(|line| line.starts_with("link of")).collect::<Vec<_>>()
+    };
+    assert_eq!(carrier(&mut node, false), ["link of dhcp6 web00000-uid down"]);
+    assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"], "the lease is still ours");
+    assert_eq!(carrier(&mut node, true), ["link of dhcp6 web00000-uid up"]);
+}
+
+#[test]
+fn a_lease_stays_where_it_is_while_the_interface_that_is_named_now_has_no_ipv6() {
+    let mut node = bound();
+    let interface = crate::view::InterfaceWish::Named("eth1".into());
+    let changed = ServiceView { interface, ..node.engine.services[&ServiceKey::new("default", "web")].clone() };
+    node.upsert(changed);
+    node.pass_ms(1000);
+    assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"]);
+    let told = node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == Reason::CannotAnnounce);
+    let told: Vec<&str> = told.map(|tell| tell.text.as_str()).collect();
+    assert!(told.len() == 1 && told[0].contains("eth1") && told[0].contains("link-local"), "{told:?}");
+    node.kernel.network.addresses.push(address(3, "fe80::3/64"));
+    node.feed(Input::NetworkChanged);
+    node.pass_ms(1000);
+    assert_eq!(node.kernel.own(), ["eth1 fd00::50/128"]);
+}
+
+#[test]
+fn a_lease_that_another_service_shares_is_given_back_with_the_last_of_them() {
+    let mut node = bound();
+    let mut second = view("second", &["fd00::50"]);
+    second.ports[0].port = 81;
+    node.upsert(second);
+    node.pass_ms(1000);
+    node.take_log();
+    // It is deleted; the cloud controller keeps it until nobody shares its address.
+    let mut first = node.engine.services[&ServiceKey::new("default", "web")].clone();
+    first.retired = true;
+    first.wanted.clear();
+    node.upsert(first);
+    node.pass_ms(1000);
+    node.gone("web");
+    node.pass_ms(1000);
+    assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"]);
+    let log = node.take_log();
+    assert!(!log.iter().any(|line| line.starts_with("stop") || line.starts_with("remove")), "{log:?}");
+    node.gone("second");
+    assert_eq!(node.take_log()[..2], ["stop dhcp6 web00000-uid release true", "remove eth0 fd00::50/128"]);
 }
 
 #[test]
@@ -172,11 +229,11 @@ fn a_successor_goes_on_with_what_clients_know() {
 
 /// A node on which a former life has left `fd00::50`, the address of a lease.
 fn restarted(told: &[&str]) -> Node {
-    restarted_without_api(told, Duration::ZERO)
+    restarted_without_api(told, Duration::ZERO, true)
 }
 
-/// The API comes back after `away`.
-fn restarted_without_api(told: &[&str], away: Duration) -> Node {
+/// The API comes back after `away`. `marks`: the kernel keeps them.
+fn restarted_without_api(told: &[&str], away: Duration, marks: bool) -> Node {
     let mut service = published("web", "fd00::50", "node-1");
     service.published.ingress.retain(|ingress| ingress.ip.is_some_and(|ip| told.contains(&ip.to_string().as_str())));
     service.wanted = view("web", &["dhcp6"]).wanted;
@@ -184,7 +241,7 @@ fn restarted_without_api(told: &[&str], away: Duration) -> Node {
         Some(LeaseFacts6 { address: "fd00::50".parse().unwrap(), server: "00010203".into(), expires: None });
     let mut network = with_ipv6();
     network.addresses.push(own_address(2, "fd00::50/128"));
-    let mut node = Node::new(&[], network);
+    let mut node = Node::new(&[], if marks { network } else { without_marks(network) });
     node.kernel.deadlines.push((2, "fd00::50/128".parse().unwrap(), node.now + Duration::from_secs(8)));
     node.tick();
     node.pass(away);
@@ -194,15 +251,16 @@ fn restarted_without_api(told: &[&str], away: Duration) -> Node {
 
 #[test]
 fn a_lease_of_a_former_life_stays_on_the_interface_all_the_time() {
-    for away_seconds in [0, 120] {
-        let mut node = restarted_without_api(&["fd00::50"], Duration::from_secs(away_seconds));
+    for (away_seconds, marks) in [(0, true), (120, true), (0, false), (120, false)] {
+        let mut node = restarted_without_api(&["fd00::50"], Duration::from_secs(away_seconds), marks);
         node.pass_ms(2000);
         let lease = leased(&node, "fd00::50", 600);
         say(&mut node, DhcpEvent::Bound(lease));
         node.pass(Duration::from_secs(30));
-        assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"]);
+        assert!(node.kernel.has("eth0", "fd00::50/128"));
         let log = node.take_log();
-        assert!(!log.iter().any(|line| line.starts_with("remove")), "API away for {away_seconds} s: {log:?}");
+        let gone = |line: &String| line.starts_with("remove") || line.starts_with("expired");
+        assert!(!log.iter().any(gone), "API away for {away_seconds} s, marks: {marks}: {log:?}");
     }
 }
 

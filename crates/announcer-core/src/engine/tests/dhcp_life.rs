@@ -413,6 +413,24 @@ fn many_leases_are_independent_of_one_another() {
 }
 
 #[test]
+fn a_macvlan_follows_its_service_also_by_way_of_an_interface_that_does_not_exist() {
+    let mut node = bound("web", "10.0.0.50");
+    node.take_log();
+    for (name, parent) in [("eth9", 2), ("eth0", 2), ("eth9", 2), ("eth1", 3)] {
+        let interface = InterfaceWish::Named(name.into());
+        let changed = ServiceView { interface, ..service(&node, "web") };
+        node.upsert(changed);
+        node.pass_ms(200);
+        let kind = &node.kernel.network.link_by_name("vip-web00000").unwrap().kind;
+        assert!(matches!(kind, LinkKind::Macvlan { parent: found, .. } if *found == parent), "{name}: {kind:?}");
+    }
+    let log = node.take_log();
+    let starts = log.iter().filter(|line| line.starts_with("start dhcp")).collect::<Vec<_>>();
+    assert_eq!(starts, ["start dhcp web00000-uid lease Some(\"10.0.0.50\")"], "once, and with its lease");
+    assert!(log.contains(&"stop dhcp web00000-uid release false".to_owned()), "{log:?}");
+}
+
+#[test]
 fn what_changes_while_the_macvlan_is_being_made_counts() {
     type Edit = fn(&mut ServiceView);
     let with = |change: Edit| {

@@ -26,12 +26,15 @@ pub struct FakeKernel {
     pub waiting: Vec<Protection>,
     /// From when what is noted of leases is counted.
     pub boot: Instant,
+    /// Whether it keeps the marks of addresses, as Linux does since 5.18.
+    marks: bool,
     next_index: u32,
 }
 
 impl FakeKernel {
     pub fn new(network: Network) -> Self {
         Self {
+            marks: !network.keeps_no_marks(),
             network,
             deadlines: Vec::new(),
             journal: Vec::new(),
@@ -141,6 +144,7 @@ impl FakeKernel {
                     self.remove(put.link, put.net);
                     let mut address: Address = fixtures::own_address(put.link, &put.net.to_string());
                     address.valid = AddressLifetime::For(put.valid);
+                    address.protocol = address.protocol.filter(|_| self.marks);
                     address.metric = put.until.map(|end| noted(end, self.boot));
                     self.network.addresses.push(address);
                     self.deadlines.push((put.link, put.net, now + put.valid));

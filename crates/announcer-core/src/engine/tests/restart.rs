@@ -1,5 +1,5 @@
 use super::*;
-use crate::network::fixtures::{address, macvlan, own_address};
+use crate::network::fixtures::{address, macvlan, own_address, without_marks};
 
 fn left_behind(nets: &[(u32, &str)]) -> Network {
     let mut network = network();
@@ -161,6 +161,27 @@ fn everything_of_a_former_life_goes_when_another_node_owns_it() {
 }
 
 #[test]
+fn a_macvlan_of_a_kube_vip_that_serves_another_class_stays_while_its_service_exists() {
+    let mut network = network();
+    network.links.push(macvlan(50, "vip-deadbeef", 2, None));
+    network.links.push(macvlan(51, "vip-beefdead", 2, None));
+    let mut node = Node::new(&[], network);
+    let seen = |macvlan: Option<&str>| Input::Seen {
+        key: ServiceKey::new("default", "other"),
+        cluster_ips: Vec::new(),
+        macvlan: macvlan.map(str::to_owned),
+    };
+    node.feed(seen(Some("vip-deadbeef")));
+    node.start_with(&[published("a", "10.0.0.5", "node-1")], theirs());
+    let is_there = |node: &Node, name: &str| node.kernel.network.link_by_name(name).is_some();
+    assert!(is_there(&node, "vip-deadbeef") && !is_there(&node, "vip-beefdead"));
+    node.feed(seen(None));
+    node.feed(Input::NetworkChanged);
+    node.pass_ms(100);
+    assert!(!is_there(&node, "vip-deadbeef"));
+}
+
+#[test]
 fn addresses_of_others_are_never_touched() {
     let mut network = network();
     network.links.push(crate::network::fixtures::link(7, "kube-ipvs0"));
@@ -233,6 +254,74 @@ fn the_author_of_a_service_that_asks_for_somebodys_address_reads_where_it_is_and
     node.feed(Input::NetworkChanged);
     node.pass(Duration::from_secs(15));
     assert!(node.kernel.own() == ["eth0 10.0.0.5/32"], "nothing is refused for ever");
+}
+
+/// Linux before 5.18 keeps no marks.
+fn left_without_marks(net: &str, valid: l2_types::AddressLifetime) -> Network {
+    let mut network = without_marks(network());
+    network.addresses.push(Address { protocol: None, valid, ..own_address(2, net) });
+    network
+}
+
+fn seconds(seconds: u64) -> l2_types::AddressLifetime {
+    l2_types::AddressLifetime::For(Duration::from_secs(seconds))
+}
+
+#[test]
+fn what_a_kernel_without_marks_kept_goes_when_another_node_owns_it_and_what_nobody_was_told_of_stays() {
+    let mut seated = published("web", "10.0.0.5", "node-2");
+    seated.published.term = Some(crate::ownership::node::Term(5));
+    let forever = l2_types::AddressLifetime::Forever;
+    for (name, view, net, valid, stays) in [
+        ("left in order", seated.clone(), "10.0.0.5/32", seconds(290), false),
+        ("left with the prefix of the LAN", seated.clone(), "10.0.0.5/24", seconds(290), false),
+        ("left in a crash", seated.clone(), "10.0.0.5/32", seconds(3), false),
+        ("without an end, as a control plane's", seated.clone(), "10.0.0.5/32", forever, true),
+        ("longer than an announcer gives", seated.clone(), "10.0.0.5/32", seconds(301), true),
+        ("of another address", seated, "10.0.0.6/32", seconds(290), true),
+        ("only asked for", view("web", &["10.0.0.5"]), "10.0.0.5/32", seconds(290), true),
+    ] {
+        let mut node = Node::started(&[view], theirs(), left_without_marks(net, valid));
+        node.pass(Duration::from_secs(2));
+        assert_eq!(node.kernel.has("eth0", net), stays, "{name}");
+    }
+}
+
+#[test]
+fn what_a_kernel_without_marks_kept_is_adopted_whatever_its_prefix_is() {
+    for (env, net) in
+        [(&[][..], "10.0.0.5/32"), (&[("vip_subnet", "24")], "10.0.0.5/24"), (&[("vip_subnet", "auto")], "10.0.0.5/24")]
+    {
+        let mut node = Node::new(env, left_without_marks(net, seconds(290)));
+        node.start_with(&[published("web", "10.0.0.5", "node-1")], MINE);
+        node.pass_ms(1500);
+        let left = node.kernel.valid(net, node.now);
+        assert!(left.is_some_and(|left| left <= node.engine.config.fence()), "{net}: {left:?}");
+        assert!(node.reasons().is_empty(), "{net}: {:?}", node.told);
+        node.feed(Input::Lease(theirs()));
+        assert!(!node.kernel.has("eth0", net), "{net}: it is withdrawn like every other one");
+    }
+}
+
+#[test]
+fn what_a_kernel_without_marks_kept_stays_while_nothing_is_known() {
+    let net = "10.0.0.5/32";
+    let mut node = Node::new(&[], left_without_marks(net, seconds(8)));
+    with_deadlines(&mut node, &[(2, net)]);
+    node.tick();
+    node.pass(Duration::from_secs(120));
+    assert!(node.kernel.has("eth0", net));
+    // It may be another program's, so nothing but its own end takes it away.
+    node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
+    assert!(node.kernel.has("eth0", net));
+    node.pass(Duration::from_secs(13));
+    assert!(!node.kernel.has("eth0", net));
+
+    // What clients know as a Service's is an announcer's.
+    let mut node = Node::new(&[], left_without_marks(net, seconds(8)));
+    node.start_with(&[published("web", "10.0.0.5", "node-1")], LeaseState::Unknown);
+    node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
+    assert!(!node.kernel.has("eth0", net));
 }
 
 #[test]

@@ -370,13 +370,14 @@ fn an_address_of_the_node_itself_is_refused_and_never_touched() {
 fn an_address_inside_the_cluster_is_on_no_node_until_its_service_is_gone() {
     let mut node = Node::leading(&[]);
     let dns = ServiceKey::new("kube-system", "dns");
-    node.feed(Input::ClusterIps(dns.clone(), vec!["10.0.0.5".parse().unwrap()]));
+    let seen = |cluster_ips| Input::Seen { key: dns.clone(), cluster_ips, macvlan: None };
+    node.feed(seen(vec!["10.0.0.5".parse().unwrap()]));
     node.upsert(view("web", &["10.0.0.5"]));
     node.pass_ms(1000);
     assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
     let told = &node.told[0].1.text;
     assert!(told.contains("10.0.0.5 is that of Service kube-system/dns inside the cluster"), "{told}");
-    node.feed(Input::ClusterIps(dns, Vec::new()));
+    node.feed(seen(Vec::new()));
     node.pass_ms(1000);
     assert!(node.kernel.has("eth0", "10.0.0.5/32"));
 }

@@ -97,6 +97,36 @@ pub struct Case<'a> {
     pub fail_back: bool,
 }
 
+/// Why a group gets another owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// A fail-back.
+    BelongsThere,
+    /// A take-over while a host that no record names answers for the address.
+    DespiteAStranger,
+    /// The same while the owner renews its Lease.
+    ThoughItRenews,
+    /// A reason that is only told.
+    Told(&'static str),
+}
+
+impl Why {
+    /// The reason for users.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::BelongsThere => "it belongs there",
+            Self::DespiteAStranger => "its node is silent and its Lease has run out, though a stranger answers for it",
+            Self::ThoughItRenews => "its node is silent, though it renews its Lease and a stranger answers for it",
+            Self::Told(words) => words,
+        }
+    }
+
+    /// Whether another host answers for the address all the same.
+    pub fn is_despite_a_stranger(self) -> bool {
+        matches!(self, Self::DespiteAStranger | Self::ThoughItRenews)
+    }
+}
+
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
@@ -107,9 +137,9 @@ pub enum Step {
     /// Ask the LAN by broadcast for the addresses.
     Ask,
     /// Become the owner, for this reason.
-    Take(&'static str),
+    Take(Why),
     /// Make that node the owner, for this reason.
-    Give(String, &'static str),
+    Give(String, Why),
 }
 
 /// Decides the next step for one group (fail-over spec 1 and R8, decisions.md 20, 21, 24 and 26).
@@ -136,15 +166,6 @@ fn carefully(case: &Case<'_>, step: Step) -> Step {
         QuestionState::Waiting | QuestionState::Answered => Step::Rest,
     }
 }
-
-/// Reason of a fail-back.
-pub const BELONGS_THERE: &str = "it belongs there";
-
-/// Reason of a take-over while a host that no record names answers for the address.
-pub const DESPITE_A_STRANGER: &str = "its node is silent and its Lease has run out, though a stranger answers for it";
-
-/// The same while the owner renews its Lease.
-pub const THOUGH_IT_RENEWS: &str = "its node is silent, though it renews its Lease and a stranger answers for it";
 
 /// Reason of a hand-over by an owner that is cut off from the clients.
 const HEARS_THE_GATEWAY: &str = "it hears the gateway, which this node has lost";
@@ -174,14 +195,14 @@ fn keep(case: &Case<'_>) -> Step {
     } else if case.with_gateway.is_some() {
         HEARS_THE_GATEWAY
     } else if case.fail_back {
-        return give_to(case.home.or_else(elsewhere), BELONGS_THERE);
+        return give_to(case.home.or_else(elsewhere), Why::BelongsThere);
     } else {
         return Step::Rest;
     };
-    give_to(elsewhere(), why)
+    give_to(elsewhere(), Why::Told(why))
 }
 
-fn give_to(to: Option<&str>, why: &'static str) -> Step {
+fn give_to(to: Option<&str>, why: Why) -> Step {
     to.map_or(Step::Rest, |to| Step::Give(to.to_owned(), why))
 }
 
@@ -194,18 +215,20 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         (Some(OwnerSilence { taken: Some(_), side, heard, .. }), OwnerState::Alive) if case.others_had_their_time => {
             // An owner that hears hosts is reached by unicast, by all but this node.
             let lost = if case.in_its_name { case.owner_hears_fewer } else { !case.owner_hears_more };
-            if heard && side == Side::Greater && lost { Step::Take(THOUGH_IT_RENEWS) } else { Step::Rest }
+            if heard && side == Side::Greater && lost { Step::Take(Why::ThoughItRenews) } else { Step::Rest }
         }
-        (Some(OwnerSilence { taken: Some(_), .. }), _) if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
+        (Some(OwnerSilence { taken: Some(_), .. }), _) if case.others_had_their_time => {
+            Step::Take(Why::DespiteAStranger)
+        }
         (Some(OwnerSilence { taken: Some(_), .. }), _) => Step::Rest,
         (Some(OwnerSilence { side: Side::Greater, .. }), _) if !case.owner_hears_more && !case.unreached => {
-            Step::Take("its node does not answer any more")
+            Step::Take(Why::Told("its node does not answer any more"))
         }
         (Some(OwnerSilence { side: Side::Greater, .. }), OwnerState::Alive) if !case.owner_hears_more => {
             Step::LeaveUnreached
         }
         (Some(OwnerSilence { side: Side::Lesser, .. }), _) if case.owner_hears_fewer => {
-            Step::Take("its node does not answer here, and hears fewer hosts than this one")
+            Step::Take(Why::Told("its node does not answer here, and hears fewer hosts than this one"))
         }
         // decisions.md 24: this node itself may be cut off, also from clients, unless the API shows that the owner is.
         // A node that hears no host at all lets nodes go first that hear some.
@@ -214,10 +237,12 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         {
             Step::Rest
         }
-        (Some(_), OwnerState::Expired) => Step::Take("its node does not answer any more and its Lease has expired"),
+        (Some(_), OwnerState::Expired) => {
+            Step::Take(Why::Told("its node does not answer any more and its Lease has expired"))
+        }
         // The group has no address yet, so the owner cannot be silent and two nodes cannot both answer.
         (None, OwnerState::Expired | OwnerState::Unseen) if !case.addressed && rank == 0 => {
-            Step::Take("its node's Lease has expired")
+            Step::Take(Why::Told("its node's Lease has expired"))
         }
         // The detector has no interface to ask, so the whole LAN is asked. Otherwise the addresses would stay on a dead
         // node.
@@ -238,7 +263,7 @@ fn settle(case: &Case<'_>) -> Step {
         return Step::Rest;
     }
     if case.holding {
-        return Step::Take("it has the address already");
+        return Step::Take(Why::Told("it has the address already"));
     }
     let Some(position) = case.candidates.position(case.group, case.me) else { return Step::Rest };
     let hinted = case.hint.filter(|hint| case.candidates.has(hint));
@@ -254,15 +279,15 @@ fn settle(case: &Case<'_>) -> Step {
         ask(case, "nobody is recorded as its owner, and nobody answers for it")
     } else {
         // No node has announced the address yet. The probe before first use finds a stranger that has it.
-        Step::Take("it is new")
+        Step::Take(Why::Told("it is new"))
     }
 }
 
 fn ask(case: &Case<'_>, why: &'static str) -> Step {
     match case.asked {
         QuestionState::NotYet => Step::Ask,
-        QuestionState::Silence => Step::Take(why),
-        QuestionState::Answered if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
+        QuestionState::Silence => Step::Take(Why::Told(why)),
+        QuestionState::Answered if case.others_had_their_time => Step::Take(Why::DespiteAStranger),
         QuestionState::Waiting | QuestionState::Answered => Step::Rest,
     }
 }

@@ -36,10 +36,8 @@ pub fn addresses(members: &[&ServiceView]) -> Vec<(IpAddr, Option<Mac>)> {
 
 /// The VIPs of a group, by names that do not change: a lease may get another address while this node does not see it.
 pub fn vips(members: &[&ServiceView]) -> BTreeSet<VipId> {
-    let leased: BTreeSet<IpAddr> = members
-        .iter()
-        .flat_map(|view| view.told_leased().map(IpAddr::from).into_iter().chain(view.told_leased6().map(IpAddr::from)))
-        .collect();
+    let leased: BTreeSet<IpAddr> =
+        members.iter().flat_map(|view| view.told_leases()).map(|(address, _)| address).collect();
     let mut vips = BTreeSet::new();
     for view in members {
         vips.extend(view.wanted.iter().filter_map(|wanted| match wanted {
@@ -48,8 +46,8 @@ pub fn vips(members: &[&ServiceView]) -> BTreeSet<VipId> {
             AddressRequest::Dhcp6 => Some(VipId::Dhcp6(view.uid.clone())),
         }));
         // A retired Service wants nothing. The Services that share its lease go on with that lease.
-        if view.retired && view.told_leased().is_some() {
-            vips.insert(VipId::Dhcp(view.uid.clone()));
+        if view.retired {
+            vips.extend(view.told_leases().map(|(_, id)| id));
         }
     }
     vips

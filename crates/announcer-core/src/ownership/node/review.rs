@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::candidates::line_of;
-use super::decide::{BELONGS_THERE, Step};
+use super::decide::{Step, Why};
 use super::member::{Defects, Fitness};
 use super::owner_records::Recipient;
 use super::reach::{addresses, can_ask, link_of, vips};
@@ -13,7 +13,7 @@ use super::round::{Review, ReviewContext, Round, Standing, Succession, Wake};
 use super::timing::{DEFECT_IS_LATE, FAIL_BACK_AFTER, GIVE_BACK_PAUSE, MEMBERS_SETTLE, PASS_OVER, START_GRACE};
 use super::{Cluster, LostVip, Target, Watched};
 use crate::annotations::{Problem, TERM};
-use crate::network::Network;
+use crate::network::{Family, Network};
 use crate::ownership::Owner;
 use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView};
@@ -81,7 +81,7 @@ impl Cluster {
             review.probes.extend(self.to_probe(&round, &standing).into_iter().map(|target| (target.at, target)));
             review.vips.extend(standing.addresses());
             if let Some(link) = standing.link {
-                review.links.extend(standing.addresses().map(|address| (link, address.is_ipv4())));
+                review.links.extend(standing.addresses().map(|address| (link, Family::of(address))));
             }
             let elsewhere = self.belongs_elsewhere(&round, &standing);
             let (owner, step) = self.judge(&round, &standing, owner_state, elsewhere.as_ref());
@@ -296,14 +296,14 @@ impl Cluster {
                 }
                 Step::Take(why) => {
                     let silent = self.missed_since(&standing);
-                    self.begin_swap(now, &primary.key, &primary.uid, self.me.clone(), why, silent)
+                    self.begin_swap(now, &primary.key, &primary.uid, self.me.clone(), why.words(), silent)
                 }
-                Step::Give(_, BELONGS_THERE) if self.hand_overs.rests(now) => None,
+                Step::Give(_, Why::BelongsThere) if self.hand_overs.rests(now) => None,
                 Step::Give(to, why) => {
-                    if why == BELONGS_THERE {
+                    if why == Why::BelongsThere {
                         self.hand_overs.gave_back = Some(now);
                     }
-                    self.begin_swap(now, &primary.key, &primary.uid, to, why, None)
+                    self.begin_swap(now, &primary.key, &primary.uid, to, why.words(), None)
                 }
             };
             review.swaps.extend(swap.map(|swap| (primary.key.clone(), swap)));

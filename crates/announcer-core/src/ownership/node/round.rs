@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::detect::GatewayState;
 use crate::endpoints::Endpoints;
 use crate::group::Groups;
-use crate::network::{InterfaceError, Network};
+use crate::network::{Family, InterfaceError, Network};
 use crate::prober;
 use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView};
@@ -66,8 +66,8 @@ pub struct Review {
     pub former_owners: Vec<LostVip>,
     /// All addresses that Services want.
     pub vips: BTreeSet<IpAddr>,
-    /// Interfaces on which answers and claims have to be received; true means IPv4, false IPv6.
-    pub links: BTreeSet<(u32, bool)>,
+    /// Interfaces on which answers and claims have to be received.
+    pub links: BTreeSet<(u32, Family)>,
     /// Interfaces on which the gateway has to be asked for anew, because members hear it and this owner does not; with
     /// the moment from which the cards of those members tell so.
     pub sought_gateways: BTreeMap<u32, Instant>,

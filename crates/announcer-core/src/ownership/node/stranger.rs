@@ -8,7 +8,7 @@ use std::time::Instant;
 use l2_types::Mac;
 
 use super::Cluster;
-use super::decide::{DESPITE_A_STRANGER, OwnerState, QuestionState, Step, THOUGH_IT_RENEWS};
+use super::decide::{OwnerState, QuestionState, Step};
 use super::round::{Round, Standing, Wake};
 use super::silence::OwnerSilence;
 use super::timing::{CARD_IS_LATE, STRANGERS_TIME, TOLD_AFTER};
@@ -183,7 +183,7 @@ impl Cluster {
             .map(|owner_record| owner_record.host.as_str())
             .filter(|host| !host.is_empty());
         let first = owner.map_or(Some(0), |owner| self.rank(standing, owner));
-        let takes = matches!(step, Step::Take(why) if [DESPITE_A_STRANGER, THOUGH_IT_RENEWS].contains(why));
+        let takes = matches!(step, Step::Take(why) if why.is_despite_a_stranger());
         let member = self.facts.member_of(mac);
         let in_its_name = self.in_its_name(standing, mac);
         // A member may have taken it a moment ago, by a record that has not come here yet.

@@ -7,8 +7,8 @@ use dhcproto::v6::MessageType;
 use rand::RngExt;
 
 use super::super::message::{self, Request};
-use super::super::{Report, frame};
-use super::{Client, Exchange, Goal, IAID, Output};
+use super::super::{Lease, Report, frame};
+use super::{Client, Exchange, Goal, IAID, LONGEST_PAUSE, Output};
 use crate::machine::Phase;
 
 /// REQUESTs (REQ_MAX_RC) before the client looks for another server.
@@ -35,6 +35,16 @@ impl Client {
         self.transmit(now, out);
     }
 
+    /// Asks all servers again after half of what is left of `lease`, because the server that was asked instead of the
+    /// granting one does not extend it.
+    pub(super) fn rebind_later(&mut self, now: Instant, lease: &Lease) {
+        let left = lease.expiry.instant().map_or(LONGEST_PAUSE, |at| at.saturating_duration_since(now));
+        let transaction = Transaction { xid: self.rng.random(), wait: Duration::ZERO };
+        let next_at = now + (left / 2).max(Duration::from_secs(1));
+        let exchange = Exchange { started: now, transmissions: 0, next_at, transaction };
+        self.phase = Phase::Asking { exchange, goal: Goal::Rebinding { foreign_refusal: None } };
+    }
+
     /// Handles the deadline of the phase.
     pub(super) fn go_on(&mut self, now: Instant, out: &mut Vec<Output>) {
         match &self.phase {
@@ -42,17 +52,25 @@ impl Client {
             Phase::Pausing { .. } | Phase::Declined { .. } => self.begin(now, Goal::Selecting, out),
             Phase::Probing { lease, .. } => self.probe(now, lease.clone(), out),
             Phase::Bound | Phase::Asking { goal: Goal::Renewing, .. } if self.is_rebind_due(now) => {
-                self.begin(now, Goal::Rebinding, out);
+                self.begin(now, Goal::Rebinding { foreign_refusal: None }, out);
             }
             Phase::Bound => self.begin(now, Goal::Renewing, out),
             Phase::Asking { exchange, goal } => match goal {
                 Goal::Requesting { .. } if exchange.transmissions >= REQUEST_TRANSMISSIONS => {
-                    let next = if self.in_use.is_some() { Goal::Rebinding } else { Goal::Selecting };
-                    self.begin(now, next, out);
+                    let rebind = Goal::Rebinding { foreign_refusal: None };
+                    self.begin(now, if self.in_use.is_some() { rebind } else { Goal::Selecting }, out);
                 }
-                Goal::Confirming if now >= exchange.started + CONFIRM_PATIENCE => {
+                Goal::Confirming { foreign_refusal: Some(refusal) }
+                | Goal::Rebinding { foreign_refusal: Some(refusal) }
+                    if refusal.at <= now =>
+                {
+                    let message = refusal.message.clone();
+                    self.refused(now, message, out);
+                }
+                Goal::Confirming { .. } if now >= exchange.started + CONFIRM_PATIENCE => {
                     let known = self.in_use.as_ref().is_some_and(|lease| lease.renew_at.is_some_and(|at| at > now));
-                    if known { self.phase = Phase::Bound } else { self.begin(now, Goal::Rebinding, out) }
+                    let rebind = Goal::Rebinding { foreign_refusal: None };
+                    if known { self.phase = Phase::Bound } else { self.begin(now, rebind, out) }
                 }
                 _ => self.transmit(now, out),
             },
@@ -75,7 +93,7 @@ impl Client {
             Goal::Requesting { server, address } => {
                 (MessageType::Request, Some(server), Some(*address), seconds(1), seconds(30), Duration::MAX)
             }
-            Goal::Confirming => {
+            Goal::Confirming { .. } => {
                 let left = until(Some(exchange.started + CONFIRM_PATIENCE));
                 (MessageType::Confirm, None, address, seconds(1), seconds(4), left)
             }
@@ -83,7 +101,7 @@ impl Client {
                 let left = until(held.and_then(|lease| lease.rebind_at));
                 (MessageType::Renew, held.map(|lease| &lease.server), address, short(left), seconds(600), left)
             }
-            Goal::Rebinding => {
+            Goal::Rebinding { .. } => {
                 let left = until(held.and_then(|lease| lease.expiry.instant()));
                 // Only the end of a lease from another node is known, so it is requested sooner.
                 let known = held.is_some_and(|lease| lease.rebind_at.is_some());

@@ -9,7 +9,7 @@ const SERVER: &[u8] = b"server";
 const DUID: &[u8] = b"client";
 
 /// A server's reply to a message of the client.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct ServerMessage6<'a> {
     kind: MessageType,
     server: &'a [u8],
@@ -342,6 +342,99 @@ fn a_successor_uses_a_lease_that_still_runs_at_once_and_asks_for_it_beside() {
     assert_eq!(bench.last().msg_type(), MessageType::Solicit);
 }
 
+/// A client that goes on with the lease of another one, for a minute, and has asked all servers for it.
+fn successor() -> Bench {
+    let start = Instant::now();
+    let expiry = Expiry::At(start + Duration::from_secs(60));
+    let remembered = Some(RememberedLease { address: ip(1), server: SERVER.to_vec(), expiry });
+    let mut bench = Bench::new(Config { remembered, ..config() });
+    bench.now = start;
+    bench.feed(Input::Start);
+    assert_eq!(bench.kinds(), [MessageType::Rebind]);
+    bench
+}
+
+fn by_another(answer: ServerMessage6<'static>) -> ServerMessage6<'static> {
+    ServerMessage6 { server: b"another", ..answer }
+}
+
+#[test]
+fn a_second_server_takes_nothing_away_that_the_first_one_still_grants() {
+    let statuses = [Status::NoBinding, Status::NotOnLink, Status::NoAddrsAvail];
+    for other in statuses.map(fault).into_iter().chain([grant(1, 0), grant(2, 100)]) {
+        let mut bench = successor();
+        bench.answer(by_another(other));
+        assert_eq!(bench.kinds(), [MessageType::Rebind], "{other:?}: nobody else is asked");
+        bench.answer(grant(1, 100));
+        assert!(bench.lost().is_empty(), "{other:?}");
+        assert_eq!((bench.client.state(), bench.client.lease().unwrap().address), (State::Bound, ip(1)));
+        bench.pass(10);
+        assert!(bench.lost().is_empty(), "{other:?}: it was answered");
+    }
+}
+
+#[test]
+fn a_second_server_that_refuses_is_believed_if_the_first_one_says_nothing() {
+    for (other, lost_after_seconds) in [
+        (fault(Status::NotOnLink), Some(5)),
+        (grant(1, 0), Some(5)),
+        (fault(Status::NoBinding), None),
+        (grant(2, 100), None),
+    ] {
+        let mut bench = successor();
+        bench.answer(by_another(other));
+        bench.pass(1);
+        assert!(bench.lost().is_empty(), "{other:?}");
+        bench.pass(lost_after_seconds.unwrap_or(59) - 2);
+        assert_eq!(bench.lost().len(), usize::from(lost_after_seconds.is_some()), "{other:?}");
+        let told = bench.said.iter().filter(|output| matches!(output, Output::Report(Report::AddressIgnored { .. })));
+        assert_eq!(told.count(), usize::from(other.address.is_some_and(|(address, _)| address == ip(2))), "{other:?}");
+    }
+}
+
+#[test]
+fn after_a_link_loss_a_second_server_may_confirm_the_address_and_refuses_it_in_vain() {
+    let mut bench = Bench::bound();
+    bench.feed(Input::Restart);
+    bench.answer(by_another(fault(Status::NotOnLink)));
+    bench.answer(REPLY);
+    bench.pass(10);
+    assert_eq!((bench.lost().len(), bench.client.state()), (0, State::Bound));
+    bench.feed(Input::Restart);
+    bench.answer(by_another(REPLY));
+    assert_eq!(bench.client.state(), State::Bound);
+    // Where no other one answers, the LAN is another one.
+    bench.feed(Input::Restart);
+    bench.answer(by_another(fault(Status::NotOnLink)));
+    bench.pass(5);
+    assert!(matches!(bench.lost()[..], [LostReason::Refused { .. }]));
+}
+
+#[test]
+fn a_second_server_is_asked_for_the_lease_when_the_first_one_is_silent_until_t2() {
+    let rebinding = || {
+        let mut bench = Bench::bound();
+        bench.pass(81);
+        bench.answer(by_another(fault(Status::NoBinding)));
+        assert_eq!(bench.last().msg_type(), MessageType::Request);
+        bench
+    };
+    let mut bench = rebinding();
+    bench.answer(by_another(grant(1, 100)));
+    assert!(matches!(bench.said.last(), Some(Output::Renewed(lease)) if lease.server == b"another"));
+    for refusal in [fault(Status::NoAddrsAvail), grant(2, 100), fault(Status::NoBinding)] {
+        let mut bench = rebinding();
+        let sent = bench.sent.len();
+        bench.answer(by_another(refusal));
+        assert_eq!((bench.client.state(), bench.sent.len()), (State::Rebinding, sent), "{refusal:?}: not at once");
+        bench.pass(10);
+        assert_eq!(bench.last().msg_type(), MessageType::Rebind, "{refusal:?}");
+        assert!(bench.lost().is_empty(), "{refusal:?}: it lasts to its end");
+        bench.pass(10);
+        assert_eq!(bench.lost(), [&LostReason::Expired], "{refusal:?}");
+    }
+}
+
 #[test]
 fn release_names_server_and_address_and_is_the_last_word() {
     let mut bench = Bench::bound();
@@ -365,7 +458,7 @@ fn what_cannot_work_is_refused() {
 proptest! {
     /// Whatever arrives and whenever: never past its end, never silent without a reason, never a panic.
     #[test]
-    fn no_sequence_of_events_breaks_a_promise(events in proptest::collection::vec((0..12_u8, 0..40_u64), 1..120)) {
+    fn no_sequence_of_events_breaks_a_promise(events in proptest::collection::vec((0..16_u8, 0..40_u64), 1..120)) {
         let mut bench = Bench::new(config());
         bench.feed(Input::Start);
         for (event, seconds) in events {
@@ -378,6 +471,10 @@ proptest! {
                 7 => bench.feed(Input::LinkLost),
                 8 => bench.feed(Input::Restart),
                 9 => bench.feed(Input::ProbeConflict { address: ip(1), mac: Mac::BROADCAST }),
+                10 => bench.answer(by_another(grant(1, 60))),
+                11 => bench.answer(by_another(grant(2, 30))),
+                12 => bench.answer(by_another(fault(Status::NoBinding))),
+                13 => bench.answer(by_another(fault(Status::NotOnLink))),
                 _ => {}
             }
             if event % 2 == 0 {

@@ -113,7 +113,7 @@ fn the_veto_of_a_stranger_ends() {
         };
         for case in [watched, asked] {
             let step = decide(&Case { others_had_their_time: over, ..case });
-            assert_eq!(step, if over { Step::Take(DESPITE_A_STRANGER) } else { Step::Rest });
+            assert_eq!(step, if over { Step::Take(Why::DespiteAStranger) } else { Step::Rest });
         }
     }
 }
@@ -131,7 +131,7 @@ fn the_veto_of_a_stranger_ends_too_while_the_silent_owner_renews_its_lease_but_o
         let taken = silent(side).map(|silence| OwnerSilence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
         let case = Case { silent: taken, owner_hears_more, ..case("node-2", Some(&owner_record)) };
         let step = decide(&Case { others_had_their_time: over, ..case });
-        assert_eq!(step == Step::Take(THOUGH_IT_RENEWS), takes, "{side:?} {owner_hears_more} {over}");
+        assert_eq!(step == Step::Take(Why::ThoughItRenews), takes, "{side:?} {owner_hears_more} {over}");
     }
     // The owner's own MAC answers broadcasts: only this node may not reach it by unicast.
     for (owner_hears_fewer, takes) in [(false, false), (true, true)] {
@@ -139,7 +139,7 @@ fn the_veto_of_a_stranger_ends_too_while_the_silent_owner_renews_its_lease_but_o
             silent(Side::Greater).map(|silence| OwnerSilence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
         let case = Case { silent: taken, in_its_name: true, owner_hears_fewer, ..case("node-2", Some(&owner_record)) };
         let step = decide(&Case { others_had_their_time: true, ..case });
-        assert_eq!(step == Step::Take(THOUGH_IT_RENEWS), takes, "{owner_hears_fewer}");
+        assert_eq!(step == Step::Take(Why::ThoughItRenews), takes, "{owner_hears_fewer}");
     }
     // It hears nobody: it may be this node that is cut off.
     let alone = Case { silent: silent(Side::Alone), ..case("node-2", Some(&owner_record)) };
@@ -293,7 +293,7 @@ fn an_owner_that_has_lost_the_gateway_hands_over_to_a_node_that_hears_it_whateve
         ),
         ("its next process will come", Case { stopping: true, node_stays: true, ..own.clone() }, None),
     ] {
-        let expected = why.map_or(Step::Rest, |why| give_to(other, why));
+        let expected = why.map_or(Step::Rest, |why| give_to(other, Why::Told(why)));
         assert_eq!(decide(&Case { with_gateway: other, ..case }), expected, "{name}");
     }
 }
