@@ -199,8 +199,8 @@ struct World<'a> {
     dhcp: Dhcp,
     /// When a node has handed a Service over last.
     handed: BTreeMap<(usize, ServiceKey), Duration>,
-    /// Where each unicast MAC was seen last.
-    learned: BTreeMap<(Lan, Mac), usize>,
+    /// Where the switches of each side of a LAN have seen each unicast MAC last.
+    learned: BTreeMap<(Lan, lan::Side, Mac), usize>,
     /// How often that has changed.
     learnings: u64,
     clients: Clients,

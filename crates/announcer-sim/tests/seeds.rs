@@ -381,3 +381,10 @@ fn a_node_whose_process_started_while_the_api_was_away_is_no_stranger_on_its_sec
 fn an_owner_that_was_heard_shortly_before_its_record_and_is_cut_off_loses_its_address_after_five_seconds() {
     keeps_its_promises(40_000_779, ElectionMode::Node);
 }
+
+/// It gave the address to the node that hears the gateway and went on answering on its own side of the split, where the
+/// switch was simulated as if it knew the successor's port on the other side.
+#[test]
+fn a_former_owner_that_answers_on_the_macvlan_until_it_hears_its_successor_is_no_fabric() {
+    keeps_its_promises(3298, ElectionMode::Node);
+}

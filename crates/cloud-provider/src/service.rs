@@ -144,7 +144,9 @@ impl ServiceController {
                     // Services that are gone, too: the load balancer of one may wait for others that share its address.
                     let remembered: Vec<ServiceKey> = self.memory.lock().keys().cloned().collect();
                     let all: BTreeSet<ServiceKey> = self.cache.keys().into_iter().chain(remembered).collect();
-                    all.into_iter().for_each(|key| self.add_if_ours(key, WorkQueue::add_last));
+                    for key in all {
+                        self.add_if_ours(key, WorkQueue::add_last);
+                    }
                 }
                 else => return,
             }

@@ -184,13 +184,12 @@ impl World<'_> {
 
     fn is_answered(&self, client: usize, index: usize, vip: Vip) -> bool {
         let Some(mac) = self.clients.all[client].entries[index].mac else { return false };
-        // Switches send it where that MAC was seen last.
         let lan = vip.lan();
-        let only = self.learned.get(&(lan, mac)).copied();
         (0..self.nodes.len()).any(|n| {
-            only.is_none_or(|only| only == n)
-                && self.nodes[n].paused == 0
+            self.nodes[n].paused == 0
                 && self.client_reaches(lan, client, n)
+                // The client is on the same side, whose switches send it where that MAC was seen last.
+                && self.learned(lan, Some(n), mac).is_none_or(|only| only == n)
                 && self.macs(n, vip).contains(&mac)
         })
     }

@@ -23,6 +23,9 @@ const TAP_QUEUE: usize = 64;
 const REORDERED: f64 = 0.02;
 const REORDERED_BY_US: u64 = 20_000;
 
+/// The splits that a part of a LAN is cut off by: its switches learn nothing of what the others see.
+pub(super) type Side = Vec<usize>;
+
 impl World<'_> {
     /// Whether what `from` sends reaches `to`; others than nodes are on the core switch.
     pub(super) fn reaches(&self, lan: Lan, from: Option<usize>, to: usize) -> bool {
@@ -50,11 +53,23 @@ impl World<'_> {
         self.splits.iter().filter(move |(_, split)| there(split)).map(|(fault, (_, group))| (*fault, group))
     }
 
+    /// The side on which a node is, or with `None` whoever else is on the core switch.
+    fn side(&self, lan: Lan, node: Option<usize>) -> Side {
+        let inside = |group: &BTreeSet<usize>| node.is_some_and(|node| group.contains(&node));
+        self.splits_of(lan).filter(|(_, group)| inside(group)).map(|(fault, _)| fault).collect()
+    }
+
+    /// The node to which switches on the side of this node send what is for `mac`. `None`: they flood it.
+    pub(super) fn learned(&self, lan: Lan, node: Option<usize>, mac: Mac) -> Option<usize> {
+        self.learned.get(&(lan, self.side(lan, node), mac)).copied()
+    }
+
     pub(super) fn transmit(&mut self, lan: Lan, from: Option<usize>, frame: Vec<u8>) {
         let Some((header, _)) = EthernetHeader::parse(&frame) else { return };
+        let seen = (lan, self.side(lan, from), header.source);
         let before = match from {
-            Some(n) => self.learned.insert((lan, header.source), n),
-            None => self.learned.remove(&(lan, header.source)),
+            Some(n) => self.learned.insert(seen, n),
+            None => self.learned.remove(&seen),
         };
         self.learnings += u64::from(before != from);
         self.fabric_sees(&frame);
@@ -75,7 +90,7 @@ impl World<'_> {
 
     /// Switches pass it on, to all ports or to where they have seen its destination.
     fn pass(&mut self, lan: Lan, from: Option<usize>, destination: Mac, frame: Vec<u8>) {
-        let only = self.learned.get(&(lan, destination)).copied();
+        let only = self.learned(lan, from, destination);
         let frame: Rc<[u8]> = frame.into();
         for to in 0..self.nodes.len() {
             if from == Some(to) || only.is_some_and(|only| only != to) || !self.reaches(lan, from, to) {

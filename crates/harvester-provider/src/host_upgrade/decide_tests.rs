@@ -510,7 +510,7 @@ fn the_state_of_thousands_of_nodes_fits_into_a_config_map() {
     let (_, off) = two_off(Power::Off);
     let mut upgrade = HostUpgrade::default();
     upgrade.step(0, &off);
-    assert!(upgrade.suspended().is_some() && data(&upgrade)["status.json"].contains("\n"), "a small one is for people");
+    assert!(upgrade.suspended().is_some() && data(&upgrade)["status.json"].contains('\n'), "a small one is for people");
     let status = NodeStatus { uid: "0".repeat(36), ..shown(&off.machines[0]) };
     let history = NodeHistory { first_addresses: vec!["192.168.100.100".into()], ..NodeHistory::default() };
     for number in 0..2500 {

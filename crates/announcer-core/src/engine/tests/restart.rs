@@ -309,7 +309,7 @@ fn what_a_kernel_without_marks_kept_stays_while_nothing_is_known() {
     let mut node = Node::new(&[], left_without_marks(net, seconds(8)));
     with_deadlines(&mut node, &[(2, net)]);
     node.tick();
-    node.pass(Duration::from_secs(120));
+    node.pass(Duration::from_mins(2));
     assert!(node.kernel.has("eth0", net));
     // It may be another program's, so nothing but its own end takes it away.
     node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);

@@ -345,7 +345,7 @@ fn a_successor_uses_a_lease_that_still_runs_at_once_and_asks_for_it_beside() {
 /// A client that goes on with the lease of another one, for a minute, and has asked all servers for it.
 fn successor() -> Bench {
     let start = Instant::now();
-    let expiry = Expiry::At(start + Duration::from_secs(60));
+    let expiry = Expiry::At(start + Duration::from_mins(1));
     let remembered = Some(RememberedLease { address: ip(1), server: SERVER.to_vec(), expiry });
     let mut bench = Bench::new(Config { remembered, ..config() });
     bench.now = start;
