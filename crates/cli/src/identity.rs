@@ -246,7 +246,7 @@ fn shown(record: &Record) -> String {
         }
     }
     if let Some(stamp) = record.restore_suspected {
-        line("restore", &format!("suspected since {stamp}: no garbage is collected for a day"));
+        line("restore", &format!("suspected since {stamp}: no garbage is collected for a day, nor 1 h after a start"));
     }
     line("safe mode", record.safe_mode.as_deref().unwrap_or("no"));
     text.trim_end().to_owned()

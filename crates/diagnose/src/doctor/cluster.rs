@@ -146,8 +146,9 @@ fn deletion(snapshot: &Snapshot, name: &str) -> String {
     }
     if let Some(stamp) = facts::restore_suspected(snapshot) {
         return format!(
-            "nothing for 24 h from {stamp}: since then a restore of etcd is suspected, and another snapshot may bring \
-             its Service back (docs/backup.md). If no other is to come: {}, then call doctor again",
+            "nothing for 24 h from {stamp}, nor in the first hour of a controller that starts later: since then a \
+             restore of etcd is suspected, and another snapshot may bring its Service back (docs/backup.md). If no \
+             other is to come: {}, then call doctor again",
             identity(snapshot, "confirm")
         );
     }

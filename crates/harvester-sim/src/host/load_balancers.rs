@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use harvester_api::load_balancer::{AllocatedAddress, LoadBalancer};
-use kube::ResourceExt;
+use kube::{Api, ResourceExt};
 use tokio::time::Instant;
 
 use super::books::Books;
@@ -170,7 +170,7 @@ impl LoadBalancers {
             return match booked.await.ok_or_else(|| no_ip(format!("fail to reserve an address into {pool}")))? {
                 Ok(address) => Ok(AllocatedAddress { ip_pool: Some(pool.to_owned()), ..address }),
                 Err((error, duplicate)) => {
-                    if duplicate {
+                    if duplicate && self.has_lost_its_address(lb).await {
                         let _ = self.release(&owner, pool).await;
                     }
                     Err(no_ip(error))
@@ -201,6 +201,16 @@ impl LoadBalancers {
                 Err(no_ip(error.to_string()))
             }
         }
+    }
+
+    /// Whether the API has the load balancer without its address, too. The real host looks only into its cache. If
+    /// that is late, it gives away the booking of an address that it has told already; where nobody collides, it is
+    /// not late.
+    async fn has_lost_its_address(&self, lb: &LoadBalancer) -> bool {
+        let Some(namespace) = lb.namespace() else { return false };
+        let lbs = Api::<LoadBalancer>::namespaced(self.world.client.clone(), &namespace);
+        let found = lbs.get_opt(&lb.name_any()).await;
+        found.is_ok_and(|found| found.is_some_and(|found| found.allocated_ip().is_none()))
     }
 
     /// Takes the owner's booking out of the pool's books. Nothing booked is success.

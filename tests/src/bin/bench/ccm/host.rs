@@ -22,6 +22,8 @@ const AWAY: Duration = Duration::from_mins(1);
 /// and would be slow for seconds after.
 const CUT: &str = "add table inet cut; add chain inet cut in { type filter hook input priority 0; }; \
                    add rule inet cut in iifname != \"lo\" tcp dport 6443 drop";
+/// The host's back-off grows up to two minutes, and ours wakes it once a minute.
+const BOOKED: Duration = Duration::from_secs(80);
 /// How long a stuck Service is watched.
 const STUCK: Duration = Duration::from_mins(2);
 
@@ -120,9 +122,10 @@ pub async fn pools(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let booked = async {
         loop {
             let list = lbs.list(&ListParams::default()).await.context("failed to list load balancers")?.items;
-            if list.iter().all(|lb| lb.usable_address().is_some()) {
+            let Some(lb) = list.iter().find(|lb| lb.usable_address().is_none()) else {
                 return Ok::<_, anyhow::Error>(Instant::now());
-            }
+            };
+            anyhow::ensure!(enlarged.elapsed() < BOOKED, "the host has not booked in {BOOKED:?}: {:?}", lb.status);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };

@@ -1,5 +1,6 @@
 //! Many healthy Services: rest, Nodes that come and go, restart and hand-over of the cloud controller.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -15,7 +16,7 @@ use crate::bench_bed::{CCM_LEASE, stop};
 use crate::crowd::names;
 use crate::figures::megabytes;
 use crate::progress;
-use crate::requests::{Counts, Side, Tally};
+use crate::requests::{Side, Tally};
 
 /// How long nothing is done to see what that costs.
 const REST: Duration = Duration::from_mins(1);
@@ -50,14 +51,18 @@ async fn rest(setup: &Setup, count: usize, told: &mut Results<'_>) -> Result<()>
     Ok(())
 }
 
-/// Requests that concern Services or load balancers.
-fn for_services(tally: &Tally) -> usize {
-    let about = |counts: &Counts| {
-        let all = counts.writes_by_kind.iter().chain(&counts.reads_by_kind);
-        let about = |kind: &str| kind.contains("services") || kind.contains("loadbalancers");
-        all.filter(|(kind, _)| about(kind)).map(|(_, count)| count).sum::<usize>()
-    };
-    about(&tally.side(Side::CcmGuest)) + about(&tally.side(Side::CcmHarvester))
+/// Requests that concern Services or load balancers, by kind. Watches end after five minutes and begin anew, however
+/// many Services there are.
+fn for_services(tally: &Tally) -> BTreeMap<String, usize> {
+    let counts = [Side::CcmGuest, Side::CcmHarvester].map(|side| tally.side(side));
+    let all = counts.into_iter().flat_map(|counts| counts.writes_by_kind.into_iter().chain(counts.reads_by_kind));
+    let about =
+        |kind: &str| (kind.contains("services") || kind.contains("loadbalancers")) && !kind.starts_with("watch ");
+    let mut found = BTreeMap::new();
+    for (kind, count) in all.filter(|(kind, _)| about(kind)) {
+        *found.entry(kind).or_default() += count;
+    }
+    found
 }
 
 async fn around_nodes(setup: &Setup, count: usize, told: &mut Results<'_>) -> Result<()> {
@@ -74,7 +79,10 @@ async fn around_nodes(setup: &Setup, count: usize, told: &mut Results<'_>) -> Re
     bench.wait_until_quiet().await?;
     let asked = for_services(&bench.tally(mark)?);
     let what = format!("node added, excluded, removed with {count} Services: requests for Services");
-    told.tell(Figure::count(what, asked).at_most(0.0).go("600"));
+    if !asked.is_empty() {
+        progress::say(format_args!("  {asked:?}"));
+    }
+    told.tell(Figure::count(what, asked.values().sum()).at_most(0.0).go("600"));
     Ok(())
 }
 
