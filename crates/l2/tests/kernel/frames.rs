@@ -8,14 +8,13 @@ use l2::{
     arp::{self, Arp},
     ethernet::PAYLOAD_LEN,
     ndp::{self, Message, Ndp},
-    netlink::{AddressLifetime, InetConfChange, Macvlan},
+    netlink::{AddressLifetime, InetConfChange},
 };
 
-use crate::lan::{FAR, Lan, NEAR, PATIENCE, SILENCE, Side, eventually, on_a_lan};
+use crate::lan::{FAR, Lan, NEAR, PATIENCE, SILENCE, Side, VIP_MAC, eventually, macvlan, on_a_lan};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0xa);
-const VIP_MAC: Mac = Mac::new([0x00, 0x00, 0x6c, 0x01, 0x02, 0x03]);
 
 async fn hold(side: &Side, interface: u32, ip: impl Into<IpAddr>) {
     side.netlink.set_address(interface, IpNet::from(ip.into()), AddressLifetime::Forever).await.expect("hold");
@@ -64,15 +63,7 @@ fn nobody_answers_for_an_address_that_nobody_has() {
 #[test]
 fn with_arp_ignore_only_the_macvlan_answers_for_its_address() {
     on_a_lan(async |Lan { near, far }| {
-        let wanted = Macvlan {
-            name: "vip-0a1b2c3d".to_owned(),
-            parent: near.index,
-            mac: VIP_MAC,
-            alias: String::from("test"),
-            inet_conf: InetConfChange::default(),
-            address: None,
-        };
-        let macvlan = near.netlink.add_macvlan(&wanted).await.expect("macvlan");
+        let macvlan = near.netlink.add_macvlan(&macvlan(&near)).await.expect("macvlan");
         hold(&near, macvlan, VIP).await;
         let socket = far.open(&near, || PacketSocket::open(far.index, Traffic::Arp)).expect("socket");
         let probe = Arp::probe(FAR, VIP).frame(Mac::BROADCAST);

@@ -6,7 +6,11 @@ use std::{fs::File, net::IpAddr, os::fd::AsFd, panic, thread, time::Duration};
 
 use futures::StreamExt;
 use ipnet::IpNet;
-use l2::{Mac, Netlink, capabilities, capabilities::Capability, netlink::Changes};
+use l2::{
+    Mac, Netlink, capabilities,
+    capabilities::Capability,
+    netlink::{Changes, InetConfChange, Macvlan},
+};
 use rtnetlink::{LinkUnspec, LinkVeth, packet_route::link::LinkAttribute};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
@@ -14,6 +18,9 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 pub const NEAR: Mac = Mac::new([0x02, 0, 0, 0, 0, 0x01]);
 /// MAC of the interface `far`.
 pub const FAR: Mac = Mac::new([0x02, 0, 0, 0, 0, 0x02]);
+
+/// MAC of [`macvlan`].
+pub const VIP_MAC: Mac = Mac::new([0x00, 0x00, 0x6c, 0x01, 0x02, 0x03]);
 
 /// Long enough for a loaded machine; a passing test waits for events, not for this.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,6 +33,18 @@ pub struct Side {
     pub netlink: Netlink,
     pub index: u32,
     handle: rtnetlink::Handle,
+}
+
+/// A macvlan of a Service, with the kernel's own settings.
+pub fn macvlan(parent: &Side) -> Macvlan {
+    Macvlan {
+        name: "vip-0a1b2c3d".to_owned(),
+        parent: parent.index,
+        mac: VIP_MAC,
+        alias: "0a1b2c3d-0000-4000-8000-000000000000".to_owned(),
+        inet_conf: InetConfChange::default(),
+        address: None,
+    }
 }
 
 /// Two namespaces and the cable. The test starts in the near one.

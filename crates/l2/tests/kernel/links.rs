@@ -3,12 +3,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use futures::{FutureExt, StreamExt};
-use l2::{
-    Mac,
-    netlink::{
-        Change, Changes, InetConf, InetConfChange, LinkKind, Macvlan, MacvlanMode, Mismatch, Netlink, OperState,
-        inet_conf_of_all,
-    },
+use l2::netlink::{
+    Change, Changes, InetConf, InetConfChange, LinkKind, Macvlan, MacvlanMode, Mismatch, Netlink, OperState,
+    inet_conf_of_all,
 };
 use rtnetlink::{
     LinkMacVlan, LinkUnspec, MulticastGroup, RouteMessageBuilder,
@@ -20,18 +17,12 @@ use rtnetlink::{
     },
 };
 
-use crate::lan::{Lan, NEAR, PATIENCE, Side, eventually, on_a_lan};
-
-const VIP_MAC: Mac = Mac::new([0x00, 0x00, 0x6c, 0x01, 0x02, 0x03]);
+use crate::lan::{self, Lan, NEAR, PATIENCE, Side, VIP_MAC, eventually, on_a_lan};
 
 fn macvlan(parent: &Side) -> Macvlan {
     Macvlan {
-        name: "vip-0a1b2c3d".to_owned(),
-        parent: parent.index,
-        mac: VIP_MAC,
-        alias: "0a1b2c3d-0000-4000-8000-000000000000".to_owned(),
         inet_conf: InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: Some(2) },
-        address: None,
+        ..lan::macvlan(parent)
     }
 }
 

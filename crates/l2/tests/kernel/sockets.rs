@@ -3,18 +3,12 @@
 use std::{io, net::Ipv4Addr};
 
 use etherparse::PacketBuilder;
-use l2::{
-    Mac, PacketSocket, Traffic,
-    arp::Arp,
-    ndp::Ndp,
-    netlink::{InetConfChange, Macvlan},
-};
+use l2::{Mac, PacketSocket, Traffic, arp::Arp, ndp::Ndp};
 use rtnetlink::{LinkBridge, LinkUnspec, LinkVlan};
 
-use crate::lan::{FAR, Lan, NEAR, PATIENCE, SILENCE, Side, eventually, on_a_lan};
+use crate::lan::{FAR, Lan, NEAR, PATIENCE, SILENCE, Side, VIP_MAC, eventually, macvlan, on_a_lan};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
-const VIP_MAC: Mac = Mac::new([0x00, 0x00, 0x6c, 0x01, 0x02, 0x03]);
 const OTHER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
 
 /// A UDP datagram to the near side, as a DHCP server sends it.
@@ -86,15 +80,7 @@ async fn index_of(side: &Side, name: &str) -> u32 {
 #[test]
 fn a_socket_hears_nothing_that_is_for_a_macvlan_above_its_interface() {
     on_a_lan(async |Lan { near, far }| {
-        let wanted = Macvlan {
-            name: "vip-0a1b2c3d".to_owned(),
-            parent: near.index,
-            mac: VIP_MAC,
-            alias: String::from("test"),
-            inet_conf: InetConfChange::default(),
-            address: None,
-        };
-        let macvlan = near.netlink.add_macvlan(&wanted).await.expect("macvlan");
+        let macvlan = near.netlink.add_macvlan(&macvlan(&near)).await.expect("macvlan");
         let below = PacketSocket::open(near.index, Traffic::Arp).expect("socket");
         let above = PacketSocket::open(macvlan, Traffic::Arp).expect("socket");
         let sender = far.open(&near, || PacketSocket::open(far.index, Traffic::Arp)).expect("socket");
