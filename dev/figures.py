@@ -146,7 +146,7 @@ STEPS = [
     bench("ccm-pools", 300, 300), bench("ccm-nodes-1000", 60, 60), bench("ccm-fast-1000", 150, 150), bench("dhcp-1", 150, 80),
     bench("rest", 120, 60), announcer("pause-300", 20, 17), announcer("pause-1000", 20, 18), announcer("pause-3000", 20, 20),
     announcer("power-loss-spread", 30, 21), announcer("power-loss-etcd", 35, 22), bench("real-100", 150, 150),
-    simulation("node", 130, 20, 10_000, 1_500), simulation("global", 15, 8, 5_000, 2_500), simulation("service", 15, 8, 5_000, 2_500),
+    simulation("node", 840, 130, 10_000, 1_500), simulation("global", 15, 8, 5_000, 2_500), simulation("service", 15, 8, 5_000, 2_500),
     bench("ccm-fast-3000", 900, 900), bench("ccm-fast-10000", 2400, 2400), bench("ccm-nodes-5000", 600, 600), bench("ccm-safe-mode", 720, 720),
     whole("dhcp-renew", ["--only", "dhcp-renew", "--runs", "10"], ["--only", "dhcp-renew", "--runs", "10"], 1260, 1260),
     whole("false-verdicts", ["--only", "false-verdicts", "--minutes", "30"], ["--only", "false-verdicts", "--minutes", "5"], 1920, 420),

@@ -110,6 +110,15 @@ pub enum Change {
     Node(String, NodeFacts),
 }
 
+/// Renewals of a membership Lease that came before it had run out.
+#[derive(Debug, Clone, Copy)]
+struct Renewals {
+    /// When the first of them was written.
+    since: Duration,
+    /// When the Lease runs out unless it is renewed again.
+    until: Duration,
+}
+
 /// All objects.
 #[derive(Debug, Default)]
 pub struct Api {
@@ -126,8 +135,8 @@ pub struct Api {
     renewed: BTreeMap<String, Duration>,
     /// A Lease that was taken from a holder who had renewed it in time, or a term that two nodes were given.
     pub stolen: Option<String>,
-    /// When each membership Lease was written last.
-    members_renewed: BTreeMap<String, Duration>,
+    /// How each membership Lease was renewed.
+    members_renewed: BTreeMap<String, Renewals>,
     ignores_versions: bool,
     /// Writes on Services by nodes.
     pub service_writes: u64,
@@ -139,9 +148,10 @@ impl Api {
         self.members.get(node).map(|(_, member)| &member.card)
     }
 
-    /// When the membership Lease of this node was written last.
-    pub fn renewed_at(&self, node: &str) -> Option<Duration> {
-        self.members_renewed.get(node).copied()
+    /// Since when the membership Lease of this node is valid without a gap. `None`: it is not valid now.
+    pub fn valid_since(&self, node: &str, now: Duration) -> Option<Duration> {
+        let renewals = self.members_renewed.get(node)?;
+        (now < renewals.until).then_some(renewals.since)
     }
 
     /// An empty one. `ignores_versions` breaks it: a write goes through whatever was written meanwhile.
@@ -257,7 +267,8 @@ impl Api {
                 }
                 self.version += 1;
                 self.members.insert(node.clone(), (self.version, member.clone()));
-                self.members_renewed.insert(node.clone(), now);
+                let since = self.valid_since(node, now).unwrap_or(now);
+                self.members_renewed.insert(node.clone(), Renewals { since, until: now + member.duration });
                 (ApiAnswer::MemberWritten(self.version), Some(Change::Member(node.clone(), member.clone())))
             }
             Request::Publish(key, version, record) => self

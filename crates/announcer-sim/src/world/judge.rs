@@ -227,9 +227,10 @@ impl World<'_> {
         let lan = self.judge.vip(index).lan();
         let well = settled(self.judge.well_since.get(&(lan, owner)));
         let heard = well && settled(self.judge.answering[index].get(&owner));
-        // A Lease that has run out ends the veto, also where only the API has refused the renewals.
+        // A Lease that has run out ends the veto, also where only the API has refused the renewals. A node may go by what
+        // it knew when its own last renewal came back, so a Lease that was away since then may have run out for it.
         let lease = Duration::from_secs(self.scenario.lease[0]);
-        let fresh = self.api.renewed_at(&from.host).is_some_and(|renewed| self.now < renewed + lease);
+        let fresh = self.api.valid_since(&from.host, self.now).is_some_and(|since| since + lease <= self.now);
         if swap.owner_record.host == self.nodes[n].name
             && heard
             && fresh
