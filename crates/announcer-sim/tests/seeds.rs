@@ -389,8 +389,8 @@ fn a_former_owner_that_answers_on_the_macvlan_until_it_hears_its_successor_is_no
     keeps_its_promises(3298, ElectionMode::Node);
 }
 
-/// The API refused the owner's renewals for longer than its Lease, and the next one came 5 ms before the other side of a
-/// split decided. That side could not know of it yet.
+/// The API refused the owner's renewals for longer than its Lease, and the next one came 5 ms before the other side of
+/// a split decided. That side could not know of it yet.
 #[test]
 fn a_lease_that_was_renewed_again_a_moment_ago_had_run_out_for_a_node_that_is_cut_off() {
     keeps_its_promises(2191, ElectionMode::Node);

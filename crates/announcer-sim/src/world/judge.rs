@@ -227,8 +227,9 @@ impl World<'_> {
         let lan = self.judge.vip(index).lan();
         let well = settled(self.judge.well_since.get(&(lan, owner)));
         let heard = well && settled(self.judge.answering[index].get(&owner));
-        // A Lease that has run out ends the veto, also where only the API has refused the renewals. A node may go by what
-        // it knew when its own last renewal came back, so a Lease that was away since then may have run out for it.
+        // A Lease that has run out ends the veto, also where only the API has refused the renewals. A node goes by what
+        // it knew when its own last renewal came back, up to a Lease ago. So it may not know of the first renewal after
+        // a gap.
         let lease = Duration::from_secs(self.scenario.lease[0]);
         let fresh = self.api.valid_since(&from.host, self.now).is_some_and(|since| since + lease <= self.now);
         if swap.owner_record.host == self.nodes[n].name
