@@ -9,7 +9,7 @@
   figures.py check      fails if a table says something else than the data, or the data has a path of this machine (in `make test`)
 
 Each step is one file in docs/data/figures: what the benchmark wrote, raw values and all, with commit, machine, load, time and command.
-Tables lie between `<!-- figures: NAME -->` and `<!-- /figures -->`. A row of another build than the newest is marked with that build.
+Tables lie between `<!-- figures: NAME -->` and `<!-- /figures -->`. A row of another build than most steps are of is marked with that build.
 """
 
 import argparse

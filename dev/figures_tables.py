@@ -3,18 +3,20 @@ earlier.json, rows of builds before that cannot be had again, until their steps 
 
 import json
 import re
+from collections import Counter
 from statistics import median_low
 
 
 class Data:
-    """What was measured, and what builds it came from: the newest one is the page's, rows of another are marked."""
+    """What was measured, and what builds it came from: the one that most steps are of is the page's, rows of another are marked."""
 
     def __init__(self, directory):
         self.steps = {file.stem: json.loads(file.read_text()) for file in sorted((directory / "figures").glob("*.json"))}
         self.earlier = json.loads((directory / "earlier.json").read_text())
         self.peers = json.loads((directory / "peers.json").read_text())
-        origins = [step["origin"] for step in self.steps.values()]
-        self.commit = max(origins, key=lambda origin: origin["date"])["commit"] if origins else None
+        origins = sorted((step["origin"] for step in self.steps.values()), key=lambda origin: origin["date"], reverse=True)
+        # Of two with as many steps the newer one.
+        self.commit = Counter(origin["commit"] for origin in origins).most_common(1)[0][0] if origins else None
 
     def report(self, step):
         return self.steps[step]["report"] if step in self.steps else None

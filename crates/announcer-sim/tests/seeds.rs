@@ -395,3 +395,10 @@ fn a_former_owner_that_answers_on_the_macvlan_until_it_hears_its_successor_is_no
 fn a_lease_that_was_renewed_again_a_moment_ago_had_run_out_for_a_node_that_is_cut_off() {
     keeps_its_promises(2191, ElectionMode::Node);
 }
+
+/// The Service was made anew while the API was away, and its owner knew of it before its successor did: the macvlan of
+/// the new one answered with a MAC of its own.
+#[test]
+fn an_owner_that_answers_for_a_service_that_was_made_anew_is_no_stranger() {
+    keeps_its_promises(5912, ElectionMode::Node);
+}

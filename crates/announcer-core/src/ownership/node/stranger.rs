@@ -11,7 +11,7 @@ use super::Cluster;
 use super::decide::{OwnerState, QuestionState, Step};
 use super::round::{Round, Standing, Wake};
 use super::silence::OwnerSilence;
-use super::timing::{CARD_IS_LATE, STRANGERS_TIME, TOLD_AFTER};
+use super::timing::{CARD_IS_LATE, RECORD_IS_LATE, STRANGERS_TIME, TOLD_AFTER};
 use crate::detect::profile::GRACE;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
@@ -189,6 +189,12 @@ impl Cluster {
         // A member may have taken it a moment ago, by a record that has not come here yet.
         let successor = owner_state == OwnerState::Alive && member.is_some() && !in_its_name;
         if !takes && (first != Some(0) || owner.is_none() || successor) {
+            return Vec::new();
+        }
+        // The Service may have been made anew, and its owner answers with another MAC. That news is on its way.
+        let certain_at = self.silent_since(standing).map(|since| since + RECORD_IS_LATE);
+        if let Some(at) = certain_at.filter(|at| !takes && round.now < *at) {
+            wake.at(at);
             return Vec::new();
         }
         let (addresses, owner) = (self.contested(standing), owner.unwrap_or("nobody that is known"));

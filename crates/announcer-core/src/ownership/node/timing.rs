@@ -44,6 +44,9 @@ pub(super) const TOLD_AFTER: Duration = Duration::from_secs(13);
 pub(super) const GATEWAY_LOST: Duration = Duration::from_secs(18);
 /// A card arrives this long after its time at the latest, while the API answers.
 pub(super) const CARD_IS_LATE: Duration = Duration::from_secs(1);
+/// A record arrives this long after it was written at the latest, while the API answers: a watch that broke lists again
+/// after up to a second.
+pub(super) const RECORD_IS_LATE: Duration = Duration::from_secs(2);
 /// A swap without an answer is requested again after this time. With hundreds of swaps and a slow API server, the last
 /// ones wait for their turn.
 pub(super) const SWAP_LIMIT: Duration = Duration::from_secs(10);

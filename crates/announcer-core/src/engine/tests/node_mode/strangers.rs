@@ -50,6 +50,17 @@ fn whoever_answers_for_a_dead_owner_delays_its_successor_until_its_lease_has_run
     }
 }
 
+/// The record that explains the other MAC may be on its way, as after an outage of the API.
+#[test]
+fn a_stranger_is_told_of_once_a_newer_record_would_have_come() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+    cluster.quiet(3000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);
+    while_answered(&mut cluster, 1500, STRANGER, &ALL);
+    assert_eq!(cluster.node.reasons(), [""; 0], "{:?}", cluster.node.told);
+    while_answered(&mut cluster, 1000, STRANGER, &ALL);
+    assert_eq!(cluster.node.reasons(), ["AddressConflict"]);
+}
+
 #[test]
 fn an_owner_in_doubt_reads_its_record_before_it_believes_a_stranger() {
     for who in [STRANGER, mac("node-2")] {
