@@ -402,3 +402,10 @@ fn a_lease_that_was_renewed_again_a_moment_ago_had_run_out_for_a_node_that_is_cu
 fn an_owner_that_answers_for_a_service_that_was_made_anew_is_no_stranger() {
     keeps_its_promises(5912, ElectionMode::Node);
 }
+
+/// The process of the only node on the gateway's side started during the split. The owner renews its Lease, and its
+/// card says only 12 s after the split that it hears no host.
+#[test]
+fn an_owner_that_is_cut_off_and_was_never_heard_falls_under_p9() {
+    keeps_its_promises(6275, ElectionMode::Node);
+}

@@ -224,13 +224,15 @@ impl World<'_> {
         }
     }
 
-    /// Whether the owner has lost its power, or its process stands still or has ended, and no process that could take
-    /// the address has ever heard it: racks that are apart, or a process that started after the loss. These cannot tell
-    /// a dead owner from one that the LAN keeps apart from them, so its Lease has to expire.
+    /// Whether the owner has lost its power, its process stands still or has ended, or it is cut off, and no process
+    /// that could take the address has ever heard it: racks that are apart, or a process that started after the loss.
+    /// These cannot tell a lost owner from one that the LAN keeps apart from them alone, so its Lease has to expire, or
+    /// its card to say that it hears no host.
     fn is_lost_unheard(&self, index: usize, well: &[bool]) -> bool {
         let (lan, services) = (self.judge.vip(index).lan(), self.judge.services(index));
         let Some(record) = services.iter().find_map(|service| self.api.owner(&key(*service))) else { return false };
-        let owner = self.nodes.iter().position(|node| node.name == record.host && !node.runs());
+        let owner = self.nodes.iter().position(|node| node.name == record.host);
+        let owner = owner.filter(|owner| !self.nodes[*owner].runs() || !self.is_heard_outside(lan, *owner));
         let met = |n: usize, owner| self.judge.met.get(&(lan, n, owner)) == Some(&self.nodes[n].life);
         owner.is_some_and(|owner| !(0..self.nodes.len()).any(|n| well[n] && self.may_begin(n, index) && met(n, owner)))
     }
