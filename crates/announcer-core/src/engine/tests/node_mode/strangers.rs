@@ -56,7 +56,7 @@ fn a_stranger_is_told_of_once_a_newer_record_would_have_come() {
     let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
     cluster.quiet(3000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);
     while_answered(&mut cluster, 1500, STRANGER, &ALL);
-    assert_eq!(cluster.node.reasons(), [""; 0], "{:?}", cluster.node.told);
+    assert!(cluster.node.told.is_empty(), "{:?}", cluster.node.told);
     while_answered(&mut cluster, 1000, STRANGER, &ALL);
     assert_eq!(cluster.node.reasons(), ["AddressConflict"]);
 }
