@@ -27,8 +27,10 @@ pub enum Trouble {
     Unanswered(usize),
     /// The same where the owner and both of its successors are ill.
     Orphaned(usize),
-    /// The same where a stranger answers for it.
+    /// The same as [`Trouble::Unanswered`] where a stranger answers for it.
     Contested(usize),
+    /// The same as [`Trouble::Orphaned`] where a stranger answers for it.
+    ContestedOrphan(usize),
     /// This client gets no answer for this address, though a node on its side answers for it.
     Misled(usize, usize),
     /// This client gets no answer for this address, after the one fault of the run.
@@ -68,7 +70,7 @@ impl Trouble {
             Self::Refused(..) => "a leased address is given up when the server refuses it",
             Self::Unanswered(_) => "an address with a healthy node is answered",
             Self::Orphaned(_) => "an address with a healthy node is answered, once Leases have expired",
-            Self::Contested(_) => {
+            Self::Contested(_) | Self::ContestedOrphan(_) => {
                 "an address for which a stranger answers is answered by us, once its owner's Lease has run out"
             }
             Self::Misled(..) => "a client finds the node that answers on its side of the LAN",
@@ -241,6 +243,10 @@ impl Limits {
             // majority that is cut off keeps the address until its own cards show that it hears fewer hosts, which
             // takes 13 s and a renewal.
             Trouble::Orphaned(_) => (duration + seconds(7)).max(seconds(17 + 7)) + duration / 3 + api,
+            // A stranger moves no gateway: a majority that is cut off takes as long to see that as without him.
+            Trouble::ContestedOrphan(index) => {
+                self.limit(Trouble::Orphaned(index)).max(self.limit(Trouble::Contested(index)))
+            }
             // decisions.md 24: five seconds after the Lease has expired, counted from a renewal of our own, and the
             // wait for the first successor.
             Trouble::Contested(_) => duration + duration / 3 + seconds(5) + seconds(7) + api,

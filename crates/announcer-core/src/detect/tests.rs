@@ -383,6 +383,23 @@ fn a_vip_that_an_owner_has_just_got_is_not_missing() {
     assert_eq!(lan.silent()[0].1, [vip(5), vip(6)]);
 }
 
+/// Its former owner answers for a last moment. The VIP that had proved that the owner is silent has been taken by then.
+#[test]
+fn a_vip_with_a_verdict_is_tested_again_though_its_owner_was_never_heard_for_it() {
+    let mut lan = Lan::new(&[target(2, 0, &[5])]);
+    lan.run(Duration::from_secs(1));
+    lan.kill(2);
+    lan.holders.insert(vip(6), [mac(4)].into());
+    lan.detector.watch(lan.now, &[target(2, 0, &[5, 6])]);
+    lan.run(ms(260));
+    let OwnerVerdict::Silent { vips, taken, .. } = &lan.verdicts[0].1 else { panic!("{:?}", lan.verdicts) };
+    assert_eq!((addresses(vips), taken.len()), (vec![vip(5)], 1));
+    lan.detector.watch(lan.now, &[target(2, 0, &[6])]);
+    lan.holders.remove(&vip(6));
+    lan.run(ms(600));
+    assert_eq!(lan.silent()[1..], [(name(2), vec![vip(6)], true)]);
+}
+
 /// The order of the loop (R1): with it a late timer is nothing that could be held against an owner.
 #[test]
 fn a_prober_without_processor_time_suspects_nobody() {

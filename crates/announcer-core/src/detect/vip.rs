@@ -56,9 +56,9 @@ impl Vip {
         }
     }
 
-    /// R5.
+    /// R5. A verdict arms, too: the VIP that proved it may have a new owner by now, and this one is tested again.
     pub fn is_armed(&self, now: Instant, grace: Duration) -> bool {
-        self.heard || now >= self.since + grace
+        self.heard || self.verdicts > 0 || now >= self.since + grace
     }
 
     /// How many silent periods make it suspect. Nobody waits for one who is silent himself.

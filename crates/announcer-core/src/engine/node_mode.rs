@@ -10,6 +10,7 @@ mod left;
 mod own_answers;
 mod probed;
 mod questions;
+mod used_links;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,6 +22,7 @@ use kube_proxy::KubeProxy;
 use l2_types::{Address, Mac};
 use left::Left;
 use probed::Services;
+use used_links::UsedLinks;
 
 pub(super) use changes::EffectiveChange;
 use changes::OwnerChanges;
@@ -62,7 +64,7 @@ pub(super) struct NodeMode {
     /// How long a node has been silent when the detector reports it.
     silent_for: Duration,
     neighbourhood: Neighbourhood,
-    links: BTreeSet<(u32, Family)>,
+    links: UsedLinks,
     /// Interfaces without an IPv6 source, from which no host can be asked about an IPv6 address; logged once.
     mute: BTreeSet<u32>,
     kube_proxy: KubeProxy,
@@ -91,7 +93,7 @@ impl NodeMode {
             at_own_addresses: BTreeMap::new(),
             silent_for: timers.period * timers.patience(0) + timers.confirm,
             neighbourhood: Neighbourhood::default(),
-            links: BTreeSet::new(),
+            links: UsedLinks::default(),
             mute: BTreeSet::new(),
             kube_proxy: KubeProxy::new(now),
             probed: Services::default(),
@@ -116,7 +118,7 @@ impl NodeMode {
         // The interfaces of landmarks too, because their answers are needed in every burst.
         let named = self.neighbourhood.named.iter();
         let links = named.map(|landmark| (landmark.link, Family::of(landmark.address)));
-        self.links.iter().copied().chain(links)
+        self.links.iter().chain(links)
     }
 }
 
@@ -157,7 +159,7 @@ impl Engine {
     /// Reviews ownership and follows the result. Runs before each plan.
     pub(super) fn review(&mut self, now: Instant) {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
-        let used: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
+        let used = self.node_mode.links.indices();
         self.node_mode.left.note(network, &self.services);
         let (serving, leaving) = (self.node_mode.kube_proxy.is_healthy(), self.shutdown.has_begun());
         let (services, config) = (&self.services, &self.config);
@@ -198,7 +200,8 @@ impl Engine {
             kube_proxy_known: self.node_mode.kube_proxy.is_known(),
         };
         let review = cluster.review(now, &context);
-        let uses: BTreeSet<u32> = review.links.iter().map(|(link, _)| *link).collect();
+        self.node_mode.links.note(now, &review.links);
+        let uses = self.node_mode.links.indices();
         if uses != used || cluster.is_card_outdated(now) {
             // Other nodes may be waiting for a node with this interface, or may take what this node cannot.
             cluster.set_card(now, card(&uses));
@@ -226,7 +229,6 @@ impl Engine {
 
     /// Performs the results of a review.
     fn follow(&mut self, now: Instant, review: Review) {
-        self.node_mode.links = review.links;
         self.out.extend(review.swaps.into_iter().map(|(key, swap)| Action::Swap(key, swap)));
         for (link, address) in review.questions {
             self.ask(Ask { link, address, to: Mac::BROADCAST });
@@ -252,7 +254,7 @@ impl Engine {
 
     fn note_mute(&mut self) {
         let Some(network) = self.observer.network() else { return };
-        let six = self.node_mode.links.iter().filter(|(_, family)| *family == Family::V6).map(|(link, _)| *link);
+        let six = self.node_mode.links.iter().filter(|(_, family)| *family == Family::V6).map(|(link, _)| link);
         let mute: BTreeSet<u32> = six.filter(|link| network.ipv6_source(*link).is_none()).collect();
         for link in mute.difference(&self.node_mode.mute).filter_map(|link| network.link(*link)) {
             tracing::warn!(
@@ -267,7 +269,7 @@ impl Engine {
     /// Updates what the detector knows of the LAN of each interface that carries VIPs.
     fn set_neighbourhood(&mut self, now: Instant, vips: BTreeSet<IpAddr>) {
         let (Owners::Node(cluster), Some(network)) = (&self.ownership, self.observer.network()) else { return };
-        let links: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
+        let links = self.node_mode.links.indices();
         let neighbourhood = cluster.neighbourhood(now, network, links, vips);
         if neighbourhood != self.node_mode.neighbourhood {
             self.node_mode.detector.set_neighbourhood(now, &neighbourhood);
@@ -275,11 +277,11 @@ impl Engine {
         }
     }
 
-    /// Updates the nodes that are watched for their own sake, on the interfaces with addresses of Services. Without
-    /// such addresses no node is watched.
+    /// Updates the nodes that are watched for their own sake, on the interfaces with addresses of Services. Where none
+    /// has been for a while, no node is watched.
     fn watch_nodes(&mut self, now: Instant) {
         let (Owners::Node(cluster), Some(network)) = (&self.ownership, self.observer.network()) else { return };
-        let links: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
+        let links = self.node_mode.links.indices();
         let (targets, uids) = cluster.nodes_to_watch(now, network, &links);
         let changed = self.node_mode.nodes.watch(uids);
         self.out.replan_if(changed);
@@ -366,7 +368,7 @@ impl Engine {
     fn next_review(&self) -> Option<Instant> {
         let Owners::Node(cluster) = &self.ownership else { return None };
         let reviews = self.services.are_listed() && self.observer.network().is_some() && !self.shutdown.is_done();
-        cluster.deadline().filter(|_| reviews)
+        cluster.deadline().into_iter().chain(self.node_mode.links.deadline()).min().filter(|_| reviews)
     }
 
     pub(super) fn node_mode_deadline(&self) -> Option<Instant> {

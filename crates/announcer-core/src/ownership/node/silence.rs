@@ -66,6 +66,8 @@ struct SilentAddress {
     since: Instant,
     /// When the first verdict would have come after a burst of the usual length.
     missed: Instant,
+    /// When the last burst ended.
+    tested: Instant,
     term: Term,
     silence: OwnerSilence,
 }
@@ -126,7 +128,8 @@ impl Silences {
                     let missed = before.map_or_else(|| before_that(now, longer), |found| found.missed);
                     let last = before.map_or(last, |found| found.silence.last);
                     let silence = OwnerSilence { taken, side, certain, heard: was_heard, last, outside };
-                    known.silent.insert(vip.address, SilentAddress { since, missed, term: vip.term, silence });
+                    let found = SilentAddress { since, missed, tested: now, term: vip.term, silence };
+                    known.silent.insert(vip.address, found);
                 }
             }
             OwnerVerdict::Answers { owner, vip } => {
@@ -163,6 +166,12 @@ impl Silences {
     /// When the last of these addresses fell silent.
     pub fn latest(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<Instant> {
         self.found(record, addresses).map(|(_, found)| found.since).max()
+    }
+
+    /// Whether somebody else still answered for one of these addresses when it had been silent for so long.
+    pub fn is_taken_after(&self, record: &OwnerRecord, addresses: &[IpAddr], time: Duration) -> bool {
+        let taken = |found: &SilentAddress| found.silence.taken.is_some() && found.tested >= found.since + time;
+        self.found(record, addresses).any(|(_, found)| taken(found))
     }
 
     /// Those of these addresses for which the owner is silent.

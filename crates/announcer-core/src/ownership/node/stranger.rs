@@ -152,6 +152,14 @@ impl Cluster {
         self.silence(standing).and_then(|silent| silent.taken).or_else(asked)
     }
 
+    /// Whether the bursts have shown somebody else only while a newer record may still come, or the former owner serve.
+    fn is_taken_early(&self, standing: &Standing<'_>) -> bool {
+        let addresses: Vec<IpAddr> = standing.owed().map(|(address, _)| address).collect();
+        let taken = self.silence(standing).is_some_and(|silence| silence.taken.is_some());
+        let later = |record| self.silences.is_taken_after(record, &addresses, RECORD_IS_LATE);
+        taken && !standing.owner_record.as_ref().is_some_and(later)
+    }
+
     /// The addresses that a message about a stranger names: those for which the owner is silent, or all that were asked
     /// for by broadcast.
     fn contested(&self, standing: &Standing<'_>) -> String {
@@ -191,10 +199,9 @@ impl Cluster {
         if !takes && (first != Some(0) || owner.is_none() || successor) {
             return Vec::new();
         }
-        // The Service may have been made anew, and its owner answers with another MAC. That news is on its way.
-        let certain_at = self.silent_since(standing).map(|since| since + RECORD_IS_LATE);
-        if let Some(at) = certain_at.filter(|at| !takes && round.now < *at) {
-            wake.at(at);
+        // The Service may have been made anew, and its owner answers with another MAC: that news is on its way. Or it
+        // was handed over a moment ago, and its former owner still serves it. A later burst tells.
+        if !takes && self.is_taken_early(standing) {
             return Vec::new();
         }
         let (addresses, owner) = (self.contested(standing), owner.unwrap_or("nobody that is known"));

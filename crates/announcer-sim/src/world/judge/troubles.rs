@@ -209,10 +209,12 @@ impl World<'_> {
                 let ill = (0..self.nodes.len()).filter(|n| !(well[*n] && self.may_begin(*n, index))).count();
                 // Only the first LAN has a gateway. Without one a minority waits until the owner's card shows its loss.
                 let outnumbered = lan > 0 && ill * 2 >= self.nodes.len();
-                let trouble = match ill {
-                    _ if robbed => Trouble::Contested(index),
-                    0..3 if !outnumbered && !self.is_lost_unheard(index, well) => Trouble::Unanswered(index),
-                    _ => Trouble::Orphaned(index),
+                let orphaned = ill >= 3 || outnumbered || self.is_lost_unheard(index, well);
+                let trouble = match (robbed, orphaned) {
+                    (true, true) => Trouble::ContestedOrphan(index),
+                    (true, false) => Trouble::Contested(index),
+                    (false, true) => Trouble::Orphaned(index),
+                    (false, false) => Trouble::Unanswered(index),
                 };
                 (!answering.keys().any(heard)).then_some(trouble)
             }

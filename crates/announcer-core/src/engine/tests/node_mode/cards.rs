@@ -44,7 +44,8 @@ fn changed(cluster: &mut Cluster) {
     cluster.node.pass_ms(100);
 }
 
-/// A slow kernel goes on answering for a while, with the MAC of that interface.
+/// A slow kernel goes on answering for a while, with the MAC of that interface. An interface that carries none of ours
+/// counts for 30 s more.
 #[test]
 fn an_interface_is_named_until_it_is_seen_to_carry_no_address_of_ours() {
     let mut cluster = Cluster::with(&[AUTO], &["node-1"], &[service()]);
@@ -52,6 +53,7 @@ fn an_interface_is_named_until_it_is_seen_to_carry_no_address_of_ours() {
     assert!(cluster.node.kernel.has("eth1", "10.1.0.5/32"));
     changed(&mut cluster);
     cluster.node.gone("web");
+    cluster.quiet(31_000, &[], &["node-1"]);
     let said = |cluster: &Cluster| cluster.node.cards.last().map(|card| links(card).contains(&"eth1"));
     assert_eq!(said(&cluster), Some(true), "its removal was only asked for");
     changed(&mut cluster);

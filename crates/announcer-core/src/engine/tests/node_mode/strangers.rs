@@ -50,15 +50,31 @@ fn whoever_answers_for_a_dead_owner_delays_its_successor_until_its_lease_has_run
     }
 }
 
-/// The record that explains the other MAC may be on its way, as after an outage of the API.
+/// The record that explains the other MAC may be on its way, as after an outage of the API. Bursts follow after 0.5 s,
+/// 1 s and 2 s.
 #[test]
-fn a_stranger_is_told_of_once_a_newer_record_would_have_come() {
+fn a_stranger_is_told_of_that_answers_when_a_newer_record_would_have_come() {
     let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
     cluster.quiet(3000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);
-    while_answered(&mut cluster, 1500, STRANGER, &ALL);
+    while_answered(&mut cluster, 2500, STRANGER, &ALL);
     assert!(cluster.node.told.is_empty(), "{:?}", cluster.node.told);
-    while_answered(&mut cluster, 1000, STRANGER, &ALL);
+    while_answered(&mut cluster, 1800, STRANGER, &ALL);
     assert_eq!(cluster.node.reasons(), ["AddressConflict"]);
+}
+
+/// It was the former owner, which serves the address for a last moment.
+#[test]
+fn whoever_does_not_answer_any_more_when_a_newer_record_would_have_come_is_not_told_of() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+    cluster.quiet(3000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);
+    while_answered(&mut cluster, 2200, STRANGER, &ALL);
+    cluster.quiet(2200, &[("node-2", "10.0.0.2")], &ALL);
+    assert_eq!(cluster.node.swaps.len(), 1, "{:?}", cluster.node.log);
+    assert!(
+        cluster.node.told.iter().all(|(_, told)| told.reason != Reason::AddressConflict),
+        "{:?}",
+        cluster.node.told
+    );
 }
 
 #[test]
