@@ -22,10 +22,12 @@ BINARY := $(BUILT)/$(TARGET)/release/harvester-cloud-provider
 # them again. What is to run is chosen by the names of the tests. Programs of the profiles release and tools are built alone.
 BUILD := cargo build --locked --workspace --all-targets
 # The demo's own programs need no optimisation, and are built in three fifths of the time without. They are a release with other settings,
-# not a profile of their own: macros and build scripts, a fifth of the work, are then built once for both.
+# not a profile of their own: macros and build scripts are then built once for both. Cargo names those by the profile's LTO, too, so that
+# is put out by flags, which they do not get.
 # CI has built everything by then, in profile dev.
 DEMO_PROFILE ?= release
-UNOPTIMISED := $(addprefix CARGO_PROFILE_RELEASE_,OPT_LEVEL=0 LTO=off CODEGEN_UNITS=4 PANIC=unwind)
+UNOPTIMISED := $(addprefix CARGO_PROFILE_RELEASE_,OPT_LEVEL=0 CODEGEN_UNITS=4 PANIC=unwind) \
+  RUSTFLAGS='-C lto=off -C linker-plugin-lto=no'
 DEMO_BUILD = $(if $(filter dev,$(DEMO_PROFILE)),$(BUILD),$(UNOPTIMISED) RUSTC_WRAPPER='$(CURDIR)/dev/rustc.sh' \
   cargo build --locked --release --target $(TARGET) -p harvester-sim -p testbed --bins)
 DEMO = $(BUILT)/$(if $(filter dev,$(DEMO_PROFILE)),debug,$(TARGET)/release)/demo
@@ -38,9 +40,9 @@ help: ## what there is
 
 demo: ## see the main job working on real components (KEEP=1 leaves it up), as root
 	@dev/tools.sh --packages
-	@# What is shipped comes last of Rust: it is linked by one processor alone, while the other one compiles Go, which is niced to last longer.
+	@# What is shipped comes last of Rust: it is linked by one processor alone, while the other one compiles Go, which is niced so that it lasts until then.
 	@dev/together.py --then 60 'the demo, and what is shipped=640=$(MAKE) --no-print-directory demo-programs && $(MAKE) --no-print-directory release' \
-	  'etcd, Kubernetes, Helm=560=nice -n 5 dev/tools.sh --demo'
+	  'etcd, Kubernetes, Helm=560=nice -n 19 dev/tools.sh --demo'
 	@HCP_TOOLS=$$(dev/tools.sh --demo) HCP_BINARY=$(BINARY) $(DEMO) run $(if $(KEEP),--keep)
 
 demo-programs:
