@@ -6,8 +6,11 @@ cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset CARGO_TARGET_DIR
+# The commit is part of the program: one that is made meanwhile must not be what differs.
+commit=$(git rev-parse HEAD)
 for place in one another/that-is-longer; do
   git clone -q --no-hardlinks . "$work/$place"
+  git -C "$work/$place" -c advice.detachedHead=false checkout -q "$commit"
   # The second one on another day, as other users would.
   ( cd "$work/$place" && [ "$place" = one ] || find . -path ./.git -prune -o -type f -exec touch -d '2001-02-03' {} +
     cd "$work/$place" && ${RELEASE_CHECK_NICE:-} make --no-print-directory image chart ) >&2
