@@ -243,7 +243,7 @@ impl Limits {
             // majority that is cut off keeps the address until its own cards show that it hears fewer hosts, which
             // takes 13 s and a renewal.
             Trouble::Orphaned(_) => (duration + seconds(7)).max(seconds(17 + 7)) + duration / 3 + api,
-            // A stranger moves no gateway: a majority that is cut off takes as long to see that as without him.
+            // A stranger does not make a majority that is cut off see sooner that it hears fewer hosts.
             Trouble::ContestedOrphan(index) => {
                 self.limit(Trouble::Orphaned(index)).max(self.limit(Trouble::Contested(index)))
             }

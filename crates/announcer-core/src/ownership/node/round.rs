@@ -155,6 +155,11 @@ impl Standing<'_> {
         self.addresses.iter().copied().filter(move |(address, _)| !is_any_told || is_told(*address))
     }
 
+    /// The same without the MACs.
+    pub fn owed_addresses(&self) -> Vec<IpAddr> {
+        self.owed().map(|(address, _)| address).collect()
+    }
+
     /// Whether the group has no owner, and no node may own it before an endpoint is ready.
     pub fn awaits_endpoint(&self) -> bool {
         self.owner_record.is_none() && self.only.as_ref().is_some_and(BTreeSet::is_empty)

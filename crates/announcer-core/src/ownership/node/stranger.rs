@@ -2,7 +2,6 @@
 //! answers in the name of the dead, nodes whose kube-proxy runs in IPVS mode without strict ARP. Their veto has an end,
 //! and the author of the Service is told. Pure.
 
-use std::net::IpAddr;
 use std::time::Instant;
 
 use l2_types::Mac;
@@ -11,7 +10,7 @@ use super::Cluster;
 use super::decide::{OwnerState, QuestionState, Step};
 use super::round::{Round, Standing, Wake};
 use super::silence::OwnerSilence;
-use super::timing::{CARD_IS_LATE, RECORD_IS_LATE, STRANGERS_TIME, TOLD_AFTER};
+use super::timing::{CARD_IS_LATE, HAND_OVER_LINGER, RECORD_IS_LATE, STRANGERS_TIME, TOLD_AFTER};
 use crate::detect::profile::GRACE;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
@@ -19,20 +18,17 @@ use crate::view::ServiceKey;
 impl Cluster {
     /// What the detector found about the owner of a group, if that owner is silent.
     pub(super) fn silence(&self, standing: &Standing<'_>) -> Option<OwnerSilence> {
-        let addresses: Vec<IpAddr> = standing.owed().map(|(address, _)| address).collect();
-        self.silences.of(standing.owner_record.as_ref()?, &addresses)
+        self.silences.of(standing.owner_record.as_ref()?, &standing.owed_addresses())
     }
 
     /// When the last address of a group fell silent, if its owner is silent.
     pub(super) fn silent_since(&self, standing: &Standing<'_>) -> Option<Instant> {
-        let addresses: Vec<IpAddr> = standing.owed().map(|(address, _)| address).collect();
-        self.silences.latest(standing.owner_record.as_ref()?, &addresses)
+        self.silences.latest(standing.owner_record.as_ref()?, &standing.owed_addresses())
     }
 
     /// When the first address of a group was missed, if its owner is silent: from then on clients had no answer.
     pub(super) fn missed_since(&self, standing: &Standing<'_>) -> Option<Instant> {
-        let addresses: Vec<IpAddr> = standing.owed().map(|(address, _)| address).collect();
-        self.silences.missed(standing.owner_record.as_ref()?, &addresses)
+        self.silences.missed(standing.owner_record.as_ref()?, &standing.owed_addresses())
     }
 
     /// Whether most probably this node has lost the clients, and not the silent owner, whose Lease is valid
@@ -154,16 +150,16 @@ impl Cluster {
 
     /// Whether the bursts have shown somebody else only while a newer record may still come, or the former owner serve.
     fn is_taken_early(&self, standing: &Standing<'_>) -> bool {
-        let addresses: Vec<IpAddr> = standing.owed().map(|(address, _)| address).collect();
-        let taken = self.silence(standing).is_some_and(|silence| silence.taken.is_some());
-        let later = |record| self.silences.is_taken_after(record, &addresses, RECORD_IS_LATE);
-        taken && !standing.owner_record.as_ref().is_some_and(later)
+        let explained = RECORD_IS_LATE.max(HAND_OVER_LINGER);
+        let later = |record| self.silences.is_taken_after(record, &standing.owed_addresses(), explained);
+        self.silence(standing).is_some_and(|silence| silence.taken.is_some())
+            && !standing.owner_record.as_ref().is_some_and(later)
     }
 
     /// The addresses that a message about a stranger names: those for which the owner is silent, or all that were asked
     /// for by broadcast.
     fn contested(&self, standing: &Standing<'_>) -> String {
-        let owed: Vec<IpAddr> = standing.owed().map(|(address, _)| address).collect();
+        let owed = standing.owed_addresses();
         let record = standing.owner_record.as_ref();
         let silent = record.map(|record| self.silences.silent_among(record, &owed)).unwrap_or_default();
         let named = if silent.is_empty() { owed } else { silent };
