@@ -21,7 +21,7 @@ BINARY := $(BUILT)/$(TARGET)/release/harvester-cloud-provider
 # Tests are always built with one selection of packages: another one has other features of the dependencies, and compiles all of
 # them again. What is to run is chosen by the names of the tests. Programs of the profiles release and tools are built alone.
 BUILD := cargo build --locked --workspace --all-targets
-# The demo's own programs need no optimisation, and are built in three fifths of the time without. They are a release with other settings,
+# The demo's own programs need no optimisation, and are built sooner without. They are a release with other settings,
 # not a profile of their own: macros and build scripts are then built once for both. Cargo names those by the profile's LTO, too, so that
 # is put out by flags, which they do not get.
 # CI has built everything by then, in profile dev.
@@ -40,8 +40,8 @@ help: ## what there is
 
 demo: ## see the main job working on real components (KEEP=1 leaves it up), as root
 	@dev/tools.sh --packages
-	@# What is shipped comes last of Rust: it is linked by one processor alone, while the other one compiles Go. So Go gets two thirds of
-	@# what Rust gets: by the niceness of its session, too, since Linux shares processors out by sessions (autogroup).
+	@# What is shipped comes last of Rust: it is linked by one processor alone, while the other one compiles Go. So Go gets half of what
+	@# Rust gets: by the niceness of its session, too, since Linux shares processors out by sessions (autogroup).
 	@dev/together.py --then 60 'the demo, and what is shipped=720=$(MAKE) --no-print-directory demo-programs && $(MAKE) --no-print-directory release' \
 	  'etcd, Kubernetes, Helm=640={ echo 3 >/proc/self/autogroup; } 2>/dev/null || true; nice -n 3 dev/tools.sh --demo'
 	@HCP_TOOLS=$$(dev/tools.sh --demo) HCP_BINARY=$(BINARY) $(DEMO) run $(if $(KEEP),--keep)

@@ -119,7 +119,7 @@ def simulation(mode, seconds, quick_seconds, seeds, quick_seeds):
 def simulated(said):
     """What the simulation prints, as numbers."""
     lines = said.splitlines()
-    # A long run tells before how far it is.
+    # A long run says first how far it is.
     head = [line for line in lines if line.startswith("mode ")][0].replace(",", "").replace(":", "").split()
     number = {word: before for before, word in zip(head, head[1:])}
     longest = {}

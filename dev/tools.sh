@@ -93,8 +93,7 @@ take() {
 
 # What Go does, unless a call of build says otherwise.
 VERB=build
-# What -w leaves out at the end is not made before either: a tenth of the compilers' time. Functions are inlined only where API servers
-# and etcd spend their time: an eighth.
+# What -w leaves out at the end is not made before either. Functions are inlined only where API servers and etcd spend their time.
 COMPILE=("-gcflags=all=-dwarf=false -l")
 for hot in std k8s.io/apimachinery/... k8s.io/apiserver/... go.etcd.io/... google.golang.org/... sigs.k8s.io/...; do
   COMPILE+=("-gcflags=$hot=-dwarf=false")
