@@ -71,6 +71,16 @@ class Step:
         return self.quick_seconds if take == "quick" else self.seconds
 
 
+class Script(Step):
+    """A program of this directory that needs no benchmark and measures one thing; its last line is JSON."""
+
+    def __init__(self, name, seconds):
+        super().__init__(name, f"dev/{name}.sh", [], [], seconds, seconds, parse=lambda said: json.loads(said.splitlines()[-1]))
+
+    def words(self, take, report, programs):
+        return [str(ROOT / self.program)]
+
+
 class Runs(Step):
     """The same, some times over: `fixed` seconds, and `each` for each run. What is taken is a number of runs, at least `fewest`."""
 
@@ -151,7 +161,7 @@ STEPS = [
     bench("ccm-fast-3000", 900, 900), bench("ccm-fast-10000", 2400, 2400), bench("ccm-nodes-5000", 600, 600), bench("ccm-safe-mode", 720, 720),
     whole("dhcp-renew", ["--only", "dhcp-renew", "--runs", "10"], ["--only", "dhcp-renew", "--runs", "10"], 1260, 1260),
     whole("false-verdicts", ["--only", "false-verdicts", "--minutes", "30"], ["--only", "false-verdicts", "--minutes", "5"], 1920, 420),
-    whole("soak", ["--soak", "30"], ["--soak", "5"], 1830, 330),
+    Script("cold-demo", 720), whole("soak", ["--soak", "30"], ["--soak", "5"], 1830, 330),
 ]
 
 
@@ -174,8 +184,8 @@ def run(step, take, commit, programs):
     if isinstance(take, int):
         origin["runs"] = take
     begun = time.time()
-    # The demo makes and removes what it needs by itself.
-    private = [] if step.program == "demo" else [str(ROOT / "dev/private.sh")]
+    # A demo makes and removes what it needs by itself; one that builds needs the network, too.
+    private = [] if step.name in ("demo", "cold-demo") else [str(ROOT / "dev/private.sh")]
     log = report.with_suffix(".log")
     with log.open("w") as file:
         limit = 3 * step.guess(take) + 300
@@ -222,7 +232,7 @@ def measure(options):
         sys.exit("figures: needs root")
     # Every step would fail without them, one after the other.
     missing = [name for name in ("HCP_TOOLS", "HCP_BINARY") if not os.environ.get(name)]
-    missing += sorted({path for step in chosen if not (path := options.programs / step.program).exists()})
+    missing += sorted({path for step in chosen if not isinstance(step, Script) and not (path := options.programs / step.program).exists()})
     if missing:
         sys.exit(f"figures: {', '.join(map(str, missing))}: not there; `make figures` builds what is measured and sets them")
     commit, begun, left, fewer, failed = build(ROOT), time.time(), [], [], []
