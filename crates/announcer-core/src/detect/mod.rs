@@ -30,7 +30,7 @@ use landmarks::Landmarks;
 pub(crate) use landmarks::{GatewayState, Neighbourhood};
 pub use profile::{ParseProfileError, Profile, Timers};
 use verdict::{OwnerVerdict, Target};
-use watch::Watch;
+use watch::{Reported, Watch};
 
 use crate::frames::{Frame, Heard};
 use crate::node_watch::NodeFinding;
@@ -126,10 +126,22 @@ impl Detector {
         if self.watches.is_empty() {
             self.next_round = now + self.timers.period;
         }
+        let reported = self.reported(subject);
         self.watches.retain(|key, _| key.2 != subject || wanted.contains_key(key));
         for (key, (target, vips)) in wanted {
-            self.watches.entry(key).or_insert_with(|| Watch::new(subject)).want(now, target, &vips);
+            let of_owner = reported.get(&key.0);
+            self.watches.entry(key).or_insert_with(|| Watch::new(subject)).want(now, target, &vips, of_owner);
         }
+    }
+
+    /// How often what is silent was reported. It is taken back when it answers, also on another interface from which
+    /// it is watched by then.
+    fn reported(&self, subject: Subject) -> BTreeMap<String, Reported> {
+        let mut all: BTreeMap<String, Reported> = BTreeMap::new();
+        for ((owner, ..), watch) in self.watches.iter().filter(|((.., of), _)| *of == subject) {
+            all.entry(owner.clone()).or_default().extend(watch.reported());
+        }
+        all
     }
 
     /// Sets what the cluster knows of the LAN. Its landmarks tell on which side of the LAN this node is.

@@ -158,7 +158,7 @@ impl Lan {
         }
         let holders = self.holders.get(&ask.address).cloned().unwrap_or_default();
         for mac in holders.into_iter().filter(|mac| ask.to == Mac::BROADCAST || ask.to == *mac) {
-            self.heard(ask.address, mac, Heard::Answer);
+            self.heard_on(ask.link, ask.address, mac, Heard::Answer);
         }
         if ask.to == Mac::BROADCAST
             && let Some(mac) = self.fabric.get(&ask.address).copied()
@@ -172,8 +172,12 @@ impl Lan {
     }
 
     fn heard(&mut self, address: IpAddr, mac: Mac, what: Heard) {
+        self.heard_on(LINK, address, mac, what);
+    }
+
+    fn heard_on(&mut self, link: u32, address: IpAddr, mac: Mac, what: Heard) {
         let to_us = what == Heard::Answer;
-        self.detector.on_frame(self.now, &Frame { link: LINK, address, mac, what, to_us, payload: None });
+        self.detector.on_frame(self.now, &Frame { link, address, mac, what, to_us, payload: None });
     }
 
     /// This node answers for nothing any more.

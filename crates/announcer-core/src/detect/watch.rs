@@ -14,6 +14,7 @@ use super::verdict::{Target, Watched};
 use super::vip::{ONLY_CALLS, Vip};
 use super::{Ask, Context, Counters, Output, Subject, Timers};
 use crate::frames::{Frame, Heard};
+use crate::ownership::node::Term;
 
 /// Pause after a verdict before the same VIP is tested again; it doubles with each verdict. The test is repeated
 /// because the take-over may have failed while the API was down, or this node was cut off. The pause limits the
@@ -35,6 +36,9 @@ pub(super) struct Wanted {
     pub rank: u8,
     pub ahead: Option<String>,
 }
+
+/// Addresses that were reported as silent, with the terms of their records, and how often.
+pub(super) type Reported = BTreeMap<(IpAddr, Term), u32>;
 
 /// One owner on one interface.
 #[derive(Debug)]
@@ -107,8 +111,14 @@ impl Watch {
         }
     }
 
-    /// Watches these VIPs and no others.
-    pub fn want(&mut self, now: Instant, target: &Target, wanted: &[Wanted]) {
+    /// What was reported as silent and has not answered since.
+    pub fn reported(&self) -> impl Iterator<Item = ((IpAddr, Term), u32)> + '_ {
+        let reported = self.vips.iter().filter(|(_, vip)| vip.verdicts > 0);
+        reported.map(|(address, vip)| ((*address, vip.term), vip.verdicts))
+    }
+
+    /// Watches these VIPs and no others. `reported`: what was reported of this owner on any interface.
+    pub fn want(&mut self, now: Instant, target: &Target, wanted: &[Wanted], reported: Option<&Reported>) {
         self.apart.clone_from(&target.apart);
         self.nic_macs.clone_from(&target.nic_macs);
         let keep: BTreeSet<IpAddr> = wanted.iter().map(|wanted| wanted.vip.address).collect();
@@ -118,9 +128,9 @@ impl Watch {
             let mut vip = match before {
                 Some(vip) if (vip.named, vip.term) == (*mac, *term) => vip,
                 // What was reported of it is taken back when it answers, whatever MAC it has by then.
-                before => {
+                _ => {
                     let mut vip = Vip::new(now, *mac, *term);
-                    vip.verdicts = before.filter(|vip| vip.term == *term).map_or(0, |vip| vip.verdicts);
+                    vip.verdicts = reported.and_then(|all| all.get(&(*address, *term))).copied().unwrap_or_default();
                     vip
                 }
             };

@@ -17,18 +17,18 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use card::WrittenCard;
-use claims::Unclaimed;
+use claims::ClaimState;
 use kube_proxy::KubeProxy;
 use l2_types::{Address, Mac};
 use left::Left;
-use probed::Services;
-use used_links::UsedLinks;
+use probed::ProbeResults;
+use used_links::{UsedLinks, is_chosen};
 
 pub(super) use changes::EffectiveChange;
 use changes::OwnerChanges;
 
 use super::{Action, Engine, Observations, Phase, Vip};
-use crate::claim::{self, ClaimKeys, Claims, Judge};
+use crate::claim;
 use crate::config::Config;
 use crate::detect::{self, Ask, Detector, Neighbourhood, Timers};
 use crate::frames::Frame;
@@ -50,29 +50,32 @@ const REFUSALS: u32 = 4;
 pub(super) struct NodeMode {
     detector: Detector,
     pub changes: OwnerChanges,
-    pub claims: Claims,
-    unclaimed: Unclaimed,
-    judge: Judge,
-    keys: ClaimKeys,
-    targets: Targets,
+    claims: ClaimState,
+    told: Told,
     nodes: NodeWatch,
     /// The cloud controller is in safe mode.
     pub safe_mode: bool,
-    node_targets: Targets,
     /// Whether owners answered at addresses of their own, at the last review.
     pub at_own_addresses: BTreeMap<String, bool>,
     /// How long a node has been silent when the detector reports it.
     silent_for: Duration,
-    neighbourhood: Neighbourhood,
     links: UsedLinks,
     /// Interfaces without an IPv6 source, from which no host can be asked about an IPv6 address; logged once.
     mute: BTreeSet<u32>,
     kube_proxy: KubeProxy,
-    probed: Services,
+    probed: ProbeResults,
     written: WrittenCard,
     /// Services without an owner whose addresses this node writes to the status (decisions.md 33).
     pub unannounced: BTreeSet<ServiceKey>,
     pub left: Left,
+}
+
+/// What the detector was told last. It is told again only what has changed.
+#[derive(Default)]
+struct Told {
+    owners: Targets,
+    nodes: Targets,
+    neighbourhood: Neighbourhood,
 }
 
 impl NodeMode {
@@ -82,21 +85,16 @@ impl NodeMode {
             // On average, an owner fails half a period before the first question that it does not answer.
             changes: OwnerChanges::new(timers.period * timers.patience(0) + timers.period / 2 + timers.confirm),
             detector: Detector::new(now, timers),
-            claims: Claims::new(),
-            unclaimed: Unclaimed::default(),
-            judge: Judge::default(),
-            keys: ClaimKeys::default(),
-            targets: Targets::new(),
+            claims: ClaimState::default(),
+            told: Told::default(),
             nodes: NodeWatch::default(),
             safe_mode: false,
-            node_targets: Targets::new(),
             at_own_addresses: BTreeMap::new(),
             silent_for: timers.period * timers.patience(0) + timers.confirm,
-            neighbourhood: Neighbourhood::default(),
             links: UsedLinks::default(),
             mute: BTreeSet::new(),
             kube_proxy: KubeProxy::new(now),
-            probed: Services::default(),
+            probed: ProbeResults::default(),
             written: WrittenCard::new(config.lease.duration),
             unannounced: BTreeSet::new(),
             left: Left::default(),
@@ -104,19 +102,19 @@ impl NodeMode {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        self.detector.deadline().into_iter().chain(self.claims.deadline()).chain(self.keys.deadline()).min()
+        self.detector.deadline().into_iter().chain(self.claims.sent.deadline()).chain(self.claims.keys.deadline()).min()
     }
 
     /// Adds the counters of detector, claims and changes, for metrics.
     pub fn count(&self, counted: &mut Observations) {
         (counted.probes, counted.claims, counted.forged) =
-            (self.detector.counters(), self.claims.len(), self.judge.forged());
+            (self.detector.counters(), self.claims.sent.len(), self.claims.judge.forged());
         self.changes.count(counted);
     }
 
     pub fn links(&self) -> impl Iterator<Item = (u32, Family)> + '_ {
         // The interfaces of landmarks too, because their answers are needed in every burst.
-        let named = self.neighbourhood.named.iter();
+        let named = self.told.neighbourhood.named.iter();
         let links = named.map(|landmark| (landmark.link, Family::of(landmark.address)));
         self.links.iter().chain(links)
     }
@@ -159,7 +157,8 @@ impl Engine {
     /// Reviews ownership and follows the result. Runs before each plan.
     pub(super) fn review(&mut self, now: Instant) {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
-        let used = self.node_mode.links.indices();
+        let chosen = |link: u32| is_chosen(network, &self.config, &self.services, link);
+        let used = self.node_mode.links.serving(chosen);
         self.node_mode.left.note(network, &self.services);
         let (serving, leaving) = (self.node_mode.kube_proxy.is_healthy(), self.shutdown.has_begun());
         let (services, config) = (&self.services, &self.config);
@@ -201,7 +200,7 @@ impl Engine {
         };
         let review = cluster.review(now, &context);
         self.node_mode.links.note(now, &review.links);
-        let uses = self.node_mode.links.indices();
+        let uses = self.node_mode.links.serving(chosen);
         if uses != used || cluster.is_card_outdated(now) {
             // Other nodes may be waiting for a node with this interface, or may take what this node cannot.
             cluster.set_card(now, card(&uses));
@@ -234,11 +233,11 @@ impl Engine {
             self.ask(Ask { link, address, to: Mac::BROADCAST });
         }
         self.node_mode.detector.seek_gateways(now, &review.sought_gateways);
-        if self.node_mode.targets != review.targets {
+        if self.node_mode.told.owners != review.targets {
             self.node_mode.detector.watch(now, &review.targets);
-            self.node_mode.targets = review.targets;
+            self.node_mode.told.owners = review.targets;
         }
-        review.former_owners.into_iter().for_each(|former_owner| self.node_mode.unclaimed.add(former_owner));
+        review.former_owners.into_iter().for_each(|former_owner| self.node_mode.claims.unclaimed.add(former_owner));
         self.claim_all(now);
         self.node_mode.unannounced = review.unannounced;
         self.probe(review.probes);
@@ -271,9 +270,9 @@ impl Engine {
         let (Owners::Node(cluster), Some(network)) = (&self.ownership, self.observer.network()) else { return };
         let links = self.node_mode.links.indices();
         let neighbourhood = cluster.neighbourhood(now, network, links, vips);
-        if neighbourhood != self.node_mode.neighbourhood {
+        if neighbourhood != self.node_mode.told.neighbourhood {
             self.node_mode.detector.set_neighbourhood(now, &neighbourhood);
-            self.node_mode.neighbourhood = neighbourhood;
+            self.node_mode.told.neighbourhood = neighbourhood;
         }
     }
 
@@ -285,9 +284,9 @@ impl Engine {
         let (targets, uids) = cluster.nodes_to_watch(now, network, &links);
         let changed = self.node_mode.nodes.watch(uids);
         self.out.replan_if(changed);
-        if self.node_mode.node_targets != targets {
+        if self.node_mode.told.nodes != targets {
             self.node_mode.detector.watch_nodes(now, &targets);
-            self.node_mode.node_targets = targets;
+            self.node_mode.told.nodes = targets;
         }
     }
 
@@ -319,7 +318,7 @@ impl Engine {
         let own = |mac| network.links.iter().any(|link| link.mac == Some(mac));
         self.out.replan_if(cluster.frame(now, frame, own));
         self.node_mode.detector.on_frame(now, frame);
-        self.node_mode.claims.on_frame(now, frame);
+        self.node_mode.claims.sent.on_frame(now, frame);
     }
 
     /// Runs what is due: questions to owners, verdicts, claims, the card.
@@ -344,10 +343,10 @@ impl Engine {
         }
         self.note_own_answers(now);
         self.kube_proxy_timer(now);
-        if self.node_mode.keys.take_due(now) {
+        if self.node_mode.claims.keys.take_due(now) {
             self.seal_anew(now);
         }
-        for output in self.node_mode.claims.tick(now) {
+        for output in self.node_mode.claims.sent.tick(now) {
             match output {
                 claim::Output::Claim(claim) => self.out.push(Action::Claim(claim)),
                 claim::Output::Ask(ask) => self.ask(ask),

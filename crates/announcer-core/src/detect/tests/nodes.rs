@@ -154,3 +154,36 @@ fn an_owner_that_dies_is_not_heard_at_its_own_address_when_it_is_found_silent() 
         assert_eq!(lan.detector.at_own_addresses(lan.now).get(&name(2)), Some(&false), "a landmark: {landmark}");
     }
 }
+
+/// Two of our interfaces are in one subnet, and a Service comes to the other one.
+#[test]
+fn what_was_reported_on_one_interface_is_taken_back_when_it_answers_on_another() {
+    let mut lan = lan();
+    lan.run(Duration::from_secs(1));
+    lan.kill(2);
+    lan.run(Duration::from_secs(1));
+    assert!(silent(&lan.findings[0].1));
+    let elsewhere = Target { link: LINK + 1, ..target(2, 0, &[12]) };
+    lan.detector.watch_nodes(lan.now, std::slice::from_ref(&elsewhere));
+    lan.run(Duration::from_secs(1));
+    assert!(lan.findings.iter().all(|(_, finding)| silent(finding)));
+    lan.holders.get_mut(&vip(12)).unwrap().insert(mac(2));
+    lan.run(Duration::from_secs(1));
+    assert_eq!(lan.findings.last().unwrap().1, NodeFinding::Answers { node: name(2) });
+}
+
+/// The owner keeps another address on the first interface.
+#[test]
+fn an_owners_address_that_was_reported_on_one_interface_is_taken_back_on_another() {
+    let mut lan = Lan::new(&[target(2, 0, &[5, 6])]);
+    lan.run(Duration::from_secs(1));
+    lan.holders.get_mut(&vip(6)).unwrap().clear();
+    lan.run(Duration::from_secs(2));
+    assert!(lan.silent().iter().all(|(owner, vips, _)| (owner, vips) == (&name(2), &vec![vip(6)])));
+    let elsewhere = Target { link: LINK + 1, ..target(2, 0, &[6]) };
+    lan.detector.watch(lan.now, &[target(2, 0, &[5]), elsewhere]);
+    lan.holders.get_mut(&vip(6)).unwrap().insert(mac(2));
+    lan.run(Duration::from_secs(1));
+    let last = &lan.verdicts.last().unwrap().1;
+    assert_eq!(*last, OwnerVerdict::Answers { owner: name(2), vip: vip(6) });
+}

@@ -5,7 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::network::Family;
+use super::super::services::Services;
+use crate::config::Config;
+use crate::network::{Family, Network, by_subnet, named};
+use crate::view::InterfaceWish;
 
 /// How long an interface counts after that.
 const STILL_USED: Duration = Duration::from_secs(30);
@@ -36,10 +39,27 @@ impl UsedLinks {
         self.0.keys().copied()
     }
 
-    /// The same without the family.
+    /// Those on which this node would serve an address now: with addresses of Services, or `chosen` for those to come.
+    /// Other nodes take what is on the card for that.
+    pub fn serving(&self, chosen: impl Fn(u32) -> bool) -> BTreeSet<u32> {
+        let serving = self.0.iter().filter(|((link, _), until)| until.is_none() || chosen(*link));
+        serving.map(|((link, _), _)| *link).collect()
+    }
+
+    /// All that count, without the family.
     pub fn indices(&self) -> BTreeSet<u32> {
         self.iter().map(|(link, _)| link).collect()
     }
+}
+
+/// Whether a Service whose address comes later may be served on this interface.
+pub(in crate::engine) fn is_chosen(network: &Network, config: &Config, services: &Services, link: u32) -> bool {
+    let name = network.link(link).map(|link| link.name.as_str());
+    let wishes = services.values().map(|view| &view.interface).chain([&InterfaceWish::Default]);
+    let is_meant = |wish: &InterfaceWish| {
+        by_subnet(wish, config) || named(wish, config).is_some_and(|(_, wanted)| Some(wanted) == name)
+    };
+    network.default_route == Some(link) || { wishes }.any(is_meant)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::facts::ApiFacts;
 use super::hand_overs::HandOvers;
 use super::owner_records::{Learnt, OwnerRecords, Recipient};
 use super::silence::Silences;
-use super::swaps::{Change, PendingSwaps};
+use super::swaps::{Change, Pending, PendingSwaps};
 use super::unable::Unable;
 use super::{Card, Member, OwnerRecord, OwnerVerdict, Term};
 use crate::frames::{Frame, Heard};
@@ -340,6 +340,13 @@ impl Cluster {
     /// Whether this node waits for the API to accept another owner; true also between two attempts.
     pub fn has_swaps(&self) -> bool {
         self.swaps.pending.values().any(|pending| pending.swap.owner_record.host != self.me)
+    }
+
+    /// Whether a record of this node's is being read again, or taken: until the API has answered, it can be given to
+    /// nobody.
+    pub fn reads_records(&self) -> bool {
+        let own = |pending: &&Pending| pending.swap.owner_record.host == self.me;
+        self.swaps.pending.values().filter(own).any(Pending::is_unanswered)
     }
 
     /// Whether the record of the group names another node.

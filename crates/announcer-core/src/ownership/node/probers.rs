@@ -51,7 +51,7 @@ impl Cluster {
     fn place_among_probers(&self, round: &Round<'_>, standing: &Standing<'_>, owner: &str) -> Option<usize> {
         let line = Candidates::new(round.fitness.iter().filter_map(|(node, fitness)| {
             let Fitness::Fit(defects) = *fitness else { return None };
-            self.reach(round.context, standing.placed_by, standing.link, node)?;
+            self.reach(round.context, standing.placed_by, standing.link, standing.addresses().next(), node)?;
             Some((node.as_str(), Penalties { defects, ..Penalties::default() }))
         }));
         line.rank(owner, &self.me, |node| self.facts.host(node)).filter(|rank| *rank < PROBERS)

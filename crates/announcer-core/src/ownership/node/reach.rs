@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use l2_types::{Link, Mac};
 
+use super::member::{CardLink, link_towards};
 use crate::annotations::AddressRequest;
 use crate::config::Config;
-use crate::network::{InterfaceError, Network};
+use crate::network::{InterfaceError, Network, named};
 use crate::plan::VipId;
 use crate::view::ServiceView;
 
@@ -72,6 +73,23 @@ pub enum Reach {
     Ipv4Only,
     /// The interface can ask in both families.
     Both,
+}
+
+/// The interface of another node for a group, of those on its card, where this node's own is of no use. If this node
+/// has one all the same, as without a carrier, theirs is in the same LAN. Otherwise theirs has the name that is wanted.
+/// The default route does not stand on a card: a node that lists any interface counts as having one.
+pub fn chosen_there<'a>(
+    links: &'a [CardLink],
+    network: &Network,
+    config: &Config,
+    view: &ServiceView,
+    address: Option<IpAddr>,
+) -> Option<&'a CardLink> {
+    match (chosen(network, config, view, address), named(&view.interface, config)) {
+        (Ok(ours), _) => link_towards(links, network, ours.index),
+        (Err(_), Some((_, name))) => links.iter().find(|link| link.name == name),
+        (Err(_), None) => links.first(),
+    }
 }
 
 /// This node's usable interface for a group.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::candidates::{Candidates, Penalties};
 use super::decide::{Case, OwnerState, Step, decide};
 use super::member::{CardLink, Fitness, link_towards};
-use super::reach::{Reach, addresses, can_ask, chosen, link_of, wants_ipv6};
+use super::reach::{Reach, addresses, can_ask, chosen, chosen_there, link_of, wants_ipv6};
 use super::round::{ReviewContext, Round, Standing, Succession};
 use super::timing::{FAIL_BACK_AFTER, PASS_OVER};
 use super::{Cluster, OwnerRecord, Watched};
@@ -27,7 +27,8 @@ impl Cluster {
         let addresses = addresses(&members);
         let holding = addresses.iter().any(|(address, _)| context.holding.contains(address));
         let placed_by = self.placed_by(context, &members);
-        let link = link_of(context.network, context.config, placed_by, addresses.first().map(|(address, _)| *address));
+        let address = addresses.first().map(|(address, _)| *address);
+        let link = link_of(context.network, context.config, placed_by, address);
         let owner_record = self.deciding_record(&members);
         let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), context.endpoints);
         // A DHCP lease needs a node that requests it; before that there is no address to publish to clients.
@@ -39,7 +40,7 @@ impl Cluster {
         let candidates =
             Candidates::new(fitness.iter().filter(|(node, _)| served(node)).filter_map(|(node, fitness)| {
                 let Fitness::Fit(defects) = *fitness else { return None };
-                let reach = self.reach(context, placed_by, link, node)?;
+                let reach = self.reach(context, placed_by, link, address, node)?;
                 let unable = self.is_unable(round.now, node, &key);
                 Some((node.as_str(), Penalties { unable, no_ipv6: ipv6 && reach == Reach::Ipv4Only, defects }))
             }))
@@ -273,12 +274,14 @@ impl Cluster {
         members.iter().find(exists).copied().unwrap_or(members[0])
     }
 
-    /// How far `node` can reach clients of `view`, or `None` without an interface for it; `link` is our own interface.
+    /// How far `node` can reach clients of `view` at `address`, or `None` without an interface for it; `link` is our own
+    /// interface.
     pub(super) fn reach(
         &self,
         context: &ReviewContext<'_>,
         view: &ServiceView,
         link: Option<u32>,
+        address: Option<IpAddr>,
         node: &str,
     ) -> Option<Reach> {
         let reach = |no_ipv6| if no_ipv6 { Reach::Ipv4Only } else { Reach::Both };
@@ -290,7 +293,7 @@ impl Cluster {
             // The author means this name on every node; another interface of the same LAN would not be used there.
             (InterfaceWish::Named(name), _) => card.links.iter().find(|link| link.name == *name),
             (_, Some(link)) => link_towards(&card.links, context.network, link),
-            (_, None) => card.links.first(),
+            (_, None) => chosen_there(&card.links, context.network, context.config, view, address),
         };
         theirs.map(|theirs| reach(theirs.no_ipv6))
     }

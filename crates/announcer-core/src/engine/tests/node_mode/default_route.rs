@@ -1,6 +1,7 @@
 //! No interface is named, so addresses are where the default route is. A network daemon or a DHCP client replaces it.
 
 use super::*;
+use crate::view::InterfaceWish;
 
 /// The kernel has another default route, or none.
 fn routed(cluster: &mut Cluster, default_route: Option<u32>) {
@@ -52,4 +53,44 @@ fn an_owner_whose_interface_is_set_down_hands_over_at_once() {
     routed(&mut cluster, None);
     cluster.node.pass_ms(100);
     assert!(!cluster.has() && !cluster.node.swaps.is_empty());
+}
+
+/// Other nodes would give it an address, or wait for it to watch, which it cannot.
+#[test]
+fn a_node_whose_default_route_stays_away_has_no_interface_on_its_card() {
+    let mut cluster = owner(&ALL);
+    let names = |cluster: &Cluster| {
+        let card = cluster.node.cards.last().unwrap();
+        card.links.iter().map(|link| link.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&cluster), ["eth0"]);
+    routed(&mut cluster, None);
+    cluster.quiet(10_500, &[], &ALL);
+    cluster.won();
+    cluster.node.feed(Input::NetworkChanged);
+    cluster.quiet(6000, &[], &ALL);
+    assert!(names(&cluster).is_empty(), "{:?}", names(&cluster));
+}
+
+/// A node that has another interface on its card gets nothing that belongs on the one that is named.
+#[test]
+fn an_address_goes_to_a_node_that_has_the_interface_that_is_named() {
+    for (env, wish) in [(&[("vip_interface", "eth1")][..], InterfaceWish::Default), (&[], InterfaceWish::Auto)] {
+        let nodes = ["node-1", "node-2", "node-3", "node-4"];
+        for able in ["node-2", "node-3", "node-4"] {
+            let service = ServiceView { interface: wish.clone(), ..seated("web", "10.1.0.5", "node-1", 4) };
+            let mut cluster = Cluster::with(env, &nodes, &[service]);
+            let mut there = card(able);
+            let address = format!("10.1.0.{}/16", able.bytes().last().unwrap() - b'0').parse().unwrap();
+            there.links.push(CardLink { name: "eth1".into(), addresses: vec![address], ..there.links[0].clone() });
+            cluster.member(able, there);
+            let links = &mut cluster.node.kernel.network.links;
+            links.iter_mut().filter(|link| link.name == "eth1").for_each(|link| link.carrier = false);
+            cluster.node.kernel.network.default_route = None;
+            cluster.node.feed(Input::NetworkChanged);
+            cluster.node.pass_ms(100);
+            let to = cluster.node.swaps.last().map(|(_, swap)| swap.owner_record.host.as_str());
+            assert_eq!(to, Some(able), "{wish:?}");
+        }
+    }
 }
