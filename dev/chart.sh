@@ -17,7 +17,7 @@ die() { printf 'chart: %s\n' "$*" >&2; exit 1; }
 [ -x "$HELM" ] || die "$HELM is not there; run dev/tools.sh once to get it"
 
 # One version for the program, the chart and the image: three releases of the chart that this one follows had them disagree.
-version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=$(dev/version.sh)
 field() { sed -n "s/^$1: *//p" "$CHART/Chart.yaml"; }
 [ "$(field version)" = "$version" ] || die "Chart.yaml has version $(field version), Cargo.toml $version"
 [ "$(field appVersion)" = "v$version" ] || die "Chart.yaml has appVersion $(field appVersion), which should be v$version"

@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MAIN = "cli"
 FILE_LINES, FUNCTION_LINES, FIELDS, COLUMNS = 400, 80, 15, 120
 # What holds the state of the announcer on a node, and of its mode `node`.
-STRUCTS = {"Engine": "crates/announcer-core/src/engine.rs", "Cluster": "crates/announcer-core/src/ownership/node/cluster.rs"}
+STRUCTS = {"Engine": "crates/announcer-core/src/engine.rs", "NodeMode": "crates/announcer-core/src/engine/node_mode.rs",
+           "Cluster": "crates/announcer-core/src/ownership/node/cluster.rs"}
 
 TOKEN = re.compile(
     r"""//[^\n]* | (?P<block>/\*) | b?r(?P<hashes>\#*)"(?:.|\n)*?"(?P=hashes) | b?c?"(?:\\(?:.|\n)|[^"\\])*" | b?'(?:\\(?:u\{\w+\}|x..|.)|[^'\\\n])'""",

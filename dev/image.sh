@@ -13,7 +13,7 @@ export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/n
 die() { printf 'image: %s\n' "$*" >&2; exit 1; }
 ! readelf -l "$binary" | grep -q INTERP || die "$binary is not static; build it with: make release"
 
-version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=$(dev/version.sh)
 revision=${REVISION:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}
 # Each commit has a tag of its own: nodes do not pull a tag again that they have.
 IMAGE=${IMAGE:-localhost/harvester-cloud-provider:v$version-$revision}

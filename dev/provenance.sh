@@ -5,7 +5,7 @@
 set -euo pipefail
 (( $# )) || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
 cd "$(dirname "$0")/.."
-version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=$(dev/version.sh)
 commit=$(git rev-parse HEAD 2>/dev/null || true)
 # Outside a repository git says nothing, too.
 if changes=$(git status --porcelain --untracked-files=no 2>/dev/null) && [ -z "$changes" ]; then clean=true; else clean=false; fi

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(uname -m)-unknown-linux-gnu
-version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=$(dev/version.sh)
 
 # Name and version to checksum, from the lock file.
 checksums=$(awk -F'"' '/^name = /{n=$2} /^version = /{v=$2} /^checksum = /{print n "@" v "\t" $2}' Cargo.lock | jq -Rn '[inputs | split("\t") | {(.[0]): .[1]}] | add')

@@ -57,6 +57,7 @@ fi
 
 helm_file() { echo "$CACHE/helm-$1-$(uname -m)"; }
 present() { local b; for b; do [ -x "$DIR/$b" ] || return 1; done; }
+absent() { local b; for b; do present "$b" || echo "$b"; done; }
 complete_for_the_demo() { present etcd "${KUBE[@]}" && [ "$DIR/helm3" -ef "$(helm_file "$HELM3")" ]; }
 dhcp_servers_present() { local s; for s in "${DHCP_SERVERS[@]#*:}"; do command -v "$s" >/dev/null || present "dhcp-servers/usr/sbin/$s" || return; done; }
 complete() {
@@ -119,6 +120,17 @@ build() {
   done
   rmdir "$new"
   say "built in $((SECONDS - t)) s"
+}
+
+# A compiler that has no room left names a file of its own, and not what is missing.
+tell_room() {
+  local need=$1 place free
+  for place in "${CARGO_TARGET_DIR:-$(dirname "$0")/..}" "$CACHE" "$(go env GOCACHE 2>/dev/null || true)"; do
+    while [ -n "$place" ] && [ ! -e "$place" ]; do place=$(dirname "$place"); done
+    [ -n "$place" ] || continue
+    free=$(df --output=avail -B1000000000 "$place" | tail -n 1 | tr -d ' ')
+    (( free >= need )) || say "only $free GB are free at $(realpath "$place"): the first run writes about $need GB in all, and fails where there is no room"
+  done
 }
 
 get_packages() {
@@ -281,15 +293,19 @@ mkdir -p "$DIR"
 # Two runs at once share the cache: the second one waits for the first and then finds everything there.
 exec 9>"$CACHE/tools.lock"
 flock -n 9 || { say "another run is filling the cache, waiting for it"; flock 9; }
+case ${1:-} in
+  --packages | --demo) complete_for_the_demo || tell_room 7 ;;
+  *) complete || tell_room 15 ;;
+esac
 get_packages "${PACKAGES[@]}"
 [ "${1:-}" != --packages ] || exit 0
 complete_for_the_demo || ( get_programs )
 complete "${1:-}" || { unpack; unpack_dhcp_servers; get_helm4; }
-complete "${1:-}" || die "some programs are still missing in $DIR"
+complete "${1:-}" || die "not in $DIR, although everything was built: $(absent etcd "${KUBE[@]}" helm3 helm4 "${UNPACKED[@]#*:}" "${DHCP_SERVERS[@]/#*:/dhcp-servers\/usr\/sbin\/}" | paste -sd ' ')"
 if [ "${1:-}" = --conformance ]; then
   get_packages "${CONFORMANCE_PACKAGES[@]}"
   present "${CONFORMANCE[@]}" || ( get_conformance )
-  present "${CONFORMANCE[@]}" || die "some programs are still missing in $DIR"
+  present "${CONFORMANCE[@]}" || die "not in $DIR, although everything was built: $(absent "${CONFORMANCE[@]}" | paste -sd ' ')"
   ln -sfn "coredns-$COREDNS" "$DIR/coredns"
 fi
 echo "$DIR"

@@ -88,7 +88,8 @@ impl Default for NodeSettings {
     }
 }
 
-/// Limit of concurrent passes, whatever `--concurrent-node-syncs` says, for the same reason as with Services.
+/// So many passes may run concurrently at least, for the same reason as with Services; `--concurrent-node-syncs` can
+/// only raise the number.
 const PASSES: usize = 16;
 
 /// The controller. Only the leader runs it; [`NodeController::run`] is called once.

@@ -60,10 +60,10 @@ const CONFLICTS: u32 = 8;
 /// Every Service is reconciled again after this time: a lost wake-up costs time only. Nothing is sent if all is well.
 const RESYNC: Duration = Duration::from_mins(10);
 
-/// Limit of concurrent passes, whatever the flag says. A pass waits only for the answers to its own requests, and an
-/// API that does not answer must not block unrelated Services. The guarantees of `--concurrent-service-syncs` hold:
-/// there are never two passes over one Service, and they begin in the order of the queue. The flag can only raise the
-/// number.
+/// So many passes may run concurrently at least; the flag can only raise the number. A pass waits only for the answers
+/// to its own requests, and an API that does not answer must not block unrelated Services. The guarantees of
+/// `--concurrent-service-syncs` hold: there are never two passes over one Service, and they begin in the order of the
+/// queue.
 ///
 /// Each pass may open a connection to either API, which stays open for minutes and takes 35 kB. More passes than the
 /// host may work on concurrently bring no gain.

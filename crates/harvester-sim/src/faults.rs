@@ -1,6 +1,6 @@
 //! Faults on demand: what is switched on, for one namespace or for all. Set by command line, in process, or over HTTP.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -60,30 +60,26 @@ impl FaultSwitch {
         Self { faults, changed: watch::Sender::new(()) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Faults>> {
-        self.faults.lock()
-    }
-
     /// What applies to a namespace: its own entry, else the one for all.
     pub fn get(&self, namespace: &str) -> Faults {
-        let faults = self.lock();
+        let faults = self.faults.lock();
         faults.get(namespace).or_else(|| faults.get(ALL_NAMESPACES)).cloned().unwrap_or_default()
     }
 
     /// Sets the faults of a namespace, or of all others with [`ALL_NAMESPACES`].
     pub fn set(&self, namespace: &str, faults: Faults) {
-        self.lock().insert(namespace.to_owned(), faults);
+        self.faults.lock().insert(namespace.to_owned(), faults);
         self.changed.send_replace(());
     }
 
     /// Everything that is set.
     pub fn all(&self) -> BTreeMap<String, Faults> {
-        self.lock().clone()
+        self.faults.lock().clone()
     }
 
     /// Uses up one of those that count down; `false` when none is left.
     pub fn take(&self, namespace: &str, which: fn(&mut Faults) -> &mut u32) -> bool {
-        let mut faults = self.lock();
+        let mut faults = self.faults.lock();
         let key = if faults.contains_key(namespace) { namespace } else { ALL_NAMESPACES };
         let Some(left) = faults.get_mut(key).map(which).filter(|left| **left > 0) else {
             return false;

@@ -6,7 +6,7 @@
 mod metrics;
 mod state;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,7 +87,7 @@ impl<K: Key> WorkQueue<K> {
 
     fn put(&self, add: impl FnOnce(&mut State<K>, Instant) -> bool) {
         {
-            let mut state = self.lock();
+            let mut state = self.inner.state.lock();
             let added = add(&mut state, Instant::now());
             self.inner.metrics.added(u64::from(added));
             self.inner.metrics.depth(state.waiting());
@@ -100,7 +100,7 @@ impl<K: Key> WorkQueue<K> {
         if delay.is_zero() {
             return self.add(key);
         }
-        self.lock().add_at(Instant::now() + delay, key);
+        self.inner.state.lock().add_at(Instant::now() + delay, key);
         self.inner.wake.notify_one();
     }
 
@@ -113,7 +113,7 @@ impl<K: Key> WorkQueue<K> {
     /// Like [`Self::add_rate_limited`], with a shorter limit of the delay. It counts also while a longer delay lasts.
     pub fn add_rate_limited_within(&self, key: K, longest: Duration) -> Duration {
         let now = Instant::now();
-        let at = self.lock().fail(now, &key, |failures| self.inner.backoff.delay(failures).min(longest));
+        let at = self.inner.state.lock().fail(now, &key, |failures| self.inner.backoff.delay(failures).min(longest));
         let delay = at.saturating_duration_since(now).min(longest);
         self.inner.metrics.retried();
         self.add_after(key, delay);
@@ -122,12 +122,12 @@ impl<K: Key> WorkQueue<K> {
 
     /// Resets the failures of `key`, so that its back-off starts from the beginning.
     pub fn forget(&self, key: &K) {
-        self.lock().forget(key);
+        self.inner.state.lock().forget(key);
     }
 
     /// Number of failures of `key` since the last reset.
     pub fn failures(&self, key: &K) -> u32 {
-        self.lock().failures(key)
+        self.inner.state.lock().failures(key)
     }
 
     /// Waits for the next key to process. `None` after [`WorkQueue::shut_down`]. The key counts as processed when the
@@ -140,7 +140,7 @@ impl<K: Key> WorkQueue<K> {
             woken.as_mut().enable();
             let deadline = {
                 let now = Instant::now();
-                let mut state = self.lock();
+                let mut state = self.inner.state.lock();
                 if state.is_shut_down() {
                     return None;
                 }
@@ -170,22 +170,18 @@ impl<K: Key> WorkQueue<K> {
 
     /// Makes every `next` return `None` from now on. Jobs under way continue.
     pub fn shut_down(&self) {
-        self.lock().shut_down();
+        self.inner.state.lock().shut_down();
         self.inner.wake.notify_waiters();
     }
 
     /// Number of keys that wait to be processed, without delayed ones.
     pub fn len(&self) -> usize {
-        self.lock().waiting()
+        self.inner.state.lock().waiting()
     }
 
     /// Whether no key waits to be processed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.inner.state.lock()
     }
 }
 
@@ -209,7 +205,7 @@ impl<K: Key> Drop for Job<K> {
     fn drop(&mut self) {
         let now = Instant::now();
         {
-            let mut state = self.queue.lock();
+            let mut state = self.queue.inner.state.lock();
             state.done(now, &self.key);
             self.queue.inner.metrics.finished(state.waiting(), self.number, now - self.started);
         }

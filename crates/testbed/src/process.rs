@@ -74,7 +74,7 @@ impl Process {
 
     /// How it ended, if it has.
     pub fn ended(&self) -> Option<ExitStatus> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.ended.is_none() {
             state.ended = state.child.try_wait().ok().flatten();
         }
@@ -93,7 +93,7 @@ impl Process {
 
     /// Sends a signal to it alone.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.ended.is_none() {
             state.ended = state.child.try_wait().ok().flatten();
         }
@@ -115,7 +115,7 @@ impl Process {
 
     /// SIGKILL for it and its process group, and waits until it is gone.
     pub fn kill(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.ended.is_none() {
             let _ = rustix::process::kill_process_group(self.raw_pid(), Signal::KILL);
             state.ended = state.child.wait().ok();
@@ -154,10 +154,6 @@ impl Process {
     fn raw_pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.pid).expect("process ids are positive i32"))
             .expect("a child's pid is not zero")
-    }
-
-    fn lock(&self) -> parking_lot::MutexGuard<'_, State> {
-        self.state.lock()
     }
 }
 

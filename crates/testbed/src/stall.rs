@@ -10,7 +10,7 @@
 //! The first source is exact, the second an upper bound: the kinds also wait at the same time, and for what no address
 //! waits for. Together they wait no longer than time passes, and of a gap they explain no more than [`explainable`].
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
@@ -165,10 +165,6 @@ pub struct Watched {
     kind: Option<Kind>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 /// Measures from the first use on, until this process ends.
 fn meter() -> &'static Meter {
     static METER: OnceLock<&'static Meter> = OnceLock::new();
@@ -177,7 +173,7 @@ fn meter() -> &'static Meter {
         let allowed = sched_getaffinity(None).ok();
         let processors = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.as_ref().is_some_and(|set| set.is_set(*cpu)));
         for (place, cpu) in processors.enumerate() {
-            lock(&meter.stalls).late.push(Vec::new());
+            meter.stalls.lock().late.push(Vec::new());
             start(&format!("stalls-{cpu}"), move || {
                 let mut only = CpuSet::new();
                 only.set(cpu);
@@ -202,7 +198,7 @@ fn nap_for_ever(meter: &Meter, place: usize) {
         std::thread::sleep(NAP);
         let woke = Instant::now();
         if woke - due > LATE {
-            lock(&meter.stalls).late[place].push((due, woke));
+            meter.stalls.lock().late[place].push((due, woke));
         }
     }
 }
@@ -216,7 +212,7 @@ fn sample_for_ever(meter: &Meter) {
             containers = processes_called(Path::new("/proc"), PRODUCT);
         }
         let known: Vec<Arc<Watched>> = {
-            let mut watched = lock(&meter.watched);
+            let mut watched = meter.watched.lock();
             watched.retain(|process| process.strong_count() > 0);
             watched.iter().filter_map(Weak::upgrade).collect()
         };
@@ -226,7 +222,7 @@ fn sample_for_ever(meter: &Meter) {
         let now = Instant::now();
         let more = waits.read(Path::new("/proc"), &processes, now - last);
         last = now;
-        let mut stalls = lock(&meter.stalls);
+        let mut stalls = meter.stalls.lock();
         let total = stalls.waited.last().map_or(Duration::ZERO, |(_, total)| *total) + more;
         stalls.waited.push((now, total));
         drop(stalls);
@@ -281,7 +277,7 @@ fn run_delay(schedstat: &str) -> Option<u64> {
 /// From now on time in which this process waits counts, if it is of a kind that does, until the guard is dropped.
 pub(crate) fn watch(name: &str, pid: u32) -> Arc<Watched> {
     let watched = Arc::new(Watched { pid, kind: Kind::of(name) });
-    lock(&meter().watched).push(Arc::downgrade(&watched));
+    meter().watched.lock().push(Arc::downgrade(&watched));
     watched
 }
 
@@ -292,7 +288,7 @@ pub fn begin() {
 
 /// What was measured from `since` on.
 pub fn since(since: Instant) -> Stalls {
-    let stalls = lock(&meter().stalls);
+    let stalls = meter().stalls.lock();
     let from = stalls.waited.partition_point(|(at, _)| *at <= since).saturating_sub(1);
     Stalls {
         late: stalls.late.iter().map(|list| list[list.partition_point(|(_, end)| *end <= since)..].to_vec()).collect(),

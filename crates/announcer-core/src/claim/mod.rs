@@ -156,11 +156,6 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Starts without claims.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Starts to claim a VIP that this node has taken over from `former_owner`; there may be several former owners. For
     /// the same VIP the newer term replaces the older one.
     pub fn begin(&mut self, now: Instant, former_owner: FormerOwner, taken_over: &TakenOverVip) {

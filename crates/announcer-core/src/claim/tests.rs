@@ -44,7 +44,7 @@ struct Wire {
 impl Wire {
     fn new(vips: &[u8]) -> Self {
         let start = Instant::now();
-        let mut claims = Claims::new();
+        let mut claims = Claims::default();
         for last in vips {
             claims.begin(start, former_owner(), &won(*last, 5));
         }
@@ -223,7 +223,7 @@ fn a_loser_that_speaks_and_does_not_hear_is_claimed_from_without_a_pause() {
 
 #[test]
 fn on_a_macvlan_the_word_of_the_node_is_enough_and_nothing_is_asked() {
-    let (mut claims, now) = (Claims::new(), Instant::now());
+    let (mut claims, now) = (Claims::default(), Instant::now());
     claims.begin(now, former_owner(), &TakenOverVip { on_macvlan: true, ..won(5, 5) });
     assert!(matches!(claims.tick(now + FIRST)[..], [Output::Claim(_)]));
     claims.known("node-2", Term(5));
@@ -244,7 +244,7 @@ fn who_has_handed_over_and_is_cut_off_is_claimed_from_for_as_long_as_he_may_serv
 
 #[test]
 fn what_is_gone_is_not_claimed() {
-    let (mut claims, now) = (Claims::new(), Instant::now());
+    let (mut claims, now) = (Claims::default(), Instant::now());
     claims.begin(now, former_owner(), &won(5, 5));
     claims.begin(now, former_owner(), &won(6, 5));
     assert_eq!(claims.take(vip(5)), [(former_owner(), LOSER, Term(5), false)]);
@@ -268,7 +268,7 @@ fn after_the_loser_has_answered_everybody_is_told_once_more() {
 
 #[test]
 fn answers_of_others_are_no_sign_of_the_loser() {
-    let (mut claims, now) = (Claims::new(), Instant::now());
+    let (mut claims, now) = (Claims::default(), Instant::now());
     claims.begin(now, former_owner(), &won(5, 5));
     claims.tick(now + FIRST);
     let answer = |link, mac| Frame { link, address: vip(5), mac, what: Heard::Answer, to_us: true, payload: None };
@@ -281,7 +281,7 @@ fn answers_of_others_are_no_sign_of_the_loser() {
 
 #[test]
 fn the_claim_that_is_sent_is_believed_by_its_reader() {
-    let (mut claims, now) = (Claims::new(), Instant::now());
+    let (mut claims, now) = (Claims::default(), Instant::now());
     claims.begin(now, former_owner(), &won(5, 5));
     let [Output::Claim(claim), Output::Ask(_)] = claims.tick(now + FIRST)[..] else { panic!() };
     let bytes = crate::frames::claim(claim.mac, claim.address, LOSER, &claim.payload);

@@ -2,7 +2,7 @@
 //! never two workers on one key, a key that is touched while in work goes to the tail afterwards. Host pace spec
 //! 5.2, 5.6
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,13 +42,9 @@ pub struct Queue {
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Puts a key at the tail, unless it waits already.
     pub fn add(&self, key: Key) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.in_work.contains(&key) {
             state.touched.insert(key);
         } else if state.push(key) {
@@ -70,7 +66,7 @@ impl Queue {
         loop {
             let filled = self.filled.notified();
             {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 if let Some(key) = state.waiting.pop_front() {
                     state.queued.remove(&key);
                     state.in_work.insert(key.clone());
@@ -86,7 +82,7 @@ impl Queue {
 
     /// As it stands.
     pub fn backlog(&self) -> Backlog {
-        let state = self.lock();
+        let state = self.state.lock();
         Backlog {
             waiting: state.waiting.iter().cloned().collect(),
             in_work: state.in_work.clone(),
@@ -97,7 +93,7 @@ impl Queue {
     /// Ends the work on a key. A failed one comes again after a back-off that grows with each failure in a row.
     pub fn done(&self, key: &Key, outcome: Outcome) {
         let delay = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.in_work.remove(key);
             if state.touched.remove(key) && state.push(key.clone()) {
                 self.filled.notify_one();

@@ -53,7 +53,7 @@ impl Front {
         loop {
             let lag = self.faults.all().values().map(|faults| faults.stale_seconds).max().unwrap_or_default();
             if lag == 0 {
-                self.lock().clear();
+                self.versions.lock().clear();
                 if changed.changed().await.is_err() {
                     return;
                 }
@@ -63,7 +63,7 @@ impl Front {
                 && let Some(version) = list.metadata.resource_version
             {
                 let now = Instant::now();
-                let mut versions = self.lock();
+                let mut versions = self.versions.lock();
                 versions.push_back((now, version));
                 // One that is old enough stays, and only one.
                 while versions.get(1).is_some_and(|(noted, _)| now - *noted > Duration::from_secs(lag.into())) {
@@ -74,13 +74,9 @@ impl Front {
         }
     }
 
-    fn lock(&self) -> parking_lot::MutexGuard<'_, VecDeque<(Instant, String)>> {
-        self.versions.lock()
-    }
-
     /// The version that the cache behind has.
     fn old_version(&self) -> Option<String> {
-        self.lock().front().map(|(_, version)| version.clone())
+        self.versions.lock().front().map(|(_, version)| version.clone())
     }
 
     /// Every second one is the other cache's.

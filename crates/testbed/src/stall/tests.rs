@@ -178,7 +178,7 @@ fn a_processor_that_is_kept_from_everybody_shows() {
     std::thread::sleep(ms(50));
     // The same as a machine without power for 200 ms, to a thread that notes when it wakes.
     let (due, woke) = (Instant::now(), Instant::now() + ms(200));
-    for list in &mut lock(&meter().stalls).late {
+    for list in &mut meter().stalls.lock().late {
         list.push((due, woke));
     }
     let stalls = since(from);

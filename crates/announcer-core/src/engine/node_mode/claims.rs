@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use super::super::{Action, Engine, Heard};
-use crate::claim::{self, ClaimSecret, Judgement, TakenOverVip};
+use crate::claim::{self, ClaimKeys, ClaimSecret, Claims, Judge, Judgement, TakenOverVip};
 use crate::frames::Frame;
 use crate::ownership::Owners;
 use crate::ownership::node::{LostVip, Term};
@@ -37,6 +37,17 @@ impl Unclaimed {
     }
 }
 
+/// What claims in both directions need.
+#[derive(Default)]
+pub(super) struct ClaimState {
+    /// Claims that this node sends.
+    pub sent: Claims,
+    pub unclaimed: Unclaimed,
+    /// Judges claims that come in.
+    pub judge: Judge,
+    pub keys: ClaimKeys,
+}
+
 /// The record that makes this node the owner of a VIP.
 struct Ours {
     /// The Service that holds the record.
@@ -54,10 +65,10 @@ impl Engine {
     pub(in crate::engine) fn claim_all(&mut self, now: Instant) {
         let Owners::Node(cluster) = &self.ownership else { return };
         let me = &self.config.node_name;
-        self.node_mode.unclaimed.retain(|former_owner| {
+        self.node_mode.claims.unclaimed.retain(|former_owner| {
             cluster.owner_record(&former_owner.service).is_some_and(|owner_record| owner_record.host == *me)
         });
-        let waiting: Vec<VipId> = self.node_mode.unclaimed.0.keys().cloned().collect();
+        let waiting: Vec<VipId> = self.node_mode.claims.unclaimed.0.keys().cloned().collect();
         for id in waiting {
             self.claim(now, &id);
         }
@@ -67,7 +78,7 @@ impl Engine {
     pub(in crate::engine) fn claim(&mut self, now: Instant, id: &VipId) {
         let Owners::Node(cluster) = &self.ownership else { return };
         let Some(carrier) = self.vips.get(id).filter(|vip| vip.is_up()).and_then(|vip| vip.carrier) else { return };
-        for former_owner in self.node_mode.unclaimed.0.remove(id).unwrap_or_default() {
+        for former_owner in self.node_mode.claims.unclaimed.0.remove(id).unwrap_or_default() {
             let ours = cluster
                 .owner_record(&former_owner.service)
                 .is_some_and(|owner_record| owner_record.host == self.config.node_name);
@@ -79,10 +90,10 @@ impl Engine {
                 on_macvlan: matches!(id, VipId::Dhcp(_)),
                 term: former_owner.term,
                 uid: view.uid.clone(),
-                key: self.node_mode.keys.sending(now, &view.uid),
+                key: self.node_mode.claims.keys.sending(now, &view.uid),
                 suspected: former_owner.suspected,
             };
-            self.node_mode.claims.begin(
+            self.node_mode.claims.sent.begin(
                 now,
                 claim::FormerOwner { owner: former_owner.owner, link: former_owner.link },
                 &taken_over,
@@ -92,27 +103,27 @@ impl Engine {
 
     /// The keys of claims were read, in the order of their names.
     pub(in crate::engine) fn claim_keys(&mut self, now: Instant, secrets: Vec<ClaimSecret>) {
-        self.node_mode.keys.set(now, secrets);
+        self.node_mode.claims.keys.set(now, secrets);
         self.seal_anew(now);
     }
 
     /// Seals current claims with the key that is used for sending now.
     pub(super) fn seal_anew(&mut self, now: Instant) {
-        let keys = &self.node_mode.keys;
-        self.node_mode.claims.seal_anew(|uid| keys.sending(now, uid));
+        let keys = &self.node_mode.claims.keys;
+        self.node_mode.claims.sent.seal_anew(|uid| keys.sending(now, uid));
     }
 
     /// Ends claims: a former owner whose card shows the new term has withdrawn, and so has one without a membership
     /// Lease.
     pub(super) fn note_losers(&mut self) {
         let Owners::Node(cluster) = &self.ownership else { return };
-        if self.node_mode.claims.is_empty() {
+        if self.node_mode.claims.sent.is_empty() {
             return;
         }
-        for owner in self.node_mode.claims.former_owners() {
+        for owner in self.node_mode.claims.sent.former_owners() {
             match cluster.facts.card(&owner) {
-                Some(card) => self.node_mode.claims.known(&owner, card.term),
-                None => self.node_mode.claims.gone(&owner),
+                Some(card) => self.node_mode.claims.sent.known(&owner, card.term),
+                None => self.node_mode.claims.sent.gone(&owner),
             }
         }
     }
@@ -123,9 +134,9 @@ impl Engine {
         let Owners::Node(cluster) = &self.ownership else { return };
         let Some(first) = self.vips.get(id).and_then(|vip| vip.members.first()) else { return };
         let service = cluster.primary(first);
-        for (claim::FormerOwner { owner, link }, mac, term, suspected) in self.node_mode.claims.take(address) {
+        for (claim::FormerOwner { owner, link }, mac, term, suspected) in self.node_mode.claims.sent.take(address) {
             let (vip, service) = (id.clone(), service.clone());
-            self.node_mode.unclaimed.add(LostVip { owner, link, mac, vip, term, service, suspected });
+            self.node_mode.claims.unclaimed.add(LostVip { owner, link, mac, vip, term, service, suspected });
         }
     }
 
@@ -154,10 +165,10 @@ impl Engine {
         // believed at once only while our own record is in doubt; otherwise the record is read.
         let known = self.is_peer(frame.mac) || self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
         let confirmed = self.is_confirmed(&self.vips[id].members);
-        let keys = self.node_mode.keys.accepted(&uid);
-        match self.node_mode.judge.judge(now, frame, &keys, term) {
+        let keys = self.node_mode.claims.keys.accepted(&uid);
+        match self.node_mode.claims.judge.judge(now, frame, &keys, term) {
             Judgement::Concede(_) if !known && confirmed && !lingering => {
-                if self.node_mode.judge.may_doubt(now, frame.address)
+                if self.node_mode.claims.judge.may_doubt(now, frame.address)
                     && let Some(swap) = self.cluster().and_then(|cluster| cluster.read_again(now, &primary, &uid))
                 {
                     self.out.push(Action::Swap(primary, swap));
@@ -191,7 +202,7 @@ impl Engine {
         }
         let Some(Ours { primary, uid, .. }) = self.ours(id) else { return false };
         let Owners::Node(cluster) = &mut self.ownership else { return false };
-        if self.node_mode.judge.may_doubt(now, address)
+        if self.node_mode.claims.judge.may_doubt(now, address)
             && let Some(swap) = cluster.read_again(now, &primary, &uid)
         {
             self.out.push(Action::Swap(primary, swap));
@@ -204,7 +215,7 @@ impl Engine {
     pub(in crate::engine) fn judge_claim_of_lease(&mut self, now: Instant, frame: &Frame) {
         let Some(id) = self.lease_of(frame) else { return };
         let Some(Ours { primary, uid, term: ours, .. }) = self.ours(&id) else { return };
-        let claimed = claim::tag::open_with(&self.node_mode.keys.accepted(&uid), frame);
+        let claimed = claim::tag::open_with(&self.node_mode.claims.keys.accepted(&uid), frame);
         if let Ok(term) = claimed
             && term > ours
         {

@@ -15,13 +15,13 @@ use crate::reason::Reason;
 
 /// The results of the probes.
 #[derive(Debug, Default)]
-pub(super) struct Services {
+pub(super) struct ProbeResults {
     asked: Targets,
     found: BTreeMap<SocketAddr, Outcome>,
     told: BTreeSet<SocketAddr>,
 }
 
-impl Services {
+impl ProbeResults {
     /// Sets the targets, and forgets the results of others. Returns true if the targets have changed.
     fn watch(&mut self, targets: &Targets) -> bool {
         if self.asked == *targets {
@@ -127,10 +127,10 @@ mod tests {
         }
     }
 
-    fn asking(first: bool) -> Services {
-        let mut services = Services::default();
-        assert!(services.watch(&[(target(first).at, target(first))].into()));
-        services
+    fn asking(first: bool) -> ProbeResults {
+        let mut results = ProbeResults::default();
+        assert!(results.watch(&[(target(first).at, target(first))].into()));
+        results
     }
 
     fn finding(first: bool, outcome: Outcome, failures: u32) -> ProbeFinding {
@@ -161,9 +161,9 @@ mod tests {
                 vec![Reason::AddressNotServed, Reason::AddressServedAgain],
             ),
         ] {
-            let mut services = asking(first);
+            let mut results = asking(first);
             let said = found.into_iter().filter_map(|(outcome, failures, others_know)| {
-                services.note(&finding(first, outcome, failures), others_know)
+                results.note(&finding(first, outcome, failures), others_know)
             });
             let said: Vec<(bool, Reason)> = said.collect();
             let told: Vec<(bool, Reason)> =
@@ -181,18 +181,18 @@ mod tests {
             (Outcome::Silent, false, false, true),
             (Outcome::NoNeighbor, false, false, true),
         ] {
-            let mut services = asking(true);
-            assert!(services.on_card().is_empty());
-            services.note(&finding(true, outcome, 3), false);
-            let card = services.on_card();
+            let mut results = asking(true);
+            assert!(results.on_card().is_empty());
+            results.note(&finding(true, outcome, 3), false);
+            let card = results.on_card();
             let has = [&card.served, &card.refused, &card.silent].map(|all| all.contains(&at));
             assert_eq!(has, [served, refused, silent], "{outcome:?}");
             let moved = Target { owner: "node-3".into(), ..target(true) };
-            assert!(services.watch(&[(at, moved)].into()) && services.on_card() == card, "another owner");
+            assert!(results.watch(&[(at, moved)].into()) && results.on_card() == card, "another owner");
             let other = Target { service: ServiceKey::new("default", "other"), ..target(true) };
-            assert!(services.watch(&[(at, other.clone())].into()) && services.on_card().is_empty());
-            assert!(!services.watch(&[(at, other)].into()));
-            assert_eq!(services.note(&finding(true, outcome, 3), false), None, "it is another Service's by now");
+            assert!(results.watch(&[(at, other.clone())].into()) && results.on_card().is_empty());
+            assert!(!results.watch(&[(at, other)].into()));
+            assert_eq!(results.note(&finding(true, outcome, 3), false), None, "it is another Service's by now");
         }
     }
 

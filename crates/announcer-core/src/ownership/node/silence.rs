@@ -41,7 +41,7 @@ fn is_many_more(more: u8, hosts: u8) -> bool {
 }
 
 impl OwnerSilence {
-    /// The opposite: this node hears so many more hosts than the owner.
+    /// Whether this node hears more than twice as many hosts as the owner, which says that it hears `theirs`.
     pub fn hears_many_more(self, theirs: u8) -> bool {
         is_many_more(self.outside, theirs)
     }

@@ -16,7 +16,7 @@ mod scheduler;
 mod simulation;
 mod window;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,13 +50,9 @@ struct State {
 
 impl Pacer {
     fn change<R>(&self, change: impl FnOnce(&mut State, Instant) -> R) -> R {
-        let result = change(&mut self.lock(), Instant::now());
+        let result = change(&mut self.state.lock(), Instant::now());
         self.changed.notify_one();
         result
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
     }
 
     /// Requests a turn. After [`Turn::Now`], the caller reports [`Self::sent`] or [`Self::creates`], and
@@ -75,7 +71,7 @@ impl Pacer {
             if self.ask(name, service, work) == Turn::Now {
                 return;
             }
-            let deadline = self.lock().scheduler.deadline();
+            let deadline = self.state.lock().scheduler.deadline();
             match deadline {
                 Some(deadline) => drop(tokio::time::timeout_at(deadline, called).await),
                 None => called.await,
@@ -129,7 +125,7 @@ impl Pacer {
     /// How long the host may still take to delete an object whose finalizer was preset. Zero: the host does not remove
     /// the finalizer, and it is not preset any more. `None`: the host itself added the finalizer.
     pub fn patience(&self, name: &str) -> Option<Duration> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let known = state.finalizer.is_known();
         let left = state.finalizer.patience(Instant::now(), name);
         if known && !state.finalizer.is_known() {
@@ -144,7 +140,7 @@ impl Pacer {
 
     /// The size of the window.
     pub fn window(&self) -> usize {
-        self.lock().scheduler.window()
+        self.state.lock().scheduler.window()
     }
 
     /// A stream of the Services whose turn has come.
@@ -153,7 +149,7 @@ impl Pacer {
             loop {
                 let changed = pacer.changed.notified();
                 let deadline = {
-                    let mut state = pacer.lock();
+                    let mut state = pacer.state.lock();
                     state.scheduler.tick(Instant::now());
                     let called = state.scheduler.take_called();
                     if !called.is_empty() {
