@@ -359,8 +359,8 @@ impl Collector {
             None => None,
         };
         let Some(now) = self.requests.read(&garbage.lb.name).await? else { return Ok(false) };
-        let sharer =
-            garbage.service.as_ref().and_then(|owner| sharer_of_gone(owner, &now, &self.sources.services.all()));
+        let (services, open) = (self.sources.services.all(), config.share_across_namespaces);
+        let sharer = garbage.service.as_ref().and_then(|owner| sharer_of_gone(owner, &now, &services, open));
         if let Some(sharer) = sharer {
             tracing::info!(
                 lb = garbage.lb.name,

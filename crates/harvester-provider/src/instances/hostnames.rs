@@ -69,26 +69,24 @@ impl Hostnames {
     /// Finds the machine of the Node named `node` among the running machines that may belong to this cluster.
     /// `name_exists`: a VM has the same name as the Node, whether it runs or not.
     pub fn resolve(&mut self, node: &str, name_exists: bool, candidates: &[&VmiView], now: Instant) -> Resolution {
+        let same_name = candidates.iter().find(|vmi| name_exists && vmi.name == node);
+        // The machine of the Node's own name is asked first. A copy of it, such as a restored backup, may have been
+        // asked before and reports the same host name.
+        let is_silent = match same_name.map(|vmi| (self.outcome(vmi), vmi)) {
+            Some((Some(Outcome::Asked), _)) => return Resolution::Ask(Vec::new()),
+            Some((None, vmi)) if vmi.agent_connected => return Resolution::Ask(vec![self.ask(vmi)]),
+            Some((Some(Outcome::Failed(_)) | None, _)) => true,
+            // The agent reports a host name, or the machine does not run.
+            Some((Some(Outcome::Is(_)), _)) | None => false,
+        };
         let by_agent = self.claimants(node, candidates);
         match by_agent.as_slice() {
+            // The VM's name is the best hint then, and the only one that most clusters need.
+            [] | [_] if is_silent => return Resolution::Vm(node.to_owned()),
+            [] if name_exists && same_name.is_none() => return Resolution::Vm(node.to_owned()),
             [] => {}
             [vm] => return Resolution::Vm(vm.clone()),
             _ => return Resolution::Ambiguous(by_agent),
-        }
-
-        if name_exists {
-            let Some(same_name) = candidates.iter().find(|vmi| vmi.name == node) else {
-                return Resolution::Vm(node.to_owned()); // does not run, cannot be asked
-            };
-            match self.outcome(same_name) {
-                // The agent reports another host name, so the search goes on.
-                Some(Outcome::Is(_)) => {}
-                Some(Outcome::Asked) => return Resolution::Ask(Vec::new()),
-                // The VM's name is the best hint then, and the only one that most clusters need.
-                Some(Outcome::Failed(_)) => return Resolution::Vm(node.to_owned()),
-                None if !same_name.agent_connected => return Resolution::Vm(node.to_owned()),
-                None => return Resolution::Ask(vec![self.ask(same_name)]),
-            }
         }
 
         let mut under_way = false;
@@ -298,6 +296,34 @@ mod tests {
     fn a_host_name_that_two_machines_report_resolves_to_neither() {
         let says = [("x", Some("a")), ("y", Some("a"))];
         assert_eq!(resolve("a", &["x", "y"], &says).0, Resolution::Ambiguous(vec!["x".into(), "y".into()]));
+    }
+
+    /// A restored backup runs beside its original.
+    #[test]
+    fn a_copy_that_was_asked_before_does_not_win_over_the_vm_of_the_nodes_own_name() {
+        let now = Instant::now();
+        let silent = VmiView { agent_connected: false, ..vmi("a") };
+        for (own, says, expected) in [
+            (vmi("a"), Some("a"), Resolution::Ambiguous(vec!["a".into(), "copy".into()])),
+            (vmi("a"), Some("b"), vm("copy")),
+            (vmi("a"), None, vm("a")),
+            (silent, None, vm("a")),
+        ] {
+            let mut book = Hostnames::default();
+            let copy = vmi("copy");
+            let ask = book.ask(&copy);
+            book.answered(&ask, Some("a"), now);
+            let mut found = book.resolve("a", true, &[&own, &copy], now);
+            if own.agent_connected {
+                let Resolution::Ask(asks) = found else { panic!("{found:?}") };
+                assert_eq!(asks, [AgentRequest { vm: "a".into(), vmi_uid: own.uid.clone() }]);
+                assert_eq!(book.resolve("a", true, &[&own, &copy], now), Resolution::Ask(Vec::new()));
+                book.answered(&asks[0], says, now);
+                found = book.resolve("a", true, &[&own, &copy], now);
+            }
+            assert_eq!(found, expected, "{says:?}");
+            assert_eq!(book.resolve("a", true, &[&copy], now), vm("copy"), "the machine of that name does not run");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub const BOOKING: Duration = Duration::from_secs(10);
 pub enum When {
     /// At once. `leaks`: the address may stay allocated forever.
     Now {
-        /// The host had not finished booking.
+        /// The host had not finished booking, or does not release the address of such an object.
         leaks: bool,
     },
     /// After this time, unless the object changes before.
@@ -24,7 +24,7 @@ pub enum When {
 
 /// Decides when to delete (decision 7; host pace spec rule 6). The host releases a pool address only if the object
 /// shows the address and has the host's finalizer. An object that is deleted between these two steps leaves its address
-/// allocated forever.
+/// allocated forever, and so does one without an IPAM mode.
 pub fn when(lb: &LbView, age: Duration) -> When {
     let old = age >= BOOKING;
     let booked = match &lb.ready {
@@ -33,7 +33,11 @@ pub fn when(lb: &LbView, age: Duration) -> When {
         Some(ready) => NotReady::classify(&ready.message) != NotReady::Transient,
         None => false,
     };
-    if booked || old { When::Now { leaks: !booked } } else { When::In(BOOKING.saturating_sub(age)) }
+    if booked || old {
+        When::Now { leaks: !booked || lb.keeps_booking() }
+    } else {
+        When::In(BOOKING.saturating_sub(age))
+    }
 }
 
 /// How long this process has known each object, by UID. The creationTimestamp is not used, because it comes from the

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::network::wanted_network;
 use super::sharing::label_value;
+use super::view::LbView;
 
 /// The owner of the address that a Service publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,12 +62,16 @@ pub fn publish(service: &ServiceView, address: &str, interface: Option<&str>) ->
     patch
 }
 
-/// The patch that makes a Service a secondary of `primary`; empty if it already is one (table 8.5).
-pub fn share(service: &ServiceView, primary: &ServiceView, address: IpAddr) -> ServicePatch {
+/// The patch that makes a Service a secondary of `primary`; empty if it already is one (table 8.5). `lb`: the primary's
+/// object, if it exists.
+pub fn share(service: &ServiceView, primary: &ServiceView, lb: Option<&LbView>, address: IpAddr) -> ServicePatch {
     let address = address.to_string();
     let mut patch = ServicePatch { role: Role::Secondary, address: address.clone(), ..ServicePatch::default() };
     patch.annotate(service, kube_vip::LOADBALANCER_IPS, &address);
-    let network = wanted_network(primary);
+    // The network of an address is fixed at creation. A primary that requests another one by now is refused, and its
+    // secondaries must not be refused with it.
+    let fixed = lb.and_then(|lb| lb.annotations.get(cloudprovider::LB_NETWORK));
+    let network = fixed.unwrap_or_else(|| wanted_network(primary));
     if !network.is_empty() {
         patch.annotate(service, cloudprovider::NETWORK, network);
     }
@@ -198,7 +203,7 @@ mod tests {
         for (name, ip, expected) in [("fully_updated", IP, true), ("ip_mismatch", "192.168.101.1", false)] {
             let service =
                 build::service("default/a").short(&[("ip", ip), ("ipam", "")]).label("default.primary-svc").done();
-            assert_eq!(share(&service, &primary, IP.parse().unwrap()).is_empty(), expected, "{name}");
+            assert_eq!(share(&service, &primary, None, IP.parse().unwrap()).is_empty(), expected, "{name}");
         }
     }
 
@@ -208,7 +213,7 @@ mod tests {
         let service = build::service("default/web2")
             .short(&[("primary", "default/web"), ("ipam", "dhcp"), ("if", "eth0"), ("ip", "10.0.0.9")])
             .done();
-        let patch = share(&service, &primary, IP.parse().unwrap());
+        let patch = share(&service, &primary, None, IP.parse().unwrap());
         assert_eq!(
             patch.body("u-1"),
             json!({"metadata": {
@@ -220,7 +225,7 @@ mod tests {
                 "labels": {"cloudprovider.harvesterhci.io/primary-service": "default.web"}
             }})
         );
-        assert!(share(&patch.apply(&service), &primary, IP.parse().unwrap()).is_empty());
+        assert!(share(&patch.apply(&service), &primary, None, IP.parse().unwrap()).is_empty());
     }
 
     #[test]
@@ -239,9 +244,9 @@ mod tests {
         let long = "a".repeat(32);
         let primary = build::service(&format!("{long}/{long}")).ingress(IP).done();
         let service = build::service("default/a").label("default.former").done();
-        let patch = share(&service, &primary, IP.parse().unwrap());
+        let patch = share(&service, &primary, None, IP.parse().unwrap());
         let after = patch.apply(&service);
         assert!(!after.labels.contains_key(cloudprovider::PRIMARY_SERVICE));
-        assert!(share(&after, &primary, IP.parse().unwrap()).is_empty());
+        assert!(share(&after, &primary, None, IP.parse().unwrap()).is_empty());
     }
 }

@@ -11,9 +11,14 @@ use cloud_provider::view::{Protocol, ServiceKey, ServiceView};
 use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::names;
 
-use super::choice::static_address;
 use super::quoted::Quoted;
 use super::view::LbView;
+
+mod users;
+
+pub use users::{
+    goes_with, has_address, has_address_of, is_served_at, is_taken, other_user, sharer_of_gone, users, uses,
+};
 
 /// Why a Service may not share an address. The texts are the Go provider's, some of them with advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -264,76 +269,6 @@ pub fn shows(service: &ServiceView, address: &str) -> bool {
 /// Whether a Service shows the address of this object.
 pub fn shows_address_of(service: &ServiceView, lb: &LbView) -> bool {
     lb.usable_address.as_deref().is_some_and(|ip| shows(service, ip))
-}
-
-/// Whether a Service shows the address of this object, or is served at it. Then the address must not be released,
-/// whatever the Service requests now. A former secondary keeps its primary's address until it has one of its own.
-pub fn has_address_of(service: &ServiceView, lb: &LbView) -> bool {
-    is_served_at(service, lb) || shows_address_of(service, lb)
-}
-
-/// Whether a Service is served at the address of this object.
-pub fn is_served_at(service: &ServiceView, lb: &LbView) -> bool {
-    let booked = lb.usable_address.as_deref().and_then(|ip| ip.parse().ok());
-    booked.filter(|ip: &IpAddr| !ip.is_unspecified()).is_some_and(|ip| service.ingress.contains(&ip))
-}
-
-/// Other Services, not being deleted, that have the address of one of these objects of `owner`. Two kinds do not count,
-/// because the owner did not give them the address. One uses it as its static address, although the owner has never
-/// published it. The other is served at it because an announcer took a request (`spec.loadBalancerIP`) for a grant: it
-/// does not show the address, does not have the owner's label, and names neither the owner nor its group.
-pub fn users(owner: &ServiceView, lbs: &[&LbView], services: Vec<Arc<ServiceView>>) -> Vec<Arc<ServiceView>> {
-    let found_by_itself = |other: &ServiceView, lb: &LbView| {
-        static_address(other)
-            .is_some_and(|address| lb.usable_address.as_deref().is_some_and(|ip| ip.parse() == Ok(address)))
-            && !has_address_of(owner, lb)
-            && !wears_label_of(other, &owner.key)
-    };
-    let squats = |other: &ServiceView, lb: &LbView| {
-        let named = || matches!(named_primary(other), Some(Ok(primary)) if primary == owner.key);
-        let grouped = || group_of(other).is_some_and(|group| group_of(owner) == Some(group));
-        !(shows_address_of(other, lb) || wears_label_of(other, &owner.key) || named() || grouped())
-    };
-    let uses = |other: &ServiceView| {
-        lbs.iter().any(|lb| has_address_of(other, lb) && !found_by_itself(other, lb) && !squats(other, lb))
-    };
-    let living = |other: &ServiceView| other.key != owner.key && other.is_load_balancer && !other.deleting;
-    services.into_iter().filter(|other| living(other) && uses(other)).collect()
-}
-
-/// Whether a Service names `owner` as the one whose address it shares, or did when it got the address. It goes on to
-/// the address of the next Service of that name.
-pub fn goes_with(sharer: &ServiceView, owner: &ServiceKey) -> bool {
-    wears_label_of(sharer, owner) || matches!(named_primary(sharer), Some(Ok(primary)) if primary == *owner)
-}
-
-/// A Service that shares the address of this object with `owner`, which is gone.
-pub fn sharer_of_gone(owner: &ServiceKey, lb: &LbView, services: &[Arc<ServiceView>]) -> Option<ServiceKey> {
-    let living = |other: &ServiceView| other.key != *owner && other.is_load_balancer && !other.deleting;
-    let shares = |other: &ServiceView| living(other) && has_address_of(other, lb) && goes_with(other, owner);
-    services.iter().find(|other| shares(other)).map(|other| other.key.clone())
-}
-
-/// Whether an address that a Service shows or is served at meanwhile belongs to another one. A former secondary may
-/// keep its primary's address.
-pub fn is_taken(service: &ServiceView, services: &[Arc<ServiceView>]) -> bool {
-    other_user(service, services).is_some()
-}
-
-/// Another Service that has an address which a Service shows or is served at. The former primary of the Service does
-/// not count, unless the Service requests that address as its own static one.
-pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Option<ServiceKey> {
-    let publishes =
-        |other: &ServiceView, ip: &IpAddr| other.ingress.contains(ip) || shown_addresses(other).contains(ip);
-    let ours: BTreeSet<IpAddr> = service.ingress.iter().copied().chain(shown_addresses(service)).collect();
-    services
-        .iter()
-        .filter(|other| other.key != service.key && other.is_load_balancer && !other.deleting)
-        .filter(|other| !matches!(named_primary(other), Some(Ok(primary)) if primary == service.key))
-        .filter(|other| static_address(service).is_some() || !wears_label_of(service, &other.key))
-        .filter(|other| group_of(service).is_none_or(|group| group_of(other) != Some(group)))
-        .find(|other| ours.iter().any(|ip| publishes(other, ip)))
-        .map(|other| other.key.clone())
 }
 
 /// Whether a Service shows this address.

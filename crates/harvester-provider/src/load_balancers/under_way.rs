@@ -121,7 +121,7 @@ mod tests {
     fn who_shares_withdraws_or_asks_for_a_lease_takes_no_address() {
         let (web, primary) = (service("default/web").short(&[("ip", IP)]).done(), service("default/first").done());
         for patch in [
-            share(&web, &primary, IP.parse().unwrap()),
+            share(&web, &primary, None, IP.parse().unwrap()),
             ServicePatch::forget_address(&web),
             publish(&web, "0.0.0.0,::", None),
         ] {

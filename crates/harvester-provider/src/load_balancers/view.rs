@@ -92,6 +92,12 @@ impl LbView {
         self.ipam.as_deref().unwrap_or("pool")
     }
 
+    /// Whether the host would keep the address booked if the object was deleted as it is: it releases an address only
+    /// if `spec.ipam` names the pool.
+    pub fn keeps_booking(&self) -> bool {
+        self.ipam.is_none() && self.booked_pool.is_some()
+    }
+
     /// Whether the host kept the network that this object was created for; `None` if it was created for none. The
     /// host's webhook changes it during the create request, so the value in the object is final.
     pub fn keeps_network(&self) -> Option<bool> {

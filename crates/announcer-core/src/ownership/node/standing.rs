@@ -274,8 +274,8 @@ impl Cluster {
         members.iter().find(exists).copied().unwrap_or(members[0])
     }
 
-    /// How far `node` can reach clients of `view` at `address`, or `None` without an interface for it; `link` is our own
-    /// interface.
+    /// How far `node` can reach clients of `view` at `address`, or `None` without an interface for it; `link` is our
+    /// own interface.
     pub(super) fn reach(
         &self,
         context: &ReviewContext<'_>,

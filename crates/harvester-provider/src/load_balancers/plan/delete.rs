@@ -29,6 +29,13 @@ pub enum DeletePlan {
     Soon(String),
     /// No object is known: ask the API server before the Service is released (W-04).
     Verify,
+    /// Set the IPAM mode of the object first, because the host releases the address only then.
+    SetIpam {
+        /// UID of the object, as precondition.
+        uid: String,
+        /// The change.
+        changes: Vec<Change>,
+    },
     /// Delete the object.
     Send {
         /// UID of the object, as precondition.
@@ -107,11 +114,14 @@ pub fn delete(service: &ServiceView, leaving: &Leaving<'_>) -> DeletePlan {
     if let Some(plan) = hand_over(service, config, lb, sharers) {
         return plan;
     }
-    if let Some(message) = still_used(service, lb, sharers, users) {
+    if let Some(message) = still_used(service, lb, sharers, users, config) {
         let reason = WaitReason::Shared;
         return DeletePlan::Waiting(Wait { reason, message, needs_user: true, retry_after: None });
     }
     match when(lb, age) {
+        When::Now { .. } if lb.keeps_booking() => {
+            DeletePlan::SetIpam { uid: lb.uid.clone(), changes: vec![Change::Ipam(Ipam::Pool)] }
+        }
         When::Now { leaks } => DeletePlan::Send { uid: lb.uid.clone(), leaks },
         When::In(rest) => DeletePlan::Waiting(still_booking(lb, config, rest)),
     }
@@ -143,8 +153,9 @@ pub(super) fn still_used(
     lb: &LbView,
     sharers: &[Arc<ServiceView>],
     users: &[Arc<ServiceView>],
+    config: &LoadBalancerConfig,
 ) -> Option<String> {
-    let users = users.iter().filter(|user| sharing::has_address_of(user, lb));
+    let users = users.iter().filter(|user| sharing::uses(user, service, lb, config.share_across_namespaces));
     let keys: BTreeSet<&ServiceKey> =
         joined(service, lb, sharers).into_iter().chain(users).map(|user| &user.key).collect();
     let names: Vec<String> = keys.into_iter().map(ToString::to_string).collect();

@@ -153,7 +153,9 @@ fn is_of_this_cluster(other: &LbView, lb: &LbView, config: &LoadBalancerConfig) 
 
 /// Objects of this cluster other than the serving one, whose address no other Service has.
 fn unused<'a>(service: &'a ServiceView, lb: &'a LbView, world: &'a World<'_>) -> impl Iterator<Item = &'a LbView> {
-    let used = |lb: &LbView| world.sharers.iter().chain(world.users).any(|user| sharing::has_address_of(user, lb));
+    let open = world.config.share_across_namespaces;
+    let has = move |user: &ServiceView, lb: &LbView| sharing::has_address(user, service, lb, open);
+    let used = move |lb: &LbView| world.sharers.iter().chain(world.users).any(|user| has(user, lb));
     let others = world.others.iter().map(Arc::as_ref);
     let others = others.filter(move |other| !other.terminating && other.name != lb.name && !used(other));
     others

@@ -55,13 +55,13 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
         }
     }
     if let Some(lb) = world.lb
-        && let Some(text) = still_used(service, lb, world.sharers, world.users)
+        && let Some(text) = still_used(service, lb, world.sharers, world.users, world.config)
     {
         return Plan::only(user_wait(text, WaitReason::Shared));
     }
 
     let mut actions = Vec::new();
-    let patch = share(service, primary, *ip);
+    let patch = share(service, primary, world.primary_lb, *ip);
     if !patch.is_empty() {
         actions.push(Action::Patch(patch));
     }

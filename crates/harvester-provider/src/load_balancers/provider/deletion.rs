@@ -242,7 +242,7 @@ impl HarvesterLoadBalancers {
         let lb = self.objects.get(name);
         let config = self.config();
         let shown = Owned { name: name.to_owned(), lb: lb.clone(), others: Vec::new() };
-        let (sharers, users) = (self.sharers(service, &config), self.users(service, &shown));
+        let (sharers, users) = (self.sharers(service, &config), self.users(service, &shown, &config));
         let (inherits, claimed) = {
             let memory = self.memory();
             (memory.passes.is_heir(&service.key), memory.passes.is_claimed(&service.key))
@@ -319,6 +319,10 @@ impl HarvesterLoadBalancers {
                 self.metrics.waits(&service.key, Some(reason));
                 Ok(Some(Deletion::Waiting(Wait { reason, message, needs_user: false, retry_after })))
             }
+            DeletePlan::SetIpam { uid, changes } => {
+                self.update(name, &uid, &changes, false).await?;
+                Ok(None)
+            }
             DeletePlan::HandOver { uid, heir, changes } => self.hand_over(name, &uid, heir, &changes).await,
             DeletePlan::Waiting(wait) => {
                 if wait.reason == WaitReason::Terminating {
@@ -356,10 +360,8 @@ impl HarvesterLoadBalancers {
         let seen = self.service(&heir).map(|heir| heir.uid.clone());
         let live = self.requests.read_service(&heir).await.map_err(failed)?;
         if !live.is_some_and(|live| Some(&live.uid) == seen.as_ref() && !live.deleting && wants_load_balancer(&live)) {
-            let message = format!(
-                "service {heir}, which should have taken over load balancer {lb}, is being deleted \
-            too"
-            );
+            let message =
+                format!("service {heir}, which should have taken over load balancer {lb}, is being deleted too");
             return Ok(Some(Deletion::Waiting(soon(message))));
         }
         if let Done::DecideAnew = self.update(name, uid, changes, false).await? {

@@ -171,7 +171,12 @@ impl HarvesterLoadBalancers {
 
     /// The LoadBalancer objects of a Service.
     fn owned(&self, service: &ServiceView, config: &LoadBalancerConfig) -> Owned {
-        let inherited = self.memory().inherited(&service.key);
+        self.owned_as_remembered(service, config, &self.memory())
+    }
+
+    /// The same, for a caller that has locked the memory.
+    fn owned_as_remembered(&self, service: &ServiceView, config: &LoadBalancerConfig, memory: &ProviderState) -> Owned {
+        let inherited = memory.inherited(&service.key);
         let more = Self::name_of_move(service, config).into_iter().chain(inherited);
         self.owners.of(service, &self.objects, config, more)
     }

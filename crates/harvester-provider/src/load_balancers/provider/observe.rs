@@ -55,17 +55,27 @@ impl HarvesterLoadBalancers {
     }
 
     /// Services that have an address of these objects, whatever they request.
-    pub(super) fn users(&self, service: &ServiceView, owned: &Owned) -> Vec<Arc<ServiceView>> {
+    pub(super) fn users(
+        &self,
+        service: &ServiceView,
+        owned: &Owned,
+        config: &LoadBalancerConfig,
+    ) -> Vec<Arc<ServiceView>> {
         let lbs: Vec<&LbView> = owned.lb.iter().chain(&owned.others).map(Arc::as_ref).collect();
         let addresses: Vec<&str> = lbs.iter().filter_map(|lb| lb.usable_address.as_deref()).collect();
         let mut there = service.clone();
         there.annotations.insert(kube_vip::LOADBALANCER_IPS, &addresses.join(","));
-        sharing::users(service, &lbs, self.beside(&there))
+        sharing::users(service, &lbs, self.beside(&there), config.share_across_namespaces)
     }
 
     /// Another Service that has the static address which this one requests, or one with a static address that was also
     /// allocated for this one.
-    pub(super) fn address_user(&self, service: &ServiceView, lb: Option<&LbView>) -> Option<ServiceKey> {
+    pub(super) fn address_user(
+        &self,
+        service: &ServiceView,
+        lb: Option<&LbView>,
+        objects: impl Fn(&ServiceView) -> Vec<Arc<LbView>>,
+    ) -> Option<ServiceKey> {
         let (address, only_static) = address_in_question(service, lb)?;
         let mut there = service.clone();
         there.annotations.insert(kube_vip::LOADBALANCER_IPS, &address.to_string());
@@ -86,7 +96,7 @@ impl HarvesterLoadBalancers {
                 && !sharing::wears_label_of(other, &service.key)
         };
         others.retain(|other| !only_static || has_it(other) || shows_it(other));
-        sharing::other_user(&there, &others)
+        sharing::other_user(service, &[address].into(), &others, objects)
     }
 
     /// The Node, ClusterIP or gateway that has the static address which this Service requests. If the Service is
@@ -131,7 +141,7 @@ impl HarvesterLoadBalancers {
         let shared = primary.as_ref().ok().and_then(Clone::clone);
         let primary_lb = shared.as_ref().and_then(|primary| self.owned(primary, config).lb);
         let sharers = self.sharers(service, config);
-        let users = self.users(service, owned);
+        let users = self.users(service, owned, config);
         let beside_primary = shared.as_ref().map(|primary| self.sharers(primary, config)).unwrap_or_default();
         let mapping = self.mapping.get();
         let ages = owned.lb.iter().chain(&owned.others).map(|lb| (lb.uid.clone(), self.objects.age(lb))).collect();
@@ -147,12 +157,16 @@ impl HarvesterLoadBalancers {
         let quota_reached = if creates { self.quota_reached(&service.key, &memory, config) } else { None };
         let unserved = memory.unserved(service, now);
         let to_be_shown = to_be_shown(service, owned);
+        let objects = |other: &ServiceView| {
+            let owned = self.owned_as_remembered(other, config, &memory);
+            owned.lb.into_iter().chain(owned.others).collect()
+        };
         let world = World {
             config,
             name,
             lb: lb.as_deref(),
             others: &owned.others,
-            address_user: self.address_user(service, to_be_shown),
+            address_user: self.address_user(service, to_be_shown, objects),
             address_claimed: address_claimed(service, &memory, to_be_shown),
             address_holder: self.address_holder(service),
             quota_reached,
@@ -162,7 +176,7 @@ impl HarvesterLoadBalancers {
             primary_lb: primary_lb.as_deref(),
             sharers: &sharers,
             users: &users,
-            taken: lb.is_none() && sharing::is_taken(service, &self.beside(service)),
+            taken: lb.is_none() && sharing::is_taken(service, &self.beside(service), objects),
             occupants: &occupants,
             now: now.unix,
             idle: memory.idle(name, lb.as_deref(), now),

@@ -63,7 +63,8 @@ impl HarvesterLoadBalancers {
         tracing::warn!(
             lb = name,
             "the controller deleted the load balancer although Harvester had not finished booking its address after \
-            {} s; the address may stay booked, see status.allocated of the IPPools on Harvester",
+            {} s, or does not release it without spec.ipam; the address may stay booked, see status.allocated of the \
+            IPPools on Harvester",
             booking::BOOKING.as_secs()
         );
     }

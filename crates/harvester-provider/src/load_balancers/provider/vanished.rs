@@ -65,9 +65,10 @@ impl HarvesterLoadBalancers {
     pub(super) fn leave_to_sharers(&self, service: &ServiceView) -> Option<Remark> {
         let is_next = |next: &ServiceView| next.uid != service.uid && wants_load_balancer(next);
         self.services.get(&service.key).filter(|next| is_next(next))?;
-        let owned = self.owned(service, &self.config());
+        let config = self.config();
+        let owned = self.owned(service, &config);
         let name = owned.lb.as_ref()?.name.clone();
-        if !self.users(service, &owned).iter().all(|user| sharing::goes_with(user, &service.key)) {
+        if !self.users(service, &owned, &config).iter().all(|user| sharing::goes_with(user, &service.key)) {
             return None;
         }
         for other in &owned.others {

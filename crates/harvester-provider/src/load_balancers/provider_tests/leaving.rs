@@ -472,6 +472,56 @@ async fn a_deletion_waits_for_who_is_still_served_at_the_address_and_is_woken_wh
     assert_eq!(methods(&lab.written()), ["DELETE"]);
 }
 
+/// The Service was deleted while no controller ran that would have repaired the object.
+#[tokio::test]
+async fn an_object_without_a_mode_is_repaired_before_it_is_deleted() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    lab.host(|object| object["spec"].as_object_mut().unwrap().remove("ipam").map(drop).unwrap());
+    lab.watch();
+    lab.user_deletes();
+    lab.delete().await;
+    let sent = lab.written();
+    assert_eq!(methods(&sent), ["PUT", "DELETE"]);
+    assert_eq!(sent[0].body["spec"]["ipam"], "pool");
+    assert_eq!(lab.provider.metrics.possible_leaks.get(), 0);
+}
+
+/// The lease is the owner's, and ends with it.
+#[tokio::test]
+async fn a_deletion_waits_for_who_is_still_served_at_the_lease() {
+    let lab = Lab::new(vec![service("default/web").short(&[("ipam", "dhcp")]).done()]);
+    lab.ensure().await.unwrap();
+    lab.host(|object| booked(object, "0.0.0.0"));
+    lab.watch();
+    lab.ensure().await.unwrap();
+    lab.guest(|service| {
+        service.annotations.insert("kube-vip.io/loadbalancerIPs", "0.0.0.0");
+        service.ingress = vec![IP.parse().unwrap()];
+    });
+    let former = |label, ip| service("default/former").short(&[("ip", ip)]).label(label).ingress(ip).done();
+    lab.services.apply(key("default/former"), former("default.web", IP));
+    lab.user_deletes();
+    lab.sent();
+    let Deleted::Waiting(waiting) = lab.delete().await else { panic!("it is used") };
+    assert!(
+        waiting.needs_user && waiting.message.contains("because default/former share its address"),
+        "{}",
+        waiting.message
+    );
+    assert_eq!(methods(&lab.written()), [""; 0]);
+    let mut wakes = lab.provider.wakes();
+    // What is there when the stream begins.
+    while tokio::time::timeout(Duration::from_millis(50), wakes.next()).await.is_ok() {}
+    lab.services.apply(key("default/former"), former("", "10.20.4.7"));
+    let woken = tokio::time::timeout(Duration::from_secs(5), async {
+        while wakes.next().await.expect("a stream without end") != key("default/web") {}
+    });
+    woken.await.expect("woken");
+    lab.delete().await;
+    assert_eq!(methods(&lab.written()), ["DELETE"]);
+}
+
 /// Etcd of the guest is restored while the controller goes on: what was made since the snapshot is gone, and nobody
 /// deleted it.
 #[tokio::test]

@@ -146,3 +146,65 @@ async fn a_secondary_that_asks_for_its_primarys_address_as_a_static_one_is_refus
     assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(false));
     assert_eq!(lab.sent(), []);
 }
+
+/// Every account that may write a Service may write its annotations and labels, and a paused Service keeps them.
+fn forger(annotations: &[(&str, &str)]) -> ServiceView {
+    let mut forger = service("tenant/forger").short(annotations).label("default.web").done();
+    forger.annotations.insert(PAUSED, "true");
+    forger
+}
+
+#[tokio::test]
+async fn what_a_service_of_another_namespace_merely_shows_keeps_no_address_from_anybody() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    for shown in [&[("ip", "10.20.4.7, 10.20.4.1")][..], &[("ip", IP), ("ipam", "static"), ("want", IP)]] {
+        for forger in [forger(shown), ServiceView { labels: cloud_provider::view::Tags::default(), ..forger(shown) }] {
+            let lab = Lab::new(vec![service("default/web").done(), forger]);
+            lab.ensure().await.unwrap();
+            lab.host_books();
+            lab.watch();
+            lab.sent();
+            assert!(matches!(lab.ensure().await.unwrap(), Ensured::Ready { .. }), "{shown:?}");
+            assert_eq!(methods(&lab.sent()), ["PATCH"]);
+        }
+    }
+    lab.served().await;
+    lab.services.apply(key("tenant/forger"), forger(&[("ip", IP)]));
+    lab.guest(|service| service.deleting = true);
+    let deleted = lab.delete().await;
+    assert_eq!(methods(&lab.written()), ["DELETE"], "{deleted:?}");
+}
+
+/// Neither is served yet. The load balancer on Harvester tells which one the controller has given the address to.
+#[tokio::test]
+async fn of_two_static_services_of_different_namespaces_the_one_with_a_load_balancer_keeps_the_address() {
+    let late = || service("tenant/late").short(&[("ipam", "static"), ("want", IP)]).done();
+    let mut web = fixed();
+    web.key = key("default/web");
+    let lab = Lab::new(vec![web, late()]);
+    lab.ensure().await.unwrap();
+    lab.host(|object| booked(object, "0.0.0.0"));
+    lab.watch();
+    lab.ensure().await.unwrap();
+    lab.guest(|service| service.annotations.insert("kube-vip.io/loadbalancerIPs", IP));
+    let error = lab.provider.ensure(&late()).await.unwrap_err();
+    assert!(error.message.contains("already used by service default/web"), "{error:?}");
+    lab.lbs.replace(BTreeMap::new());
+    assert!(lab.provider.ensure(&late()).await.is_ok(), "it shows the address, and nobody has given it that");
+}
+
+/// The pool was made anew: Harvester books an address that it has booked for another Service, which is not served yet.
+#[tokio::test]
+async fn an_address_that_was_given_to_a_service_of_another_namespace_is_not_published_twice() {
+    let before = service("tenant/before").short(&[("ip", IP)]).done();
+    let lab = Lab::new(vec![service("default/web").done(), before.clone()]);
+    lab.ensure().await.unwrap();
+    lab.host_books();
+    let mut theirs = lab.stored.lock().values().next().expect("an object").clone();
+    theirs["metadata"]["name"] = json!(object_name(&config(), &before));
+    theirs["metadata"]["labels"] = json!({});
+    lab.stored.lock().insert(object_name(&config(), &before), theirs);
+    lab.watch();
+    let Ensured::Waiting(waiting) = lab.ensure().await.unwrap() else { panic!("published twice") };
+    assert!(waiting.message.contains("service tenant/before has it"), "{}", waiting.message);
+}

@@ -85,10 +85,94 @@ fn an_address_that_another_living_service_publishes_is_taken() {
         ("former primary", me().label("default.other").done(), other().ingress("10.0.0.1").done(), false),
     ];
     for (what, me, other, expected) in cases {
-        assert_eq!(is_taken(&me, &[Arc::new(other)]), expected, "{what}");
+        assert_eq!(is_taken(&me, &[Arc::new(other)], no_objects), expected, "{what}");
     }
     let dhcp = |name| build::service(name).short(&[("ip", "0.0.0.0")]).done();
-    assert!(!is_taken(&dhcp("default/me"), &[Arc::new(dhcp("default/other"))]), "not known yet");
+    assert!(!is_taken(&dhcp("default/me"), &[Arc::new(dhcp("default/other"))], no_objects), "not known yet");
+}
+
+/// An annotation is its author's. What it shows counts in its namespace, and beside what authors cannot write.
+#[test]
+fn what_a_service_of_another_namespace_shows_counts_if_it_is_served_there_or_was_given_the_address() {
+    let web = || build::service("default/web").short(&[("ip", "10.0.0.1")]);
+    let other = |more: &[(&str, &str)]| build::service("tenant/a").short(&[("ip", "10.0.0.1")]).short(more);
+    let fixed = |ip| other(&[("ipam", "static"), ("want", ip)]).done();
+    let booked = |ip| build::lb("x").ready(ip).done();
+    let dhcp = LbView { ipam: Some("dhcp".into()), ..booked("0.0.0.0") };
+    let shown = other(&[]).done();
+    for (what, web, other, objects, expected) in [
+        ("nothing but shown", web().done(), shown.clone(), vec![], false),
+        (
+            "the same, of one namespace",
+            build::service("tenant/web").ingress("10.0.0.1").done(),
+            shown.clone(),
+            vec![],
+            true,
+        ),
+        ("served", web().done(), other(&[]).ingress("10.0.0.1").done(), vec![], true),
+        ("booked for it", web().done(), shown.clone(), vec![booked("10.0.0.2"), booked("10.0.0.1")], true),
+        (
+            "booked, and the first is served",
+            web().ingress("10.0.0.1").done(),
+            shown.clone(),
+            vec![booked("10.0.0.1")],
+            false,
+        ),
+        ("another one booked", web().done(), shown.clone(), vec![booked("10.0.0.2")], false),
+        ("a lease", web().done(), shown, vec![dhcp.clone()], false),
+        ("static", web().done(), fixed("10.0.0.1"), vec![dhcp.clone()], true),
+        ("static and refused", web().done(), fixed("10.0.0.1"), vec![], false),
+        ("another static one", web().done(), fixed("10.0.0.2"), vec![dhcp], false),
+    ] {
+        let objects: Vec<_> = objects.into_iter().map(Arc::new).collect();
+        assert_eq!(is_taken(&web, &[Arc::new(other)], |_| objects.clone()), expected, "{what}");
+    }
+}
+
+/// A tenant must not keep an address booked by what it writes on a Service of its own.
+#[test]
+fn who_shows_an_address_in_another_namespace_uses_it_with_consent_or_where_it_is_served() {
+    let owner = |share_with: &str| ServiceView {
+        annotations: [(kube_vip::LOADBALANCER_IPS, "10.0.0.1"), (cloudprovider::SHARE_WITH, share_with)].into(),
+        ..build::service("shop/web").ingress("10.0.0.1").done()
+    };
+    let lb = build::lb("x").ready("10.0.0.1").done();
+    let shows = |name| build::service(name).short(&[("ip", "10.0.0.1")]).label("shop.web");
+    for (what, share_with, other, open, expected) in [
+        ("forged", "", shows("tenant/a").done(), false, false),
+        ("with consent, not served yet", "tenant", shows("tenant/a").done(), false, true),
+        ("no consent is needed", "", shows("tenant/a").done(), true, true),
+        ("served", "", shows("tenant/a").ingress("10.0.0.1").done(), false, true),
+        ("served elsewhere", "", shows("tenant/a").ingress("10.0.0.2").done(), false, false),
+        ("of the same namespace", "", shows("shop/a").done(), false, true),
+    ] {
+        let found = users(&owner(share_with), &[&lb], vec![Arc::new(other.clone())], open);
+        assert_eq!(!found.is_empty(), expected, "{what}");
+        let kept = sharer_of_gone(&build::key("shop/web"), &lb, &[Arc::new(other)], open);
+        let consented = share_with == "tenant";
+        assert_eq!(kept.is_some(), expected && !consented, "{what}: who has consented is gone");
+    }
+}
+
+#[test]
+fn a_lease_is_used_by_who_is_served_at_it_and_has_it_from_its_owner() {
+    let owner = build::service("default/web").short(&[("ip", "0.0.0.0")]).ingress("10.0.0.1").done();
+    let lb = LbView { ipam: Some("dhcp".into()), ..build::lb("x").ready("0.0.0.0").done() };
+    let at = |ip| build::service("default/a").short(&[("ip", ip)]).ingress(ip);
+    for (what, other, expected) in [
+        ("a former secondary", at("10.0.0.1").label("default.web").done(), true),
+        ("a secondary without a label", at("10.0.0.1").short(&[("primary", "default/web")]).done(), true),
+        ("of another namespace", build::service("x/a").label("default.web").ingress("10.0.0.1").done(), true),
+        ("has it from somebody else", at("10.0.0.1").done(), false),
+        ("is served elsewhere", at("10.0.0.2").label("default.web").done(), false),
+        ("is not served", build::service("x/a").short(&[("ip", "10.0.0.1")]).label("default.web").done(), false),
+    ] {
+        assert_eq!(!users(&owner, &[&lb], vec![Arc::new(other)], false).is_empty(), expected, "{what}");
+    }
+}
+
+fn no_objects(_: &ServiceView) -> Vec<Arc<LbView>> {
+    Vec::new()
 }
 
 #[test]
@@ -145,8 +229,9 @@ fn the_oldest_member_inherits_unless_somebody_names_the_holder_itself() {
 #[test]
 fn members_of_a_group_do_not_take_the_address_from_each_other() {
     let member = |name| build::service(name).short(&[("group", "edge"), ("ip", "10.0.0.1")]).done();
-    assert!(!is_taken(&member("default/a"), &[Arc::new(member("default/b"))]));
-    assert!(is_taken(&member("default/a"), &[Arc::new(member("other/b"))]));
+    assert!(!is_taken(&member("default/a"), &[Arc::new(member("default/b"))], no_objects));
+    let served = ServiceView { ingress: vec!["10.0.0.1".parse().unwrap()], ..member("other/b") };
+    assert!(is_taken(&member("default/a"), &[Arc::new(served)], no_objects));
 }
 
 #[test]
@@ -232,7 +317,7 @@ fn a_sharer_keeps_the_object_of_an_owner_that_is_gone_and_a_squatter_does_not() 
         (vec![owner.clone()], false),
     ] {
         let services: Vec<_> = services.into_iter().map(Arc::new).collect();
-        let found = sharer_of_gone(&owner.key, &lb, &services);
+        let found = sharer_of_gone(&owner.key, &lb, &services, false);
         assert_eq!(found, keeps.then(|| sharer.key.clone()), "{services:?}");
     }
 }

@@ -116,12 +116,25 @@ fn a_delete_is_held_back_while_the_host_is_booking_but_not_for_ever() {
     }
 }
 
+/// The host releases an address only where `spec.ipam` is `pool`. Objects of old versions lack the field.
+#[test]
+fn an_object_without_a_mode_gets_one_before_it_is_deleted() {
+    let booked = LbView { ipam: None, booked_pool: Some("edge".into()), ..ready_lb() };
+    assert_eq!(when(&booked, Duration::ZERO), When::Now { leaks: true });
+    let plan = |lb: &LbView| delete(&web(), &Leaving { lb: Some(lb), ..nothing(&config()) });
+    let changes = vec![Change::Ipam(harvester_api::load_balancer::Ipam::Pool)];
+    assert_eq!(plan(&booked), DeletePlan::SetIpam { uid: booked.uid.clone(), changes });
+    let send = DeletePlan::Send { uid: booked.uid.clone(), leaks: false };
+    assert_eq!(plan(&LbView { ipam: Some("pool".into()), ..booked.clone() }), send);
+    assert_eq!(plan(&LbView { booked_pool: None, ..booked }), send, "nothing is booked");
+}
+
 #[test]
 fn an_address_is_not_released_while_another_service_shows_it_or_is_served_at_it() {
     let other = || service("default/former");
     let stays = |what: &str, owner: ServiceView, other: ServiceView, expected: bool| {
         let lb = ready_lb();
-        let users = rules::users(&owner, &[&lb], vec![Arc::new(owner.clone()), Arc::new(other)]);
+        let users = rules::users(&owner, &[&lb], vec![Arc::new(owner.clone()), Arc::new(other)], false);
         let plan = delete(&owner, &Leaving { lb: Some(&lb), users: &users, ..nothing(&config()) });
         let waits = matches!(&plan, DeletePlan::Waiting(waiting) if waiting.message.contains("default/former"));
         assert_eq!(waits, expected, "{what}: {plan:?}");

@@ -215,6 +215,8 @@ fn sharers_have_moved_before_the_old_address_goes() {
     let former = |ip| service("default/former").short(&[("ip", ip)]).ingress(ip).done();
     assert_eq!(plan(former(IP)).actions, [], "who does not share any more is still served there");
     assert_eq!(plan(former("10.20.4.9")).actions.len(), 1);
+    let forged = service("tenant/forged").short(&[("ip", IP)]).label("default.web").done();
+    assert_eq!(plan(forged).actions.len(), 1, "it shows what its author wrote");
 }
 
 #[test]

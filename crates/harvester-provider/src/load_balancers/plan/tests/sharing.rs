@@ -100,6 +100,20 @@ fn a_secondary_inherits_the_network_and_may_not_have_another() {
     );
 }
 
+/// The network of an address is fixed, so the primary is refused another one, and its sharers stay as they are.
+#[test]
+fn a_network_that_the_primary_is_refused_is_not_copied_to_its_secondaries() {
+    let mut lb = ready_lb();
+    lb.annotations.insert(cloudprovider::LB_NETWORK, "a/b");
+    let primary = service("default/web").short(&[("ip", IP), ("net", "x/y")]).ingress(IP).done();
+    let got = |service: &ServiceView| plan(service, std::slice::from_ref(&primary), &[("default/web", &lb)]);
+    let joined = secondary("default/web2").short(&[("ip", IP), ("net", "a/b")]).label("default.web").done();
+    assert_eq!(got(&joined), Plan { actions: vec![], verdict: PlanVerdict::Ready });
+    let plan = got(&secondary("default/web3").ports(&["TCP/444"]).done());
+    let [Action::Patch(patch)] = plan.actions.as_slice() else { panic!("{plan:?}") };
+    assert_eq!(patch.annotations[cloudprovider::NETWORK], Some("a/b".into()));
+}
+
 #[test]
 fn a_primary_that_becomes_a_secondary_gives_its_own_object_back_after_it_shows_the_new_address() {
     let own = LbView { labels: Tags::default(), ..lb("lb-name").ready("10.20.4.7").done() };
