@@ -67,8 +67,8 @@ impl Metrics {
             ),
             possible_leaks: registry.make(
                 "harvester_loadbalancer_possible_leaks",
-                "LoadBalancers deleted although Harvester had not finished booking, or without spec.ipam, so that their \
-                pool address may stay booked",
+                "LoadBalancers deleted although Harvester had not finished booking, or without spec.ipam, so that \
+                their pool address may stay booked",
             ),
             window: registry.make(
                 "harvester_loadbalancer_window",
