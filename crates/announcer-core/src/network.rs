@@ -116,12 +116,6 @@ pub fn named<'a>(wish: &'a InterfaceWish, config: &'a Config) -> Option<(&'stati
     }
 }
 
-/// Whether the interface is the one whose subnet contains the address, if there is one.
-pub fn by_subnet(wish: &InterfaceWish, config: &Config) -> bool {
-    let usual = config.services_interface.as_deref();
-    matches!((wish, usual), (InterfaceWish::Auto, _) | (InterfaceWish::Default, Some("auto")))
-}
-
 impl Network {
     /// The interface with this index.
     pub fn link(&self, index: u32) -> Option<&Link> {
@@ -216,9 +210,11 @@ impl Network {
         config: &Config,
         address: Option<IpAddr>,
     ) -> Result<&Link, InterfaceError> {
-        if by_subnet(wish, config)
-            && let Some((link, _)) = address.and_then(|address| self.containing(address))
-        {
+        let auto = matches!(
+            (wish, config.services_interface.as_deref()),
+            (InterfaceWish::Auto, _) | (InterfaceWish::Default, Some("auto"))
+        );
+        if auto && let Some((link, _)) = address.and_then(|address| self.containing(address)) {
             return Ok(link);
         }
         let Some((source_name, name)) = named(wish, config) else {

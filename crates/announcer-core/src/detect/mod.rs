@@ -134,8 +134,8 @@ impl Detector {
         }
     }
 
-    /// How often what is silent was reported. It is taken back when it answers, also on another interface from which
-    /// it is watched by then.
+    /// What was reported as silent, by owner. It is taken back when it answers, also on another interface from which it
+    /// is watched by then.
     fn reported(&self, subject: Subject) -> BTreeMap<String, Reported> {
         let mut all: BTreeMap<String, Reported> = BTreeMap::new();
         for ((owner, ..), watch) in self.watches.iter().filter(|((.., of), _)| *of == subject) {

@@ -31,6 +31,8 @@ pub(super) struct Vip {
     /// Verdicts against it since it answered last, and when it may be put to the test again.
     pub verdicts: u32,
     pub rest_until: Option<Instant>,
+    /// It was reported as silent from another interface, and has not answered since.
+    pub reported_elsewhere: bool,
     /// Bursts in a row that were answered for it. It has not answered a question to itself since the first of them.
     pub calls: u32,
     /// Bursts in a row in which the questions about it could not be sent.
@@ -51,6 +53,7 @@ impl Vip {
             misses: 0,
             verdicts: 0,
             rest_until: None,
+            reported_elsewhere: false,
             calls: 0,
             unasked: 0,
         }
@@ -59,6 +62,11 @@ impl Vip {
     /// R5. A verdict arms, too: the VIP that proved it may have a new owner by now, and this one is tested again.
     pub fn is_armed(&self, now: Instant, grace: Duration) -> bool {
         self.heard || self.verdicts > 0 || now >= self.since + grace
+    }
+
+    /// Whether it was reported as silent and has not answered since.
+    pub fn is_reported(&self) -> bool {
+        self.verdicts > 0 || self.reported_elsewhere
     }
 
     /// How many silent periods make it suspect. Nobody waits for one who is silent himself.
@@ -79,6 +87,7 @@ impl Vip {
         self.misses = 0;
         self.verdicts = 0;
         self.rest_until = None;
+        self.reported_elsewhere = false;
         self.unasked = 0;
         if !called {
             self.calls = 0;

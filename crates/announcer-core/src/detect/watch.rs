@@ -37,8 +37,8 @@ pub(super) struct Wanted {
     pub ahead: Option<String>,
 }
 
-/// Addresses that were reported as silent, with the terms of their records, and how often.
-pub(super) type Reported = BTreeMap<(IpAddr, Term), u32>;
+/// Addresses that were reported as silent, with the terms of their records.
+pub(super) type Reported = BTreeSet<(IpAddr, Term)>;
 
 /// One owner on one interface.
 #[derive(Debug)]
@@ -112,9 +112,8 @@ impl Watch {
     }
 
     /// What was reported as silent and has not answered since.
-    pub fn reported(&self) -> impl Iterator<Item = ((IpAddr, Term), u32)> + '_ {
-        let reported = self.vips.iter().filter(|(_, vip)| vip.verdicts > 0);
-        reported.map(|(address, vip)| ((*address, vip.term), vip.verdicts))
+    pub fn reported(&self) -> impl Iterator<Item = (IpAddr, Term)> + '_ {
+        self.vips.iter().filter(|(_, vip)| vip.is_reported()).map(|(address, vip)| (*address, vip.term))
     }
 
     /// Watches these VIPs and no others. `reported`: what was reported of this owner on any interface.
@@ -127,10 +126,12 @@ impl Watch {
             let before = self.vips.remove(address);
             let mut vip = match before {
                 Some(vip) if (vip.named, vip.term) == (*mac, *term) => vip,
-                // What was reported of it is taken back when it answers, whatever MAC it has by then.
-                _ => {
+                // What was reported of it is taken back when it answers, whatever MAC it has by then, and on whichever
+                // interface. A verdict from another interface arms nothing here (R5).
+                before => {
                     let mut vip = Vip::new(now, *mac, *term);
-                    vip.verdicts = reported.and_then(|all| all.get(&(*address, *term))).copied().unwrap_or_default();
+                    vip.verdicts = before.filter(|vip| vip.term == *term).map_or(0, |vip| vip.verdicts);
+                    vip.reported_elsewhere = reported.is_some_and(|all| all.contains(&(*address, *term)));
                     vip
                 }
             };
@@ -178,7 +179,7 @@ impl Watch {
         } else if self.calls.max(vip.calls) >= ONLY_CALLS {
             return false;
         }
-        let was_reported = vip.verdicts > 0;
+        let was_reported = vip.is_reported();
         vip.answered(mac, called);
         (self.silent, self.silent_since) = (0, None);
         self.alive = true;

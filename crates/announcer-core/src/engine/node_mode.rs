@@ -22,7 +22,7 @@ use kube_proxy::KubeProxy;
 use l2_types::{Address, Mac};
 use left::Left;
 use probed::ProbeResults;
-use used_links::{UsedLinks, is_chosen};
+use used_links::UsedLinks;
 
 pub(super) use changes::EffectiveChange;
 use changes::OwnerChanges;
@@ -157,8 +157,7 @@ impl Engine {
     /// Reviews ownership and follows the result. Runs before each plan.
     pub(super) fn review(&mut self, now: Instant) {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
-        let chosen = |link: u32| is_chosen(network, &self.config, &self.services, link);
-        let used = self.node_mode.links.serving(chosen);
+        let used = self.node_mode.links.serving(network.default_route);
         self.node_mode.left.note(network, &self.services);
         let (serving, leaving) = (self.node_mode.kube_proxy.is_healthy(), self.shutdown.has_begun());
         let (services, config) = (&self.services, &self.config);
@@ -199,8 +198,8 @@ impl Engine {
             kube_proxy_known: self.node_mode.kube_proxy.is_known(),
         };
         let review = cluster.review(now, &context);
-        self.node_mode.links.note(now, &review.links);
-        let uses = self.node_mode.links.serving(chosen);
+        self.node_mode.links.note(now, &review.links, network.default_route);
+        let uses = self.node_mode.links.serving(network.default_route);
         if uses != used || cluster.is_card_outdated(now) {
             // Other nodes may be waiting for a node with this interface, or may take what this node cannot.
             cluster.set_card(now, card(&uses));

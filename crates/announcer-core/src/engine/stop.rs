@@ -271,8 +271,8 @@ impl Engine {
         }
         let handed = self.vips_of(|key| cluster.is_handed_over(key));
         let unanswered = self.vips_of(|key| cluster.may_have_given(key));
-        let gives = cluster.has_swaps() || (!self.shutdown.stays() && cluster.reads_records());
-        if !self.shutdown.ends_hand_over(now, gives || !handed.is_empty()) {
+        let asks = cluster.has_swaps() || cluster.reads_records(now);
+        if !self.shutdown.ends_hand_over(now, asks || !handed.is_empty()) {
             return;
         }
         for id in handed {

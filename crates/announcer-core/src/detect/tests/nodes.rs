@@ -187,3 +187,19 @@ fn an_owners_address_that_was_reported_on_one_interface_is_taken_back_on_another
     let last = &lan.verdicts.last().unwrap().1;
     assert_eq!(*last, OwnerVerdict::Answers { owner: name(2), vip: vip(6) });
 }
+
+/// The path to the other interface may come later than our word of it.
+#[test]
+fn a_verdict_on_one_interface_takes_nothing_on_another_before_its_time() {
+    let mut lan = Lan::new(&[target(2, 0, &[5])]);
+    lan.run(Duration::from_secs(1));
+    lan.kill(2);
+    lan.run(Duration::from_secs(1));
+    let before = lan.verdicts.len();
+    assert!(before > 0);
+    lan.detector.watch(lan.now, &[Target { link: LINK + 1, ..target(2, 0, &[5]) }]);
+    lan.run(ms(4900));
+    assert_eq!(lan.verdicts.len(), before, "R5");
+    lan.run(Duration::from_secs(1));
+    assert!(lan.verdicts.len() > before);
+}

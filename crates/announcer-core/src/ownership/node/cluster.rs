@@ -344,9 +344,9 @@ impl Cluster {
 
     /// Whether a record of this node's is being read again, or taken: until the API has answered, it can be given to
     /// nobody.
-    pub fn reads_records(&self) -> bool {
-        let own = |pending: &&Pending| pending.swap.owner_record.host == self.me;
-        self.swaps.pending.values().filter(own).any(Pending::is_unanswered)
+    pub fn reads_records(&self, now: Instant) -> bool {
+        let is_asked = |pending: &Pending| pending.swap.owner_record.host == self.me && pending.is_under_way(now);
+        self.swaps.pending.values().any(is_asked)
     }
 
     /// Whether the record of the group names another node.

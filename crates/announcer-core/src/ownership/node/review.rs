@@ -299,6 +299,10 @@ impl Cluster {
                     self.begin_swap(now, &primary.key, &primary.uid, self.me.clone(), why.words(), silent)
                 }
                 Step::Give(_, Why::BelongsThere) if self.hand_overs.rests(now) => None,
+                // At its end this node gives what it has once more, and no more.
+                Step::Give(..) if !context.stopping && self.swaps.give_at(&primary.key).is_some_and(|at| now < at) => {
+                    None
+                }
                 Step::Give(to, why) => {
                     if why == Why::BelongsThere {
                         self.hand_overs.gave_back = Some(now);

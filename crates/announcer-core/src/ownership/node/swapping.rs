@@ -116,6 +116,7 @@ impl Cluster {
                 "this node handed the Service over to another node"
             );
             self.hand_overs.lingering.insert(key.clone(), now + HAND_OVER_LINGER);
+            self.swaps.note_given(now, key);
             // The new owner counts the group as lent on the same ground (`note_lent`).
             if self.unwell_since.is_some() {
                 self.hand_overs.note_given(key, &owner_record.host);

@@ -56,6 +56,11 @@ impl Pending {
         self.open || (!self.failed && !self.told && self.refusals == 0)
     }
 
+    /// Whether an attempt has neither failed nor lasted too long.
+    pub fn is_under_way(&self, now: Instant) -> bool {
+        !self.failed && now < self.until
+    }
+
     /// Whether the watch has shown that one of the attempts was written.
     pub fn has_come(&self, record: Option<&(Uid, OwnerRecord)>) -> bool {
         record.is_some_and(|(uid, owner_record)| self.asked_for(uid, owner_record))
@@ -75,7 +80,8 @@ pub(super) fn refused_pause(refusals: u32, key: &ServiceKey, me: &str) -> Durati
     pause + pause / 4 * spread / 255
 }
 
-/// When a group was last taken or lost, and how many times it was taken shortly before.
+/// When a group was last taken or lost, and how many times it was taken shortly before. The same for one that was
+/// given.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub at: Instant,
@@ -87,6 +93,7 @@ pub(super) struct Taken {
 pub(super) struct PendingSwaps {
     pub pending: BTreeMap<ServiceKey, Pending>,
     pub taken: BTreeMap<ServiceKey, Taken>,
+    given: BTreeMap<ServiceKey, Taken>,
     /// Changes that were not reported yet.
     pub changes: Vec<Change>,
 }
@@ -97,6 +104,20 @@ impl PendingSwaps {
         let before = self.taken.get(key).filter(|taken| now < taken.at + SETTLED);
         let times = before.map_or(0, |taken| (taken.times + 1).min(RETAKE_DOUBLINGS));
         self.taken.insert(key.clone(), Taken { at: now, times });
+    }
+
+    /// This node has given the group to another one.
+    pub fn note_given(&mut self, now: Instant, key: &ServiceKey) {
+        let before = self.given.get(key).filter(|given| now < given.at + SETTLED);
+        let times = before.map_or(0, |given| (given.times + 1).min(RETAKE_DOUBLINGS));
+        self.given.insert(key.clone(), Taken { at: now, times });
+    }
+
+    /// When this node may give the group again, if it has come back. Once it may at once: the recipient may have fallen
+    /// ill meanwhile.
+    pub fn give_at(&self, key: &ServiceKey) -> Option<Instant> {
+        let given = self.given.get(key).filter(|given| given.times > 0)?;
+        Some(given.at + RETAKE * (1 << given.times))
     }
 
     /// This node has lost the group.
@@ -112,12 +133,15 @@ impl PendingSwaps {
     /// Forgets Services that do not exist any more.
     pub fn retain(&mut self, now: Instant, is_there: impl Fn(&ServiceKey) -> bool) {
         self.pending.retain(|key, _| is_there(key));
-        self.taken.retain(|key, taken| is_there(key) && now < taken.at + SETTLED * 2);
+        for moved in [&mut self.taken, &mut self.given] {
+            moved.retain(|key, moved| is_there(key) && now < moved.at + SETTLED * 2);
+        }
     }
 
-    /// When the next request or retake is due.
+    /// When the next request, retake or give is due.
     pub fn deadlines(&self) -> impl Iterator<Item = Instant> + '_ {
         let pending = self.pending.values().map(|pending| pending.until);
-        pending.chain(self.taken.keys().filter_map(|key| self.retake_at(key)))
+        let gives = self.given.keys().filter_map(|key| self.give_at(key));
+        pending.chain(self.taken.keys().filter_map(|key| self.retake_at(key))).chain(gives)
     }
 }

@@ -94,3 +94,42 @@ fn an_address_goes_to_a_node_that_has_the_interface_that_is_named() {
         }
     }
 }
+
+/// None of two nodes has the route, and each has an interface on its card that another Service uses.
+#[test]
+fn an_address_that_comes_back_is_given_at_a_pace() {
+    let mut cluster = owner(&["node-1"]);
+    let mut there = card("node-2");
+    there.links[0].name = "eth7".into();
+    cluster.member("node-2", there.clone());
+    routed(&mut cluster, None);
+    let mut gives = 0;
+    for second in 0..125 {
+        cluster.member("node-2", there.clone());
+        for _ in 0..20 {
+            cluster.node.pass_ms(50);
+            let Some((_, swap)) = cluster.node.swaps.last().cloned() else { continue };
+            gives += 1;
+            assert!(gives <= 2 || second >= 13, "the third one waits for 4 s");
+            cluster.won();
+            let term = swap.owner_record.term.next();
+            cluster.node.upsert(seated("web", "10.0.0.5", "node-1", term.0));
+        }
+    }
+    assert!((4..=6).contains(&gives), "{gives} in two minutes");
+}
+
+/// It belongs on an interface that is named, and is made anew.
+#[test]
+fn an_interface_that_was_named_stays_on_the_card_for_a_while() {
+    let service =
+        || ServiceView { interface: InterfaceWish::Named("eth1".into()), ..seated("web", "10.1.0.5", "node-1", 4) };
+    let mut cluster = Cluster::new(&ALL, &[service()]);
+    cluster.quiet(6000, &[], &ALL);
+    cluster.node.gone("web");
+    cluster.node.feed(Input::NetworkChanged);
+    cluster.quiet(10_000, &[], &ALL);
+    assert!(cluster.node.cards.last().unwrap().links.iter().any(|link| link.name == "eth1"));
+    cluster.quiet(30_000, &[], &ALL);
+    assert!(cluster.node.cards.last().unwrap().links.iter().all(|link| link.name != "eth1"));
+}

@@ -167,11 +167,18 @@ fn a_hand_over_that_the_api_has_not_answered_leaves_the_address_for_no_longer_th
 /// A stranger claims the address just before the end, so the record is being read again.
 #[test]
 fn a_record_that_is_being_read_is_given_away_when_the_answer_is_there() {
-    let mut cluster = owner(&["node-1", "node-2"]);
-    cluster.node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
-    assert_eq!(cluster.node.swaps[0].1.owner_record.host, "node-1", "a read");
-    cluster.leaves();
-    assert!(!cluster.node.exited && cluster.has(), "nothing is given yet, and nothing left");
+    let reading = || {
+        let mut cluster = owner(&["node-1", "node-2"]);
+        cluster.node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
+        assert_eq!(cluster.node.swaps[0].1.owner_record.host, "node-1", "a read");
+        cluster.leaves();
+        assert!(!cluster.node.exited && cluster.has(), "nothing is given yet, and nothing left");
+        cluster
+    };
+    let mut cluster = reading();
     cluster.won();
     assert_eq!(cluster.node.swaps[0].1.owner_record.host, "node-2");
+    let mut unanswered = reading();
+    unanswered.node.pass_ms(6500);
+    assert!(unanswered.node.exited, "an API that does not answer holds nobody up for ever");
 }

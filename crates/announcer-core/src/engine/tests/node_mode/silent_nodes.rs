@@ -182,3 +182,26 @@ fn what_the_two_say_that_watch_a_node_counts_too() {
         assert_eq!(recipient(&cluster), Some(to), "{name}");
     }
 }
+
+/// A DHCP server gives another address, or the Service is made anew. A watch that begins then cannot hear the dead
+/// node.
+#[test]
+fn what_is_known_of_a_silent_node_outlives_a_moment_in_which_no_service_has_an_address() {
+    let is_silent = |cluster: &Cluster| cluster.node.cards.last().unwrap().silent.contains_key("node-3");
+    let pass = |cluster: &mut Cluster, seconds: u64| {
+        for _ in 0..seconds / 5 {
+            cluster.renew(&["node-2"]);
+            pass(cluster, 5000, &["node-2"], true);
+        }
+    };
+    let mut cluster = beside_dead(&["node-3"]);
+    cluster.node.gone("web");
+    pass(&mut cluster, 10);
+    assert!(is_silent(&cluster));
+    cluster.node.upsert(seated("web", "10.0.0.5", "node-1", 4));
+    pass(&mut cluster, 40);
+    assert!(is_silent(&cluster), "as long as it answers nobody");
+    cluster.node.gone("web");
+    pass(&mut cluster, 40);
+    assert!(!is_silent(&cluster), "nobody watches it any more");
+}
