@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::list::{Garbage, Kind, count_ours, list};
 use super::restore::{GarbageView, keep_confirmed, look_back};
 use super::summary::summary;
-use super::sweep::Sweep;
+use super::sweep::{Sweep, text_of_deletion};
 use crate::config::{GarbageConfig, GarbageMode, LoadBalancerConfig};
 use crate::host_upgrade::Suspensions;
 use crate::identity::Identity;
@@ -25,7 +25,7 @@ use crate::identity::judge::CONFIRM;
 use crate::identity::keeper::{Sources, until};
 use crate::identity::record::{self, NAME};
 use crate::load_balancers::apply::{Deleted, RequestError, Requests};
-use crate::load_balancers::booking::{When, when};
+use crate::load_balancers::booking::is_booked;
 use crate::load_balancers::pacing::{self, Pacer, Work};
 use crate::load_balancers::sharing::sharer_of_gone;
 use crate::metrics::Metrics;
@@ -370,16 +370,16 @@ impl Collector {
             return Ok(false);
         }
         let still = list(&[Arc::new(now)], |_| service.clone(), &config);
-        let harmless = |now: &Garbage| when(&now.lb, self.settings.grace) == When::Now { leaks: false };
-        if !still.iter().any(|now| now.kind == Kind::Ours && now.lb.uid == garbage.lb.uid && harmless(now)) {
-            return Ok(false);
-        }
+        let is_same = |now: &&Garbage| {
+            now.kind == Kind::Ours && now.lb.uid == garbage.lb.uid && is_booked(&now.lb, self.settings.grace)
+        };
+        let Some(found) = still.iter().find(is_same) else { return Ok(false) };
         let name = &garbage.lb.name;
         self.pacer.sent(name);
         let deleted = !matches!(self.requests.delete(name, &garbage.lb.uid).await?, Deleted::Gone);
         if deleted {
-            let text =
-                format!("deleted load balancer {}/{name} on Harvester, which no Service has", self.given.namespace);
+            let text = text_of_deletion(&self.given.namespace, &found.lb);
+            self.metrics.possible_leaks.inc_by(found.lb.keeps_booking().into());
             tracing::info!("{text}");
             let uid = self.sources.record.get(&NAME.to_owned()).and_then(|record| record.uid.clone());
             events.normal(&record::reference(uid), "GarbageDeleted", &text);

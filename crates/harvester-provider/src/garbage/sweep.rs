@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use super::list::{Garbage, Kind};
 use crate::config::GarbageConfig;
-use crate::load_balancers::booking::{When, when};
+use crate::load_balancers::booking::is_booked;
+use crate::load_balancers::view::LbView;
 
 /// Remembers since when each object has been garbage.
 #[derive(Debug)]
@@ -49,9 +50,19 @@ impl Sweep {
             .iter()
             .filter(|garbage| garbage.kind == Kind::Ours)
             .filter(old)
-            .filter(|garbage| when(&garbage.lb, self.settings.grace) == When::Now { leaks: false })
+            .filter(|garbage| is_booked(&garbage.lb, self.settings.grace))
             .collect()
     }
+}
+
+/// What is told of an object that was deleted.
+pub fn text_of_deletion(namespace: &str, lb: &LbView) -> String {
+    let leak = if lb.keeps_booking() {
+        "; it had no spec.ipam, so Harvester may keep its address booked: see status.allocated of the IPPools"
+    } else {
+        ""
+    };
+    format!("deleted load balancer {namespace}/{} on Harvester, which no Service has{leak}", lb.name)
 }
 
 #[cfg(test)]
@@ -119,5 +130,17 @@ mod tests {
         let mut sweep = Sweep::new(after(GRACE), start);
         sweep.due(start, &found);
         assert_eq!(sweep.due(start + GRACE, &found).len(), 0);
+    }
+    /// Harvester does not release its address, and would not later either.
+    #[test]
+    fn an_object_without_a_mode_is_deleted_and_its_address_told_of() {
+        let start = Instant::now();
+        let lb = LbView { ipam: None, booked_pool: Some("edge".into()), ..lb("x").ready("10.0.0.1").done() };
+        let text = text_of_deletion("guests", &lb);
+        assert!(text.contains("guests/x") && text.contains("no spec.ipam"), "{text}");
+        let found = [Garbage { lb: Arc::new(lb), kind: Kind::Ours, service: None }];
+        let mut sweep = Sweep::new(after(GRACE), start);
+        sweep.due(start, &found);
+        assert_eq!(sweep.due(start + GRACE, &found).len(), 1);
     }
 }

@@ -11,6 +11,8 @@ use super::view::VmiView;
 
 /// An agent that did not answer is asked again after this time, if the name is still needed.
 pub const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// An agent that has not answered so many times counts as silent, also where another machine claims its Node's name.
+const BELIEVED: u32 = 2;
 
 /// The answers of the guest agents, by VM name. No operation scans all answers for one Node, or all Nodes for one
 /// answer, because thousands of Nodes may join at once.
@@ -30,6 +32,8 @@ struct HostnameAnswer {
     /// The UID of the instance that the answer belongs to; it changes with each start.
     vmi_uid: String,
     outcome: Outcome,
+    /// How many requests to this instance have failed.
+    failures: u32,
 }
 
 #[derive(Debug)]
@@ -72,14 +76,25 @@ impl Hostnames {
         let same_name = candidates.iter().find(|vmi| name_exists && vmi.name == node);
         // The machine of the Node's own name is asked first. A copy of it, such as a restored backup, may have been
         // asked before and reports the same host name.
+        let by_agent = self.claimants(node, candidates);
         let is_silent = match same_name.map(|vmi| (self.outcome(vmi), vmi)) {
             Some((Some(Outcome::Asked), _)) => return Resolution::Ask(Vec::new()),
             Some((None, vmi)) if vmi.agent_connected => return Resolution::Ask(vec![self.ask(vmi)]),
+            // One answer may be lost on the way. Where another machine claims the name, that decides nothing.
+            Some((Some(Outcome::Failed(at)), vmi))
+                if vmi.agent_connected && !by_agent.is_empty() && self.failures(vmi) < BELIEVED =>
+            {
+                let left = ASK_AGAIN.saturating_sub(now.duration_since(*at));
+                return if left.is_zero() {
+                    Resolution::Ask(vec![self.ask(vmi)])
+                } else {
+                    Resolution::Nobody(Some(left))
+                };
+            }
             Some((Some(Outcome::Failed(_)) | None, _)) => true,
             // The agent reports a host name, or the machine does not run.
             Some((Some(Outcome::Is(_)), _)) | None => false,
         };
-        let by_agent = self.claimants(node, candidates);
         match by_agent.as_slice() {
             // The VM's name is the best hint then, and the only one that most clusters need.
             [] | [_] if is_silent => return Resolution::Vm(node.to_owned()),
@@ -164,6 +179,10 @@ impl Hostnames {
         Some(&answer.outcome)
     }
 
+    fn failures(&self, vmi: &VmiView) -> u32 {
+        self.answers.get(&vmi.name).filter(|answer| answer.vmi_uid == vmi.uid).map_or(0, |answer| answer.failures)
+    }
+
     fn ask(&mut self, vmi: &VmiView) -> AgentRequest {
         let ask = AgentRequest { vm: vmi.name.clone(), vmi_uid: vmi.uid.clone() };
         self.note(&ask, Outcome::Asked);
@@ -171,6 +190,8 @@ impl Hostnames {
     }
 
     fn note(&mut self, ask: &AgentRequest, outcome: Outcome) {
+        let before = self.answers.get(&ask.vm).filter(|answer| answer.vmi_uid == ask.vmi_uid);
+        let mut failures = before.map_or(0, |answer| answer.failures);
         self.forget(&ask.vm);
         match &outcome {
             Outcome::Asked => self.open += 1,
@@ -180,9 +201,9 @@ impl Hostnames {
                     self.called.entry(name.to_owned()).or_default().insert(ask.vm.clone());
                 }
             }
-            Outcome::Failed(_) => {}
+            Outcome::Failed(_) => failures += 1,
         }
-        self.answers.insert(ask.vm.clone(), HostnameAnswer { vmi_uid: ask.vmi_uid.clone(), outcome });
+        self.answers.insert(ask.vm.clone(), HostnameAnswer { vmi_uid: ask.vmi_uid.clone(), outcome, failures });
     }
 
     /// Forgets what this machine's agent reported.
@@ -320,6 +341,13 @@ mod tests {
                 assert_eq!(book.resolve("a", true, &[&own, &copy], now), Resolution::Ask(Vec::new()));
                 book.answered(&asks[0], says, now);
                 found = book.resolve("a", true, &[&own, &copy], now);
+                if says.is_none() {
+                    assert_eq!(found, Resolution::Nobody(Some(ASK_AGAIN)), "one answer may be lost");
+                    let later = now + ASK_AGAIN;
+                    let Resolution::Ask(asks) = book.resolve("a", true, &[&own, &copy], later) else { panic!() };
+                    book.answered(&asks[0], says, later);
+                    found = book.resolve("a", true, &[&own, &copy], later);
+                }
             }
             assert_eq!(found, expected, "{says:?}");
             assert_eq!(book.resolve("a", true, &[&copy], now), vm("copy"), "the machine of that name does not run");

@@ -26,17 +26,21 @@ pub enum When {
 /// shows the address and has the host's finalizer. An object that is deleted between these two steps leaves its address
 /// allocated forever, and so does one without an IPAM mode.
 pub fn when(lb: &LbView, age: Duration) -> When {
-    let old = age >= BOOKING;
-    let booked = match &lb.ready {
-        _ if lb.effective_ipam() == "dhcp" => true,
-        Some(ready) if ready.status => lb.has_host_finalizer || old,
-        Some(ready) => NotReady::classify(&ready.message) != NotReady::Transient,
-        None => false,
-    };
-    if booked || old {
+    let booked = is_booked(lb, age);
+    if booked || age >= BOOKING {
         When::Now { leaks: !booked || lb.keeps_booking() }
     } else {
         When::In(BOOKING.saturating_sub(age))
+    }
+}
+
+/// Whether the host has finished booking, so that nothing would come of waiting longer.
+pub fn is_booked(lb: &LbView, age: Duration) -> bool {
+    match &lb.ready {
+        _ if lb.effective_ipam() == "dhcp" => true,
+        Some(ready) if ready.status => lb.has_host_finalizer || age >= BOOKING,
+        Some(ready) => NotReady::classify(&ready.message) != NotReady::Transient,
+        None => false,
     }
 }
 

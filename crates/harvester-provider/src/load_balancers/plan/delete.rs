@@ -29,18 +29,11 @@ pub enum DeletePlan {
     Soon(String),
     /// No object is known: ask the API server before the Service is released (W-04).
     Verify,
-    /// Set the IPAM mode of the object first, because the host releases the address only then.
-    SetIpam {
-        /// UID of the object, as precondition.
-        uid: String,
-        /// The change.
-        changes: Vec<Change>,
-    },
     /// Delete the object.
     Send {
         /// UID of the object, as precondition.
         uid: String,
-        /// The host had not finished the allocation, so the address leaks.
+        /// The host had not finished the allocation, or does not release it, so the address leaks.
         leaks: bool,
     },
     /// Hand the object over to another member of the group that shares its address.
@@ -119,9 +112,6 @@ pub fn delete(service: &ServiceView, leaving: &Leaving<'_>) -> DeletePlan {
         return DeletePlan::Waiting(Wait { reason, message, needs_user: true, retry_after: None });
     }
     match when(lb, age) {
-        When::Now { .. } if lb.keeps_booking() => {
-            DeletePlan::SetIpam { uid: lb.uid.clone(), changes: vec![Change::Ipam(Ipam::Pool)] }
-        }
         When::Now { leaks } => DeletePlan::Send { uid: lb.uid.clone(), leaks },
         When::In(rest) => DeletePlan::Waiting(still_booking(lb, config, rest)),
     }

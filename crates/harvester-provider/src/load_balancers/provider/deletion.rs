@@ -319,10 +319,6 @@ impl HarvesterLoadBalancers {
                 self.metrics.waits(&service.key, Some(reason));
                 Ok(Some(Deletion::Waiting(Wait { reason, message, needs_user: false, retry_after })))
             }
-            DeletePlan::SetIpam { uid, changes } => {
-                self.update(name, &uid, &changes, false).await?;
-                Ok(None)
-            }
             DeletePlan::HandOver { uid, heir, changes } => self.hand_over(name, &uid, heir, &changes).await,
             DeletePlan::Waiting(wait) => {
                 if wait.reason == WaitReason::Terminating {

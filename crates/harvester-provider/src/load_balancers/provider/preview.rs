@@ -72,11 +72,6 @@ impl HarvesterLoadBalancers {
                     format!("load balancer {}/{} is being deleted on Harvester", self.given.namespace, lb.name);
                 (vec![self.write(Verb::Delete, &lb.name, Value::Null)], Ok(Deleted::Waiting(soon(message).into())))
             }
-            DeletePlan::SetIpam { changes, .. } => {
-                let message = format!("load balancer {}/{} is deleted next", self.given.namespace, lb.name);
-                let write = self.write(Verb::Update, &lb.name, merge_patch(&changes));
-                (vec![write], Ok(Deleted::Waiting(soon(message).into())))
-            }
             DeletePlan::HandOver { heir, changes, .. } => {
                 let message = format!("load balancer {}/{} goes on with service {heir}", self.given.namespace, lb.name);
                 let write = self.write(Verb::Update, &lb.name, merge_patch(&changes));

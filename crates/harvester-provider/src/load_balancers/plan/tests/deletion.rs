@@ -118,15 +118,13 @@ fn a_delete_is_held_back_while_the_host_is_booking_but_not_for_ever() {
 
 /// The host releases an address only where `spec.ipam` is `pool`. Objects of old versions lack the field.
 #[test]
-fn an_object_without_a_mode_gets_one_before_it_is_deleted() {
+fn an_object_without_a_mode_is_deleted_and_its_address_counted() {
     let booked = LbView { ipam: None, booked_pool: Some("edge".into()), ..ready_lb() };
-    assert_eq!(when(&booked, Duration::ZERO), When::Now { leaks: true });
     let plan = |lb: &LbView| delete(&web(), &Leaving { lb: Some(lb), ..nothing(&config()) });
-    let changes = vec![Change::Ipam(harvester_api::load_balancer::Ipam::Pool)];
-    assert_eq!(plan(&booked), DeletePlan::SetIpam { uid: booked.uid.clone(), changes });
-    let send = DeletePlan::Send { uid: booked.uid.clone(), leaks: false };
-    assert_eq!(plan(&LbView { ipam: Some("pool".into()), ..booked.clone() }), send);
-    assert_eq!(plan(&LbView { booked_pool: None, ..booked }), send, "nothing is booked");
+    let send = |leaks| DeletePlan::Send { uid: booked.uid.clone(), leaks };
+    assert_eq!(plan(&booked), send(true));
+    assert_eq!(plan(&LbView { ipam: Some("pool".into()), ..booked.clone() }), send(false));
+    assert_eq!(plan(&LbView { booked_pool: None, ..booked.clone() }), send(false), "nothing is booked");
 }
 
 #[test]
