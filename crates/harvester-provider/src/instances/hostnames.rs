@@ -59,7 +59,7 @@ pub struct AgentRequest {
 pub enum Resolution {
     /// The Node runs on this VM.
     Vm(String),
-    /// These agents have to be asked first (empty: the requests are under way).
+    /// These agents have to be asked first (empty: the requests are under way, or due again in [`ASK_AGAIN`]).
     Ask(Vec<AgentRequest>),
     /// More than one machine reports this host name.
     Ambiguous(Vec<String>),
@@ -85,11 +85,7 @@ impl Hostnames {
                 if vmi.agent_connected && !by_agent.is_empty() && self.failures(vmi) < BELIEVED =>
             {
                 let left = ASK_AGAIN.saturating_sub(now.duration_since(*at));
-                return if left.is_zero() {
-                    Resolution::Ask(vec![self.ask(vmi)])
-                } else {
-                    Resolution::Nobody(Some(left))
-                };
+                return Resolution::Ask(if left.is_zero() { vec![self.ask(vmi)] } else { Vec::new() });
             }
             Some((Some(Outcome::Failed(_)) | None, _)) => true,
             // The agent reports a host name, or the machine does not run.
@@ -342,7 +338,7 @@ mod tests {
                 book.answered(&asks[0], says, now);
                 found = book.resolve("a", true, &[&own, &copy], now);
                 if says.is_none() {
-                    assert_eq!(found, Resolution::Nobody(Some(ASK_AGAIN)), "one answer may be lost");
+                    assert_eq!(found, Resolution::Ask(Vec::new()), "one answer may be lost");
                     let later = now + ASK_AGAIN;
                     let Resolution::Ask(asks) = book.resolve("a", true, &[&own, &copy], later) else { panic!() };
                     book.answered(&asks[0], says, later);

@@ -9,6 +9,8 @@ use crate::view::{ServiceKey, Uid};
 
 /// A group that moves to and fro is retaken after a pause that doubles up to this many times.
 const RETAKE_DOUBLINGS: u32 = 5;
+/// The same for one that is given: it is on a node that cannot serve it meanwhile, and the others may be well again.
+const GIVE_DOUBLINGS: u32 = 2;
 
 /// A Service that this node has become the owner of, for logs and Events.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,7 +119,7 @@ impl PendingSwaps {
     /// ill meanwhile.
     pub fn give_at(&self, key: &ServiceKey) -> Option<Instant> {
         let given = self.given.get(key).filter(|given| given.times > 0)?;
-        Some(given.at + RETAKE * (1 << given.times))
+        Some(given.at + RETAKE * (1 << given.times.min(GIVE_DOUBLINGS)))
     }
 
     /// This node has lost the group.

@@ -59,8 +59,9 @@ pub(super) const SWAP_RETRY: Duration = Duration::from_millis(50);
 /// refuses again until something is changed. Up to a quarter is added, so that not all Services retry at once.
 pub(super) const REFUSED_RETRY: Duration = Duration::from_millis(50);
 pub(super) const LONGEST_REFUSED_RETRY: Duration = Duration::from_secs(30);
-/// A group that was taken and lost again is retaken after 1, 2, 4 ... times this, and one that was given and came back
-/// twice is given after 2, 4 ... times this, so that two nodes which cannot serve it do not pass it back and forth.
+/// A group that was taken and lost again is retaken after 1, 2, 4 ... times this. One that was given and came back
+/// twice is given after 2 times this, then after 4 times. So two nodes which cannot serve it do not pass it back and
+/// forth.
 pub(super) const RETAKE: Duration = Duration::from_secs(2);
 /// A take-over that lasted this long counts as successful, and so does a hand-over.
 pub(super) const SETTLED: Duration = Duration::from_mins(2);
