@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """figures.py: measures what docs/performance.md and the README say, keeps it as data, and writes their tables from it.
 
-  figures.py measure [--quick] [--runs [STEP=]N]... [--minutes N] [--only STEP]... [--list]   takes the steps in the order of their weight, on
-                an idle machine, as root; --quick takes fewer runs, --runs this many; --minutes takes fewer where the time is short, leaves
-                out what would not be done by then, and names both. `make figures` does this.
+  figures.py measure [--missing] [--quick] [--runs [STEP=]N]... [--minutes N] [--only STEP]... [--list]   takes the steps in the order of
+                their weight, on an idle machine, as root; --missing leaves out what is there of this build; --quick takes fewer runs, --runs
+                this many; --minutes takes fewer where the time is short, leaves out what would not be done by then, and names both.
+                `make figures` does this.
   figures.py tests      keeps what clients saw in the last `make test`
   figures.py write      writes the tables anew
   figures.py check      fails if a table says something else than the data, or the data has a path of this machine (in `make test`)
@@ -51,6 +52,11 @@ class Step:
             return json.loads((DATA / "figures" / f"{self.name}.json").read_text())["origin"]
         except (OSError, ValueError, KeyError):
             return None
+
+    def is_of(self, commit):
+        """Whether all of it was measured of this build."""
+        origin = self.origin()
+        return origin is not None and origin["commit"] == commit and not origin["quick"]
 
     def take(self, quick, asked):
         """What is taken: all of it, or the quick part."""
@@ -214,7 +220,10 @@ def run(step, take, commit, programs):
 
 
 def measure(options):
+    commit = build(ROOT)
     chosen = [step for step in STEPS if not options.only or step.name in options.only]
+    if options.missing:
+        chosen = [step for step in chosen if not step.is_of(commit)]
     unknown = set(options.only) - {step.name for step in STEPS}
     if unknown:
         sys.exit(f"figures: no such step: {', '.join(sorted(unknown))}; --list names them")
@@ -235,7 +244,7 @@ def measure(options):
     missing += sorted({path for step in chosen if not isinstance(step, Script) and not (path := options.programs / step.program).exists()})
     if missing:
         sys.exit(f"figures: {', '.join(map(str, missing))}: not there; `make figures` builds what is measured and sets them")
-    commit, begun, left, fewer, failed = build(ROOT), time.time(), [], [], []
+    begun, left, fewer, failed = time.time(), [], [], []
     end = begun + 60 * options.minutes if options.minutes else float("inf")
     (DATA / "figures").mkdir(parents=True, exist_ok=True)
     for step in chosen:
@@ -319,6 +328,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("figures: told to end"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=["measure", "tests", "write", "check"])
+    parser.add_argument("--missing", action="store_true", help="only what is not there of this build, or of fewer runs")
     parser.add_argument("--quick", action="store_true", help="fewer runs")
     parser.add_argument("--runs", action="append", default=[], metavar="[STEP=]N", help="runs of this step, or of each that has several")
     parser.add_argument("--minutes", type=float, help="take fewer runs or leave out what would not be done by then")
