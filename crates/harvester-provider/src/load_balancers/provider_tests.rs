@@ -12,6 +12,8 @@ mod outages;
 mod static_addresses;
 #[path = "provider_tests/undone.rs"]
 mod undone;
+#[path = "provider_tests/vanished.rs"]
+mod vanished;
 #[path = "provider_tests/within_reason.rs"]
 mod within_reason;
 
