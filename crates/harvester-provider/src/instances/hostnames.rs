@@ -170,13 +170,16 @@ impl Hostnames {
     }
 
     /// What is known about this instance.
+    fn answer(&self, vmi: &VmiView) -> Option<&HostnameAnswer> {
+        self.answers.get(&vmi.name).filter(|answer| answer.vmi_uid == vmi.uid)
+    }
+
     fn outcome(&self, vmi: &VmiView) -> Option<&Outcome> {
-        let answer = self.answers.get(&vmi.name).filter(|answer| answer.vmi_uid == vmi.uid)?;
-        Some(&answer.outcome)
+        Some(&self.answer(vmi)?.outcome)
     }
 
     fn failures(&self, vmi: &VmiView) -> u32 {
-        self.answers.get(&vmi.name).filter(|answer| answer.vmi_uid == vmi.uid).map_or(0, |answer| answer.failures)
+        self.answer(vmi).map_or(0, |answer| answer.failures)
     }
 
     fn ask(&mut self, vmi: &VmiView) -> AgentRequest {

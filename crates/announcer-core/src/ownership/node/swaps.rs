@@ -90,6 +90,13 @@ pub(super) struct Taken {
     pub times: u32,
 }
 
+/// The group moves once more.
+fn count(moved: &mut BTreeMap<ServiceKey, Taken>, now: Instant, key: &ServiceKey) {
+    let before = moved.get(key).filter(|before| now < before.at + SETTLED);
+    let times = before.map_or(0, |before| (before.times + 1).min(RETAKE_DOUBLINGS));
+    moved.insert(key.clone(), Taken { at: now, times });
+}
+
 /// All requested swaps.
 #[derive(Debug, Default)]
 pub(super) struct PendingSwaps {
@@ -103,16 +110,12 @@ pub(super) struct PendingSwaps {
 impl PendingSwaps {
     /// This node has taken the group.
     pub fn note_taken(&mut self, now: Instant, key: &ServiceKey) {
-        let before = self.taken.get(key).filter(|taken| now < taken.at + SETTLED);
-        let times = before.map_or(0, |taken| (taken.times + 1).min(RETAKE_DOUBLINGS));
-        self.taken.insert(key.clone(), Taken { at: now, times });
+        count(&mut self.taken, now, key);
     }
 
     /// This node has given the group to another one.
     pub fn note_given(&mut self, now: Instant, key: &ServiceKey) {
-        let before = self.given.get(key).filter(|given| now < given.at + SETTLED);
-        let times = before.map_or(0, |given| (given.times + 1).min(RETAKE_DOUBLINGS));
-        self.given.insert(key.clone(), Taken { at: now, times });
+        count(&mut self.given, now, key);
     }
 
     /// When this node may give the group again, if it has come back. Once it may at once: the recipient may have fallen
