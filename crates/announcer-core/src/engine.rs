@@ -307,6 +307,7 @@ impl Engine {
         self.refresh(now);
         self.out.extend(self.settings.interfaces.listen_again());
         self.tell_stuck(now);
+        self.give_back_kept(now);
         self.tell_ungranted(now);
         self.out.forget_told(now);
         if self.observer.is_stale() {
@@ -332,7 +333,7 @@ impl Engine {
             self.review(now);
             self.write_card(now);
         }
-        self.campaign();
+        self.campaign(now);
         if self.services.are_listed() && self.observer.network().is_some() {
             self.plan();
             self.end_conceding();

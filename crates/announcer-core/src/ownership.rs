@@ -76,15 +76,15 @@ impl Owners {
 
     /// Starts without any knowledge.
     pub fn new(config: &Config) -> Self {
-        let node = config.node_name.clone();
+        let (node, duration) = (config.node_name.clone(), config.lease.duration);
         match config.election_mode {
             ElectionMode::Global => {
-                Self::Elected(Box::new(service::Leases::one_for_all(node, LeaseKey::for_all(&config.lease))))
+                Self::Elected(Box::new(service::Leases::one_for_all(node, LeaseKey::for_all(&config.lease), duration)))
             }
             ElectionMode::Service => {
-                Self::Elected(Box::new(service::Leases::one_for_each(node, config.lease_namespaces.clone())))
+                Self::Elected(Box::new(service::Leases::one_for_each(node, config.lease_namespaces.clone(), duration)))
             }
-            ElectionMode::Node => Self::Node(Box::new(node::Cluster::new(node, config.lease.duration))),
+            ElectionMode::Node => Self::Node(Box::new(node::Cluster::new(node, duration))),
         }
     }
 

@@ -88,6 +88,32 @@ fn an_address_given_up_to_a_node_that_reads_its_lease_too_late_is_back_when_that
     keeps_its_promises(4887, ElectionMode::Service);
 }
 
+/// The first of two Services at one address is deleted, and a node does not hear of it: for a moment, and for longer
+/// than its owner keeps the Lease.
+#[test]
+fn the_lease_of_a_service_that_is_gone_takes_no_address_from_the_services_that_share_it() {
+    // While the Lease is kept, nobody else can take it: two nodes do not answer even for a moment.
+    let longest = kept(&Scenario::of(11_110_494, ElectionMode::Service)).longest;
+    assert_eq!(longest.keys().copied().collect::<Vec<_>>(), ["nothing is left behind"], "{longest:?}");
+    for seed in 0..3 {
+        for node in 0..3 {
+            let mut scenario = Scenario::of(seed, ElectionMode::Service);
+            (scenario.nodes, scenario.loss, scenario.refusals) = (3, 0.0, 0.0);
+            scenario.services =
+                [Address::V4, Address::SharedWith(0)].map(|address| Wish { address, local: None }).into();
+            let (stale, deleted) = (Duration::from_secs(20), Duration::from_secs(21));
+            scenario.faults = vec![
+                Fault { at: stale, lasts: Duration::from_secs(31), kind: Kind::Stale(node) },
+                Fault { at: deleted, lasts: Duration::from_secs(35), kind: Kind::Deleted(0) },
+            ];
+            scenario.calm = Duration::from_secs(70);
+            scenario.deletion = scenario.calm + Duration::from_mins(1);
+            scenario.end = scenario.deletion + Duration::from_secs(20);
+            kept(&scenario);
+        }
+    }
+}
+
 #[test]
 fn a_lease_that_ends_because_its_server_has_forgotten_it_may_be_replaced_when_all_else_is_at_rest() {
     keeps_its_promises(356, ElectionMode::Node);

@@ -39,11 +39,8 @@ impl Engine {
     /// `service` mode: reports elections that have had no result for longer than a Lease lasts. No node announces their
     /// Services.
     pub(super) fn tell_stuck(&mut self, now: Instant) {
-        let patience = self.config.lease.duration;
         let stuck = match &mut self.ownership {
-            Owners::Elected(leases) if self.services.are_listed() && !self.shutdown.has_begun() => {
-                leases.stuck(now, patience)
-            }
+            Owners::Elected(leases) if self.services.are_listed() && !self.shutdown.has_begun() => leases.stuck(now),
             _ => return,
         };
         for (service, lease) in stuck {
@@ -55,14 +52,35 @@ impl Engine {
         }
     }
 
+    /// `service` mode: the API server says that this Service is gone, and the watch does not show it yet. If its Lease
+    /// decides, another node may go by another Lease and announce the address. The network tells whether one does.
+    pub(super) fn said_to_be_gone(&mut self, now: Instant, key: &ServiceKey) {
+        let (Owners::Elected(leases), Some(view)) = (&self.ownership, self.services.get(key)) else { return };
+        if leases.for_all().is_some() || !leases.decides_itself(view) {
+            return;
+        }
+        for id in self.plan.of_service.get(key).into_iter().flatten() {
+            if let Some(vip) = self.vips.get_mut(id) {
+                vip.doubt(now);
+            }
+        }
+    }
+
+    /// `service` mode: Leases that were kept for long enough are given back.
+    pub(super) fn give_back_kept(&mut self, now: Instant) {
+        let over = matches!(&self.ownership, Owners::Elected(leases) if leases.has_kept_enough(now));
+        self.out.replan_if(over);
+    }
+
     /// Updates the elections to take part in.
-    pub(super) fn campaign(&mut self) {
+    pub(super) fn campaign(&mut self, now: Instant) {
         let Owners::Elected(leases) = &mut self.ownership else { return };
         let one = leases.for_all().is_some();
         if !one && !self.services.are_listed() {
             return;
         }
-        let Some(wanted) = leases.join(&self.services, self.services.endpoints(), self.shutdown.has_begun()) else {
+        let Some(wanted) = leases.join(now, &self.services, self.services.endpoints(), self.shutdown.has_begun())
+        else {
             return;
         };
         self.out.push(if one { Action::ReleaseLease } else { Action::Campaign(wanted.clone()) });

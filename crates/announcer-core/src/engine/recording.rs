@@ -65,6 +65,9 @@ impl Engine {
     pub(super) fn recorded(&mut self, now: Instant, key: &ServiceKey, recorded: &Recorded) {
         let answered = self.records.answered(now, key, recorded);
         self.out.replan_if(answered != Answered::Nothing);
+        if *recorded == Recorded::Gone {
+            self.said_to_be_gone(now, key);
+        }
         let Answered::Written(written) = answered else { return };
         for id in self.plan.of_service.get(key).cloned().unwrap_or_default() {
             let Some(vip) = self.vips.get_mut(&id) else { continue };

@@ -155,6 +155,16 @@ impl Vip {
         }
     }
 
+    /// Asks the network from `begin` on whether another host uses the address. If it is being asked already, the last
+    /// question is repeated, because its answer may be older than this doubt.
+    pub fn doubt(&mut self, begin: Instant) {
+        match &mut self.phase {
+            Phase::Up { doubt: Some(probes) } => probes.repeat_last(),
+            Phase::Up { doubt } => *doubt = Some(Probes::in_doubt(begin)),
+            _ => {}
+        }
+    }
+
     /// The status is written, so an announcement that waited for it may start.
     pub fn status_written(&mut self, now: Instant) {
         if matches!(self.announcing, Announcing::AwaitingStatus { .. }) {

@@ -137,19 +137,12 @@ impl Engine {
     pub(super) fn doubt_all(&mut self, now: Instant) {
         let up = self.vips.values().filter(|vip| vip.is_up()).count();
         let at_once = addresses_per_turn(up);
-        let doubts = self.vips.values_mut().filter_map(|vip| match &mut vip.phase {
-            Phase::Up { doubt } => Some(doubt),
-            _ => None,
-        });
         let mut begin = now;
-        for (index, doubt) in doubts.enumerate() {
+        for (index, vip) in self.vips.values_mut().filter(|vip| vip.is_up()).enumerate() {
             if index > 0 && index % at_once == 0 {
                 begin += PROBE_GAP * u32::from(PROBES);
             }
-            match doubt {
-                Some(probes) => probes.repeat_last(),
-                None => *doubt = Some(Probes::in_doubt(begin)),
-            }
+            vip.doubt(begin);
         }
     }
 }

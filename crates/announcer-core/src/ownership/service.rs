@@ -5,6 +5,8 @@
 //! In `service` mode, Services that share an address follow the Lease of the most senior one that is not retired.
 //! kube-vip's Leases are independent of each other, so the address could be on two nodes (kube-vip spec 3.9). The
 //! holder of that Lease takes the Leases of the other Services too, so that no kube-vip announces the address for them.
+//! When a Service goes from such an address, the holder keeps its Lease for the duration of a Lease. If the Lease were
+//! given back at once, a node that has not heard of the change yet would take it, and the address with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -94,6 +96,12 @@ pub(crate) struct Leases {
     /// Lease and they decide about no other address.
     rivals: BTreeMap<ServiceKey, BTreeSet<LeaseKey>>,
     wanted: BTreeSet<LeaseKey>,
+    /// The Leases of each address that several Services share and this node holds.
+    together: Vec<BTreeSet<LeaseKey>>,
+    /// Leases that decide about nothing any more, while the address goes on, and until when they are kept.
+    kept: BTreeMap<LeaseKey, Instant>,
+    /// How long a Lease lasts without a renewal.
+    duration: Duration,
     /// The elections that this node joined last.
     joined: BTreeSet<LeaseKey>,
     /// This node takes part in no election any more, and the last Leases are still being released.
@@ -104,16 +112,16 @@ pub(crate) struct Leases {
 
 impl Leases {
     /// `global` mode: `key` decides about all Services. Its election is joined from the start.
-    pub fn one_for_all(node: String, key: LeaseKey) -> Self {
-        Self { joined: BTreeSet::from([key.clone()]), ..Self::new(node, LeaseScope::All(key)) }
+    pub fn one_for_all(node: String, key: LeaseKey, duration: Duration) -> Self {
+        Self { joined: BTreeSet::from([key.clone()]), ..Self::new(node, LeaseScope::All(key), duration) }
     }
 
     /// `service` mode. `namespaces`: where Services of other namespaces may have their Leases.
-    pub fn one_for_each(node: String, namespaces: BTreeSet<String>) -> Self {
-        Self::new(node, LeaseScope::Each { namespaces })
+    pub fn one_for_each(node: String, namespaces: BTreeSet<String>, duration: Duration) -> Self {
+        Self::new(node, LeaseScope::Each { namespaces }, duration)
     }
 
-    fn new(node: String, scope: LeaseScope) -> Self {
+    fn new(node: String, scope: LeaseScope, duration: Duration) -> Self {
         Self {
             node,
             scope,
@@ -121,6 +129,9 @@ impl Leases {
             decides: BTreeMap::new(),
             rivals: BTreeMap::new(),
             wanted: BTreeSet::new(),
+            together: Vec::new(),
+            kept: BTreeMap::new(),
+            duration,
             joined: BTreeSet::new(),
             handing_back: false,
             silent: BTreeMap::new(),
@@ -197,11 +208,12 @@ impl Leases {
     /// The elections to take part in; `None` if they are the ones that were joined last.
     pub fn join(
         &mut self,
+        now: Instant,
         services: &BTreeMap<ServiceKey, ServiceView>,
         endpoints: &Endpoints,
         stopping: bool,
     ) -> Option<&BTreeSet<LeaseKey>> {
-        self.campaign(services, endpoints, stopping);
+        self.campaign(now, services, endpoints, stopping);
         if self.wanted == self.joined {
             return None;
         }
@@ -211,7 +223,13 @@ impl Leases {
     }
 
     /// kube-vip competes for a Service with policy Local only where it has endpoints.
-    fn campaign(&mut self, services: &BTreeMap<ServiceKey, ServiceView>, endpoints: &Endpoints, stopping: bool) {
+    fn campaign(
+        &mut self,
+        now: Instant,
+        services: &BTreeMap<ServiceKey, ServiceView>,
+        endpoints: &Endpoints,
+        stopping: bool,
+    ) {
         self.wanted.clear();
         if stopping {
             return;
@@ -222,6 +240,7 @@ impl Leases {
         }
         self.decides.clear();
         self.rivals.clear();
+        let before = std::mem::take(&mut self.together);
         let mut deciding = BTreeSet::new();
         for members in groups(services).members.values() {
             let views: Vec<&ServiceView> = members.iter().filter_map(|key| services.get(key)).collect();
@@ -235,9 +254,10 @@ impl Leases {
             self.decides.extend(members.iter().map(|key| (key.clone(), decides.clone())));
             if matches!(self.states.get(&decides), Some(LeaseState::Held { .. })) {
                 let all: BTreeSet<LeaseKey> = views.iter().map(|view| self.lease_of(view)).collect();
-                let before: BTreeSet<LeaseKey> = all.iter().filter(|key| **key < decides).cloned().collect();
-                self.rivals.extend(members.iter().map(|key| (key.clone(), before.clone())));
-                self.wanted.extend(all);
+                let rivals: BTreeSet<LeaseKey> = all.iter().filter(|key| **key < decides).cloned().collect();
+                self.rivals.extend(members.iter().map(|key| (key.clone(), rivals.clone())));
+                self.wanted.extend(all.iter().cloned());
+                self.together.push(all);
             }
             self.wanted.insert(decides);
         }
@@ -245,7 +265,35 @@ impl Leases {
         for rivals in self.rivals.values_mut() {
             rivals.retain(|key| !deciding.contains(key));
         }
+        self.keep(now, &before);
         self.states.retain(|key, _| self.wanted.contains(key));
+    }
+
+    /// Keeps the Leases of Services that have gone from an address that goes on here. `before`: the Leases of each
+    /// shared address so far.
+    fn keep(&mut self, now: Instant, before: &[BTreeSet<LeaseKey>]) {
+        for leases in before {
+            let goes_on = self.together.iter().any(|still| !still.is_disjoint(leases));
+            for key in leases.iter().filter(|key| goes_on && !self.wanted.contains(key)) {
+                self.kept.entry(key.clone()).or_insert(now + self.duration);
+            }
+        }
+        let (states, wanted) = (&self.states, &mut self.wanted);
+        self.kept.retain(|key, until| {
+            let held = matches!(states.get(key), Some(LeaseState::Held { .. }));
+            held && now < *until && !wanted.contains(key)
+        });
+        wanted.extend(self.kept.keys().cloned());
+    }
+
+    /// Whether a Lease was kept for long enough.
+    pub fn has_kept_enough(&self, now: Instant) -> bool {
+        self.kept.values().any(|until| *until <= now)
+    }
+
+    /// Whether the Lease that decides about this Service is its own.
+    pub fn decides_itself(&self, service: &ServiceView) -> bool {
+        self.deciding(&service.key).is_some_and(|key| *key == self.lease_of(service))
     }
 
     /// Whether this node certainly holds the Lease that decides, whatever the rivals' state. Then an address that was
@@ -255,14 +303,16 @@ impl Leases {
         self.deciding(&service.key).is_some_and(|key| *self.state(key) == LeaseState::Held { confirmed: true })
     }
 
-    /// Services whose owner could not be determined for `patience`, each with the Lease that should tell it.
-    pub fn stuck(&mut self, now: Instant, patience: Duration) -> Vec<(ServiceKey, LeaseKey)> {
+    /// Services whose owner could not be determined for as long as a Lease lasts, each with the Lease that should tell
+    /// it.
+    pub fn stuck(&mut self, now: Instant) -> Vec<(ServiceKey, LeaseKey)> {
         let open =
             |key: &LeaseKey| self.states.get(key).is_none_or(|state| state.owner(&self.node) == Owner::Undecided);
         let silent: BTreeSet<&LeaseKey> = self.decides.values().filter(|key| open(key)).collect();
         self.silent =
             silent.into_iter().map(|key| (key.clone(), self.silent.get(key).copied().unwrap_or(now))).collect();
-        let long = |key: &LeaseKey| self.silent.get(key).is_some_and(|since| now >= *since + patience);
+        let duration = self.duration;
+        let long = |key: &LeaseKey| self.silent.get(key).is_some_and(|since| now >= *since + duration);
         self.decides
             .iter()
             .filter(|(_, lease)| long(lease))

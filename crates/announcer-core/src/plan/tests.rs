@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::network::fixtures::{config, network};
@@ -14,7 +16,7 @@ fn planned(views: &[ServiceView], state: LeaseState, leases: &[(&str, Option<&st
     };
     let leases = leases.iter().map(lease).collect();
     let lock = LeaseKey { namespace: "kube-system".into(), name: "lock".into() };
-    let mut ownership = Leases::one_for_all("node-1".into(), lock.clone());
+    let mut ownership = Leases::one_for_all("node-1".into(), lock.clone(), Duration::from_secs(5));
     ownership.lease(&lock, state);
     plan(&World {
         services: &services,

@@ -163,3 +163,52 @@ fn an_announcement_of_a_stranger_takes_a_shared_address_down_for_the_length_of_a
         assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"], "nobody answers for it");
     }
 }
+
+/// `old` and `young` share an address, and this node holds the Lease of `old`, which decides.
+fn shared(young: LeaseState) -> Node {
+    let (mut old, mut junior) = (view("old", &["10.0.0.5"]), view("young", &["10.0.0.5"]));
+    (old.created, junior.created) = (1, 2);
+    junior.ports[0].port = 8080;
+    let mut node = Node::new(&[("svc_election", "true"), ("election_mode", "service")], network());
+    node.start_with(&[old, junior], LeaseState::Unknown);
+    node.feed(Input::ServiceLease(key("old"), MINE));
+    node.feed(Input::ServiceLease(key("young"), young));
+    node.pass_ms(1000);
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+    node
+}
+
+#[test]
+fn the_lease_of_a_service_that_is_gone_is_kept_for_a_while_where_its_address_goes_on() {
+    let mut node = shared(MINE);
+    node.gone("old");
+    let duration = node.engine.config.lease.duration;
+    node.pass(duration.saturating_sub(Duration::from_millis(100)));
+    assert_eq!(node.campaigns.last().unwrap(), &BTreeSet::from([key("old"), key("young")]));
+    node.pass(Duration::from_millis(1100));
+    assert_eq!(node.campaigns.last().unwrap(), &BTreeSet::from([key("young")]));
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+}
+
+/// The owner goes by the Lease of `young`, because it knows that `old` is gone.
+#[test]
+fn an_address_goes_to_the_host_that_answers_for_it_where_the_deciding_service_is_said_to_be_gone() {
+    for (what, gone, answers, stays) in [
+        ("both", "old", true, false),
+        ("nobody answers", "old", false, true),
+        ("another Service is gone", "young", true, true),
+    ] {
+        let mut node = shared(theirs());
+        node.take_log();
+        node.feed(Input::Recorded(ServiceKey::new("default", gone), Recorded::Gone));
+        if answers {
+            node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Answer);
+        }
+        let own = node.kernel.own();
+        assert_eq!(own.is_empty(), !stays, "{what}");
+        let asked = node.take_log().iter().any(|line| line == "probe eth0 10.0.0.5");
+        assert_eq!(asked, gone == "old", "{what}");
+        node.pass_ms(500);
+        assert_eq!(node.kernel.own().is_empty(), !stays, "{what}");
+    }
+}
