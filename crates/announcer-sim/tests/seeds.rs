@@ -114,6 +114,18 @@ fn the_lease_of_a_service_that_is_gone_takes_no_address_from_the_services_that_s
     }
 }
 
+/// It stood still together with its clock, and another node had taken the Lease when it wanted to give it back.
+#[test]
+fn a_node_that_ends_after_a_pause_withdraws_what_another_node_has_taken_meanwhile() {
+    keeps_its_promises(12_042_095, ElectionMode::Service);
+}
+
+/// It was claimed while the node stood still, and the answers to the node's three questions are lost.
+#[test]
+fn a_node_without_a_confirmed_lease_does_not_go_on_with_what_was_claimed_during_its_pause() {
+    keeps_its_promises(12_061_871, ElectionMode::Service);
+}
+
 #[test]
 fn a_lease_that_ends_because_its_server_has_forgotten_it_may_be_replaced_when_all_else_is_at_rest() {
     keeps_its_promises(356, ElectionMode::Node);

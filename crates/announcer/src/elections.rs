@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use announcer_core::campaigns::{CampaignAct, Campaigns};
 use announcer_core::engine::Input;
+use announcer_core::ownership::LeaseState;
 use announcer_core::ownership::service::LeaseKey;
 use kube::Client;
 use runtime::leader::{Election, HandBack, LeaderConfig};
@@ -33,14 +34,20 @@ async fn run_each<E: Future<Output = HandBack> + Send + 'static>(
 ) {
     let mut campaigns = Campaigns::default();
     let mut running: BTreeMap<LeaseKey, CancellationToken> = BTreeMap::new();
-    let mut tasks = JoinSet::new();
+    let mut tasks: JoinSet<(LeaseKey, HandBack)> = JoinSet::new();
     loop {
         let acts = tokio::select! {
             wanted = asked.recv() => match wanted {
                 Some(wanted) => campaigns.want(wanted),
                 None => break,
             },
-            Some(Ok((key, left))) = tasks.join_next() => campaigns.handed_back(&key, left == HandBack::Done),
+            Some(Ok((key, left))) = tasks.join_next() => {
+                let confirmed = left.is_confirmed();
+                if let HandBack::Taken(holder) = left {
+                    let _ = inputs.send(Input::ServiceLease(key.clone(), LeaseState::Other(holder)));
+                }
+                campaigns.handed_back(&key, confirmed)
+            }
         };
         for act in acts {
             match act {
@@ -111,6 +118,7 @@ mod tests {
         said: mpsc::UnboundedReceiver<String>,
         may_hand_back: Arc<Semaphore>,
         api_is_away: Arc<AtomicBool>,
+        taken: Arc<AtomicBool>,
     }
 
     impl Polls {
@@ -120,9 +128,11 @@ mod tests {
             let (say, said) = mpsc::unbounded_channel();
             let may_hand_back = Arc::new(Semaphore::new(0));
             let api_is_away = Arc::new(AtomicBool::new(false));
-            let (permits, away) = (Arc::clone(&may_hand_back), Arc::clone(&api_is_away));
+            let taken = Arc::new(AtomicBool::new(false));
+            let (permits, away, by) = (Arc::clone(&may_hand_back), Arc::clone(&api_is_away), Arc::clone(&taken));
             let election = move |key: LeaseKey, stop: CancellationToken| {
-                let (say, permits, away) = (say.clone(), Arc::clone(&permits), Arc::clone(&away));
+                let (say, permits, away, taken) =
+                    (say.clone(), Arc::clone(&permits), Arc::clone(&away), Arc::clone(&by));
                 async move {
                     say.send(format!("{} begins", key.name)).unwrap();
                     stop.cancelled().await;
@@ -130,12 +140,15 @@ mod tests {
                     if away.load(Relaxed) {
                         return HandBack::Uncertain;
                     }
+                    if taken.load(Relaxed) {
+                        return HandBack::Taken("node-2".to_owned());
+                    }
                     say.send(format!("{} is handed back", key.name)).unwrap();
                     HandBack::Done
                 }
             };
             tokio::spawn(run_each(election, asked, inputs));
-            Self { ask, heard, said, may_hand_back, api_is_away }
+            Self { ask, heard, said, may_hand_back, api_is_away, taken }
         }
 
         /// What has happened when nothing moves any more after these Leases were asked for.
@@ -197,6 +210,18 @@ mod tests {
         assert_eq!(polls.ask(&["other"]).await, ["other begins"]);
         assert_eq!(polls.let_hand_back().await, ["web is handed back"]);
         assert!(polls.heard.is_empty(), "the engine takes part again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_engine_hears_who_had_taken_a_lease_before_it_was_to_be_handed_back() {
+        let mut polls = Polls::open();
+        polls.ask(&["web"]).await;
+        polls.ask(&[]).await;
+        polls.taken.store(true, Relaxed);
+        polls.let_hand_back().await;
+        let Ok(Input::ServiceLease(key, state)) = polls.heard.try_recv() else { panic!("it hears of the other one") };
+        assert_eq!((key.name.as_str(), state), ("web", LeaseState::Other("node-2".to_owned())));
+        assert!(matches!(polls.heard.try_recv(), Ok(Input::Released(true))), "it is not in our name");
     }
 
     #[tokio::test(start_paused = true)]

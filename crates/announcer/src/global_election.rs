@@ -76,7 +76,7 @@ pub async fn elect(election: Election, after: SuccessorSearch, release: Cancella
             tracing::warn!(lease = after.name, error = %chain(&error), "the leader election ended with an error");
             HandBack::Uncertain
         });
-        let _ = after.inputs.send(Input::Released(left == HandBack::Done));
+        let _ = after.inputs.send(Input::Released(left.is_confirmed()));
         after.watch().await;
         std::future::pending::<()>().await;
     };

@@ -219,12 +219,14 @@ impl Engine {
     }
 
     fn defend(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        let late = self.refresh.is_late(now, self.pause());
+        let vip = self.vips.get_mut(id).expect("it is there");
         // A frame that came during a pause may be of the node that owns the address by now, and an announcement would
         // lead its clients here. The timers, which are judged next, ask for the address.
-        if self.refresh.is_late(now, self.pause()) {
+        if late {
+            vip.claimed = Some(mac);
             return;
         }
-        let vip = self.vips.get_mut(id).expect("it is there");
         let carrier = vip.carrier.expect("only a carried address is defended");
         // After a pause the lease may be over and another host may have the address. Our VIP goes as soon as the timers
         // are judged.

@@ -84,6 +84,8 @@ pub(super) struct Vip {
     pub announcing: Announcing,
     pub source: Source,
     pub defended: Option<Instant>,
+    /// The host that claimed the address while this process stood still.
+    pub claimed: Option<Mac>,
     /// How often another host was found to use it since it was last up.
     pub conflicts: u32,
     /// How often in a row the kernel has refused its address or its macvlan.
@@ -105,6 +107,7 @@ impl Vip {
             announcing: Announcing::Silent,
             source,
             defended: None,
+            claimed: None,
             conflicts: 0,
             refusals: 0,
             duplicate_mac: None,

@@ -8,7 +8,7 @@ use l2_types::Mac;
 use super::carrier::Carrier;
 use super::due::Timed;
 use super::vip::{Announcing, BURST_MS, Phase, Vip};
-use super::{Action, Engine, KernelOp};
+use super::{Action, Engine, KernelOp, Owners};
 use crate::frames::{PROBE_GAP, PROBES};
 use crate::plan::VipId;
 use crate::probes::Probes;
@@ -68,10 +68,21 @@ impl Engine {
             }
             self.add(now, id);
         } else {
-            vip.phase = Phase::Up { doubt: None };
-            if let Some(put) = vip.put(now, self.config.fence()) {
-                self.out.push(Action::Kernel(KernelOp::Put(vec![put])));
-            }
+            self.end_doubt(now, id);
+        }
+    }
+
+    /// Nobody has answered for an address that this node has. If a host claimed it while this process stood still, and
+    /// the Lease does not confirm this node, that host's answers may have been lost.
+    fn end_doubt(&mut self, now: Instant, id: &VipId) {
+        let Some(vip) = self.vips.get_mut(id) else { return };
+        vip.phase = Phase::Up { doubt: None };
+        let (claimant, put) = (vip.claimed.take(), vip.put(now, self.config.fence()));
+        let doubtful = matches!(self.ownership, Owners::Elected(_)) && !self.is_confirmed(&self.vips[id].members);
+        if let Some(claimant) = claimant.filter(|_| doubtful) {
+            self.concede_to(now, id, claimant);
+        } else if let Some(put) = put {
+            self.out.push(Action::Kernel(KernelOp::Put(vec![put])));
         }
     }
 

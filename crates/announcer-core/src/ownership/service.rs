@@ -180,7 +180,10 @@ impl Leases {
 
     /// Takes in the state of an election. Returns true if it is news.
     pub fn lease(&mut self, key: &LeaseKey, state: LeaseState) -> bool {
-        if self.for_all() != Some(key) && !self.wanted.contains(key) {
+        // At the end of the process no Lease is wanted. One that could not be given back, because another node holds
+        // it, still decides.
+        let decides = self.for_all() == Some(key) || self.decides.values().any(|decides| decides == key);
+        if !decides && !self.wanted.contains(key) {
             return false;
         }
         if state.owner(&self.node) != Owner::Undecided {

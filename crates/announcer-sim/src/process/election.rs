@@ -139,7 +139,7 @@ impl Elections {
                 CampaignAct::Begin(key) => self.begin(now, key),
                 CampaignAct::HandBack(key) => {
                     if let Some(left) = self.hand_back(wall, &key, out) {
-                        let next = self.campaigns.handed_back(&key, left == HandBack::Done);
+                        let next = self.campaigns.handed_back(&key, left.is_confirmed());
                         inputs.extend(self.act(now, wall, next, out));
                     }
                 }
@@ -153,7 +153,7 @@ impl Elections {
     pub fn release(&mut self, now: Instant, wall: Timestamp, out: &mut Requests) -> Vec<Input> {
         let Some(lock) = self.lock.clone() else { return Vec::new() };
         let left = self.hand_back(wall, &lock, out);
-        left.map(|left| self.released(now, left)).into_iter().flatten().collect()
+        left.map(|left| self.released(now, &left)).into_iter().flatten().collect()
     }
 
     /// Hands a Lease back. Returns the result if that needs no request.
@@ -185,18 +185,21 @@ impl Elections {
             Step::End(left) => {
                 let Some((lease, _)) = self.leaving.remove(&id) else { return };
                 if self.lock.is_some() {
-                    inputs.extend(self.released(now, left));
+                    inputs.extend(self.released(now, &left));
                 } else {
-                    let acts = self.campaigns.handed_back(&lease, left == HandBack::Done);
+                    let acts = self.campaigns.handed_back(&lease, left.is_confirmed());
+                    if let HandBack::Taken(holder) = left {
+                        inputs.push(Input::ServiceLease(lease, LeaseState::Other(holder)));
+                    }
                     inputs.extend(self.act(now, wall, acts, out));
                 }
             }
         }
     }
 
-    fn released(&mut self, now: Instant, left: HandBack) -> [Input; 2] {
+    fn released(&mut self, now: Instant, left: &HandBack) -> [Input; 2] {
         self.successor = Some(successor::Search::new(now));
-        [Input::Lease(LeaseState::Other(String::new())), Input::Released(left == HandBack::Done)]
+        [Input::Lease(LeaseState::Other(String::new())), Input::Released(left.is_confirmed())]
     }
 
     /// The Lease was read after it had been handed back.

@@ -1,6 +1,7 @@
 //! client-go's rules, one sentence each.
 
 use super::super::Timing;
+use super::super::hand_back::{HandBack, Step};
 use super::*;
 
 const ME: &str = "me";
@@ -506,4 +507,21 @@ fn a_replica_that_waits_asks_nothing_while_the_watch_shows_each_renewal() {
     assert_eq!(run.at(17.9, Input::Tick), None);
     // Handed back: taken at once.
     assert!(matches!(run.at(17.9, Input::Watched(Some(held_by("", 17.9, "10")))), Some(Action::Update { .. })));
+}
+
+/// A holder whose machine stood still together with its clock learns only from the refusal of its write.
+#[test]
+fn a_release_that_is_refused_tells_who_holds_the_lease() {
+    for (name, read, expected) in [
+        ("nobody", Input::Read(Some(held_by("", 1.0, "2"))), HandBack::Done),
+        ("it is deleted", Input::Read(None), HandBack::Done),
+        ("another replica", Input::Read(Some(held_by("other", 1.0, "2"))), HandBack::Taken("other".into())),
+        ("the API does not answer", Input::Failed, HandBack::Uncertain),
+    ] {
+        let run = Run::leading(OnLoss::KeepTrying);
+        let Ok((mut handing_back, _)) = run.elector.hand_back(wall(1.0)) else { panic!("the leader hands back") };
+        assert_eq!(handing_back.step(Input::Conflict), Step::Send(Action::Read), "{name}");
+        assert_eq!(handing_back.step(read), Step::End(expected.clone()), "{name}");
+        assert_eq!(expected.is_confirmed(), expected != HandBack::Uncertain, "{name}");
+    }
 }

@@ -8,12 +8,21 @@ use super::elector::{Action, Elector, Input};
 const TRIES: u32 = 2;
 
 /// The state of the Lease when the election ended on request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandBack {
     /// The Lease does not contain this replica's identity: others may take it at once.
     Done,
+    /// This replica believed to hold the Lease, and the API server shows that the named replica holds it.
+    Taken(String),
     /// The API server did not confirm the release: others may have to wait until the Lease expires.
     Uncertain,
+}
+
+impl HandBack {
+    /// Whether the API server has confirmed that the Lease does not contain this replica's identity.
+    pub fn is_confirmed(&self) -> bool {
+        *self != Self::Uncertain
+    }
 }
 
 /// The next step.
@@ -59,6 +68,7 @@ impl HandingBack {
                 }
                 Step::End(HandBack::Uncertain)
             }
+            Input::Read(Some(seen)) if !seen.record.holder.is_empty() => Step::End(HandBack::Taken(seen.record.holder)),
             Input::Wrote(_) | Input::Read(_) => Step::End(HandBack::Done),
             Input::Tick | Input::Watched(_) | Input::Failed | Input::Silent(_) => Step::End(HandBack::Uncertain),
         }

@@ -356,7 +356,8 @@ impl Election {
         }
         *self.renewed.lock() = None;
         self.tell(latest.as_ref(), "stopped leading");
-        self.leadership.send_replace(Leadership::Following { holder: String::new() });
+        let holder = if let HandBack::Taken(holder) = &left { holder.clone() } else { String::new() };
+        self.leadership.send_replace(Leadership::Following { holder });
         left
     }
 }

@@ -92,6 +92,24 @@ fn h11_an_address_given_up_after_a_pause_of_its_node_is_probed_and_announced_aga
     assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
 }
 
+/// Its answers may have been lost.
+#[test]
+fn what_another_host_claimed_during_a_pause_is_kept_only_where_the_lease_confirms_this_node() {
+    for (lease, kept) in [(MINE, true), (DOUBTFUL, false)] {
+        let mut node = serving();
+        node.now += Duration::from_secs(10);
+        node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+        node.feed(Input::Lease(lease.clone()));
+        node.pass_ms(100);
+        assert_eq!(!node.kernel.own().is_empty(), kept, "{lease:?}");
+        let probes = node.take_log().iter().filter(|line| line.starts_with("probe")).count();
+        assert_eq!(probes, 3, "{lease:?}: it has asked");
+        node.feed(Input::Lease(MINE));
+        node.pass_ms(100);
+        assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"], "{lease:?}: as soon as the Lease says so");
+    }
+}
+
 #[test]
 fn an_address_given_up_before_another_node_took_the_lease_is_taken_over_as_any_other() {
     let mut node = serving();

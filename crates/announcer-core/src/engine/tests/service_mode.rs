@@ -56,6 +56,21 @@ fn the_end_hands_all_leases_back_and_serves_until_a_successor_is_heard() {
     assert!(node.exited);
 }
 
+/// This machine stood still, and its clock with it. Another node has announced the address meanwhile, and does not
+/// announce it again.
+#[test]
+fn the_end_withdraws_at_once_what_another_node_was_found_to_hold() {
+    let mut node = two();
+    node.feed(Input::Stop);
+    node.feed(Input::ServiceLease(key("b"), theirs()));
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"], "that of another Service");
+    node.feed(Input::ServiceLease(key("a"), theirs()));
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+    node.feed(Input::Released(true));
+    node.pass_ms(10);
+    assert!(node.exited);
+}
+
 #[test]
 fn a_lease_that_cannot_be_had_is_told_and_keeps_only_what_is_its_services_own() {
     let mut network = network();
