@@ -384,7 +384,10 @@ impl Engine {
             if !self.vips.contains_key(&id) {
                 // Nothing is started while the owner is undecided; what an earlier process left is kept as it is
                 // (`keep_orphans`).
-                let waits = owner != Owner::Mine || self.conceded.blocks(&id) || self.dhcp.is_leaving(&id);
+                let waits = owner != Owner::Mine
+                    || self.conceded.blocks(&id)
+                    || self.dhcp.is_leaving(&id)
+                    || !self.may_start(&id);
                 if waits || self.shutdown.has_begun() {
                     continue;
                 }

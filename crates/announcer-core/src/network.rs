@@ -11,8 +11,8 @@ pub(crate) use default_route::DefaultRoute;
 use ipnet::IpNet;
 use l2_types::{Address, AddressLifetime, Link, LinkKind, Mac};
 pub use macvlans::{
-    LeaseEnd, alias, has_no_macvlan, is_macvlan_of, lease_end, mac_is_taken, misfit, moment, name_is_taken, noted,
-    owner_in, was_left_for,
+    LeaseEnd, alias, has_no_macvlan, hostname_is_taken, is_macvlan_of, lease_end, mac_is_taken, misfit, moment,
+    name_is_taken, noted, owner_in, was_left_for,
 };
 pub(crate) use macvlans::{is_link_name_of_a_service, is_own_macvlan, mac_of};
 

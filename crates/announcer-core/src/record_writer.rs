@@ -63,7 +63,7 @@ pub enum RecordStep {
 pub enum End {
     /// The record is on this object.
     Written(Box<Object>),
-    /// The Service does not exist any more.
+    /// The Service does not exist any more, or is being deleted.
     Gone,
     /// The Service names another owner.
     Superseded,
@@ -207,6 +207,11 @@ impl Write {
     fn compare(&mut self, wall: Timestamp, mut object: Box<Object>) -> RecordStep {
         if self.step == WriteStep::Read {
             if object.metadata.uid.as_deref() != Some(self.record.uid.0.as_str()) {
+                return RecordStep::End(End::Gone);
+            }
+            // Its finalizers keep the object, perhaps for long, but for announcers the Service is gone. Only a lease is
+            // kept until they are done.
+            if object.metadata.deletion_timestamp.is_some() && !self.record.is_of_lease() {
                 return RecordStep::End(End::Gone);
             }
             if is_superseded(&object.metadata, &self.record) {

@@ -12,6 +12,7 @@ use l2_types::Link;
 use l2_types::Mac;
 
 use crate::annotations::AddressRequest;
+use crate::interface_wish::InterfaceWish;
 use crate::network::mac_of;
 use crate::seniority::by_seniority;
 use crate::view::{Giver, Port, ServiceKey, ServiceView, Uid};
@@ -207,23 +208,45 @@ pub fn user_of_leased(
     other.map(unseen).or(own_link).or_else(|| entry().map(unseen))
 }
 
-/// The Service that uses `mac` for its lease before `members`, which want it for theirs. With the same MAC a DHCP
-/// server takes both for one client and gives them the same address. This happens with a manifest that was copied from
-/// a served Service.
-pub fn user_of_mac<'a>(
-    services: &'a BTreeMap<ServiceKey, ServiceView>,
-    members: &[ServiceKey],
-    mac: Mac,
-) -> Option<&'a ServiceKey> {
-    // A Service whose address clients know keeps the MAC, even if an older Service asks for it later.
-    let (known, unknown): (Vec<_>, Vec<_>) =
-        by_seniority(services).into_iter().partition(|view| !view.published.ingress.is_empty());
-    let seniors = known.into_iter().chain(unknown).take_while(|view| !members.contains(&view.key));
-    let has = |view: &&ServiceView| {
-        let leased = view.wanted.iter().any(|wanted| !matches!(wanted, AddressRequest::Static(_)));
-        leased && !view.retired && view.dhcp.mac.unwrap_or_else(|| mac_of(&view.uid)) == mac
-    };
-    seniors.filter(has).map(|view| &view.key).next()
+/// Services that want a DHCPv4 lease, and that come before one that wants to be the same client to the server.
+///
+/// The server gives two Services that look like one client the same address, and the second one's refusal takes it from
+/// both. This happens with a manifest that was copied from a served Service, or if an author wants the address.
+#[derive(Debug)]
+pub struct DhcpSeniors<'a>(Vec<&'a ServiceView>);
+
+impl<'a> DhcpSeniors<'a> {
+    /// Those that come before `members`. `mac`: the MAC that these want. `goes_on`: they have a lease whose address
+    /// clients know. A Service without one gives way to each Service that clients know, even to a younger one.
+    pub fn of(
+        services: &'a BTreeMap<ServiceKey, ServiceView>,
+        members: &[ServiceKey],
+        mac: Mac,
+        goes_on: bool,
+    ) -> Self {
+        let is_asking = |view: &ServiceView| members.contains(&view.key);
+        let is_known = |view: &&ServiceView| !view.published.ingress.is_empty() && (goes_on || !is_asking(view));
+        let (mut known, unknown): (Vec<_>, Vec<_>) = by_seniority(services).into_iter().partition(is_known);
+        // Authors write MACs into annotations. The MAC that follows from a UID is certainly that of its Service.
+        known.sort_by_key(|view| mac_of(&view.uid) != mac);
+        let leases = |view: &&ServiceView| view.wanted.contains(&AddressRequest::Dhcp4) && !view.retired;
+        let before = known.into_iter().chain(unknown).take_while(|view| !is_asking(view));
+        Self(before.filter(leases).collect())
+    }
+
+    /// The one that has this MAC.
+    pub fn with_mac(&self, mac: Mac) -> Option<&'a ServiceKey> {
+        let has = |view: &&&ServiceView| view.dhcp.mac.unwrap_or_else(|| mac_of(&view.uid)) == mac;
+        self.0.iter().find(has).map(|view| &view.key)
+    }
+
+    /// The one that has this host name and asks for the same network. The host name is the identifier of a client.
+    pub fn with_hostname(&self, hostname: &str, interface: &InterfaceWish) -> Option<&'a ServiceKey> {
+        let has = |view: &&&ServiceView| {
+            view.dhcp.hostname.as_deref() == Some(hostname) && view.interface == *interface && !hostname.is_empty()
+        };
+        self.0.iter().find(has).map(|view| &view.key)
+    }
 }
 
 #[cfg(test)]
@@ -367,5 +390,55 @@ mod tests {
             let services = other.into_iter().chain([(own.key.clone(), own.clone())]).collect();
             assert_eq!(user_of_leased(&services, forbidden, link, &own.uid, address), expected, "{name}");
         }
+    }
+
+    fn leasing(name: &str, created: i64, told: bool, mac: Option<Mac>) -> ServiceView {
+        let (_, mut view) = service(name, created, 80, "10.0.0.50", told);
+        view.wanted = vec![AddressRequest::Dhcp4];
+        view.dhcp.mac = mac;
+        view.dhcp.hostname = Some("web".into());
+        view
+    }
+
+    /// `asks` wants the MAC of `has`, or its host name. It may be older, and served by another lease.
+    #[test]
+    fn nobody_becomes_the_dhcp_client_that_another_service_is() {
+        let mac = Mac::new([0, 0, 0x6c, 1, 2, 3]);
+        let own = mac_of(&leasing("has", 2, true, None).uid);
+        for (name, has, asks, goes_on, refused) in [
+            ("served, older", leasing("has", 2, true, Some(mac)), leasing("asks", 1, true, Some(mac)), false, true),
+            ("the MAC of a UID", leasing("has", 2, true, None), leasing("asks", 1, true, Some(own)), false, true),
+            ("the same, with a lease", leasing("has", 2, true, None), leasing("asks", 1, true, Some(own)), true, true),
+            ("both served", leasing("has", 2, true, Some(mac)), leasing("asks", 1, true, Some(mac)), true, false),
+            ("both new", leasing("has", 1, false, Some(mac)), leasing("asks", 2, false, Some(mac)), false, true),
+            (
+                "nobody was told",
+                leasing("has", 2, false, Some(mac)),
+                leasing("asks", 1, false, Some(mac)),
+                false,
+                false,
+            ),
+            ("another MAC", leasing("has", 2, true, Some(mac)), leasing("asks", 1, true, Some(own)), false, false),
+        ] {
+            let asked = asks.dhcp.mac.unwrap();
+            let services: BTreeMap<_, _> = [has, asks].map(|view| (view.key.clone(), view)).into();
+            let (asking, own) = (ServiceKey::new("default", "asks"), ServiceKey::new("default", "has"));
+            let seniors = DhcpSeniors::of(&services, std::slice::from_ref(&asking), asked, goes_on);
+            assert_eq!(seniors.with_mac(asked), refused.then_some(&own), "{name}");
+            let (wish, other) = (InterfaceWish::Default, InterfaceWish::Named("eth1".into()));
+            let comes_before = refused || name == "another MAC";
+            assert_eq!(seniors.with_hostname("web", &wish), comes_before.then_some(&own), "{name}");
+            assert_eq!(seniors.with_hostname("web", &other), None, "{name}: on another network");
+            assert_eq!(seniors.with_hostname("mail", &wish), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_service_that_leases_no_ipv4_address_holds_no_mac() {
+        let mac = Mac::new([0, 0, 0x6c, 1, 2, 3]);
+        let six = ServiceView { wanted: vec![AddressRequest::Dhcp6], ..leasing("six", 1, true, Some(mac)) };
+        let services: BTreeMap<_, _> = [(six.key.clone(), six)].into();
+        let asking = ServiceKey::new("default", "asks");
+        assert_eq!(DhcpSeniors::of(&services, &[asking], mac, false).with_mac(mac), None);
     }
 }

@@ -237,8 +237,12 @@ impl Limits {
             // seconds (R5), and has to be seen to renew its Lease two seconds later. Detection, swap and the kernel
             // need 0.3 s. A swap that fails is tried again.
             Trouble::Unanswered(_) if self.node_mode => seconds(8) + api,
-            // The Lease expires, and is read each 1 to 2.2 retry periods.
-            Trouble::Unanswered(_) => duration + retry.mul_f64(2.2) + seconds(1) + api,
+            // The Lease expires, and is read each 1 to 2.2 retry periods. Where requests are refused, the answer of the
+            // node that takes it may be lost, and its next reads: then the Lease expires once more.
+            Trouble::Unanswered(_) => {
+                let expires = duration + retry.mul_f64(2.2);
+                expires + seconds(1) + api + if self.tries.is_zero() { Duration::ZERO } else { expires }
+            }
             // R8: the Leases of the successors expire first, counted from a renewal of our own that has succeeded. A
             // majority that is cut off keeps the address until its own cards show that it hears fewer hosts, which
             // takes 13 s and a renewal.
@@ -257,8 +261,12 @@ impl Limits {
             Trouble::Spared(..) => 3 * CLIENT_ASKS,
             // The node notices the stranger during its probe, or the next answer makes it give the address up.
             Trouble::BesideStranger(..) => ms(100) + 3 * late,
-            // Whoever elects by Lease has to read its Lease first.
-            Trouble::LeftBehind(_) => api + relisted + ms(100) + 2 * late,
+            // Whoever elects by Lease has to read its Lease first. After a read that failed, the next one is a retry
+            // period later.
+            Trouble::LeftBehind(_) => {
+                let reads = if self.node_mode { Duration::ZERO } else { retry + retry / 5 };
+                api + relisted + reads + ms(100) + 2 * late
+            }
             Trouble::Unfenced(_) => self.fence + KERNEL,
             // Counted from the moment when another node has published that it may serve. Then the watch shows it, the
             // owner writes the successor, and the successor sees that and announces. The owner waits for a successor

@@ -71,10 +71,13 @@ pub fn command() -> clap::Command {
         .arg(flag("namespace").short('n').value_name("NAME").help("VIPs of Services of this namespace only"))
         .arg(flag("all-namespaces").short('A').num_args(0).help("VIPs of all namespaces, as without any flag"))
         .arg(output::flag())
-        .arg(flag("kubeconfig").value_name("FILE").help("Credentials of the cluster"));
+        .arg(flag("kubeconfig").value_name("FILE").help(KUBECONFIG));
     let about = "Announces load balancer addresses on the LAN";
     clap::Command::new("announcer").about(about).after_help(help()).subcommand(status)
 }
+
+const KUBECONFIG: &str = "Credentials of the cluster [default: k8s_config_file, then KUBECONFIG, then \
+    /etc/kubernetes/admin.conf or ~/.kube/config, in a pod its account]";
 
 const STATUS_HELP: &str = "\
 Shows which node announces which address, with terms, Leases and DHCP leases, as the API has them: the same from \
@@ -84,14 +87,16 @@ Usage: harvester-cloud-provider announcer status [-n NAMESPACE] [-o text|json|ya
 
   -n, --namespace NAME     VIPs of Services of this namespace only; without it, and with -A, of all
   -o, --output FORMAT      what to print: text (for people; table is the same), json or yaml (for programs)
-      --kubeconfig FILE    credentials of the cluster; without it k8s_config_file or --k8sConfigPath, then KUBECONFIG
+      --kubeconfig FILE    credentials of the cluster; without it k8s_config_file or --k8sConfigPath, then KUBECONFIG,
+                           then /etc/kubernetes/admin.conf or ~/.kube/config, then the pod's account
   -h, --help               this text
 
 The names of Leases come from the same environment variables and flags as the announcer's own (svc_leasename,
 svc_namespace, ...); in its pod nothing has to be given.
 
-A VIP is announced, pending (no address told to clients yet), unowned (no node announces it), owner-silent (the Lease
-of its node has run out, by this machine's clock) or lease-expired (its DHCP lease has run out).
+A VIP is announced, pending (no address told to clients yet), unowned (no node announces it), owner silent (the Lease
+of its node has run out, by this machine's clock) or DHCP lease expired. In json and yaml the last two are owner-silent
+and lease-expired.
 
 PROBED says how it answers the nodes that ask it as a client would, where that is wanted (vip_probe).
 

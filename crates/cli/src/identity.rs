@@ -2,14 +2,16 @@
 //! leader compares the confirmation with the machines that it sees, writes a new card and continues.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
+use diagnose::collect::guest_config;
 use harvester_api::names::ClusterName;
 use harvester_provider::{OperatorConfirmation, Record, Records};
-use runtime::client::{Settings, Source, connect};
+use runtime::client::{Settings, connect};
 use runtime::error::chain;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -32,6 +34,8 @@ Examples:
   kubectl -n kube-system exec deployment/harvester-cloud-provider -- \\
     harvester-cloud-provider identity confirm --dry-run";
 
+const RECORD: &str = "The record is ConfigMap kube-system/harvester-cloud-provider; `identity show` prints it.";
+
 const EXIT_STATUS: &str = "\
 Exit status: 0 done, 1 the cluster was not reached, or no controller carried the order out within 60 s, 2 wrong usage.";
 
@@ -46,12 +50,12 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Print what the record says
+    /// Print the record of this cluster, ConfigMap kube-system/harvester-cloud-provider
     #[command(after_help = EXIT_STATUS)]
     Show(Common),
     /// The cluster that runs here now is the one in the record: it was restored on new machines, or its machines were
     /// moved
-    #[command(after_help = EXIT_STATUS)]
+    #[command(after_help = format!("{RECORD}\n\n{EXIT_STATUS}"))]
     Confirm {
         #[command(flatten)]
         change: Change,
@@ -59,7 +63,7 @@ enum Verb {
         common: Common,
     },
     /// The cluster has this name on Harvester from now on
-    #[command(after_help = EXIT_STATUS)]
+    #[command(after_help = format!("{RECORD}\n\n{EXIT_STATUS}"))]
     Rename {
         /// The new name, as in --cluster-name
         name: String,
@@ -83,9 +87,9 @@ struct Change {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Kubeconfig of the guest cluster; in a pod its service account is enough
-    #[arg(long)]
-    kubeconfig: Option<String>,
+    /// Kubeconfig of the guest cluster [default: KUBECONFIG, then ~/.kube/config, in a pod its account]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
     #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT", help = output::HELP)]
     output: Output,
 }
@@ -120,8 +124,8 @@ pub fn main(arguments: &[String]) -> ExitCode {
 
 /// `change`: what is asked for, and whether it is only told what it would do.
 async fn run(common: &Common, change: Option<(OperatorConfirmation, bool)>) -> anyhow::Result<String> {
-    let source = Source::choose(common.kubeconfig.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
-    let config = source.load(None).await.context("no access to the guest cluster")?;
+    let config = guest_config(common.kubeconfig.as_deref(), None).await.map_err(anyhow::Error::msg);
+    let config = config.context("no access to the guest cluster")?;
     let records = Records::new(connect(config, &Settings::new("guest", &PRODUCT))?);
     let before = records.read().await?;
     let told = |record: &Record| common.output.render(|| shown(record), &document(record, None));

@@ -1,17 +1,20 @@
 //! Renders `docs/reference.md` from the definitions that the program itself uses, and fails while the file says
 //! something else. `UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference` writes it anew.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
 use announcer_core::config::{VARIABLES, Variable};
 use clap::{Arg, Command, CommandFactory};
+use cloud_provider::provider::{HARVESTER_SILENT, NOT_READ_YET};
 use harvester_provider::Source;
 
 use crate::{ccm, generate_addon, identity, output, status_and_doctor};
 
 const CONTRACT: &str = include_str!("../../contract/src/keys.rs");
 const HARVESTER: &str = include_str!("../../harvester-api/src/keys.rs");
+const WAITS: &str = include_str!("../../harvester-provider/src/load_balancers/wait_reason.rs");
 
 const INTRODUCTION: &str = "\
 # Reference
@@ -41,6 +44,7 @@ fn render() -> String {
     flags(&mut text, announcer.find_subcommand("status").expect("the announcer has this command"));
     variables(&mut text);
     reasons(&mut text);
+    waits(&mut text);
     text.push_str("\n## Annotations, labels, finalizers and taints\n");
     keys(&mut text, CONTRACT);
     keys(&mut text, HARVESTER);
@@ -107,17 +111,56 @@ fn variables(text: &mut String) {
     write!(text, "\nAccepted, without effect: {idle}.\n").expect("a String takes everything");
 }
 
+/// What the words of the column `kind` mean.
+const KINDS: &str = "\
+`Normal` and `Warning` are Events. `condition` is the status of `LoadBalancerReady` with this reason; a Service that \
+is served has the same reason in `LoadBalancerWarning`; `warning` is one of that condition alone. `maintenance` is the \
+status of the Node's condition `HarvesterHostMaintenance` with this reason. `phase`: no object shows it, but [a \
+metric](#what-services-wait-for) and the command `plan`. `plan`: only that command. *The record* is ConfigMap \
+`kube-system/harvester-cloud-provider`; a `reason of SafeMode` is the first word of its key `safe-mode`.";
+
 fn reasons(text: &mut String) {
-    text.push_str(
-        "\n## Reasons of Events and conditions\n\n`condition` is the status of `LoadBalancerReady` with this \
-         reason; a Service that is served has the same reason in `LoadBalancerWarning`. `metric` is a value of \
-         label `reason` of `harvester_loadbalancer_waiting`, in other letters.\n\n| reason | on | kind | what has \
-         happened | what to do |\n| --- | --- | --- | --- | --- |\n",
-    );
+    write!(
+        text,
+        "\n## Reasons of Events and conditions\n\n{KINDS}\n\n| reason | on | kind | what has happened | what to do \
+         |\n| --- | --- | --- | --- | --- |\n"
+    )
+    .expect("a String takes everything");
     for diagnose::reasons::Reason { word, on, kind, means, remedy } in diagnose::reasons::REASONS {
         writeln!(text, "| `{word}` | {on} | {kind} | {} | {} |", cell(means), cell(remedy))
             .expect("a String takes everything");
     }
+}
+
+/// Values of the metric's label, each with the reason of the table above whose meaning it has.
+fn waits(text: &mut String) {
+    text.push_str(
+        "\n## What Services wait for\n\nThe metric `harvester_loadbalancer_waiting` counts Services by its label \
+         `reason`. Of a Service that counts as `user`, the condition often has another reason of the table above.\n\n| \
+         value | reason above | what the Services wait for | what to do |\n| --- | --- | --- | --- |\n",
+    );
+    for (label, word) in labels(WAITS) {
+        let known = diagnose::reasons::find(word).expect("each wait has a reason in the list");
+        let (means, remedy) = (cell(known.means), cell(known.remedy));
+        writeln!(text, "| `{label}` | `{word}` | {means} | {remedy} |").expect("a String takes everything");
+    }
+}
+
+/// Label and reason of each wait, from the source of its two functions.
+fn labels(source: &str) -> Vec<(&str, &str)> {
+    let arms = |function: &str| {
+        let body = source.split(function).nth(1).and_then(|rest| rest.split("\n    }\n").next());
+        let lines = body.expect("the function is there").lines();
+        let arms = lines.filter_map(|line| line.trim().strip_prefix("Self::")?.strip_suffix(',')?.split_once(" => "));
+        arms.collect::<Vec<_>>()
+    };
+    let words: BTreeMap<&str, &str> = arms("pub fn word(").into_iter().collect();
+    let word = |wait: &str| match words[wait] {
+        "NOT_READ_YET" => NOT_READ_YET,
+        "HARVESTER_SILENT" => HARVESTER_SILENT,
+        quoted => quoted.trim_matches('"'),
+    };
+    arms("pub fn label(").into_iter().map(|(wait, label)| (label.trim_matches('"'), word(wait))).collect()
 }
 
 fn name(arg: &Arg) -> String {
@@ -204,6 +247,9 @@ fn the_reference_says_what_the_code_says() {
         "`cloudprovider.harvesterhci.io/list-garbage`",
         "Accepted, without effect",
         "| `PoolExhausted` | Service |",
+        "| `host_silent` | `HarvesterSilent` |",
+        "| `turn` | `WaitingForTurn` |",
+        "| `user` | `NotAccepted` |",
     ] {
         assert!(rendered.contains(needed), "{needed}");
     }

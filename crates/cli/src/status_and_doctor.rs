@@ -16,10 +16,6 @@ use crate::output::Output;
 use crate::stdout::{print, say};
 use crate::{PRODUCT, VERSION, cluster_names, entry, output};
 
-/// Exit status: nothing can be read.
-const UNREADABLE: u8 = 1;
-/// Exit status: a Service is not announced.
-const NOT_WELL: u8 = 3;
 /// Interval of `--watch`.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -39,8 +35,8 @@ Examples:
   kubectl -n kube-system exec deployment/harvester-cloud-provider -- harvester-cloud-provider status
 
 Exit status: 0 every Service that is ours is announced, 3 one is not, a named one does not exist, or Harvester or the \
-announcers cannot be asked, 1 the guest cluster cannot be read, 2 wrong usage. What these credentials may not read is \
-left out; -o wide and json name it.";
+announcers cannot be asked, 1 the guest cluster or its Services cannot be read, 2 wrong usage. What else these \
+credentials may not read is left out; -o wide and json name it.";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
@@ -171,13 +167,8 @@ async fn show(arguments: StatusArguments) -> anyhow::Result<ExitCode> {
         let text = text.trim_end();
         if !arguments.watch {
             let said = say(text);
-            return Ok(if snapshot.guest.trouble.is_some() {
-                ExitCode::from(UNREADABLE)
-            } else if !report.is_well() {
-                ExitCode::from(NOT_WELL)
-            } else {
-                said
-            });
+            let status = report.exit_status();
+            return Ok(if status == 0 { said } else { ExitCode::from(status) });
         }
         if text != before {
             print(&format!("{}{text}\n", if before.is_empty() { "" } else { "---\n" }))?;

@@ -8,7 +8,7 @@ pub struct Reason {
     pub word: &'static str,
     /// Kind of the object that has it.
     pub on: &'static str,
-    /// `Normal` or `Warning` for an Event; otherwise the condition or metric.
+    /// `Normal` or `Warning` for an Event; otherwise the condition, or what else tells it.
     pub kind: &'static str,
     /// The meaning.
     pub means: &'static str,
@@ -146,6 +146,12 @@ pub const REASONS: &[Reason] = &[
     reason("QuorumAtRisk", "Node", "Warning",
         "A Harvester host carries so many control plane machines that the API stops with it.",
         "Move one of the named VMs to another host and keep them apart with a pod anti-affinity."),
+    reason("NodeDrainStarted", "Node", "Normal",
+        "The node was cordoned and is being emptied, because its machine is about to be shut down.",
+        "Nothing."),
+    reason("NodeUncordoned", "Node", "Normal",
+        "The machine is back, and the node accepts pods and addresses again.",
+        "Nothing."),
     reason("NodeDrained", "Node", "Normal",
         "The node was emptied before its machine is shut down for the upgrade of its Harvester host.",
         "Nothing."),
@@ -156,19 +162,22 @@ pub const REASONS: &[Reason] = &[
         "A node that was cordoned for the upgrade of its Harvester host stays so: it is not known whether its machine \
          runs.",
         "Look at what the message names; if you know that the machine runs: kubectl uncordon the node."),
-    reason("Terminating", "Service", "metric",
+    reason("Terminating", "Service", "phase",
         "Harvester deletes the former load balancer of the Service first.",
         "Wait."),
-    reason("Allocating", "Service", "metric", "Harvester books an address.", "Wait."),
-    reason("Booking", "Service", "metric",
+    reason("Allocating", "Service", "phase", "Harvester books an address.", "Wait."),
+    reason("Booking", "Service", "phase",
         "Harvester has not finished the booking; a deletion now would leak the address.",
         "Wait."),
-    reason("WaitingForTurn", "Service", "metric",
+    reason("WaitingForTurn", "Service", "phase",
         "Other Services are first; Harvester books one address at a time.",
         "Wait."),
-    reason("HostUpgrade", "Service", "metric",
-        "Hosts of Harvester are being upgraded; a Service that is served is left as it is.",
-        "Wait until the upgrade is over."),
+    reason("MachineNotKnown", "Node", "plan",
+        "The machine of the Node cannot be told yet; the message says what is missing.",
+        "Do what the message says."),
+    reason("Failed", "Service", "plan",
+        "A request that the controller would send first fails; the message has the error.",
+        "Correct what the message names."),
     reason("EnsuringLoadBalancer", "Service", "Normal",
         "The cloud controller begins to get an address for the Service.",
         "Nothing."),
@@ -266,6 +275,27 @@ pub const REASONS: &[Reason] = &[
     reason("HarvesterHostMaintenance", "Node", "condition",
         "The host below the machine is being upgraded or maintained.",
         "Wait, or see the progress in Harvester."),
+    reason("HostUpgradePending", "Node", "maintenance False", "The host waits for its upgrade.", "Wait."),
+    reason("HostPreDraining", "Node", "maintenance True, Normal",
+        "The host is being emptied: the machine is about to move or to be shut down.",
+        "Wait."),
+    reason("VMLiveMigrating", "Node", "maintenance True, Normal",
+        "The machine moves to another host while it runs.",
+        "Wait."),
+    reason("VMShutDownForUpgrade", "Node", "maintenance True, Warning",
+        "The machine was shut down for the upgrade of its host.",
+        "Wait. If it stays off after the upgrade, do what Harvester says of that machine."),
+    reason("HostRebooting", "Node", "maintenance True, Normal", "The host is being changed or restarts.", "Wait."),
+    reason("VMRestoring", "Node", "maintenance True, Normal",
+        "The machine is on its way up after the upgrade of its host.",
+        "Wait."),
+    reason("HostUpgradePaused", "Node", "maintenance True, Normal",
+        "The administrator of Harvester has paused the upgrade of the host.",
+        "Wait, or see the upgrade in Harvester."),
+    reason("HostUpgradeFailed", "Node", "maintenance True, Warning",
+        "The upgrade of the host has failed.",
+        "See the object of the upgrade on Harvester for the reason."),
+    reason("HostUpToDate", "Node", "maintenance False, Normal", "No upgrade touches the host now.", "Nothing."),
     reason("LeaderElection", "Lease", "Normal", "Another replica of the cloud controller leads.", "Nothing."),
     reason("HarvesterUnreachable", "Lease", "Warning",
         "Harvester has not answered for 30 s; addresses that exist go on working.",
@@ -310,20 +340,30 @@ pub const REASONS: &[Reason] = &[
         "Choose a name that the message accepts."),
     reason("SafeMode", "ConfigMap", "Warning",
         "Two facts about this cluster contradict each other, and nothing is changed.",
-        "Run the command in the message: identity confirm or identity rename."),
+        "Do what the message says: it names what to correct, or the command."),
     reason("SafeModeEnded", "ConfigMap", "Normal", "The facts about this cluster agree again.", "Nothing."),
     reason("IdentityConfirmed", "ConfigMap", "Normal",
         "An administrator has said which cluster this is, and it is followed.",
         "Nothing."),
+    reason("MachinesNotSeen", "ConfigMap", "reason of SafeMode",
+        "No machine of this cluster is in the namespace of the cloud-config.",
+        "Put the right cloud-config in its place. If the machines were moved or restored, run identity confirm."),
+    reason("WrongNamespace", "ConfigMap", "reason of SafeMode",
+        "The cloud-config names another namespace than the record, and no machine of this cluster is there.",
+        "Put the right cloud-config in its place. If the machines were moved or restored, run identity confirm."),
+    reason("WrongHarvester", "ConfigMap", "reason of SafeMode",
+        "The cloud-config names another Harvester than the record, and no machine of this cluster is there.",
+        "Put the right cloud-config in its place. If the machines were moved or restored, run identity confirm."),
     reason("MachinesReplaced", "ConfigMap", "reason of SafeMode",
         "Every machine that the record names is gone, and other machines run this cluster.",
-        "Run identity confirm after a restore, identity rename --copy for a copy."),
+        "Run identity confirm after a restore, identity rename NAME --copy for a copy."),
     reason("AnotherClusterName", "ConfigMap", "reason of SafeMode",
         "The machines belong to a cluster of another name.",
-        "Run identity confirm after a restore, identity rename --copy for a copy."),
+        "Run identity rename NAME --copy for a copy, without --copy for a new name. Else correct --cluster-name and \
+         the label."),
     reason("RecordOfAnotherCluster", "ConfigMap", "reason of SafeMode",
         "The record belongs to another cluster and was copied here.",
-        "Run identity rename --copy."),
+        "Take the record out of what copies it, then run the command in the message."),
     reason("IdentityNotKnown", "ConfigMap", "reason of a hold",
         "The cloud controller waits for a kubelet of the machines that the record names, or has not judged yet what \
         another one has left.",
@@ -332,9 +372,9 @@ pub const REASONS: &[Reason] = &[
         "The cloud controller, or this Service, is paused by a flag, a key or an annotation.",
         "Remove flag --paused, key paused or annotation paused."),
     reason("HostUpgradeStarted", "Service", "Normal", "An upgrade of the hosts of Harvester has begun.", "Nothing."),
-    reason("HostUpgradeReport", "ConfigMap", "Normal",
-        "An upgrade of the hosts of Harvester is over; the message says what it did to the nodes.",
-        "Nothing."),
+    reason("HostUpgradeReport", "ConfigMap", "Normal, Warning",
+        "An upgrade of the hosts of Harvester is over, or has failed; the message says what it did to the nodes.",
+        "Look at the upgrade on Harvester if the message says that it failed."),
     reason("HostUpgradeStale", "ConfigMap", "Warning",
         "An upgrade of the hosts of Harvester, or a silence of its API, shows no progress: nothing waits for it.",
         "See the upgrade in Harvester, or what keeps its API from answering."),
@@ -343,16 +383,18 @@ pub const REASONS: &[Reason] = &[
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::path::Path;
 
     use super::*;
 
     /// Subject first, one thought, plain words, and a remedy that begins with what to do.
     #[test]
     fn texts_keep_to_a_style() {
-        const REMEDIES: [&str; 35] = [
+        const REMEDIES: [&str; 36] = [
             "Nothing", "Wait", "See", "Check", "Restart", "Read", "Make", "Correct", "Widen", "Run", "Delete", "Name",
             "Set", "Attach", "Annotate", "Choose", "Rename", "Remove", "Do", "Tell", "Find", "Repair", "Change",
             "Grant", "Put", "Look", "Use", "Free", "Raise", "Share", "Install", "Upgrade", "Add", "Move", "Stop",
+            "Take",
         ];
         const SUBJECTS: [&str; 24] = [
             "A",
@@ -392,9 +434,74 @@ mod tests {
                     assert!(!text.contains(limp), "{limp:?}: {text}");
                 }
             }
-            let trouble = reason.kind.contains("Warning") || reason.kind.contains("False");
+            let trouble = reason.kind.contains("Warning") || reason.kind.contains("condition False");
             assert!(!trouble || reason.remedy != "Nothing.", "a trouble has a remedy: {reason:?}");
         }
         assert!(seen.len() > 70);
+    }
+
+    /// Words of the same form in the code that no object has as its reason: kinds, types, values.
+    const OTHERS: [&str; 20] = [
+        "AnswerLost",
+        "ConfigMap",
+        "ContainersReady",
+        "DHCPv6",
+        "DaemonSet",
+        "ExternalIP",
+        "HostUpgrade",
+        "IPv4",
+        "IPv6",
+        "InternalIP",
+        "LoadBalancer",
+        "LoadBalancerReady",
+        "LoadBalancerWarning",
+        "NoExecute",
+        "NoSchedule",
+        "PreferNoSchedule",
+        "RequireDualStack",
+        "RerunOnFailure",
+        "UpgradePlan",
+        "WriteLost",
+    ];
+
+    /// A word in quotes with two capital letters or more, as almost every reason has.
+    fn words(source: &str) -> impl Iterator<Item = &str> {
+        let is_word = |text: &&str| {
+            text.starts_with(|c: char| c.is_ascii_uppercase())
+                && text.chars().all(|c| c.is_ascii_alphanumeric())
+                && text.chars().filter(char::is_ascii_uppercase).count() > 1
+                && text.contains(|c: char| c.is_ascii_lowercase())
+        };
+        let code = source.split("#[cfg(test)]").next().unwrap_or_default();
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        lines.flat_map(|line| line.split('"')).filter(is_word)
+    }
+
+    fn collect(directory: &Path, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.file_name().is_some_and(|name| name.to_string_lossy().contains("test")) {
+                continue;
+            }
+            if path.is_dir() {
+                collect(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.extend(words(&std::fs::read_to_string(path).unwrap()).map(str::to_owned));
+            }
+        }
+    }
+
+    #[test]
+    fn every_reason_in_the_code_is_listed() {
+        let mut found = BTreeSet::new();
+        for program in ["announcer-core", "cloud-provider", "harvester-provider"] {
+            collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(program).join("src"), &mut found);
+        }
+        for known in ["NodeDrainStarted", "WrongNamespace", "VMLiveMigrating", "PoolExhausted", "CannotAnnounce"] {
+            assert!(found.contains(known), "{known} is not found any more");
+        }
+        let unknown = |word: &&String| find(word).is_none() && !OTHERS.contains(&word.as_str());
+        let missing: Vec<&String> = found.iter().filter(unknown).collect();
+        assert!(missing.is_empty(), "neither a reason in the list, nor one of the other words: {missing:?}");
     }
 }

@@ -162,6 +162,16 @@ pub struct Right {
     pub namespace: String,
 }
 
+/// Names of lists in [`Snapshot::unread`].
+pub mod list {
+    /// All Services.
+    pub const SERVICES: &str = "Services";
+    /// All Nodes.
+    pub const NODES: &str = "Nodes";
+    /// The Leases of `kube-system`, which show whether announcers run.
+    pub const LEASES: &str = "Leases in kube-system";
+}
+
 /// Something that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unread {
@@ -174,7 +184,12 @@ pub struct Unread {
 impl Snapshot {
     /// Whether these objects could be read.
     pub fn has_read(&self, what: &str) -> bool {
-        !self.unread.iter().any(|unread| unread.what == what)
+        self.why_unread(what).is_none()
+    }
+
+    /// These objects and the reason, if they could not be read.
+    pub fn why_unread(&self, what: &str) -> Option<&Unread> {
+        self.unread.iter().find(|unread| unread.what == what)
     }
 
     /// A value of a `ConfigMap` in `kube-system`.

@@ -5,6 +5,7 @@
 //! list replaces it.
 
 mod ingest;
+mod pace;
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -23,6 +24,7 @@ use crate::cache::{Cache, Key};
 use crate::error::{api_code, chain};
 use crate::health::Check;
 use ingest::{Ingest, Trim};
+use pace::{Pace, is_expired};
 
 /// First pause after a failure; doubled up to [`LONGEST_PAUSE`] or the configured limit, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -230,8 +232,7 @@ where
 
     async fn watch(&self, returns: &mut Option<watch::Receiver<u64>>) -> Ended {
         let mut ingest = Ingest::new(self.cache.clone(), self.key, Arc::clone(&self.view));
-        let mut pause = FIRST_PAUSE;
-        let mut forbidden_since = None;
+        let mut pace = Pace::new(self.longest_pause);
         // When a watch that was refused before, and has been silent since, counts as working.
         let mut lasted = None;
         // When to read the list after a failure without an event since. A watch that continues where it stopped is
@@ -263,9 +264,9 @@ where
                     let done = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
                     // A list does not prove that a watch which was refused is granted now.
                     let polling = matches!(event, watcher::Event::InitDone) && self.is_polling();
+                    pace.arrived(&event);
                     ingest.take(event);
                     if done {
-                        (pause, forbidden_since) = (FIRST_PAUSE, None);
                         lasted = polling.then(|| Instant::now() + LASTED);
                         self.well(polling);
                     }
@@ -274,30 +275,28 @@ where
                     return Ended::Refused;
                 }
                 Err(error) => {
-                    // 410: the known resourceVersion is compacted; the list that follows is routine.
-                    let routine = matches!(&error, watcher::Error::WatchError(status) if status.code == 410);
-                    if !routine {
+                    // After 410 the list that follows is routine, as long as the watch works then.
+                    if !is_expired(&error) {
                         self.unwell(&error);
                     }
-                    if returned_within(pause.mul_f64(0.5 + rand::random::<f64>()), returns).await {
+                    let pause = pace.failed(&error);
+                    if pace.expires_often(&error) {
+                        tracing::warn!(
+                            kind = self.name,
+                            "the API server ends each watch with 410 as soon as it begins; the process reads the list \
+                             again each time, after pauses of up to {:?}",
+                            self.longest_pause
+                        );
+                    }
+                    if returned_within(pause, returns).await {
                         return Ended::Returned;
                     }
-                    forbidden_since =
-                        (api_code(&error) == Some(403)).then(|| forbidden_since.unwrap_or_else(Instant::now));
-                    pause = (pause * 2).min(self.longest_after(forbidden_since));
                     // Further failures do not delay it, or a server that soon resets every watch would put it off
                     // forever.
                     confirm = confirm.or(Some(Instant::now() + CONFIRM));
                 }
             }
         }
-    }
-
-    /// The longest pause after a failure. If the list is forbidden for longer than a server needs to start, an
-    /// administrator has to grant the right.
-    fn longest_after(&self, forbidden_since: Option<Instant>) -> Duration {
-        let for_good = forbidden_since.is_some_and(|since| since.elapsed() >= REFUSED_FOR_GOOD);
-        if for_good { TRY_LIST_AGAIN } else { self.longest_pause }
     }
 
     async fn list(&self) {

@@ -9,10 +9,14 @@ use crate::log_lines::Lines;
 use crate::scenario::Scenario;
 
 fn reflector(scenario: &Scenario) -> (Reflector<ConfigMap, String, String>, Cache<String, String>) {
+    reflector_of(scenario.client())
+}
+
+fn reflector_of(client: kube::Client) -> (Reflector<ConfigMap, String, String>, Cache<String, String>) {
     let cache = Cache::new(|old, new| old != new);
     let reflector = Reflector::new(
         "configmaps",
-        Api::namespaced(scenario.client(), "kube-system"),
+        Api::namespaced(client, "kube-system"),
         cache.clone(),
         |meta| meta.name.clone().unwrap_or_default(),
         |map: &ConfigMap| map.data.as_ref()?.get("value").cloned(),
@@ -302,6 +306,84 @@ async fn watches_that_are_reset_again_and_again_are_confirmed_by_a_list() {
     tokio::time::sleep(CONFIRM * 10).await;
     let lists = scenario.requests().iter().filter(|seen| !is_watch(&seen.query)).count();
     assert!((5..=11).contains(&lists), "one about each {CONFIRM:?}: {lists}");
+    task.abort();
+}
+
+/// The requests that a server has seen: whether each was a watch, and when.
+type Seen = Arc<Mutex<Vec<(bool, Instant)>>>;
+
+/// A server whose watches, counted from 0, last as long as `lasts` says, and then end with 410. Before that, one for
+/// which `tells` holds delivers an event.
+fn expiring(
+    lasts: impl Fn(usize) -> Duration + Send + Sync + 'static,
+    tells: impl Fn(usize) -> bool + Send + Sync + 'static,
+) -> (kube::Client, Seen) {
+    let seen = Seen::default();
+    let (all, rules) = (Arc::clone(&seen), Arc::new((lasts, tells)));
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (all, rules) = (Arc::clone(&all), Arc::clone(&rules));
+        async move {
+            let watches = is_watch(request.uri().query().unwrap_or_default());
+            let number = all.lock().iter().filter(|(watch, _)| *watch).count();
+            all.lock().push((watches, Instant::now()));
+            let mut body = list(&[("a", "1")]).to_string();
+            if watches {
+                tokio::time::sleep(rules.0(number)).await;
+                let metadata = json!({"name": "a", "namespace": "kube-system", "resourceVersion": "6"});
+                let event = json!({"type": "MODIFIED",
+                    "object": {"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata}});
+                let gone = json!({"type": "ERROR", "object": Scenario::status(410, "Expired", "too old")});
+                body = if rules.1(number) { format!("{event}\n{gone}\n") } else { format!("{gone}\n") };
+            }
+            let body = kube::client::Body::from(body.into_bytes());
+            Ok::<_, Infallible>(http::Response::new(body))
+        }
+    });
+    (kube::Client::new(service, "default"), seen)
+}
+
+/// How long after each list the next one was asked for.
+fn between_lists(seen: &[(bool, Instant)]) -> Vec<Duration> {
+    let lists: Vec<Instant> = seen.iter().filter(|(watch, _)| !watch).map(|(_, at)| *at).collect();
+    lists.windows(2).map(|two| two[1] - two[0]).collect()
+}
+
+/// An API server that compacts too often, or a proxy that answers from an old state: each list was followed by the next
+/// one after 200 ms, and nothing told of it.
+#[tokio::test(start_paused = true)]
+async fn watches_that_end_with_410_at_once_cost_fewer_and_fewer_lists_and_are_told_once() {
+    let log = Lines::default();
+    let _collecting = log.collect();
+    let (client, seen) = expiring(|_| Duration::ZERO, |number| number == 100);
+    let (reflector, _) = reflector_of(client);
+    let fresh = reflector.freshness();
+    let task = tokio::spawn(reflector.run());
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let lists = between_lists(&seen.lock()).len() + 1;
+    assert!((15..=40).contains(&lists), "in the end one about each {LONGEST_PAUSE:?}: {lists}");
+    assert_eq!(log.count("ends each watch with 410"), 1);
+    assert_eq!(fresh(), Ok(()), "each list is complete");
+    tokio::time::sleep(Duration::from_mins(8)).await;
+    let pauses = between_lists(&seen.lock());
+    assert!(pauses[99] > LONGEST_PAUSE / 4, "{:?}", pauses[99]);
+    assert!(pauses[100] < FIRST_PAUSE * 2, "this watch has delivered an event: {:?}", pauses[100]);
+    assert_eq!(log.count("ends each watch with 410"), 2, "it was over for a moment");
+    task.abort();
+}
+
+/// A version that is compacted while a watch rests is everyday life.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_has_lasted_and_ends_with_410_is_listed_at_once_and_is_not_told() {
+    let log = Lines::default();
+    let _collecting = log.collect();
+    let lasts = LASTED * 2;
+    let (client, seen) = expiring(move |_| lasts, |_| false);
+    let (reflector, _) = reflector_of(client);
+    let task = tokio::spawn(reflector.run());
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let pauses = between_lists(&seen.lock());
+    assert!(pauses.len() > 25 && pauses.iter().all(|pause| *pause < lasts + FIRST_PAUSE * 2), "{pauses:?}");
+    assert_eq!(log.text(), "");
     task.abort();
 }
 

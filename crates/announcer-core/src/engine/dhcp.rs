@@ -6,11 +6,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use l2_types::Mac;
+
 use super::dhcp_state::{Dhcp4, MacvlanState, Source};
 use super::lease::Lease;
 use super::{Action, Engine};
 use crate::network::{is_macvlan_of, mac_of};
 use crate::plan::VipId;
+use crate::reason::Reason;
 use crate::view::{DhcpWishes, Uid};
 
 /// A macvlan that existed this long clears the count of earlier troubles.
@@ -98,6 +101,7 @@ impl Engine {
         let made_on = dhcp.link().and(dhcp.asked.as_ref()).map(|(parent, _)| *parent);
         let moved = place.is_some_and(|place| before.into_iter().chain(made_on).any(|other| other != place));
         let settings = wishes.as_ref().is_some_and(|wishes| wishes.rp_filter != dhcp.wishes.rp_filter);
+        let asked = wishes.as_ref().map(|wishes| (wishes.mac, wishes.hostname.clone()));
         let changed = match wishes {
             Some(wishes) => dhcp.follow(uid, wishes, moved),
             None if moved => Changed::Macvlan,
@@ -120,14 +124,41 @@ impl Engine {
                 }
             }
             Changed::Identity => {
-                if let Some(address) = dhcp.lease.address() {
-                    self.dhcp.give_back(uid, address);
+                let (mac, hostname) = asked.unwrap_or_default();
+                if let Some(why) = self.identity_refused(&id, mac, hostname.as_deref()) {
+                    let text = format!("{why}. The address stays under the former MAC and host name");
+                    self.tell_members(now, &id, Reason::CannotAnnounce, &text);
+                } else {
+                    self.give_back(now, &id, uid);
+                    return;
                 }
-                self.withdraw(now, &id, true, "its lease is given back: its MAC or host name was changed");
-                return;
             }
         }
         self.advance_dhcp(now, uid, settings);
+    }
+
+    /// Why a VIP that is served cannot become this other client. Its lease is not given back for that.
+    fn identity_refused(&self, id: &VipId, mac: Option<Mac>, hostname: Option<&str>) -> Option<String> {
+        let dhcp = self.vips.get(id)?.source.dhcp4()?;
+        let mac = mac.filter(|mac| *mac != dhcp.mac).and_then(|mac| self.mac_refused(id, mac, false));
+        let hostname = hostname.filter(|hostname| Some(*hostname) != dhcp.wishes.hostname.as_deref());
+        mac.or_else(|| self.hostname_refused(id, hostname?))
+    }
+
+    /// Gives a lease back, because the Service asks for it with another MAC or host name. The Service must not show the
+    /// lease any longer: the next owner would go on with it, as a client that never had it.
+    fn give_back(&mut self, now: Instant, id: &VipId, uid: &Uid) {
+        let lease = self.vips.get_mut(id).and_then(|vip| vip.source.dhcp4_mut()).map(|dhcp| &mut dhcp.lease);
+        if let Some(lease) = lease {
+            if let Some(address) = lease.address() {
+                self.dhcp.give_back(uid, address);
+                self.dhcp.lose_address(address.into());
+            }
+            if let Some(facts) = lease.recorded.clone() {
+                self.dhcp.lose(uid, facts);
+            }
+        }
+        self.withdraw(now, id, true, "its lease is given back: its MAC or host name was changed");
     }
 
     /// Macvlans whose clients have not confirmed their address yet, and since when they could. What an earlier process

@@ -72,6 +72,15 @@ impl Engine {
         self.out.replan_if(over);
     }
 
+    /// Whether a VIP may be set up. Where the Lease is in doubt, an address that clients do not know yet waits: a new
+    /// holder of the Lease would find it in use. What clients know is kept, also by the next process.
+    pub(super) fn may_start(&self, id: &VipId) -> bool {
+        let (Owners::Elected(leases), VipId::Static(address)) = (&self.ownership, id) else { return true };
+        let Some(planned) = self.plan.vips.get(id) else { return true };
+        let mut views = planned.members.iter().filter_map(|key| self.services.get(key));
+        self.services.was_in_use(&planned.members, *address) || views.any(|view| leases.holds(view))
+    }
+
     /// Updates the elections to take part in.
     pub(super) fn campaign(&mut self, now: Instant) {
         let Owners::Elected(leases) = &mut self.ownership else { return };

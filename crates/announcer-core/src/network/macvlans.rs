@@ -8,7 +8,8 @@ use l2_types::Mac;
 use l2_types::{Address, Link, LinkKind, Macvlan, MacvlanMode, Mismatch};
 
 use super::looks_like_a_vip;
-use crate::annotations::{HWADDR, MACVLAN_NAME};
+use crate::annotations::{HWADDR, LOADBALANCER_HOSTNAME, MACVLAN_NAME};
+use crate::view::ServiceKey;
 use contract::Uid;
 
 const UNTIL: &str = " until ";
@@ -127,6 +128,14 @@ pub fn name_is_taken(name: &str, uid: &Uid) -> String {
 /// change with each attempt.
 pub fn mac_is_taken(mac: Mac) -> String {
     format!("MAC {mac} is already used: remove annotation {HWADDR}, or give this Service another one with it")
+}
+
+/// Message for the author of a Service that would be the same client to the DHCP server as `user`.
+pub fn hostname_is_taken(hostname: &str, user: &ServiceKey) -> String {
+    format!(
+        "host name {hostname} is already used by Service {user}: a DHCP server takes both for one client. Remove \
+        annotation {LOADBALANCER_HOSTNAME}, or give this Service another one with it"
+    )
 }
 
 /// Message for the author of a Service if the kernel of this node has no macvlans.

@@ -1,6 +1,8 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::*;
+use crate::annotations::LeaseFacts;
 use crate::ownership::node::{OwnerRecord, Term};
 use crate::record::sit;
 use crate::view::{Port, Uid};
@@ -85,6 +87,21 @@ fn the_status_follows_without_reading_again_and_an_object_that_was_old_is_read_a
         panic!("it goes on")
     };
     assert_eq!(writer.ended(&key(), &write, end), (Some(Recorded::Failed), Requeue::Later));
+}
+
+#[test]
+fn nothing_is_written_on_a_service_that_is_being_deleted_unless_it_keeps_a_lease() {
+    let mut leaving = object("u");
+    leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let (address, server) = ("10.0.0.5".parse().unwrap(), "10.0.0.254".parse().unwrap());
+    let leased = Record { lease: Some(LeaseFacts { address, server, expires: None }), ..record(4) };
+    for (record, expected) in [(record(4), vec!["GET"]), (leased, vec!["GET", "PUT", "PUT status"])] {
+        let mut writer = RecordWriter::default();
+        writer.want(key(), record);
+        let (sent, end) = driven(&mut writer.begin(&key()).unwrap(), Some(leaving.clone()));
+        assert_eq!(end == End::Gone, sent == ["GET"], "{end:?}");
+        assert_eq!(sent, expected);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod rights;
 mod validity;
 
 use std::fmt::Debug;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use contract::config_maps;
 use jiff::SignedDuration;
@@ -27,6 +27,7 @@ use runtime::error::{api_code, chain};
 use serde::de::DeserializeOwned;
 
 use crate::facts;
+use crate::snapshot::list::{LEASES, NODES, SERVICES};
 use crate::snapshot::{Side, Snapshot, Trouble, TroubleKind, Unread};
 pub(crate) use mounted::keys_named;
 
@@ -46,7 +47,7 @@ pub struct CollectOptions {
 /// Reads everything. An API that does not answer is recorded in the result.
 pub async fn collect(asked: &CollectOptions, announcer: &announcer_core::Config, product: &Product) -> Snapshot {
     let mut snapshot = Snapshot { now: jiff::Timestamp::now(), ..Snapshot::default() };
-    let config = match guest_config(asked).await {
+    let config = match guest_config(asked.kubeconfig.as_deref(), asked.context.as_deref()).await {
         Ok(config) => config,
         Err(text) => {
             snapshot.guest.trouble = Some(Trouble { kind: TroubleKind::NoCredentials, text });
@@ -88,17 +89,20 @@ pub async fn collect(asked: &CollectOptions, announcer: &announcer_core::Config,
     snapshot
 }
 
-/// Credentials as `kubectl` finds them; in a pod those of its account.
-async fn guest_config(asked: &CollectOptions) -> Result<Config, String> {
-    let options = KubeConfigOptions { context: asked.context.clone(), ..KubeConfigOptions::default() };
-    let file = match &asked.kubeconfig {
+/// Credentials of the guest cluster as `kubectl` finds them: in this file, else in those that `KUBECONFIG` names, else
+/// in `~/.kube/config`, and in a pod those of its account. A file that is named and cannot be read is an error: the
+/// next place could belong to another cluster.
+pub async fn guest_config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, String> {
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let file = match kubeconfig {
         Some(path) => Kubeconfig::read_from(path),
         None => Kubeconfig::read(),
     };
+    let variable = || std::env::var_os("KUBECONFIG").is_some_and(|paths| !paths.is_empty());
     let failed = |error: &(dyn std::error::Error + 'static)| chain(error);
     match file {
         Ok(file) => Config::from_custom_kubeconfig(file, &options).await.map_err(|error| failed(&error)),
-        Err(error) if asked.kubeconfig.is_some() || asked.context.is_some() => Err(failed(&error)),
+        Err(error) if kubeconfig.is_some() || context.is_some() || variable() => Err(failed(&error)),
         Err(error) => {
             Config::incluster().map_err(|_| format!("no credentials of the guest cluster: {}", failed(&error)))
         }
@@ -107,15 +111,15 @@ async fn guest_config(asked: &CollectOptions) -> Result<Config, String> {
 
 async fn guest(client: &Client, asked: &CollectOptions, snapshot: &mut Snapshot) {
     let system = config_maps::NAMESPACE;
-    snapshot.services = list(Api::all(client.clone()), "Services", "", &mut snapshot.unread).await;
+    snapshot.services = list(Api::all(client.clone()), SERVICES, "", &mut snapshot.unread).await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     match namespaces.get(system).await {
         Ok(namespace) => snapshot.cluster_uid = namespace.uid(),
         Err(error) => snapshot.unread.push(Unread { what: format!("Namespace {system}"), why: why(&error) }),
     }
-    snapshot.nodes = list(Api::all(client.clone()), "Nodes", "", &mut snapshot.unread).await;
+    snapshot.nodes = list(Api::all(client.clone()), NODES, "", &mut snapshot.unread).await;
     let leases: Api<Lease> = Api::namespaced(client.clone(), system);
-    snapshot.leases = list(leases, "Leases in kube-system", "", &mut snapshot.unread).await;
+    snapshot.leases = list(leases, LEASES, "", &mut snapshot.unread).await;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), system);
     for name in [facts::RECORD, facts::HOST_UPGRADE, "cilium-config"] {
         match maps.get_opt(name).await {

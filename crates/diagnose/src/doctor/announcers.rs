@@ -14,10 +14,10 @@ use super::finding::Finding;
 use super::nodes::is_shut_out;
 use super::pods;
 use crate::facts;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, list};
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
-    if snapshot.guest.trouble.is_some() || !snapshot.has_read("Leases in kube-system") {
+    if snapshot.guest.trouble.is_some() || !snapshot.has_read(list::LEASES) {
         return Vec::new();
     }
     let mut all = Vec::new();

@@ -14,10 +14,10 @@ use super::checks::Check;
 use super::controllers::{identity, settle};
 use super::finding::Finding;
 use crate::facts;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, list};
 
 /// Without these objects every load balancer looks as if no Service had it.
-const SERVICES: &str = "Services";
+const SERVICES: &str = list::SERVICES;
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all = Vec::new();

@@ -16,7 +16,7 @@ use super::checks::Check;
 use super::finding::Finding;
 use super::pods;
 use crate::facts::{self, ControllerDoubt};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, list};
 
 /// Seconds within which a kubelet is seen to report by a controller that asks for it.
 const KUBELET_REPORTS: i64 = 5 * 60;
@@ -69,7 +69,7 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 fn lease(snapshot: &Snapshot) -> Option<Finding> {
-    if snapshot.guest.trouble.is_some() || !snapshot.has_read("Leases in kube-system") {
+    if snapshot.guest.trouble.is_some() || !snapshot.has_read(list::LEASES) {
         return None;
     }
     let lease = facts::controller_lease(snapshot);

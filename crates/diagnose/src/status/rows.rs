@@ -13,7 +13,12 @@ use serde_json::Value;
 
 use crate::doctor::nodes::is_shut_out;
 use crate::facts::{self, ControllerDoubt};
-use crate::snapshot::{Snapshot, Unread};
+use crate::snapshot::{Snapshot, Unread, list};
+
+/// Exit status: the guest cluster or its Services cannot be read.
+const UNREADABLE: u8 = 1;
+/// Exit status: a Service is not announced, or that cannot be told.
+const NOT_WELL: u8 = 3;
 
 /// The Services to show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -90,7 +95,8 @@ pub struct NodeRow {
     pub host: String,
     /// The addresses in its status.
     pub addresses: Vec<String>,
-    /// Its announcer: `announcing`, `excluded`, `kube-proxy not ready`, `leaving`, `expired`; empty: none.
+    /// Its announcer: `announcing`, `excluded`, `kube-proxy not ready`, `leaving`, `expired`; `not known`: the Leases
+    /// could not be read; empty: none.
     pub announcer: String,
     /// Reason of its condition `HarvesterHostMaintenance` during an upgrade of its host.
     pub maintenance: String,
@@ -104,6 +110,8 @@ pub struct UpgradeRow {
     pub summary: String,
     /// Deletions and similar actions are suspended.
     pub suspended: bool,
+    /// It is no upgrade: Harvester's API merely gives no usable answer.
+    pub outage: bool,
 }
 
 /// The whole report.
@@ -113,6 +121,9 @@ pub struct Report {
     /// Whether the guest cluster was read; otherwise nothing is known of Services and Nodes.
     #[serde(skip)]
     pub guest_read: bool,
+    /// Whether its Services were read, too; otherwise nothing is known of Services.
+    #[serde(skip)]
+    pub services_read: bool,
     /// Whether the user named Services: that these do not exist is said in `trouble`.
     #[serde(skip)]
     pub named: bool,
@@ -148,14 +159,27 @@ pub fn report(snapshot: &Snapshot, scope: &Scope) -> Report {
         let api = format!("{what} API {}", side.server);
         trouble.extend(side.trouble.as_ref().map(|trouble| format!("{}: {}", api.trim_end(), trouble.text)));
     }
-    trouble.extend(snapshot.announcer.as_ref().and_then(|report| report.trouble.clone()));
-    if snapshot.guest.trouble.is_none() {
+    trouble.extend(unread_lists(snapshot));
+    // Of Leases that were not read it would say that none is fresh.
+    let announcer = snapshot.announcer.as_ref().filter(|_| snapshot.has_read(list::LEASES));
+    trouble.extend(announcer.and_then(|report| report.trouble.clone()));
+    let guest_read = snapshot.guest.trouble.is_none();
+    let services_read = guest_read && snapshot.has_read(list::SERVICES);
+    if services_read {
         let missing = scope.names.iter().filter(|name| services.iter().all(|row| row.name != **name));
         trouble.extend(missing.map(|name| format!("there is no Service {name} of type LoadBalancer")));
     }
-    let (guest_read, host_upgrade) = (snapshot.guest.trouble.is_none(), upgrade_row(snapshot));
-    let named = !scope.names.is_empty();
-    Report { guest_read, named, trouble, services, pools, nodes, host_upgrade, unread: snapshot.unread.clone() }
+    let (named, host_upgrade, unread) = (!scope.names.is_empty(), upgrade_row(snapshot), snapshot.unread.clone());
+    Report { guest_read, services_read, named, trouble, services, pools, nodes, host_upgrade, unread }
+}
+
+/// Lists without which it cannot be told whether Services are announced, with the reason why they are missing.
+fn unread_lists(snapshot: &Snapshot) -> impl Iterator<Item = String> {
+    let said = [(list::SERVICES, ""), (list::LEASES, ". Whether announcers run is not known")];
+    said.into_iter().filter_map(|(what, so)| {
+        let why = &snapshot.why_unread(what)?.why;
+        Some(format!("{what} could not be read: {why}{so}"))
+    })
 }
 
 fn mode(service: &Service) -> &'static str {
@@ -266,6 +290,7 @@ fn node_row(snapshot: &Snapshot, node: &Node) -> NodeRow {
         report.leases.iter().find(|lease| lease.lease.strip_prefix(facts::MEMBER_PREFIX) == Some(&name))
     });
     let announcer = match lease {
+        None if !snapshot.has_read(list::LEASES) => "not known",
         None => "",
         Some(lease) if lease.expired => "expired",
         Some(_) if is_shut_out(node) => "excluded",
@@ -289,12 +314,24 @@ fn node_row(snapshot: &Snapshot, node: &Node) -> NodeRow {
 fn upgrade_row(snapshot: &Snapshot) -> Option<UpgradeRow> {
     let summary = snapshot.config(facts::HOST_UPGRADE, host_upgrade::SUMMARY)?.to_owned();
     let status: Value = serde_json::from_str(snapshot.config(facts::HOST_UPGRADE, host_upgrade::STATUS)?).ok()?;
-    Some(UpgradeRow { summary, suspended: status["window"]["suspended"] == true })
+    let window = &status["window"];
+    Some(UpgradeRow { summary, suspended: window["suspended"] == true, outage: window["upgrade"] == false })
 }
 
 impl Report {
     /// Whether each Service of this controller is announced, and both APIs answer.
     pub fn is_well(&self) -> bool {
         self.trouble.is_empty() && self.services.iter().all(|row| !row.class.is_empty() || row.reason.is_empty())
+    }
+
+    /// The exit status: 0 all is well, 1 the guest cluster or its Services cannot be read, 3 otherwise.
+    pub fn exit_status(&self) -> u8 {
+        if !self.services_read {
+            UNREADABLE
+        } else if !self.is_well() {
+            NOT_WELL
+        } else {
+            0
+        }
     }
 }

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::healthy::{self, read};
+use crate::snapshot::{Snapshot, Unread, list};
 
 #[test]
 fn a_healthy_installation_in_a_page() {
@@ -153,6 +154,59 @@ fn of_a_guest_that_cannot_be_read_nothing_is_claimed() {
     assert_eq!(report(&snapshot, &Scope::default()).to_text(false), "guest API: no route\n");
 }
 
+/// Without these objects, because they could not be read.
+fn unread(what: &str) -> Snapshot {
+    let mut snapshot = healthy::snapshot();
+    match what {
+        list::SERVICES => snapshot.services.clear(),
+        list::LEASES => snapshot.leases.clear(),
+        list::NODES => snapshot.nodes.clear(),
+        _ => unreachable!(),
+    }
+    snapshot.unread.push(Unread { what: what.into(), why: "these credentials may not read them".into() });
+    healthy::announce(&mut snapshot);
+    snapshot
+}
+
+#[test]
+fn of_services_that_could_not_be_read_none_is_said_to_be_absent() {
+    let expected = "Services could not be read: these credentials may not read them";
+    for names in [&[][..], &["web"]] {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let found = report(&unread(list::SERVICES), &Scope { names, ..Scope::default() });
+        assert_eq!((found.trouble.as_slice(), found.is_well()), (&[expected.to_owned()][..], false));
+        assert_eq!(found.exit_status(), 1, "as where the cluster cannot be read");
+        let text = found.to_text(false);
+        assert!(text.starts_with(&format!("{expected}\n\n")) && text.contains("node1   Ready"), "{text}");
+        assert!(!text.contains("of type LoadBalancer"), "{text}");
+    }
+    let mut empty = healthy::snapshot();
+    empty.services.clear();
+    let found = report(&empty, &Scope::default());
+    assert!(found.to_text(false).starts_with("No Service of type LoadBalancer.\n"), "they were read");
+    assert_eq!((found.is_well(), found.exit_status()), (true, 0));
+}
+
+#[test]
+fn of_announcers_whose_leases_could_not_be_read_none_is_said_to_be_away() {
+    let snapshot = unread(list::LEASES);
+    assert!(snapshot.announcer.as_ref().unwrap().trouble.is_some(), "of an empty list it says so");
+    let found = report(&snapshot, &Scope::default());
+    let expected = "Leases in kube-system could not be read: these credentials may not read them. Whether announcers \
+         run is not known";
+    assert_eq!((found.trouble.as_slice(), found.exit_status()), (&[expected.to_owned()][..], 3));
+    assert_eq!(found.nodes.iter().map(|node| node.announcer.as_str()).collect::<Vec<_>>(), ["not known"; 2]);
+    assert!(!found.to_text(true).contains("no announcer"), "{}", found.to_text(true));
+}
+
+#[test]
+fn nodes_that_could_not_be_read_are_left_out_and_named() {
+    let found = report(&unread(list::NODES), &Scope::default());
+    assert_eq!((found.is_well(), found.exit_status()), (true, 0));
+    assert!(!found.to_text(false).contains("NODE "), "{}", found.to_text(false));
+    assert!(found.to_text(true).contains("NOT READ\n  Nodes: these credentials"), "{}", found.to_text(true));
+}
+
 #[test]
 fn a_node_that_a_label_excludes_is_not_called_announcing() {
     let mut snapshot = healthy::snapshot();
@@ -175,4 +229,28 @@ fn an_upgrade_of_the_hosts_and_a_dead_api_come_first_to_the_eye() {
     let text = report(&snapshot, &Scope::default()).to_text(false);
     assert!(text.starts_with("Harvester API https://harvester:6443: no route\n"), "{text}");
     assert!(text.contains("HOST UPGRADE   UpgradePlan p: NodeUpgrading; node1 HostRebooting (deletions"), "{text}");
+}
+
+#[test]
+fn a_mere_outage_of_harvester_is_called_one_and_keeps_no_change_of_a_service_waiting() {
+    let last_line = |window: serde_json::Value, summary: &str| {
+        let mut snapshot = healthy::snapshot();
+        let data = json!({"summary": summary, "status.json": json!({"window": window}).to_string()});
+        let map = json!({"metadata": {"name": "harvester-host-upgrade"}, "data": data});
+        snapshot.config_maps.insert("harvester-host-upgrade".into(), read(map));
+        let report = report(&snapshot, &Scope::default());
+        (report.to_text(false).lines().last().unwrap().to_owned(), report.host_upgrade.unwrap().outage)
+    };
+    let silence = "The Harvester API gives no usable answer";
+    let outage = last_line(json!({"suspended": true, "upgrade": false}), silence);
+    let expected = format!("OUTAGE OF HARVESTER   {silence} (deletions and zones wait until it is over)");
+    assert_eq!(outage, (expected, true));
+    // A controller of before wrote no such key.
+    let plan = "UpgradePlan p: NodeUpgrading";
+    let expected = format!("HOST UPGRADE   {plan} (deletions, zones and changes wait until it is over)");
+    for window in [json!({"suspended": true, "upgrade": true}), json!({"suspended": true})] {
+        assert_eq!(last_line(window, plan), (expected.clone(), false));
+    }
+    let ended = "no upgrade of Harvester's hosts is under way";
+    assert_eq!(last_line(json!(null), ended), (format!("HOST UPGRADE   {ended}"), false));
 }

@@ -2,7 +2,8 @@
 
 use announcer_core::status::table::{age, table};
 
-use super::rows::{NodeRow, PoolRow, Report, ServiceRow};
+use super::rows::{NodeRow, PoolRow, Report, ServiceRow, UpgradeRow};
+use crate::snapshot::list;
 
 impl Report {
     /// The report as text for users; `wide` adds columns.
@@ -14,18 +15,16 @@ impl Report {
         if !self.guest_read {
             return parts.concat();
         }
-        if !self.named || !self.services.is_empty() {
+        if self.services_read && (!self.named || !self.services.is_empty()) {
             parts.push(services(&self.services, wide));
         }
         if !self.pools.is_empty() {
             parts.push(pools(&self.pools));
         }
-        parts.push(nodes(&self.nodes, wide));
-        if let Some(upgrade) = &self.host_upgrade {
-            let suspended =
-                if upgrade.suspended { " (deletions, zones and changes wait until it is over)" } else { "" };
-            parts.push(format!("HOST UPGRADE   {}{suspended}\n", upgrade.summary));
+        if !self.unread.iter().any(|unread| unread.what == list::NODES) {
+            parts.push(nodes(&self.nodes, wide));
         }
+        parts.extend(self.host_upgrade.as_ref().map(window));
         if wide && !self.unread.is_empty() {
             let lines: Vec<String> =
                 self.unread.iter().map(|unread| format!("  {}: {}\n", unread.what, unread.why)).collect();
@@ -33,6 +32,17 @@ impl Report {
         }
         parts.join("\n")
     }
+}
+
+/// An upgrade of the hosts, or an outage, during which changes of Services are tried as always.
+fn window(row: &UpgradeRow) -> String {
+    let (heading, waits) = if row.outage {
+        ("OUTAGE OF HARVESTER", "deletions and zones")
+    } else {
+        ("HOST UPGRADE", "deletions, zones and changes")
+    };
+    let suspended = if row.suspended { format!(" ({waits} wait until it is over)") } else { String::new() };
+    format!("{heading}   {}{suspended}\n", row.summary)
 }
 
 fn services(rows: &[ServiceRow], wide: bool) -> String {

@@ -342,7 +342,7 @@ impl HostUpgrade {
         history.follow(now, opened, machine, before.as_ref());
         let state = plan.and_then(|plan| plan.hosts.get(&host)).cloned().unwrap_or_default();
         let upgrade = self.window.as_ref().is_some_and(|window| window.upgrade);
-        let view = MachineContext { machine, host: &host, state: &state, plan, inferred, upgrade };
+        let view = MachineContext { machine, host: &host, state: &state, plan, inferred, upgrade, opened };
         let Some(reason) = view.reason(history, before.as_ref().map(|before| before.reason)) else { return };
         let since = before.as_ref().filter(|before| before.reason == reason).map_or(now, |before| before.since);
         let expect = view.expect(before.as_ref().map(|before| before.expect));

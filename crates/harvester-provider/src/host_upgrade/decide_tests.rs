@@ -436,9 +436,27 @@ fn machines_that_stay_off_do_not_hide_the_next_upgrade() {
         }
         assert_eq!(upgrade.window, None, "{power:?}: it is over");
         let plan = facts(&snapshots("paused")[0], None).plan;
-        let step = upgrade.step(minutes * 60, &UpgradeFacts { plan, ..off });
+        let planned = UpgradeFacts { plan, ..off };
+        let step = upgrade.step(minutes * 60, &planned);
         assert!(upgrade.suspended().is_some(), "{power:?}");
         assert!(step.told.iter().any(|tell| tell.reason == "HostUpgradeStarted"), "{power:?}");
+        // The upgrade did not shut them down, nor does it start them: they hear what it does to their host.
+        upgrade = restore(&data(&upgrade), minutes * 60 + 5);
+        let again = upgrade.step(minutes * 60 + 10, &planned);
+        let wrong = [Reason::ShutDown, Reason::Restoring];
+        for told in step.told.iter().chain(&again.told) {
+            assert!(wrong.iter().all(|wrong| told.reason != wrong.word()), "{power:?}: {told:?}");
+        }
+        for machine in &planned.machines {
+            let shown = upgrade.nodes.get(&machine.node).map(|status| status.reason);
+            assert!(shown.is_none_or(|reason| !wrong.contains(&reason)), "{power:?}: {shown:?}");
+        }
+        // A machine that runs when the window opens, and is off then, was shut down by the upgrade.
+        let mut third = planned.clone();
+        third.machines[2].power = power;
+        upgrade.step(minutes * 60 + 20, &third);
+        let reason = upgrade.nodes[&third.machines[2].node].reason;
+        assert_eq!(wrong.contains(&reason), power == Power::Off, "{power:?}: {reason:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Decides which status is shown for one machine. Pure.
 
 use super::facts::{MachineFacts, PlanView, Power, Progress};
-use super::node_history::NodeHistory;
+use super::node_history::{NodeHistory, is_long};
 use super::shown::{Expect, Reason};
 use super::stage::Stage;
 
@@ -13,6 +13,8 @@ pub(super) struct MachineContext<'a> {
     pub plan: Option<&'a PlanView>,
     pub inferred: Option<&'a str>,
     pub upgrade: bool,
+    /// When the window opened.
+    pub opened: i64,
 }
 
 impl MachineContext<'_> {
@@ -21,7 +23,10 @@ impl MachineContext<'_> {
         let machine = self.machine;
         let progress = self.plan.map(|plan| plan.progress);
         if self.upgrade {
-            let off = machine.should_run && machine.power == Power::Off;
+            // A machine that had not run for long before has other reasons. Its Node would get the taint and the
+            // warning of a machine that the upgrade has shut down, and would be expected back.
+            let by_upgrade = !is_long(history.down, self.opened);
+            let off = machine.should_run && machine.power == Power::Off && by_upgrade;
             let stage = Stage::of(self.state);
             // The upgrade touches the host or the machine. A migration without a known cause is not attributed to the
             // upgrade.
@@ -34,7 +39,8 @@ impl MachineContext<'_> {
             }
             // The process may have been down with the machine and not have seen it go off; then the stage of the host
             // is the evidence.
-            if machine.power == Power::Starting && (history.off.is_some() || stage == Stage::Changed) {
+            let starting = machine.power == Power::Starting && by_upgrade;
+            if starting && (history.off.is_some() || stage == Stage::Changed) {
                 return Some(Reason::Restoring);
             }
             if machine.evacuating {

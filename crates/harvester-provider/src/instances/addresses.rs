@@ -48,10 +48,11 @@ pub enum Addresses {
     HostnameOnly(String),
     /// Not known now, with the reason for the user. A Node keeps what it shows; one under initialisation stays tainted.
     Unknown(String),
-    /// A NIC that the Node may be on has no address now, and a later one has these. An initialised Node waits before it
-    /// shows them: its InternalIP would jump to another network, and back when the guest agent has reported the NIC.
-    OnLaterNic {
-        /// What is missing on the earlier NIC.
+    /// A NIC that the Node may be on has no address now, or none of a family in which the Node has an InternalIP, and
+    /// these are left. An initialised Node waits before it shows them: its InternalIP would jump to another network or
+    /// family, and back when the guest agent has reported the NIC, or the guest has its lease again.
+    Incomplete {
+        /// What is missing.
         reason: String,
         /// The addresses, as in [`Self::Known`].
         addresses: Vec<NodeAddress>,
@@ -67,6 +68,17 @@ pub enum Mode {
     Cidr(Vec<IpNet>),
     /// The first address of each family.
     FirstFit,
+}
+
+impl Mode {
+    /// Whether the address may be an InternalIP.
+    fn allows(&self, ip: &IpAddr) -> bool {
+        match self {
+            Self::Provided(provided) => provided.contains(ip),
+            Self::Cidr(prefixes) => prefixes.iter().any(|prefix| prefix.contains(ip)),
+            Self::FirstFit => true,
+        }
+    }
 }
 
 /// Addresses that are not shown as ExternalIPs. An InternalIP is never filtered.
@@ -132,6 +144,14 @@ pub fn node_addresses(
             continue;
         }
         addresses.push(NodeAddress { kind: NodeAddressKind::Hostname, address: node.name.clone() });
+        if let Some(lost) = current.iter().find(|ip| may_wait && lacks_family(&candidates, &mode, ip)) {
+            let text = format!(
+                "network {network:?} of VMI {} has no address of the family of the Node's InternalIP {lost} now",
+                vmi.key()
+            );
+            keep_first(&mut reason, text);
+            return Addresses::Incomplete { reason, addresses };
+        }
         if silent && may_wait && !candidates.iter().any(its_own) {
             later = later.or(Some(addresses));
             continue;
@@ -139,9 +159,14 @@ pub fn node_addresses(
         return Addresses::Known(addresses);
     }
     match later {
-        Some(addresses) => Addresses::OnLaterNic { reason, addresses },
+        Some(addresses) => Addresses::Incomplete { reason, addresses },
         None => Addresses::Unknown(reason),
     }
+}
+
+/// Whether an InternalIP that the Node shows, and may go on to show, has no successor: its family has no address left.
+fn lacks_family(candidates: &[IpAddr], mode: &Mode, internal: &IpAddr) -> bool {
+    mode.allows(internal) && !candidates.iter().any(|ip| ip.is_ipv4() == internal.is_ipv4())
 }
 
 fn keep_first(reason: &mut String, text: String) {
@@ -293,13 +318,8 @@ fn current_internal_ips(node: &NodeView) -> Vec<IpAddr> {
 
 /// CCM spec 4.3, steps 5 and 6; tables 8.9.
 pub fn classify(ips: &[IpAddr], mode: &Mode, hidden: &Hidden, current: &[IpAddr]) -> Vec<NodeAddress> {
-    let may_be_internal = |ip: &IpAddr| match mode {
-        Mode::Provided(provided) => provided.contains(ip),
-        Mode::Cidr(prefixes) => prefixes.iter().any(|prefix| prefix.contains(ip)),
-        Mode::FirstFit => true,
-    };
     let internal_of = |v4: bool| {
-        let of_family = |ip: &&IpAddr| ip.is_ipv4() == v4 && may_be_internal(ip);
+        let of_family = |ip: &&IpAddr| ip.is_ipv4() == v4 && mode.allows(ip);
         ips.iter().filter(of_family).find(|ip| current.contains(ip)).or_else(|| ips.iter().find(of_family))
     };
     let internal = [internal_of(true), internal_of(false)];

@@ -85,7 +85,7 @@ fn show(addresses: &Addresses) -> Vec<String> {
         }
         Addresses::HostnameOnly(_) => vec!["hostname only".into()],
         Addresses::Unknown(_) => vec!["unknown".into()],
-        Addresses::OnLaterNic { addresses, .. } => {
+        Addresses::Incomplete { addresses, .. } => {
             let mut shown = show(&Addresses::Known(addresses.clone()));
             shown.insert(0, "later:".into());
             shown
@@ -308,6 +308,55 @@ fn an_initialised_node_does_not_move_to_its_next_nic_while_the_first_one_is_sile
     // A NIC that was taken away is waited for no longer.
     let got = node_addresses(&shows(A), &vmi(&[("b/b", Some(&[B]))]), &first_fit.rules(), &none);
     assert_eq!(show(&got), [i(B)]);
+}
+
+/// W-05. A DHCP client that restarted took the InternalIP of its Node away for as long as the lease was missing.
+#[test]
+fn an_initialised_node_keeps_an_internal_ip_while_the_report_of_its_nic_lacks_that_family() {
+    type Case<'a> = (&'a str, &'a Flags, NodeView, &'a [&'a str], Vec<String>);
+    const V6: &str = "2001:db8::1";
+    const OTHER: &str = "2001:db8::2";
+    let shows = |addresses: &[&str]| NodeView {
+        addresses: addresses
+            .iter()
+            .map(|address| NodeAddress { kind: NodeAddressKind::InternalIp, address: (*address).into() })
+            .collect(),
+        ..node(&[])
+    };
+    let new = |addresses: &[&str]| {
+        let mut new = shows(addresses);
+        let (key, effect) = (UNINITIALIZED.into(), "NoSchedule".into());
+        new.taints.push(Taint { key, value: Some("true".into()), effect, time_added: None });
+        new
+    };
+    let later = |addresses: &[String]| [&["later:".to_owned()], addresses].concat();
+    let (first_fit, cidr) = (Flags::default(), Flags { cidr: &["192.168.0.0/16"], ..Flags::default() });
+    let cidr_v6 = Flags { cidr: &["2001:db8::/64"], ..Flags::default() };
+    let provided =
+        |address: &str| NodeView { addresses: shows(&[A]).addresses, ..node(&[(PROVIDED_NODE_IP, address)]) };
+    let cases: Vec<Case> = vec![
+        ("only the other family is left", &first_fit, shows(&[A]), &[V6], later(&[i(V6)])),
+        ("the same the other way round", &first_fit, shows(&[V6]), &[A], later(&[i(A)])),
+        ("no InternalIP would be left", &cidr, shows(&[A]), &[V6], later(&[e(V6)])),
+        ("one of two families is left", &first_fit, shows(&[A, V6]), &[V6], later(&[i(V6)])),
+        ("an address of a Service is none", &first_fit, shows(&[A]), &[D, V6], later(&[i(V6)])),
+        ("another address of the same family", &first_fit, shows(&[A]), &[B, V6], vec![i(B), i(V6)]),
+        ("another address of each family", &first_fit, shows(&[A, V6]), &[B, OTHER], vec![i(B), i(OTHER)]),
+        ("a new one needs an address", &first_fit, new(&[A]), &[V6], vec![i(V6)]),
+        ("its kubelet was started with the other family", &first_fit, provided(V6), &[V6], vec![i(V6)]),
+        ("its kubelet was started with this family", &first_fit, provided(A), &[V6], later(&[e(V6)])),
+        ("--node-ip-cidr names the other family", &cidr_v6, shows(&[A]), &[V6], vec![i(V6)]),
+        ("one that shows none", &first_fit, shows(&[]), &[V6], vec![i(V6)]),
+        ("after the wait, without an InternalIP", &cidr, shows(&[]), &[V6], vec![e(V6)]),
+    ];
+    let vips = BTreeSet::from([D.parse().unwrap()]);
+    for (name, flags, node, report, expected) in cases {
+        let got = node_addresses(&node, &vmi(&[("a/a", Some(report))]), &flags.rules(), &vips);
+        assert_eq!(show(&got), expected, "{name}: {got:?}");
+        // A later NIC does not serve meanwhile, whatever it has.
+        let two = vmi(&[("a/a", Some(report)), ("b/b", Some(&[C]))]);
+        assert_eq!(node_addresses(&node, &two, &flags.rules(), &vips), got, "{name}");
+    }
 }
 
 /// W-30.

@@ -3,6 +3,7 @@
 
 mod agents;
 mod finding;
+mod outdated;
 mod vips;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -34,7 +35,7 @@ use super::lookup::{judge, vm_uid};
 use super::power::{machine_state, power};
 use super::requests::Requests;
 use super::view::{VmCache, VmView, VmiCache, VmiView};
-use crate::config::{ProviderConfig, remedy};
+use crate::config::ProviderConfig;
 use crate::host_upgrade::suspensions::{Suspensions, each};
 use crate::host_upgrade::{frozen_addresses, frozen_label};
 use crate::identity::Identity;
@@ -76,7 +77,7 @@ struct InstanceState {
     listeners: Vec<mpsc::UnboundedSender<NodeWake>>,
     /// Node names by VM name, as last found: the Nodes to wake when the VM changes.
     found: BTreeMap<String, String>,
-    /// Nodes that wait for an earlier NIC, with the end of the wait.
+    /// Nodes that wait for missing addresses of a NIC, with the end of the wait.
     nic_waits: BTreeMap<String, Instant>,
     /// Values of annotations that are no label values, as told in the log.
     no_labels: BTreeSet<String>,
@@ -99,8 +100,9 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// A Node without a query for this long waits no more (every Node is queried every few minutes).
 const NODE_LASTS: Duration = Duration::from_mins(30);
 
-/// How long an initialised Node waits for a NIC without an address before it shows those of a later NIC. A restart of
-/// the machine or of its DHCP client takes less, and an address that has really gone is not shown for ever.
+/// How long an initialised Node waits for a NIC without an address, or without one of the family of its InternalIP,
+/// before it shows what is left. A restart of the machine or of its DHCP client takes less, and an address that has
+/// really gone is not shown for ever.
 const NIC_SILENT: Duration = Duration::from_mins(10);
 
 impl HarvesterInstances {
@@ -146,21 +148,6 @@ impl HarvesterInstances {
         self.memory.lock()
     }
 
-    /// Returns `Err` until both caches have their first lists, because nothing may be concluded before that (W-18).
-    fn lists(&self) -> Result<(), String> {
-        if self.vms.is_synced() && self.vmis.is_synced() {
-            return Ok(());
-        }
-        let Self { namespace, server, .. } = self;
-        let text = format!("the VMs in namespace {namespace} of Harvester at {server} could not be listed yet");
-        // Wrong cloud-config, missing rights, or Harvester unreachable: no other part reports this to the user.
-        let error = self.watched.iter().find_map(|watched| Some(watched.borrow().error.as_ref()?.1.clone()));
-        Err(match error {
-            Some(error) => format!("{text}: {error}; {}", remedy(&error)),
-            None => text,
-        })
-    }
-
     /// UIDs of the machines of other Nodes. One of them has to be visible before any machine counts as gone.
     fn machines_of_others(&self, uid: &str) -> BTreeSet<String> {
         let nodes = self.nodes.all();
@@ -194,10 +181,10 @@ impl HarvesterInstances {
     fn addresses(&self, node: &NodeView, vmi: &VmiView) -> Result<Vec<NodeAddress>, String> {
         let uninitialised = is_uninitialized(node);
         let found = node_addresses(node, vmi, &self.rules, &self.service_vips());
-        let waits = self.waits_for_nic(node, matches!(found, Addresses::OnLaterNic { .. }));
+        let waits = self.waits_for_nic(node, matches!(found, Addresses::Incomplete { .. }));
         match found {
             Addresses::Known(addresses) => Ok(addresses),
-            Addresses::OnLaterNic { addresses, .. } if !waits => Ok(addresses),
+            Addresses::Incomplete { addresses, .. } if !waits => Ok(addresses),
             // An address that the kubelet has set itself is more valuable.
             Addresses::HostnameOnly(_) if uninitialised && node.addresses.is_empty() => {
                 Ok(vec![NodeAddress { kind: NodeAddressKind::Hostname, address: node.name.clone() }])
@@ -208,7 +195,7 @@ impl HarvesterInstances {
             }
             // W-05: a Node without addresses stays tainted; one with addresses keeps them.
             Addresses::Unknown(reason) if uninitialised => Err(reason),
-            Addresses::Unknown(reason) | Addresses::OnLaterNic { reason, .. } => {
+            Addresses::Unknown(reason) | Addresses::Incomplete { reason, .. } => {
                 tracing::debug!(node = node.name, "the controller keeps the addresses of the Node: {reason}");
                 Ok(Vec::new())
             }
@@ -229,10 +216,10 @@ impl HarvesterInstances {
         label.unwrap_or_default()
     }
 
-    /// Whether a Node whose machine has addresses on a later NIC still waits for an earlier one.
-    fn waits_for_nic(&self, node: &NodeView, on_later_nic: bool) -> bool {
+    /// Whether a Node that misses addresses of a NIC still waits for them.
+    fn waits_for_nic(&self, node: &NodeView, incomplete: bool) -> bool {
         let (mut memory, now) = (self.memory(), Instant::now());
-        if !on_later_nic {
+        if !incomplete {
             memory.nic_waits.remove(&node.name);
             return false;
         }
@@ -264,9 +251,9 @@ fn label_value(text: &str) -> Option<String> {
 #[async_trait]
 impl Instances for HarvesterInstances {
     async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError> {
-        let vm = self.vm(node)?;
+        let (vm, vmi) = self.machine(node).await?;
         // W-28: without an instance neither addresses nor zone are known, and a Node without them must stay tainted.
-        let vmi = instance_of(&self.namespace, &vm, self.vmis.get(&vm.name)).map_err(ProviderError::new)?;
+        let vmi = instance_of(&self.namespace, &vm, vmi).map_err(ProviderError::new)?;
         let mut machine = InstanceMetadata {
             provider_id: keys::provider_id(&vm.uid),
             instance_type: label_value(if vm.instance_type.is_empty() { &vmi.size } else { &vm.instance_type })
@@ -376,7 +363,7 @@ impl Instances for HarvesterInstances {
             Some((NodeWake::All, holds))
         });
         if !self.follows_vmis {
-            return by_hold.boxed();
+            return select_all([by_hold.boxed(), self.recoveries()]).boxed();
         }
         let (sender, mut receiver) = mpsc::unbounded_channel();
         self.memory().listeners.push(sender);
@@ -388,7 +375,7 @@ impl Instances for HarvesterInstances {
         let by_resync = each(self.suspensions.resyncs()).map(|()| NodeWake::All);
         let by_vm = self.vms.subscribe().flat_map(touched());
         let by_vmi = self.vmis.subscribe().flat_map(touched());
-        let more = [by_hold.boxed(), by_resync.boxed()];
+        let more = [by_hold.boxed(), by_resync.boxed(), self.recoveries()];
         select_all([answered.boxed(), by_vm.boxed(), by_vmi.boxed()].into_iter().chain(more)).boxed()
     }
 }

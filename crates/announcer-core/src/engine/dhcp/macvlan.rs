@@ -12,10 +12,10 @@ use super::super::vip::Vip;
 use super::super::{Action, ClientStart, DhcpStart, Engine, KernelOp, Resumed};
 use super::MACVLAN_STAYED;
 use crate::annotations::mac_of_a_node;
-use crate::network::mac_is_taken;
+use crate::network::{hostname_is_taken, mac_is_taken};
 use crate::plan::VipId;
 use crate::reason::Reason;
-use crate::screen::user_of_mac;
+use crate::screen::DhcpSeniors;
 use crate::view::{Uid, is_told};
 
 impl Resumed {
@@ -36,7 +36,7 @@ impl Engine {
         let id = VipId::Dhcp(uid.clone());
         let missing = |vip: &Vip| vip.source.dhcp4().is_some_and(|dhcp| dhcp.macvlan == MacvlanState::Absent);
         let resumed = self.resumed(&id);
-        let refused = self.vips.get(&id).filter(|vip| missing(vip)).and_then(|_| self.mac_refused(&id));
+        let refused = self.vips.get(&id).filter(|vip| missing(vip)).and_then(|_| self.client_refused(&id));
         let Some(vip) = self.vips.get_mut(&id) else { return };
         let (Source::Dhcp4(dhcp), Some(parent)) = (&mut vip.source, vip.place) else { return };
         let wanted = Macvlan {
@@ -110,15 +110,22 @@ impl Engine {
         Some(Resumed { address: facts.address, expires: facts.expires, fence: self.config.fence() })
     }
 
-    /// Why the VIP cannot have its MAC. The MAC of a machine would draw the machine's own traffic to this node. Two
+    /// Why the VIP cannot be the DHCP client that it wants to be.
+    fn client_refused(&self, id: &VipId) -> Option<String> {
+        let dhcp = self.vips.get(id)?.source.dhcp4()?;
+        let goes_on = self.resumed(id).is_some();
+        let hostname = dhcp.wishes.hostname.as_deref().filter(|_| !goes_on);
+        self.mac_refused(id, dhcp.mac, goes_on).or_else(|| self.hostname_refused(id, hostname?))
+    }
+
+    /// Why the VIP cannot have this MAC. The MAC of a machine would draw the machine's own traffic to this node. Two
     /// macvlans of one interface cannot have the same MAC; the first one keeps it.
-    fn mac_refused(&self, id: &VipId) -> Option<String> {
+    pub(in crate::engine) fn mac_refused(&self, id: &VipId, mac: Mac, goes_on: bool) -> Option<String> {
         let vip = self.vips.get(id)?;
-        let mac = vip.source.dhcp4()?.mac;
         if self.observer.network().is_some_and(|network| network.has_interface_with(mac)) || self.is_peer(mac) {
             return Some(mac_of_a_node(mac).to_string());
         }
-        if let Some(user) = user_of_mac(&self.services, &vip.members, mac) {
+        if let Some(user) = DhcpSeniors::of(&self.services, &vip.members, mac, goes_on).with_mac(mac) {
             return Some(format!("{} (by Service {user})", mac_is_taken(mac)));
         }
         let other = self.vips.iter().find(|(other, found)| {
@@ -131,6 +138,15 @@ impl Engine {
         let (_, other) = other?;
         let user = other.members.first().map_or(String::new(), |member| format!(" (by Service {member})"));
         Some(format!("{}{user}", mac_is_taken(mac)))
+    }
+
+    /// Why the VIP, which has no lease yet, cannot ask for one under this host name. A VIP that has one goes on: some
+    /// servers tell clients apart by their MACs alone.
+    pub(in crate::engine) fn hostname_refused(&self, id: &VipId, hostname: &str) -> Option<String> {
+        let vip = self.vips.get(id)?;
+        let interface = vip.members.iter().find_map(|key| self.services.get(key)).map(|view| &view.interface)?;
+        let seniors = DhcpSeniors::of(&self.services, &vip.members, vip.source.dhcp4()?.mac, false);
+        Some(hostname_is_taken(hostname, seniors.with_hostname(hostname, interface)?))
     }
 
     pub(in crate::engine) fn macvlan_done(&mut self, now: Instant, uid: &Uid, result: Result<(u32, Mac), String>) {

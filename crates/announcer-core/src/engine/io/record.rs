@@ -11,7 +11,7 @@ use crate::view::{Port, Published, Uid};
 pub enum Recorded {
     /// The record is written, or was there already.
     Done,
-    /// The Service is deleted.
+    /// The Service is deleted, or is being deleted.
     Gone,
     /// A newer owner is recorded; nothing was written.
     Superseded,
@@ -48,6 +48,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether it says anything of a lease.
+    pub fn is_of_lease(&self) -> bool {
+        self.lease.is_some() || self.lease6.is_some() || !self.lost.is_empty()
+    }
+
     /// Whether `standing`, the record on the Service, names another owner that this record must not overwrite.
     pub fn is_superseded_by(&self, standing: &OwnerRecord) -> bool {
         if self.void.as_ref() == Some(standing) {

@@ -7,10 +7,12 @@ use l2_types::LinkKind;
 use super::dhcp::{bound, leased, named};
 use super::*;
 use crate::annotations as keys;
+use crate::annotations::AddressRequest;
 use crate::claim::{Key, tag::seal};
 use crate::fixtures::told;
 use crate::frames::Frame;
 use crate::network::fixtures::{macvlan, own_address};
+use crate::network::mac_of;
 use crate::network::{LeaseEnd, alias};
 use crate::ownership::node::Term;
 use crate::view::InterfaceWish;
@@ -36,6 +38,9 @@ fn another_mac_or_host_name_gives_the_old_lease_back_before_it_asks() {
         assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "the RELEASE leaves from it");
         node.dhcp("web", DhcpEvent::Stopped);
         let log: Vec<String> = node.take_log().into_iter().filter(|line| !line.contains("eth0 ")).collect();
+        // Otherwise the next owner would go on with a lease of a client that it is not.
+        node.pass_ms(100);
+        assert_eq!(service(&node, "web").published.lease, None);
         assert!(
             log.ends_with(&[
                 "delete vip-web00000".into(),
@@ -51,6 +56,45 @@ fn another_mac_or_host_name_gives_the_old_lease_back_before_it_asks() {
         node.pass_ms(1000);
         assert!(service(&node, "web").published.has("10.0.0.60".parse().unwrap()));
         assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.60/32"]);
+    }
+}
+
+/// An older Service wants to be the client that a younger one is: by its author's will, or a copied manifest.
+#[test]
+fn a_served_service_keeps_its_lease_where_it_may_not_become_the_client_that_it_asks_for() {
+    let changes: [fn(&mut ServiceView); 2] = [
+        |view| {
+            view.dhcp.mac = Some(mac_of(&Uid("younger0-uid".into())));
+            view.published.hwaddr = view.dhcp.mac.map(|mac| mac.to_string());
+        },
+        |view| view.dhcp.hostname = Some("younger".into()),
+    ];
+    for change in changes {
+        let mut node = bound("web", "10.0.0.50");
+        let mut younger = published("younger", "10.0.0.60", "node-2");
+        (younger.created, younger.wanted) = (9, vec![AddressRequest::Dhcp4]);
+        younger.uid = Uid("younger0-uid".into());
+        younger.dhcp.hostname = Some("younger".into());
+        node.upsert(younger);
+        node.pass_ms(100);
+        node.take_log();
+        let served = service(&node, "web");
+        let mut changed = served.clone();
+        change(&mut changed);
+        node.upsert(changed);
+        node.pass_ms(2000);
+        let log = node.take_log();
+        assert!(!log.iter().any(|line| line.starts_with("stop dhcp")), "{log:?}");
+        assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"));
+        let refused: Vec<&str> = node
+            .told
+            .iter()
+            .filter(|(_, told)| told.reason == Reason::CannotAnnounce)
+            .map(|(_, told)| told.text.as_str())
+            .collect();
+        assert!(refused.iter().any(|text| text.contains("younger") && text.contains("stays")), "{:?}", node.told);
+        let shown = service(&node, "web").published.hwaddr;
+        assert_eq!(shown, served.published.hwaddr, "the annotation says what is in use");
     }
 }
 

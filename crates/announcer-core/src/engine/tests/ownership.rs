@@ -121,6 +121,18 @@ fn an_address_given_up_before_another_node_took_the_lease_is_taken_over_as_any_o
 }
 
 #[test]
+fn nothing_new_is_started_while_the_lease_is_in_doubt() {
+    let mut node = serving();
+    node.feed(Input::Lease(DOUBTFUL));
+    node.upsert(view("new", &["10.0.0.6"]));
+    node.pass(Duration::from_secs(10));
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"], "the new holder would find it in use");
+    node.feed(Input::Lease(MINE));
+    node.pass_ms(100);
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32", "eth0 10.0.0.6/32"]);
+}
+
+#[test]
 fn an_answer_is_no_claim() {
     let mut node = serving();
     node.feed(Input::Lease(DOUBTFUL));
