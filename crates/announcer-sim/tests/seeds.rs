@@ -267,6 +267,12 @@ fn a_lease_that_a_watch_does_not_show_has_not_run_out() {
     keeps_its_promises(6_000_561, ElectionMode::Node);
 }
 
+/// The gateway was lost long before the second address, which was handed over to the owner meanwhile, was missed.
+#[test]
+fn a_node_that_has_lost_the_gateway_does_not_forget_that_when_it_begins_to_watch_another_address() {
+    keeps_its_promises(9_002_068, ElectionMode::Node);
+}
+
 #[test]
 fn a_successor_whose_record_is_on_its_way_is_no_stranger() {
     for seed in [157, 6_000_933, 6_000_941] {

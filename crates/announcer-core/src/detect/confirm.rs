@@ -76,6 +76,9 @@ pub(super) struct Burst {
     owner: BTreeSet<Mac>,
     nic_macs: BTreeSet<Mac>,
     owner_answers: bool,
+    /// A NIC of the owner has answered. The MAC of a macvlan does not tell which node answers: the former owner of a
+    /// leased address has the same one, and answers until it hears of its successor.
+    nic_answers: bool,
     /// The owner had answered nothing at all for a while when the burst began.
     whole: bool,
     /// The landmarks that this node heard before the burst, and those that have answered since.
@@ -151,6 +154,7 @@ impl Burst {
             owner,
             nic_macs,
             owner_answers: false,
+            nic_answers: false,
             whole,
             before,
             found,
@@ -176,6 +180,8 @@ impl Burst {
 
     pub fn on_frame(&mut self, frame: &Frame) {
         let heard_before = self.hears_owner();
+        let is_asked = frame.to_us || self.suspects.contains_key(&frame.address);
+        self.nic_answers |= frame.what == Heard::Answer && is_asked && self.nic_macs.contains(&frame.mac);
         match (self.suspects.get(&frame.address), frame.what) {
             (_, Heard::Probe) => {}
             (Some(suspect), Heard::Answer)
@@ -284,7 +290,7 @@ impl Burst {
         let mut known = context.landmarks.among(context.link, &self.found);
         known.extend(self.before.among(&self.found));
         let found = if known.is_empty() { self.found.clone() } else { known };
-        let sees_owner = self.hears_owner();
+        let sees_owner = self.hears_owner() && self.nic_answers;
         let is_outside =
             |mac: &&Mac| self.before.is_gateway(**mac) || context.landmarks.is_outside(context.link, **mac);
         let outside = found.iter().filter(is_outside).count();

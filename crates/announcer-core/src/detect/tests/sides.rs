@@ -151,6 +151,24 @@ fn what_the_nic_beneath_a_macvlan_answers_is_no_sign_of_it() {
     assert_eq!(taken.len(), 1);
 }
 
+/// On our side of a split is the former owner of a leased address, which has not heard of its successor.
+#[test]
+fn a_leased_address_that_answers_does_not_show_that_this_node_hears_the_owner() {
+    for (name, nics, sees) in [("a macvlan's MAC", [mac(2)], false), ("the MAC of its NIC", [mac(50)], true)] {
+        let mut owner = target(2, 0, &[5, 6]);
+        (owner.vips[1].mac, owner.nic_macs) = (mac(50), nics.into());
+        let mut lan = Lan::new(&[owner]);
+        lan.detector.set_neighbourhood(lan.now, &around(&[gateway()]));
+        lan.holders.insert(vip(6), [mac(50)].into());
+        lan.run(Duration::from_secs(1));
+        // The gateway is on the owner's side.
+        lan.holders.remove(&vip(5));
+        lan.holders.remove(&GATEWAY);
+        lan.run(Duration::from_secs(2));
+        assert_eq!(last(&lan).map(|(greater, certain, _)| greater && certain), Some(sees), "{name}");
+    }
+}
+
 /// Another router has taken over the gateway's address, with its own MAC.
 #[test]
 fn a_gateway_that_moved_to_another_router_is_still_the_gateway() {
