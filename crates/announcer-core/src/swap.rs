@@ -177,6 +177,7 @@ impl<O> Swaps<O> {
         if !matches!(answer, SwapAnswer::Failed(_)) {
             running.progress = now;
             self.heard(now, &request);
+            self.repeat_overtaken(now, &request);
         }
         match answer {
             SwapAnswer::Found(found) => self.found(now, &request, found),

@@ -273,6 +273,12 @@ fn a_node_that_has_lost_the_gateway_does_not_forget_that_when_it_begins_to_watch
     keeps_its_promises(9_002_068, ElectionMode::Node);
 }
 
+/// Swaps that followed each other in an outage had taught each other to wait for ten seconds.
+#[test]
+fn an_api_that_is_back_after_a_long_outage_is_asked_soon() {
+    keeps_its_promises(9_002_620, ElectionMode::Node);
+}
+
 #[test]
 fn a_successor_whose_record_is_on_its_way_is_no_stranger() {
     for seed in [157, 6_000_933, 6_000_941] {

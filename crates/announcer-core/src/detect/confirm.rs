@@ -72,13 +72,10 @@ pub(super) struct Burst {
     suspects: BTreeMap<IpAddr, Suspect>,
     answered: BTreeSet<IpAddr>,
     taken: BTreeMap<IpAddr, Mac>,
-    /// MACs of the owner, those of its NICs, and whether it has answered for another address.
+    /// MACs of the owner, those of its NICs, and those that have answered.
     owner: BTreeSet<Mac>,
     nic_macs: BTreeSet<Mac>,
-    owner_answers: bool,
-    /// A NIC of the owner has answered. The MAC of a macvlan does not tell which node answers: the former owner of a
-    /// leased address has the same one, and answers until it hears of its successor.
-    nic_answers: bool,
+    answering: BTreeSet<Mac>,
     /// The owner had answered nothing at all for a while when the burst began.
     whole: bool,
     /// The landmarks that this node heard before the burst, and those that have answered since.
@@ -153,8 +150,7 @@ impl Burst {
             taken: BTreeMap::new(),
             owner,
             nic_macs,
-            owner_answers: false,
-            nic_answers: false,
+            answering: BTreeSet::new(),
             whole,
             before,
             found,
@@ -180,14 +176,13 @@ impl Burst {
 
     pub fn on_frame(&mut self, frame: &Frame) {
         let heard_before = self.hears_owner();
-        let is_asked = frame.to_us || self.suspects.contains_key(&frame.address);
-        self.nic_answers |= frame.what == Heard::Answer && is_asked && self.nic_macs.contains(&frame.mac);
         match (self.suspects.get(&frame.address), frame.what) {
             (_, Heard::Probe) => {}
             (Some(suspect), Heard::Answer)
                 if !suspect.only_called && (suspect.mac == frame.mac || self.is_other_nic(suspect.mac, frame.mac)) =>
             {
                 self.answered.insert(frame.address);
+                self.answering.insert(frame.mac);
             }
             // The owner's own announcement: it sends, but whether it hears anybody is the question.
             (Some(suspect), Heard::Claim) if suspect.mac == frame.mac => {}
@@ -196,7 +191,9 @@ impl Burst {
             }
             // The suspected node answers for another address. So this node is not cut off, but the VIP is gone all the
             // same.
-            (None, Heard::Answer) if frame.to_us && self.owner.contains(&frame.mac) => self.owner_answers = true,
+            (None, Heard::Answer) if frame.to_us && self.owner.contains(&frame.mac) => {
+                self.answering.insert(frame.mac);
+            }
             (None, Heard::Answer) if frame.to_us => {
                 self.found.insert(self.before.whose(frame));
             }
@@ -209,7 +206,13 @@ impl Burst {
 
     /// Whether the owner has answered anything since the burst began.
     fn hears_owner(&self) -> bool {
-        self.owner_answers || !self.answered.is_empty()
+        !self.answering.is_empty()
+    }
+
+    /// Whether a NIC of the owner has answered. The MAC of a macvlan does not tell which node answers: the former owner
+    /// of a leased address has the same one, and answers until it hears of its successor.
+    fn hears_its_nic(&self) -> bool {
+        !self.answering.is_disjoint(&self.nic_macs)
     }
 
     /// The owner answers again. It was away for a moment, in which it may have missed the turns that are over. So these
@@ -290,7 +293,7 @@ impl Burst {
         let mut known = context.landmarks.among(context.link, &self.found);
         known.extend(self.before.among(&self.found));
         let found = if known.is_empty() { self.found.clone() } else { known };
-        let sees_owner = self.hears_owner() && self.nic_answers;
+        let sees_owner = self.hears_its_nic();
         let is_outside =
             |mac: &&Mac| self.before.is_gateway(**mac) || context.landmarks.is_outside(context.link, **mac);
         let outside = found.iter().filter(is_outside).count();

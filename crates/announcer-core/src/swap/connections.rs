@@ -11,6 +11,8 @@ pub(super) const FIRST_PATIENCE: Duration = Duration::from_millis(100);
 /// The same for the second connection, including its handshake. It doubles for each further connection that stays
 /// silent.
 const SPARE_PATIENCE: Duration = Duration::from_millis(300);
+/// The longest such wait. Swaps that follow each other in an outage share it, and clients wait when the API is back.
+const LONGEST_SPARE_PATIENCE: Duration = Duration::from_millis(2400);
 /// The wait is this many times the duration of the last answer.
 const SLACK: u32 = 3;
 /// How long a slow answer counts. After that, a dead API server costs no more than at first.
@@ -27,6 +29,31 @@ impl<O> Swaps<O> {
             let took = now.saturating_duration_since(request.since) * SLACK;
             let patience = took.max(self.patience(now) / 2).clamp(FIRST_PATIENCE, LIMIT);
             self.learnt = (patience > FIRST_PATIENCE).then_some((patience, now + LEARNT_FOR));
+        }
+    }
+
+    /// Sends again over the same connection what was sent before the answered request, is late, and has no answer. The
+    /// usual connection is a pool: while others of it work, one may have broken without a sign.
+    pub(super) fn repeat_overtaken(&mut self, now: Instant, answered: &Request) {
+        let patience = self.patience(now);
+        let is_overtaken = |request: &Request| {
+            request.connection == answered.connection
+                && request.key != answered.key
+                && request.since < answered.since
+                && request.since + patience <= now
+        };
+        let overtaken: Vec<(u64, ServiceKey)> = self
+            .requests
+            .iter()
+            .filter(|(_, request)| is_overtaken(request))
+            .map(|(id, request)| (*id, request.key.clone()))
+            .collect();
+        for (id, key) in overtaken {
+            if let Some(running) = self.running.get_mut(&key) {
+                running.requests.retain(|other| *other != id);
+            }
+            self.drop_requests(vec![id]);
+            self.send(now, &key, answered.connection, SwapRequest::Read);
         }
     }
 
@@ -102,7 +129,8 @@ impl<O> Swaps<O> {
     /// Replaces the second connection if it stays silent too.
     pub(super) fn next_spare(&mut self, now: Instant) {
         let Some((silent, _)) = self.silent_spare().filter(|(_, until)| *until <= now) else { return };
-        let (old, patience) = (silent.connection, (silent.patience * 2).min(LIMIT));
+        let (old, patience) =
+            (silent.connection, (silent.patience * 2).min(LONGEST_SPARE_PATIENCE.max(silent.patience)));
         let next = self.open(now, patience);
         let moved: Vec<ServiceKey> = self
             .requests

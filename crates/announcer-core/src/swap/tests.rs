@@ -35,6 +35,8 @@ struct Api {
     opened: Vec<u64>,
     closed: Vec<u64>,
     sent: Vec<(u64, bool)>,
+    /// Requests that are lost, before others are answered.
+    lost: usize,
     told: Vec<(Duration, Swapped)>,
 }
 
@@ -54,6 +56,7 @@ impl Api {
             opened: Vec::new(),
             closed: Vec::new(),
             sent: Vec::new(),
+            lost: 0,
             told: Vec::new(),
         }
     }
@@ -70,7 +73,9 @@ impl Api {
                 SwapAct::Close(connection) => self.closed.push(connection),
                 SwapAct::Send { id, connection, key, ask } => {
                     self.sent.push((connection, matches!(ask, SwapRequest::Write(..))));
-                    if let Some(takes) = (self.takes)(connection) {
+                    let is_lost = self.lost > 0;
+                    self.lost = self.lost.saturating_sub(1);
+                    if let Some(takes) = (self.takes)(connection).filter(|_| !is_lost) {
                         self.coming.insert((self.now + takes, id), (key, ask, connection));
                     }
                 }
@@ -123,8 +128,8 @@ impl Api {
 
 /// One that failed before: requests were given up after 100 ms, then after 300 ms, four times, for ever.
 #[test]
-fn an_api_that_is_slow_for_everybody_lets_a_swap_through_with_two_new_connections_at_most() {
-    for (takes, connections) in [(ms(50), 0), (ms(400), 1), (ms(1000), 2), (ms(4000), 4), (ms(9000), 5)] {
+fn an_api_that_is_slow_for_everybody_lets_a_swap_through_with_few_new_connections() {
+    for (takes, connections) in [(ms(50), 0), (ms(400), 1), (ms(1000), 2), (ms(4000), 4), (ms(9000), 6)] {
         let mut api = Api::new(move |_| Some(takes));
         api.ask(swap());
         api.run(Duration::from_mins(1));
@@ -204,7 +209,7 @@ fn an_api_that_is_away_is_told_after_ten_seconds_and_asked_again_when_it_is_back
     api.ask(swap());
     api.run(Duration::from_mins(1));
     assert_eq!(api.told, [(LIMIT, Swapped::Failed("no answer within 10s".into()))]);
-    assert_eq!((api.opened.len(), &api.opened), (6, &api.closed), "after 0.1, 0.4, 1, 2.2, 4.6 and 9.4 s");
+    assert_eq!((api.opened.len(), &api.opened), (7, &api.closed), "after 0.1, 0.4, 1, 2.2, 4.6, 7 and 9.4 s");
     (api.told, api.start) = (Vec::new(), api.now);
     api.takes = Box::new(|_| Some(ms(5)));
     api.ask(swap());
@@ -317,4 +322,21 @@ fn a_second_connection_that_has_answered_once_and_hangs_then_is_left_like_one_th
         (2, false),
         "the next one begins where an answer came from"
     );
+}
+
+/// The API was away, and has lost what was asked first over both connections.
+#[test]
+fn what_the_api_has_lost_is_asked_again_when_it_answers_what_was_asked_later() {
+    let mut api = Api::new(|_| Some(ms(5)));
+    api.lost = 2;
+    api.ask(swap());
+    api.run(ms(150));
+    assert_eq!((api.sent.len(), api.told.len()), (2, 0), "over each connection once");
+    api.swaps.ask(api.now, ServiceKey::new("default", "mail"), swap());
+    api.act();
+    api.run(ms(100));
+    assert_eq!(api.told.iter().filter(|(_, swapped)| *swapped == Swapped::Won).count(), 2, "{:?}", api.told);
+    let before = api.sent.len();
+    api.run(Duration::from_secs(20));
+    assert_eq!(api.sent.len(), before);
 }
