@@ -217,7 +217,8 @@ pub struct DhcpSeniors<'a>(Vec<&'a ServiceView>);
 
 impl<'a> DhcpSeniors<'a> {
     /// Those that come before `members`. `mac`: the MAC that these want. `goes_on`: they have a lease whose address
-    /// clients know. A Service without one gives way to each Service that clients know, even to a younger one.
+    /// clients know. A Service that goes on with a lease comes before each one that does not, also before an older one.
+    /// Of two Services exactly one comes before the other.
     pub fn of(
         services: &'a BTreeMap<ServiceKey, ServiceView>,
         members: &[ServiceKey],
@@ -225,12 +226,16 @@ impl<'a> DhcpSeniors<'a> {
         goes_on: bool,
     ) -> Self {
         let is_asking = |view: &ServiceView| members.contains(&view.key);
-        let is_known = |view: &&ServiceView| !view.published.ingress.is_empty() && (goes_on || !is_asking(view));
-        let (mut known, unknown): (Vec<_>, Vec<_>) = by_seniority(services).into_iter().partition(is_known);
-        // Authors write MACs into annotations. The MAC that follows from a UID is certainly that of its Service.
-        known.sort_by_key(|view| mac_of(&view.uid) != mac);
+        let has_lease =
+            |view: &ServiceView| view.dhcp.lease.as_ref().is_some_and(|facts| view.published.has(facts.address.into()));
+        let mut order = by_seniority(services);
+        order.sort_by_key(|view| {
+            let goes_on = if is_asking(view) { goes_on } else { has_lease(view) };
+            // Authors write MACs into annotations. The MAC that follows from a UID is certainly that of its Service.
+            (!goes_on, mac_of(&view.uid) != mac, view.published.ingress.is_empty())
+        });
         let leases = |view: &&ServiceView| view.wanted.contains(&AddressRequest::Dhcp4) && !view.retired;
-        let before = known.into_iter().chain(unknown).take_while(|view| !is_asking(view));
+        let before = order.into_iter().take_while(|view| !is_asking(view));
         Self(before.filter(leases).collect())
     }
 
@@ -252,6 +257,7 @@ impl<'a> DhcpSeniors<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::annotations::LeaseFacts;
     use crate::view::Ingress;
 
     fn service(name: &str, created: i64, port: i32, address: &str, told: bool) -> (ServiceKey, ServiceView) {
@@ -397,6 +403,8 @@ mod tests {
         view.wanted = vec![AddressRequest::Dhcp4];
         view.dhcp.mac = mac;
         view.dhcp.hostname = Some("web".into());
+        let (address, server) = ("10.0.0.50".parse().unwrap(), "10.0.0.254".parse().unwrap());
+        view.dhcp.lease = told.then_some(LeaseFacts { address, server, expires: None });
         view
     }
 
@@ -431,6 +439,23 @@ mod tests {
             assert_eq!(seniors.with_hostname("web", &other), None, "{name}: on another network");
             assert_eq!(seniors.with_hostname("mail", &wish), None, "{name}");
         }
+    }
+
+    /// After a migration from kube-vip, which writes no lease down, or after leases were lost.
+    #[test]
+    fn of_two_services_that_clients_know_and_that_have_no_lease_one_is_refused() {
+        let mac = Mac::new([0, 0, 0x6c, 1, 2, 3]);
+        let told = |name: &str, created| {
+            let mut view = leasing(name, created, true, Some(mac));
+            view.dhcp.lease = None;
+            (view.key.clone(), view)
+        };
+        let services: BTreeMap<_, _> = [told("old", 1), told("young", 2)].into();
+        let before = |name: &str| {
+            let key = ServiceKey::new("default", name);
+            DhcpSeniors::of(&services, &[key], mac, false).with_mac(mac).map(|key| key.name.clone())
+        };
+        assert_eq!((before("old"), before("young")), (None, Some("old".into())));
     }
 
     #[test]

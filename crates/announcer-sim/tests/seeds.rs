@@ -120,12 +120,6 @@ fn a_node_that_ends_after_a_pause_withdraws_what_another_node_has_taken_meanwhil
     keeps_its_promises(12_042_095, ElectionMode::Service);
 }
 
-/// A successor that had lost the Lease without seeing it, and holds it again, does not announce what it never removed.
-#[test]
-fn a_node_that_ends_asks_whether_its_successor_has_the_address_already() {
-    keeps_its_promises(12_131_411, ElectionMode::Service);
-}
-
 #[test]
 fn a_leader_that_has_not_heard_of_its_loss_takes_no_new_address() {
     keeps_its_promises(12_003_268, ElectionMode::Global);

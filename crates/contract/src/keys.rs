@@ -137,8 +137,8 @@ pub mod kube_vip {
         pub const VIP_HOST: &str = "kube-vip.io/vipHost";
         /// `true`: not for kube-vip.
         pub const IGNORE: &str = "kube-vip.io/ignore";
-        /// Host name for the DHCP server. Refused: one with which another Service on the same network leases its
-        /// address.
+        /// Host name for the DHCP server. Refused: one with which another Service leases its address, if both name the
+        /// same interface.
         pub const LOADBALANCER_HOSTNAME: &str = "kube-vip.io/loadbalancerHostname";
         /// `true`: ask the DHCP server to answer by broadcast.
         pub const DHCP_BROADCAST: &str = "kube-vip.io/dhcp-broadcast";

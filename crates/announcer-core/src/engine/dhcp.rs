@@ -6,8 +6,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use l2_types::Mac;
-
 use super::dhcp_state::{Dhcp4, MacvlanState, Source};
 use super::lease::Lease;
 use super::{Action, Engine};
@@ -34,12 +32,16 @@ enum Changed {
 }
 
 impl Dhcp4 {
+    /// Whether a client runs and has a lease.
+    fn holds(&self) -> bool {
+        self.lease.granted.is_some() && self.lease.client.running.is_some()
+    }
+
     /// Takes over the current wishes of the Service. `moved`: the VIP goes to another interface.
     fn follow(&mut self, uid: &Uid, wishes: DhcpWishes, moved: bool) -> Changed {
         let mac = wishes.mac.unwrap_or(self.mac);
         let name = wishes.link_name.clone().unwrap_or_else(|| uid.link_name());
-        let holds = self.lease.granted.is_some() && self.lease.client.running.is_some();
-        if holds && (mac != self.mac || wishes.hostname != self.wishes.hostname) {
+        if self.holds() && (mac != self.mac || wishes.hostname != self.wishes.hostname) {
             return Changed::Identity;
         }
         let changed = if moved || mac != self.mac || name != self.name {
@@ -94,6 +96,7 @@ impl Engine {
 
     pub(super) fn place_dhcp(&mut self, now: Instant, uid: &Uid, place: Option<u32>, wishes: Option<DhcpWishes>) {
         let id = VipId::Dhcp(uid.clone());
+        let wishes = wishes.map(|wishes| self.without_refused(now, &id, wishes));
         let Some(vip) = self.vips.get_mut(&id) else { return };
         let before = std::mem::replace(&mut vip.place, place);
         let Source::Dhcp4(dhcp) = &mut vip.source else { return };
@@ -101,7 +104,6 @@ impl Engine {
         let made_on = dhcp.link().and(dhcp.asked.as_ref()).map(|(parent, _)| *parent);
         let moved = place.is_some_and(|place| before.into_iter().chain(made_on).any(|other| other != place));
         let settings = wishes.as_ref().is_some_and(|wishes| wishes.rp_filter != dhcp.wishes.rp_filter);
-        let asked = wishes.as_ref().map(|wishes| (wishes.mac, wishes.hostname.clone()));
         let changed = match wishes {
             Some(wishes) => dhcp.follow(uid, wishes, moved),
             None if moved => Changed::Macvlan,
@@ -124,25 +126,35 @@ impl Engine {
                 }
             }
             Changed::Identity => {
-                let (mac, hostname) = asked.unwrap_or_default();
-                if let Some(why) = self.identity_refused(&id, mac, hostname.as_deref()) {
-                    let text = format!("{why}. The address stays under the former MAC and host name");
-                    self.tell_members(now, &id, Reason::CannotAnnounce, &text);
-                } else {
-                    self.give_back(now, &id, uid);
-                    return;
-                }
+                self.give_back(now, &id, uid);
+                return;
             }
         }
         self.advance_dhcp(now, uid, settings);
     }
 
-    /// Why a VIP that is served cannot become this other client. Its lease is not given back for that.
-    fn identity_refused(&self, id: &VipId, mac: Option<Mac>, hostname: Option<&str>) -> Option<String> {
-        let dhcp = self.vips.get(id)?.source.dhcp4()?;
-        let mac = mac.filter(|mac| *mac != dhcp.mac).and_then(|mac| self.mac_refused(id, mac, false));
-        let hostname = hostname.filter(|hostname| Some(*hostname) != dhcp.wishes.hostname.as_deref());
-        mac.or_else(|| self.hostname_refused(id, hostname?))
+    /// The wishes of a VIP, of which one that has a lease keeps its MAC and host name where it cannot have the others.
+    /// Its lease is not given back for what it would be refused.
+    fn without_refused(&mut self, now: Instant, id: &VipId, mut wishes: DhcpWishes) -> DhcpWishes {
+        let Some(dhcp) = self.vips.get(id).and_then(|vip| vip.source.dhcp4()).filter(|dhcp| dhcp.holds()) else {
+            return wishes;
+        };
+        let (mac, hostname) = (dhcp.mac, dhcp.wishes.hostname.clone());
+        let other_mac = wishes.mac.filter(|wanted| *wanted != mac);
+        let refused_mac = other_mac.and_then(|wanted| self.mac_refused(id, wanted, false));
+        let other_name = wishes.hostname.as_deref().filter(|wanted| Some(*wanted) != hostname.as_deref());
+        let refused_name = other_name.and_then(|wanted| self.hostname_refused(id, wanted));
+        if refused_mac.is_some() {
+            wishes.mac = Some(mac);
+        }
+        if refused_name.is_some() {
+            wishes.hostname = hostname;
+        }
+        for why in refused_mac.into_iter().chain(refused_name) {
+            let text = format!("{why}. The Service keeps its lease and is the same client as before");
+            self.tell_members(now, id, Reason::CannotAnnounce, &text);
+        }
+        wishes
     }
 
     /// Gives a lease back, because the Service asks for it with another MAC or host name. The Service must not show the

@@ -217,11 +217,6 @@ impl Engine {
         let patience = self.longest_retry() + Duration::from_secs(1);
         let step = self.shutdown.released(now, released, !self.vips.is_empty(), patience);
         self.end(now, step);
-        if released && self.shutdown.has_begun() {
-            // A successor that has the addresses already, because it believed to hold the Lease, does not announce them
-            // again. It answers.
-            self.doubt_all(now);
-        }
     }
 
     pub(super) fn successor(&mut self, now: Instant, node: &str) {

@@ -49,11 +49,14 @@ pub enum Addresses {
     /// Not known now, with the reason for the user. A Node keeps what it shows; one under initialisation stays tainted.
     Unknown(String),
     /// A NIC that the Node may be on has no address now, or none of a family in which the Node has an InternalIP, and
-    /// these are left. An initialised Node waits before it shows them: its InternalIP would jump to another network or
-    /// family, and back when the guest agent has reported the NIC, or the guest has its lease again.
+    /// these are left. An initialised Node waits before it shows them alone: its InternalIP would jump to another
+    /// network or family, and back when the guest agent has reported the NIC, or the guest has its lease again.
     Incomplete {
         /// What is missing.
         reason: String,
+        /// What the Node shows while it waits: the addresses of the family that is there, and what it shows already of
+        /// the other one. Empty: all stays as it is.
+        meanwhile: Vec<NodeAddress>,
         /// The addresses, as in [`Self::Known`].
         addresses: Vec<NodeAddress>,
     },
@@ -144,22 +147,24 @@ pub fn node_addresses(
             continue;
         }
         addresses.push(NodeAddress { kind: NodeAddressKind::Hostname, address: node.name.clone() });
+        let jumps = silent && may_wait && !candidates.iter().any(its_own);
         if let Some(lost) = current.iter().find(|ip| may_wait && lacks_family(&candidates, &mode, ip)) {
             let text = format!(
                 "network {network:?} of VMI {} has no address of the family of the Node's InternalIP {lost} now",
                 vmi.key()
             );
             keep_first(&mut reason, text);
-            return Addresses::Incomplete { reason, addresses };
+            let meanwhile = if jumps { Vec::new() } else { beside_lost_family(node, &addresses, *lost, service_vips) };
+            return Addresses::Incomplete { reason, meanwhile, addresses };
         }
-        if silent && may_wait && !candidates.iter().any(its_own) {
+        if jumps {
             later = later.or(Some(addresses));
             continue;
         }
         return Addresses::Known(addresses);
     }
     match later {
-        Some(addresses) => Addresses::Incomplete { reason, addresses },
+        Some(addresses) => Addresses::Incomplete { reason, meanwhile: Vec::new(), addresses },
         None => Addresses::Unknown(reason),
     }
 }
@@ -167,6 +172,43 @@ pub fn node_addresses(
 /// Whether an InternalIP that the Node shows, and may go on to show, has no successor: its family has no address left.
 fn lacks_family(candidates: &[IpAddr], mode: &Mode, internal: &IpAddr) -> bool {
     mode.allows(internal) && !candidates.iter().any(|ip| ip.is_ipv4() == internal.is_ipv4())
+}
+
+/// The addresses, and what the Node shows of the family of `lost`, where it shows it: which family's InternalIP is
+/// first does not change, since clients use the first one, and nothing is written where nothing is new. Empty if
+/// `addresses` has no InternalIP in another family in which the Node has one: the Node would only change its family.
+fn beside_lost_family(
+    node: &NodeView,
+    addresses: &[NodeAddress],
+    lost: IpAddr,
+    service_vips: &BTreeSet<IpAddr>,
+) -> Vec<NodeAddress> {
+    let shown = || node.addresses.iter().filter_map(|address| Some((address, ip_of(address)?)));
+    let is_internal = |address: &NodeAddress| address.kind == NodeAddressKind::InternalIp;
+    let is_lost = |ip: IpAddr| ip.is_ipv4() == lost.is_ipv4();
+    let has_other = shown().any(|(address, ip)| is_internal(address) && !is_lost(ip));
+    let Some(mut other) = addresses.iter().position(is_internal).filter(|_| has_other) else {
+        return Vec::new();
+    };
+    let mut all = addresses.to_vec();
+    let mut after_other = false;
+    for (place, (address, ip)) in shown().enumerate() {
+        if !is_lost(ip) {
+            after_other |= is_internal(address);
+        } else if is_internal(address) || !service_vips.contains(&ip) {
+            let place = if after_other { place.max(other + 1) } else { place.min(other) };
+            // The host name stays last.
+            all.insert(place.min(all.len() - 1), address.clone());
+            other += usize::from(!after_other);
+        }
+    }
+    all
+}
+
+/// The address, if it is an InternalIP or ExternalIP.
+fn ip_of(address: &NodeAddress) -> Option<IpAddr> {
+    let is_ip = matches!(address.kind, NodeAddressKind::InternalIp | NodeAddressKind::ExternalIp);
+    address.address.parse().ok().filter(|_| is_ip)
 }
 
 fn keep_first(reason: &mut String, text: String) {

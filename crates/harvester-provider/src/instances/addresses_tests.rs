@@ -75,7 +75,8 @@ fn ips(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// `I:` and `E:` before the addresses, the host name left out; `hostname only`, `unknown`.
+/// `I:` and `E:` before the addresses, the host name left out; `hostname only`, `unknown`. What is shown during a wait
+/// stands before `later:`.
 fn show(addresses: &Addresses) -> Vec<String> {
     match addresses {
         Addresses::Known(list) => {
@@ -85,10 +86,10 @@ fn show(addresses: &Addresses) -> Vec<String> {
         }
         Addresses::HostnameOnly(_) => vec!["hostname only".into()],
         Addresses::Unknown(_) => vec!["unknown".into()],
-        Addresses::Incomplete { addresses, .. } => {
-            let mut shown = show(&Addresses::Known(addresses.clone()));
-            shown.insert(0, "later:".into());
-            shown
+        Addresses::Incomplete { meanwhile, addresses, .. } => {
+            let known = |list: &[NodeAddress]| show(&Addresses::Known(list.to_vec()));
+            let now = if meanwhile.is_empty() { Vec::new() } else { known(meanwhile) };
+            [now, vec!["later:".into()], known(addresses)].concat()
         }
     }
 }
@@ -316,6 +317,7 @@ fn an_initialised_node_keeps_an_internal_ip_while_the_report_of_its_nic_lacks_th
     type Case<'a> = (&'a str, &'a Flags, NodeView, &'a [&'a str], Vec<String>);
     const V6: &str = "2001:db8::1";
     const OTHER: &str = "2001:db8::2";
+    const SERVICE: &str = "2001:db8::3";
     let shows = |addresses: &[&str]| NodeView {
         addresses: addresses
             .iter()
@@ -330,15 +332,46 @@ fn an_initialised_node_keeps_an_internal_ip_while_the_report_of_its_nic_lacks_th
         new
     };
     let later = |addresses: &[String]| [&["later:".to_owned()], addresses].concat();
+    let now = |meanwhile: &[String], addresses: &[String]| [meanwhile, &later(addresses)].concat();
     let (first_fit, cidr) = (Flags::default(), Flags { cidr: &["192.168.0.0/16"], ..Flags::default() });
+    let exclude = Flags { exclude: &["192.168.120.0/24"], ..Flags::default() };
+    let cidr_both = Flags { cidr: &["192.168.0.0/16", "2001:db8::/64"], ..Flags::default() };
     let cidr_v6 = Flags { cidr: &["2001:db8::/64"], ..Flags::default() };
     let provided =
         |address: &str| NodeView { addresses: shows(&[A]).addresses, ..node(&[(PROVIDED_NODE_IP, address)]) };
+    let both = NodeView { addresses: shows(&[A, V6]).addresses, ..provided(&format!("{A},{V6}")) };
+    let more = |external: &[&str]| {
+        let mut more = shows(&[A, V6]);
+        let external = external.iter().map(|address| (*address).into());
+        more.addresses.extend(external.map(|address| NodeAddress { kind: NodeAddressKind::ExternalIp, address }));
+        more.addresses.push(NodeAddress { kind: NodeAddressKind::Hostname, address: "test".into() });
+        more
+    };
+    let mut after_external = shows(&[C, V6, A]);
+    after_external.addresses[0].kind = NodeAddressKind::ExternalIp;
     let cases: Vec<Case> = vec![
         ("only the other family is left", &first_fit, shows(&[A]), &[V6], later(&[i(V6)])),
         ("the same the other way round", &first_fit, shows(&[V6]), &[A], later(&[i(A)])),
         ("no InternalIP would be left", &cidr, shows(&[A]), &[V6], later(&[e(V6)])),
-        ("one of two families is left", &first_fit, shows(&[A, V6]), &[V6], later(&[i(V6)])),
+        ("one of two families is left", &first_fit, shows(&[A, V6]), &[V6], now(&[i(A), i(V6)], &[i(V6)])),
+        ("the same in the other order", &first_fit, shows(&[V6, A]), &[V6], now(&[i(V6), i(A)], &[i(V6)])),
+        ("a new address of it", &first_fit, shows(&[A, V6]), &[B], now(&[i(B), i(V6)], &[i(B)])),
+        ("the same, IPv6 first", &first_fit, shows(&[V6, A]), &[B], now(&[i(V6), i(B)], &[i(B)])),
+        ("a new address of IPv6", &first_fit, shows(&[A, V6]), &[OTHER], now(&[i(A), i(OTHER)], &[i(OTHER)])),
+        ("two new addresses", &first_fit, shows(&[A, V6]), &[B, C], now(&[i(B), i(V6), e(C)], &[i(B), e(C)])),
+        ("the new one is hidden as an ExternalIP", &exclude, shows(&[A, V6]), &[C, B], now(&[i(C), i(V6)], &[i(C)])),
+        (
+            "a new ExternalIP is before it",
+            &cidr_both,
+            shows(&[A, V6]),
+            &["10.0.0.1", B],
+            now(&[e("10.0.0.1"), i(B), i(V6)], &[e("10.0.0.1"), i(B)]),
+        ),
+        ("an ExternalIP before IPv6 has gone", &first_fit, after_external, &[B], now(&[i(V6), i(B)], &[i(B)])),
+        ("no new InternalIP", &cidr_both, shows(&[A, V6]), &["10.0.0.1"], later(&[e("10.0.0.1")])),
+        ("the kubelet's own is not the new one", &first_fit, both, &[B], later(&[e(B)])),
+        ("its ExternalIPs", &first_fit, more(&[OTHER, C]), &[B], now(&[i(B), i(V6), e(OTHER)], &[i(B)])),
+        ("no ExternalIP that is a Service's", &first_fit, more(&[SERVICE]), &[B], now(&[i(B), i(V6)], &[i(B)])),
         ("an address of a Service is none", &first_fit, shows(&[A]), &[D, V6], later(&[i(V6)])),
         ("another address of the same family", &first_fit, shows(&[A]), &[B, V6], vec![i(B), i(V6)]),
         ("another address of each family", &first_fit, shows(&[A, V6]), &[B, OTHER], vec![i(B), i(OTHER)]),
@@ -349,13 +382,26 @@ fn an_initialised_node_keeps_an_internal_ip_while_the_report_of_its_nic_lacks_th
         ("one that shows none", &first_fit, shows(&[]), &[V6], vec![i(V6)]),
         ("after the wait, without an InternalIP", &cidr, shows(&[]), &[V6], vec![e(V6)]),
     ];
-    let vips = BTreeSet::from([D.parse().unwrap()]);
+    let vips = BTreeSet::from([D.parse().unwrap(), SERVICE.parse().unwrap()]);
     for (name, flags, node, report, expected) in cases {
         let got = node_addresses(&node, &vmi(&[("a/a", Some(report))]), &flags.rules(), &vips);
         assert_eq!(show(&got), expected, "{name}: {got:?}");
         // A later NIC does not serve meanwhile, whatever it has.
         let two = vmi(&[("a/a", Some(report)), ("b/b", Some(&[C]))]);
         assert_eq!(node_addresses(&node, &two, &flags.rules(), &vips), got, "{name}");
+        // What is shown meanwhile is the result again when the Node shows it: it is written once.
+        if let Addresses::Incomplete { meanwhile, .. } = &got
+            && !meanwhile.is_empty()
+        {
+            let next = NodeView { addresses: meanwhile.clone(), ..node };
+            assert_eq!(show(&node_addresses(&next, &two, &flags.rules(), &vips)), expected, "{name}: once more");
+        }
+    }
+    // An address of a later NIC is not shown at once: the first one may be back in a moment.
+    for (report, expected) in [([B].as_slice(), later(&[i(B)])), (&[A], now(&[i(A), i(V6)], &[i(A)]))] {
+        let silent = vmi(&[("a/a", None), ("b/b", Some(report))]);
+        let got = node_addresses(&shows(&[A, V6]), &silent, &first_fit.rules(), &vips);
+        assert_eq!(show(&got), expected, "{report:?}");
     }
 }
 

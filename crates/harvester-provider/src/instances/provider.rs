@@ -101,8 +101,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const NODE_LASTS: Duration = Duration::from_mins(30);
 
 /// How long an initialised Node waits for a NIC without an address, or without one of the family of its InternalIP,
-/// before it shows what is left. A restart of the machine or of its DHCP client takes less, and an address that has
-/// really gone is not shown for ever.
+/// before it shows only what is left. A restart of the machine or of its DHCP client takes less, and an address that
+/// has really gone is not shown for ever.
 const NIC_SILENT: Duration = Duration::from_mins(10);
 
 impl HarvesterInstances {
@@ -195,9 +195,13 @@ impl HarvesterInstances {
             }
             // W-05: a Node without addresses stays tainted; one with addresses keeps them.
             Addresses::Unknown(reason) if uninitialised => Err(reason),
-            Addresses::Unknown(reason) | Addresses::Incomplete { reason, .. } => {
+            Addresses::Unknown(reason) => {
                 tracing::debug!(node = node.name, "the controller keeps the addresses of the Node: {reason}");
                 Ok(Vec::new())
+            }
+            Addresses::Incomplete { reason, meanwhile, .. } => {
+                tracing::debug!(node = node.name, "the controller keeps addresses of the Node for now: {reason}");
+                Ok(meanwhile)
             }
         }
     }

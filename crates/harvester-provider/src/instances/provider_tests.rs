@@ -263,6 +263,39 @@ async fn an_initialised_node_waits_for_the_family_of_its_internal_ip_before_it_s
     assert!(lab.instances.memory().nic_waits.is_empty());
 }
 
+/// W-05. A machine that came back with another IPv4 address, and without IPv6 as yet, was shown with its dead address
+/// for as long as the wait.
+#[tokio::test]
+async fn a_new_address_of_a_family_that_is_there_is_shown_at_once_beside_what_the_node_has_of_the_other_one() {
+    type Case = (&'static [&'static str], &'static str, &'static [&'static str], &'static [&'static str]);
+    const V6: &str = "2001:db8::1";
+    let cases: [Case; 4] = [
+        (&["10.0.0.11", V6], "10.0.0.12", &["10.0.0.12", V6, "a"], &["10.0.0.12", "a"]),
+        (&["10.0.0.11", V6], "2001:db8::2", &["10.0.0.11", "2001:db8::2", "a"], &["2001:db8::2", "a"]),
+        (&["10.0.0.11", V6], "10.0.0.11", &["10.0.0.11", V6, "a"], &["10.0.0.11", "a"]),
+        (&["10.0.0.11"], V6, &[], &[V6, "a"]),
+    ];
+    for (has, reported, meanwhile, in_the_end) in cases {
+        let lab = lab(&[running("vm-1", Some(reported))], "x");
+        let internal = |address: &&str| NodeAddress { kind: NodeAddressKind::InternalIp, address: (*address).into() };
+        let mut view = node("a", Some("harvester://uid-vm-1"), false);
+        view.addresses = has.iter().map(internal).collect();
+        let shown = async |view: &NodeView| {
+            let shown = lab.instances.metadata(view).await.unwrap().addresses;
+            shown.into_iter().map(|address| address.address).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&view).await, meanwhile, "{has:?}, {reported}");
+        if !meanwhile.is_empty() {
+            view.addresses = lab.instances.metadata(&view).await.unwrap().addresses;
+        }
+        let end = lab.instances.memory().nic_waits.get("a").copied();
+        assert_eq!(shown(&view).await, meanwhile, "{has:?}, {reported}: and again");
+        assert_eq!(lab.instances.memory().nic_waits.get("a").copied(), end, "the wait does not begin anew");
+        lab.instances.memory().nic_waits.insert("a".into(), Instant::now());
+        assert_eq!(shown(&view).await, in_the_end, "{has:?}, {reported}: after the wait");
+    }
+}
+
 /// What `kubectl describe node` shows, step by step.
 #[test]
 fn a_machine_that_does_not_run_says_how_far_it_is() {

@@ -34,9 +34,15 @@ impl Engine {
     /// Does the next step for the macvlan or the client.
     pub(super) fn advance_dhcp(&mut self, now: Instant, uid: &Uid, settings: bool) {
         let id = VipId::Dhcp(uid.clone());
-        let missing = |vip: &Vip| vip.source.dhcp4().is_some_and(|dhcp| dhcp.macvlan == MacvlanState::Absent);
+        let begins = |vip: &Vip| {
+            vip.source.dhcp4().is_some_and(|dhcp| match dhcp.macvlan {
+                MacvlanState::Absent => true,
+                MacvlanState::Ready(..) => dhcp.lease.client.may_start(now),
+                MacvlanState::Making | MacvlanState::Failed { .. } => false,
+            })
+        };
         let resumed = self.resumed(&id);
-        let refused = self.vips.get(&id).filter(|vip| missing(vip)).and_then(|_| self.client_refused(&id));
+        let refused = self.vips.get(&id).filter(|vip| begins(vip)).and_then(|_| self.client_refused(&id));
         let Some(vip) = self.vips.get_mut(&id) else { return };
         let (Source::Dhcp4(dhcp), Some(parent)) = (&mut vip.source, vip.place) else { return };
         let wanted = Macvlan {
@@ -66,6 +72,10 @@ impl Engine {
                 }
                 self.prepare_links(now);
                 self.out.push(Action::Kernel(KernelOp::Macvlan(uid.clone(), wanted, resumed)));
+            }
+            // A host name that was refused. The MAC is that of the macvlan that stands.
+            MacvlanState::Ready(..) if let Some(text) = refused => {
+                self.tell_members(now, &id, Reason::CannotAnnounce, &text);
             }
             MacvlanState::Ready(link, _) => {
                 if settings {
@@ -115,7 +125,9 @@ impl Engine {
         let dhcp = self.vips.get(id)?.source.dhcp4()?;
         let goes_on = self.resumed(id).is_some();
         let hostname = dhcp.wishes.hostname.as_deref().filter(|_| !goes_on);
-        self.mac_refused(id, dhcp.mac, goes_on).or_else(|| self.hostname_refused(id, hostname?))
+        let is_made = matches!(dhcp.macvlan, MacvlanState::Ready(..));
+        let mac = if is_made { None } else { self.mac_refused(id, dhcp.mac, goes_on) };
+        mac.or_else(|| self.hostname_refused(id, hostname?))
     }
 
     /// Why the VIP cannot have this MAC. The MAC of a machine would draw the machine's own traffic to this node. Two

@@ -7,7 +7,7 @@ use l2_types::LinkKind;
 use super::dhcp::{bound, leased, named};
 use super::*;
 use crate::annotations as keys;
-use crate::annotations::AddressRequest;
+use crate::annotations::{AddressRequest, RpFilter};
 use crate::claim::{Key, tag::seal};
 use crate::fixtures::told;
 use crate::frames::Frame;
@@ -74,17 +74,21 @@ fn a_served_service_keeps_its_lease_where_it_may_not_become_the_client_that_it_a
         let mut younger = published("younger", "10.0.0.60", "node-2");
         (younger.created, younger.wanted) = (9, vec![AddressRequest::Dhcp4]);
         younger.uid = Uid("younger0-uid".into());
-        younger.dhcp.hostname = Some("younger".into());
+        (younger.dhcp.hostname, younger.dhcp.lease) = (Some("younger".into()), Some(facts("10.0.0.60")));
         node.upsert(younger);
         node.pass_ms(100);
         node.take_log();
         let served = service(&node, "web");
         let mut changed = served.clone();
         change(&mut changed);
+        // What else it wants is done, once.
+        changed.dhcp.rp_filter = RpFilter::Off;
         node.upsert(changed);
         node.pass_ms(2000);
         let log = node.take_log();
         assert!(!log.iter().any(|line| line.starts_with("stop dhcp")), "{log:?}");
+        let set = log.iter().filter(|line| line.contains("vip-web00000") && !line.contains("10.0.0.50")).count();
+        assert_eq!(set, 1, "{log:?}");
         assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"));
         let refused: Vec<&str> = node
             .told
@@ -92,10 +96,44 @@ fn a_served_service_keeps_its_lease_where_it_may_not_become_the_client_that_it_a
             .filter(|(_, told)| told.reason == Reason::CannotAnnounce)
             .map(|(_, told)| told.text.as_str())
             .collect();
-        assert!(refused.iter().any(|text| text.contains("younger") && text.contains("stays")), "{:?}", node.told);
+        assert!(
+            refused.iter().any(|text| text.contains("younger") && text.contains("keeps its lease")),
+            "{:?}",
+            node.told
+        );
         let shown = service(&node, "web").published.hwaddr;
         assert_eq!(shown, served.published.hwaddr, "the annotation says what is in use");
     }
+}
+
+/// The author changes the host name while the first lease is still being sought.
+#[test]
+fn a_service_without_a_lease_does_not_ask_under_the_host_name_of_another_one() {
+    let mut other = published("other", "10.0.0.60", "node-1");
+    other.wanted = vec![AddressRequest::Dhcp4];
+    (other.dhcp.hostname, other.dhcp.lease) = (Some("taken".into()), Some(facts("10.0.0.60")));
+    let mut node = Node::leading(&[other]);
+    let mut web = view("web", &["dhcp"]);
+    web.created = 9;
+    node.upsert(web.clone());
+    node.pass_ms(1000);
+    assert!(node.take_log().iter().any(|line| line.starts_with("start dhcp web00000-uid")));
+    web.dhcp.hostname = Some("taken".into());
+    node.upsert(web.clone());
+    node.dhcp("web", DhcpEvent::Stopped);
+    node.pass_ms(2000);
+    let log = node.take_log();
+    assert!(!log.iter().any(|line| line.starts_with("start dhcp web00000-uid")), "{log:?}");
+    let told: Vec<&str> =
+        node.told.iter().filter(|(name, _)| name == "web").map(|(_, tell)| tell.text.as_str()).collect();
+    assert!(
+        told.iter().any(|text| text.contains("host name taken is already used by Service default/other")),
+        "{told:?}"
+    );
+    web.dhcp.hostname = Some("free".into());
+    node.upsert(web);
+    node.pass_ms(1000);
+    assert!(node.take_log().iter().any(|line| line.starts_with("start dhcp web00000-uid")));
 }
 
 /// A typing error, or a manifest that was put in place of the Service: the lease, whose address clients use, is not

@@ -56,21 +56,6 @@ fn the_end_hands_all_leases_back_and_serves_until_a_successor_is_heard() {
     assert!(node.exited);
 }
 
-/// It believed to hold the Lease, and has the address all the time.
-#[test]
-fn the_end_withdraws_what_a_successor_has_that_does_not_announce_it_again() {
-    for answers in [true, false] {
-        let mut node = two();
-        node.feed(Input::Stop);
-        node.feed(Input::Released(true));
-        if answers {
-            node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Answer);
-        }
-        node.pass_ms(500);
-        assert_eq!(node.kernel.own().is_empty(), answers);
-    }
-}
-
 /// This machine stood still, and its clock with it. Another node has announced the address meanwhile, and does not
 /// announce it again.
 #[test]
