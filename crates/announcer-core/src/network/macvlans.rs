@@ -2,6 +2,7 @@
 //! until boot+<seconds>` or ` until never`. The note stays in the kernel when the process ends, and needs no API. It
 //! counts from the boot of the machine, because that clock cannot be set and the note does not survive a reboot.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use l2_types::Mac;
@@ -9,7 +10,6 @@ use l2_types::{Address, Link, LinkKind, Macvlan, MacvlanMode, Mismatch};
 
 use super::looks_like_a_vip;
 use crate::annotations::{HWADDR, LOADBALANCER_HOSTNAME, MACVLAN_NAME};
-use crate::view::ServiceKey;
 use contract::Uid;
 
 const UNTIL: &str = " until ";
@@ -131,7 +131,7 @@ pub fn mac_is_taken(mac: Mac) -> String {
 }
 
 /// Message for the author of a Service that would be the same client to the DHCP server as `user`.
-pub fn hostname_is_taken(hostname: &str, user: &ServiceKey) -> String {
+pub fn hostname_is_taken(hostname: &str, user: &impl fmt::Display) -> String {
     format!(
         "host name {hostname} is already used by Service {user}: a DHCP server takes both for one client. Remove \
         annotation {LOADBALANCER_HOSTNAME}, or give this Service another one with it"

@@ -14,6 +14,9 @@ use super::vips::VIP_LINGERS;
 use super::*;
 use crate::config::{GarbageConfig, GarbageMode};
 
+#[path = "provider_tests/outdated.rs"]
+mod outdated;
+
 fn node(name: &str, provider_id: Option<&str>, uninitialised: bool) -> NodeView {
     let taint =
         Taint { key: UNINITIALIZED.into(), value: Some("true".into()), effect: "NoSchedule".into(), time_added: None };
@@ -227,6 +230,20 @@ async fn a_machine_without_addresses_keeps_a_new_node_tainted_and_an_old_one_as_
     assert_eq!(error.message, "VM guests/vm-1 has no running instance, Harvester says Running");
 }
 
+/// The Node shows an address that its machine has not now. It keeps it until the wait ends, and has it again at once.
+async fn keeps_its_address_until_the_wait_ends(lab: &Lab) {
+    let mut view = node("a", Some("harvester://uid-vm-1"), false);
+    view.addresses = vec![NodeAddress { kind: NodeAddressKind::InternalIp, address: "10.0.0.11".into() }];
+    let shown = async || lab.instances.metadata(&view).await.unwrap().addresses.len();
+    assert_eq!(shown().await, 0, "it keeps what it has");
+    assert_eq!(shown().await, 0);
+    lab.instances.memory().nic_waits.insert("a".into(), Instant::now());
+    assert_eq!(shown().await, 2, "the address that is left, and the host name");
+    lab.vmis.apply("vm-1".into(), running("vm-1", Some("10.0.0.11")));
+    assert_eq!(shown().await, 2);
+    assert!(lab.instances.memory().nic_waits.is_empty());
+}
+
 /// W-05. An address that has really gone is not shown for ever.
 #[tokio::test]
 async fn an_initialised_node_waits_for_its_first_nic_before_it_shows_the_second_one() {
@@ -235,32 +252,14 @@ async fn an_initialised_node_waits_for_its_first_nic_before_it_shows_the_second_
     let addresses = vec!["172.16.0.11".into()];
     two.interfaces.push(InterfaceView { name: "nic-1".into(), addresses, interface_name: "enp2s0".into() });
     let lab = lab(&[two], "x");
-    let mut view = node("a", Some("harvester://uid-vm-1"), false);
-    view.addresses = vec![NodeAddress { kind: NodeAddressKind::InternalIp, address: "10.0.0.11".into() }];
-    let shown = async || lab.instances.metadata(&view).await.unwrap().addresses.len();
-    assert_eq!(shown().await, 0, "it keeps what it has");
-    assert_eq!(shown().await, 0);
-    lab.instances.memory().nic_waits.insert("a".into(), Instant::now());
-    assert_eq!(shown().await, 2, "an address of the second NIC, and the host name");
-    lab.vmis.apply("vm-1".into(), running("vm-1", Some("10.0.0.11")));
-    assert_eq!(shown().await, 2);
-    assert!(lab.instances.memory().nic_waits.is_empty());
+    keeps_its_address_until_the_wait_ends(&lab).await;
 }
 
 /// W-05. The wait has an end here, too.
 #[tokio::test]
 async fn an_initialised_node_waits_for_the_family_of_its_internal_ip_before_it_shows_only_another_one() {
     let lab = lab(&[running("vm-1", Some("2001:db8::1"))], "x");
-    let mut view = node("a", Some("harvester://uid-vm-1"), false);
-    view.addresses = vec![NodeAddress { kind: NodeAddressKind::InternalIp, address: "10.0.0.11".into() }];
-    let shown = async || lab.instances.metadata(&view).await.unwrap().addresses.len();
-    assert_eq!(shown().await, 0, "it keeps what it has");
-    assert_eq!(shown().await, 0);
-    lab.instances.memory().nic_waits.insert("a".into(), Instant::now());
-    assert_eq!(shown().await, 2, "the address of the other family, and the host name");
-    lab.vmis.apply("vm-1".into(), running("vm-1", Some("10.0.0.11")));
-    assert_eq!(shown().await, 2);
-    assert!(lab.instances.memory().nic_waits.is_empty());
+    keeps_its_address_until_the_wait_ends(&lab).await;
 }
 
 /// W-05. A machine that came back with another IPv4 address, and without IPv6 as yet, was shown with its dead address
@@ -470,108 +469,6 @@ async fn a_harvester_that_cannot_be_listed_is_named_with_the_cause() {
     lab.watched.send_modify(|status| status.error = error);
     let later = lab.instances.metadata(&node).await.unwrap_err().message;
     assert!(later.starts_with(&format!("{early}: no route to host; check server")), "{later}");
-}
-
-/// The API as it answers one read about machine `w1`: its UID and that of its instance, or a refusal.
-fn live(uid: Option<(&'static str, &'static str)>) -> Scenario {
-    Scenario::answering(move |request| {
-        let Some((uid, instance)) = uid else { return (401, Scenario::status(401, "Unauthorized", "Unauthorized")) };
-        assert!(request.path.ends_with("/w1"), "{request:?}");
-        if request.path.contains("/virtualmachineinstances/") {
-            let (spec, status) = (
-                json!({"networks": [{"name": "nic-0", "multus": {"networkName": "guests/mgmt"}}], "domain": {}}),
-                json!({"phase": "Running", "interfaces": [{"name": "nic-0", "ipAddress": "10.0.0.9"}]}),
-            );
-            let metadata = json!({"name": "w1", "namespace": "guests", "uid": instance});
-            return (200, json!({"metadata": metadata, "spec": spec, "status": status}));
-        }
-        let metadata = json!({"name": "w1", "namespace": "guests", "uid": uid});
-        (200, json!({"metadata": metadata, "spec": {}, "status": {"printableStatus": "Running"}}))
-    })
-}
-
-const REVOKED: &str = "virtualmachines.kubevirt.io is forbidden: User \"u\" cannot list resource";
-
-/// A lab whose caches have machine `w1`, and whose watches have failed since.
-fn outdated(server: &Scenario) -> Lab {
-    let mut lab = lab_with(&[running("w1", Some("10.0.0.1"))], "", |config| config.disable_hostname_lookup = true);
-    Arc::get_mut(&mut lab.instances).unwrap().requests = Requests::new(server.client(), "guests");
-    lab.watched.send_modify(|status| {
-        (status.synced, status.error) = (true, Some((tokio::time::Instant::now(), REVOKED.into())));
-    });
-    lab
-}
-
-/// The token was revoked, the VM was made anew under its name, and its Node with it: the Node got the UID of the old VM
-/// for good.
-#[tokio::test]
-async fn while_a_watch_is_in_error_a_new_node_gets_its_provider_id_from_a_live_read_or_not_at_all() {
-    let new = node("w1", None, true);
-    for (sentence, answer, expected) in [
-        ("the same machine", Some(("uid-w1", "vmi-w1")), Ok("10.0.0.9")),
-        ("restarted meanwhile", Some(("uid-w1", "another")), Ok("10.0.0.9")),
-        ("made anew", Some(("uid-new", "another")), Err("VM guests/w1 is not the one that was listed")),
-        ("no answer", None, Err("Unauthorized")),
-    ] {
-        let lab = outdated(&live(answer));
-        match (lab.instances.metadata(&new).await, expected) {
-            (Ok(machine), Ok(address)) => {
-                assert_eq!(machine.provider_id, "harvester://uid-w1", "{sentence}");
-                assert_eq!(machine.addresses[0].address, address, "{sentence}: the live read decides");
-            }
-            (Err(error), Err(part)) => {
-                assert!(error.message.contains(part) && error.message.contains(REVOKED), "{sentence}: {error}");
-                assert!(!error.permanent, "{sentence}: it is tried again");
-            }
-            (got, _) => panic!("{sentence}: {got:?}"),
-        }
-        let old = lab.instances.metadata(&node("w1", Some("harvester://uid-w1"), false)).await.unwrap();
-        assert_eq!(old.addresses[0].address, "10.0.0.1", "{sentence}: an initialised Node goes by the caches");
-    }
-}
-
-/// What an agent said of a former instance says nothing of this one, where only that led to the machine.
-#[tokio::test]
-async fn while_a_watch_is_in_error_a_machine_found_by_its_host_name_must_not_have_been_restarted() {
-    for (instance, known) in [("vmi-w1", true), ("another", false)] {
-        let mut lab = lab(&[running("w1", Some("10.0.0.1"))], "node-1");
-        let view = node("node-1", None, true);
-        assert!(lab.instances.metadata(&view).await.unwrap_err().under_way);
-        let ask = lab.asked.try_recv().unwrap();
-        lab.instances.memory().hostnames.answered(&ask, Some("node-1"), Instant::now());
-        let server = live(Some(("uid-w1", instance)));
-        Arc::get_mut(&mut lab.instances).unwrap().requests = Requests::new(server.client(), "guests");
-        lab.watched.send_modify(|status| status.error = Some((tokio::time::Instant::now(), REVOKED.into())));
-        let found = lab.instances.metadata(&view).await;
-        assert_eq!(found.is_ok(), known, "{instance}: {found:?}");
-    }
-}
-
-/// The right to list was lost after the first list: "no VM for node" sent its administrator on a wrong track.
-#[tokio::test]
-async fn while_a_watch_is_in_error_a_new_node_without_a_machine_hears_of_that_error() {
-    let lab = outdated(&live(None));
-    let error = lab.instances.metadata(&node("w2", None, true)).await.unwrap_err();
-    assert!(error.message.contains(REVOKED) && !error.message.contains("no VM for node"), "{error}");
-    assert_eq!(lab.server.requests(), []);
-    lab.watched.send_modify(|status| status.error = None);
-    let error = lab.instances.metadata(&node("w2", None, true)).await.unwrap_err();
-    assert!(error.message.starts_with("no VM for node w2"), "{error}");
-}
-
-/// Its back-off is up to a minute, and the list that ends the error may change nothing in the caches.
-#[tokio::test]
-async fn a_node_that_waits_for_a_watch_in_error_is_woken_when_that_is_over() {
-    let lab = outdated(&live(None));
-    let mut wakes = lab.instances.wakes();
-    while tokio::time::timeout(Duration::from_millis(20), wakes.next()).await.is_ok() {}
-    lab.instances.metadata(&node("w1", None, true)).await.unwrap_err();
-    lab.watched.send_modify(|status| status.troubles += 1);
-    let early = tokio::time::timeout(Duration::from_millis(20), wakes.next()).await;
-    assert!(early.is_err(), "the error goes on: {early:?}");
-    lab.watched.send_modify(|status| status.error = None);
-    let woken = tokio::time::timeout(Duration::from_secs(1), wakes.next()).await;
-    assert_eq!(woken, Ok(Some(NodeWake::Node("w1".into()))));
 }
 
 #[tokio::test]
