@@ -17,10 +17,13 @@ pub struct KernelQueue {
 impl KernelQueue {
     /// Adds a request of the engine.
     pub fn push(&mut self, op: KernelOp) {
-        if let KernelOp::Extend(_) = op {
-            self.urgent.push_back(op);
-        } else {
-            self.waiting.push_back(op);
+        match op {
+            KernelOp::Extend(_) => self.urgent.push_back(op),
+            KernelOp::Remove(unwanted) => match self.waiting.back_mut() {
+                Some(KernelOp::Remove(before)) => before.extend(unwanted),
+                _ => self.waiting.push_back(KernelOp::Remove(unwanted)),
+            },
+            _ => self.waiting.push_back(op),
         }
     }
 
@@ -69,6 +72,20 @@ mod tests {
         let order: Vec<KernelOp> = std::iter::from_fn(|| queue.next_in_order()).collect();
         assert_eq!(order, [KernelOp::Extend(Vec::new()), delete(1), delete(2), delete(3)]);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn addresses_that_go_together_are_removed_in_one_request() {
+        let removal = |last: u8| (2, ipnet::IpNet::from(std::net::IpAddr::from([10, 0, 0, last])));
+        let mut queue = KernelQueue::default();
+        for last in 1..=3 {
+            queue.push(KernelOp::Remove(vec![removal(last)]));
+        }
+        queue.push(delete(1));
+        queue.push(KernelOp::Remove(vec![removal(4)]));
+        let order: Vec<KernelOp> = std::iter::from_fn(|| queue.next_in_order()).collect();
+        let first = KernelOp::Remove((1..=3).map(removal).collect());
+        assert_eq!(order, [first, delete(1), KernelOp::Remove(vec![removal(4)])], "the order stays");
     }
 
     #[test]

@@ -264,9 +264,9 @@ impl Kernel {
             KernelOp::Put(puts) => {
                 Some(KernelDone::Put(puts.iter().map(|put| (put.link, put.net, self.put(moment, put))).collect()))
             }
-            KernelOp::Remove { link, net } => {
+            KernelOp::Remove(unwanted) => {
                 self.changes += 1;
-                self.addresses.retain(|(own, _)| (own.interface, own.net) != (link, net));
+                self.addresses.retain(|(own, _)| !unwanted.contains(&(own.interface, own.net)));
                 None
             }
             KernelOp::Macvlan(uid, wanted, resumed) => {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::vip::{Announcing, Phase};
 use super::{Action, Engine, LeaseState, Owners};
 use crate::ownership::service::LeaseKey;
 use crate::plan::VipId;
@@ -17,7 +18,10 @@ impl Engine {
             return;
         }
         match state {
-            LeaseState::Held { confirmed: true } => self.conceded.cut_short(now),
+            LeaseState::Held { confirmed: true } => {
+                self.conceded.cut_short(now);
+                self.announce_decided_by(now, &key);
+            }
             LeaseState::Held { confirmed: false } => {}
             // From here on, a node that takes the Lease takes it over from another owner.
             LeaseState::Unknown | LeaseState::Other(_) => {
@@ -27,6 +31,19 @@ impl Engine {
             }
         }
         self.out.replan();
+    }
+
+    /// Announces again what a Lease decides. It was in doubt: another node may have held it meanwhile and announced,
+    /// and serves until it hears this node, even if it has given the Lease back.
+    fn announce_decided_by(&mut self, now: Instant, lease: &LeaseKey) {
+        let Owners::Elected(leases) = &self.ownership else { return };
+        for vip in self.vips.values_mut() {
+            let decided = vip.members.iter().any(|member| leases.deciding(member) == Some(lease));
+            let waits = matches!(vip.announcing, Announcing::AwaitingStatus { .. });
+            if decided && !waits && vip.phase == (Phase::Up { doubt: None }) {
+                vip.announce_now(now);
+            }
+        }
     }
 
     /// `service` mode: Services that ask for a Lease which they may not have.

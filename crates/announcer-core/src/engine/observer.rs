@@ -170,7 +170,7 @@ impl Observer {
     /// Requests the removal of an address, and remembers it.
     pub fn remove_address(&mut self, link: u32, net: IpNet) -> Action {
         self.removed.insert((link, Some(net)), self.asked);
-        Action::Kernel(KernelOp::Remove { link, net })
+        Action::Kernel(KernelOp::Remove(vec![(link, net)]))
     }
 
     /// Requests the deletion of an interface, and remembers it.

@@ -300,7 +300,10 @@ impl World<'_> {
                 }
                 Some(op)
             }
-            (KernelOp::Remove { net, .. }, Some(Sabotage::NoSweep)) if !node.set.contains(&net.addr()) => None,
+            (KernelOp::Remove(unwanted), Some(Sabotage::NoSweep)) => {
+                unwanted.retain(|(_, net)| node.set.contains(&net.addr()));
+                (!unwanted.is_empty()).then_some(op)
+            }
             _ => Some(op),
         }
     }

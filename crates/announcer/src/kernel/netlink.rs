@@ -170,8 +170,10 @@ impl Kernel for NetlinkKernel {
             KernelOp::Observe => Some(KernelDone::Observed(self.observe().await)),
             KernelOp::Put(puts) => Some(KernelDone::Put(self.put(puts).await)),
             KernelOp::Extend(puts) => Some(KernelDone::Extended(self.put(puts).await)),
-            KernelOp::Remove { link, net } => {
-                if let Err(error) = self.netlink.remove_address(link, net).await {
+            KernelOp::Remove(unwanted) => {
+                let results = self.netlink.remove_addresses(&unwanted).await;
+                for ((link, net), result) in unwanted.into_iter().zip(results) {
+                    let Err(error) = result else { continue };
                     tracing::warn!(
                         link,
                         address = %net,

@@ -119,13 +119,13 @@ mod tests {
         let mut next = async || tokio::time::timeout(Duration::from_secs(5), seen.recv()).await.expect("it goes on");
         let net: ipnet::IpNet = "10.0.0.5/32".parse().unwrap();
         // No address is left without rules: what is removed first is gone before they change.
-        ops.send(KernelOp::Remove { link: 2, net }).unwrap();
+        ops.send(KernelOp::Remove(vec![(2, net)])).unwrap();
         ops.send(KernelOp::Protect(announcer_core::security::Protection::default())).unwrap();
         for expected in ["removing", "removed", "rules begun"] {
             assert_eq!(next().await, Some(expected));
         }
         ops.send(KernelOp::Extend(Vec::new())).unwrap();
-        ops.send(KernelOp::Remove { link: 2, net }).unwrap();
+        ops.send(KernelOp::Remove(vec![(2, net)])).unwrap();
         for expected in ["extending", "extended", "removing", "removed"] {
             assert_eq!(next().await, Some(expected));
         }

@@ -70,14 +70,21 @@ impl Netlink {
         wanted.iter().zip(results).map(explain).collect()
     }
 
-    /// Removes an address. An address or interface that does not exist counts as removed. Returns true if the address
-    /// existed.
-    pub async fn remove_address(&self, interface: u32, net: IpNet) -> Result<bool, NetlinkError> {
-        match self.change(RouteNetlinkMessage::DelAddress(identity(interface, net)), 0).await {
+    /// Removes addresses from interfaces, given by index, in one request: hosts must not find the last one here while
+    /// the kernel is slow to remove the others. An address or interface that does not exist counts as removed; the
+    /// result is true if the address existed. The results are in the same order.
+    pub async fn remove_addresses(&self, unwanted: &[(u32, IpNet)]) -> Vec<Result<bool, NetlinkError>> {
+        let message = |(interface, net): &(u32, IpNet)| RouteNetlinkMessage::DelAddress(identity(*interface, *net));
+        let results = self.batches.perform(unwanted.iter().map(message).collect(), 0).await;
+        let explain = |((interface, net), result): (&(u32, IpNet), io::Result<()>)| match result {
             Ok(()) => Ok(true),
-            Err(failure) if failure.is_one_of(&[EADDRNOTAVAIL, ENODEV]) => Ok(false),
-            Err(failure) => Err(failure.while_trying_to(format!("remove address {net} from interface {interface}"))),
-        }
+            Err(error) if error.raw_os_error().is_some_and(|code| [EADDRNOTAVAIL, ENODEV].contains(&code)) => Ok(false),
+            Err(source) => {
+                let tried = format!("remove address {net} from interface {interface}");
+                Err(NetlinkError::Refused { tried, source })
+            }
+        };
+        unwanted.iter().zip(results).map(explain).collect()
     }
 }
 

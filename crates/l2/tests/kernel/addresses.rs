@@ -17,6 +17,12 @@ async fn find(side: &Side, net: IpNet) -> Option<Address> {
     addresses.into_iter().find(|address| address.net == net)
 }
 
+/// Removes one address. Returns true if it existed.
+async fn remove(side: &Side, interface: u32, net: IpNet) -> bool {
+    let mut results = side.netlink.remove_addresses(&[(interface, net)]).await;
+    results.pop().expect("one result").expect("remove")
+}
+
 #[test]
 fn the_kernel_removes_an_address_at_its_deadline_and_says_so() {
     on_a_lan(async |Lan { near, .. }| {
@@ -65,7 +71,7 @@ fn addresses_of_ours_wake_nobody_while_they_are_there_and_those_of_others_do() {
             while changes.next().now_or_never().is_some() {}
         }
         for vip in ours {
-            assert!(near.netlink.remove_address(near.index, vip).await.expect("remove"));
+            assert!(remove(&near, near.index, vip).await);
             let next = tokio::time::timeout(PATIENCE, changes.next()).await;
             assert_eq!(next.expect("one that is gone is reported"), Some(Change::Reported));
             while changes.next().now_or_never().is_some() {}
@@ -160,11 +166,28 @@ fn removing_what_is_not_there_is_success() {
     on_a_lan(async |Lan { near, .. }| {
         for vip in [net("192.0.2.10/32"), net("2001:db8::a/128")] {
             near.netlink.set_address(near.index, vip, AddressLifetime::Forever).await.expect("set");
-            assert!(near.netlink.remove_address(near.index, vip).await.expect("remove"));
+            assert!(remove(&near, near.index, vip).await);
             assert_eq!(find(&near, vip).await, None);
-            assert!(!near.netlink.remove_address(near.index, vip).await.expect("remove again"));
-            assert!(!near.netlink.remove_address(9999, vip).await.expect("no such interface"));
+            assert!(!remove(&near, near.index, vip).await);
+            assert!(!remove(&near, 9999, vip).await);
         }
+    });
+}
+
+#[test]
+fn many_are_removed_in_one_request_and_one_that_is_missing_keeps_none_of_the_others() {
+    on_a_lan(async |Lan { near, .. }| {
+        let vips: Vec<IpNet> = (1..=200).map(|last| net(&format!("192.0.2.{last}/32"))).collect();
+        for vip in vips.iter().filter(|vip| **vip != net("192.0.2.7/32")) {
+            near.netlink.set_address(near.index, *vip, AddressLifetime::Forever).await.expect("set");
+        }
+        let unwanted: Vec<(u32, IpNet)> = vips.iter().map(|vip| (near.index, *vip)).collect();
+        let existed: Vec<bool> =
+            near.netlink.remove_addresses(&unwanted).await.into_iter().map(|result| result.expect("remove")).collect();
+        assert_eq!(existed.iter().filter(|existed| !**existed).count(), 1);
+        assert!(!existed[6], "the missing one");
+        let left = near.netlink.addresses(Some(near.index)).await.expect("addresses");
+        assert!(left.iter().all(|address| !vips.contains(&address.net)), "{left:?}");
     });
 }
 
@@ -173,7 +196,7 @@ fn another_prefix_length_is_another_address() {
     on_a_lan(async |Lan { near, .. }| {
         let (host, subnet) = (net("192.0.2.10/32"), net("192.0.2.10/24"));
         near.netlink.set_address(near.index, host, AddressLifetime::Forever).await.expect("set");
-        assert!(!near.netlink.remove_address(near.index, subnet).await.expect("not that one"));
+        assert!(!remove(&near, near.index, subnet).await);
         assert!(find(&near, host).await.is_some());
     });
 }
@@ -197,7 +220,7 @@ fn who_reads_changes_too_slowly_is_told_to_read_everything_again() {
         // Nobody polls the stream meanwhile.
         for _ in 0..2500 {
             near.plain_address("192.0.2.10/32").await;
-            assert!(near.netlink.remove_address(near.index, net("192.0.2.10/32")).await.expect("remove"));
+            assert!(remove(&near, near.index, net("192.0.2.10/32")).await);
         }
         let missed = async { while changes.next().await.expect("the stream goes on") != Change::Missed {} };
         tokio::time::timeout(PATIENCE, missed).await.expect("it is told");

@@ -266,7 +266,9 @@ impl Elector {
         action
     }
 
-    /// Stores what the Lease shows. Another holder ends this replica's leadership, whatever the clock says.
+    /// Stores what the Lease shows. Another holder ends this replica's leadership, whatever the clock says. So does an
+    /// empty holder, if the loss of the Lease is not the end: another replica has held the Lease and released it while
+    /// this machine and its clock stood still.
     fn look(&mut self, now: Instant, observation: Option<Observation>) {
         self.known = true;
         // No holder can renew while the API server is away, so that time does not count. Otherwise the first replica
@@ -281,10 +283,12 @@ impl Elector {
             _ => now,
         };
         self.seen = observation.map(|Observation { record, version }| SeenLease { record, version, changed });
+        let (identity, ends) = (&self.config.identity, self.config.on_loss == OnLoss::End);
         let foreign = self
             .seen
             .as_ref()
-            .is_some_and(|seen| !seen.record.holder.is_empty() && seen.record.holder != self.config.identity);
+            .map(|seen| &seen.record.holder)
+            .is_some_and(|holder| holder != identity && !(ends && holder.is_empty()));
         if foreign && self.leading.is_some() {
             self.lose();
         }

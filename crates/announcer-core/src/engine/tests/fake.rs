@@ -152,9 +152,11 @@ impl FakeKernel {
                 }
                 Some(KernelDone::Put(results))
             }
-            KernelOp::Remove { link, net } => {
-                self.journal.push(format!("remove {} {net}", self.name(link)));
-                self.remove(link, net);
+            KernelOp::Remove(unwanted) => {
+                for (link, net) in unwanted {
+                    self.journal.push(format!("remove {} {net}", self.name(link)));
+                    self.remove(link, net);
+                }
                 None
             }
             KernelOp::Macvlan(uid, wanted, _) => {

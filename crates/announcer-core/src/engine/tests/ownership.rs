@@ -45,6 +45,21 @@ fn a_claim_heard_while_the_record_is_in_doubt_withdraws_at_once() {
     assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
 }
 
+/// Another node has held the Lease meanwhile. It gave it back, and serves until it hears this one.
+#[test]
+fn what_a_lease_decides_is_announced_again_when_this_node_holds_it_anew() {
+    let mut node = serving();
+    node.feed(Input::Lease(LeaseState::Other(String::new())));
+    node.pass(Duration::from_secs(1));
+    assert_eq!(node.take_log(), Vec::<String>::new());
+    node.feed(Input::Lease(MINE));
+    node.pass(Duration::from_secs(5));
+    assert_eq!(node.take_log(), ["announce eth0 10.0.0.5"; 5]);
+    node.feed(Input::Lease(MINE));
+    node.pass(Duration::from_secs(5));
+    assert_eq!(node.take_log(), Vec::<String>::new(), "a renewal is none");
+}
+
 #[test]
 fn an_address_that_was_given_up_is_not_taken_back_from_a_host_that_answers_for_it() {
     let mut node = serving();
