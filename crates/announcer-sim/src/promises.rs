@@ -162,6 +162,12 @@ pub struct Limits {
     api: Duration,
     /// Before a write that is tried again and again has come through.
     tries: Duration,
+    /// A request that an outage of the API has left hanging is given up after half the renew deadline, and repeated a
+    /// retry period later.
+    hangs: Duration,
+    /// How long an address is left alone where another host was found to use it, if a Service is made anew while a node
+    /// without the API keeps what it had.
+    left_alone: Duration,
     /// A broken watch lists again after up to a second, and the answer needs its time.
     relisted: Duration,
     fence: Duration,
@@ -194,6 +200,10 @@ impl Limits {
     pub fn of(scenario: &Scenario) -> Self {
         let late = Duration::from_micros(scenario.busy_us) + scenario.kernel_late();
         let apart = scenario.faults.iter().any(|fault| matches!(fault.kind, Kind::Apart(..)));
+        let outage = |kind: &Kind| matches!(kind, Kind::ApiAway(_) | Kind::ApiDown);
+        let has = |is: &dyn Fn(&Kind) -> bool| scenario.faults.iter().any(|fault| is(&fault.kind));
+        let [_, deadline, retry] = scenario.lease.map(seconds);
+        let anew = has(&outage) && has(&|kind| matches!(kind, Kind::Deleted(_)));
         let ill = [ServerFault::Silent, ServerFault::Slow, ServerFault::Refuses, ServerFault::GivesAway];
         Self {
             node_mode: scenario.mode == ElectionMode::Node,
@@ -201,6 +211,8 @@ impl Limits {
             late,
             api: 4 * scenario.api_late() + if scenario.refusals > 0.0 { seconds(10) } else { Duration::ZERO },
             tries: if scenario.refusals > 0.0 { seconds(20) } else { Duration::ZERO },
+            hangs: if has(&outage) { deadline / 2 + retry } else { Duration::ZERO },
+            left_alone: if anew { seconds(10) + ms(10) * 0x20 } else { Duration::ZERO },
             relisted: ms(1050) + late,
             fence: scenario.fence(),
             addresses: u32::try_from(scenario.services.len()).expect("there are few"),
@@ -241,7 +253,8 @@ impl Limits {
             // node that takes it may be lost, and its next reads: then the Lease expires once more.
             Trouble::Unanswered(_) => {
                 let expires = duration + retry.mul_f64(2.2);
-                expires + seconds(1) + api + if self.tries.is_zero() { Duration::ZERO } else { expires }
+                let again = if self.tries.is_zero() { Duration::ZERO } else { expires };
+                (expires + again + self.hangs).max(self.left_alone) + seconds(1) + api
             }
             // R8: the Leases of the successors expire first, counted from a renewal of our own that has succeeded. A
             // majority that is cut off keeps the address until its own cards show that it hears fewer hosts, which
@@ -264,7 +277,7 @@ impl Limits {
             // Whoever elects by Lease has to read its Lease first. After a read that failed, the next one is a retry
             // period later.
             Trouble::LeftBehind(_) => {
-                let reads = if self.node_mode { Duration::ZERO } else { retry + retry / 5 };
+                let reads = if self.node_mode { Duration::ZERO } else { retry + retry / 5 + self.hangs };
                 api + relisted + reads + ms(100) + 2 * late
             }
             Trouble::Unfenced(_) => self.fence + KERNEL,

@@ -22,7 +22,7 @@ impl Engine {
                 self.conceded.cut_short(now);
                 self.announce_decided_by(now, &key);
             }
-            LeaseState::Held { confirmed: false } => {}
+            LeaseState::Held { confirmed: false } => self.doubt_what_was_claimed(now, &key),
             // From here on, a node that takes the Lease takes it over from another owner.
             LeaseState::Unknown | LeaseState::Other(_) => {
                 let (leases, plan) = (&*leases, &self.plan);
@@ -42,6 +42,19 @@ impl Engine {
             let waits = matches!(vip.announcing, Announcing::AwaitingStatus { .. });
             if decided && !waits && vip.phase == (Phase::Up { doubt: None }) {
                 vip.announce_now(now);
+            }
+        }
+    }
+
+    /// The Lease is in doubt. A host that claimed one of its addresses since the last renewals may hold it by now: it
+    /// has announced, and says nothing more. The network tells whether it answers.
+    fn doubt_what_was_claimed(&mut self, now: Instant, lease: &LeaseKey) {
+        let Owners::Elected(leases) = &self.ownership else { return };
+        let recent = self.config.lease.duration;
+        for vip in self.vips.values_mut() {
+            let decided = vip.members.iter().any(|member| leases.deciding(member) == Some(lease));
+            if decided && vip.defended.is_some_and(|at| now < at + recent) {
+                vip.doubt(now);
             }
         }
     }
@@ -89,13 +102,18 @@ impl Engine {
         self.out.replan_if(over);
     }
 
-    /// Whether a VIP may be set up. Where the Lease is in doubt, an address that clients do not know yet waits: a new
-    /// holder of the Lease would find it in use. What clients know is kept, also by the next process.
+    /// Whether a VIP may be set up. Where the Lease is in doubt, it waits for the Lease, except an address that clients
+    /// know from this node: this process or an earlier one had it here. Otherwise a new holder of the Lease would find
+    /// its address in use.
     pub(super) fn may_start(&self, id: &VipId) -> bool {
         let (Owners::Elected(leases), VipId::Static(address)) = (&self.ownership, id) else { return true };
         let Some(planned) = self.plan.vips.get(id) else { return true };
         let mut views = planned.members.iter().filter_map(|key| self.services.get(key));
-        self.services.was_in_use(&planned.members, *address) || views.any(|view| leases.holds(view))
+        let node = Some(self.config.node_name.as_str());
+        views.any(|view| {
+            let known = view.published.has(*address) && view.published.vip_host.as_deref() == node;
+            known || leases.holds(view)
+        })
     }
 
     /// Updates the elections to take part in.

@@ -18,7 +18,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::vip::{Adding, Phase};
+use super::vip::{Adding, Phase, Vip};
 use super::{Action, Engine, KernelOp, Owners};
 use crate::fence::LEFT_BEHIND;
 use crate::plan::VipId;
@@ -195,6 +195,9 @@ impl Shutdown {
 
 impl Engine {
     pub(super) fn stop(&mut self, now: Instant) {
+        if matches!(self.ownership, Owners::Elected(_)) {
+            self.drop_unused(now);
+        }
         let owned_by = match &self.ownership {
             Owners::Node(cluster) => {
                 if !self.shutdown.has_begun() {
@@ -207,6 +210,15 @@ impl Engine {
         };
         let step = self.shutdown.begin(now, owned_by);
         self.end(now, step);
+    }
+
+    /// Drops the addresses that are not on this node yet: it would set them up beside the next holder of the Lease.
+    fn drop_unused(&mut self, now: Instant) {
+        let waits = |vip: &Vip| matches!(vip.phase, Phase::Probing(_) | Phase::Blocked { .. });
+        let unused: Vec<VipId> = self.vips.iter().filter(|(_, vip)| waits(vip)).map(|(id, _)| id.clone()).collect();
+        for id in unused {
+            self.withdraw(now, &id, false, "the announcer ends");
+        }
     }
 
     pub(super) fn released(&mut self, now: Instant, released: bool) {

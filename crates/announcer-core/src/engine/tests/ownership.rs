@@ -60,6 +60,44 @@ fn what_a_lease_decides_is_announced_again_when_this_node_holds_it_anew() {
     assert_eq!(node.take_log(), Vec::<String>::new(), "a renewal is none");
 }
 
+/// The clock stood still, so this node believes in its Lease for longer than the others. It defends the address against
+/// its new owner, which says nothing more afterwards.
+#[test]
+fn a_claim_that_was_refused_shortly_before_the_lease_is_in_doubt_is_looked_into() {
+    for (answers, own) in [(true, Vec::new()), (false, vec!["eth0 10.0.0.5/32".to_owned()])] {
+        let mut node = serving();
+        node.pass(Duration::from_secs(12));
+        node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+        assert!(node.kernel.has("eth0", "10.0.0.5/32"), "the Lease is ours");
+        node.pass_ms(600);
+        node.api = false;
+        node.feed(Input::Lease(DOUBTFUL));
+        node.pass_ms(10);
+        if answers {
+            node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
+        }
+        node.pass(Duration::from_secs(5));
+        assert_eq!(node.kernel.own(), own);
+    }
+}
+
+/// The watch is back before the Lease: the address may be another holder's.
+#[test]
+fn in_doubt_nothing_is_set_up_that_another_node_is_recorded_for_and_nothing_is_written() {
+    for (host, own) in [("node-1", vec!["eth0 10.0.0.6/32".to_owned()]), ("node-2", Vec::new())] {
+        let mut node = Node::leading(&[]);
+        node.feed(Input::Lease(DOUBTFUL));
+        node.upsert(published("web", "10.0.0.6", host));
+        node.pass_ms(2000);
+        assert_eq!(node.kernel.own(), own);
+        let written = node.take_log().into_iter().filter(|line| line.starts_with("record")).collect::<Vec<_>>();
+        assert_eq!(written, Vec::<String>::new());
+        node.feed(Input::Lease(MINE));
+        node.pass_ms(2000);
+        assert_eq!(node.kernel.own(), ["eth0 10.0.0.6/32"]);
+    }
+}
+
 #[test]
 fn an_address_that_was_given_up_is_not_taken_back_from_a_host_that_answers_for_it() {
     let mut node = serving();

@@ -31,6 +31,21 @@ fn the_lease_is_released_first_and_each_address_goes_when_the_successor_claims_i
 }
 
 #[test]
+fn what_is_not_used_yet_is_not_set_up_any_more() {
+    for blocked in [false, true] {
+        let mut node = serving();
+        node.upsert(view("new", &["10.0.0.6"]));
+        if blocked {
+            node.heard(2, "10.0.0.6", [2, 9, 9, 9, 9, 9], Heard::Answer);
+        }
+        node.feed(Input::Stop);
+        node.feed(Input::Released(true));
+        node.pass_ms(5000);
+        assert_eq!(node.kernel.own().len(), 2, "{:?}", node.kernel.own());
+    }
+}
+
+#[test]
 fn a_successor_that_announces_late_is_waited_for_only_shortly() {
     let mut node = serving();
     node.feed(Input::Stop);
