@@ -166,7 +166,7 @@ pub struct Limits {
     /// retry period later.
     hangs: Duration,
     /// How long an address is left alone where another host was found to use it, if a Service is made anew while a node
-    /// without the API keeps what it had.
+    /// that does not learn of it keeps what it had.
     left_alone: Duration,
     /// A broken watch lists again after up to a second, and the answer needs its time.
     relisted: Duration,
@@ -203,7 +203,8 @@ impl Limits {
         let outage = |kind: &Kind| matches!(kind, Kind::ApiAway(_) | Kind::ApiDown);
         let has = |is: &dyn Fn(&Kind) -> bool| scenario.faults.iter().any(|fault| is(&fault.kind));
         let [_, deadline, retry] = scenario.lease.map(seconds);
-        let anew = has(&outage) && has(&|kind| matches!(kind, Kind::Deleted(_)));
+        let unaware = |kind: &Kind| outage(kind) || matches!(kind, Kind::Pause(..) | Kind::Freeze(_) | Kind::Stale(_));
+        let anew = has(&unaware) && has(&|kind| matches!(kind, Kind::Deleted(_)));
         let ill = [ServerFault::Silent, ServerFault::Slow, ServerFault::Refuses, ServerFault::GivesAway];
         Self {
             node_mode: scenario.mode == ElectionMode::Node,

@@ -62,6 +62,7 @@ impl World<'_> {
                 self.end_process(n, "power lost");
                 let node = &mut self.nodes[n];
                 node.powered = false;
+                node.lost_at = self.now;
                 node.boot += 1;
                 node.kernel = Kernel::new(n, self.scenario.nics);
                 self.disconnect(n);

@@ -22,6 +22,9 @@ pub struct Node {
     pub boot: u64,
     pub life: u64,
     pub powered: bool,
+    /// When it last lost its power, and when its process started.
+    pub lost_at: Duration,
+    pub started_at: Duration,
     pub frozen: u32,
     pub paused: u32,
     /// How far the clock of the process is behind, because the clock stopped during a pause.
@@ -83,6 +86,8 @@ impl Node {
             boot: 0,
             life: 0,
             powered: true,
+            lost_at: Duration::ZERO,
+            started_at: Duration::ZERO,
             frozen: 0,
             paused: 0,
             behind: Duration::ZERO,
@@ -193,6 +198,7 @@ impl World<'_> {
         let config = Config::from_env_and_args(env, [], &self.nodes[n].name).expect("a valid configuration");
         let process = Process::new(self.clock(n), config);
         let node = &mut self.nodes[n];
+        node.started_at = self.now;
         node.life += 1;
         node.process = Some(process);
         // A process that is paused as soon as it starts has changed nothing. So what the former process left keeps its

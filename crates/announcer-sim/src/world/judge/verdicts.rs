@@ -34,7 +34,8 @@ impl World<'_> {
             // A node that was never heard is never called silent.
             let apart = |by: usize| self.apart.contains(&(by.min(of), by.max(of)));
             let long = |by: usize| self.is_well_since(by).is_some_and(|since| since + KNOWN <= self.now);
-            let known = |by: usize| well[by] && !apart(by) && long(by);
+            let heard = |by: usize| self.nodes[by].started_at < node.lost_at;
+            let known = |by: usize| well[by] && !apart(by) && long(by) && heard(by);
             if !node.powered
                 && announced
                 && others().count() >= 2
