@@ -6,6 +6,9 @@ use std::collections::VecDeque;
 
 use crate::engine::KernelOp;
 
+/// Maximum of addresses that are removed in one request: lifetimes must not run out while it lasts.
+const REMOVED_AT_ONCE: usize = 64;
+
 /// The requests that the kernel has not performed yet.
 #[derive(Debug, Default)]
 pub struct KernelQueue {
@@ -20,7 +23,7 @@ impl KernelQueue {
         match op {
             KernelOp::Extend(_) => self.urgent.push_back(op),
             KernelOp::Remove(unwanted) => match self.waiting.back_mut() {
-                Some(KernelOp::Remove(before)) => before.extend(unwanted),
+                Some(KernelOp::Remove(before)) if before.len() < REMOVED_AT_ONCE => before.extend(unwanted),
                 _ => self.waiting.push_back(KernelOp::Remove(unwanted)),
             },
             _ => self.waiting.push_back(op),
@@ -86,6 +89,11 @@ mod tests {
         let order: Vec<KernelOp> = std::iter::from_fn(|| queue.next_in_order()).collect();
         let first = KernelOp::Remove((1..=3).map(removal).collect());
         assert_eq!(order, [first, delete(1), KernelOp::Remove(vec![removal(4)])], "the order stays");
+        for _ in 0..100 {
+            queue.push(KernelOp::Remove(vec![removal(1)]));
+        }
+        let count = |op| if let KernelOp::Remove(removals) = op { removals.len() } else { 0 };
+        assert_eq!((queue.next_in_order().map(count), queue.next_in_order().map(count)), (Some(64), Some(36)));
     }
 
     #[test]

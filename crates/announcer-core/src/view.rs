@@ -112,6 +112,11 @@ impl Published {
         Some(OwnerRecord { host: self.vip_host.clone()?, term: self.term? })
     }
 
+    /// Whether it names `node` as the announcer.
+    pub fn names(&self, node: &str) -> bool {
+        self.vip_host.as_deref().is_some_and(|host| host.eq_ignore_ascii_case(node))
+    }
+
     /// Whether clients may have been told of `address` already.
     pub fn has(&self, address: IpAddr) -> bool {
         self.ingress.iter().any(|ingress| ingress.ip == Some(address))
@@ -130,10 +135,9 @@ pub(crate) fn is_told(services: &BTreeMap<ServiceKey, ServiceView>, uid: &Uid, a
 /// write. With a term, the record also names the node. Without a term it comes from kube-vip or another mode and names
 /// the last announcer only, and a node that crashed before may still have the address.
 pub(crate) fn is_on_record(services: &BTreeMap<ServiceKey, ServiceView>, node: &str, address: IpAddr) -> bool {
-    services.values().any(|view| {
-        let names_it = || view.published.vip_host.as_deref().is_some_and(|host| host.eq_ignore_ascii_case(node));
-        view.published.has(address) && (view.published.term.is_none() || names_it())
-    })
+    services
+        .values()
+        .any(|view| view.published.has(address) && (view.published.term.is_none() || view.published.names(node)))
 }
 
 /// A Service that this announcer may announce.

@@ -14,6 +14,9 @@ use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::Uid;
 
+/// How often an address that was given up is asked about again soon, before it is left alone like one of a stranger.
+const SOON: u32 = 3;
+
 /// Minimum time between two defences (RFC 5227 2.4).
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -154,7 +157,7 @@ impl Engine {
         }
     }
 
-    /// Another host answers for an address that this node had before a pause. A stranger, or a member whose kube-proxy
+    /// Another host answers for an address of this node that is in doubt. A stranger, or a member whose kube-proxy
     /// answers for every address, is no owner. So the record is read; a new owner proves itself with a claim.
     fn answered_in_doubt(&mut self, now: Instant, id: &VipId, frame: &Frame) {
         if self.shutdown.has_begun() || !self.read_record_for(now, id, frame.address) {
@@ -181,10 +184,10 @@ impl Engine {
         let vip = self.vips.get_mut(id).expect("it is there");
         let carrier = vip.carrier.expect("only a carried address is probed");
         vip.conflicts += 1;
-        if peer || (given_up && vip.conflicts == 1) {
+        if peer || (given_up && vip.conflicts <= SOON) {
             // The other host is most probably a node that believed to hold the Lease, and reads within this time that
-            // it does not. For a member the record tells the owner as soon as this node sees it. Neither is a user's
-            // mistake.
+            // it does not, or one that ends and serves until it hears the next owner. For a member the record tells the
+            // owner as soon as this node sees it. Neither is a user's mistake.
             vip.phase = Phase::Blocked { until: now + longest_retry };
             tracing::warn!(
                 address = %carrier.net.addr(),
@@ -227,6 +230,7 @@ impl Engine {
             vip.claimed = Some(mac);
             return;
         }
+        vip.contested = Some(now);
         let carrier = vip.carrier.expect("only a carried address is defended");
         // After a pause the lease may be over and another host may have the address. Our VIP goes as soon as the timers
         // are judged.

@@ -1,13 +1,16 @@
 //! kube-vip's modes: reactions to elections, and the elections to take part in.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::vip::{Announcing, Phase};
 use super::{Action, Engine, LeaseState, Owners};
 use crate::ownership::service::LeaseKey;
 use crate::plan::VipId;
 use crate::reason::Reason;
-use crate::view::ServiceKey;
+use crate::view::{ServiceKey, ServiceView};
+
+/// How long a question about a contested address waits for the Lease to be confirmed.
+const CONFIRMED_BY_THEN: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// The state of an election has changed; without a key it is the election for all Services.
@@ -22,7 +25,7 @@ impl Engine {
                 self.conceded.cut_short(now);
                 self.announce_decided_by(now, &key);
             }
-            LeaseState::Held { confirmed: false } => self.doubt_what_was_claimed(now, &key),
+            LeaseState::Held { confirmed: false } => self.doubt_what_is_contested(now, &key),
             // From here on, a node that takes the Lease takes it over from another owner.
             LeaseState::Unknown | LeaseState::Other(_) => {
                 let (leases, plan) = (&*leases, &self.plan);
@@ -33,28 +36,31 @@ impl Engine {
         self.out.replan();
     }
 
-    /// Announces again what a Lease decides. It was in doubt: another node may have held it meanwhile and announced,
-    /// and serves until it hears this node, even if it has given the Lease back.
+    /// A Lease is confirmed. What it decides is announced, also what was in doubt: another node may have held the Lease
+    /// meanwhile and announced, and serves until it hears this node, even if it has given the Lease back.
     fn announce_decided_by(&mut self, now: Instant, lease: &LeaseKey) {
         let Owners::Elected(leases) = &self.ownership else { return };
         for vip in self.vips.values_mut() {
-            let decided = vip.members.iter().any(|member| leases.deciding(member) == Some(lease));
-            let waits = matches!(vip.announcing, Announcing::AwaitingStatus { .. });
-            if decided && !waits && vip.phase == (Phase::Up { doubt: None }) {
+            if !vip.is_up() || vip.members.iter().all(|member| leases.deciding(member) != Some(lease)) {
+                continue;
+            }
+            vip.phase = Phase::Up { doubt: None };
+            (vip.claimed, vip.contested) = (None, None);
+            if !matches!(vip.announcing, Announcing::AwaitingStatus { .. }) {
                 vip.announce_now(now);
             }
         }
     }
 
-    /// The Lease is in doubt. A host that claimed one of its addresses since the last renewals may hold it by now: it
-    /// has announced, and says nothing more. The network tells whether it answers.
-    fn doubt_what_was_claimed(&mut self, now: Instant, lease: &LeaseKey) {
+    /// A Lease is in doubt. A host that claimed one of its addresses while it could be renewed may hold it by now: it
+    /// has announced, and says nothing more. The network tells whether it answers. The question waits for a moment,
+    /// because the next renewal may confirm the Lease.
+    fn doubt_what_is_contested(&mut self, now: Instant, lease: &LeaseKey) {
         let Owners::Elected(leases) = &self.ownership else { return };
-        let recent = self.config.lease.duration;
         for vip in self.vips.values_mut() {
             let decided = vip.members.iter().any(|member| leases.deciding(member) == Some(lease));
-            if decided && vip.defended.is_some_and(|at| now < at + recent) {
-                vip.doubt(now);
+            if decided && vip.contested.is_some_and(|at| now < at + self.config.lease.duration) {
+                vip.doubt(now + CONFIRMED_BY_THEN);
             }
         }
     }
@@ -109,11 +115,15 @@ impl Engine {
         let (Owners::Elected(leases), VipId::Static(address)) = (&self.ownership, id) else { return true };
         let Some(planned) = self.plan.vips.get(id) else { return true };
         let mut views = planned.members.iter().filter_map(|key| self.services.get(key));
-        let node = Some(self.config.node_name.as_str());
-        views.any(|view| {
-            let known = view.published.has(*address) && view.published.vip_host.as_deref() == node;
-            known || leases.holds(view)
-        })
+        let node = &self.config.node_name;
+        views.any(|view| leases.holds(view) || (view.published.has(*address) && view.published.names(node)))
+    }
+
+    /// Whether this node may write on a Service. While the Lease is in doubt, another node may hold it, and takes what
+    /// is recorded for known to clients. So only a record that names this node is kept up.
+    pub(super) fn may_record(&self, view: &ServiceView) -> bool {
+        let Owners::Elected(leases) = &self.ownership else { return true };
+        leases.holds(view) || view.published.names(&self.config.node_name)
     }
 
     /// Updates the elections to take part in.

@@ -165,9 +165,9 @@ pub enum KernelOp {
     /// Extend the lifetime of addresses that are there. It goes first, so that the kernel does not remove served
     /// addresses while two hundred macvlans are being made.
     Extend(Vec<Put>),
-    /// Remove addresses, each with its prefix length, from interfaces, each given by its index. Requests that follow each
-    /// other become one: a node that loses its addresses must not answer for the last one while the kernel is slow to
-    /// remove the others.
+    /// Remove addresses, each with its prefix length, from interfaces, each given by its index. Requests that follow
+    /// each other become one: a node that loses its addresses must not answer for the last one while the kernel is slow
+    /// to remove the others.
     Remove(Vec<(u32, IpNet)>),
     /// Make a macvlan, or adopt the existing one if it is right. If its client continues a lease, the address is on the
     /// macvlan before its first frame: the former owner has the same MAC, and serves until it hears a claim.

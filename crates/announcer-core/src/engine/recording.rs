@@ -22,9 +22,8 @@ impl Engine {
         for (key, ids) in &planned {
             let Some(view) = self.services.get(key) else { continue };
             self.records.look(key, &view.published, &self.config.node_name);
-            // While the Lease is in doubt, another node may hold it, which takes what is recorded for known to clients.
-            let may_write = matches!(self.ownership, Owners::Node(_)) || self.ownership.confirmed(view);
-            let wanted = self.wanted_record(view, ids).filter(|_| may_write && !self.config.disable_service_updates);
+            let may_write = !self.config.disable_service_updates && self.may_record(view);
+            let wanted = self.wanted_record(view, ids).filter(|_| may_write);
             self.tell_owner(now, key, ids);
             if let (Some(wanted), Some(view)) = (wanted, self.services.get(key)) {
                 let confirmed = self.ownership.confirmed(view);

@@ -212,11 +212,17 @@ impl Engine {
         self.end(now, step);
     }
 
-    /// Drops the addresses that are not on this node yet: it would set them up beside the next holder of the Lease.
+    /// Drops the static addresses that are not on this node yet: they would be set up beside the next holder of the
+    /// Lease. One that the kernel has refused to extend may still be there.
     fn drop_unused(&mut self, now: Instant) {
-        let waits = |vip: &Vip| matches!(vip.phase, Phase::Probing(_) | Phase::Blocked { .. });
-        let unused: Vec<VipId> = self.vips.iter().filter(|(_, vip)| waits(vip)).map(|(id, _)| id.clone()).collect();
-        for id in unused {
+        let there = |vip: &Vip| vip.carrier.is_some_and(|carrier| self.is_found(carrier));
+        let waits = |vip: &Vip| match vip.phase {
+            Phase::Probing(_) | Phase::Adding(Adding::Due | Adding::AwaitsRules) => true,
+            Phase::Blocked { .. } => !there(vip),
+            Phase::Idle | Phase::Adding(Adding::Asked) | Phase::Up { .. } => false,
+        };
+        let unused = self.vips.iter().filter(|(id, vip)| !id.is_dhcp() && waits(vip));
+        for id in unused.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.withdraw(now, &id, false, "the announcer ends");
         }
     }

@@ -47,8 +47,8 @@ pub(super) enum Phase {
     Probing(Probes),
     /// The address is being added to the interface.
     Adding(Adding),
-    /// The address is on the interface. In doubt (after a pause of this process) it is probed again, and not extended
-    /// meanwhile.
+    /// The address is on the interface. In doubt (after a pause of this process, or when the Lease of a contested
+    /// address is in doubt) it is probed again, and not extended meanwhile.
     Up { doubt: Option<Probes> },
     /// Another host uses the address, or the kernel has refused it.
     Blocked { until: Instant },
@@ -86,6 +86,8 @@ pub(super) struct Vip {
     pub defended: Option<Instant>,
     /// The host that claimed the address while this process stood still.
     pub claimed: Option<Mac>,
+    /// When another host last claimed the address against this node.
+    pub contested: Option<Instant>,
     /// How often another host was found to use it since it was last up.
     pub conflicts: u32,
     /// How often in a row the kernel has refused its address or its macvlan.
@@ -108,6 +110,7 @@ impl Vip {
             source,
             defended: None,
             claimed: None,
+            contested: None,
             conflicts: 0,
             refusals: 0,
             duplicate_mac: None,

@@ -266,9 +266,9 @@ impl Elector {
         action
     }
 
-    /// Stores what the Lease shows. Another holder ends this replica's leadership, whatever the clock says. So does an
-    /// empty holder, if the loss of the Lease is not the end: another replica has held the Lease and released it while
-    /// this machine and its clock stood still.
+    /// Stores what the Lease shows. Another holder ends this replica's leadership, whatever the clock says. An empty
+    /// holder puts it in doubt, if the loss of the Lease is not the end: another replica has held and released the
+    /// Lease while this machine and its clock stood still.
     fn look(&mut self, now: Instant, observation: Option<Observation>) {
         self.known = true;
         // No holder can renew while the API server is away, so that time does not count. Otherwise the first replica
@@ -283,14 +283,12 @@ impl Elector {
             _ => now,
         };
         self.seen = observation.map(|Observation { record, version }| SeenLease { record, version, changed });
-        let (identity, ends) = (&self.config.identity, self.config.on_loss == OnLoss::End);
-        let foreign = self
-            .seen
-            .as_ref()
-            .map(|seen| &seen.record.holder)
-            .is_some_and(|holder| holder != identity && !(ends && holder.is_empty()));
+        let holder = self.seen.as_ref().map(|seen| seen.record.holder.as_str());
+        let foreign = holder.is_some_and(|holder| !holder.is_empty() && holder != self.config.identity);
         if foreign && self.leading.is_some() {
             self.lose();
+        } else if let (Some(""), Some(leading), OnLoss::KeepTrying) = (holder, &mut self.leading, self.config.on_loss) {
+            leading.confirmed = false;
         }
     }
 

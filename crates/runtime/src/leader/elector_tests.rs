@@ -290,17 +290,18 @@ fn a_leader_that_keeps_trying_stays_unconfirmed_until_the_api_answers() {
 
 /// A machine and its clock stood still. Another replica held the Lease meanwhile, and has released it.
 #[test]
-fn a_leader_that_keeps_trying_leads_anew_if_another_has_released_the_lease() {
-    for (on_loss, still_leads) in [(OnLoss::KeepTrying, false), (OnLoss::End, true)] {
+fn a_leader_that_keeps_trying_is_unconfirmed_while_the_lease_has_no_holder() {
+    for (on_loss, still) in [(OnLoss::KeepTrying, false), (OnLoss::End, true)] {
         let mut run = Run::leading(on_loss);
+        let since = run.start;
         assert!(matches!(run.at(2.0, Input::Tick), Some(Action::Update { .. })));
         assert_eq!(run.at(2.0, Input::Conflict), Some(Action::Read));
         let Some(Action::Update { record, .. }) = run.at(2.0, Input::Read(Some(held_by("", 2.0, "9")))) else {
             panic!("nobody holds it")
         };
-        assert_eq!(run.leads(), still_leads);
+        assert_eq!(run.elector.leadership(), Leadership::Leading { since, confirmed: still });
         run.at(2.0, Input::Wrote(seen(record, "10")));
-        assert!(run.leads());
+        assert_eq!(run.elector.leadership(), Leadership::Leading { since, confirmed: true });
     }
 }
 

@@ -49,7 +49,7 @@ fn a_claim_heard_while_the_record_is_in_doubt_withdraws_at_once() {
 #[test]
 fn what_a_lease_decides_is_announced_again_when_this_node_holds_it_anew() {
     let mut node = serving();
-    node.feed(Input::Lease(LeaseState::Other(String::new())));
+    node.feed(Input::Lease(DOUBTFUL));
     node.pass(Duration::from_secs(1));
     assert_eq!(node.take_log(), Vec::<String>::new());
     node.feed(Input::Lease(MINE));
@@ -64,15 +64,21 @@ fn what_a_lease_decides_is_announced_again_when_this_node_holds_it_anew() {
 /// its new owner, which says nothing more afterwards.
 #[test]
 fn a_claim_that_was_refused_shortly_before_the_lease_is_in_doubt_is_looked_into() {
-    for (answers, own) in [(true, Vec::new()), (false, vec!["eth0 10.0.0.5/32".to_owned()])] {
+    let there = vec!["eth0 10.0.0.5/32".to_owned()];
+    for (confirmed, answers, own) in [(false, true, Vec::new()), (false, false, there.clone()), (true, true, there)] {
         let mut node = serving();
         node.pass(Duration::from_secs(12));
         node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
         assert!(node.kernel.has("eth0", "10.0.0.5/32"), "the Lease is ours");
         node.pass_ms(600);
-        node.api = false;
+        node.take_log();
         node.feed(Input::Lease(DOUBTFUL));
-        node.pass_ms(10);
+        node.pass_ms(900);
+        assert_eq!(node.take_log(), Vec::<String>::new(), "the next renewal may confirm it");
+        if confirmed {
+            node.feed(Input::Lease(MINE));
+        }
+        node.pass_ms(110);
         if answers {
             node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
         }
@@ -105,7 +111,7 @@ fn an_address_that_was_given_up_is_not_taken_back_from_a_host_that_answers_for_i
     node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
     node.feed(Input::Lease(MINE));
     // First it may be a former holder that is about to withdraw.
-    for pause_ms in [4400, 10_000, 10_000, 10_000, 10_000] {
+    for pause_ms in [4400, 4400, 4400, 10_000, 10_000, 10_000, 10_000] {
         node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
         node.pass_ms(pause_ms);
         node.pass_ms(20);
