@@ -23,7 +23,7 @@ impl Engine {
         match state {
             LeaseState::Held { confirmed: true } => {
                 self.conceded.cut_short(now);
-                self.announce_decided_by(now, &key);
+                self.end_doubts_of(now, &key);
             }
             LeaseState::Held { confirmed: false } => self.doubt_what_is_contested(now, &key),
             // From here on, a node that takes the Lease takes it over from another owner.
@@ -36,17 +36,18 @@ impl Engine {
         self.out.replan();
     }
 
-    /// A Lease is confirmed. What it decides is announced, also what was in doubt: another node may have held the Lease
-    /// meanwhile and announced, and serves until it hears this node, even if it has given the Lease back.
-    fn announce_decided_by(&mut self, now: Instant, lease: &LeaseKey) {
+    /// A Lease is confirmed, which ends the doubts about what it decides. What another host has claimed is announced
+    /// again: that host may have held the Lease, and serves until it hears this node, even if it has given the Lease
+    /// back. The others are not: after an outage of the API a thousand broadcasts would tell nobody anything.
+    fn end_doubts_of(&mut self, now: Instant, lease: &LeaseKey) {
         let Owners::Elected(leases) = &self.ownership else { return };
         for vip in self.vips.values_mut() {
             if !vip.is_up() || vip.members.iter().all(|member| leases.deciding(member) != Some(lease)) {
                 continue;
             }
             vip.phase = Phase::Up { doubt: None };
-            (vip.claimed, vip.contested) = (None, None);
-            if !matches!(vip.announcing, Announcing::AwaitingStatus { .. }) {
+            let claims = (vip.claimed.take(), vip.contested.take());
+            if claims != (None, None) && !matches!(vip.announcing, Announcing::AwaitingStatus { .. }) {
                 vip.announce_now(now);
             }
         }

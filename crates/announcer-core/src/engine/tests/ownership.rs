@@ -47,17 +47,23 @@ fn a_claim_heard_while_the_record_is_in_doubt_withdraws_at_once() {
 
 /// Another node has held the Lease meanwhile. It gave it back, and serves until it hears this one.
 #[test]
-fn what_a_lease_decides_is_announced_again_when_this_node_holds_it_anew() {
-    let mut node = serving();
-    node.feed(Input::Lease(DOUBTFUL));
-    node.pass(Duration::from_secs(1));
-    assert_eq!(node.take_log(), Vec::<String>::new());
-    node.feed(Input::Lease(MINE));
-    node.pass(Duration::from_secs(5));
-    assert_eq!(node.take_log(), ["announce eth0 10.0.0.5"; 5]);
-    node.feed(Input::Lease(MINE));
-    node.pass(Duration::from_secs(5));
-    assert_eq!(node.take_log(), Vec::<String>::new(), "a renewal is none");
+fn what_was_claimed_is_announced_again_when_the_lease_is_confirmed_again() {
+    for (claimed, announced) in [(true, 5), (false, 0)] {
+        let mut node = serving();
+        if claimed {
+            node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+        }
+        node.pass(Duration::from_secs(1));
+        node.feed(Input::Lease(DOUBTFUL));
+        node.pass_ms(500);
+        node.take_log();
+        node.feed(Input::Lease(MINE));
+        node.pass(Duration::from_secs(5));
+        assert_eq!(node.take_log(), vec!["announce eth0 10.0.0.5"; announced]);
+        node.feed(Input::Lease(MINE));
+        node.pass(Duration::from_secs(5));
+        assert_eq!(node.take_log(), Vec::<String>::new(), "a renewal is none");
+    }
 }
 
 /// The clock stood still, so this node believes in its Lease for longer than the others. It defends the address against
