@@ -22,10 +22,13 @@ class Data:
         return self.steps[step]["report"] if step in self.steps else None
 
 
-def condition(origin):
-    machine, load = origin["machine"], origin["load"]
-    return (f"commit {origin['commit']}, {origin['date'][:10]}, {'fewer runs than `make figures` takes, ' if origin['quick'] else ''}other work took"
-            f" {load['busy_percent_before']:.0f} % of the {machine['cores']} cores before it began")
+def condition(data, origin):
+    """Of all steps of the same build: a row is not marked for the day and the load of its own step."""
+    alike = [step["origin"] for step in data.steps.values() if (step["origin"]["commit"], step["origin"]["quick"]) == (origin["commit"], origin["quick"])]
+    days = sorted({other["date"][:10] for other in alike})
+    busy = max(other["load"]["busy_percent_before"] for other in alike)
+    return (f"commit {origin['commit']}, {' to '.join(dict.fromkeys((days[0], days[-1])))}, {'fewer runs than `make figures` takes, ' if origin['quick'] else ''}"
+            f"other work took at most {busy:.0f} % of the {origin['machine']['cores']} cores before it began")
 
 
 class Marks:
@@ -59,7 +62,7 @@ def table(data, name, heads, rows, last_may_be_empty=True):
             continue
         others = [data.steps[step]["origin"] for step in steps if data.steps[step]["origin"]["commit"] != data.commit]
         # A row of several steps has a mark for each other build that they are of.
-        mark = "".join(dict.fromkeys(marks.of(condition(origin)) for origin in others))
+        mark = "".join(dict.fromkeys(marks.of(condition(data, origin)) for origin in others))
         for row in found if isinstance(found[0], list) else [[title, *found]]:
             out.append([row[0] + mark, *row[1:]])
     if not last_may_be_empty and not any("".join(row[len(heads) - 1:]) for row in out):
