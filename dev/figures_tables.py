@@ -25,10 +25,17 @@ class Data:
 def condition(data, origin):
     """Of all steps of the same build: a row is not marked for the day and the load of its own step."""
     alike = [step["origin"] for step in data.steps.values() if (step["origin"]["commit"], step["origin"]["quick"]) == (origin["commit"], origin["quick"])]
-    days = sorted({other["date"][:10] for other in alike})
-    busy = max(other["load"]["busy_percent_before"] for other in alike)
-    return (f"commit {origin['commit']}, {' to '.join(dict.fromkeys((days[0], days[-1])))}, {'fewer runs than `make figures` takes, ' if origin['quick'] else ''}"
-            f"other work took at most {busy:.0f} % of the {origin['machine']['cores']} cores before it began")
+    return (f"commit {origin['commit']}, {days(alike)}, {'fewer runs than `make figures` takes, ' if origin['quick'] else ''}"
+            f"other work took at most {busiest(alike):.0f} % of the {origin['machine']['cores']} cores before it began")
+
+
+def days(origins):
+    dates = [origin["date"][:10] for origin in origins]
+    return " to ".join(dict.fromkeys((min(dates), max(dates))))
+
+
+def busiest(origins):
+    return max(origin["load"]["busy_percent_before"] for origin in origins)
 
 
 class Marks:
@@ -77,12 +84,12 @@ def taken(data):
     origins = [step["origin"] for step in data.steps.values() if step["origin"]["commit"] == data.commit]
     if not origins:
         return ["No figure of the present build has been taken yet; `make figures` takes them. Until then the rows below are of earlier builds, and say which."]
-    machine, busy = origins[0]["machine"], max(origin["load"]["busy_percent_before"] for origin in origins)
+    machine = origins[0]["machine"]
     quick = any(origin["quick"] for origin in origins)
     return [
-        f"Rows without a mark are of commit {data.commit}, {min(o['date'] for o in origins)[:10]}"
+        f"Rows without a mark are of commit {data.commit}, {days(origins)}"
         f"{', some with fewer runs than usual' if quick else ''}: {machine['cores']} cores, {machine['memory_gb']} GB, Linux"
-        f" {machine['kernel']}, {machine['system']}. Before each of them began, other work took at most {busy:.0f} % of the processors."
+        f" {machine['kernel']}, {machine['system']}. Before each of them began, other work took at most {busiest(origins):.0f} % of the processors."
     ]
 
 

@@ -166,7 +166,8 @@ pub struct Limits {
     /// retry period later.
     hangs: Duration,
     /// How long an address is left alone where another host was found to use it, if a Service is made anew while a node
-    /// that does not learn of it keeps what it had.
+    /// that does not learn of it keeps what it had: 10 s, and 10 ms for each step of the last octet of its own MAC,
+    /// which is 32 at most here.
     left_alone: Duration,
     /// A broken watch lists again after up to a second, and the answer needs its time.
     relisted: Duration,
@@ -199,12 +200,12 @@ impl Limits {
     /// For this run.
     pub fn of(scenario: &Scenario) -> Self {
         let late = Duration::from_micros(scenario.busy_us) + scenario.kernel_late();
-        let apart = scenario.faults.iter().any(|fault| matches!(fault.kind, Kind::Apart(..)));
-        let outage = |kind: &Kind| matches!(kind, Kind::ApiAway(_) | Kind::ApiDown);
-        let has = |is: &dyn Fn(&Kind) -> bool| scenario.faults.iter().any(|fault| is(&fault.kind));
         let [_, deadline, retry] = scenario.lease.map(seconds);
+        let has = |is: &dyn Fn(&Kind) -> bool| scenario.faults.iter().any(|fault| is(&fault.kind));
+        let outage = |kind: &Kind| matches!(kind, Kind::ApiAway(_) | Kind::ApiDown);
         let unaware = |kind: &Kind| outage(kind) || matches!(kind, Kind::Pause(..) | Kind::Freeze(_) | Kind::Stale(_));
         let anew = has(&unaware) && has(&|kind| matches!(kind, Kind::Deleted(_)));
+        let apart = has(&|kind| matches!(kind, Kind::Apart(..)));
         let ill = [ServerFault::Silent, ServerFault::Slow, ServerFault::Refuses, ServerFault::GivesAway];
         Self {
             node_mode: scenario.mode == ElectionMode::Node,
@@ -213,7 +214,7 @@ impl Limits {
             api: 4 * scenario.api_late() + if scenario.refusals > 0.0 { seconds(10) } else { Duration::ZERO },
             tries: if scenario.refusals > 0.0 { seconds(20) } else { Duration::ZERO },
             hangs: if has(&outage) { deadline / 2 + retry } else { Duration::ZERO },
-            left_alone: if anew { seconds(10) + ms(10) * 0x20 } else { Duration::ZERO },
+            left_alone: if anew { seconds(10) + ms(320) } else { Duration::ZERO },
             relisted: ms(1050) + late,
             fence: scenario.fence(),
             addresses: u32::try_from(scenario.services.len()).expect("there are few"),

@@ -175,7 +175,7 @@ fn removing_what_is_not_there_is_success() {
 }
 
 #[test]
-fn many_are_removed_in_one_request_and_one_that_is_missing_keeps_none_of_the_others() {
+fn many_are_removed_together_and_one_that_is_missing_keeps_none_of_the_others() {
     on_a_lan(async |Lan { near, .. }| {
         let vips: Vec<IpNet> = (1..=200).map(|last| net(&format!("192.0.2.{last}/32"))).collect();
         for vip in vips.iter().filter(|vip| **vip != net("192.0.2.7/32")) {

@@ -95,18 +95,35 @@ fn a_claim_that_was_refused_shortly_before_the_lease_is_in_doubt_is_looked_into(
 
 /// The watch is back before the Lease: the address may be another holder's.
 #[test]
-fn in_doubt_nothing_is_set_up_that_another_node_is_recorded_for_and_nothing_is_written() {
+fn in_doubt_nothing_is_set_up_that_another_node_is_recorded_for() {
     for (host, own) in [("node-1", vec!["eth0 10.0.0.6/32".to_owned()]), ("node-2", Vec::new())] {
         let mut node = Node::leading(&[]);
         node.feed(Input::Lease(DOUBTFUL));
         node.upsert(published("web", "10.0.0.6", host));
         node.pass_ms(2000);
         assert_eq!(node.kernel.own(), own);
-        let written = node.take_log().into_iter().filter(|line| line.starts_with("record")).collect::<Vec<_>>();
-        assert_eq!(written, Vec::<String>::new());
         node.feed(Input::Lease(MINE));
         node.pass_ms(2000);
         assert_eq!(node.kernel.own(), ["eth0 10.0.0.6/32"]);
+    }
+}
+
+/// The next owner takes what is recorded for known to clients, and announces it beside a stranger.
+#[test]
+fn in_doubt_a_service_that_names_nobody_or_another_node_is_not_recorded() {
+    for (host, recorded_in_doubt) in [(None, 0), (Some("node-2"), 0), (Some("node-1"), 1)] {
+        let mut node = serving();
+        node.feed(Input::Lease(DOUBTFUL));
+        // It is made anew with another port while this node serves its address.
+        let mut anew = view("web", &["10.0.0.5"]);
+        anew.published.vip_host = host.map(str::to_owned);
+        node.upsert(anew);
+        node.pass_ms(500);
+        let recorded = |node: &mut Node| node.take_log().iter().filter(|line| line.starts_with("record")).count();
+        assert_eq!(recorded(&mut node), recorded_in_doubt, "{host:?}");
+        node.feed(Input::Lease(MINE));
+        node.pass(Duration::from_secs(11));
+        assert_eq!(recorded(&mut node), 1 - recorded_in_doubt, "{host:?}");
     }
 }
 

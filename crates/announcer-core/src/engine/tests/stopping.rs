@@ -37,6 +37,8 @@ fn what_is_not_used_yet_is_not_set_up_any_more() {
         node.upsert(view("new", &["10.0.0.6"]));
         if blocked {
             node.heard(2, "10.0.0.6", [2, 9, 9, 9, 9, 9], Heard::Answer);
+            // It would be asked about again in a moment.
+            node.pass_ms(9000);
         }
         node.feed(Input::Stop);
         node.feed(Input::Released(true));
