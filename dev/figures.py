@@ -27,7 +27,7 @@ sys.dont_write_bytecode = True
 
 import programs as test_programs
 from figures_tables import TABLES, Data
-from machine import build, conditions
+from machine import build, conditions, simulation_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs/data"
@@ -110,6 +110,14 @@ class Runs(Step):
         return self.fixed + take * max(1, each)
 
 
+class Repeated(Runs):
+    """A benchmark that knows no runs: it is begun anew for each, and the report of each is kept."""
+
+    def __init__(self, name, program, args, each, runs, merge):
+        super().__init__(name, program, args, 0, each, runs, 1, 1)
+        self.merge = merge
+
+
 def announcer(case, fixed, each, runs=10, quick_runs=3, fewest=3, outage=None):
     words = ["--only", case, "--report", "REPORT"] + (["--outage", str(outage)] if outage else [])
     return Runs(f"announcer-{case}", "bench-announcer", [*words, "--runs", "RUNS"], fixed, each, runs, quick_runs, fewest)
@@ -126,10 +134,35 @@ def bench(part, seconds, quick_seconds):
     return Step(part if part.startswith("ccm-") else f"bench-{part}", "bench", words, [*words, "--quick"], seconds, quick_seconds)
 
 
+def repeated(part, each, runs):
+    return Repeated(part, "bench", ["--only", part, "--report", "REPORT"], each, runs, medians)
+
+
+def medians(reports):
+    """Of each figure the median, and what each run has found."""
+    merged = json.loads(json.dumps(reports[0]))
+    for part_number, part in enumerate(merged["parts"]):
+        for number, figure in enumerate(part["figures"]):
+            alike = [report["parts"][part_number]["figures"][number] for report in reports]
+            if len({one["what"] for one in alike}) != 1:
+                raise ValueError(f"runs of {part['part']} have other figures than the first one")
+            middle = sorted(alike, key=lambda one: one["value"])[(len(alike) - 1) // 2]
+            figure.update(value=middle["value"], holds=middle["holds"], values=[one["value"] for one in alike])
+    return {**merged, "runs": reports}
+
+
+def demos(reports):
+    return {"figures": reports[-1]["figures"], "runs": reports}
+
+
+class Simulation(Step):
+    """The simulation is not in what is built for machines, so its own commit is noted, too."""
+
+
 def simulation(mode, seconds, quick_seconds, seeds, quick_seeds):
     def words(count):
         return ["--mode", mode, "--seeds", str(count)]
-    return Step(f"sim-{mode}", "sim", words(seeds), words(quick_seeds), seconds, quick_seconds, parse=simulated)
+    return Simulation(f"sim-{mode}", "sim", words(seeds), words(quick_seeds), seconds, quick_seconds, parse=simulated)
 
 
 def simulated(said):
@@ -154,13 +187,13 @@ STEPS = [
     announcer("unready", 30, 60, quick_runs=2, fewest=1), announcer("strangers", 30, 110, quick_runs=1, fewest=1, outage=60),
     announcer("upgrade", 30, 40, quick_runs=2, fewest=1), announcer("terminate", 23, 16), announcer("kill", 20, 20),
     announcer("lost-node", 115, 230, fewest=1), whole("at-rest", ["--only", "at-rest"], ["--only", "at-rest"], 900, 900),
-    bench("pool-1-default-proxy", 60, 40), bench("pool-1", 150, 80), bench("ccm-one", 60, 60), bench("ccm-real", 130, 130),
-    Step("demo", "demo", ["run", "--report", "REPORT"], ["run", "--report", "REPORT"], 60, 60),
+    bench("pool-1-default-proxy", 60, 40), bench("pool-1", 150, 80), bench("ccm-one", 60, 60), repeated("ccm-real", 80, 3),
+    Repeated("demo", "demo", ["run", "--report", "REPORT"], 60, 10, demos),
     announcer("new-service", 34, 9), announcer("power-loss-fast", 30, 21), announcer("dhcp-power-loss", 30, 21),
     announcer("terminate-alone", 20, 18), announcer("nobody-has-api", 20, 90, runs=2, quick_runs=1, fewest=1, outage=60),
-    announcer("owner-without-api", 20, 80, runs=2, quick_runs=1, fewest=1, outage=60), bench("ccm-fast-100", 60, 60), bench("ccm-backlog", 120, 120),
+    announcer("owner-without-api", 20, 80, runs=2, quick_runs=1, fewest=1, outage=60), repeated("ccm-fast-100", 25, 10), repeated("ccm-backlog", 30, 10),
     announcer("200-vips", 120, 180, runs=2, quick_runs=1, fewest=1), bench("ccm-healthy-500", 240, 240), bench("ccm-outage", 200, 200),
-    bench("ccm-pools", 300, 300), bench("ccm-nodes-1000", 60, 60), bench("ccm-fast-1000", 150, 150), bench("dhcp-1", 150, 80),
+    bench("ccm-pools", 300, 300), repeated("ccm-nodes-1000", 75, 3), repeated("ccm-fast-1000", 75, 3), bench("dhcp-1", 150, 80),
     bench("rest", 120, 60), announcer("pause-300", 20, 17), announcer("pause-1000", 20, 18), announcer("pause-3000", 20, 20),
     announcer("power-loss-spread", 30, 21), announcer("power-loss-etcd", 35, 22), bench("real-100", 150, 150),
     simulation("node", 840, 130, 10_000, 1_500), simulation("global", 15, 8, 5_000, 2_500), simulation("service", 15, 8, 5_000, 2_500),
@@ -179,44 +212,56 @@ def is_empty(report):
     return not runs and not any(report.get(part) for part in ("many", "renew", "at_rest", "false_verdicts", "soak"))
 
 
-def run(step, take, commit, programs):
-    """One step; its data, and whether everything could be measured."""
-    report = OUT / "figures" / f"{step.name}.json"
-    report.parent.mkdir(parents=True, exist_ok=True)
+def once(step, words, report, log, limit):
+    """One run of a program: its report, or None, and its status."""
     report.unlink(missing_ok=True)
-    words = step.words(take, report, programs)
-    command = " ".join([step.program, *words[1:]]).replace(str(report), "REPORT")
-    origin = {**conditions(), "commit": commit, "quick": step.is_less(take), "command": command}
-    if isinstance(take, int):
-        origin["runs"] = take
-    begun = time.time()
     # A demo makes and removes what it needs by itself; one that builds needs the network, too.
     private = [] if step.name in ("demo", "cold-demo") else [str(ROOT / "dev/private.sh")]
-    log = report.with_suffix(".log")
     with log.open("w") as file:
-        limit = 3 * step.guess(take) + 300
         process = subprocess.Popen([*private, *words], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             status = process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
             status = f"no end after {limit} s"
         finally:
-            # Also when this program is told to end: nothing may go on measuring.
+            # Also when this program is told to end: nothing may go on measuring. What was built for a cold demo takes a while to remove.
             if process.poll() is None:
                 former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                test_programs.stop(process)
+                test_programs.stop(process, patience=120 if isinstance(step, Script) else 10)
                 signal.signal(signal.SIGTERM, former)
-    origin["seconds"] = round(time.time() - begun, 1)
     try:
         found = step.parse(log.read_text()) if step.parse else json.loads(report.read_text())
         if is_empty(found):
             raise ValueError("no run is whole")
     except (OSError, ValueError, KeyError, IndexError) as error:
         print(f"  FAILED, status {status}, {error}; see {log}", flush=True)
-        return None, False
+        return None, status
     if status:
         print(f"  not everything could be measured, status {status}; see {log}", flush=True)
-    return {"origin": origin, "report": found}, not status
+    return found, status
+
+
+def run(step, take, commit, programs):
+    """One step; its data, and whether everything could be measured."""
+    report = OUT / "figures" / f"{step.name}.json"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    words = step.words(take, report, programs)
+    command = " ".join([step.program, *words[1:]]).replace(str(report), "REPORT")
+    origin = {**conditions(), "commit": commit, "quick": step.is_less(take), "command": command}
+    if isinstance(step, Simulation):
+        origin["simulation"] = simulation_of(ROOT)
+    if isinstance(take, int):
+        origin["runs"] = take
+    begun, log, limit = time.time(), report.with_suffix(".log"), 3 * step.guess(take) + 300
+    if not isinstance(step, Repeated):
+        found, status = once(step, words, report, log, limit)
+    else:
+        each = [once(step, words, report, log, limit) for _ in range(take)]
+        reports, status = [one for one, _ in each if one], next((one for _, one in each if one), 0)
+        found = step.merge(reports) if reports else None
+        origin.update(runs=len(reports), quick=step.is_less(len(reports)))
+    origin["seconds"] = round(time.time() - begun, 1)
+    return ({"origin": origin, "report": found} if found else None), bool(found) and not status
 
 
 def measure(options):
@@ -271,14 +316,18 @@ def measure(options):
 
 
 def tests():
-    """From the journal of the last `make test`, whose first line says what was tested."""
+    """From the journal of the last `make test`: its first line says what was tested, and behind the line of its end is what ran again."""
     lines = [json.loads(line) for line in (OUT / "test/journal.jsonl").read_text().splitlines()]
-    begun = next((line for line in lines if line["kind"] == "run"), None)
-    if begun is None or not begun["whole"]:
+    begun, ended = (next((number for number, line in enumerate(lines) if line["kind"] == kind), None) for kind in ("run", "ended"))
+    if begun is None or not lines[begun]["whole"]:
         sys.exit("figures: the last run of dev/test.py was not one of all tests")
+    if ended is None or lines[ended]["left"]:
+        sys.exit("figures: the last run of dev/test.py was ended before all tests had run")
     (DATA / "figures").mkdir(parents=True, exist_ok=True)
-    watches = [line for line in lines if line["kind"] == "watch"]
-    (DATA / "figures/tests.json").write_text(json.dumps({"origin": begun["origin"], "report": {"watches": watches}}, indent=1) + "\n")
+    kinds = {"watches": "watch", "answers": "answers", "attempts": "attempt", "skipped": "skipped"}
+    report = {name: [line for line in lines[:ended] if line["kind"] == kind] for name, kind in kinds.items()}
+    report |= {"sum": (OUT / "test/sum").read_text().strip(), "seconds": json.loads((OUT / "test/durations.json").read_text())}
+    (DATA / "figures/tests.json").write_text(json.dumps({"origin": lines[begun]["origin"], "report": report}, indent=1) + "\n")
     write()
 
 

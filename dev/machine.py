@@ -28,19 +28,29 @@ def busy_percent(seconds=2.0):
     return round(busy_since(before), 1)
 
 
+def last_change(root, *paths):
+    """The commit that changed these last, and whether they differ from it."""
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=root, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", *paths)
+    return (git("log", "-1", "--abbrev=12", "--format=%h", "--", *paths) or "unknown") + ("-dirty" if changed else "")
+
+
+def simulation_of(root):
+    """The same of the simulation, which is in nothing that runs on a machine."""
+    return last_change(root, "crates/announcer-sim")
+
+
 def build(root):
     """The commit that changed last what is measured, and whether that differs from it. Later ones changed documents or data only: theirs
     is the same build."""
-    def git(*words):
-        return subprocess.run(["git", *words], cwd=root, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
     # Flags, compiler and its wrapper change the binary as well as the code does, and tools.sh what it runs beside.
     measured = ["crates", "tests/src", "tests/Cargo.toml", "charts", "Cargo.toml", "Cargo.lock", "Makefile", "dev/rustc.sh", "dev/tools.sh", "rust-toolchain.toml",
                 # The simulation is in nothing that runs on a machine. It drives the announcer of this build.
                 ":(exclude)crates/announcer-sim",
                 # Tests in files of their own are in no binary.
                 ":(exclude,glob)crates/**/tests/**", ":(exclude,glob)crates/**/tests.rs", ":(exclude,glob)crates/**/*_tests/**", ":(exclude,glob)crates/**/*_tests.rs"]
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", *measured)
-    return (git("log", "-1", "--abbrev=12", "--format=%h", "--", *measured) or "unknown") + ("-dirty" if changed else "")
+    return last_change(root, *measured)
 
 
 def conditions():

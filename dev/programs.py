@@ -17,16 +17,16 @@ def built(said):
 
 
 def start(root, words, **more):
-    """What it starts is in its process group, and in its namespaces."""
-    return subprocess.Popen([Path(root) / "dev/private.sh", *words], stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT,
+    """What it starts is in its process group, and in its namespaces. It ends with this program, also when that is killed."""
+    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", Path(root) / "dev/private.sh", *words], stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT,
                             start_new_session=True, **more)
 
 
-def stop(process):
-    """The kernel ends everything in its namespaces with it."""
+def stop(process, patience=10):
+    """The kernel ends everything in its namespaces with it. What has something to remove gets `patience` seconds."""
     os.killpg(process.pid, signal.SIGTERM)
     try:
-        process.communicate(timeout=10)
+        process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
