@@ -11,7 +11,8 @@ LIMIT=${IMAGE_LIMIT:-12000000}
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || true)}
 : "${SOURCE_DATE_EPOCH:=0}"
 die() { printf 'image: %s\n' "$*" >&2; exit 1; }
-! readelf -l "$binary" | grep -q INTERP || die "$binary is not static; build it with: make release"
+headers=$(readelf -lW "$binary" 2>/dev/null) && [[ $headers == *LOAD* ]] || die "$binary is no program; build it with: make release"
+[[ $headers != *INTERP* ]] || die "$binary is not static; build it with: make release"
 
 version=$(dev/version.sh)
 revision=${REVISION:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}

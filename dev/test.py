@@ -2,9 +2,10 @@
 """test.py [--unit] [--e2e] [NAME...]: builds every test program of the workspace, runs each as root in namespaces of its own, and sums up.
 
 Programs are what cargo says there are, tests are what each program lists; one that is listed and did not run fails the run, and so does
-a retry that no stall of the machine explains. An end-to-end test that failed beside others, and wrote down that the machine kept processes
-waiting while it ran, is run again when nothing else runs, and has to pass twice. The first failure stays in the output, the last line
-counts such tests, and more than three of them fail the run.
+a retry that no stall of the machine explains, or a third retry. A client's outage counts as it was measured: what a test subtracts for stalls
+is believed only as far as a clock of this program's own was late, too. An end-to-end test that failed beside others, and wrote down that the machine
+kept processes waiting while it ran, is run again when nothing else runs, and has to pass twice. The first failure stays in the output, the last line
+counts such tests, and more than three of them fail the run. Tests that this machine could not run are named.
 
 --unit runs what lies beside the code and the documents' examples, --e2e the programs in tests/tests; without either, all of them. NAMEs
 choose programs. Variables:
@@ -21,6 +22,7 @@ choose programs. Variables:
 Output of programs that pass, and all figures, are in target/test/. The last line is "N passed (N of them when they ran again), N failed".
 """
 
+import fcntl
 import json
 import os
 import re
@@ -49,7 +51,7 @@ ALONE = {"node_loss", "testbed-nodes", "conformance"}
 # Whole nodes as well, but no limit of time that counts in seconds, and kubelets that are waited for: each leaves nearly half of two processors
 # idle. They run beside one another, and nobody else does.
 PAIR = {"installed", "newcomer"}
-# These wait for time-outs nearly all the time: so many of their tests run at once, each on a bed of its own. Beds cost something also while
+# These wait for time-outs nearly all the time: so many of their tests run at once, or as many as the program has beds. Beds cost something also while
 # they wait, and those of two such programs would take all of two cores: these programs run one after the other, beside others.
 WAITING = {"survival": 6, "impaired": 4, "failover": 4, "faults": 4, "host_upgrade": 4}
 # These wait as well, and disturb nobody meanwhile: announcer-node has benches of two network namespaces; rights and identity_roads have one bed
@@ -63,6 +65,11 @@ IDLE, SETTLED, SPARE = 10, 20, 6_000_000
 # What failed is tried again if processes were kept waiting for so long in a second of that test itself (milliseconds, as in
 # tests/src/watch.rs), so many tests at most, and has to pass so many times.
 EXPLAINS_MS, MOST_AGAIN, AGAIN = 150, 3, 2
+# In the worst second of an attempt that passes, processes wait for 0.2 to 1 s in all where two programs share two processors. So a retry is
+# explained by half a second at least, and a third one in a run by nothing.
+RETRY_EXPLAINS_MS, MOST_RETRIES = 500, 2
+# Two nodes may answer for so long (the widest limit in tests/src/watch.rs).
+OVERLAP_MS = 200
 # The longest first, so that no core is idle at the end; what the last run of each took is better known (target/test/durations.json).
 LONG = ["impaired", "host_upgrade", "failover", "survival", "faults", "asking", "handover", "health", "harvester_hosts", "writes", "rights", "probed",
         "harvester-sim-real_api_server", "bad_input", "identity_roads", "modes", "identity", "rollout", "doctor", "chaos", "chart_live", "safe_mode",
@@ -311,7 +318,17 @@ def following(queue, running, jobs):
 
 def run(queue, jobs, limit, clock, environment, meter):
     """Runs them; those that were never begun are returned."""
-    total, ended, running, first = len(queue), [], [], time.time()
+    running = []
+    try:
+        return run_all(queue, running, jobs, limit, clock, environment, meter)
+    finally:
+        # Also when this program fails: nothing goes on.
+        for program in running:
+            test_programs.stop(program.process)
+
+
+def run_all(queue, running, jobs, limit, clock, environment, meter):
+    total, ended, first = len(queue), [], time.time()
     while queue or running:
         while not clock.is_over():
             program = following(queue, running, jobs)
@@ -394,15 +411,46 @@ def tell_figures(journal):
             print(f"  {line['overlap_ms']:6} ms (in all {line['double_ms']} ms): {line['program'].rsplit('-', 1)[0]}, {line['what']}")
 
 
+def long_outages(journal, late_ms):
+    """What clients saw that is beyond its bound as it was measured, and for which this program's clock was not late either; or that two of
+    them lost what should not be lost. `late_ms`: by how much the clock was late at most, by the name of the program in the journal."""
+    found = []
+    lossless = [line for line in journal if line["kind"] == "watch" and line["bound_ms"] == 0]
+    losers = [line for line in lossless if line["lost"]]
+    print(f"clients that should lose nothing: {len(losers)} of {len(lossless)} lost something")
+    # Tests allow a few losses of a busy machine. It has such a moment once in a run, at most.
+    if len(losers) > 1:
+        found += [f"{line['test']}: {line['what']}: a client that should lose nothing lost {line['lost']} of {line['sent']} requests" for line in losers]
+    for line in journal:
+        late = max(late_ms.get(line.get("program"), 0), line.get("prober_stall_ms", 0))
+        what = f"{line.get('test')}: {line.get('what')}"
+        if line["kind"] == "watch" and line["bound_ms"] and line["gap_ms"] - late >= line["bound_ms"]:
+            found.append(f"{what}: a client had no answer for {line['gap_ms']} ms, the bound is {line['bound_ms']} ms, and a clock was late by {late} ms at most")
+        if line["kind"] == "answers" and line["double_ms"] - late >= OVERLAP_MS:
+            found.append(f"{what}: two nodes answered for {line['double_ms']} ms, the bound is {OVERLAP_MS} ms, and a clock was late by {late} ms at most")
+    return found
+
+
+def tell_skipped(journal):
+    """What this machine cannot do: such a test passes, and proves nothing."""
+    skipped = [line for line in journal if line["kind"] == "skipped"]
+    print(f"\nskipped: {len(skipped)}")
+    for line in skipped:
+        print(f"  {line['test']}: {line['why']}")
+
+
 def tell_retries(journal):
     """How many there were; those that nothing explains."""
     attempts = [line for line in journal if line["kind"] == "attempt"]
     failures = [line for line in attempts if line["error"] is not None]
-    print(f"\nretries: {len(failures)} of {len(attempts)} attempts failed")
+    passed = sorted(line["stalled_ms"] for line in attempts if line["error"] is None)
+    usual = f"; in the worst second of one that passed processes waited for {passed[(len(passed) - 1) // 2]} ms (median)" if passed else ""
+    print(f"\nretries: {len(failures)} of {len(attempts)} attempts failed{usual}")
     for line in failures:
         why = f"processes waited for up to {line['stalled_ms']} ms in a second"
         print(f"  {line['test']}: {line['what']}, attempt {line['number']}, {why}: {line['error'].splitlines()[0][:160]}")
-    return [line for line in failures if line["stalled_ms"] < EXPLAINS_MS]
+    calm = [line for line in failures if line["stalled_ms"] < RETRY_EXPLAINS_MS]
+    return calm if len(failures) <= MOST_RETRIES else failures
 
 
 def main():
@@ -418,6 +466,11 @@ def main():
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     seed = os.environ.get("HCP_SEED") or str(int(commit[:7] or "0", 16))
     OUT.mkdir(parents=True, exist_ok=True)
+    lock = (OUT / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"test: another run writes to {OUT}; CARGO_TARGET_DIR names another directory")
     file = OUT / "journal.jsonl"
     file.unlink(missing_ok=True)
     environment = {**os.environ, "HCP_REQUIRE_ROOT": "1", "HCP_JOURNAL": str(file), "HCP_SEED": seed}
@@ -432,6 +485,8 @@ def main():
     if unknown:
         sys.exit(f"test: no such program: {', '.join(sorted(unknown))}; there are {', '.join(sorted(program.name for program in found))}")
     chosen = [program for program in found if ("--e2e" if program.end_to_end else "--unit") in kinds and (not names or program.name in names)]
+    if not chosen:
+        sys.exit(f"test: of {', '.join(sorted(names))} none is of the kind {' '.join(sorted(kinds))}")
     for program in chosen:
         program.list()
     listed = sum(len(program.listed) for program in chosen)
@@ -444,6 +499,9 @@ def main():
         print(f"test: Kubernetes' own tests are left out: {left_out}", flush=True)
     meter = Meter()
     ended, left = run(in_order(chosen), jobs, limit, clock, environment, meter)
+    with file.open("a") as journal:
+        # What comes behind it is of tests that ran again.
+        journal.write(json.dumps({"kind": "ended", "left": [program.name for program in left]}) + "\n")
     run_again(ended, records(file), limit, clock, environment)
 
     keep_durations(ended, found)
@@ -454,12 +512,16 @@ def main():
     journal = records(file)
     tell_figures(journal)
     unexplained = tell_retries(journal)
+    outages = long_outages(journal, {program.name_in_journal(): program.kept_waiting_ms for program in ended})
+    tell_skipped(journal)
     unproven = unproven_rows(ended) if len(chosen) == len(found) else []
     for program in ended:
         if program.failed:
             print(f"FAILED {program.name}: {'; '.join(program.broken + program.problems)}; see {program.log}")
     for line in unexplained:
-        print(f"FAILED {line['test']}: tried again although the machine kept nobody waiting: {line['what']}")
+        print(f"FAILED {line['test']}: tried again, and the machine does not explain it: {line['what']}")
+    for text in outages:
+        print(f"FAILED {text}")
     for row, name in unproven:
         print(f"FAILED row {row}: its test {name} has not passed")
     if left:
@@ -467,7 +529,7 @@ def main():
     if len(chosen) == len(found):
         print("dev/figures.py tests keeps what clients saw in this run in docs/performance.md")
     failed = sum(program.failed for program in ended) + sum(max(1, len(program.listed)) for program in left)
-    failed += len(unexplained) + len(unproven)
+    failed += len(unexplained) + len(outages) + len(unproven)
     if left_out:
         missed = os.environ.get("HCP_CONFORMANCE") == "1"
         failed += missed

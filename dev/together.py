@@ -77,15 +77,21 @@ def main():
 
     def end_all(*_):
         for command in running:
-            os.killpg(command.process.pid, signal.SIGTERM)
+            try:
+                os.killpg(command.process.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                pass
+        for command in running:
+            command.process.wait()
         sys.exit(1)
 
     signal.signal(signal.SIGTERM, end_all)
     signal.signal(signal.SIGINT, end_all)
     while waiting or running:
         while waiting and len(running) < at_once:
+            # Started before it counts as running: who ends all of them meets no command without a process.
+            waiting[0].start()
             running.append(waiting.pop(0))
-            running[-1].start()
         time.sleep(0.2)
         used(running)
         for command in list(running):

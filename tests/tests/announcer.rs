@@ -128,7 +128,7 @@ async fn two_services_with_one_address_keep_it_until_the_last_one_goes() {
     }
     let bed = bed().await;
     let case = bed.case("one-address").await.unwrap();
-    let address = IpAddr::from(bed.lan.ipv4(152));
+    let address = IpAddr::from(bed.lan.ipv4(163));
     let first = case.expose(service("first").at(&address.to_string()).tcp(80)).await.unwrap();
     first.wait_for_addresses(&[address]).await.unwrap();
     let second = case.expose(service("second").at(&address.to_string()).tcp(81)).await.unwrap();

@@ -1,7 +1,7 @@
 //! What a Service may ask for, what it tells while it cannot have it, and who the cluster is, on real API servers.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,10 +19,6 @@ async fn bed() -> Arc<Bed> {
     BED.get(|| Bed::builder().nodes(1).network("guests/other", "eth0").network("guests/late", "eth0").start())
         .await
         .unwrap()
-}
-
-fn on_lan(last: u8) -> IpAddr {
-    Ipv4Addr::new(192, 168, 100, last).into()
 }
 
 /// `status.conditions`, ours, as `status reason`, and behind it the warning.
@@ -59,16 +55,17 @@ async fn an_address_moves_to_another_pool_and_the_old_one_is_given_back() {
     let web = case.expose(service("web").tcp(80)).await.unwrap();
     let old = web.settled().await.unwrap();
     let before = objects(&bed, &web).await;
+    let new = IpAddr::from(bed.lan.ipv4(170));
     web.annotate(cloudprovider::IP_POOL, Some("other")).await.unwrap();
-    web.wait_for_addresses(&[on_lan(170)]).await.unwrap();
-    web.reply(on_lan(170), 80).await.unwrap();
+    web.wait_for_addresses(&[new]).await.unwrap();
+    web.reply(new, 80).await.unwrap();
     wait_for("the old object to go", PATIENCE, || async {
         let now = objects(&bed, &web).await;
         if now.len() == 1 && now != before { Ok(()) } else { Err(format!("{now:?}")) }
     })
     .await
     .unwrap();
-    assert_ne!(old, on_lan(170));
+    assert_ne!(old, new);
     web.delete().await.unwrap();
     web.wait_until_gone().await.unwrap();
     assert_eq!(objects(&bed, &web).await, Vec::<String>::new());
@@ -82,12 +79,12 @@ async fn a_static_address_is_served_and_its_service_leaves_nothing() {
     }
     let bed = bed().await;
     let case = bed.case("static").await.unwrap();
-    let spec = service("web").ipam("static").annotation(cloudprovider::IP, "192.168.100.180").tcp(80);
-    let web = case.expose(spec).await.unwrap();
-    assert_eq!(web.settled().await.unwrap(), on_lan(180));
-    web.reply(on_lan(180), 80).await.unwrap();
-    let spec = service("second").ipam("static").annotation(cloudprovider::IP, "192.168.100.180").tcp(81);
-    let second = case.expose(spec).await.unwrap();
+    let address = IpAddr::from(bed.lan.ipv4(180));
+    let spec = |name| service(name).ipam("static").annotation(cloudprovider::IP, &address.to_string());
+    let web = case.expose(spec("web").tcp(80)).await.unwrap();
+    assert_eq!(web.settled().await.unwrap(), address);
+    web.reply(address, 80).await.unwrap();
+    let second = case.expose(spec("second").tcp(81)).await.unwrap();
     wait_for_condition(&second, "False AddressTaken").await;
     web.delete().await.unwrap();
     web.wait_until_gone().await.unwrap();

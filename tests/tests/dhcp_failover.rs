@@ -110,6 +110,6 @@ async fn a_leased_address_whose_owner_loses_power_goes_on_elsewhere_with_its_mac
     assert_eq!(bed.owner_of(address).unwrap(), Some(second));
     // With its cable back, the macvlan that it still has speaks up (MLD), and the switch sends the MAC's traffic there
     // until the owner's next frame.
-    watch::at_most(Duration::from_secs(1), "the lost node returns", [probe]).unwrap();
+    watch::at_most(Duration::from_millis(500), "the lost node returns", [probe]).unwrap();
     assert_eq!(counts(), before, "{}", server.log());
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use diagnose::doctor::Check;
 use e2e::{Bed, CLUSTER, PATIENCE, VM_NAMESPACE, product, service, wait_for};
 use serde_json::Value;
 use testbed::programs;
@@ -319,6 +320,76 @@ const FILES: [(&str, &str, &str); 10] = [
     ("certificate-expires", "cp cloud-config bad; pair=soon; $PAIR", "--cloud-config bad"),
 ];
 
+/// What is found of a controller, an announcer and a kernel's module that the bed stops, or says to be missing.
+const PROGRAMS: [&str; 3] = ["controller-missing", "announcer-silent", "macvlan-missing"];
+
+/// Checks that are tried on snapshots only, in `crates/diagnose`, and what a bed would have to have for them.
+const NOT_PLANTED: [(&str, &[&str]); 7] = [
+    (
+        "a stranger on the LAN, a node that lacks something, or a DHCP server that is away or refuses",
+        &[
+            "address-conflict",
+            "cannot-announce",
+            "dhcp-lease-expired",
+            "dhcp-refused",
+            "dhcp-silent",
+            "interface-missing",
+            "no-local-endpoint",
+        ],
+    ),
+    (
+        "another version, or an API server that is no Harvester",
+        &["guest-too-old", "harvester-kind-missing", "harvester-too-old"],
+    ),
+    ("pods that a kubelet runs, and starts anew", &["announcer-missing", "kube-proxy-not-ready", "pod-waiting"]),
+    (
+        "another cloud-config, name or identity of the cluster, which changes what the other checks find",
+        &[
+            "cloud-config-key-missing",
+            "cluster-name-changed",
+            "cluster-name-default",
+            "identity-not-known",
+            "machines-elsewhere",
+            "safe-mode",
+        ],
+    ),
+    (
+        "a Service that nobody serves, or that does not go, for a while",
+        &["address-unowned", "owner-silent", "service-not-deleted", "service-not-served"],
+    ),
+    (
+        "a Service without an address, whose condition is read as that of `service-not-as-asked`, which is planted",
+        &[
+            "address-taken",
+            "harvester-controller-silent",
+            "harvester-forbids",
+            "harvester-webhook-refuses",
+            "load-balancer-name-taken",
+            "network-missing",
+            "pool-exhausted",
+            "pool-missing",
+            "quota-reached",
+            "service-not-ready",
+            "share-impossible",
+        ],
+    ),
+    (
+        "nothing more: they are left out for the time that each takes",
+        &["load-balancer-abandoned", "paused", "pool-full", "service-paused", "static-elsewhere", "static-in-pool"],
+    ),
+];
+
+/// A new check wants a decision.
+#[test]
+fn each_check_is_planted_here_or_has_a_reason_why_it_is_not() {
+    let planted: BTreeSet<&str> = FAULTS.iter().map(|fault| fault.check).collect();
+    let planted = planted.into_iter().chain(PROGRAMS).chain(FILES.iter().map(|(check, ..)| *check));
+    let others = NOT_PLANTED.iter().flat_map(|(_, checks)| checks.iter().copied());
+    let mut decided: Vec<&str> = planted.chain(others).collect();
+    decided.sort_unstable();
+    assert_eq!(decided, Check::ALL.iter().map(|check| check.name()).collect::<Vec<_>>());
+}
+
 /// A client certificate that runs out in so many days.
 fn pair(days: i64) -> (String, String) {
     let day = k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_hours(24 * days);
@@ -345,7 +416,6 @@ async fn each_planted_fault_is_named_and_what_doctor_says_to_type_mends_it() {
     desk.is_content("nothing was planted").await;
     assert_eq!(desk.doctor(GOOD).status, "status 0");
 
-    let mut tried = BTreeSet::new();
     for Fault { check, plant, fill, after } in FAULTS {
         desk.does(plant);
         let said = desk.finds(check, GOOD).await;
@@ -361,21 +431,21 @@ async fn each_planted_fault_is_named_and_what_doctor_says_to_type_mends_it() {
             desk.types(after);
         }
         desk.is_content(check).await;
-        tried.insert(format!("{check} {plant}"));
     }
 
     // Programs that have stopped: here the bed starts them again, instead of the Deployment that is told to.
+    let [controller, announcer, module] = PROGRAMS;
     bed.ccm().stop().unwrap();
-    desk.finds("controller-missing", GOOD).await;
+    desk.finds(controller, GOOD).await;
     bed.ccm().start().unwrap();
     bed.announcer(2).kill();
-    desk.finds("announcer-silent", GOOD).await;
+    desk.finds(announcer, GOOD).await;
     // The module is there on this machine: an announcer that runs again takes the word back.
     desk.does(
         "$K -n kube-system annotate lease harvester-announcer-node2 \
          cloudprovider.harvesterhci.io/announcer-without-macvlans='Operation not supported (os error 95)'",
     );
-    desk.finds("macvlan-missing", GOOD).await;
+    desk.finds(module, GOOD).await;
     bed.announcer(2).start().unwrap();
     bed.wait_until_announcing(2).await.unwrap();
     desk.is_content("stopped programs").await;
@@ -403,8 +473,6 @@ async fn each_planted_fault_is_named_and_what_doctor_says_to_type_mends_it() {
         desk.types(&make.replace("$CA", &ca).replace("$TOKEN", &token).replace("$PAIR", &pair));
         let guest = words.starts_with("--kubeconfig");
         desk.finds(check, &if guest { format!("{words} {GOOD}") } else { words.to_owned() }).await;
-        tried.insert(check.to_owned());
     }
     desk.is_content("good files again").await;
-    assert!(tried.len() + 2 >= 25, "{}", tried.len());
 }

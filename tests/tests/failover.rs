@@ -351,7 +351,9 @@ async fn announcers_of_different_modes_do_not_share_an_address() {
     bed.wait_until_announcing(odd).await.unwrap();
     wait_for("the address to be announced with a term", PATIENCE, || async {
         let owner = bed.owner_of(vip.address).map_err(|error| format!("{error:#}"))?;
-        owner.ok_or_else(|| "nobody has it".to_owned())
+        let term = vip.web.annotation(vip::TERM).await.map_err(|error| format!("{error:#}"))?;
+        let is_term = term.parse::<u64>().is_ok();
+        owner.filter(|_| is_term).ok_or_else(|| format!("{owner:?} has it, and its term is {term:?}"))
     })
     .await
     .unwrap();

@@ -1,6 +1,6 @@
 //! What goes wrong around the announcers in `global` mode: a node, a process, the API, a cable. Three nodes, one fault
 //! at a time; asked by kube-vip's annotations alone. The Lease has the durations of kube-vip's own end-to-end tests: 5,
-//! 3 and 1 s. A crash of the owner's process that is restarted is in `writes.rs`.
+//! 3 and 1 s. A crash of the owner's process that is restarted is in `writes.rs`, in `node` mode.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::net::IpAddr;

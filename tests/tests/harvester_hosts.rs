@@ -89,9 +89,8 @@ async fn lives_on(version: &str) {
     let (address, known) = (network.published().await.unwrap(), version != "1.8");
     let in_data = (170..=179).any(|last| address == bed.lan.ipv4(last).to_string());
     assert_eq!(in_data, known, "{version} gave {address}");
-    let reason = if known { "NetworkNotKept is not told" } else { "NetworkNotKept" };
     if !known {
-        network.wait_for_event(reason, "guests/mgmt").await.unwrap();
+        network.wait_for_event("NetworkNotKept", "guests/mgmt").await.unwrap();
     }
     bed.wait_until_initialized().await.unwrap();
 
@@ -105,6 +104,10 @@ async fn lives_on(version: &str) {
     costs.ccm_guest.retain(|request| request.namespace.as_deref() == Some(case.namespace()));
     costs.ccm_harvester.retain(|request| request.uri.contains("lives"));
     assert_eq!(costs.total(), 0, "{version}: a restart writes {costs}");
+    if known {
+        let told = network.events().await.unwrap();
+        assert!(told.iter().all(|event| event.reason != "NetworkNotKept"), "{version}: {told:#?}");
+    }
     deleted(&case, &["sharer", "pooled", "leased", "network"]).await;
 }
 

@@ -84,36 +84,19 @@ fn the_provenance_names_what_was_made_and_of_what() {
     assert_eq!(definition["externalParameters"]["treeIsTheCommit"], false);
 }
 
-/// A version that its authors took back is named, and so is one of which the index says nothing.
-#[test]
-fn a_dependency_that_was_taken_back_is_refused() {
-    let index = std::env::temp_dir().join(format!("hcp-index-{}", std::process::id()));
-    std::fs::create_dir_all(index.join("go/od")).unwrap();
-    let versions = [("1.0.0", false), ("1.1.0", true)].map(|(version, yanked)| {
-        format!("{version}\0{}\0", json!({"name": "good", "vers": version, "yanked": yanked}))
-    });
-    std::fs::write(index.join("go/od/good"), versions.concat()).unwrap();
-    let lock = index.join("Cargo.lock");
-    let judge = |name: &str, version: &str| {
-        let source = "registry+https://github.com/rust-lang/crates.io-index";
-        let text = format!("[[package]]\nname = \"{name}\"\nversion = \"{version}\"\nsource = \"{source}\"\n");
-        std::fs::write(&lock, text).unwrap();
-        let output = run(script("yanked.py").args([&lock, &index]));
-        (output.status.success(), String::from_utf8(output.stderr).unwrap())
-    };
-    assert_eq!(judge("good", "1.0.0"), (true, String::new()));
-    let (fine, said) = judge("good", "1.1.0");
-    assert!(!fine && said.contains("taken back by their authors: good 1.1.0"), "{said}");
-    let (fine, said) = judge("good", "2.0.0");
-    assert!(!fine && said.contains("nothing is known of good 2.0.0"), "{said}");
-    std::fs::remove_dir_all(&index).unwrap();
-}
-
 #[test]
 fn a_binary_that_needs_libraries_is_refused() {
     let refused = run(script("image.sh").arg("/proc/self/exe"));
     assert!(!refused.status.success());
     assert!(text(&refused.stderr).contains("is not static; build it with: make release"), "{}", text(&refused.stderr));
+}
+
+/// Of a file that is no ELF program nothing can be read, also not that it needs libraries.
+#[test]
+fn a_file_that_is_no_program_is_refused() {
+    let refused = run(script("image.sh").arg(programs::workspace().join("Cargo.toml")));
+    assert!(!refused.status.success());
+    assert!(text(&refused.stderr).contains("is no program; build it with: make release"), "{}", text(&refused.stderr));
 }
 
 /// W-46.

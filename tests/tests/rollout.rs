@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use e2e::lan_faults::{ObservedOutage, upgrade};
 use e2e::watch::one_of_three;
-use e2e::{Bed, Beds, ENOUGH, Exposed, PATIENCE, service};
+use e2e::{Bed, Beds, Exposed, service};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
 use testbed::{Capture, DhcpOptions, Traffic};
@@ -117,8 +117,12 @@ async fn replaced_without_a_loss(bed: &Bed, name: &str, at: &str) -> Result<()> 
     }
     // The last announcement of the last move, and the former owner's withdrawal, are over.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let (each, flow) = (each.stop_after(ENOUGH, PATIENCE)?, flow.stop_after(ENOUGH, PATIENCE)?);
-    eprintln!("{name}: {moves} moves; {each}; flow: {flow}");
+    let end = |how: &str, probe| {
+        let what = format!("every announcer is replaced, {name} address, {how}");
+        e2e::watch::end(&what, probe, Some(Duration::ZERO))
+    };
+    let (each, flow) = (end("a port for each datagram", each)?, end("one port", flow)?);
+    eprintln!("{name}: {moves} moves");
     let sent = sent(&captures);
     web.delete().await?;
     web.wait_until_withdrawn(address).await?;

@@ -190,6 +190,8 @@ async fn what_becomes_of_services_and_of_the_mapping_is_counted() {
     let web = case.expose(service("web").tcp(80)).await.unwrap();
     let address = web.settled().await.unwrap();
     let stuck = case.expose(service("stuck").annotation(cloudprovider::IP_POOL, "missing").tcp(80)).await.unwrap();
+    // Its machine is found by the host name that its agent tells.
+    bed.machine_and_node("counted-vm", "counted-node", "192.168.100.71").await.unwrap();
     let kubectl = |words: &[&str]| bed.control_plane.kubectl(words).unwrap();
     kubectl(&["create", "serviceaccount", "reader", "-n", case.namespace()]);
     kubectl(&["create", "clusterrole", "reader-of-metrics", "--verb=get", "--non-resource-url=/metrics"]);
@@ -213,7 +215,7 @@ async fn what_becomes_of_services_and_of_the_mapping_is_counted() {
             ("waiting", all("harvester_loadbalancer_waiting{") >= 1.0),
             ("leaks", value("harvester_loadbalancer_possible_leaks_total") == Some(0.0)),
             ("networks", value("harvester_nad_mapping_networks").is_some_and(|count| count >= 1.0)),
-            ("names", value("harvester_known_hostnames").is_some()),
+            ("names", value("harvester_known_hostnames").is_some_and(|count| count >= 1.0)),
             ("name", value("harvester_cluster_name_mismatch") == Some(0.0)),
         ];
         let missing: Vec<_> = found.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect();
@@ -221,6 +223,7 @@ async fn what_becomes_of_services_and_of_the_mapping_is_counted() {
     })
     .await
     .unwrap();
+    bed.delete_node("counted-node").await.unwrap();
     stuck.delete().await.unwrap();
     stuck.wait_until_gone().await.unwrap();
     web.delete_with(address).await.unwrap();

@@ -15,7 +15,7 @@ use serde_json::json;
 use testbed::Traffic;
 
 /// What nobody answers for any more is served again within this time: everybody is asked before it is taken.
-const CAREFUL: Duration = Duration::from_secs(3);
+const CAREFUL: Duration = Duration::from_millis(1500);
 /// What an announcer would take up is taken up by then: a new Service falls to the next node after 2 s.
 const LONG_ENOUGH: u64 = 6;
 

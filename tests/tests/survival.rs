@@ -2,8 +2,8 @@
 //! Each test names the rule it shows. One test at a time on a bed: they break what others need. Without announcers: an
 //! address counts as given when it is published on the Service.
 //!
-//! Rules that are pure have their tests beside the code: h2 (`only_a_status_about_that_very_vm_is_a_proof`), h9 and h10
-//! in `crates/cloud-provider`, h11 in `crates/announcer`. h13 concerns the DHCP client.
+//! Rules that are pure have tests beside the code: h2 (`only_a_status_about_that_very_vm_is_a_proof`), h9 and h10 as
+//! well, h11 only there (`crates/announcer-core/src/engine/tests/ownership.rs`). h13 concerns the DHCP client.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::sync::Arc;

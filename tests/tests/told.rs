@@ -2,8 +2,10 @@
 //! Rancher's form.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
+mod sources;
+
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -16,22 +18,11 @@ fn read(path: &str) -> String {
 }
 
 /// The text of all sources below, without their tests.
-fn sources(directory: &Path) -> String {
-    let mut text = String::new();
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if name.contains("test") {
-            continue;
-        }
-        if path.is_dir() {
-            text.push_str(&sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let source = std::fs::read_to_string(&path).unwrap();
-            text.push_str(source.split("#[cfg(test)]").next().unwrap());
-        }
-    }
-    text
+fn text_below(directory: &Path) -> String {
+    let is_product = |path: &&PathBuf| !path.strip_prefix(directory).unwrap().to_string_lossy().contains("test");
+    let files = sources::files(directory);
+    let texts = files.iter().filter(is_product).map(|path| sources::text(path));
+    texts.map(|text| sources::before_tests(&text).to_owned()).collect()
 }
 
 fn is_reason(word: &str) -> bool {
@@ -57,11 +48,11 @@ fn the_manual_of_troubles_names_the_reason_of_every_event() {
     assert!(all.contains("CannotAnnounce"), "{all:?}");
     for file in ["wait_reason.rs", "plan/refusal.rs"] {
         let text = read(&format!("crates/harvester-provider/src/load_balancers/{file}"));
-        all.extend(reasons(text.split("#[cfg(test)]").next().unwrap(), &["=> "]));
+        all.extend(reasons(sources::before_tests(&text), &["=> "]));
     }
     for directory in ["crates/cloud-provider/src", "crates/harvester-provider/src"] {
         let markers = [".normal(", "::normal(", ".warning(", "::warning(", "reason: ", ".because("];
-        all.extend(reasons(&sources(&root().join(directory)), &markers));
+        all.extend(reasons(&text_below(&root().join(directory)), &markers));
     }
     for known in ["EnsuredLoadBalancer", "PoolExhausted", "DeletingNode", "GarbageLoadBalancers", "WrongAnnotation"] {
         assert!(all.contains(known), "{known} is not found any more: {all:?}");
@@ -71,7 +62,7 @@ fn the_manual_of_troubles_names_the_reason_of_every_event() {
     let unlisted: Vec<&String> = all.iter().filter(|reason| diagnose::reasons::find(reason).is_none()).collect();
     assert!(unlisted.is_empty(), "crates/diagnose/src/reasons.rs does not list these: {unlisted:?}");
     let code: String = ["cloud-provider", "harvester-provider", "announcer-core", "runtime", "contract"]
-        .map(|name| sources(&root().join("crates").join(name).join("src")))
+        .map(|name| text_below(&root().join("crates").join(name).join("src")))
         .concat();
     let gone = diagnose::reasons::REASONS.iter().filter(|reason| !code.contains(&format!("\"{}\"", reason.word)));
     let gone: Vec<&str> = gone.map(|reason| reason.word).collect();

@@ -247,7 +247,7 @@ async fn a_restart_of_an_announcer_that_owns_nothing_writes_nothing_and_loses_no
     if e2e::skip() {
         return;
     }
-    // In `node` mode every announcer owns something, and one that ends hands it over.
+    // In `global` mode one announcer owns all addresses, so the other one owns nothing.
     let bed = Bed::builder().announcer_env("election_mode", "global").start().await.unwrap();
     let case = bed.case("announcer-idle").await.unwrap();
     let healthy = Healthy::new(&case).await;

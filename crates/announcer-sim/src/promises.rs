@@ -10,7 +10,7 @@ use crate::scenario::{Kind, Scenario, ServerFault};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
     /// These nodes run, hear each other, and both answer for this address; the wire has told them so, or will.
-    Split(usize, usize, usize),
+    Both(usize, usize, usize),
     /// The same where the former owner was told on the wire once, when it could not hear: only the API tells it again.
     Torn(usize, usize, usize),
     /// The same where one of them has not seen yet that the Service was deleted and made anew.
@@ -18,7 +18,7 @@ pub enum Trouble {
     /// The same where one of them has handed it over and did not hear the other then.
     Lingering(usize, usize, usize),
     /// The same for the leased address of a Service, which has one MAC on all nodes.
-    SplitLease(usize, usize, usize),
+    BothLeased(usize, usize, usize),
     /// This node has an address for this Service that the DHCP server has never leased to it, or not for so long.
     Unleased(usize, usize),
     /// The DHCP server has refused this node, which hears it, the address that it has for this Service.
@@ -61,11 +61,11 @@ impl Trouble {
     /// The promise that it breaks.
     pub const fn promise(self) -> &'static str {
         match self {
-            Self::Split(..) => "two nodes that hear each other do not answer for one address",
+            Self::Both(..) => "two nodes that hear each other do not answer for one address",
             Self::Torn(..) => "two nodes that see the API do not answer for one address",
             Self::Unproven(..) => "two nodes do not answer for the address of a Service that was made anew",
             Self::Lingering(..) => "what was handed over out of hearing is served for a last moment only",
-            Self::SplitLease(..) => "two nodes that hear each other do not use one lease",
+            Self::BothLeased(..) => "two nodes that hear each other do not use one lease",
             Self::Unleased(..) => "a leased address is used as long as it is leased",
             Self::Refused(..) => "a leased address is given up when the server refuses it",
             Self::Unanswered(_) => "an address with a healthy node is answered",
@@ -110,11 +110,11 @@ pub const BLIP: &str = "who was silent for a moment keeps what it has";
 
 /// All promises, in the order of their numbers: `docs/announcer.md` lists them. New ones come last.
 pub const PROMISES: [&str; 30] = [
-    Trouble::Split(0, 0, 0).promise(),
+    Trouble::Both(0, 0, 0).promise(),
     Trouble::Torn(0, 0, 0).promise(),
     Trouble::Unproven(0, 0, 0).promise(),
     Trouble::Lingering(0, 0, 0).promise(),
-    Trouble::SplitLease(0, 0, 0).promise(),
+    Trouble::BothLeased(0, 0, 0).promise(),
     Trouble::Unleased(0, 0).promise(),
     Trouble::Refused(0, 0).promise(),
     Trouble::Unanswered(0).promise(),
@@ -167,7 +167,7 @@ pub struct Limits {
     hangs: Duration,
     /// How long an address is left alone where another host was found to use it, if a Service is made anew while a node
     /// that does not learn of it keeps what it had: 10 s, and 10 ms for each step of the last octet of its own MAC,
-    /// which is 32 at most here.
+    /// which is 60 at most here: that of the last of 50 nodes.
     left_alone: Duration,
     /// A broken watch lists again after up to a second, and the answer needs its time.
     relisted: Duration,
@@ -214,7 +214,7 @@ impl Limits {
             api: 4 * scenario.api_late() + if scenario.refusals > 0.0 { seconds(10) } else { Duration::ZERO },
             tries: if scenario.refusals > 0.0 { seconds(20) } else { Duration::ZERO },
             hangs: if has(&outage) { deadline / 2 + retry } else { Duration::ZERO },
-            left_alone: if anew { seconds(10) + ms(320) } else { Duration::ZERO },
+            left_alone: if anew { seconds(10) + ms(600) } else { Duration::ZERO },
             relisted: ms(1050) + late,
             fence: scenario.fence(),
             addresses: u32::try_from(scenario.services.len()).expect("there are few"),
@@ -229,7 +229,7 @@ impl Limits {
         let Self { late, api, relisted, .. } = *self;
         let [duration, deadline, retry] = self.lease;
         match trouble {
-            Trouble::Split(..) => self.split(),
+            Trouble::Both(..) => self.both(),
             // The old owner cannot verify the tag of the new owner's claims. So it acts on the announcement, which
             // waits for the status for up to a second, and reads the record.
             Trouble::Unproven(..) => api + seconds(1) + ms(150) + 3 * late + self.if_lost(ms(540)),
@@ -238,7 +238,7 @@ impl Limits {
             Trouble::Lingering(..) => api + seconds(2) + relisted + ms(500) + 3 * late,
             // The address is on the macvlan before that is up. Then the client starts and confirms the lease, and the
             // kernel is asked again, all before the first claim.
-            Trouble::SplitLease(..) => self.split() + 3 * late + ms(5),
+            Trouble::BothLeased(..) => self.both() + 3 * late + ms(5),
             // A client counts its lease from its request, so for the client the lease ends before it ends for the
             // server.
             Trouble::Unleased(..) => KERNEL + late,
@@ -299,7 +299,8 @@ impl Limits {
         }
     }
 
-    fn split(&self) -> Duration {
+    /// While two nodes answer that hear each other.
+    fn both(&self) -> Duration {
         if self.node_mode {
             // decisions.md 23: a claim comes every 50 ms until the former owner has heard one, then of each of its
             // addresses within 10, or in turn of those for which it is silent. Both processes have to wake, the former

@@ -35,11 +35,11 @@ pub fn describe(input: &Input) -> String {
         }
         Input::Heard(frame) => format!("{:?} of {} by {}", frame.what, frame.address, frame.mac),
         // The end as the Service has it: what it is on this machine's clock differs from run to run.
-        Input::Dhcp(uid, life, ClientEvent::V4(DhcpEvent::Bound(lease))) => {
-            format!("Dhcp {} of life {life} bound: {:?}", uid.0, lease.facts)
+        Input::Dhcp(uid, client, ClientEvent::V4(DhcpEvent::Bound(lease))) => {
+            format!("Dhcp {}, client {client}, bound: {:?}", uid.0, lease.facts)
         }
-        Input::Dhcp(uid, life, ClientEvent::V4(DhcpEvent::Renewed(lease))) => {
-            format!("Dhcp {} of life {life} renewed: {:?}", uid.0, lease.facts)
+        Input::Dhcp(uid, client, ClientEvent::V4(DhcpEvent::Renewed(lease))) => {
+            format!("Dhcp {}, client {client}, renewed: {:?}", uid.0, lease.facts)
         }
         other => format!("{other:?}"),
     }

@@ -55,6 +55,8 @@ enum Event {
     Ends(usize),
     /// Frames and requests begin to be lost, or cease to be.
     Weather,
+    /// The passing of time alone changes what is promised: it is judged again.
+    Look,
     Starts {
         node: usize,
         boot: u64,
@@ -194,8 +196,8 @@ struct World<'a> {
     wanted: BTreeSet<usize>,
     endpoints: Vec<BTreeSet<usize>>,
     kube_vips: u32,
-    /// Since when the Lease of a kube-vip is honoured, and until when at most.
-    kube_vip: Option<(Duration, Duration)>,
+    /// Until when the Lease of a kube-vip is honoured at most.
+    kube_vip: Option<Duration>,
     dhcp: Dhcp,
     /// When a node has handed a Service over last.
     handed: BTreeMap<(usize, ServiceKey), Duration>,
@@ -336,7 +338,7 @@ impl<'a> World<'a> {
         match event {
             Event::Begins(fault) => self.begins(fault),
             Event::Ends(fault) => self.ends(fault),
-            Event::Weather => self.judge.changed = true,
+            Event::Weather | Event::Look => self.judge.changed = true,
             Event::Starts { node, boot } => {
                 if self.nodes[node].boot == boot {
                     self.start(node);

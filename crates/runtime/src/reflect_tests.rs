@@ -36,6 +36,15 @@ fn is_watch(query: &str) -> bool {
     query.contains("watch=true")
 }
 
+/// Longer than any pause of a reflector that is not refused. Where time is paused it passes only while all are waiting.
+const PATIENCE: Duration = Duration::from_mins(10);
+
+/// Waits until the status is as it is to be.
+async fn becomes(what: &str, status: &mut watch::Receiver<Status>, is: impl FnMut(&Status) -> bool) {
+    let reached = tokio::time::timeout(PATIENCE, status.wait_for(is)).await;
+    reached.unwrap_or_else(|_| panic!("not so within {PATIENCE:?}: {what}")).expect("the reflector lives");
+}
+
 #[tokio::test(start_paused = true)]
 async fn where_the_watch_is_forbidden_the_list_is_polled() {
     let content = Arc::new(Mutex::new(list(&[("a", "1")])));
@@ -52,13 +61,14 @@ async fn where_the_watch_is_forbidden_the_list_is_polled() {
     assert!(check().unwrap_err().contains("not listed yet"));
     let task = tokio::spawn(reflector.run());
     cache.wait_synced().await;
-    status.wait_for(|status| status.polling && status.synced).await.unwrap();
+    becomes("the list is polled", &mut status, |status| status.polling && status.synced).await;
     assert_eq!(*cache.get(&"a".to_owned()).unwrap(), "1");
 
     let mut touched = cache.subscribe();
     assert_eq!(touched.next().await.unwrap(), "a");
     *content.lock() = list(&[("a", "2")]);
-    assert_eq!(touched.next().await.unwrap(), "a");
+    let polled = tokio::time::timeout(PATIENCE, touched.next()).await;
+    assert_eq!(polled.expect("the list is read again").unwrap(), "a");
     assert_eq!(*cache.get(&"a".to_owned()).unwrap(), "2");
     assert_eq!(check(), Ok(()));
     task.abort();
@@ -178,7 +188,7 @@ async fn a_refusal_is_told_once_and_again_only_after_the_watch_has_worked() {
     let (reflector, _) = reflector(&scenario);
     let mut status = reflector.status();
     let task = tokio::spawn(reflector.run());
-    status.wait_for(|status| status.polling).await.unwrap();
+    becomes("the list is polled", &mut status, |status| status.polling).await;
     let watches = || scenario.requests().iter().filter(|seen| is_watch(&seen.query)).count();
     tokio::time::sleep(TRY_WATCH_AGAIN * 3).await;
     assert!(watches() >= 3, "it was tried again: {}", watches());
@@ -210,13 +220,13 @@ async fn an_api_server_that_is_away_takes_nothing_from_the_cache() {
     let task = tokio::spawn(reflector.run());
     cache.wait_synced().await;
     away.store(true, Ordering::Relaxed);
-    status.wait_for(|status| status.error.is_some()).await.unwrap();
+    becomes("a failure is noticed", &mut status, |status| status.error.is_some()).await;
     assert_eq!(freshness(), Ok(()), "a short failure is not told");
     tokio::time::sleep(TOLERATED + Duration::from_secs(10)).await;
     assert!(freshness().unwrap_err().contains("etcd is away"));
     assert_eq!((check(), cache.len()), (Ok(()), 1), "what is known is still known");
     away.store(false, Ordering::Relaxed);
-    status.wait_for(|status| status.error.is_none()).await.unwrap();
+    becomes("its end is noticed", &mut status, |status| status.error.is_none()).await;
     assert_eq!(freshness(), Ok(()));
     task.abort();
 }
@@ -257,11 +267,11 @@ async fn an_outage_that_the_watch_did_not_notice_is_told_by_the_list_after_it() 
     let returns = watch::Sender::new(0);
     let task = tokio::spawn(reflector.returns(returns.subscribe()).run());
     cache.wait_synced().await;
-    status.wait_for(|status| status.synced).await.unwrap();
+    becomes("it is listed", &mut status, |status| status.synced).await;
     assert!(!status.has_changed().unwrap());
     returns.send_modify(|returns| *returns += 1);
     tokio::time::timeout(Duration::from_secs(1), status.changed()).await.expect("it is told").unwrap();
-    status.wait_for(|status| status.error.is_none()).await.unwrap();
+    becomes("the list is read again", &mut status, |status| status.error.is_none()).await;
     assert_eq!(scenario.requests().iter().filter(|seen| !is_watch(&seen.query)).count(), 2);
     task.abort();
 }
@@ -282,7 +292,7 @@ async fn what_rests_after_a_failed_watch_is_listed_once_and_is_not_taken_for_out
     let (fresh, mut status) = (reflector.freshness(), reflector.status());
     let task = tokio::spawn(reflector.run());
     cache.wait_synced().await;
-    status.wait_for(|status| status.error.is_some()).await.unwrap();
+    becomes("the failed watch is noticed", &mut status, |status| status.error.is_some()).await;
     for _ in 0..30 {
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(fresh(), Ok(()));

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{args, ccm, find, render};
+use super::{args, ccm, find, render, title};
 
 /// What a program sends, by the requests in its code, as `group/resource verb`; what it reads is left out.
 const CCM_WRITES: &[&str] = &[
@@ -32,9 +32,12 @@ const ANNOUNCER_WRITES: &[&str] = &[
     "coordination.k8s.io/leases update",
 ];
 
-fn rules<'a>(objects: &'a [Value], account: &'a str) -> impl Iterator<Item = &'a Value> {
-    let roles = ["ClusterRole", "Role"].map(|kind| find(objects, &format!("{kind} {account}")));
-    roles.into_iter().flat_map(|role| role["rules"].as_array().expect("a role has rules"))
+/// Of every role that is called after the account: the same name may be in several namespaces.
+fn rules<'a>(objects: &'a [Value], account: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    let titles = ["ClusterRole", "Role"].map(|kind| format!("{kind} {account}"));
+    assert!(titles.iter().all(|wanted| objects.iter().any(|object| title(object) == *wanted)), "{titles:?}");
+    let roles = objects.iter().filter(move |object| titles.contains(&title(object)));
+    roles.flat_map(|role| role["rules"].as_array().expect("a role has rules"))
 }
 
 /// The end-to-end tests run with these rights and show that none is missing; this shows that none is too much.

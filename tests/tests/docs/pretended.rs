@@ -70,9 +70,13 @@ impl Pretended {
 
     /// It says all, after a retry while the machine kept processes waiting for so long.
     pub fn retry(&self, name: &str, stalled: u64) {
-        let line = serde_json::json!({"kind": "attempt", "what": "luck", "number": 1, "error": "none",
-            "stalled_ms": stalled, "program": name, "test": "a"});
-        let said = format!("echo '{line}' >>$HCP_JOURNAL; printf 'test a ... ok\\ntest b ... ok\\n'");
+        self.note(name, &[failed_attempt(name, 1, stalled)]);
+    }
+
+    /// It says all, and writes these lines to the journal.
+    fn note(&self, name: &str, lines: &[serde_json::Value]) {
+        let notes = lines.iter().map(|line| format!("echo '{line}' >>$HCP_JOURNAL;")).collect::<Vec<_>>().concat();
+        let said = format!("{notes} printf 'test a ... ok\\ntest b ... ok\\n'");
         let listed = "*--ignored*) ;; *--list*) printf 'a: test\\nb: test\\n' ;;";
         self.script(name, &format!("case $* in {listed} *) {said} ;; esac"));
     }
@@ -107,16 +111,34 @@ impl Pretended {
     }
 
     pub fn run_of(&self, programs: &[&str]) -> String {
-        let mut runner = Command::new(root().join("dev/test.py"));
-        runner.args(programs).env("CARGO", self.0.join("cargo")).env("CARGO_TARGET_DIR", &self.0);
-        // Tools and shipped binary are pretended as well, or not there.
-        let path = format!("{}:{}", self.0.display(), std::env::var("PATH").unwrap());
-        runner.env("PATH", path).env("HCP_TOOLS", &self.0).env("HCP_BINARY", self.0.join("one"));
-        let output = runner.env_remove("HCP_JOURNAL").env_remove("HCP_CONFORMANCE").output().unwrap();
+        let output = self.runner(programs).output().unwrap();
         let told = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.success(), told.ends_with(" 0 failed\n"), "{told}");
         told
     }
+
+    /// Why nothing runs with these words.
+    fn refusal(&self, words: &[&str]) -> String {
+        let output = self.runner(words).output().unwrap();
+        assert!(!output.status.success(), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn runner(&self, words: &[&str]) -> Command {
+        let mut runner = Command::new(root().join("dev/test.py"));
+        runner.args(words).env("CARGO", self.0.join("cargo")).env("CARGO_TARGET_DIR", &self.0);
+        // Tools and shipped binary are pretended as well, or not there.
+        let path = format!("{}:{}", self.0.display(), std::env::var("PATH").unwrap());
+        runner.env("PATH", path).env("HCP_TOOLS", &self.0).env("HCP_BINARY", self.0.join("one"));
+        runner.env_remove("HCP_JOURNAL").env_remove("HCP_CONFORMANCE");
+        runner
+    }
+}
+
+/// What test a writes down of an attempt that failed, while the machine kept processes waiting for so long.
+fn failed_attempt(program: &str, number: u64, stalled: u64) -> serde_json::Value {
+    serde_json::json!({"kind": "attempt", "what": "luck", "number": number, "error": "none", "stalled_ms": stalled,
+        "program": program, "test": "a"})
 }
 
 impl Drop for Pretended {
@@ -140,6 +162,48 @@ fn how_long_programs_take_is_known_of_those_that_did_not_run_and_of_none_that_is
     assert!(durations["one-lib"] == 61.5 && durations["three-lib"] == 62.5, "{durations}");
     let two = durations["two-lib"].as_f64();
     assert!(two.is_some_and(|seconds| seconds < 900.0) && durations.get("gone-lib").is_none(), "{durations}");
+}
+
+/// Tests say more than whether they pass: what they tried again, what clients saw, and what this machine cannot do.
+#[test]
+fn what_tests_write_down_is_told_and_fails_the_run_where_nothing_explains_it() {
+    if e2e::skip() {
+        return;
+    }
+    let pretended = Pretended::new("journal");
+    let attempt = |number| failed_attempt("three", number, 600);
+    let skipped = serde_json::json!({"kind": "skipped", "program": "three", "test": "a", "why": "no such module"});
+    // What a test subtracts for stalls counts no more than the runner's own clock says: nobody is late by a minute.
+    let watched = |gap: u64| {
+        serde_json::json!({"kind": "watch", "what": "a client", "program": "three", "test": "a", "sent": 100, "lost": 1,
+            "late": 0, "first_lost_ms": 5, "last_lost_ms": 5, "latest_ms": 0, "gap_ms": gap, "outage_ms": 10,
+            "prober_stall_ms": 0, "bound_ms": 1000})
+    };
+    let answered = |double: u64| {
+        serde_json::json!({"kind": "answers", "what": "who has it", "program": "three", "test": "a", "asked": 100,
+            "unanswered": 0, "double_ms": double, "span_ms": double, "overlap_ms": 0})
+    };
+    for (lines, failed, told) in [
+        (vec![skipped], 0, "\nskipped: 1\n  a: no such module\n"),
+        (vec![attempt(1), attempt(2)], 0, "retries: 2 of 2 attempts failed"),
+        (vec![attempt(1), attempt(2), attempt(3)], 3, "a: tried again, and the machine does not explain it: luck\n"),
+        (vec![watched(999), answered(199)], 0, "\nskipped: 0\n"),
+        (vec![watched(60_000)], 1, "a: a client: a client had no answer for 60000 ms, the bound is 1000 ms"),
+        (vec![answered(60_000)], 1, "a: who has it: two nodes answered for 60000 ms, the bound is 200 ms"),
+    ] {
+        pretended.note("three", &lines);
+        let said = pretended.run();
+        assert!(said.ends_with(&format!("\n3 passed, {failed} failed\n")) && said.contains(told), "{told}: {said}");
+    }
+}
+
+#[test]
+fn a_choice_of_programs_of_which_none_is_of_the_kind_is_refused() {
+    if e2e::skip() {
+        return;
+    }
+    let why = Pretended::new("kinds").refusal(&["--unit", "four"]);
+    assert!(why.contains("of four none is of the kind --unit"), "{why}");
 }
 
 /// Nobody lists them, so their own words about how many there are have to fit.

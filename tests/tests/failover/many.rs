@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::ensure;
-use e2e::watch::{let_it_happen, nothing_was_written};
+use e2e::watch::{let_it_happen, nothing_was_written, one_of_three};
 use e2e::{service, wait_for};
 
 use super::alone;
@@ -13,7 +13,9 @@ use super::alone;
 #[tokio::test]
 async fn two_hundred_addresses_at_once() {
     const COUNT: u8 = 200;
-    const MANY: Duration = Duration::from_mins(4);
+    // An idle machine makes them in 3 s and moves them in 1 s. Other programs run beside this one.
+    const MADE: Duration = Duration::from_secs(30);
+    const MOVED: Duration = Duration::from_secs(15);
     if e2e::skip() {
         return;
     }
@@ -40,7 +42,7 @@ async fn two_hundred_addresses_at_once() {
         let bad = found.iter().skip(1).filter(|nodes| nodes.len() != 1).count();
         if bad == 0 { Ok(()) } else { Err(format!("{bad} without exactly one owner")) }
     };
-    wait_for("each address to have one owner", MANY, || async { one_each(&all_here()) }).await.unwrap();
+    wait_for("each address to have one owner", MADE, || async { one_each(&all_here()) }).await.unwrap();
     for service in &services {
         service
             .wait_for("to have its address", |service| {
@@ -52,9 +54,10 @@ async fn two_hundred_addresses_at_once() {
     let found = all_here();
     for node in 1..=3 {
         let here = found.iter().filter(|nodes| nodes.contains(&node)).count();
-        assert!((20..=140).contains(&here), "node{node} has {here} of {COUNT}");
+        assert!((35..=100).contains(&here), "node{node} has {here} of {COUNT}");
     }
-    let_it_happen(3).await;
+    // Who gives way to the preferred node does so a moment later: rest comes soon, not at once.
+    let_it_happen(20).await;
     // A node that had no time to answer may be asked for by broadcast, and replaced; what is sent or written now and
     // then at rest leaves no window quiet.
     let rest = async || {
@@ -65,13 +68,10 @@ async fn two_hundred_addresses_at_once() {
         ensure!(noise.is_empty(), "broadcast at rest: {noise:?}");
         nothing_was_written(&bed, mark)
     };
-    // Who gives way to the preferred node does so a moment later: rest comes soon, not at once.
-    wait_for("ten seconds of rest", MANY, || async { rest().await.map_err(|error| format!("{error:#}")) })
-        .await
-        .unwrap();
+    one_of_three("ten seconds of rest with many addresses", rest).await.unwrap();
 
     bed.power_off(1).unwrap();
-    wait_for("the survivors to have all of them", MANY, || async {
+    wait_for("the survivors to have all of them", MOVED, || async {
         let found = all_here();
         let missing = found.iter().skip(1).filter(|nodes| nodes.iter().filter(|n| **n != 1).count() != 1).count();
         if missing == 0 { Ok(()) } else { Err(format!("{missing} are missing")) }
@@ -80,11 +80,11 @@ async fn two_hundred_addresses_at_once() {
     .unwrap();
     bed.power_on(1).unwrap();
     bed.wait_until_announcing(1).await.unwrap();
-    wait_for("each address to have one owner again", MANY, || async { one_each(&all_here()) }).await.unwrap();
+    wait_for("each address to have one owner again", MADE, || async { one_each(&all_here()) }).await.unwrap();
     for service in &services {
         service.delete().await.unwrap();
     }
-    wait_for("all addresses to be gone", MANY, || async {
+    wait_for("all addresses to be gone", MADE, || async {
         let left = all_here().iter().filter(|nodes| !nodes.is_empty()).count();
         if left == 0 { Ok(()) } else { Err(format!("{left} left")) }
     })

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::leases::MEMBER_PREFIX;
-use e2e::lan_faults::ObservedOutage;
-use e2e::watch::{FAILOVER, OVERLAP, let_it_happen};
+use e2e::lan_faults::{ObservedOutage, answers_of};
+use e2e::watch::{FAILOVER, OVERLAP, end, let_it_happen};
 use e2e::{Bed, Case};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
@@ -16,7 +16,7 @@ use kube::Api;
 use testbed::{Fault, Nic};
 
 use super::alone;
-use super::vip::{Vip, at_most, seen};
+use super::vip::{Vip, at_most};
 
 /// P8 of docs/announcer.md: an owner that was never heard under its record is replaced within 8 s. A node counts from
 /// when it has seen the record. After an outage the watches of two nodes, or two of one node, are back some seconds
@@ -112,11 +112,13 @@ async fn clients_of_nodes_that_have_the_api_again_do_not_wait_for_a_cut_off_node
     let (_alone, bed) = alone().await;
     let case = bed.case("api-first").await.unwrap();
     let Divided { vip, minority, term, split, management } = Divided::begin(&bed, &case, 197).await;
-    let watch = vip.watch();
+    let (probe, answerers) = vip.watch();
     management.iter().try_for_each(|nic| nic.plug()).unwrap();
     let second = vip.moved_from(minority).await;
     let_it_happen(3).await;
-    let (report, answers) = seen("the API is back before the LAN is whole", watch);
+    let what = "the API is back before the LAN is whole";
+    let report = end(what, probe, Some(NEVER_HEARD)).unwrap();
+    let answers = answers_of(what, &answerers).unwrap();
     assert!(report.outage < NEVER_HEARD, "{report}");
     // A client that knows the owner's MAC may still be served there, where kube-proxy translates the address. One that
     // asks for it is not answered.

@@ -6,6 +6,7 @@ mod monitoring;
 use std::time::{Duration, Instant};
 
 use e2e::installation::Installation;
+use e2e::journal::watched;
 use e2e::prometheus::Prometheus;
 use e2e::repositories::{OciRegistry, WebServer};
 use e2e::watch::Excuse;
@@ -245,11 +246,13 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
             .kubectl(&["get", "service/web", "-o=jsonpath={.metadata.finalizers}"])
             .contains("service.kubernetes.io/load-balancer-cleanup")
     );
-    for (client, address) in clients.iter().zip([pool, dhcp]) {
+    for (client, name) in clients.iter().zip(["pool", "dhcp"]) {
         client.wait_for_answers(e2e::ENOUGH, e2e::PATIENCE).unwrap();
         let report = client.settled_report();
-        assert!(report.sent > 1000, "{address}: {report}");
-        assert_eq!(report.lost, 0, "{address}: {report}");
-        tell(&format!("{address}: {report}"));
+        let what = format!("the chart's life, address by {name}");
+        watched(&what, &report, Some(Duration::ZERO));
+        assert!(report.sent > 1000, "{what}: {report}");
+        assert_eq!(report.lost, 0, "{what}: {report}");
+        tell(&format!("{what}: {report}"));
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use e2e::documents::page;
 use e2e::installation::{Installation, RKE2_FILE};
+use e2e::journal::watched;
 use e2e::watch::Excuse;
 use e2e::{ENOUGH, PATIENCE, wait_for};
 use serde_json::Value;
@@ -212,6 +213,10 @@ async fn who_types_what_the_pages_say_gets_an_address_that_works_and_keeps_it_th
     assert!(![web, pool].contains(&another), "{another} is in use");
     tell("only the programs, in the bundled chart");
     every_datagram_answered("only the programs, in the bundled chart", &clients, state);
+    // Each client has asked all the time, so the journal has it once.
+    for (name, probe) in &clients {
+        watched(&format!("what the pages say, address by {name}"), &probe.settled_report(), Some(Duration::ZERO));
+    }
     let addresses = ["web", "pooled", "leased"].map(|name| cluster.address_of(name).unwrap());
     assert_eq!(addresses, [web, pool, dhcp]);
 }

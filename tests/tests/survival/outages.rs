@@ -148,8 +148,7 @@ async fn a_revoked_token_is_told_and_a_new_one_is_used_without_a_restart() {
     pending.wait_for_event("SyncLoadBalancerFailed", "nauthorized").await.unwrap();
 
     let text = bed.fresh_cloud_config().unwrap();
-    let mut config: serde_json::Value =
-        serde_json::to_value(serde_saphyr::from_str::<serde_json::Value>(&text).unwrap()).unwrap();
+    let mut config: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
     // The current context leads nowhere, another one with the same user and namespace to Harvester.
     let good = config["clusters"][0].clone();
     let dead = json!({"name": "dead", "cluster": {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true}});

@@ -103,7 +103,7 @@ impl World<'_> {
                 self.dhcp.given.insert((service, given), self.now);
                 // Some promises depend on the end of the lease, so they are checked again at that time.
                 let lease = Duration::from_secs(self.dhcp.server.lease_seconds.into());
-                self.schedule(lease, Event::Weather);
+                self.schedule(lease, Event::Look);
             }
             // A refusal counts only if it certainly arrives, and before the client has sent another request.
             (MessageType::Nak, Some(address)) if !(slow || self.stormy() && self.scenario.loss > 0.0) => {

@@ -87,10 +87,7 @@ impl World<'_> {
             Kind::Ipvs => self.ipvs += 1,
             Kind::Fabric => self.fabrics += 1,
             Kind::Apart(a, b) => self.apart.push((a, b)),
-            Kind::Claims(service) => {
-                self.judge.alarmed.insert(service);
-                self.thief_announces(service);
-            }
+            Kind::Claims(service) => self.thief_announces(service),
             Kind::AllNotReady => self.all_not_ready(true),
             Kind::Server(fault) => self.server_fault(fault, true),
             Kind::KubeVip(_) => {
@@ -233,7 +230,7 @@ impl World<'_> {
             self.strange_since.remove(&service);
         }
         self.conflicts.insert(service, self.now + CONFLICT);
-        self.schedule(CONFLICT, Event::Weather);
+        self.schedule(CONFLICT, Event::Look);
     }
 
     fn tell_node(&mut self, n: usize) {

@@ -4,7 +4,7 @@ mod rest;
 mod troubles;
 mod verdicts;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -83,8 +83,6 @@ pub(super) struct Judge {
     /// with each NIC.
     runs_since: BTreeMap<usize, Duration>,
     well_since: BTreeMap<(Lan, usize), Duration>,
-    /// Services of which a host has claimed the address for a moment.
-    pub alarmed: BTreeSet<usize>,
 }
 
 /// From the first probe until the address is there: three probes, 10 ms after each, and the kernel.
@@ -121,7 +119,6 @@ impl Judge {
             met: BTreeMap::new(),
             runs_since: BTreeMap::new(),
             well_since: BTreeMap::new(),
-            alarmed: BTreeSet::new(),
         }
     }
 

@@ -72,8 +72,7 @@ impl World<'_> {
         if !self.scenario.faults[fault].is_on(self.now) {
             return;
         }
-        let since = self.kube_vip.filter(|(_, until)| *until > self.now).map_or(self.now, |(since, _)| since);
-        self.kube_vip = Some((since, self.now + KUBE_VIP_LEASE));
+        self.kube_vip = Some(self.now + KUBE_VIP_LEASE);
         self.write_lock("kube-vip-host");
         for service in self.wanted.clone() {
             // It goes on with the lease, which is for the tests of a migration.
@@ -88,11 +87,11 @@ impl World<'_> {
     pub(super) fn end_kube_vip(&mut self, hands_back: bool) {
         if self.kube_vips == 0 && hands_back {
             self.write_lock("");
-            self.kube_vip = self.kube_vip.map(|(since, _)| (since, self.now));
+            self.kube_vip = self.kube_vip.map(|_| self.now);
         }
         // Whatever is judged by its end is judged anew then.
-        if let Some((_, until)) = self.kube_vip {
-            self.schedule(until.saturating_sub(self.now), Event::Weather);
+        if let Some(until) = self.kube_vip {
+            self.schedule(until.saturating_sub(self.now), Event::Look);
         }
     }
 
@@ -104,7 +103,7 @@ impl World<'_> {
             Some(lock) if node.honours.as_ref().is_some_and(|(renewal, _)| *renewal == lock.renewal) => return,
             Some(lock) => {
                 node.honours = Some((lock.renewal.clone(), clock + lock.duration));
-                self.schedule(lock.duration, Event::Weather);
+                self.schedule(lock.duration, Event::Look);
             }
             None => node.honours = None,
         }

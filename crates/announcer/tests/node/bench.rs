@@ -162,16 +162,18 @@ pub struct Bench {
     lease: LeaseState,
 }
 
+/// Whether a test may be left out for what this machine lacks. `HCP_REQUIRE_ROOT=1` says that it has everything.
+pub fn may_skip() -> bool {
+    std::env::var_os("HCP_REQUIRE_ROOT").is_none_or(|value| value != "1")
+}
+
 /// Runs a test on a thread of its own, in a fresh network namespace whose sockets all belong to it.
 pub fn on_a_bench<T: AsyncFnOnce(&mut Bench) + Send + 'static>(test: T) {
     let has = |program: &str| {
         Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
     };
     if !rustix::process::geteuid().is_root() || !has("dnsmasq") || !has("ip") {
-        assert!(
-            std::env::var_os("HCP_REQUIRE_ROOT").is_none_or(|value| value != "1"),
-            "HCP_REQUIRE_ROOT=1, but this is not root or there is no dnsmasq or iproute2"
-        );
+        assert!(may_skip(), "HCP_REQUIRE_ROOT=1, but this is not root or there is no dnsmasq or iproute2");
         eprintln!("SKIPPED: needs root, dnsmasq and iproute2");
         return;
     }

@@ -63,15 +63,23 @@ fn the_end_of_an_ipv6_lease_is_noted_on_the_address() {
 #[test]
 fn an_ipv6_address_that_somebody_uses_is_declined() {
     on_a_bench(async |bench| {
-        // The other end answers for all that its server gives but one.
-        bench.at_server("ip", "addr add fd00:77::100/128 dev s0 nodad");
-        let options = "--dhcp-sequential-ip";
+        // The other end has both addresses that its server gives: which one it gives first depends on a hash of who
+        // asks. With `--dhcp-sequential-ip` it never gives the first one of a range.
+        let both = ["fd00:77::100", "fd00:77::101"];
+        for address in both {
+            bench.at_server("ip", &format!("addr add {address}/128 dev s0 nodad"));
+        }
         bench.at_server("ip", "addr add fd00:77::1/64 dev s0 nodad");
-        bench.serve(&format!("--dhcp-range=fd00:77::100,fd00:77::101,64,2m --dhcp-authoritative {options}"));
+        bench.serve("--dhcp-range=fd00:77::100,fd00:77::101,64,2m --dhcp-authoritative");
         bench.create("lan6", &DHCP6);
         bench.start();
-        bench
-            .eventually("it has the other one", |bench| leased(bench, "lan6").as_deref() == Some("fd00:77::101"))
-            .await;
+        bench.eventually("the conflict is told", |bench| bench.told("AddressConflict").is_some()).await;
+        let text = bench.told("AddressConflict").expect("it was just there");
+        let (used, other): (Vec<&str>, Vec<&str>) = both.into_iter().partition(|address| text.contains(address));
+        assert_eq!((used.len(), other.len()), (1, 1), "it names the address that is in use: {text}");
+        assert!(bench.vips().is_empty() && bench.api.published("lan6").is_empty(), "{:?}", bench.vips());
+        bench.at_server("ip", &format!("addr del {}/128 dev s0", other[0]));
+        bench.eventually("it has the other one", |bench| leased(bench, "lan6").as_deref() == Some(other[0])).await;
+        assert!(bench.log().contains("DHCPDECLINE("), "{}", bench.log());
     });
 }

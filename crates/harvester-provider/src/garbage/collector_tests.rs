@@ -24,6 +24,7 @@ struct Lab {
     sources: Sources,
     recorder: Recorder,
     events: mpsc::Receiver<Entry>,
+    registry: Registry,
 }
 
 fn lab(mode: GarbageMode, service_there: bool) -> Lab {
@@ -54,6 +55,7 @@ fn lab(mode: GarbageMode, service_there: bool) -> Lab {
     };
     let settings = GarbageConfig::new(mode, Duration::ZERO);
     let (recorder, events) = Recorder::to_channel("test");
+    let mut registry = Registry::default();
     let collector = Collector::new(
         settings,
         (config(), Identity::known("demo")),
@@ -61,9 +63,9 @@ fn lab(mode: GarbageMode, service_there: bool) -> Lab {
         std::array::from_fn(|_| watch::Sender::default().subscribe()),
         Requests::new(server.client(), server.client(), "guests"),
         Arc::default(),
-        Arc::new(Metrics::register(&mut Registry::default())),
+        Arc::new(Metrics::register(&mut registry)),
     );
-    Lab { server, collector, sources, recorder, events }
+    Lab { server, collector, sources, recorder, events, registry }
 }
 
 fn object() -> Value {
@@ -97,6 +99,22 @@ async fn garbage_is_told_once_and_always_when_asked() {
     lab.collector.tell(&[], &mut told, &lab.recorder);
     assert_eq!(lab.events.try_recv().unwrap().reason, "NoGarbage");
     assert_eq!(lab.server.requests(), [], "dry run");
+}
+
+/// W-53.
+#[tokio::test]
+async fn garbage_is_counted_by_its_kind_until_it_is_gone() {
+    let lab = lab(GarbageMode::List, false);
+    for (what, ours) in [("one without a Service", 1), ("none", 0)] {
+        lab.collector.look();
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &lab.registry).unwrap();
+        for (kind, count) in [("ours", ours), ("suspected", 0)] {
+            let line = format!("harvester_garbage_loadbalancers{{kind=\"{kind}\"}} {count}");
+            assert!(text.lines().any(|shown| shown == line), "{what}: {line} is not in\n{text}");
+        }
+        lab.sources.lbs.remove(&NAME_OF_LB.to_owned());
+    }
 }
 
 #[tokio::test]

@@ -145,6 +145,22 @@ async fn a_new_node_is_initialised_after_one_question_to_its_guest_agent() {
     asking.abort();
 }
 
+/// W-53.
+#[tokio::test]
+async fn host_names_that_guest_agents_have_told_are_counted() {
+    let lab = lab(&[running("vm-1", Some("10.20.100.1"))], "node-1");
+    let known = || lab.instances.metrics.known_hostnames.get().to_string();
+    assert_eq!(known(), "0");
+    let asking = tokio::spawn(Arc::clone(&lab.instances).run(lab.asked));
+    let view = node("node-1", None, true);
+    while let Err(error) = lab.instances.metadata(&view).await {
+        assert!(error.under_way, "{error}");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(known(), "1");
+    asking.abort();
+}
+
 /// The answer wakes the Node. Where there was none, the agent is asked again in time, however long the back-off is.
 #[tokio::test]
 async fn a_node_waits_for_an_answer_without_a_back_off_and_no_longer_than_until_the_next_question() {

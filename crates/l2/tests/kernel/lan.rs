@@ -2,7 +2,15 @@
 //!
 //! Both namespaces have no name and live as long as the test's thread and its sockets: nothing to clean up.
 
-use std::{fs::File, net::IpAddr, os::fd::AsFd, panic, thread, time::Duration};
+use std::{
+    env,
+    fs::{File, OpenOptions},
+    io::Write,
+    net::IpAddr,
+    os::fd::AsFd,
+    panic, thread,
+    time::Duration,
+};
 
 use futures::StreamExt;
 use ipnet::IpNet;
@@ -53,13 +61,33 @@ pub struct Lan {
     pub far: Side,
 }
 
+/// Whether a test may be left out for what this machine lacks. `HCP_REQUIRE_ROOT=1` says that it has everything.
+pub fn may_skip() -> bool {
+    env::var_os("HCP_REQUIRE_ROOT").is_none_or(|value| value != "1")
+}
+
+/// The test that began on this thread passes without having proved anything. `make test` shows that: a line of JSON is
+/// appended to the file that `HCP_JOURNAL` names, as tests/src/journal.rs does.
+pub fn skipped(test: &thread::Thread, why: &str) {
+    eprintln!("SKIPPED: {why}");
+    let Some(file) = env::var_os("HCP_JOURNAL") else { return };
+    let program = env::current_exe().unwrap_or_default();
+    let program = program.file_stem().unwrap_or_default().to_string_lossy();
+    let test = test.name().unwrap_or_default();
+    // Debug puts these plain texts between quotation marks as JSON does.
+    let line = format!("{{\"kind\":\"skipped\",\"program\":{program:?},\"test\":{test:?},\"why\":{why:?}}}\n");
+    // One call writes the whole line, because several programs write to the file at the same time.
+    let written = OpenOptions::new().create(true).append(true).open(file);
+    written.and_then(|mut file| file.write_all(line.as_bytes())).expect("the journal can be written");
+}
+
 /// Runs a test on a thread of its own, in fresh namespaces. Without root it says so and passes, unless
 /// `HCP_REQUIRE_ROOT=1` demands that it runs.
 pub fn on_a_lan<T: AsyncFnOnce(Lan) + Send + 'static>(test: T) {
     let missing = capabilities::missing(&[Capability::NetAdmin, Capability::NetRaw]).expect("capabilities");
     if !missing.is_empty() || !rustix::process::geteuid().is_root() {
         assert!(
-            std::env::var_os("HCP_REQUIRE_ROOT").is_none_or(|value| value != "1"),
+            may_skip(),
             "HCP_REQUIRE_ROOT=1, but this is no root with NET_ADMIN and NET_RAW (missing: {missing:?})"
         );
         eprintln!("SKIPPED: needs root with NET_ADMIN, NET_RAW and SYS_ADMIN to make network namespaces");

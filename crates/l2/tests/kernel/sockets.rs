@@ -1,12 +1,12 @@
 //! Packet sockets: what they hear and what not.
 
-use std::{io, net::Ipv4Addr};
+use std::{io, net::Ipv4Addr, thread};
 
 use etherparse::PacketBuilder;
 use l2::{Mac, PacketSocket, Traffic, arp::Arp, ndp::Ndp};
 use rtnetlink::{LinkBridge, LinkUnspec, LinkVlan};
 
-use crate::lan::{FAR, Lan, NEAR, PATIENCE, SILENCE, Side, VIP_MAC, eventually, macvlan, on_a_lan};
+use crate::lan::{FAR, Lan, NEAR, PATIENCE, SILENCE, Side, VIP_MAC, eventually, macvlan, on_a_lan, skipped};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 const OTHER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
@@ -101,12 +101,13 @@ fn a_socket_hears_nothing_that_is_for_a_macvlan_above_its_interface() {
 
 #[test]
 fn a_socket_hears_nothing_of_a_vlan_that_has_an_interface_here() {
-    on_a_lan(async |Lan { near, far }| {
+    let test = thread::current();
+    on_a_lan(async move |Lan { near, far }| {
         const NOT_SUPPORTED: i32 = -95;
         let vlan = LinkVlan::new("near.7", near.index, 7).up().build();
         match near.handle().link().add(vlan).execute().await {
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == NOT_SUPPORTED => {
-                eprintln!("SKIPPED: this kernel has no VLAN interfaces (module 8021q)");
+                skipped(&test, "this kernel has no VLAN interfaces (module 8021q)");
                 return;
             }
             made => made.expect("a VLAN"),

@@ -48,6 +48,17 @@ fn what_is_not_used_yet_is_not_set_up_any_more() {
 }
 
 #[test]
+fn an_address_that_the_kernel_does_not_extend_is_not_taken_from_clients_when_the_node_ends() {
+    let mut node = serving();
+    node.kernel.failing_extensions = 3;
+    node.pass_ms(3000);
+    assert!(node.reasons().contains(&"CannotAnnounce"), "{:?}", node.told);
+    node.feed(Input::Stop);
+    node.feed(Input::Released(true));
+    assert!(node.kernel.has("eth0", "10.0.0.5/32"), "{:?}", node.kernel.own());
+}
+
+#[test]
 fn a_successor_that_announces_late_is_waited_for_only_shortly() {
     let mut node = serving();
     node.feed(Input::Stop);

@@ -22,13 +22,13 @@ impl World<'_> {
     pub(super) fn troubles(&self) -> Vec<Trouble> {
         let mut troubles = Vec::new();
         let all_well: Vec<bool> = (0..self.nodes.len()).map(|n| self.is_well(n)).collect();
-        let kube_vip = self.kube_vip.is_some_and(|(_, until)| until > self.now);
+        let kube_vip = self.kube_vip.is_some_and(|until| until > self.now);
         for (index, answering) in self.judge.answering.iter().enumerate() {
             let lan = self.judge.vip(index).lan();
             let well: Vec<bool> = (0..self.nodes.len()).map(|n| self.is_well_in(lan, n)).collect();
             let nodes: Vec<(usize, Duration)> = answering.iter().map(|(n, since)| (*n, *since)).collect();
             for (at, a) in nodes.iter().enumerate() {
-                troubles.extend(nodes[at + 1..].iter().filter_map(|b| self.split(*a, *b, index)));
+                troubles.extend(nodes[at + 1..].iter().filter_map(|b| self.both(*a, *b, index)));
                 if kube_vip && well[a.0] {
                     troubles.push(Trouble::BesideKubeVip(a.0));
                 }
@@ -295,7 +295,7 @@ impl World<'_> {
     }
 
     /// Which trouble it is that these two nodes both answer, and since when each does.
-    fn split(&self, a: (usize, Duration), b: (usize, Duration), index: usize) -> Option<Trouble> {
+    fn both(&self, a: (usize, Duration), b: (usize, Duration), index: usize) -> Option<Trouble> {
         let contact = *self.judge.contact.get(&(self.judge.vip(index).lan(), a.0, b.0))?;
         let pair = [a.0, b.0];
         // What a dead process has left is another trouble.
@@ -316,8 +316,8 @@ impl World<'_> {
                 return Some(Trouble::Lingering(a.0, b.0, index));
             }
             return Some(match self.judge.addresses[index].0 {
-                Vip::Given(_) => Trouble::Split(a.0, b.0, index),
-                Vip::Leased(_) => Trouble::SplitLease(a.0, b.0, index),
+                Vip::Given(_) => Trouble::Both(a.0, b.0, index),
+                Vip::Leased(_) => Trouble::BothLeased(a.0, b.0, index),
             });
         }
         // Without claims the new owner announces itself only once. A node that does not hear it learns from the API. A
@@ -329,7 +329,7 @@ impl World<'_> {
         let lease = Duration::from_secs(2 * self.scenario.lease[0]);
         let deceived = |n: &usize| self.nodes[*n].deceived_at.is_some_and(|at| self.now < at + lease);
         if contact <= later && ran && !pair.iter().any(deceived) {
-            return Some(Trouble::Split(a.0, b.0, index));
+            return Some(Trouble::Both(a.0, b.0, index));
         }
         let told = |n: &usize| self.reaches_api(*n) && self.nodes[*n].stale == 0 && self.nodes[*n].api_slow == 0;
         (!refused && pair.iter().all(told)).then_some(Trouble::Torn(a.0, b.0, index))

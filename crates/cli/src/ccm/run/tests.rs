@@ -221,7 +221,7 @@ async fn touches_no_service(guest: &Guest, arguments: &[&str]) {
     assert_eq!(guest.last("PATCH", SERVICE), None);
 }
 
-/// Harvester is away: no name of the cluster is known, and nothing is judged.
+/// Harvester has nothing: the pause alone keeps the controller from the Service, which it writes to otherwise.
 #[tokio::test(start_paused = true)]
 async fn a_controller_that_is_paused_touches_no_service_from_its_first_moment_on() {
     let guest = Guest::new();

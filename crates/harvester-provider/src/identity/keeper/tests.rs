@@ -26,6 +26,10 @@ use crate::instances::view::build::vm;
 use crate::load_balancers::own_writes::lb_cache;
 use cloud_provider::view::{NodeView, Ready};
 
+/// Longer than the keeper waits for anything that these tests wait for. Where time is paused it passes only while all
+/// are waiting.
+const PATIENCE: Duration = Duration::from_mins(1);
+
 struct Lab {
     server: Scenario,
     identity: Identity,
@@ -104,8 +108,17 @@ impl Lab {
 
     async fn name(&self) -> String {
         let mut changes = self.identity.subscribe();
-        let name = changes.wait_for(Option::is_some).await.expect("the identity lives").clone();
+        let named = tokio::time::timeout(PATIENCE, changes.wait_for(Option::is_some)).await;
+        let name = named.expect("the cluster has no name yet").expect("the identity lives").clone();
         name.expect("waited for it").to_string()
+    }
+
+    /// Waits until the cluster is called this.
+    async fn is_named(&self, expected: &str) {
+        let mut changes = self.identity.subscribe();
+        let named = changes.wait_for(|name| name.as_ref().is_some_and(|name| name.as_str() == expected));
+        let named = tokio::time::timeout(PATIENCE, named).await;
+        named.unwrap_or_else(|_| panic!("the cluster is not called {expected} yet")).expect("the identity lives");
     }
 
     /// The watch shows this name in the record.
@@ -189,8 +202,7 @@ async fn a_name_that_is_written_into_the_record_is_taken_over() {
     let mut lab = Lab::start("prod2", None, remembered("prod"));
     assert_eq!(lab.name().await, "prod");
     lab.shows("prod2");
-    let mut changes = lab.identity.subscribe();
-    changes.wait_for(|name| name.as_ref().is_some_and(|name| name.as_str() == "prod2")).await.unwrap();
+    lab.is_named("prod2").await;
     assert_eq!(lab.told(), ["ClusterNameNotChanged", "ClusterNameChanged"]);
     assert_eq!(lab.metrics.cluster_name_mismatch.get(), 0);
 }

@@ -90,8 +90,7 @@ async fn a_human_who_names_it_adds_a_name_and_takes_none_away() {
     settle().await;
     let confirmation = Some(OperatorConfirmation::Rename(ClusterName::from_record("prod")));
     lab.sources.record.apply(NAME.into(), Record { card: Some(of_any_name()), confirmation, ..Record::default() });
-    let mut changes = lab.identity.subscribe();
-    changes.wait_for(|name| name.as_ref().is_some_and(|name| name.as_str() == "prod")).await.unwrap();
+    lab.is_named("prod").await;
     assert_eq!(names(&lab).await.1, ["", "kubernetes", "prod"]);
 }
 
