@@ -166,8 +166,8 @@ pub struct Limits {
     /// retry period later.
     hangs: Duration,
     /// How long an address is left alone where another host was found to use it, if a Service is made anew while a node
-    /// that does not learn of it keeps what it had: 10 s, and 10 ms for each step of the last octet of its own MAC,
-    /// which is 60 at most here: that of the last of 50 nodes.
+    /// that does not learn of it keeps what it had: 10 s, and 10 ms for each step of the last octet of its own MAC. For
+    /// the last node that is 10 more than there are nodes.
     left_alone: Duration,
     /// A broken watch lists again after up to a second, and the answer needs its time.
     relisted: Duration,
@@ -205,6 +205,7 @@ impl Limits {
         let outage = |kind: &Kind| matches!(kind, Kind::ApiAway(_) | Kind::ApiDown);
         let unaware = |kind: &Kind| outage(kind) || matches!(kind, Kind::Pause(..) | Kind::Freeze(_) | Kind::Stale(_));
         let anew = has(&unaware) && has(&|kind| matches!(kind, Kind::Deleted(_)));
+        let last_octet = u32::try_from(scenario.nodes + 10).expect("there are few");
         let apart = has(&|kind| matches!(kind, Kind::Apart(..)));
         let ill = [ServerFault::Silent, ServerFault::Slow, ServerFault::Refuses, ServerFault::GivesAway];
         Self {
@@ -214,7 +215,7 @@ impl Limits {
             api: 4 * scenario.api_late() + if scenario.refusals > 0.0 { seconds(10) } else { Duration::ZERO },
             tries: if scenario.refusals > 0.0 { seconds(20) } else { Duration::ZERO },
             hangs: if has(&outage) { deadline / 2 + retry } else { Duration::ZERO },
-            left_alone: if anew { seconds(10) + ms(600) } else { Duration::ZERO },
+            left_alone: if anew { seconds(10) + ms(10) * last_octet } else { Duration::ZERO },
             relisted: ms(1050) + late,
             fence: scenario.fence(),
             addresses: u32::try_from(scenario.services.len()).expect("there are few"),
