@@ -14,6 +14,7 @@ Tables lie between `<!-- figures: NAME -->` and `<!-- /figures -->`. A row of an
 """
 
 import argparse
+import copy
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ sys.dont_write_bytecode = True
 
 import programs as test_programs
 from figures_tables import TABLES, Data
-from machine import build, conditions, simulation_of
+from machine import build, conditions, last_change
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs/data"
@@ -38,6 +39,9 @@ OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 class Step:
     """A benchmark's part, which takes `seconds`, or `quick_seconds`."""
 
+    # Seconds to clean up in, for one that is told to end.
+    patience = 10
+
     def __init__(self, name, program, args, quick, seconds, quick_seconds, parse=None):
         self.name, self.program, self.args, self.quick = name, program, args, quick
         self.seconds, self.quick_seconds, self.parse = seconds, quick_seconds, parse
@@ -45,6 +49,39 @@ class Step:
     def words(self, take, report, programs):
         words = [word.replace("REPORT", str(report)).replace("RUNS", str(take)) for word in (self.quick if take == "quick" else self.args)]
         return [str(programs / self.program), *words]
+
+    def once(self, words, report, log, limit):
+        """One run of the program: its report, or None, and its status."""
+        report.unlink(missing_ok=True)
+        # A demo makes and removes what it needs by itself; one that builds needs the network, too.
+        private = [] if self.name in ("demo", "cold-demo") else [str(ROOT / "dev/private.sh")]
+        with log.open("w") as file:
+            process = subprocess.Popen([*private, *words], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                status = process.wait(timeout=limit)
+            except subprocess.TimeoutExpired:
+                status = f"no end after {limit} s"
+            finally:
+                # Also when this program is told to end: nothing may go on measuring.
+                if process.poll() is None:
+                    former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                    test_programs.stop(process, self.patience)
+                    signal.signal(signal.SIGTERM, former)
+        try:
+            found = self.parse(log.read_text()) if self.parse else json.loads(report.read_text())
+            if is_empty(found):
+                raise ValueError("no run is whole")
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            print(f"  FAILED, status {status}, {error}; see {log}", flush=True)
+            return None, status
+        if status:
+            print(f"  not everything could be measured, status {status}; see {log}", flush=True)
+        return found, status
+
+    def measured(self, take, words, report, log):
+        """The report of all that is taken, or None, whether it is whole, and what its origin says beside the usual."""
+        found, status = self.once(words, report, log, 3 * self.guess(take) + 300)
+        return found, not status, {"runs": take} if isinstance(take, int) else {}
 
     def origin(self):
         """Of what was measured last."""
@@ -79,6 +116,9 @@ class Step:
 
 class Script(Step):
     """A program of this directory that needs no benchmark and measures one thing; its last line is JSON."""
+
+    # What was built takes a while to remove.
+    patience = 120
 
     def __init__(self, name, seconds):
         super().__init__(name, f"dev/{name}.sh", [], [], seconds, seconds, parse=lambda said: json.loads(said.splitlines()[-1]))
@@ -117,6 +157,16 @@ class Repeated(Runs):
         super().__init__(name, program, args, 0, each, runs, 1, 1)
         self.merge = merge
 
+    def measured(self, take, words, report, log):
+        each = [self.once(words, report, log, 3 * self.guess(1) + 300) for _ in range(take)]
+        reports = [found for found, _ in each if found]
+        noted = {"runs": len(reports), "quick": self.is_less(len(reports))}
+        try:
+            return (self.merge(reports) if reports else None), not any(status for _, status in each), noted
+        except (ValueError, IndexError) as error:
+            print(f"  FAILED, {error}; see {log}", flush=True)
+            return None, False, noted
+
 
 def announcer(case, fixed, each, runs=10, quick_runs=3, fewest=3, outage=None):
     words = ["--only", case, "--report", "REPORT"] + (["--outage", str(outage)] if outage else [])
@@ -140,7 +190,7 @@ def repeated(part, each, runs):
 
 def medians(reports):
     """Of each figure the median, and what each run has found."""
-    merged = json.loads(json.dumps(reports[0]))
+    merged = copy.deepcopy(reports[0])
     for part_number, part in enumerate(merged["parts"]):
         for number, figure in enumerate(part["figures"]):
             alike = [report["parts"][part_number]["figures"][number] for report in reports]
@@ -152,11 +202,15 @@ def medians(reports):
 
 
 def demos(reports):
-    return {"figures": reports[-1]["figures"], "runs": reports}
+    return {"runs": reports}
 
 
 class Simulation(Step):
     """The simulation is not in what is built for machines, so its own commit is noted, too."""
+
+    def measured(self, take, words, report, log):
+        found, whole, noted = super().measured(take, words, report, log)
+        return found, whole, {**noted, "simulation": last_change(ROOT, "crates/announcer-sim")}
 
 
 def simulation(mode, seconds, quick_seconds, seeds, quick_seeds):
@@ -212,35 +266,6 @@ def is_empty(report):
     return not runs and not any(report.get(part) for part in ("many", "renew", "at_rest", "false_verdicts", "soak"))
 
 
-def once(step, words, report, log, limit):
-    """One run of a program: its report, or None, and its status."""
-    report.unlink(missing_ok=True)
-    # A demo makes and removes what it needs by itself; one that builds needs the network, too.
-    private = [] if step.name in ("demo", "cold-demo") else [str(ROOT / "dev/private.sh")]
-    with log.open("w") as file:
-        process = subprocess.Popen([*private, *words], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
-        try:
-            status = process.wait(timeout=limit)
-        except subprocess.TimeoutExpired:
-            status = f"no end after {limit} s"
-        finally:
-            # Also when this program is told to end: nothing may go on measuring. What was built for a cold demo takes a while to remove.
-            if process.poll() is None:
-                former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                test_programs.stop(process, patience=120 if isinstance(step, Script) else 10)
-                signal.signal(signal.SIGTERM, former)
-    try:
-        found = step.parse(log.read_text()) if step.parse else json.loads(report.read_text())
-        if is_empty(found):
-            raise ValueError("no run is whole")
-    except (OSError, ValueError, KeyError, IndexError) as error:
-        print(f"  FAILED, status {status}, {error}; see {log}", flush=True)
-        return None, status
-    if status:
-        print(f"  not everything could be measured, status {status}; see {log}", flush=True)
-    return found, status
-
-
 def run(step, take, commit, programs):
     """One step; its data, and whether everything could be measured."""
     report = OUT / "figures" / f"{step.name}.json"
@@ -248,20 +273,10 @@ def run(step, take, commit, programs):
     words = step.words(take, report, programs)
     command = " ".join([step.program, *words[1:]]).replace(str(report), "REPORT")
     origin = {**conditions(), "commit": commit, "quick": step.is_less(take), "command": command}
-    if isinstance(step, Simulation):
-        origin["simulation"] = simulation_of(ROOT)
-    if isinstance(take, int):
-        origin["runs"] = take
-    begun, log, limit = time.time(), report.with_suffix(".log"), 3 * step.guess(take) + 300
-    if not isinstance(step, Repeated):
-        found, status = once(step, words, report, log, limit)
-    else:
-        each = [once(step, words, report, log, limit) for _ in range(take)]
-        reports, status = [one for one, _ in each if one], next((one for _, one in each if one), 0)
-        found = step.merge(reports) if reports else None
-        origin.update(runs=len(reports), quick=step.is_less(len(reports)))
-    origin["seconds"] = round(time.time() - begun, 1)
-    return ({"origin": origin, "report": found} if found else None), bool(found) and not status
+    begun = time.time()
+    found, whole, noted = step.measured(take, words, report, report.with_suffix(".log"))
+    origin |= {**noted, "seconds": round(time.time() - begun, 1)}
+    return ({"origin": origin, "report": found} if found else None), bool(found) and whole
 
 
 def measure(options):

@@ -4,6 +4,7 @@ peers.json, what others were measured at. Of these only counts stand beside ours
 import json
 import re
 from collections import Counter
+from datetime import datetime, timedelta
 from statistics import median_low
 
 
@@ -34,14 +35,22 @@ def days(origins):
     return " to ".join(dict.fromkeys((min(dates), max(dates))))
 
 
-# They wait nearly all the time, and what they count does not depend on the load: they may run side by side.
-COUNTERS = {"announcer-at-rest", "announcer-dhcp-renew", "ccm-safe-mode"}
+def side_by_side(data, alike):
+    """The steps, of those of which `alike` holds, that ran while another one did."""
+    def times(origin):
+        begun = datetime.fromisoformat(origin["date"])
+        return begun, begun + timedelta(seconds=origin["seconds"])
+    # What tests saw is no measuring: its origin has no end.
+    spans = {name: times(step["origin"]) for name, step in data.steps.items() if alike(step["origin"]) and "seconds" in step["origin"]}
+    return sorted(name for name, (begun, ended) in spans.items()
+                  if any(name != other and begun < end and at < ended for other, (at, end) in spans.items()))
 
 
 def busiest(data, alike):
-    """Before steps began of which `alike` holds: per cent of the processors that other work took."""
-    loads = [step["origin"]["load"]["busy_percent_before"] for name, step in data.steps.items() if alike(step["origin"]) and name not in COUNTERS]
-    return f"other work took at most {max(loads):.0f} % of the processors" if loads else "others of these ran"
+    """Before the steps that ran alone began: per cent of the processors that other work took."""
+    beside = side_by_side(data, alike)
+    loads = [step["origin"]["load"]["busy_percent_before"] for name, step in data.steps.items() if alike(step["origin"]) and name not in beside]
+    return f"other work took at most {max(loads, default=0):.0f} % of the processors"
 
 
 class Marks:
@@ -89,11 +98,12 @@ def taken(data):
         return ["No figure of the present build has been taken yet; `make figures` takes them. Until then the rows below are of earlier builds, and say which."]
     machine = origins[0]["machine"]
     quick = any(origin["quick"] for origin in origins)
+    names = ", ".join(f"`{name}`" for name in side_by_side(data, is_ours))
+    beside = f", but for {names}, which wait nearly all the time: some of these ran side by side" if names else ""
     return [
         f"Rows without a mark are of commit {data.commit}, {days(origins)}"
         f"{', some with fewer runs than usual' if quick else ''}: {machine['cores']} cores, {machine['memory_gb']} GB, Linux"
-        f" {machine['kernel']}, {machine['system']}. Before each of them began, {busiest(data, is_ours)}. Only"
-        f" {', '.join(f'`{name}`' for name in sorted(COUNTERS))}, which wait and count, may have run side by side."
+        f" {machine['kernel']}, {machine['system']}. Before each of them began, {busiest(data, is_ours)}{beside}."
     ]
 
 
@@ -338,12 +348,14 @@ def demo(data):
             gap = f"{middle([run['gap_ms'] for run in runs])}; " if lost else ""
             return runs and [f"{gap}{lost} of {sent:,} requests lost, {slow} answered late", times(runs)]
         return cells
+    def last(report, key):
+        return runs_of(report)[-1]["figures"][key]
     def processes(report):
         """The last run's: each makes its own."""
         return [[f"{one['name']} on {one['node']}: memory, processor", f"{one['rss_mb']:.1f} MB, {one['cpu_ms']} ms", f"after {one['up_s']} s" if one["up_s"] else "the last run"]
-                for one in report["figures"]["processes"]]
+                for one in last(report, "processes")]
     def binary(report):
-        return [f"{report['figures']['binary_bytes'] / 1e6:.1f} MB", "`make release`"]
+        return [f"{last(report, 'binary_bytes') / 1e6:.1f} MB", "`make release`"]
     one = [("pool Service: created to address in its status", series("pool", "address_ms")),
            ("pool Service: created to first HTTP reply, kube-proxy's `minSyncPeriod` 100 ms", series("pool", "reply_ms")),
            ("DHCP Service: to address", series("dhcp", "address_ms")), ("DHCP Service: to first HTTP reply", series("dhcp", "reply_ms")),
@@ -391,15 +403,19 @@ def ccm(data):
             values = figure.get("values", [figure["value"]])
             measured = with_unit(figure["value"], figure["unit"]) + (f" ({with_unit(max(values), figure['unit'])})" if len(values) > 1 else "")
             bound = with_unit(figure["bound"], figure["unit"]) if "bound" in figure else "none"
-            counted = figure.get("go_provider", "") if is_count(figure) else ""
-            out.append([grouped(figure["what"]), bound, str(len(values)), measured + ("" if figure["holds"] else " **missed**"), grouped(counted)])
+            counted = go_provider(figure) if is_count(figure) else ""
+            out.append([grouped(figure["what"]), bound, str(len(values)), measured + ("" if figure["holds"] else " **missed**"), counted])
         return out or None
     return table(data, ["case", "bound (median)", "runs", "measured, median (max)", "Go provider 0.2.7, counts"], [([step], cells, "") for step in CCM])
 
 
 def is_count(figure):
-    """What the Go provider was counted at, with as many objects. It was tried with 1,000 Nodes, not with more."""
-    return not figure["unit"] and not figure["what"].startswith("5000 Nodes")
+    return not figure["unit"]
+
+
+def go_provider(figure):
+    """At what the Go provider was measured. The benchmark of 5,000 Nodes names what that one did with 1,000."""
+    return "" if figure["what"].startswith("5000 Nodes") else grouped(figure.get("go_provider", ""))
 
 
 SIMULATIONS = {"global": "sim-global", "service": "sim-service", "node": "sim-node"}
@@ -454,9 +470,10 @@ def tests(data):
 def peers(data):
     rows = [[one["what"], one["who"], one["text"], one["conditions"]] for one in data.peers.values()]
     unknown = "the machine's load was not written down"
-    for report in filter(None, map(data.report, (step for step in CCM if step != "ccm-nodes-5000"))):
-        rows += [[grouped(figure["what"]), "Go provider 0.2.7", grouped(figure["go_provider"]), unknown]
-                 for figure in figures_of(report) if "go_provider" in figure and not is_count(figure)]
+    figures = [figure for report in filter(None, map(data.report, CCM)) for figure in figures_of(report)]
+    # Two steps have one figure in common.
+    times = {grouped(figure["what"]): go_provider(figure) for figure in figures if go_provider(figure) and not is_count(figure)}
+    rows += [[what, "Go provider 0.2.7", text, unknown] for what, text in times.items()]
     return ["| what | program | figure | conditions |", "| --- | --- | --- | --- |", *("| " + " | ".join(row) + " |" for row in rows)]
 
 

@@ -36,11 +36,6 @@ def last_change(root, *paths):
     return (git("log", "-1", "--abbrev=12", "--format=%h", "--", *paths) or "unknown") + ("-dirty" if changed else "")
 
 
-def simulation_of(root):
-    """The same of the simulation, which is in nothing that runs on a machine."""
-    return last_change(root, "crates/announcer-sim")
-
-
 def build(root):
     """The commit that changed last what is measured, and whether that differs from it. Later ones changed documents or data only: theirs
     is the same build."""

@@ -18,8 +18,8 @@ def built(said):
 
 def start(root, words, **more):
     """What it starts is in its process group, and in its namespaces. It ends with this program, also when that is killed."""
-    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", Path(root) / "dev/private.sh", *words], stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT,
-                            start_new_session=True, **more)
+    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", Path(root) / "dev/private.sh", *words], stdin=subprocess.DEVNULL,
+                            stderr=subprocess.STDOUT, start_new_session=True, **more)
 
 
 def stop(process, patience=10):
