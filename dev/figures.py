@@ -6,8 +6,10 @@
                 this many; --minutes takes fewer where the time is short, leaves out what would not be done by then, and names both.
                 `make figures` does this.
   figures.py tests      keeps what clients saw in the last `make test`
+  figures.py suite      keeps the report of the last `make conformance` of all tests, in JUnit's form
   figures.py write      writes the tables anew
-  figures.py check      fails if a table says something else than the data, or the data has a path of this machine (in `make test`)
+  figures.py check      fails if a table says something else than the data, or the data has a path of this machine, or the two records of
+                Kubernetes' own suite differ (in `make test`)
 
 Each step is one file in docs/data/figures: what the benchmark wrote, raw values and all, with commit, machine, load, time and command.
 Tables lie between `<!-- figures: NAME -->` and `<!-- /figures -->`. A row of another build than most steps are of is marked with that build.
@@ -17,11 +19,13 @@ import argparse
 import copy
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 # What is imported leaves nothing in the tree.
 sys.dont_write_bytecode = True
@@ -346,6 +350,26 @@ def tests():
     write()
 
 
+def suite():
+    """The report has to be of a run of all tests, and the table of the same run: a later run of some replaces only their rows."""
+    report = OUT / "conformance/junit.xml"
+    if not report.exists():
+        sys.exit(f"figures: there is no {report}; `make conformance` writes it")
+    differences = differences_of_the_suite(report)
+    if differences:
+        sys.exit(f"figures: {report} is not of the run that docs/data/conformance.json is of: {differences[0]}; run `make conformance` without ARGS")
+    shutil.copyfile(report, DATA / "conformance.xml")
+
+
+def differences_of_the_suite(report):
+    """What the report says otherwise than the table. Times are those of one run each, and rows may be of a later one."""
+    table = {row["name"]: row["result"] for row in json.loads((DATA / "conformance.json").read_text())["rows"]}
+    told = {case.get("name"): next((child.get("message") if child.tag == "failure" else child.tag for child in case), "passed")
+            for case in ElementTree.parse(report).iter("testcase")}
+    return [f"{name}: {told.get(name, 'not there')} in the report, {table.get(name, 'not there')} in the table"
+            for name in sorted(told.keys() | table.keys()) if told.get(name) != table.get(name)]
+
+
 def pages():
     """Each page as it is, and as the data says it should be."""
     data = Data(DATA)
@@ -379,8 +403,12 @@ def check():
     stale = [page for page, is_now, should_be in pages() if is_now != should_be]
     if stale:
         sys.exit(f"figures: {', '.join(stale)} differs from docs/data; write it anew with: dev/figures.py write")
+    differences = differences_of_the_suite(DATA / "conformance.xml")
+    if differences:
+        sys.exit(f"figures: docs/data/conformance.xml differs from conformance.json: {'; '.join(differences)}; keep the report of `make conformance` with: "
+                 "dev/figures.py suite")
     # What is kept says nothing of where on a machine it was measured.
-    for path in DATA.rglob("*.json"):
+    for path in [*DATA.rglob("*.json"), *DATA.rglob("*.xml")]:
         text = path.read_text()
         place = next((place for place in (ROOT, Path.home()) if f"{place}/" in text), None)
         if place:
@@ -391,7 +419,7 @@ def check():
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("figures: told to end"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=["measure", "tests", "write", "check"])
+    parser.add_argument("verb", choices=["measure", "tests", "suite", "write", "check"])
     parser.add_argument("--missing", action="store_true", help="only what is not there of this build, or of fewer runs")
     parser.add_argument("--quick", action="store_true", help="fewer runs")
     parser.add_argument("--runs", action="append", default=[], metavar="[STEP=]N", help="runs of this step, or of each that has several")
@@ -404,7 +432,7 @@ def main():
         options.runs = {step: max(1, int(runs)) for step, _, runs in (text.rpartition("=") for text in options.runs)}
     except ValueError:
         parser.error("--runs takes a number, or STEP=NUMBER")
-    {"measure": lambda: measure(options), "tests": tests, "write": write, "check": check}[options.verb]()
+    {"measure": lambda: measure(options), "tests": tests, "suite": suite, "write": write, "check": check}[options.verb]()
 
 
 if __name__ == "__main__":
