@@ -180,7 +180,7 @@ pub struct Config {
     pub health: Option<Listen>,
     /// How to reach the cluster.
     pub api: ApiConfig,
-    /// `vip_loglevel` on slog's scale: -4 debug, 0 info, 4 warn, 8 error.
+    /// `vip_loglevel`, in the levels of Go's `log/slog`: -8 trace, -4 debug, 0 info, 4 warn, 8 error.
     pub log_level: i32,
     /// Variables that are set and have no effect.
     pub without_effect: Vec<String>,
@@ -263,7 +263,9 @@ impl Config {
                 home,
                 server: values.server()?,
             },
-            log_level: values.number("vip_loglevel", "a whole number: -4 debug, 0 info, 4 warn, 8 error")?.unwrap_or(0),
+            log_level: values
+                .number("vip_loglevel", "a whole number: -8 trace, -4 debug, 0 info, 4 warn, 8 error")?
+                .unwrap_or(0),
             without_effect: values.without_effect()?,
         };
         Ok(config)

@@ -10,7 +10,7 @@ use announcer_core::config::{ConfigError, VARIABLES};
 use announcer_core::status::Report;
 use runtime::error::chain;
 use runtime::host;
-use runtime::logging::{self, Format};
+use runtime::logging::{self, Format, Verbosity};
 use runtime::shutdown;
 
 use crate::PRODUCT;
@@ -228,20 +228,12 @@ pub fn main(arguments: &[String]) -> ExitCode {
     let config = match Config::from_env_and_args(std::env::vars(), words, &hostname) {
         Ok(config) => config,
         Err(error) => {
-            logging::init(Format::Text, 0);
+            logging::init(Format::Text, Verbosity::Slog(0));
             tracing::error!("the announcer cannot start: {error}{}", meant(&error));
             return ExitCode::from(WRONG_USAGE);
         }
     };
-    // In slog's levels -4 is debug, and lower numbers mean more output.
-    logging::init(
-        Format::Text,
-        match config.log_level {
-            ..=-8 => 5,
-            -7..=-1 => 3,
-            _ => 0,
-        },
-    );
+    logging::init(Format::Text, Verbosity::Slog(config.log_level));
     // One thread is enough for the work of one node; each further one would cost memory on every node.
     let result = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(config)),

@@ -88,6 +88,12 @@ fn tree() -> Command {
         .subcommands(own)
 }
 
+/// Both commands, for the reference.
+#[cfg(test)]
+pub fn commands() -> Command {
+    Arguments::command()
+}
+
 fn completion(shell: &str) -> Result<()> {
     stdout::print(&script(shell)?)
 }

@@ -10,7 +10,7 @@ use clap::{Arg, Command, CommandFactory};
 use cloud_provider::provider::{HARVESTER_SILENT, NOT_READ_YET};
 use harvester_provider::Source;
 
-use crate::{ccm, generate_addon, identity, output, status_and_doctor};
+use crate::{ccm, completion, generate_addon, identity, output, probe, status_and_doctor};
 
 const CONTRACT: &str = include_str!("../../contract/src/keys.rs");
 const HARVESTER: &str = include_str!("../../harvester-api/src/keys.rs");
@@ -39,6 +39,10 @@ fn render() -> String {
     flags(&mut text, &status_and_doctor::DoctorArguments::command());
     text.push_str("\n## Words of `identity`\n");
     words(&mut text, &identity::Arguments::command());
+    text.push_str("\n## Flags of `probe`\n");
+    flags(&mut text, &probe::Arguments::command());
+    text.push_str("\n## Words of `completion` and `man`\n");
+    words(&mut text, &completion::commands());
     text.push_str("\n## Flags of `announcer status`\n\nVariables and flags of the announcer, and:\n");
     let announcer = crate::announcer::command();
     flags(&mut text, announcer.find_subcommand("status").expect("the announcer has this command"));
@@ -68,17 +72,29 @@ fn flags(text: &mut String, command: &Command) {
             let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
             let meaning = arg.get_help().map(ToString::to_string).unwrap_or_default();
             let default = if default.concat().is_empty() { String::new() } else { format!("`{}`", default.join(",")) };
-            writeln!(text, "| {} | {default} | {} |", name(arg), cell(&meaning)).expect("a String takes everything");
+            let meaning = cell(&format!("{meaning}{}", accepted(arg, &meaning)));
+            writeln!(text, "| {} | {default} | {meaning} |", name(arg)).expect("a String takes everything");
         }
     }
 }
 
+/// The values that a flag accepts, where its help does not name all of them.
+fn accepted(arg: &Arg, meaning: &str) -> String {
+    let values: Vec<_> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    let takes_one = arg.get_action().takes_values() && !values.is_empty();
+    if !takes_one || values.iter().all(|value| meaning.contains(value.as_str())) {
+        return String::new();
+    }
+    format!("; accepted: `{}`", values.join("`, `"))
+}
+
 /// Each word of a command, with its flags.
 fn words(text: &mut String, command: &Command) {
-    let name = command.get_name().rsplit(' ').next().unwrap_or_default();
+    let name = command.get_name().strip_prefix("harvester-cloud-provider").unwrap_or(command.get_name()).trim();
     for word in command.get_subcommands() {
         let about = word.get_about().map(ToString::to_string).unwrap_or_default();
-        write!(text, "\n### `{name} {}`\n\n{about}.\n", word.get_name()).expect("a String takes everything");
+        let word_in_full = format!("{name} {}", word.get_name());
+        write!(text, "\n### `{}`\n\n{about}.\n", word_in_full.trim_start()).expect("a String takes everything");
         flags(text, word);
     }
 }
@@ -114,7 +130,8 @@ fn variables(text: &mut String) {
 /// What the words of the column `kind` mean.
 const KINDS: &str = "\
 `Normal` and `Warning` are Events. `condition` is the status of `LoadBalancerReady` with this reason; a Service that \
-is served has the same reason in `LoadBalancerWarning`; `warning` is one of that condition alone. `maintenance` is the \
+is served has the same reason in `LoadBalancerWarning`; `warning` is one of that condition alone. `condition \
+joined-address` is `cloudprovider.harvesterhci.io/joined-address`, a condition of its own. `maintenance` is the \
 status of the Node's condition `HarvesterHostMaintenance` with this reason. `phase`: no object shows it, but [a \
 metric](#what-services-wait-for) and the command `plan`. `plan`: only that command. *The record* is ConfigMap \
 `kube-system/harvester-cloud-provider`; a `reason of SafeMode` is the first word of its key `safe-mode`.";

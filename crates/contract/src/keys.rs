@@ -118,6 +118,9 @@ pub mod cloudprovider {
         /// ConfigMap `kube-system/harvester-cloud-provider`: a changed value makes the cloud provider look for garbage
         /// at once.
         pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";
+        /// ConfigMap `kube-system/harvester-cloud-provider`: what an operator has said of the identity of this cluster,
+        /// written by `identity confirm` and `identity rename`. The cloud provider removes it when it has acted on it.
+        pub const CONFIRMATION: &str = "cloudprovider.harvesterhci.io/identity";
     }
 }
 
@@ -135,7 +138,7 @@ pub mod kube_vip {
         pub const REQUESTED_IP: &str = "kube-vip.io/requestedIP";
         /// Node that announces.
         pub const VIP_HOST: &str = "kube-vip.io/vipHost";
-        /// `true`: not for kube-vip.
+        /// `true`: the announcer leaves the Service alone, and so does kube-vip.
         pub const IGNORE: &str = "kube-vip.io/ignore";
         /// Host name for the DHCP server. Refused: one with which another Service leases its address, if both name the
         /// same interface.
@@ -158,7 +161,8 @@ pub mod kube_vip {
         pub const DDNS: &str = "kube-vip.io/ddns";
         /// kube-vip: tracked connections are forgotten when the Service changes. Without effect; an Event says so.
         pub const FLUSH_CONNTRACK: &str = "kube-vip.io/flush-conntrack";
-        /// An 802.1Q sub-interface, which we do not make.
+        /// kube-vip: VLAN sub-interface that it makes for the address. Without effect: make the interface on each node and
+        /// name it in `kube-vip.io/serviceInterface`.
         pub const SERVICE_VLAN: &str = "kube-vip.io/serviceVLAN";
     }
 }

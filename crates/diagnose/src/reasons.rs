@@ -35,8 +35,8 @@ pub fn find(word: &str) -> Option<&'static Reason> {
 #[rustfmt::skip]
 pub const REASONS: &[Reason] = &[
     reason("Served", "Service", "condition True", "A node serves the address; the message names both.", "Nothing."),
-    reason("JoinedOthers", "Service", "condition True",
-        "Another Service had the address before, and decides which node announces it (condition joined-address).",
+    reason("JoinedOthers", "Service", "condition joined-address",
+        "Another Service had the address before, and decides which node announces it.",
         "Nothing."),
     reason("NoLoadBalancerYet", "Service", "condition True",
         "Another program gave the Service its address, and the controller has no load balancer for it so far.",
@@ -78,9 +78,9 @@ pub const REASONS: &[Reason] = &[
     reason("QuotaReached", "Service", "condition False",
         "The cluster has as many load balancers as --max-load-balancers allows.",
         "Delete a Service, share an address, or raise the limit."),
-    reason("TooManyAtOnce", "Service", "condition True",
-        "More than a third of all served Services have lost their load balancer on Harvester, or have another address \
-         booked.",
+    reason("TooManyAtOnce", "Service", "warning",
+        "More than three served Services, and more than a third of all, have lost their load balancer on Harvester, or \
+         have another address booked.",
         "Check the cloud-config and the pools of Harvester; if it is true, run identity confirm."),
     reason("AddressTaken", "Service", "condition False",
         "Another Service, a Node, a gateway or an API server has the address; the message names it.",
@@ -208,7 +208,7 @@ pub const REASONS: &[Reason] = &[
         "A Service is gone with its finalizer on, or a ClusterIP again, as after a restore of etcd; its load \
          balancer stays on Harvester.",
         "Nothing if the restore is to stay: the load balancer is reported as garbage. See docs/backup.md."),
-    reason("UndoneByOthers", "Service, Node, ConfigMap", "Warning, condition True",
+    reason("UndoneByOthers", "Service, Node, ConfigMap", "Warning, condition False, warning",
         "Another program undoes what this program writes on a Service, a load balancer, a Node, the record or the NAD \
          mapping.",
         "Tell the program that the message names to leave alone what the message lists."),
@@ -265,9 +265,10 @@ pub const REASONS: &[Reason] = &[
         "The Node of an absent machine cannot be deleted.",
         "Grant the right to delete nodes, or delete the Node."),
     reason("NodesNotDeleted", "Node", "Warning",
-        "More than a third of all Nodes seem to have lost their machines within a minute; none is deleted.",
+        "More than three Nodes, and more than a third of all, seem to have lost their machines within a minute; none is \
+         deleted.",
         "Check the cloud-config; if it is true, delete the Nodes with the command in the message."),
-    reason("NodeSilent", "Node, Pod", "Warning, condition False",
+    reason("NodeSilent", "Node, Pod", "Warning on the Node, condition Ready False on its pods",
         "A node has fallen silent, and its pods left their Services; the message has the evidence.",
         "See why the node is away: power, network, host. docs/node-loss.md says what was written."),
     reason("NodeHeardAgain", "Node", "Normal", "A node that was silent is heard again, and its pods are back in \
@@ -364,7 +365,7 @@ pub const REASONS: &[Reason] = &[
     reason("RecordOfAnotherCluster", "ConfigMap", "reason of SafeMode",
         "The record belongs to another cluster and was copied here.",
         "Take the record out of what copies it, then run the command in the message."),
-    reason("IdentityNotKnown", "ConfigMap", "reason of a hold",
+    reason("IdentityNotKnown", "ConfigMap, Lease", "reason of a hold",
         "The cloud controller waits for a kubelet of the machines that the record names, or has not judged yet what \
         another one has left.",
         "Wait up to 5 minutes; see docs/backup.md."),

@@ -110,8 +110,9 @@ pub const VARIABLES: &[Variable] = &[
         "vip_handover",
         None,
         "false",
-        "Mode `node`: a process that ends hands its addresses over, and with them all connections end, also if its \
-        node goes on. `false`: they stay for the next process, for 300 s",
+        "Mode `node`: what becomes of the addresses of a process that ends while its node stays. `true`: other nodes take \
+        them over, and every connection through them ends. `false`: they stay on the node for 300 s, for the next \
+        process, and connections go on",
     ),
     boolean(
         "vip_probe",
@@ -125,9 +126,10 @@ pub const VARIABLES: &[Variable] = &[
         "vip_claim_keys",
         None,
         "",
-        "Mode `node`: directory in which a Secret is mounted; each of its files is a key of claims, of 16 bytes or \
-        more. All are accepted; a new one is sent with after 5 min, the last in the order of names. Without it claims \
-        are proved by the UIDs of Services",
+        "Mode `node`: directory in which a Secret is mounted. Each file is a key of at least 16 bytes that authenticates \
+        claims (messages in which a node says that it has an address). Claims with any of these keys are accepted. The \
+        announcer signs with the key whose file name is last in alphabetical order, 5 minutes after the file has \
+        appeared. Unset: the UID of the Service is the key",
     ),
     text(
         "svc_leasename",
@@ -184,7 +186,7 @@ pub const VARIABLES: &[Variable] = &[
         unset; the flag without a value (`--prometheusHTTPServer=`) serves none of them",
     ),
     text("health_check_port", Some("healthCheckPort"), "0", "Serves health on a port of its own; `0`: no"),
-    text("vip_loglevel", Some("log"), "0", "`-4` debug, `0` info, `4` warnings, `8` errors"),
+    text("vip_loglevel", Some("log"), "0", "`-8` trace, `-4` debug, `0` info, `4` warnings, `8` errors"),
     text(
         "k8s_config_file",
         Some("k8sConfigPath"),

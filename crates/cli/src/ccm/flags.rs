@@ -91,7 +91,8 @@ pub struct Cloud {
     /// Name of this guest cluster on Harvester; must be unique in its namespace there
     #[arg(long, default_value = "kubernetes")]
     pub cluster_name: String,
-    /// Controllers to run: `*`, a name, or `-name` to leave one out; the first match wins
+    /// Controllers to run: `*`, a name, or `-name` to leave one out; the first match wins. Names: `cloud-node`,
+    /// `cloud-node-lifecycle`, `service`, `route`, `node-loss`; the long ones of health checks are accepted, too
     #[arg(long, value_delimiter = ',', default_value = "*", action = ArgAction::Append, allow_hyphen_values = true)]
     pub controllers: Vec<String>,
     /// Kubeconfig file of the guest cluster; without it $KUBECONFIG, then the pod's service account
@@ -289,6 +290,16 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_names_every_controller() {
+        let command = command();
+        let flag = command.get_arguments().find(|arg| arg.get_id() == "controllers").unwrap();
+        let help = flag.get_help().unwrap().to_string();
+        for controller in cloud_provider::controllers::Controller::ALL {
+            assert!(help.contains(&format!("`{}`", controller.metric_name())), "{controller}: {help}");
+        }
     }
 
     /// W-54.

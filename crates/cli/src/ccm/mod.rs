@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use runtime::error::chain;
-use runtime::logging::{self, Format};
+use runtime::logging::{self, Format, Verbosity};
 
 use crate::VERSION;
 use crate::stdout::say;
@@ -38,7 +38,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(error) => {
-            logging::init(Format::Text, 0);
+            logging::init(Format::Text, Verbosity::Klog(0));
             let asked =
                 arguments.iter().any(|a| a == "--show-full-help-on-error" || a == "--show-full-help-on-error=true");
             return refuse(&what_is_wrong(&error.render().to_string()), asked);
@@ -48,7 +48,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         let raw = format!("harvester-cloud-provider {VERSION} {}", std::env::consts::ARCH);
         return say(if form == "raw" { &raw } else { VERSION });
     }
-    logging::init(flags.logging_format, flags.log_level());
+    logging::init(flags.logging_format, Verbosity::Klog(flags.log_level()));
     let full_help = flags.harvester.show_full_help_on_error;
     let configuration = match config::configure(&flags) {
         Ok(configuration) => configuration,

@@ -14,7 +14,7 @@ use crate::events::config_map;
 
 pub use contract::config_maps::record::{CLUSTER_NAME, IDENTITY, PAUSED, POSSIBLE_ORPHANS, SAFE_MODE};
 pub use contract::config_maps::{NAMESPACE, RECORD as NAME};
-pub use contract::keys::cloudprovider::LIST_GARBAGE;
+pub use contract::keys::cloudprovider::{CONFIRMATION, LIST_GARBAGE};
 
 /// Key of the time when a Service vanished as after a restore of etcd. No garbage is collected for a day after it.
 pub const RESTORE_SUSPECTED: &str = "restore-suspected";
@@ -23,9 +23,6 @@ pub const RESTORE_SUSPECTED: &str = "restore-suspected";
 /// the newest one has: after the restore etcd counts through the same revisions again, and an object that is made then,
 /// and lost by a second restore, would be covered by a confirmation that was given before it existed.
 pub const CONFIRMED_LOST: &str = "confirmed-lost";
-/// Annotation with an operator's confirmation of the identity, see [`parse_confirmation`]. The leader removes it after
-/// it has acted on it.
-pub const CONFIRMATION: &str = "cloudprovider.harvesterhci.io/identity";
 
 /// Limit of the lines, because a ConfigMap holds one megabyte; the oldest lines are removed first.
 const MOST_ORPHANS: usize = 500;
