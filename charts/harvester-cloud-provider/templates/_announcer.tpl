@@ -109,7 +109,7 @@ vip_subnet: {pattern: {{ printf "^/?(auto|%s)$|^/?(auto|[0-9]|[12][0-9]|3[0-2]) 
 {{ . }}: {pattern: {{ $seconds | quote }}, accepted: "a whole number of seconds from 1 to 3600"}
 {{- end }}
 vip_arpRate: {pattern: "^[0-9]+$", accepted: "a whole number of milliseconds"}
-vip_loglevel: {pattern: "^-?[0-9]+$", accepted: "a whole number: -8 trace, -4 debug, 0 info, 4 warn, 8 error"}
+vip_loglevel: {pattern: "^-?[0-9]+$", accepted: "-8 trace, -4 debug, 0 info, 4 warn, 8 error"}
 {{- end -}}
 
 {{/* What the announcer will read, as YAML: the environment counts before flags, what is empty counts as unset, and what comes from elsewhere is not known here. */}}

@@ -263,9 +263,7 @@ impl Config {
                 home,
                 server: values.server()?,
             },
-            log_level: values
-                .number("vip_loglevel", "a whole number: -8 trace, -4 debug, 0 info, 4 warn, 8 error")?
-                .unwrap_or(0),
+            log_level: values.number("vip_loglevel", "-8 trace, -4 debug, 0 info, 4 warn, 8 error")?.unwrap_or(0),
             without_effect: values.without_effect()?,
         };
         Ok(config)

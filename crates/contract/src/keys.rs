@@ -161,8 +161,8 @@ pub mod kube_vip {
         pub const DDNS: &str = "kube-vip.io/ddns";
         /// kube-vip: tracked connections are forgotten when the Service changes. Without effect; an Event says so.
         pub const FLUSH_CONNTRACK: &str = "kube-vip.io/flush-conntrack";
-        /// kube-vip: VLAN sub-interface that it makes for the address. Without effect: make the interface on each node and
-        /// name it in `kube-vip.io/serviceInterface`.
+        /// kube-vip: VLAN sub-interface that it makes for the address. Without effect: make the interface on each node
+        /// and name it in `kube-vip.io/serviceInterface`.
         pub const SERVICE_VLAN: &str = "kube-vip.io/serviceVLAN";
     }
 }

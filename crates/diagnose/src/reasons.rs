@@ -79,8 +79,8 @@ pub const REASONS: &[Reason] = &[
         "The cluster has as many load balancers as --max-load-balancers allows.",
         "Delete a Service, share an address, or raise the limit."),
     reason("TooManyAtOnce", "Service", "warning",
-        "More than three served Services, and more than a third of all, have lost their load balancer on Harvester, or \
-         have another address booked.",
+        "More than three served Services, over a third of all, have lost their load balancer, or have another address \
+         booked.",
         "Check the cloud-config and the pools of Harvester; if it is true, run identity confirm."),
     reason("AddressTaken", "Service", "condition False",
         "Another Service, a Node, a gateway or an API server has the address; the message names it.",
@@ -265,8 +265,7 @@ pub const REASONS: &[Reason] = &[
         "The Node of an absent machine cannot be deleted.",
         "Grant the right to delete nodes, or delete the Node."),
     reason("NodesNotDeleted", "Node", "Warning",
-        "More than three Nodes, and more than a third of all, seem to have lost their machines within a minute; none is \
-         deleted.",
+        "More than three Nodes, over a third of all, seem to have lost their machines within a minute; none is deleted.",
         "Check the cloud-config; if it is true, delete the Nodes with the command in the message."),
     reason("NodeSilent", "Node, Pod", "Warning on the Node, condition Ready False on its pods",
         "A node has fallen silent, and its pods left their Services; the message has the evidence.",

@@ -110,8 +110,8 @@ pub const VARIABLES: &[Variable] = &[
         "vip_handover",
         None,
         "false",
-        "Mode `node`: what becomes of the addresses of a process that ends while its node stays. `true`: other nodes take \
-        them over, and every connection through them ends. `false`: they stay on the node for 300 s, for the next \
+        "Mode `node`: what becomes of the addresses of a process that ends while its node stays. `true`: other nodes \
+        take them over, and every connection through them ends. `false`: they stay on the node for 300 s, for the next \
         process, and connections go on",
     ),
     boolean(
@@ -126,10 +126,10 @@ pub const VARIABLES: &[Variable] = &[
         "vip_claim_keys",
         None,
         "",
-        "Mode `node`: directory in which a Secret is mounted. Each file is a key of at least 16 bytes that authenticates \
-        claims (messages in which a node says that it has an address). Claims with any of these keys are accepted. The \
-        announcer signs with the key whose file name is last in alphabetical order, 5 minutes after the file has \
-        appeared. Unset: the UID of the Service is the key",
+        "Mode `node`: directory in which a Secret is mounted. Each file is a key of at least 16 bytes that \
+        authenticates claims (messages in which a node says that it has an address). Claims with any of these keys \
+        are accepted. The announcer signs with the key whose file name is last in alphabetical order, 5 minutes \
+        after the file has appeared. Unset: the UID of the Service is the key",
     ),
     text(
         "svc_leasename",
