@@ -265,7 +265,8 @@ pub const REASONS: &[Reason] = &[
         "The Node of an absent machine cannot be deleted.",
         "Grant the right to delete nodes, or delete the Node."),
     reason("NodesNotDeleted", "Node", "Warning",
-        "More than three Nodes, over a third of all, seem to have lost their machines within a minute; none is deleted.",
+        "More than three Nodes, over a third of all, seem to have lost their machines within a minute; none is \
+         deleted.",
         "Check the cloud-config; if it is true, delete the Nodes with the command in the message."),
     reason("NodeSilent", "Node, Pod", "Warning on the Node, condition Ready False on its pods",
         "A node has fallen silent, and its pods left their Services; the message has the evidence.",
