@@ -181,6 +181,12 @@ impl LifecycleController {
                         it deletes the Node"
                     );
                 }
+                Action::Keep(why) => {
+                    tracing::info!(
+                        node = node.name,
+                        "the Node is not Ready, and its machine is not found; the controller keeps the Node: {why}"
+                    );
+                }
                 Action::SetTaints(taints) => self.set_taints(&node, &taints).await,
                 Action::Confirm(expected, taints) => self.confirm(&node, &expected, &taints).await,
                 Action::Delete(evidence) => doomed.push(Doomed { node, evidence, proofs }),

@@ -115,6 +115,10 @@ pub(crate) fn node(node: &Node) -> NodeView {
         addresses: addresses
             .map(|address| NodeAddress { kind: address.type_.as_str().into(), address: address.address.clone() })
             .collect(),
+        system_uuid: status
+            .and_then(|status| status.node_info.as_ref())
+            .map(|info| info.system_uuid.clone())
+            .filter(|uuid| !uuid.is_empty()),
         deleting: meta.deletion_timestamp.is_some(),
     }
 }
@@ -194,5 +198,17 @@ mod tests {
             (view.taints[0].value.clone(), view.taints[0].time_added.as_deref()),
             (None, Some("2026-01-02T03:04:05Z"))
         );
+    }
+
+    #[test]
+    fn the_system_uuid_of_a_node_is_what_its_kubelet_has_written() {
+        let uuid = |status: Value| node(&from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap());
+        let info = |uuid: &str| {
+            json!({"nodeInfo": {"architecture": "", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+                "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "m", "operatingSystem": "", "osImage": "",
+                "systemUUID": uuid}})
+        };
+        assert_eq!(uuid(info("U")).system_uuid.as_deref(), Some("U"));
+        assert_eq!((uuid(info("")).system_uuid, uuid(json!({})).system_uuid), (None, None));
     }
 }

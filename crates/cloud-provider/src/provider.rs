@@ -220,13 +220,21 @@ pub struct InstanceMetadata {
     pub labels: BTreeMap<&'static str, String>,
 }
 
-/// Whether a machine exists. There are three answers, because a Node must not be deleted on doubt.
+/// Whether a machine exists. There are more than two answers, because a Node must not be deleted on doubt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Existence {
     /// The machine exists.
     Exists,
     /// Proven absent; the text names the API and its answer.
     Gone(String),
+    /// Proven absent as with `Gone`, but the Node may live on another machine that has not told yet whose it is. The
+    /// doubt counts for a while only.
+    Doubted {
+        /// As with `Gone`.
+        evidence: String,
+        /// Names the machines.
+        doubt: String,
+    },
     /// Not known now; changes nothing.
     Unknown(String),
 }

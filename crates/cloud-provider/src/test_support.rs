@@ -40,6 +40,7 @@ pub(crate) fn node(name: &str) -> NodeView {
         unschedulable: false,
         ready: Some(crate::view::Ready::True),
         addresses: Vec::new(),
+        system_uuid: None,
         deleting: false,
     }
 }

@@ -188,6 +188,8 @@ pub struct NodeView {
     pub ready: Option<Ready>,
     /// `status.addresses`.
     pub addresses: Vec<NodeAddress>,
+    /// `status.nodeInfo.systemUUID`, if not empty. The kubelet reads it from its machine and writes it at each start.
+    pub system_uuid: Option<String>,
     /// `metadata.deletionTimestamp` is set.
     pub deleting: bool,
 }

@@ -52,6 +52,17 @@ pub struct Domain {
     /// Memory.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
+    /// What the firmware tells the guest.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<Firmware>,
+}
+
+/// `spec.domain.firmware`, trimmed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Firmware {
+    /// UUID that the guest reads as the system UUID of SMBIOS. KubeVirt sets it where the user has not.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
 }
 
 /// `spec.domain.cpu`, trimmed; a missing factor is 1.

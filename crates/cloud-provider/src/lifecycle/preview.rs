@@ -27,7 +27,7 @@ pub(crate) async fn preview(provider: &dyn Instances, nodes: &[Arc<NodeView>]) -
         let look = |before: &MachineHistory| decide::decide(node, answers.clone(), before, circumstances);
         let first = look(&MachineHistory::default());
         match look(&first.history).action {
-            Action::Nothing | Action::Watch(_) => {}
+            Action::Nothing | Action::Watch(_) | Action::Keep(_) => {}
             Action::SetTaints(taints) | Action::Confirm(_, taints) => {
                 let body = json!({"spec": {"taints": taints_value(&taints)}});
                 outlook.writes.push(Write::patch(Target::node(node), body));

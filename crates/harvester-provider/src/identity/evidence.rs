@@ -8,6 +8,7 @@ use harvester_api::keys;
 use harvester_api::names::ClusterName;
 
 use super::judge::{KubeletLiveness, NodeFact};
+use crate::instances::machine_uuid::{MachineUuid, system_uuids};
 use crate::instances::view::{VmView, VmiView};
 
 /// The facts about each Node. `own`: the Node that this process runs on. `lives`: whether its kubelet was seen alive.
@@ -22,12 +23,16 @@ pub fn node_facts(
     let by_name: HashMap<&str, &str> = vms.iter().map(|vm| (vm.name.as_str(), vm.uid.as_str())).collect();
     let labels: HashMap<&str, &str> =
         vmis.iter().filter_map(|vmi| Some((vmi.name.as_str(), vmi.guest_cluster()?))).collect();
+    let firmware: HashMap<&str, MachineUuid> =
+        vmis.iter().filter_map(|vmi| Some((vmi.name.as_str(), vmi.firmware?))).collect();
+    let system_uuids = system_uuids(nodes.iter().map(Arc::as_ref));
     let present = nodes.iter().filter(|node| !node.deleting);
     let facts = present.map(|node| {
         let machine = node.provider_id.as_deref().and_then(keys::vm_uid);
         let vm = machine.and_then(|uid| by_uid.get(uid)).copied();
         let namesake = by_name.get(node.name.as_str()).copied();
-        let label = labels.get(vm.unwrap_or(node.name.as_str()));
+        let there = vm.unwrap_or(node.name.as_str());
+        let label = labels.get(there);
         NodeFact {
             name: node.name.clone(),
             machine: machine.map(str::to_owned),
@@ -40,6 +45,8 @@ pub fn node_facts(
                 Some(Ready::True | Ready::False) => KubeletLiveness::Reports,
                 _ => KubeletLiveness::Silent,
             },
+            system_uuid: system_uuids.get(node.name.as_str()).copied(),
+            firmware: firmware.get(there).copied(),
         }
     });
     facts.collect()
@@ -78,10 +85,35 @@ mod tests {
         assert_eq!(fact(0), (Some("u1"), true, None, Some("prod"), KubeletLiveness::Lives));
         assert_eq!(fact(1), (Some("gone"), false, Some("u2"), None, KubeletLiveness::Silent));
         assert_eq!(fact(2), (None, false, None, None, KubeletLiveness::Own));
+        assert!(facts.iter().all(|fact| (fact.system_uuid, fact.firmware) == (None, None)));
         assert_eq!(
             fact(3),
             (None, false, None, None, KubeletLiveness::Reports),
             "no network plugin yet, and yet a kubelet"
         );
+    }
+
+    #[test]
+    fn a_node_has_the_uuid_that_its_kubelet_reports_and_that_of_the_firmware_of_its_machine() {
+        let uuid = |digit: &str| format!("00112233-4455-6677-8899-aabbccddee{digit}");
+        let of = |name: &str, machine: &str, digit: &str| {
+            let (provider_id, system_uuid) = (Some(keys::provider_id(machine)), Some(uuid(digit)));
+            Arc::new(NodeView { provider_id, system_uuid, ..node(name, &[]) })
+        };
+        let with =
+            |name: &str, digit: &str| Arc::new(VmiView { firmware: MachineUuid::parse(&uuid(digit)), ..vmi(name) });
+        let nodes = [of("a", "u1", "01"), of("b", "gone", "02"), of("c", "u3", "09"), of("d", "u4", "09")];
+        let vms = [vm("vm-1", "u1"), vm("b", "u2"), vm("c", "u3"), vm("d", "u4")].map(Arc::new);
+        let facts = node_facts(&nodes, &vms, &[with("vm-1", "01"), with("b", "12"), with("c", "09")], None, |_| true);
+        let found = facts.iter().map(|fact| (fact.system_uuid, fact.firmware));
+        let parsed = |digit: &str| MachineUuid::parse(&uuid(digit));
+        let expected = [
+            (parsed("01"), parsed("01")),
+            (parsed("02"), parsed("12")),
+            // Two Nodes report the same one.
+            (None, parsed("09")),
+            (None, None),
+        ];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 }

@@ -21,6 +21,9 @@ pub struct IdentityCard {
     pub names: BTreeSet<String>,
     /// UIDs of the virtual machines that this cluster's Nodes run on.
     pub machines: BTreeSet<String>,
+    /// Those of them whose kubelet has reported the UUID of their firmware as its system UUID. If it reports another
+    /// one later, it runs elsewhere: in a copy of the machine.
+    pub started_on: BTreeSet<String>,
     /// UIDs of machines in provider IDs of Nodes that Harvester does not show, as an operator has confirmed. They prove
     /// nothing.
     pub absent: BTreeSet<String>,
@@ -40,6 +43,9 @@ impl IdentityCard {
             "names": self.names,
             "machines": self.machines,
         });
+        if !self.started_on.is_empty() {
+            card["startedOn"] = json!(self.started_on);
+        }
         if !self.absent.is_empty() {
             card["absent"] = json!(self.absent);
         }
@@ -63,6 +69,7 @@ impl IdentityCard {
             authority: text("authority"),
             names: set("names"),
             machines: set("machines"),
+            started_on: set("startedOn"),
             absent: set("absent"),
             outside: value["outside"].as_bool().unwrap_or_default(),
         })
@@ -89,6 +96,7 @@ mod tests {
             authority: "ab".into(),
             names: ["prod".to_owned()].into(),
             machines: ["vm-1".to_owned(), "vm-2".to_owned()].into(),
+            started_on: ["vm-2".to_owned()].into(),
             absent: ["vm-0".to_owned()].into(),
             outside: true,
         };

@@ -7,62 +7,17 @@
 //! operator confirms which of them is right.
 
 mod cards;
+mod node_fact;
 
 use std::collections::BTreeSet;
 
 use harvester_api::names::ClusterName;
 
 pub use cards::{OperatorConfirmation, confirmed_card, next_card};
+use node_fact::runs_elsewhere;
+pub use node_fact::{KubeletLiveness, NodeFact};
 
 use super::identity_card::IdentityCard;
-
-/// Whether the kubelet of a Node is known to run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum KubeletLiveness {
-    /// Not known: a restored snapshot contains Nodes whose machines no longer belong to this cluster.
-    Silent,
-    /// Its Node says so, ready or not: without a network plugin no Node is ready. In a restored snapshot this is old,
-    /// until the Kubernetes controller manager notices.
-    Reports,
-    /// It was seen to report while this process watched.
-    Lives,
-    /// This process runs on it.
-    Own,
-}
-
-/// The facts about one Node and its machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeFact {
-    /// Name of the Node.
-    pub name: String,
-    /// UID of the machine in its provider ID.
-    pub machine: Option<String>,
-    /// That machine is in this cluster's namespace on this Harvester.
-    pub seen: bool,
-    /// UID of the machine there that has the same name as the Node.
-    pub namesake: Option<String>,
-    /// The cluster name in the label of the machine, or of the namesake if there is no machine.
-    pub label: Option<ClusterName>,
-    /// Whether its kubelet runs.
-    pub kubelet: KubeletLiveness,
-}
-
-impl NodeFact {
-    /// UID of the machine that the Node runs on, as far as this Harvester shows it.
-    fn there(&self) -> Option<&String> {
-        self.machine.as_ref().filter(|_| self.seen).or(self.namesake.as_ref())
-    }
-
-    /// Whether an operator has confirmed that the Node's machine is not visible.
-    fn is_absent(&self, card: &IdentityCard) -> bool {
-        !self.seen && self.machine.as_ref().is_some_and(|uid| card.absent.contains(uid))
-    }
-
-    fn is_known(&self, card: &IdentityCard) -> bool {
-        let has = |uid: &String| card.machines.contains(uid);
-        self.machine.as_ref().filter(|_| self.seen).is_some_and(has) || self.namesake.as_ref().is_some_and(has)
-    }
-}
 
 /// All facts that are compared.
 #[derive(Debug, Clone)]
@@ -201,7 +156,7 @@ fn foreign_record(facts: &IdentityFacts<'_>) -> Option<Contradiction> {
 fn nowhere(facts: &IdentityFacts<'_>) -> Option<Contradiction> {
     let declared = |node: &NodeFact| facts.card.is_some_and(|card| node.is_absent(card));
     let members: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.machine.is_some() && !declared(node)).collect();
-    let confirmed = |node: &&&NodeFact| facts.card.is_some_and(|card| node.is_known(card));
+    let confirmed = |node: &&&NodeFact| facts.card.is_some_and(|card| node.names_known(card));
     if members.is_empty() || members.iter().any(|node| node.seen) || members.iter().any(|node| confirmed(&node)) {
         return None;
     }
@@ -243,7 +198,10 @@ fn continuity(facts: &IdentityFacts<'_>, card: &IdentityCard) -> Option<Identity
     // A Node whose provider ID names a machine that is not visible is no evidence.
     let strangers: Vec<&NodeFact> =
         strangers.into_iter().filter(|node| node.there().is_some() || node.machine.is_none()).collect();
-    if let Some(contradiction) = another_cluster(facts, &known, &strangers) {
+    let elsewhere = strangers.iter().copied().find(|node| node.is_elsewhere(card));
+    // The label of a machine says nothing about a Node that runs on another one.
+    let labelled: Vec<&NodeFact> = strangers.iter().copied().filter(|node| !node.is_elsewhere(card)).collect();
+    if let Some(contradiction) = another_cluster(facts, &known, &labelled) {
         return Some(IdentityVerdict::SafeMode(contradiction));
     }
     // Seen from outside, or before its own machines have registered, a restored snapshot looks like the original.
@@ -254,14 +212,15 @@ fn continuity(facts: &IdentityFacts<'_>, card: &IdentityCard) -> Option<Identity
         (KubeletLiveness::Silent, KubeletLiveness::Reports | KubeletLiveness::Lives | KubeletLiveness::Own)
             if facts.settled =>
         {
-            Some(IdentityVerdict::SafeMode(replaced(card, &known, &strangers)))
+            Some(IdentityVerdict::SafeMode(replaced(card, &known, &strangers, elsewhere)))
         }
         (KubeletLiveness::Reports | KubeletLiveness::Silent, _) => Some(IdentityVerdict::Undecided(format!(
             "it is not known yet whether the {} machines in the record are still those of this cluster: no kubelet of \
-             them was seen to report since this process started, as in a restored snapshot. One that lives is seen \
+             them was seen to report since this process started, as in a restored snapshot{}. One that lives is seen \
              within 5 minutes. If this cluster was restored on new machines and the old ones are gone for good, run \
              `{CONFIRM}`",
-            card.machines.len()
+            card.machines.len(),
+            elsewhere.map(|node| format!(" ({})", runs_elsewhere(node))).unwrap_or_default()
         ))),
     }
 }
@@ -306,7 +265,18 @@ fn named_otherwise(name: &ClusterName, label: &ClusterName, node: &NodeFact) -> 
     }
 }
 
-fn replaced(card: &IdentityCard, known: &[&NodeFact], strangers: &[&NodeFact]) -> Contradiction {
+/// Whether this process runs on a Node whose machine is not the one in its provider ID.
+pub fn is_own_elsewhere(facts: &IdentityFacts<'_>) -> bool {
+    let mut own = facts.nodes.iter().filter(|node| node.kubelet == KubeletLiveness::Own);
+    own.any(|node| facts.card.is_some_and(|card| node.is_elsewhere(card)))
+}
+
+fn replaced(
+    card: &IdentityCard,
+    known: &[&NodeFact],
+    strangers: &[&NodeFact],
+    elsewhere: Option<&NodeFact>,
+) -> Contradiction {
     let names = |nodes: &[&NodeFact]| {
         let mut names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).take(5).collect();
         if nodes.len() > names.len() {
@@ -325,7 +295,11 @@ fn replaced(card: &IdentityCard, known: &[&NodeFact], strangers: &[&NodeFact]) -
                  whose kubelet reports",
                 card.machines.len()
             ),
-            format!("the Nodes that report ({}) run on others", names(&alive)),
+            format!(
+                "the Nodes that report ({}) run on others{}",
+                names(&alive),
+                elsewhere.map(|node| format!(": {}", runs_elsewhere(node))).unwrap_or_default()
+            ),
         ],
         remedy: format!(
             "If this cluster was restored on new machines and the old ones are gone for good, run `{CONFIRM}`. If it \

@@ -34,7 +34,7 @@ use words::not_allowed;
 
 use super::decide::{NameDecision, Source};
 use super::evidence::node_facts;
-use super::judge::{IdentityFacts, IdentityVerdict, judge, worth_asking};
+use super::judge::{IdentityFacts, IdentityVerdict, is_own_elsewhere, judge, worth_asking};
 use super::proof::service_uid;
 use super::record::{NAME, NAMESPACE, Record, RecordNote, Records};
 use super::{Identity, IdentityDoubt};
@@ -304,8 +304,10 @@ impl Keeper {
                 // another one is, no new machine comes into the card.
                 progress.kubelets.watch(worth_asking(&facts));
                 // A process that was sure of the identity has no reason to doubt, unless a contradiction came after
-                // that. Once it is gone, also by an operator's word, this hold takes the place of its hold, and ends.
-                if self.identity.name().is_none() || matches!(self.identity.doubt(), IdentityDoubt::Of(_)) {
+                // that, or it runs in a copy whose kubelet has reported late. Once a contradiction is gone, also by an
+                // operator's word, this hold takes the place of its hold, and ends.
+                let doubted = matches!(self.identity.doubt(), IdentityDoubt::Of(_)) || is_own_elsewhere(&facts);
+                if self.identity.name().is_none() || doubted {
                     let hold = Hold { reason: NOT_KNOWN, message, initialises_nodes: true, passing: false };
                     self.identity.judged(Some(hold), self.is_paused(found));
                 }

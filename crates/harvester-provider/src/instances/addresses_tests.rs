@@ -25,6 +25,7 @@ fn node(annotations: &[(&str, &str)]) -> NodeView {
         unschedulable: false,
         ready: None,
         addresses: Vec::new(),
+        system_uuid: None,
         deleting: false,
     }
 }

@@ -1,7 +1,8 @@
 //! Finds the VM of a Node by the host names that guest agents report, for Nodes whose provider ID does not tell. Pure;
 //! `requests.rs` sends what is asked.
 //!
-//! An agent is asked only while a Node is unresolved, and once per start of its machine (W-39). Names are compared
+//! An agent is asked only while a Node is unresolved, or before a Node counts as one without a machine, and once per
+//! start of its machine (W-39). Names are compared
 //! case-insensitively, with or without domain. A name that two machines report resolves to neither (W-25).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,6 +70,17 @@ pub enum Resolution {
     Nobody(Option<Duration>),
 }
 
+/// What guest agents say about one Node, by VM names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Census {
+    /// They report the name of the Node.
+    pub claimants: Vec<String>,
+    /// They have not said their name since the start of their machine, or are not connected.
+    pub silent: Vec<String>,
+    /// Agents to ask now.
+    pub asks: Vec<AgentRequest>,
+}
+
 impl Hostnames {
     /// Finds the machine of the Node named `node` among the running machines that may belong to this cluster.
     /// `name_exists`: a VM has the same name as the Node, whether it runs or not.
@@ -117,6 +129,29 @@ impl Hostnames {
             }
         }
         if asks.is_empty() && !under_way { Resolution::Nobody(again) } else { Resolution::Ask(asks) }
+    }
+
+    /// What the agents of these machines, which run or start, say about the Node named `node`.
+    pub fn census(&mut self, node: &str, candidates: &[&VmiView], now: Instant) -> Census {
+        let mut census = Census::default();
+        for vmi in candidates {
+            let due = match self.outcome(vmi) {
+                Some(Outcome::Is(hostname)) => {
+                    if names(hostname).any(|name| name.eq_ignore_ascii_case(node)) {
+                        census.claimants.push(vmi.name.clone());
+                    }
+                    continue;
+                }
+                Some(Outcome::Asked) => false,
+                Some(Outcome::Failed(at)) => now.duration_since(*at) >= ASK_AGAIN,
+                None => true,
+            };
+            census.silent.push(vmi.name.clone());
+            if due && vmi.agent_connected {
+                census.asks.push(self.ask(vmi));
+            }
+        }
+        census
     }
 
     /// Records an answer. `None`: the agent did not answer. An empty name counts as no answer.

@@ -166,6 +166,7 @@ mod tests {
             unschedulable: false,
             ready: None,
             addresses: Vec::new(),
+            system_uuid: None,
             deleting: false,
         }
     }

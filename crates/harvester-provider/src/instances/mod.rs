@@ -3,7 +3,9 @@
 pub mod addresses;
 pub mod hostnames;
 pub mod lookup;
+pub mod machine_uuid;
 pub mod power;
 pub mod provider;
 pub mod requests;
+pub mod survivor;
 pub mod view;

@@ -300,6 +300,7 @@ impl Instances for HarvesterInstances {
         let live = &self.requests.prove(&name, uid, &self.machines_of_others(uid)).await;
         match (judge(&self.namespace, &name, uid, live), self.suspensions.may_delete_nodes()) {
             (Existence::Gone(_), Err(why)) => suspended(why),
+            (Existence::Gone(evidence), Ok(())) => self.survivor(node).existence(evidence),
             (judged, _) => judged,
         }
     }

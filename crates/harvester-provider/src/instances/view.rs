@@ -6,6 +6,8 @@ use harvester_api::virtual_machine::{PrintableStatus, VirtualMachine};
 use harvester_api::virtual_machine_instance::{Phase, VirtualMachineInstance};
 use runtime::cache::Cache;
 
+use super::machine_uuid::MachineUuid;
+
 /// All VMs of this cluster's namespace, by name.
 pub type VmCache = Cache<String, VmView>;
 /// Their instances, by name.
@@ -65,6 +67,8 @@ pub struct VmiView {
     pub host: String,
     /// Its size, for example `4cpu-8Gi`; empty if unknown.
     pub size: String,
+    /// `spec.domain.firmware.uuid`, if it tells this machine from others.
+    pub firmware: Option<MachineUuid>,
     /// `status.phase`.
     pub phase: Phase,
     /// A live migration is in progress.
@@ -115,6 +119,12 @@ impl From<&VirtualMachineInstance> for VmiView {
             region: annotation(keys::kubernetes::TOPOLOGY_REGION),
             host: vmi.status.node_name.clone().unwrap_or_default(),
             size: size(vmi),
+            firmware: vmi
+                .spec
+                .domain
+                .firmware
+                .as_ref()
+                .and_then(|firmware| MachineUuid::parse(firmware.uuid.as_deref()?)),
             phase: vmi.phase(),
             migrating: vmi.migrating(),
             evacuating: vmi.status.evacuation_node_name.as_ref().is_some_and(|host| !host.is_empty()),
@@ -195,6 +205,7 @@ pub(crate) mod build {
             region: String::new(),
             host: "host-1".into(),
             size: String::new(),
+            firmware: None,
             phase: Phase::Running,
             migrating: false,
             evacuating: false,
@@ -225,5 +236,18 @@ mod tests {
         assert_eq!(size(json!({"cpu": {"cores": 4}, "memory": {"guest": "8192Mi"}})), "4cpu-8192Mi");
         assert_eq!(size(json!({"cpu": {"cores": 4}})), "");
         assert_eq!(size(json!({})), "");
+    }
+
+    #[test]
+    fn the_uuid_of_the_firmware_is_read_where_it_is_one() {
+        let firmware = |domain: serde_json::Value| {
+            let vmi = json!({"metadata": {"name": "a"}, "spec": {"domain": domain}});
+            VmiView::from(&serde_json::from_value::<VirtualMachineInstance>(vmi).unwrap()).firmware
+        };
+        let uuid = "00112233-4455-6677-8899-aabbccddeeff";
+        assert_eq!(firmware(json!({"firmware": {"uuid": uuid, "serial": "x"}})), MachineUuid::parse(uuid));
+        for domain in [json!({}), json!({"firmware": null}), json!({"firmware": {"uuid": 7}})] {
+            assert_eq!(firmware(domain.clone()), None, "{domain}");
+        }
     }
 }

@@ -45,6 +45,7 @@ pub fn node(name: &str, addresses: &[&str]) -> NodeView {
         unschedulable: false,
         ready: None,
         addresses: addresses.iter().map(entry).collect(),
+        system_uuid: None,
         deleting: false,
     }
 }

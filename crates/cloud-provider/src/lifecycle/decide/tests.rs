@@ -52,10 +52,46 @@ fn a_node_is_deleted_only_if_not_ready_and_its_machine_is_proven_absent_twice_in
         );
         assert_eq!(run(&with(ready), [gone(), unknown(), gone()]), Action::Watch(evidence()));
         assert_eq!(run(&with(ready), [gone(), exists(Power::On), gone()]), Action::Watch(evidence()));
-        assert_eq!(run(&with(ready), [unknown(), unknown()]), Action::Nothing);
+        assert_eq!(run(&with(ready), [unknown()]), Action::Keep("no answer".into()));
+        assert_eq!(run(&with(ready), [unknown(), unknown()]), Action::Nothing, "it is told once");
+        assert_eq!(run(&with(ready), [unknown(), exists(Power::On), unknown()]), Action::Keep("no answer".into()));
         assert_eq!(run(&with(ready), [exists(Power::On), exists(Power::On)]), Action::Nothing);
     }
     assert_eq!(run(&with(Some(Ready::True)), [gone(), gone(), gone()]), Action::Nothing);
+}
+
+/// A machine that was restored from a backup has another UID, and may have another name than its Node.
+#[test]
+fn a_node_is_kept_while_a_machine_does_not_tell_whose_it_is_and_no_longer_than_ten_minutes() {
+    let doubted = || {
+        let (evidence, doubt) = ("404 for guests/n".into(), "pool-x1 is silent".into());
+        CloudAnswers { existence: Some(Existence::Doubted { evidence, doubt }), power: None }
+    };
+    let (lost, start) = (with(Some(Ready::Unknown)), Instant::now());
+    let end = start + DOUBT_LASTS;
+    let mut history = MachineHistory::default();
+    let mut look = |answers, now| pass(&lost, answers, &mut history, at(now, None));
+    assert_eq!(look(doubted(), start), Action::Keep("pool-x1 is silent".into()));
+    assert_eq!(look(doubted(), start + Duration::from_secs(5)), Action::Nothing, "it is told once");
+    assert_eq!(look(doubted(), end.checked_sub(Duration::from_secs(1)).unwrap()), Action::Nothing);
+    let Action::Watch(evidence) = look(doubted(), end) else { panic!("the doubt is over, and has to be seen twice") };
+    assert!(evidence.starts_with("404 for guests/n; for 10 minutes") && evidence.contains("pool-x1"), "{evidence}");
+    assert!(matches!(look(doubted(), end + Duration::from_secs(5)), Action::Delete(_)));
+
+    let ready = with(Some(Ready::True));
+    for (what, between, node) in [
+        ("the Node was Ready", CloudAnswers::default(), &ready),
+        ("a machine has said that it is the Node's", unknown(), &lost),
+        ("its machine was there", exists(Power::On), &lost),
+        ("no machine was silent", gone(), &lost),
+    ] {
+        let mut history = MachineHistory::default();
+        pass(&lost, doubted(), &mut history, at(start, None));
+        pass(node, between, &mut history, at(end, None));
+        let action = pass(&lost, doubted(), &mut history, at(end, None));
+        assert_eq!(action, Action::Keep("pool-x1 is silent".into()), "{what}: ten minutes from then on");
+    }
+    assert_eq!(run(&lost, [doubted(), gone(), gone()]), Action::Delete("404 for guests/n".into()), "all have told");
 }
 
 #[test]
@@ -185,7 +221,7 @@ fn a_machine_that_runs_again_is_taken_back_when_the_cloud_says_so_itself() {
         assert_eq!(run(&node, [exists(power)]), Action::Confirm(Power::On, vec![shutdown()]));
     }
     assert_eq!(run(&node, [exists(Power::Off)]), Action::Nothing);
-    assert_eq!(run(&node, [unknown()]), Action::Nothing);
+    assert_eq!(run(&node, [unknown()]), Action::Keep("no answer".into()), "its taints stay");
 }
 
 #[test]

@@ -35,12 +35,15 @@ pub fn next_card(facts: &IdentityFacts<'_>) -> IdentityCard {
             seen.or_else(|| node.namesake.as_ref().filter(noted)).cloned()
         })
         .collect();
+    let started_on = started_on(facts.nodes.iter()).chain(before.started_on.iter().cloned());
+    let started_on = started_on.filter(|uid| machines.contains(uid)).collect();
     IdentityCard {
         cluster_uid: facts.cluster_uid.map_or(before.cluster_uid, str::to_owned),
         former_uids: before.former_uids.into_iter().chain(facts.service_uid.map(str::to_owned)).collect(),
         namespace: facts.namespace.to_owned(),
         authority: facts.authority.map_or(before.authority, str::to_owned),
         names: known_names(before.names, facts),
+        started_on: if machines.is_empty() { before.started_on } else { started_on },
         machines: if machines.is_empty() { before.machines } else { machines },
         // An absent machine is kept as long as such a Node exists and its machine does not become visible.
         absent: unseen(facts.nodes.iter()).filter(|uid| before.absent.contains(uid)).collect(),
@@ -71,16 +74,26 @@ pub fn confirmed_card(facts: &IdentityFacts<'_>, confirmation: &OperatorConfirma
         OperatorConfirmation::Rename(name) => known.into_iter().chain([name.to_string()]).collect(),
         OperatorConfirmation::Copy(name) => [name.to_string()].into(),
     };
+    // A kubelet that runs elsewhere is confirmed by that, too: its UUID counts again when it was once the same.
+    let machines: BTreeSet<String> = nodes.iter().filter_map(|node| node.there()).cloned().collect();
     IdentityCard {
         cluster_uid: facts.cluster_uid.unwrap_or_default().to_owned(),
         former_uids: before.former_uids.into_iter().chain(facts.service_uid.map(str::to_owned)).collect(),
         namespace: facts.namespace.to_owned(),
         authority: facts.authority.unwrap_or_default().to_owned(),
         names,
-        machines: nodes.into_iter().filter_map(NodeFact::there).cloned().collect(),
+        started_on: started_on(nodes.into_iter()).filter(|uid| machines.contains(uid)).collect(),
+        machines,
         absent: unseen(facts.nodes.iter().filter(|node| node.namesake.is_none())).collect(),
         outside: facts.unregistered.is_some(),
     }
+}
+
+/// UIDs of the machines that kubelets have started on, by the UUID that they report. What a silent one has reported may
+/// be old.
+fn started_on<'a>(nodes: impl Iterator<Item = &'a NodeFact>) -> impl Iterator<Item = String> {
+    let alive = nodes.filter(|node| node.kubelet > KubeletLiveness::Silent);
+    alive.filter(|node| node.is_on_its_machine() == Some(true)).filter_map(|node| node.there().cloned())
 }
 
 /// The names on the card, or those in use where it has none.

@@ -2,6 +2,7 @@
 
 mod beginning;
 mod confirmation;
+mod copied_machine;
 mod default_name;
 mod lost_record;
 mod outside;

@@ -11,8 +11,9 @@ use cloud_provider::view::NodeView;
 use harvester_api::names::ClusterName;
 use harvester_api::virtual_machine_instance::Phase;
 
-use super::super::hostnames::{ASK_AGAIN, Resolution};
+use super::super::hostnames::{ASK_AGAIN, AgentRequest, Resolution};
 use super::super::lookup::{MachineMatch, Machines, find, vm_uid};
+use super::super::survivor::{Field, Survivor, survivor};
 use super::super::view::{VmView, VmiCache};
 use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY};
 
@@ -140,11 +141,28 @@ impl HarvesterInstances {
         }
         drop(memory);
         if let MachineMatch::Asking(asks) = &found {
-            for ask in asks {
-                // The receiver lives as long as `run`. A request that is never answered counts as unanswered.
-                let _ = self.asks.send(ask.clone());
-            }
+            self.send(asks);
         }
+        found
+    }
+
+    fn send(&self, asks: &[AgentRequest]) {
+        for ask in asks {
+            // The receiver lives as long as `run`. A request that is never answered counts as unanswered.
+            let _ = self.asks.send(ask.clone());
+        }
+    }
+
+    /// What a Node may run on whose own VM is proven to be gone.
+    pub(super) fn survivor(&self, node: &NodeView) -> Survivor {
+        let (cluster, nodes) = (self.cluster.name_or_flag(), self.nodes.all());
+        let (vms, vmis) = (self.vms.all(), self.vmis.all());
+        let field = Field { cluster: &cluster, namespace: &self.namespace, vms: &vms, vmis: &vmis, nodes: &nodes };
+        let mut memory = self.memory();
+        let hostnames = self.asks_agents.then_some(&mut memory.hostnames);
+        let (found, asks) = survivor(node, field, hostnames, Instant::now());
+        drop(memory);
+        self.send(&asks);
         found
     }
 }
