@@ -95,7 +95,7 @@ impl HarvesterLoadBalancers {
             },
         };
         let waits_for_harvester = match &result {
-            Ok(Deletion::Waiting(wait)) => matches!(wait.reason, WaitReason::Terminating | WaitReason::Cache),
+            Ok(Deletion::Waiting(wait)) => wait.reason.is_harvesters(),
             Err(error) => !error.permanent,
             Ok(Deletion::Gone { .. } | Deletion::Left(_)) => false,
         };
@@ -109,7 +109,7 @@ impl HarvesterLoadBalancers {
         match result {
             Ok(Deletion::Waiting(wait)) if late => Ok(Deletion::Waiting(self.with_escape(service, &wait))),
             Err(error) if late => {
-                let (reason, message) = (WaitReason::Terminating, chain(&error));
+                let (reason, message) = (WaitReason::DeletionFails, chain(&error));
                 let wait = Wait { reason, message, needs_user: true, retry_after: Some(TRY_AGAIN) };
                 Ok(Deletion::Waiting(self.with_escape(service, &wait)))
             }
@@ -125,7 +125,7 @@ impl HarvesterLoadBalancers {
              kubectl annotate service -n {} {} {ABANDON}={name}",
             wait.message, service.key.namespace, service.key.name
         );
-        Wait { message, needs_user: true, ..*wait }
+        Wait { reason: wait.reason.with_escape(), message, needs_user: true, ..*wait }
     }
 
     /// The object that the user tells the controller to leave behind. It must be named exactly, and it is ignored while
