@@ -288,7 +288,7 @@ impl HarvesterLoadBalancers {
                     self.metrics.waits(&service.key, Some(wait.reason));
                     return Ok(Some(Deletion::Waiting(wait)));
                 }
-                if let Some(wait) = self.is_wanted_after_all(service).await? {
+                if let Some(wait) = self.is_wanted_after_all(service).await.inspect_err(|_| self.pacer.failed(name))? {
                     self.pacer.failed(name);
                     return Ok(Some(Deletion::Waiting(wait)));
                 }

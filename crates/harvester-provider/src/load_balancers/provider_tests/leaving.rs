@@ -415,6 +415,20 @@ async fn a_service_that_is_a_load_balancer_again_keeps_its_object_whatever_a_cac
     assert_eq!(lab.written(), []);
 }
 
+/// The turn is given back at once: until then nobody else's load balancer is made or deleted.
+#[tokio::test]
+async fn a_deletion_that_cannot_read_its_service_keeps_nobody_else_waiting() {
+    let mut lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    lab.user_deletes();
+    let away = Scenario::answering(|_| (500, Scenario::status(500, "InternalError", "etcd is away")));
+    lab.provider.requests = Requests::new(away.client(), lab.server.client(), "guests");
+    lab.provider.delete(&lab.service()).await.unwrap_err();
+    assert_eq!(lab.sent(), []);
+    lab.provider.ensure(&service("default/api").done()).await.unwrap();
+    assert_eq!(methods(&lab.sent()), ["POST"]);
+}
+
 /// W-04.
 #[tokio::test]
 async fn an_object_whose_address_was_never_published_is_deleted_too() {
