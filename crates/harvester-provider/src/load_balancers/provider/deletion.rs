@@ -198,6 +198,7 @@ impl HarvesterLoadBalancers {
         for _ in 0..ROUNDS {
             let owned = self.owned(service, &config);
             // No object is visible: the last known one is verified as absent, whatever its name was.
+            let is_unseen = owned.lb.is_none();
             let name = owned.lb.map_or_else(|| self.owners.last_name(service, &config), |lb| lb.name.clone());
             if let Some(deleted) = self.delete_once(service, &name).await? {
                 if let Deletion::Gone { .. } | Deletion::Left(_) = deleted {
@@ -220,6 +221,10 @@ impl HarvesterLoadBalancers {
                     }
                 }
                 return Ok(deleted);
+            }
+            // Only the API server shows it, so the rule about a Service that vanished has not seen it yet.
+            if is_unseen && let Some(left) = self.leave_if_vanished(service).await? {
+                return Ok(Deletion::Left(left));
             }
         }
         let message = format!("load balancers of service {} change faster than they can be read", service.key);
