@@ -215,6 +215,7 @@ impl Controller {
         let silent = watched.borrow().error.as_ref().map(|(since, _)| since.elapsed().as_secs());
         let known = plans.plans.all().into_iter().chain(plans.upgrades.all());
         UpgradeFacts {
+            running: i64::try_from(self.began.elapsed().as_secs()).unwrap_or(i64::MAX),
             plan: newest(known),
             machines: if vms.is_synced() && vmis.is_synced() && self.may_begin() {
                 machines(&nodes.all(), &vms.all(), &vmis.all())
