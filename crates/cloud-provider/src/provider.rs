@@ -150,6 +150,9 @@ pub struct Waiting {
     /// The user has to do something: reported as a Warning Event. Otherwise it is normal progress and only logged at
     /// debug level.
     pub needs_user: bool,
+    /// The message quotes a failed request. That text differs from attempt to attempt, so while the reason stays it is
+    /// told anew only now and then.
+    pub failure: bool,
     /// Reconcile after this time, even without a wake-up.
     pub retry_after: Option<Duration>,
 }

@@ -38,7 +38,7 @@ use memory::ServiceState;
 pub(crate) use metrics::ServiceMetrics;
 use pause::{not_after, wait, within};
 pub(crate) use preview::preview;
-use reports::{Failing, ServiceEvent};
+use reports::{Failing, ServiceEvent, is_refusal};
 
 use crate::cache::ServiceCache;
 use crate::provider::{Deleted, Ensured, LoadBalancers};
@@ -356,7 +356,7 @@ impl ServiceController {
                         error = text,
                         "the controller failed to delete the load balancer of a deleted Service; it tries again"
                     );
-                    self.tell(service, memory.reports.failed(Instant::now(), &text, failing, false));
+                    self.tell(service, memory.reports.failed(Instant::now(), &text, failing, is_refusal(&error)));
                     if let Some(next) = next {
                         self.former_fails(next, &error, failing, memory).await;
                     }
@@ -381,7 +381,7 @@ impl ServiceController {
             return Next::After(AFTER_CONFLICT);
         }
         let text = format!("{step}: {}", chain(error));
-        let told = memory.reports.failed(Instant::now(), &text, Failing::Sync, permanent);
+        let told = memory.reports.failed(Instant::now(), &text, Failing::Sync, is_refusal(error));
         if told.is_empty() {
             tracing::debug!("{text}");
         } else {

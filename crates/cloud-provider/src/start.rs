@@ -236,7 +236,13 @@ mod tests {
     #[async_trait]
     impl LoadBalancers for Calm {
         async fn ensure(&self, _: &ServiceView) -> Result<Ensured, ProviderError> {
-            Ok(Ensured::Waiting(Waiting { reason: "Test", message: "x".into(), needs_user: false, retry_after: None }))
+            Ok(Ensured::Waiting(Waiting {
+                reason: "Test",
+                message: "x".into(),
+                needs_user: false,
+                failure: false,
+                retry_after: None,
+            }))
         }
         async fn delete(&self, _: &ServiceView) -> Result<Deleted, ProviderError> {
             Ok(Deleted::Gone { existed: false })

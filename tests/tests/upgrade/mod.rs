@@ -93,8 +93,9 @@ impl<'a> ReplayBed<'a> {
             self.bed.wait_for_node(name, &format!("{wanted}, {at}"), shows(wanted)).await.unwrap();
         }
         let Some(wanted) = expected.suspended else { return };
-        // Settling takes half a minute, whatever the pace of the replay.
-        wait_for(&format!("suspended {wanted}, {at}"), PATIENCE * 2, || async {
+        // Settling takes half a minute, whatever the pace of the replay; a new process takes two minutes to find that
+        // something has lasted too long.
+        wait_for(&format!("suspended {wanted}, {at}"), PATIENCE * 4, || async {
             let found = self.suspended().await;
             if found == wanted { Ok(()) } else { Err(format!("{found}")) }
         })

@@ -34,6 +34,10 @@ const LONGEST_MESSAGE: usize = 2048;
 /// moves hundreds of Services, and their new nodes need the API server first.
 const SETTLED: Duration = Duration::from_secs(10);
 
+/// A failure whose reason stays and whose text differs is written anew after this time. The text differs with each
+/// attempt where it has times, or addresses that take turns, and there may be an attempt per second and Service.
+const REWORD: Duration = Duration::from_mins(5);
+
 type EnsureResult<'a> = Result<&'a Ensured, &'a ProviderError>;
 
 /// The conditions after a call of `ensure`. `now` is RFC 3339.
@@ -60,7 +64,8 @@ pub(super) fn after(
 /// The condition to write together with the finalizer, unless the Service already has one.
 pub(super) fn first(service: &ServiceView, announced: AnnouncerPresence, now: &str) -> Option<Condition> {
     let (reason, message) = (PENDING, String::new());
-    let nothing_yet = Ensured::Waiting(Waiting { reason, message, needs_user: false, retry_after: None });
+    let nothing_yet =
+        Ensured::Waiting(Waiting { reason, message, needs_user: false, failure: false, retry_after: None });
     after(service, Ok(&nothing_yet), "", announced, now).ready.filter(|_| service.conditions.ready.is_none())
 }
 
@@ -128,6 +133,26 @@ fn ready<'a>(
 /// Whether the answer is about the controller or the host, and not about the Service.
 fn says_nothing(answer: EnsureResult<'_>) -> bool {
     matches!(answer, Ok(Ensured::Waiting(waiting)) if [NOT_READ_YET, HOST_UPGRADE].contains(&waiting.reason))
+}
+
+/// Whether the answer quotes a failed request, and its text may therefore differ from attempt to attempt.
+pub(super) fn is_failure(answer: EnsureResult<'_>) -> bool {
+    matches!(answer, Ok(Ensured::Waiting(waiting)) if waiting.failure)
+}
+
+/// The conditions to write now, after an answer that quotes a failed request. A message that has other words under the
+/// same reason was told already; `since`: when this process wrote such a message last.
+pub(super) fn reworded(current: &Conditions, wanted: Conditions, since: Option<Instant>, now: Instant) -> Conditions {
+    if since.is_none_or(|since| now.saturating_duration_since(since) >= REWORD) {
+        return wanted;
+    }
+    let choose = |current: &Option<Condition>, wanted: Option<Condition>| {
+        let same = |shown: &&Condition| {
+            wanted.as_ref().is_some_and(|next| (next.status, &next.reason) == (shown.status, &shown.reason))
+        };
+        current.as_ref().filter(same).cloned().or(wanted)
+    };
+    Conditions { ready: choose(&current.ready, wanted.ready), warning: choose(&current.warning, wanted.warning) }
 }
 
 enum Warning<'a> {

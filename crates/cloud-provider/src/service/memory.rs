@@ -26,6 +26,8 @@ pub(super) struct ServiceState {
     pub(super) shown: Option<Conditions>,
     /// After a write of conditions that the API server refused.
     pub(super) refused_conditions: Option<Rest>,
+    /// When conditions that quote a failed request were written last.
+    pub(super) failure_shown: Option<Instant>,
     /// The delayed condition about another node, and since when.
     pub(super) moved: Option<(String, Instant)>,
 }
@@ -65,6 +67,7 @@ impl ServiceState {
             self.next = Some(next.clone());
             self.shown = None;
             self.refused_conditions = None;
+            self.failure_shown = None;
             self.reports.go_on();
         }
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::condition::shows;
 use crate::damping::undone;
-use crate::provider::{Deleted, Ensured, Remark, Waiting};
+use crate::provider::{Deleted, Ensured, ProviderError, Remark, Waiting};
 use crate::view::Condition;
 
 /// A wait that needs the user is reported again after this time, because Events expire after an hour.
@@ -100,6 +100,13 @@ impl Failing {
     }
 }
 
+/// Whether the cloud has refused the request, or the request is impossible. It lasts until somebody changes something.
+pub(super) fn is_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref().is_some_and(|error: &ProviderError| {
+        error.permanent || error.longest_pause.is_some() || !error.reason.is_empty()
+    })
+}
+
 impl Reports {
     /// Whether the Service is ready: further writes correct changes of other programs.
     pub(super) fn is_settled(&self) -> bool {
@@ -189,8 +196,8 @@ impl Reports {
     }
 
     /// The reports for a failed step. Every failure is reported; the recorder counts repetitions, and the back-off
-    /// makes them rare. A refusal that lasts until the user changes something is reported like a wait: once, and again
-    /// before Events expire.
+    /// makes them rare. A refusal, which lasts until somebody changes something, is reported like a wait: once, and
+    /// again before Events expire.
     pub(super) fn failed(&mut self, now: Instant, text: &str, failing: Failing, refusal: bool) -> Vec<ServiceEvent> {
         if self.is_silent(failing) {
             return Vec::new();
@@ -209,7 +216,7 @@ impl Reports {
         failing == Failing::Unseen && !self.deleting
     }
 
-    /// Stores a reported text; returns false if it was reported recently.
+    /// Stores what was reported; returns false if it was reported recently.
     fn is_news(&mut self, now: Instant, text: &str) -> bool {
         if self.warned.as_ref().is_some_and(|(said, at)| said == text && now - *at < REPEAT) {
             return false;
@@ -222,7 +229,9 @@ impl Reports {
         if !waiting.needs_user {
             return Vec::new();
         }
-        if !self.is_news(now, &waiting.message) {
+        // What quotes a failed request is known by its reason: the text differs from attempt to attempt.
+        let about = if waiting.failure { waiting.reason } else { &waiting.message };
+        if !self.is_news(now, about) {
             return Vec::new();
         }
         let text = match failing {
@@ -242,7 +251,7 @@ mod tests {
     const CHANGED: Ensured = Ensured::Ready { changed: true, remark: None };
 
     fn waiting(message: &str, needs_user: bool) -> Waiting {
-        Waiting { reason: "Test", message: message.into(), needs_user, retry_after: None }
+        Waiting { reason: "Test", message: message.into(), needs_user, failure: false, retry_after: None }
     }
 
     fn reasons(tell: &[ServiceEvent]) -> Vec<&'static str> {
@@ -379,6 +388,28 @@ mod tests {
             [ServiceEvent::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {text}"))]
         );
         assert_eq!(reasons(&reports.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
+    }
+
+    /// The certificate of Harvester has expired, and each attempt says since how many seconds.
+    #[test]
+    fn a_failure_whose_text_differs_from_attempt_to_attempt_is_told_once() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let expired = |seconds: u64| {
+            let message = format!("certificate expired {seconds} seconds ago");
+            Waiting { message, needs_user: true, failure: true, reason: "NotReadYet", retry_after: None }
+        };
+        let mut reports = Reports::default();
+        let told = (0..1200).map(|second| reports.ensured(at(second), &Ensured::Waiting(expired(second)), false).len());
+        assert_eq!(told.sum::<usize>(), 2, "at once, and before Events expire");
+        let mut going = Reports::default();
+        let told = (0..600).map(|second| {
+            let told = going.deleted(at(second), &Deleted::Waiting(expired(second)), Failing::Sync);
+            reasons(&told).iter().filter(|reason| **reason == "SyncLoadBalancerFailed").count()
+        });
+        assert_eq!(told.sum::<usize>(), 1);
+        let escape = Waiting { reason: "Terminating", ..expired(600) };
+        assert_eq!(going.deleted(at(600), &Deleted::Waiting(escape), Failing::Sync).len(), 1, "another reason is news");
     }
 
     /// H15.

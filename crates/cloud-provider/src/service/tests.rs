@@ -159,7 +159,7 @@ fn released() -> Value {
 }
 
 fn waiting(message: &str, retry_after: Option<Duration>) -> Waiting {
-    Waiting { reason: "Test", message: message.into(), needs_user: false, retry_after }
+    Waiting { reason: "Test", message: message.into(), needs_user: false, failure: false, retry_after }
 }
 
 #[tokio::test]
@@ -371,6 +371,41 @@ async fn errors_are_told_with_their_cause_and_backed_off_and_permanent_ones_wait
     assert_eq!(test.told(), [text]);
     assert_eq!(test.pass().await, Next::OnChange);
     assert_eq!(test.told(), [text]);
+}
+
+/// Each attempt would raise the count of one Event, which is a write.
+#[tokio::test(start_paused = true)]
+async fn the_same_refusal_of_the_cloud_is_told_once_and_again_before_events_expire() {
+    let refused = || ProviderError {
+        longest_pause: Some(Duration::from_mins(2)),
+        ..ProviderError::caused("failed to create lb", std::io::Error::other("denied the request"))
+    };
+    let because = || {
+        let source = std::io::Error::other("denied the request");
+        ProviderError::caused("failed to create lb", source).because("RefusedByHarvester")
+    };
+    let mut test = Test::new([finalized(|_| {})]);
+    for (error, told) in [(refused as fn() -> ProviderError, 1), (because, 0)] {
+        for _ in 0..5 {
+            test.will_ensure([Err(error())]);
+            test.pass().await;
+        }
+        assert_eq!(test.told().len(), told, "the text is the same");
+    }
+    tokio::time::advance(Duration::from_mins(10)).await;
+    test.will_ensure([
+        Err(refused()),
+        Err(ProviderError::new("denied for another cause").because("RefusedByHarvester")),
+    ]);
+    test.pass().await;
+    test.pass().await;
+    assert_eq!(test.told().len(), 2);
+    test.cache.remove(&service("default/web").key);
+    test.will_delete((0..5).map(|_| Err(because())));
+    for _ in 0..5 {
+        test.pass().await;
+    }
+    assert_eq!(test.told().len(), 1, "of a Service that is gone, too");
 }
 
 #[tokio::test]

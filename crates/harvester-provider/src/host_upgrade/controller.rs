@@ -24,6 +24,7 @@ use super::requests::Requests;
 use super::shown::{NodeStatus, Reason, message};
 use super::signals::PlanCaches;
 use super::suspensions::Suspensions;
+use super::undone::Undone;
 use super::{show, status};
 use crate::identity::Identity;
 use crate::instances::view::{VmCache, VmiCache};
@@ -82,6 +83,8 @@ pub struct Controller {
     shown: HashMap<String, Shown>,
     /// The last patch of annotations and taints, with the resourceVersion of the Node that it was made for.
     marked: HashMap<String, (String, serde_json::Value)>,
+    /// The same patches without a resourceVersion, which another writer may undo.
+    undone: Undone<serde_json::Value>,
     /// Data of the ConfigMap as it was last read or written.
     written: Option<BTreeMap<String, String>>,
     uid: Option<String>,
@@ -117,6 +120,7 @@ impl Controller {
             seen: watch::Sender::default(),
             shown: HashMap::new(),
             marked: HashMap::new(),
+            undone: Undone::default(),
             written: None,
             uid: None,
             restored: false,
@@ -176,7 +180,7 @@ impl Controller {
             self.publish(&facts, known);
             self.tell(&step, &events);
             self.measure();
-            self.write(facts.plan.as_deref()).await;
+            self.write(facts.plan.as_deref(), &events).await;
             if step.resync {
                 self.suspensions.resync();
             }
@@ -215,6 +219,7 @@ impl Controller {
         let silent = watched.borrow().error.as_ref().map(|(since, _)| since.elapsed().as_secs());
         let known = plans.plans.all().into_iter().chain(plans.upgrades.all());
         UpgradeFacts {
+            running: i64::try_from(self.began.elapsed().as_secs()).unwrap_or(i64::MAX),
             plan: newest(known),
             machines: if vms.is_synced() && vmis.is_synced() && self.may_begin() {
                 machines(&nodes.all(), &vms.all(), &vmis.all())
@@ -265,13 +270,13 @@ impl Controller {
     }
 
     /// Writes everything that differs from what was written before.
-    async fn write(&mut self, plan: Option<&PlanView>) {
+    async fn write(&mut self, plan: Option<&PlanView>, events: &Recorder) {
         if self.identity.as_ref().is_some_and(|identity| identity.hold().is_some()) {
             return;
         }
         if !is_ahead(self.nodes_retry) {
             self.nodes_retry = None;
-            self.write_nodes(plan).await;
+            self.write_nodes(plan, events).await;
         }
         // The state of a former process must not be overwritten before it was read.
         if self.restored
@@ -291,13 +296,14 @@ impl Controller {
         }
     }
 
-    async fn write_nodes(&mut self, plan: Option<&PlanView>) {
+    async fn write_nodes(&mut self, plan: Option<&PlanView>, events: &Recorder) {
         let title = plan.map(PlanView::title);
         let open = self.upgrade.window.as_ref().is_some_and(|window| window.upgrade);
         let nodes: Vec<(String, NodeStatus)> =
             self.upgrade.nodes.iter().map(|(name, status)| (name.clone(), status.clone())).collect();
         for (name, node) in nodes {
-            if let Err(error) = self.show(&name, &node, plan, title.as_deref(), open).await {
+            let marks = (title.as_deref(), open);
+            if let Err(error) = self.show(&name, &node, plan, marks, events).await {
                 self.nodes_retry = self.failed(&format!("Node {name}"), &error).or(self.nodes_retry);
             }
         }
@@ -330,8 +336,8 @@ impl Controller {
         name: &str,
         node: &NodeStatus,
         plan: Option<&PlanView>,
-        title: Option<&str>,
-        open: bool,
+        (title, open): (Option<&str>, bool),
+        events: &Recorder,
     ) -> Result<(), kube::Error> {
         let Some(view) = self.sources.nodes.get(&name.to_owned()).filter(|view| view.uid.0 == node.uid) else {
             return Ok(());
@@ -353,9 +359,11 @@ impl Controller {
             // The watch delivers the written Node only later, so the same patch for the same resourceVersion is not
             // sent twice.
             let mark = (view.resource_version.clone(), patch);
-            if self.marked.get(name) != Some(&mark) {
+            let state = show::without_version(&mark.1);
+            if self.marked.get(name) != Some(&mark) && !self.undone.rests(name, &state) {
                 self.requests.patch_node(name, &mark.1).await?;
                 self.marked.insert(name.to_owned(), mark);
+                self.undone.written(&view, state, &self.requests, events).await;
             }
         }
         Ok(())

@@ -10,36 +10,13 @@ use super::machine_context::MachineContext;
 pub use super::node_history::NodeHistory;
 use super::node_history::is_long;
 use super::shown::{NodeStatus, Reason, message, span};
+use super::window::LONGEST;
+pub use super::window::UpgradeWindow;
 
 /// The API of the host has to be silent for this long before the silence opens a window.
 const SILENT: i64 = 30;
 /// The signals have to be absent, and the machines running, for this long before a window closes.
 const SETTLES: i64 = 30;
-/// Signals that have not changed for this long no longer suspend anything, until they change.
-const STALE: i64 = 4 * 3600;
-/// The longest duration of a window, whatever changes.
-const LONGEST: i64 = 24 * 3600;
-
-/// An open window: a time in which an upgrade, or silence of the host, suspends actions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UpgradeWindow {
-    /// When it opened.
-    pub opened: i64,
-    /// What opened it, in words.
-    pub cause: String,
-    /// When the signals changed last.
-    pub changed: i64,
-    /// When a signal was last seen.
-    pub called: i64,
-    /// There was a sign of an upgrade; silence alone is none.
-    pub upgrade: bool,
-    /// The window has lasted too long: it suspends nothing any more.
-    pub spent: bool,
-    /// UID of the plan that ran last in this window; empty if none did. `None`: a former version wrote the window.
-    pub plan: Option<String>,
-    /// Hash of the signals; `None` after a restart.
-    pub(super) signals: Option<u64>,
-}
 
 /// The object that an Event is written on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,13 +97,10 @@ impl HostUpgrade {
         step
     }
 
-    /// Reduces times in the future to `now`: the clock was set back since. Else nothing would be over before it shows
-    /// those times again.
+    /// Reduces times in the future to `now`: the clock was set back since.
     fn reduce_to(&mut self, now: i64) {
-        if let Some(UpgradeWindow { opened, changed, called, .. }) = &mut self.window {
-            for time in [opened, changed, called] {
-                *time = now.min(*time);
-            }
+        if let Some(window) = &mut self.window {
+            window.reduce_to(now);
         }
         for history in self.histories.values_mut() {
             history.off = history.off.map(|since| since.min(now));
@@ -216,7 +190,7 @@ impl HostUpgrade {
             }
         }
         let Some(window) = &mut self.window else { return };
-        if !window.spent && (now - window.changed >= STALE || now - window.opened >= LONGEST) {
+        if window.gets_spent(now, facts.running) {
             window.spent = true;
             // The suspended actions are due now.
             step.resync = true;

@@ -10,6 +10,7 @@ use super::super::facts::{PlanView, machines, newest};
 use super::super::node_history::OFF_FOR_LONG;
 use super::super::shown::Expect;
 use super::super::status::{data, news, restore};
+use super::super::window::{STALE, WATCHED};
 use std::collections::BTreeSet;
 
 use super::*;
@@ -55,6 +56,7 @@ fn facts(snapshot: &Snapshot, silent: Option<i64>) -> UpgradeFacts {
         snapshot.upgrade.clone().and_then(|plan| PlanView::of_upgrade(&serde_json::from_value(plan).unwrap()));
     let known = plan.into_iter().chain(upgrade).filter(|_| snapshot.rights).map(Arc::new);
     UpgradeFacts {
+        running: WATCHED,
         plan: newest(known),
         machines: machines(&nodes, &vms, &vmis),
         silent_seconds: silent,
@@ -404,6 +406,36 @@ fn a_clock_that_is_set_back_keeps_no_window_open_and_forgets_no_machine_that_is_
     upgrade.step(600, &off);
     upgrade.step(610, &calm);
     assert!(upgrade.histories.values().any(|history| history.was_off == 610), "{:?}", upgrade.histories);
+}
+
+/// The machine of a new leader started with a clock that is ahead; NTP corrects it, within two minutes or later.
+#[test]
+fn a_clock_that_is_ahead_for_a_while_does_not_end_what_an_upgrade_suspends() {
+    let all = snapshots("paused");
+    let look = |upgrade: &mut HostUpgrade, now, running| {
+        upgrade.step(now, &UpgradeFacts { running, ..facts(&all[0], None) });
+        upgrade.suspended().is_some()
+    };
+    for (what, ahead) in [("stale", STALE), ("too long in all", LONGEST)] {
+        for (corrected, suspended) in [(60, true), (600, false)] {
+            let mut former = HostUpgrade::default();
+            look(&mut former, 0, WATCHED);
+            let mut upgrade = restore(&data(&former), 600 + ahead);
+            for running in [0, 30, corrected] {
+                let now = 600 + ahead + running;
+                assert_eq!(look(&mut upgrade, now, running), running < 600, "{what} at {running} s");
+            }
+            let written = data(&upgrade);
+            assert_eq!(is_suspended(&written), suspended, "{what}, corrected after {corrected} s");
+            let now = 600 + corrected + 5;
+            assert!(look(&mut upgrade, now, corrected + 5), "{what}, corrected after {corrected} s");
+            let mut next = restore(&written, now);
+            assert!(look(&mut next, now, 0), "{what}, corrected after {corrected} s: the next process");
+            assert!(look(&mut upgrade, STALE - 1, STALE), "{what}: it has its time");
+            assert!(!look(&mut upgrade, STALE, STALE), "{what}: and no more");
+            assert!(!look(&mut upgrade, STALE + 5, STALE), "{what}: it stays so");
+        }
+    }
 }
 
 #[test]

@@ -185,6 +185,8 @@ pub struct MachineFacts {
 /// All facts that the decision uses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UpgradeFacts {
+    /// How long this process has looked at windows, in seconds of a clock that nobody sets.
+    pub running: i64,
     /// The decisive plan, if one can be read.
     pub plan: Option<Arc<PlanView>>,
     /// Machines of the cluster's Nodes.

@@ -20,6 +20,8 @@ mod signals;
 mod stage;
 pub mod status;
 pub mod suspensions;
+mod undone;
+mod window;
 
 pub use controller::{Controller, Sources};
 pub use cooperation::{Cooperation, Sources as CooperationSources};

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use cloud_provider::managed_fields::other_writer;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{EvictParams, ListParams, Patch, PatchParams, PostParams};
@@ -54,6 +55,12 @@ impl Requests {
     /// Changes annotations, taints and `unschedulable` of a Node by a merge patch.
     pub async fn patch_node(&self, node: &str, patch: &Value) -> Result<(), kube::Error> {
         self.nodes().patch(node, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+    }
+
+    /// Another program that writes the Node, by its managed fields.
+    pub async fn other_writer(&self, node: &str) -> Result<Option<String>, kube::Error> {
+        let found = self.nodes().get_metadata(node).await?;
+        Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), &["annotations", "taints"]))
     }
 
     /// The pods on a Node.

@@ -58,6 +58,15 @@ pub fn marks(node: &NodeView, status: &NodeStatus, plan: Option<&str>, window: b
     Some(patch)
 }
 
+/// The patch without the version of the Node that it was made for.
+pub fn without_version(patch: &Value) -> Value {
+    let mut patch = patch.clone();
+    if let Some(metadata) = patch["metadata"].as_object_mut() {
+        metadata.remove("resourceVersion");
+    }
+    patch
+}
+
 fn taints(node: &NodeView, wanted: bool) -> Option<Vec<Taint>> {
     let ours = |taint: &Taint| taint.key == cloudprovider::HOST_MAINTENANCE && taint.effect == EFFECT;
     if node.taints.iter().any(ours) == wanted {
@@ -96,6 +105,17 @@ mod tests {
             since: 0,
             expect: Expect::Migrate,
         }
+    }
+
+    #[test]
+    fn the_same_marks_for_another_version_are_the_same_write() {
+        let node = |version: &str| {
+            let node = crate::load_balancers::build::node("n", &[]);
+            NodeView { resource_version: version.into(), ..node }
+        };
+        let patch = |version| marks(&node(version), &status(Reason::PreDraining), None, true, true).unwrap();
+        assert_ne!(patch("1"), patch("2"));
+        assert_eq!(without_version(&patch("1")), without_version(&patch("2")));
     }
 
     #[test]

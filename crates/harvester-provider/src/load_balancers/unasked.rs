@@ -18,12 +18,19 @@ use super::view::LbView;
 /// A younger Service is assumed to have no clients yet. Its age changes only if it is created again.
 const LONG_SERVED: Duration = Duration::from_mins(30);
 
+/// Whether the Service is older than that. One that was made in our future proves that our clock is behind: then it
+/// tells no age, and no Service counts as young.
+fn is_long_there(created: i64, now: i64) -> bool {
+    let long = i64::try_from(LONG_SERVED.as_secs()).unwrap_or(i64::MAX);
+    !(0..long).contains(&(now - created))
+}
+
 /// Whether a Service has had its load balancer and is served. Our condition on it tells that, also of former processes
 /// and through outages of the announcers: whoever is taken over from something else is served without one.
 fn is_long_served(service: &ServiceView, now: Timestamp) -> bool {
     let made = service.conditions.ready.as_ref().is_some_and(|ready| ready.reason != NO_LOAD_BALANCER_YET);
-    let long = i64::try_from(LONG_SERVED.as_secs()).unwrap_or(i64::MAX);
-    made && !service.ingress.is_empty() && service.created.is_some_and(|created| now.as_second() - created >= long)
+    let long = service.created.is_some_and(|created| is_long_there(created, now.as_second()));
+    made && long && !service.ingress.is_empty()
 }
 
 /// Whether clients of the Service would notice this action, although the user did not request it. `objects`: the
@@ -85,6 +92,13 @@ mod tests {
                 &create,
                 &none,
                 false,
+            ),
+            (
+                "one that was made in our future: our clock is behind",
+                served("2026-01-01T12:00:01Z", ConditionStatus::True, "Served"),
+                &create,
+                &none,
+                true,
             ),
             (
                 "one that something else serves, however long",

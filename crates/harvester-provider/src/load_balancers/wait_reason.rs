@@ -9,12 +9,16 @@ use cloud_provider::provider::{HARVESTER_SILENT, NOT_READ_YET, Waiting};
 pub enum WaitReason {
     /// The first list of a cache.
     Cache,
+    /// The same, where the list fails.
+    CacheFails,
     /// Its turn on the host.
     Turn,
     /// An allocation by the host.
     Allocation,
     /// The release of the address of a former object by the host.
     Terminating,
+    /// The same, where the deletion fails.
+    DeletionFails,
     /// The end of an allocation, because a deletion now would leak the address.
     Booking,
     /// Other Services that still use the address.
@@ -61,7 +65,8 @@ pub struct Wait {
 impl From<Wait> for Waiting {
     fn from(wait: Wait) -> Self {
         let Wait { reason, message, needs_user, retry_after } = wait;
-        Self { reason: reason.word(), message, needs_user, retry_after }
+        let failure = matches!(reason, WaitReason::CacheFails | WaitReason::DeletionFails);
+        Self { reason: reason.word(), message, needs_user, failure, retry_after }
     }
 }
 
@@ -69,10 +74,10 @@ impl WaitReason {
     /// Reason of the condition on the Service.
     pub fn word(self) -> &'static str {
         match self {
-            Self::Cache => NOT_READ_YET,
+            Self::Cache | Self::CacheFails => NOT_READ_YET,
             Self::Turn => "WaitingForTurn",
             Self::Allocation => "Allocating",
-            Self::Terminating => "Terminating",
+            Self::Terminating | Self::DeletionFails => "Terminating",
             Self::Booking => "Booking",
             Self::Shared => "AddressShared",
             Self::Primary => "PrimaryWithoutAddress",
@@ -91,13 +96,23 @@ impl WaitReason {
         }
     }
 
+    /// Whether a deletion waits for Harvester alone, or for what is read of it.
+    pub fn is_harvesters(self) -> bool {
+        matches!(self, Self::Terminating | Self::Cache | Self::CacheFails)
+    }
+
+    /// The reason of a wait whose message names the way out as well: that is news, and no mere change of words.
+    pub fn with_escape(self) -> Self {
+        if self == Self::CacheFails { Self::DeletionFails } else { self }
+    }
+
     /// Value of the label `reason` of `harvester_loadbalancer_waiting`.
     pub fn label(self) -> &'static str {
         match self {
-            Self::Cache => "cache",
+            Self::Cache | Self::CacheFails => "cache",
             Self::Turn => "turn",
             Self::Allocation => "allocation",
-            Self::Terminating => "terminating",
+            Self::Terminating | Self::DeletionFails => "terminating",
             Self::Booking => "booking",
             Self::Shared => "shared",
             Self::Primary => "primary",
@@ -112,6 +127,27 @@ impl WaitReason {
             Self::TooManyAtOnce => "too_many_at_once",
             Self::Undone => "undone",
             Self::User => "user",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_quotes_a_failure_says_so_and_is_another_trouble_once_it_names_the_way_out() {
+        let told = |reason: WaitReason| {
+            let waiting = Waiting::from(Wait { reason, message: String::new(), needs_user: true, retry_after: None });
+            (waiting.reason, waiting.failure)
+        };
+        for (reason, before, with_escape) in [
+            (WaitReason::CacheFails, (NOT_READ_YET, true), ("Terminating", true)),
+            (WaitReason::DeletionFails, ("Terminating", true), ("Terminating", true)),
+            (WaitReason::Terminating, ("Terminating", false), ("Terminating", false)),
+            (WaitReason::Cache, (NOT_READ_YET, false), (NOT_READ_YET, false)),
+        ] {
+            assert_eq!((told(reason), told(reason.with_escape())), (before, with_escape), "{reason:?}");
         }
     }
 }

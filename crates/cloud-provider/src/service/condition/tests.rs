@@ -7,7 +7,13 @@ use crate::view::{LOAD_BALANCER_READY, LOAD_BALANCER_WARNING};
 const NOW: &str = "2026-01-02T00:00:00Z";
 
 fn waiting(reason: &'static str, needs_user: bool) -> Ensured {
-    Ensured::Waiting(Waiting { reason, message: "no pool matches".into(), needs_user, retry_after: None })
+    Ensured::Waiting(Waiting {
+        reason,
+        message: "no pool matches".into(),
+        needs_user,
+        failure: false,
+        retry_after: None,
+    })
 }
 
 fn remarked(warning: bool) -> Ensured {
@@ -166,6 +172,33 @@ fn another_node_is_told_when_it_has_stayed_for_a_moment_and_another_address_at_o
     assert_eq!(settled(&one, said(&elsewhere), &mut moved, start).1, None);
     assert_eq!(settled(&one, said(&pending()), &mut moved, start).1, None);
     assert_eq!(settled(&Conditions::default(), two, &mut moved, start).1, None);
+}
+
+/// The certificate of Harvester has expired, and each attempt says since how many seconds.
+#[test]
+fn a_failure_whose_text_differs_from_attempt_to_attempt_is_written_anew_now_and_then() {
+    let start = Instant::now();
+    let expired = |seconds: u64, reason: &'static str| {
+        let message = format!("certificate expired {seconds} seconds ago");
+        Ensured::Waiting(Waiting { reason, message, needs_user: true, failure: true, retry_after: None })
+    };
+    let (first, next) = (expired(0, NOT_READ_YET), expired(1, NOT_READ_YET));
+    assert!(is_failure(Ok(&first)) && !is_failure(Ok(&waiting(NOT_READ_YET, true))));
+    for view in [pending(), served_by("node-1")] {
+        let (one, two) = (shown(&view, &[Ok(&first)]), shown(&view, &[Ok(&next)]));
+        assert_ne!(one, two);
+        let other = shown(&view, &[Ok(&expired(1, "Terminating"))]);
+        for (what, current, wanted, since, expected) in [
+            ("no write of a failure is remembered", &one, &two, None, &two),
+            ("a moment ago", &one, &two, Some(REWORD.saturating_sub(SETTLED)), &one),
+            ("long ago", &one, &two, Some(Duration::ZERO), &two),
+            ("another reason", &one, &other, Some(REWORD), &other),
+            ("nothing was shown", &Conditions::default(), &two, Some(REWORD), &two),
+        ] {
+            let since = since.map(|since| start + since);
+            assert_eq!(reworded(current, wanted.clone(), since, start + REWORD), *expected, "{what}");
+        }
+    }
 }
 
 #[test]

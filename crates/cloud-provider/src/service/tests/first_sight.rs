@@ -60,6 +60,30 @@ async fn a_condition_that_may_not_be_written_is_tried_less_and_less_often() {
     assert_eq!(test.told().len(), 1);
 }
 
+/// The certificate of Harvester has expired, and each attempt says since how many seconds.
+#[tokio::test(start_paused = true)]
+async fn a_failure_in_other_words_at_each_attempt_is_written_now_and_then() {
+    let answer = |_: &ReceivedRequest| (200, json!({"metadata": {"name": "web"}}));
+    let mut test = Test::with([service("default/web")], Cloud::default(), answer);
+    let (start, second) = (Instant::now(), Duration::from_secs(1));
+    while start.elapsed() < Duration::from_mins(9) {
+        let text = format!("the certificate expired {} seconds ago", start.elapsed().as_secs());
+        let away = Waiting { reason: NOT_READ_YET, needs_user: true, failure: true, ..waiting(&text, Some(second)) };
+        test.will_see([Err(away)]);
+        assert_eq!(test.pass().await, Next::After(second));
+        if let Some(body) = test.bodies().last() {
+            let conditions =
+                Conditions { ready: Some(written(&body["status"]["conditions"][0])), ..Conditions::default() };
+            test.cache.apply(service("default/web").key, changed(|view| view.conditions = conditions.clone()));
+        }
+        tokio::time::sleep(second).await;
+    }
+    let texts: Vec<Value> =
+        test.bodies().iter().map(|body| body["status"]["conditions"][0]["message"].clone()).collect();
+    assert_eq!(texts, ["the certificate expired 0 seconds ago", "the certificate expired 300 seconds ago"]);
+    assert_eq!(test.told().len(), 1);
+}
+
 #[tokio::test]
 async fn of_a_service_that_goes_before_it_was_taken_over_nothing_is_written() {
     let test = Test::new([service("default/web")]);

@@ -33,6 +33,7 @@ use tokio::time::Instant;
 use super::facts::Power;
 use super::requests::Requests;
 use super::shown::NodeStatus;
+use super::undone::Undone;
 use crate::identity::Identity;
 use decide::{Change, CooperationCase};
 use evictions::DrainPass;
@@ -102,6 +103,8 @@ pub struct Cooperation {
     held: HeldNodes,
     /// Nodes whose last patch is recent or has failed, with the time of the next attempt.
     waits: HashMap<String, Instant>,
+    /// Marks that another writer takes away.
+    undone: Undone<Change>,
 }
 
 impl Cooperation {
@@ -116,6 +119,7 @@ impl Cooperation {
             at_risk: at_risk::Warned::default(),
             held: HeldNodes::default(),
             waits: HashMap::new(),
+            undone: Undone::default(),
         }
     }
 
@@ -239,7 +243,7 @@ impl Cooperation {
         events: &Recorder,
     ) {
         let name = node.name.as_str();
-        if self.waits.contains_key(name) {
+        if self.waits.contains_key(name) || self.undone.rests(name, &change) {
             return;
         }
         // The watch delivers the patched Node only later, so the same patch is not sent again at once.
@@ -256,6 +260,7 @@ impl Cooperation {
             }
             return;
         }
+        self.undone.written(node, change, &self.requests, events).await;
         if change != Change::MarksAnew {
             self.drains.remove(name);
         }

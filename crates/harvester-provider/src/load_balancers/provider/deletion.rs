@@ -95,7 +95,7 @@ impl HarvesterLoadBalancers {
             },
         };
         let waits_for_harvester = match &result {
-            Ok(Deletion::Waiting(wait)) => matches!(wait.reason, WaitReason::Terminating | WaitReason::Cache),
+            Ok(Deletion::Waiting(wait)) => wait.reason.is_harvesters(),
             Err(error) => !error.permanent,
             Ok(Deletion::Gone { .. } | Deletion::Left(_)) => false,
         };
@@ -109,7 +109,7 @@ impl HarvesterLoadBalancers {
         match result {
             Ok(Deletion::Waiting(wait)) if late => Ok(Deletion::Waiting(self.with_escape(service, &wait))),
             Err(error) if late => {
-                let (reason, message) = (WaitReason::Terminating, chain(&error));
+                let (reason, message) = (WaitReason::DeletionFails, chain(&error));
                 let wait = Wait { reason, message, needs_user: true, retry_after: Some(TRY_AGAIN) };
                 Ok(Deletion::Waiting(self.with_escape(service, &wait)))
             }
@@ -125,7 +125,7 @@ impl HarvesterLoadBalancers {
              kubectl annotate service -n {} {} {ABANDON}={name}",
             wait.message, service.key.namespace, service.key.name
         );
-        Wait { message, needs_user: true, ..*wait }
+        Wait { reason: wait.reason.with_escape(), message, needs_user: true, ..*wait }
     }
 
     /// The object that the user tells the controller to leave behind. It must be named exactly, and it is ignored while
@@ -198,6 +198,7 @@ impl HarvesterLoadBalancers {
         for _ in 0..ROUNDS {
             let owned = self.owned(service, &config);
             // No object is visible: the last known one is verified as absent, whatever its name was.
+            let is_unseen = owned.lb.is_none();
             let name = owned.lb.map_or_else(|| self.owners.last_name(service, &config), |lb| lb.name.clone());
             if let Some(deleted) = self.delete_once(service, &name).await? {
                 if let Deletion::Gone { .. } | Deletion::Left(_) = deleted {
@@ -220,6 +221,10 @@ impl HarvesterLoadBalancers {
                     }
                 }
                 return Ok(deleted);
+            }
+            // Only the API server shows it, so the rule about a Service that vanished has not seen it yet.
+            if is_unseen && let Some(left) = self.leave_if_vanished(service).await? {
+                return Ok(Deletion::Left(left));
             }
         }
         let message = format!("load balancers of service {} change faster than they can be read", service.key);
@@ -288,7 +293,7 @@ impl HarvesterLoadBalancers {
                     self.metrics.waits(&service.key, Some(wait.reason));
                     return Ok(Some(Deletion::Waiting(wait)));
                 }
-                if let Some(wait) = self.is_wanted_after_all(service).await? {
+                if let Some(wait) = self.is_wanted_after_all(service).await.inspect_err(|_| self.pacer.failed(name))? {
                     self.pacer.failed(name);
                     return Ok(Some(Deletion::Waiting(wait)));
                 }

@@ -221,21 +221,23 @@ impl HarvesterLoadBalancers {
     /// objects and delete used ones (W-18).
     fn not_synced(&self, with_mapping: bool) -> Option<Wait> {
         let not_yet = |what: &str| format!("the first list of {what} has not arrived yet");
+        let mut reason = WaitReason::Cache;
         let (message, needs_user) = if !self.services.is_synced() {
             (not_yet("Services"), false)
         } else if !self.lbs.is_synced() {
             match &self.watched.borrow().error {
                 None => (not_yet("LoadBalancers on Harvester"), false),
                 // Wrong cloud-config, missing rights, or Harvester unreachable: no other part reports this to the user.
-                Some((_, error)) => (
-                    format!(
+                Some((_, error)) => {
+                    reason = WaitReason::CacheFails;
+                    let message = format!(
                         "cannot list LoadBalancers in namespace {} of Harvester at {}: {error}; {}",
                         self.given.namespace,
                         self.given.server,
                         remedy(error)
-                    ),
-                    true,
-                ),
+                    );
+                    (message, true)
+                }
             }
         } else if self.identity.name().is_none() {
             // A hold gives the start some time. After that, no other part reports this to the user.
@@ -245,7 +247,7 @@ impl HarvesterLoadBalancers {
         } else {
             return None;
         };
-        Some(Wait { reason: WaitReason::Cache, message, needs_user, retry_after: Some(CACHE_PAUSE) })
+        Some(Wait { reason, message, needs_user, retry_after: Some(CACHE_PAUSE) })
     }
 
     async fn try_ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {

@@ -29,9 +29,17 @@ fn address_in_question(service: &ServiceView, lb: Option<&LbView>) -> Option<(Ip
     }
 }
 
+/// Whether the Service already shows the address, or is served at it.
+fn is_shown(service: &ServiceView, address: IpAddr) -> bool {
+    sharing::shows_ip(service, address) || service.ingress.contains(&address)
+}
+
 /// Another Service whose pass is about to publish that address; no object shows it yet.
 fn address_claimed(service: &ServiceView, memory: &ProviderState, lb: Option<&LbView>) -> Option<ServiceKey> {
     let (address, only_static) = address_in_question(service, lb)?;
+    // Harvester may have booked one address twice, for two Services that come at the same time. Who shows it already
+    // does not wait for somebody who is about to.
+    let only_static = only_static && is_shown(service, address);
     memory.passes.under_way.publisher(&service.key, address, only_static).cloned()
 }
 
@@ -90,8 +98,8 @@ impl HarvesterLoadBalancers {
         // the pool was created again, the host does not know which addresses are in use. The Service that showed the
         // address first keeps it; this one waits until that Service has left the address.
         let shows_it = |other: &ServiceView| {
-            let new = !sharing::shows_ip(service, address) && !service.ingress.contains(&address);
-            new && wants_load_balancer(other)
+            !is_shown(service, address)
+                && wants_load_balancer(other)
                 && sharing::shows_ip(other, address)
                 && !sharing::wears_label_of(other, &service.key)
         };

@@ -22,6 +22,7 @@ pub(super) fn served(service: &ServiceView, window: Option<SuspensionWindow>) ->
         reason: HOST_UPGRADE,
         message: format!("{}: the load balancer is left as it is until that is over", window.why),
         needs_user: false,
+        failure: false,
         retry_after: None,
     })
 }
@@ -36,6 +37,7 @@ pub(super) fn patiently(
             reason: HOST_UPGRADE,
             message: format!("{}: it is tried again. The last answer: {}", window.why, chain(&error)),
             needs_user: false,
+            failure: true,
             retry_after: Some(PAUSE),
         })),
         (result, _) => result,

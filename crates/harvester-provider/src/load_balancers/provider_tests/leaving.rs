@@ -100,7 +100,7 @@ async fn a_harvester_that_refuses_the_deletion_for_long_is_a_wait_with_an_escape
         panic!("nothing is known to be gone")
     };
     assert!(
-        late.needs_user && late.message.contains("upgrading") && late.message.contains(ABANDON),
+        late.needs_user && late.failure && late.message.contains("upgrading") && late.message.contains(ABANDON),
         "{}",
         late.message
     );
@@ -413,6 +413,20 @@ async fn a_service_that_is_a_load_balancer_again_keeps_its_object_whatever_a_cac
     let Deleted::Waiting(waiting) = lab.provider.delete(&former).await.unwrap() else { panic!("it is wanted") };
     assert!(waiting.message.contains("wants its load balancer"), "{waiting:?}");
     assert_eq!(lab.written(), []);
+}
+
+/// The turn is given back at once: until then nobody else's load balancer is made or deleted.
+#[tokio::test]
+async fn a_deletion_that_cannot_read_its_service_keeps_nobody_else_waiting() {
+    let mut lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    lab.user_deletes();
+    let away = Scenario::answering(|_| (500, Scenario::status(500, "InternalError", "etcd is away")));
+    lab.provider.requests = Requests::new(away.client(), lab.server.client(), "guests");
+    lab.provider.delete(&lab.service()).await.unwrap_err();
+    assert_eq!(lab.sent(), []);
+    lab.provider.ensure(&service("default/api").done()).await.unwrap();
+    assert_eq!(methods(&lab.sent()), ["POST"]);
 }
 
 /// W-04.

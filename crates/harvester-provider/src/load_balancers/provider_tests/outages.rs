@@ -23,7 +23,7 @@ async fn a_harvester_that_cannot_be_read_is_told_to_the_user() {
     let provider = HarvesterLoadBalancers { lbs: lb_cache(), watched, ..lab.provider };
     let web = lab.services.get(&key("default/web")).unwrap();
     let Ensured::Waiting(waiting) = provider.ensure(&web).await.unwrap() else { panic!() };
-    assert!(waiting.needs_user);
+    assert!(waiting.needs_user && waiting.failure);
     let told = "cannot list LoadBalancers in namespace guests of Harvester at https://h:6443: connection refused; \
         check server";
     assert!(waiting.message.starts_with(told), "{}", waiting.message);

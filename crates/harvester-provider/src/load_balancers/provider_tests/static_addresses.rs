@@ -48,6 +48,43 @@ async fn of_two_static_services_that_come_together_one_gets_the_address_and_the_
     assert!(lab.provider.memory().passes.under_way.is_empty());
 }
 
+/// The pool was made anew between two bookings, and both passes are under way: neither Service shows the address yet.
+#[tokio::test]
+async fn of_two_services_that_come_together_with_one_booking_one_gets_the_address_and_the_other_is_told() {
+    let (web, late) = (service("default/web").done(), service("default/late").done());
+    let lab = Lab::new(vec![web.clone(), late.clone()]);
+    for service in [&web, &late] {
+        lab.provider.ensure(service).await.unwrap();
+        lab.provider.pacer.failed(&object_name(&config(), service));
+    }
+    lab.stored.lock().values_mut().for_each(|object| {
+        booked(object, IP);
+        bump(object);
+    });
+    lab.watch();
+    assert_eq!(methods(&lab.sent()), ["POST", "POST"]);
+    let (first, second) = tokio::join!(lab.provider.ensure(&web), lab.provider.ensure(&late));
+    assert_eq!(methods(&lab.sent()), ["PATCH"]);
+    assert_eq!(first.unwrap(), Ensured::ready(true));
+    let Ensured::Waiting(waiting) = second.unwrap() else { panic!("published twice") };
+    assert!(!waiting.needs_user && waiting.retry_after.is_some(), "the other one may fail yet: {waiting:?}");
+    let Ensured::Waiting(told) = lab.provider.ensure(&late).await.unwrap() else { panic!("published twice") };
+    assert!(told.needs_user && told.message.contains("service default/web has it"), "{}", told.message);
+    // Both show it, as a former version left them: neither waits for the other.
+    let both = [web, late].map(|service| {
+        let mut served = service;
+        served.annotations.insert(kube_vip::LOADBALANCER_IPS, IP);
+        served.ingress = vec![IP.parse().unwrap()];
+        served
+    });
+    for service in &both {
+        lab.services.apply(service.key.clone(), service.clone());
+    }
+    for served in both {
+        assert!(matches!(lab.provider.ensure(&served).await.unwrap(), Ensured::Ready { .. }));
+    }
+}
+
 /// The pool was made anew, or the host restored: it books an address that another Service has had for long.
 #[tokio::test]
 async fn an_address_that_another_living_service_shows_is_not_published_twice_whatever_the_host_books() {

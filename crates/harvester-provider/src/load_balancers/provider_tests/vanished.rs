@@ -39,6 +39,19 @@ async fn what_a_restore_of_etcd_has_forgotten_stays_and_is_not_collected_for_a_d
     }
 }
 
+/// Nothing shows the load balancer but the API server itself, as where the watch lags behind.
+#[tokio::test]
+async fn what_a_restore_of_etcd_has_forgotten_stays_although_no_cache_shows_it() {
+    let former = Lab::new(vec![service("default/web").done()]);
+    former.served().await;
+    let (_guest, lab) = with_record(Lab::new(vec![]));
+    lab.stored.lock().clone_from(&former.stored.lock());
+    let answer = lab.provider.delete(&former.service()).await.unwrap();
+    assert!(matches!(&answer, Deleted::Left(left) if left.reason == "ServiceVanished"), "{answer:?}");
+    assert_eq!(methods(&lab.written()), Vec::<&str>::new());
+    assert!(lab.provider.identity.restore_suspected(tokio::time::Instant::now()).is_some());
+}
+
 /// A user deletes a Service while the finalizer is added, and the API server lets it go. That is no restore, also if an
 /// address was booked by then: nobody was told of it.
 #[tokio::test]
