@@ -6,9 +6,10 @@
                 this many; --minutes takes fewer where the time is short, leaves out what would not be done by then, and names both.
                 `make figures` does this.
   figures.py tests      keeps what clients saw in the last `make test`
-  figures.py suite      keeps the report of the last `make conformance` of all tests, in JUnit's form
+  figures.py suite      keeps the report of the last `make conformance` of all tests, in JUnit's form, and where it comes from; `make conformance`
+                without ARGS ends with it
   figures.py write      writes the tables anew
-  figures.py check      fails if a table says something else than the data, or the data has a path of this machine, or the two records of
+  figures.py check      fails if a table says something else than the data, or the data has a path of this machine, or the records of
                 Kubernetes' own suite differ (in `make test`)
 
 Each step is one file in docs/data/figures: what the benchmark wrote, raw values and all, with commit, machine, load, time and command.
@@ -17,6 +18,7 @@ Tables lie between `<!-- figures: NAME -->` and `<!-- /figures -->`. A row of an
 
 import argparse
 import copy
+import hashlib
 import json
 import os
 import shutil
@@ -351,19 +353,48 @@ def tests():
 
 
 def suite():
-    """The report has to be of a run of all tests, and the table of the same run: a later run of some replaces only their rows."""
-    report = OUT / "conformance/junit.xml"
-    if not report.exists():
-        sys.exit(f"figures: there is no {report}; `make conformance` writes it")
+    """The report has to be of a run of all tests, and the table of the same run: a later run of some replaces only their rows. And it has to
+    be of a build that somebody else can make, too."""
+    report, before = OUT / "conformance/junit.xml", OUT / "conformance/origin.json"
+    if not report.exists() or not before.exists():
+        sys.exit(f"figures: there is no {before if report.exists() else report}; `make conformance` writes it")
     differences = differences_of_the_suite(report)
+    origin = {**json.loads(before.read_text()), "command": "make conformance", "report_sha256": digest(report)}
+    commits = sorted({row["commit"] for row in rows_of_the_suite()})
+    if not differences and commits != [origin["commit"]]:
+        differences = [f"rows are of {', '.join(commits)}, and the run was of {origin['commit']}"]
+    differences = differences or differences_of_the_origin(origin, report)
     if differences:
-        sys.exit(f"figures: {report} is not of the run that docs/data/conformance.json is of: {differences[0]}; run `make conformance` without ARGS")
+        sys.exit(f"figures: {report} is not kept: it is not of the run that docs/data/conformance.json is of, or nobody can make its build:"
+                 f" {differences[0]}; run `make conformance` without ARGS on a tree whose changes are committed")
     shutil.copyfile(report, DATA / "conformance.xml")
+    suite_origin().write_text(json.dumps(origin, indent=1) + "\n")
+
+
+def suite_origin():
+    """Where the kept report comes from: machine, load and build. It is beside the table, which a run of some writes anew."""
+    return DATA / "conformance-origin.json"
+
+
+def rows_of_the_suite():
+    return json.loads((DATA / "conformance.json").read_text())["rows"]
+
+
+def digest(file):
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def differences_of_the_origin(origin, report):
+    """What the origin says otherwise than the report and the table. Rows may be of a later run, but of none of a changed tree."""
+    if origin["report_sha256"] != digest(report):
+        return ["the origin is of another report"]
+    return [f"{row['name']}: a row of {row['date']}, before the run of {origin['date']}" for row in rows_of_the_suite() if row["date"] < origin["date"]] + [
+        f"{row['name']}: a row of build {row['commit']}" for row in rows_of_the_suite() if row["commit"] == "unknown" or row["commit"].endswith("-dirty")]
 
 
 def differences_of_the_suite(report):
     """What the report says otherwise than the table. Times are those of one run each, and rows may be of a later one."""
-    table = {row["name"]: row["result"] for row in json.loads((DATA / "conformance.json").read_text())["rows"]}
+    table = {row["name"]: row["result"] for row in rows_of_the_suite()}
     told = {case.get("name"): next((child.get("message") if child.tag == "failure" else child.tag for child in case), "passed")
             for case in ElementTree.parse(report).iter("testcase")}
     return [f"{name}: {told.get(name, 'not there')} in the report, {table.get(name, 'not there')} in the table"
@@ -403,10 +434,14 @@ def check():
     stale = [page for page, is_now, should_be in pages() if is_now != should_be]
     if stale:
         sys.exit(f"figures: {', '.join(stale)} differs from docs/data; write it anew with: dev/figures.py write")
-    differences = differences_of_the_suite(DATA / "conformance.xml")
+    report = DATA / "conformance.xml"
+    differences = differences_of_the_suite(report)
+    # A report that was kept before there were origins has none.
+    if suite_origin().exists():
+        differences += differences_of_the_origin(json.loads(suite_origin().read_text()), report)
     if differences:
-        sys.exit(f"figures: docs/data/conformance.xml differs from conformance.json {len(differences)} times, first: {differences[0]}; keep the report of "
-                 "`make conformance` with: dev/figures.py suite")
+        sys.exit(f"figures: docs/data/conformance.xml differs from conformance.json {len(differences)} times, or from its origin, first:"
+                 f" {differences[0]}; run `make conformance` without ARGS")
     # What is kept says nothing of where on a machine it was measured.
     for path in [*DATA.rglob("*.json"), *DATA.rglob("*.xml")]:
         text = path.read_text()

@@ -36,7 +36,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 
 import programs as test_programs
-from machine import Meter, build, busy_since, conditions, times
+from machine import Meter, build, busy_since, conditions, processor_ticks
 from programs import Clock
 from rows import ROW_ID, rows_of_documents
 
@@ -112,7 +112,7 @@ class Program:
         words = self.command or [CARGO, "test", "--locked", "--workspace", "--doc", "--no-fail-fast"]
         if self.name in THREADS:
             environment = {**environment, "RUST_TEST_THREADS": str(THREADS[self.name])}
-        self.began, self.times_before = time.time(), times()
+        self.began, self.ticks_before = time.time(), processor_ticks()
         self.process = self.spawn(words, cwd=self.directory, env=environment, stdout=self.log.open("wb"))
 
     def spawn(self, words, **more):
@@ -196,7 +196,7 @@ class Conformance(Program):
 
     def __init__(self):
         self.table = OUT / "conformance/table.json"
-        words = ["conformance", f"--quick={SUITE_QUICK}", f"--table={self.table}", f"--output={self.table.parent}"]
+        words = ["conformance", f"--quick={SUITE_QUICK}", f"--commit={build(ROOT)}", f"--table={self.table}", f"--output={self.table.parent}"]
         super().__init__("conformance", [str(self.DEMO), *words], ROOT, True)
 
     @classmethod
@@ -355,7 +355,7 @@ def run_all(queue, running, jobs, limit, clock, environment, meter):
                 print(program.log.read_text(errors="replace"))
             verdict = f"FAILED, {'; '.join(program.broken + program.problems)}" if program.failed else f"ok, {program.passed} passed"
             print(f"== {program.name}: {verdict}; {program.seconds:.0f} s, {len(ended)} of {total}, {now - first:.0f} s in all;"
-                  f" processes waited up to {program.kept_waiting_ms} ms, processors {busy_since(program.times_before):.0f} % busy", flush=True)
+                  f" processes waited up to {program.kept_waiting_ms} ms, processors {busy_since(program.ticks_before):.0f} % busy", flush=True)
     return ended, queue
 
 

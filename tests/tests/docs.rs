@@ -5,6 +5,8 @@
 
 #[path = "docs/commands.rs"]
 mod commands;
+#[path = "docs/figures.rs"]
+mod figures;
 #[path = "docs/pretended.rs"]
 mod pretended;
 mod sources;
