@@ -219,9 +219,14 @@ class Simulation(Step):
         return found, whole, {**noted, "simulation": last_change(ROOT, "crates/announcer-sim")}
 
 
-def simulation(mode, seconds, quick_seconds, seeds, quick_seeds):
+# Where each kind of runs begins, as in crates/announcer-sim/src/scenario: with one fault or in a large cluster, with two NICs, on a LAN that lies.
+WIDE, TWO_NICS, LIES = 20_000_000, 30_000_000, 40_000_000
+
+
+def simulation(mode, seconds, quick_seconds, seeds, quick_seeds, *more):
+    """So many seeds from 0 on, and so many of each other kind."""
     def words(count):
-        return ["--mode", mode, "--seeds", str(count)]
+        return ["--mode", mode, "--from", ",".join(map(str, (0, *more))), "--seeds", str(count)]
     return Simulation(f"sim-{mode}", "sim", words(seeds), words(quick_seeds), seconds, quick_seconds, parse=simulated)
 
 
@@ -256,7 +261,8 @@ STEPS = [
     bench("ccm-pools", 300, 300), repeated("ccm-nodes-1000", 75, 3), repeated("ccm-fast-1000", 75, 3), bench("dhcp-1", 150, 80),
     bench("rest", 120, 60), announcer("pause-300", 20, 17), announcer("pause-1000", 20, 18), announcer("pause-3000", 20, 20),
     announcer("power-loss-spread", 30, 21), announcer("power-loss-etcd", 35, 22), bench("real-100", 150, 150),
-    simulation("node", 840, 130, 10_000, 1_500), simulation("global", 15, 8, 5_000, 2_500), simulation("service", 15, 8, 5_000, 2_500),
+    simulation("node", 1800, 300, 2_500, 400, WIDE, TWO_NICS, LIES), simulation("global", 30, 8, 2_500, 400, WIDE),
+    simulation("service", 30, 8, 2_500, 400, WIDE),
     bench("ccm-fast-3000", 900, 900), bench("ccm-fast-10000", 2400, 2400), bench("ccm-nodes-5000", 600, 600), bench("ccm-safe-mode", 720, 720),
     whole("dhcp-renew", ["--only", "dhcp-renew", "--runs", "10"], ["--only", "dhcp-renew", "--runs", "10"], 1260, 1260),
     whole("false-verdicts", ["--only", "false-verdicts", "--minutes", "30"], ["--only", "false-verdicts", "--minutes", "5"], 1920, 420),

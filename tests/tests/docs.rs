@@ -304,13 +304,19 @@ fn the_check_of_dependencies_looks_for_known_vulnerabilities_or_says_that_it_did
     let pretended = Pretended::empty("deny");
     pretended
         .script("cargo-deny", &format!("case $* in --version) echo cargo-deny {version} ;; *) echo \"$*\" ;; esac"));
-    for (asked, answers, looked, told) in
-        [("", true, true, false), ("", false, false, true), ("1", false, true, false), ("0", true, false, false)]
-    {
+    let silent = "; NOT for known vulnerabilities, whose database does not answer";
+    let not_asked = "; NOT for known vulnerabilities, as was asked for";
+    for (asked, answers, looked, told, why) in [
+        ("", true, true, false, " advisories"),
+        ("", false, false, true, silent),
+        ("1", false, true, false, " advisories"),
+        ("0", true, false, false, not_asked),
+    ] {
         pretended.script("git", if answers { "exit 0" } else { "exit 2" });
         let path = format!("{}:{}", pretended.0.display(), std::env::var("PATH").unwrap());
         let mut check = Command::new(root().join("dev/deny.sh"));
-        let output = check.env("PATH", path).env("DENY_ADVISORIES", asked).output().unwrap();
+        check.env("PATH", path).env("DENY_ADVISORIES", asked).env("CARGO_TARGET_DIR", &pretended.0);
+        let output = check.output().unwrap();
         let (checks, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
         let what = format!("{asked:?} {answers}: {checks}{said}");
         assert!(
@@ -319,6 +325,9 @@ fn the_check_of_dependencies_looks_for_known_vulnerabilities_or_says_that_it_did
         );
         assert_eq!(checks.contains("advisories"), looked, "{what}");
         assert_eq!(said.contains("known vulnerabilities were NOT looked for"), told, "{what}");
+        assert_eq!(said.contains("git config --global url."), told, "{what}");
+        let kept = std::fs::read_to_string(pretended.0.join("deny")).unwrap();
+        assert_eq!(kept, format!("dependencies were checked for: licenses bans sources{why}\n"), "{what}");
     }
 }
 
